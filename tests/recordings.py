@@ -1,6 +1,6 @@
-"""Recordings of real engines (`recorded/`): a checkout alone has them, and `warmpath verify` takes the first.
+"""Recordings of real engines (`recorded/`): only a checkout has them; `warmpath verify` takes the first.
 
-The scripts that made them, and more of them, lie in `../shared/` where the project is developed.
+The scripts that made them, and more recordings, lie in `../shared/` where the project is developed.
 """
 
 from pathlib import Path
@@ -8,7 +8,7 @@ from pathlib import Path
 _FOLDER = Path(__file__).with_name("recorded")
 
 VLLM_TRACE = _FOLDER / "vllm-0.32.jsonl.gz"
-"""A seeded workload against vLLM 0.32: events, requests and what the engine reported of each."""
+"""A seeded workload against vLLM 0.32: events, requests and the engine's report on each."""
 TOKENIZER = _FOLDER / "tokenizer.json"
 """The tokenizer of that engine."""
 KV_CACHE_MANAGER = _FOLDER / "kv-cache-manager.jsonl.gz"

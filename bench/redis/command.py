@@ -1,4 +1,4 @@
-"""The shared index in Redis against llm-d's layout, in turns on one server, client and run."""
+"""The shared index in Redis against llm-d's layout, in turns, on one server with one client."""
 
 import statistics
 from collections.abc import Iterator

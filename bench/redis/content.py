@@ -85,8 +85,8 @@ SYSTEM = (50, 100, 200, 333)
 def fleet_of(pods: int, sessions: int, *, seed: int = 2) -> Content:
     """Return chats with four system prompts: each goes on for 8 to 400 blocks, on one to three pods.
 
-    Every pod of a chat holds its system prompt. The chats part within a segment, which has blocks of all
-    of them.
+    Every pod of a chat holds its system prompt. Chats with one system prompt part within a
+    segment, which has blocks of all of them.
     """
     rng = Random(seed)
     systems = [keys_of(rng, blocks) for blocks in SYSTEM]

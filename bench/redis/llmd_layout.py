@@ -1,12 +1,13 @@
 """llm-d's layout of the shared index: a hash per block key with a field per pod.
 
-Written anew after its public source, `pkg/kvcache/kvblock/redis.go` and `index.go` of
+Reimplemented from its public source, `pkg/kvcache/kvblock/redis.go` and `index.go` of
 llm-d/llm-d-kv-cache at commit 02bff241f63655fc7614c9f1877bb12a58638272. There a key is the block's hash
 in decimal digits, and a field is `POD@TIER` with an empty value. `Lookup` is one pipeline of HKEYS over
 all blocks. `Add` is one pipeline of HSETs, with a SET of `engine:HASH` for each block, from the engine's
 name to the key. `Evict` takes one block at a time: GET of the engine's name, HDEL, and a script that
 deletes the name if the hash is gone. Later versions (llm-d/llm-d-router at 36da54d7) name a pod by a
-JSON object of some 90 bytes, for which Redis leaves its compact encoding; this one has the shorter name.
+JSON object of some 90 bytes, for which Redis leaves its compact encoding; this layout has the
+shorter names.
 """
 
 from collections.abc import Sequence
@@ -21,7 +22,7 @@ PRUNE = Script(
 
 
 class LlmdLayout:
-    """The part of llm-d's layout that answers the same question; what is left out would cost it time.
+    """The part of llm-d's layout that answers the same look-ups; the parts left out would cost it time.
 
     Blocks that come together are added in one pipeline and removed in one, the engine's names are not
     kept, and a look-up parses no field. With `engines` it writes as llm-d does: a pipeline for each

@@ -148,7 +148,7 @@ async def _copying(redis: Redis) -> AsyncIterator[tuple[Ingest, Sequence[Rank]]]
 async def _until_equal(
     routers: dict[str, tuple[Scorer, Sequence[Rank]]], asked: Sequence[TokenPrompt]
 ) -> None:
-    """Wait until both routers give the same answer, and the copy is trusted."""
+    """Wait until the copy is trusted; assert that both routers give the whole match."""
     deadline = time.monotonic() + SECONDS
     _, copies = routers["copies"]
     while not all(rank.trust.level is Level.EXACT for rank in copies):
@@ -172,7 +172,7 @@ async def _until_as_many(copies: Sequence[Rank], followed: Sequence[RankIngest])
 async def _times(
     routers: dict[str, tuple[Scorer, Sequence[Rank]]], asked: Sequence[TokenPrompt], calls: int
 ) -> dict[str, list[float]]:
-    """Return the microseconds of Scores; between any two, other tasks have their turn."""
+    """Return the microseconds of each Score; between two Scores, other tasks run."""
     taken: dict[str, list[float]] = {name: [] for name in routers}
     with no_collector():
         for call in range(calls):

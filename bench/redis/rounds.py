@@ -73,7 +73,7 @@ def edge_times(
 def server_times(
     server: RedisServer, client: Client, layouts: Layouts, prompts: Sequence[Prompt], calls: int
 ) -> Figures:
-    """Return the microseconds of the server's processor time that a look-up takes: one mean each."""
+    """Return the microseconds of the server's processor time that a look-up takes: a mean for each."""
     found = {}
     for name, layout in layouts.items():
         begun = server.busy()
@@ -107,7 +107,7 @@ def bulk_rates(
 def step_rates(
     client: Client, layouts: Layouts, pods: int, *, wide: int, steps: int, rounds: int
 ) -> tuple[Figures, Figures]:
-    """Return the rates at which engines' steps are added, and removed again, the last first.
+    """Return the rates at which engines' steps are added, and removed in reverse order.
 
     In a step, `wide` sequences of one engine have filled a further block each.
     """

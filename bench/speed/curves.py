@@ -1,7 +1,7 @@
 """Curves of look-ups: `python -m bench.speed.curves [--plots FOLDER]` prints tables, and plots them.
 
 It measures look-ups over the prompt's length, over the pods that hold it and over the blocks in the
-index; and the slowest of a hundred over the rate of events. Times are medians in microseconds of one
+index; and the p99 of look-ups over the rate of events. Times are medians in microseconds of one
 process on one machine; compare their shapes. Plots need matplotlib (`make bench` installs it).
 """
 
@@ -42,7 +42,7 @@ def _look_up(index: ArrayIndex, chains: Sequence[Chain]) -> tuple[float, float]:
 
 
 def _filled(chains: Iterable[Chain], pods: int, *, apart: bool = False) -> ArrayIndex:
-    """Return an index in which pods hold prompts; with `apart` each pod holds another share of them."""
+    """Return an index in which pods hold prompts; with `apart` each pod holds another part of each."""
     index = ArrayIndex(8 << 30)
     for chain in chains:
         keys = chain.keys()
@@ -52,7 +52,7 @@ def _filled(chains: Iterable[Chain], pods: int, *, apart: bool = False) -> Array
 
 
 def by_length() -> Curve:
-    """Measure by the prompt's length, held by 8 pods."""
+    """Measure look-ups by the length of the prompt, which 8 pods hold."""
     rows = []
     for tokens in (1_000, 4_000, 10_000, 32_000, 100_000, 240_000):
         chains = [random_chain(tokens, seed) for seed in range(20)]
@@ -62,7 +62,7 @@ def by_length() -> Curve:
 
 
 def by_pods() -> Curve:
-    """Measure by the pods that hold a prompt of 10,000 tokens."""
+    """Measure look-ups by the number of pods that hold a prompt of 10,000 tokens."""
     chains = [random_chain(TOKENS, seed) for seed in range(20)]
     rows = []
     for pods in (4, 16, 64, 256, 1024):
@@ -74,7 +74,7 @@ def by_pods() -> Curve:
 
 
 def by_blocks() -> Curve:
-    """Measure by the blocks in an index of a thousand slots."""
+    """Measure look-ups by the number of blocks in an index of a thousand slots."""
     rng = np.random.default_rng(1)
     chains = [random_chain(TOKENS, seed) for seed in range(100)]
     rows = []
@@ -92,7 +92,7 @@ def by_blocks() -> Curve:
 
 
 def by_rate() -> Curve:
-    """Measure by the rate of events."""
+    """Measure scoring by the rate of the events that come meanwhile."""
     paces = (0, 10_000, 30_000, 100_000, 300_000, 1_000_000)
     slowest = slowest_beside(paces, rounds=5, seconds=1.0)
     rows = [(float(pace), slowest[pace]) for pace in paces]

@@ -46,13 +46,13 @@ HOLDERS = 3
 COMMON = 8
 """Blocks of one more prompt, at its beginning, that every pod holds."""
 BOOKED = 3
-"""Requests in flight of a pod; every third pod has a waiting one besides."""
+"""Requests of a pod that had their first token. Each pod has one more; on every third it waits."""
 CHAT_BYTES = 8 << 20
 MOST_MS = 10.0
 
 
 def measure(*, quick: bool) -> list[Figure]:
-    """Measure every method, and a Pick in every form with more work."""
+    """Measure every method, and Pick in each form that takes more work."""
     return asyncio.run(_measured(10 if quick else 40))
 
 

@@ -32,7 +32,7 @@ def measure(*, quick: bool) -> list[Figure]:
 
 
 def _cold(*, quick: bool) -> Figure:
-    """Measure prompts of 10,000 ids that 8 of 64 pods hold, a different one for each look-up."""
+    """Measure prompts of 10,000 ids that 8 of 64 pods hold, a random one for each look-up."""
     count, calls = (40, 200) if quick else (350, 2000)
     rng = Random(1)
     index = embedded_index(1 << 30)
@@ -102,7 +102,7 @@ def _long(*, quick: bool) -> Figure:
 
 
 def _under_load(*, quick: bool) -> Figure:
-    """Measure the slowest of a hundred look-ups while events pour in."""
+    """Measure the p99 of look-ups while events pour in."""
     rounds, seconds = (3, 0.4) if quick else (9, 2.0)
     slowest = slowest_beside((0, PACE), rounds=rounds, seconds=seconds)
     return Figure(

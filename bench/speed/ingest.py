@@ -18,7 +18,7 @@ POLL_SECONDS = 0.02
 
 
 def measure(*, quick: bool) -> list[Figure]:
-    """Measure the blocks a second that become known, one pod after the other."""
+    """Measure the blocks a second that become known to the router, then to the peer."""
     prompts, rounds = (20, 1) if quick else (400, 5)
     figures = []
     with Fleet(1, apart=True) as fleet:

@@ -31,7 +31,10 @@ IN_FLIGHT = 8
 """Picks of a pod that have not ended."""
 MANY_PODS = 2000
 BOOKED = 3
-"""Requests in flight of a pod in the large fleet; every third pod has a waiting one besides."""
+"""Requests of a pod of the large fleet that had their first token.
+
+Each pod has one more request; on every third pod it waits for its first token.
+"""
 
 
 def measure(*, quick: bool) -> list[Figure]:

@@ -1,7 +1,8 @@
 """Waiting times with our policy and with published ones, in simulations.
 
-The published policies (`PEERS`) were the best in a cell of the study, or are well known. Traffic is the
-study's trace if it lies beside the checkout, else the slice of it in this repository.
+The published policies (`PEERS`) were the best in one cell of the study (a number of pods, a cache
+size and a load), or are well known. Traffic is the study's trace if it lies beside the checkout, else
+the slice of it in this repository.
 """
 
 import statistics
@@ -44,7 +45,7 @@ PROCESSES = 2
 QUICK_REQUESTS = 3000
 
 P90 = Mapping[Place, Mapping[str, float]]
-"""Cell -> policy -> seconds to the first token."""
+"""Place -> policy -> p90 of the time to the first token, in seconds (median of its rows)."""
 
 
 def measure(*, quick: bool) -> list[Figure]:

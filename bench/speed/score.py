@@ -1,4 +1,4 @@
-"""Score over gRPC: the router against the peer's indexer, one C client, and forms of Score."""
+"""Score over gRPC: the router against the peer's indexer with one C client, and forms of Score."""
 
 import statistics
 import tempfile
@@ -67,12 +67,12 @@ class Client:
         self._query.write_bytes(peer.query_body(prompt, MODEL))
 
     def router(self, form: str, calls: int, clients: int) -> tuple[float, float, float]:
-        """Ask the router; return requests a second, p50 and p99."""
+        """Ask the router; return requests a second, and p50 and p99 in microseconds."""
         url = f"http://127.0.0.1:{self.fleet.port}/warmpath.v1.Router/Score"
         return h2load(url, self._bodies[form], *GRPC, f"-n{calls}", f"-c{clients}", "-m1")
 
     def peer(self, calls: int, clients: int) -> tuple[float, float, float]:
-        """Ask the peer; return requests a second, p50 and p99."""
+        """Ask the peer; return requests a second, and p50 and p99 in microseconds."""
         url = f"http://127.0.0.1:{self.fleet.peer_port}/query"
         return h2load(url, self._query, *JSON, f"-n{calls}", f"-c{clients}")
 
@@ -158,7 +158,7 @@ def _on_a_stream(
 
 
 def _loaded(client: Client, *, quick: bool) -> Figure:
-    """Measure the slowest of a hundred calls while events pour in."""
+    """Measure the p99 of calls while events pour in."""
     rounds, calls, prompts = (1, 200, 200) if quick else (7, 3000, 900)
     idle, loaded = [], []
     seed = 1000

@@ -2,8 +2,8 @@
 
 `python -m bench.stand.flood COUNT` binds COUNT publishers and prints their endpoints as a JSON list. It
 reads orders from standard input, one JSON object a line: {"pods", "seed", "prompts", "blocks", "events",
-"each", "pace"}. It makes the messages first and prints "made"; at the next line it sends them and prints
-"sent".
+"each", "pace"}, perhaps with "removes" (`batches_of`). It makes the messages first and prints "made"; at
+the next line it sends them and prints "sent".
 """
 
 import json

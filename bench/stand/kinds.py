@@ -1,4 +1,4 @@
-"""Kinds of events beside plain integers: names in bytes, hybrid models, EAGLE's pairs, adapters, salts.
+"""Kinds of events beside plain integers: hashes in bytes, hybrid models, EAGLE's pairs, adapters, salts.
 
 Each kind is followed in process in turns with plain blocks, up to tens of thousands of blocks a rank.
 The figures are processor time, and a block's bytes by the index's own count.

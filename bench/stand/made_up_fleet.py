@@ -30,7 +30,7 @@ def new_ingest(index: Index, pods: int) -> tuple[Ingest, list[RankIngest]]:
 
 
 def prompt_of(seed: int, blocks: int) -> list[int]:
-    """Return a made-up prompt of so many full blocks and one token."""
+    """Return a made-up prompt of `blocks` full blocks and one token."""
     rng = np.random.default_rng(seed)
     tokens: list[int] = rng.integers(0, VOCAB_SIZE, blocks * BLOCK_SIZE + 1).tolist()
     return tokens
@@ -41,8 +41,8 @@ def batches_of(
 ) -> Iterator[bytes]:
     """Yield vLLM's batches that store a prompt: `events` events a batch, `each` blocks an event.
 
-    Engines with another `owner` give blocks other hashes. With `removes` the next batch removes the
-    blocks of each stored event.
+    Engines with another `owner` give blocks other hashes. With `removes` one last batch removes all
+    of these blocks again.
     """
     rng = Random(seed * 1_000_003 + owner)
     prompt = prompt_of(seed, blocks)

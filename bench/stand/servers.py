@@ -27,7 +27,7 @@ WAIT_SECONDS = 120.0
 
 
 def until(holds: Callable[[], bool], what: str, pause: float = 0.01) -> None:
-    """Wait until `holds` returns true; `what` names that in the TimeoutError."""
+    """Wait until `holds` returns true; `what` says in the TimeoutError what it is."""
     deadline = time.monotonic() + WAIT_SECONDS
     while not holds():
         if time.monotonic() > deadline:
@@ -136,7 +136,7 @@ class Fleet:
         return sum(rank.events.stored_blocks for pod in pods for rank in pod.ranks)
 
     def peer_holds(self, body: bytes, blocks: int) -> bool:
-        """Whether all of the peer's workers hold so many leading blocks of a query's prompt."""
+        """Whether all of the peer's workers hold `blocks` leading blocks of a query's prompt."""
         scores = peer.query(self.peer_port, body)
         held = [ranks["0"] for ranks in scores.values()]
         return len(held) == self.pods and min(held) >= blocks * BLOCK_SIZE

@@ -59,7 +59,7 @@ class V1Engine:
         self._leap = Leap(scheduler)
         self._output = SchedulerOutput()
         self._steps = 1
-        """Number of steps for which the step begun stands."""
+        """Number of equal steps that the step begun counts as."""
         self._seconds = 0.0
         """Seconds of the step begun."""
         self._now = 0.0
@@ -69,7 +69,7 @@ class V1Engine:
 
     @property
     def work(self) -> StepWork:
-        """The work of the step begun last; of the first step if that stands for several."""
+        """The work of the step begun last; that of its first step if it counts as several."""
         return self._output.work
 
     @property
@@ -164,7 +164,7 @@ class V1Engine:
     def begin_step(self, horizon: float = 0.0) -> float:
         """Schedule a step; return its modelled seconds.
 
-        It stands for several steps if these would be alike; the last of them begins within `horizon`
+        It counts as several steps if these would be alike; the last of them begins within `horizon`
         seconds.
         """
         self._output = output = self.scheduler.schedule()
@@ -177,17 +177,17 @@ class V1Engine:
                 # All requests wait for loads, or only copies are under way.
                 seconds = max(seconds, end - self._now)
         self._seconds = seconds
-        # Events go out when their step ends, so a step with events is taken by itself.
+        # Events go out when their step ends, so a step with events is taken alone.
         if horizon > seconds and not self.manager.block_pool.kv_event_queue:
             self._steps = self._leap.steps_alike(output)
             return self.cut_step(horizon)
         return seconds
 
     def cut_step(self, elapsed: float) -> float:
-        """Shorten the steps begun to those up to the first that ends `elapsed` seconds in, or later.
+        """Drop all steps begun after the first that ends at `elapsed` seconds or later.
 
         Call it before a request is submitted or aborted within them. Returns the seconds from the
-        beginning to that end.
+        first step's beginning to the end of the last that is left.
         """
         if self._steps > 1:
             work = self._output.work
@@ -246,7 +246,7 @@ class V1Engine:
     def reset_prefix_cache(
         self, *, reset_running_requests: bool = False, reset_external: bool = False
     ) -> bool:
-        """Forget all cached content; False, and nothing done, while requests hold blocks.
+        """Forget all cached content; return False, and change nothing, while requests hold blocks.
 
         The options are those of vLLM's `POST /reset_prefix_cache` (`Scheduler.reset_prefix_cache`).
         """
@@ -255,7 +255,7 @@ class V1Engine:
         )
 
     def check(self) -> None:
-        """Raise BrokenInvariantError if the scheduler contradicts itself or has other requests."""
+        """Raise BrokenInvariantError if the scheduler contradicts itself, or the engine's requests."""
         self.scheduler.check()
         if self._transfers is not None:
             self._transfers.check()

@@ -5,7 +5,7 @@ block that it has and that does not become full; no request ends before the last
 requests go on waiting for the same reason, since no block is taken or freed. The scheduler then need not
 schedule each step; it only counts their tokens.
 
-vLLM has no leaps: they speed up simulations on a virtual clock, where most steps are such.
+vLLM has no leaps: they speed up simulations on a virtual clock, where most steps are equal.
 """
 
 from simworker.v1.requests.request import RequestStatus

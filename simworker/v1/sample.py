@@ -16,7 +16,7 @@ class MadeUpTokens:
     def __call__(self, request: Request, count: int) -> list[int]:
         """Return the next `count` tokens; zeros for a request without token ids.
 
-        They depend on the last full block's hash, which stands for all tokens up to its end, on the last
+        They depend on the last full block's hash, which covers all tokens up to its end, on the last
         token and on its position. A block must not become full before the last of them.
         """
         if isinstance(request, TraceRequest):

@@ -13,7 +13,7 @@ HOUR = 3600.0
 
 
 async def contended(prefix: str, hold: float) -> Outcome:
-    """Let a second publisher claim a pod; the first has it back when the second one dies."""
+    """Let a second publisher claim a pod; the first claims it again when the second dies."""
     with RedisServer() as server:
         async with rig(server.url, prefix) as made:
             await made.begin()

@@ -18,7 +18,7 @@ LATENCY = 0.2
 NARROW = 40_000
 """Bytes per second, for each direction of each connection."""
 PATIENT_LEASE = 4.0
-"""Lease of distant publishers, in seconds; audits come each tenth of it, timeouts are a fifth."""
+"""Lease of distant publishers, in seconds; an audit comes each tenth of it, a timeout is a fifth."""
 
 
 @asynccontextmanager
@@ -47,7 +47,7 @@ async def cut(prefix: str, hold: float) -> Outcome:
 
 
 async def slow(prefix: str, hold: float) -> Outcome:
-    """Delay everything by 0.4 s per round trip."""
+    """Delay requests and replies by 0.2 s each, so a round trip by 0.4 s."""
     async with relayed(prefix, PATIENT_LEASE) as (made, relays):
         for relay in relays:
             relay.latency = LATENCY

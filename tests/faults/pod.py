@@ -72,7 +72,7 @@ class Pod:
 
     @property
     def publisher(self) -> "Publisher":
-        """The last one."""
+        """The publisher that was started last."""
         return self.publishers[-1]
 
     def publisher_of(self, base: int) -> "Publisher":
@@ -196,7 +196,7 @@ class Publisher:
         return next((applied for at, applied in reversed(self._applied) if at <= moment), 0)
 
     async def end(self, *, in_order: bool = True) -> None:
-        """Stop it; unless `in_order`, without giving up its claim."""
+        """Stop the publisher; unless `in_order`, it does not give up its claim."""
         if not in_order:
             self.writer.farewell = list  # type: ignore[method-assign]
         if self.task is not None:

@@ -144,11 +144,11 @@ class Reader(ABC):
                 publisher.note(now)
 
     def check(self) -> None:
-        """Raise BrokenInvariantError where a part contradicts itself."""
+        """Raise BrokenInvariantError if a part contradicts itself."""
         self.ingest.check()
 
     async def close(self) -> None:
-        """End it."""
+        """Stop the router's tasks."""
         await cancel(self.tasks)
 
 
@@ -185,7 +185,9 @@ class Copying(Reader):
         if self._heard.get(rank.pod, (None, now))[0] != heard_at:
             self._heard[rank.pod] = heard_at, now
         elif now - self._heard[rank.pod][1] > LATE:
-            raise WrongError(f"{self.name}: {rank.pod} is exact, and nothing is heard of it")
+            raise WrongError(
+                f"{self.name}: {rank.pod} is exact, but its record was not read for {LATE:.0f} s"
+            )
         copy = self.replica._copies[rank.pod]
         if copy.state is not State.FOLLOWING or copy._begun is None or copy._begun.claim is None:
             raise WrongError(f"{self.name}: {rank.pod} is exact, its copy is {copy.state}")
@@ -193,12 +195,12 @@ class Copying(Reader):
         return [publisher.truths[copy.position]]
 
     def check(self) -> None:
-        """Raise BrokenInvariantError where a part contradicts itself."""
+        """Raise BrokenInvariantError if a part contradicts itself."""
         super().check()
         self.replica.check()
 
     async def close(self) -> None:
-        """End it."""
+        """Stop the router's tasks."""
         await super().close()
         await self.redis.close()
 
@@ -255,12 +257,12 @@ class Looking(Reader):
         return [truth for sequence, truth in publisher.truths.items() if sequence >= low]
 
     def check(self) -> None:
-        """Raise BrokenInvariantError where a part contradicts itself."""
+        """Raise BrokenInvariantError if a part contradicts itself."""
         super().check()
         self.remote.check()
 
     async def close(self) -> None:
-        """End it."""
+        """Stop the router's tasks."""
         await super().close()
         await self.remote.close()
         await self.redis.close()

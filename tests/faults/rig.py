@@ -175,7 +175,7 @@ class Rig:
         while not condition():
             self.look()
             if time.monotonic() > deadline:
-                raise AssertionError(f"it did not come about that {what}; {self.told()}")
+                raise AssertionError(f"waited in vain until {what}; {self.told()}")
             await asyncio.sleep(0.02)
         self.look()
 
@@ -208,7 +208,7 @@ class Rig:
         )
 
     async def begin(self) -> None:
-        """Wait until everything is well, before the fault begins."""
+        """Wait until both readers are exact and answer; then begin to count."""
         await self.exact()
         await self.goes_on()
         self.begin_count()
@@ -245,7 +245,7 @@ class Rig:
         await self.goes_on()
 
     async def healed(self) -> Outcome:
-        """Wait until everything is well and compare it with the truth; return the outcome."""
+        """Wait until all is written and exact, and compare it with the truth; return the outcome."""
         self.over()
         await self.until(
             lambda: all(pod.publisher.is_current for pod in self.pods.values()), "all is written"

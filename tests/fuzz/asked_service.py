@@ -1,4 +1,4 @@
-"""A router's service that is asked without sockets: bytes in, bytes or a status out."""
+"""A router's service that is called without sockets: it takes bytes, and gives bytes or a status."""
 
 import asyncio
 import tempfile
@@ -42,24 +42,24 @@ class RefusedError(Exception):
 
 
 class Call:
-    """What a servicer knows of a call."""
+    """The context of a call that a servicer gets."""
 
     def time_remaining(self) -> float:
-        """Return the caller's deadline."""
+        """Return the seconds until the caller's deadline."""
         return SECONDS
 
     async def write(self, message: bytes) -> None:
         """Take an answer."""
 
     async def abort(self, code: grpc.StatusCode, details: str) -> None:
-        """End the call. A status says which error it was."""
+        """End the call with a status, which must not be INTERNAL."""
         assert code is not grpc.StatusCode.INTERNAL
         assert len(details) < 8192
         raise RefusedError(code)
 
 
 class AskedService:
-    """Serves for as long as the process lives."""
+    """A router that runs until the process ends; its service is called directly."""
 
     def __init__(self, runner: asyncio.Runner) -> None:
         made: list[RouterService] = []
@@ -79,7 +79,7 @@ class AskedService:
         self.methods = [one for one in SERVICE.methods_by_name if one != "ScoreStream"]
 
     def ask(self, method: str, raw: bytes) -> None:
-        """Ask; an error that has no status is raised."""
+        """Call a method with a message's bytes. Raises errors that have no status."""
         found = self._service.handlers().service(Details(f"/{SERVICE.full_name}/{method}"))
         assert found
         call = found.unary_stream or found.unary_unary
@@ -90,7 +90,7 @@ class AskedService:
 
 
 class Details:
-    """Which method is called."""
+    """The call's method, as gRPC names it to handlers."""
 
     invocation_metadata = ()
 

@@ -1,8 +1,9 @@
 """Coverage-guided fuzzing of the codecs: `make fuzz`.
 
-Any input gives events or MalformedEventError, in bounded time and memory; and whatever the events
-say, names, copies, keys and index agree after them. What is compiled reads the same input with its
-bounds checked, and must hold what pure Python holds. Seeds are the byte vectors of real engines.
+Any input gives events or MalformedEventError, in bounded time and memory; whatever the events say,
+a rank's names, copies, keys and index agree afterwards. The compiled index reads the same input with
+its bounds checked, and must hold the same blocks as the index in pure Python. Seeds are the byte
+vectors of real engines.
 """
 
 import argparse
@@ -20,7 +21,7 @@ RECORDED = ROOT / "tests" / "recorded"
 sys.path.insert(0, str(ROOT))
 os.environ["NUMBA_BOUNDSCHECK"] = "1"
 
-# What Numba compiles cannot be instrumented; its modules are to be named one by one.
+# Functions that Numba compiles cannot be instrumented; atheris wants each module named.
 COMPILED = [
     ".".join(path.relative_to(ROOT).with_suffix("").parts)
     for path in (ROOT / "indexer/compiled").rglob("*.py")
@@ -40,11 +41,11 @@ with atheris.instrument_imports(include=["indexer"], exclude=COMPILED):
     from tests.fuzz.guided import fuzz
 
 MOST_EVENTS = 4
-"""Batches of one input that go through one rank, so that they can contradict each other."""
+"""How often a rank gets one input as a batch, so that its events can contradict each other."""
 
 
 def trtllm_decode(payload: bytes) -> Batch:
-    """Take an answer apart and decode each event."""
+    """Split an answer of TensorRT-LLM into events and decode each."""
     codec = trtllm.Codec(4)
     events = [event for one in trtllm.split(payload) for event in codec(one).events]
     return Batch(0.0, tuple(events))
@@ -58,7 +59,7 @@ CODECS: dict[str, Callable[[bytes], Batch]] = {
 
 
 def new_rank(index: Index, decode: Callable[[bytes], Batch], dialect: str = "") -> RankIngest:
-    """Return a rank of its own, connected."""
+    """Return a connected rank in a new ingestion."""
     ingest = Ingest(
         index, hash_seed="", pending_bytes=1 << 16, orphan_bytes=1 << 12,
         stale_after=1.0, clock=lambda: 0.0,
@@ -70,7 +71,7 @@ def new_rank(index: Index, decode: Callable[[bytes], Batch], dialect: str = "") 
 
 
 def target(engine: str) -> Callable[[bytes], None]:
-    """Return what one input is put through."""
+    """Return the function that tests one input."""
     decode = CODECS[engine]
 
     def one_input(data: bytes) -> None:
@@ -95,7 +96,7 @@ def target(engine: str) -> Callable[[bytes], None]:
 
 
 def seeds(engine: str, folder: Path) -> None:
-    """Write the corpus."""
+    """Write the corpus into a folder, one file for each seed."""
     if engine == "trtllm":
         block = {"block_hash": 1 << 63, "tokens": [{"token_id": 5}] * 4, "cache_level": 0}
         diff = {"type": "event_diff", "old_value": 0, "new_value": 1}

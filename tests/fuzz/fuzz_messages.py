@@ -1,15 +1,15 @@
-"""Coverage-guided fuzzing of what others send beside engines' events: `make fuzz`.
+"""Coverage-guided fuzzing of all messages except engines' events: `make fuzz`.
 
-    requests   bytes of callers through the router's own service: every method answers or refuses with a
-               status that it has a name for, and what scans a Score's bytes reads what protobuf reads
-    bodies     OpenAI bodies: what is taken is what a plain decoder finds there, whether or not the body's
-               strings are decoded on their own
-    watch      a publisher's messages: refused, or taken by every form of the index alike
+    requests   bytes of callers through the router's own service: every method answers, or refuses with a
+               status other than INTERNAL; the scanner of a Score's bytes reads the same as protobuf
+    bodies     OpenAI bodies: the fields read are those that a plain JSON decoder finds, whether or not the
+               body's strings are decoded one by one
+    watch      a publisher's messages: refused, or applied equally to each kind of index
     records    pods' records and logs in Redis
-    segments   values in Redis: what is compiled reads what pure Python reads
+    segments   values in Redis: the compiled reader reads the same as pure Python
 
-Nothing but the named errors comes out, in bounded time and memory. Inputs of several parts have each
-behind its length (2 bytes).
+Each target ends in bounded time and memory, with no other errors than the expected ones. In inputs of
+several parts, each part comes after its length (2 bytes, big-endian).
 """
 
 import argparse
@@ -31,7 +31,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 os.environ["NUMBA_BOUNDSCHECK"] = "1"
 
-# What Numba compiles cannot be instrumented; its modules are to be named one by one.
+# Functions that Numba compiles cannot be instrumented; atheris wants each module named.
 COMPILED = [
     ".".join(path.relative_to(ROOT).with_suffix("").parts)
     for path in (ROOT / "indexer/compiled").rglob("*.py")
@@ -83,7 +83,7 @@ def joined(*of: bytes) -> bytes:
 
 
 def requests(runner: asyncio.Runner) -> Target:
-    """Return what puts requests through a router's service."""
+    """Return the target that sends requests to a router's service."""
     service = AskedService(runner)
 
     def one_input(data: bytes) -> None:
@@ -95,13 +95,13 @@ def requests(runner: asyncio.Runner) -> Target:
 
 
 def as_protobuf(data: bytes) -> None:
-    """Hold what is read of a Score's bytes against protobuf's reading."""
+    """Compare our reading of a Score's bytes with protobuf's."""
     try:
         found = asyncio.run(parse(wire.ScoreRequest, data))
         ids = listed_ids(found.prompt.token_ids, "prompt.token_ids")
     except BadRequestError:
         return
-    # What is read as bytes is not looked into: protobuf may refuse what no caller wrote there.
+    # Fields that we keep as bytes are not parsed by us; protobuf may refuse their content.
     whole = pb.ScoreRequest.FromString(data)
     assert ids == np.array(whole.prompt.token_ids.ids, "<u4").tobytes()
     whole.prompt.ClearField("token_ids")
@@ -111,7 +111,7 @@ def as_protobuf(data: bytes) -> None:
 
 
 def bodies(runner: asyncio.Runner) -> Target:
-    """Return what reads bodies."""
+    """Return the target that reads bodies."""
 
     def one_input(data: bytes) -> None:
         for parse in (body.parse_chat, lambda raw, field: body.parse_completions(raw, field, 500)):
@@ -127,7 +127,7 @@ def bodies(runner: asyncio.Runner) -> Target:
             assert again == found
             if found is None:
                 continue
-            # What does not matter is passed over, be it text or not.
+            # Fields that do not matter are skipped, even if they are not valid text.
             plain = json.loads(data.decode(errors="replace"), strict=False)
             assert found.model == (plain.get("model") or "")
             assert found.cache_salt == (plain.get("cache_salt") or "")
@@ -137,7 +137,7 @@ def bodies(runner: asyncio.Runner) -> Target:
 
 @contextmanager
 def taken_for_large() -> Iterator[None]:
-    """Have bodies of any size read as large ones are, in slices of few bytes."""
+    """Let bodies of any size be read as large ones are, in slices of few bytes."""
     with (
         patch.object(body_fields, "LARGE_BYTES", 0),
         patch.object(json_strings, "SLICE_BYTES", 64),
@@ -147,7 +147,7 @@ def taken_for_large() -> Iterator[None]:
 
 
 def watch(_: asyncio.Runner) -> Target:
-    """Return what takes a publisher's messages."""
+    """Return the target that applies a publisher's messages."""
 
     def one_input(data: bytes) -> None:
         seen = []
@@ -167,12 +167,12 @@ def watch(_: asyncio.Runner) -> Target:
 
 
 def new_ingest(index: MemoryIndex | ArrayIndex) -> Ingest:
-    """Return ranks' ingestion into an index."""
+    """Return an ingestion into an index."""
     return Ingest(index, hash_seed="", pending_bytes=1, stale_after=1e9, clock=lambda: 0.0)
 
 
 def shown(ingest: Ingest) -> object:
-    """Return what a router would say of every rank."""
+    """Return a router's scores, matches and states of all ranks."""
     ingest.tick(1 << 16)
     ingest.check()
     prompt = TokenPrompt("m", TOKENS)
@@ -188,7 +188,7 @@ def shown(ingest: Ingest) -> object:
 
 
 def records(_: asyncio.Runner) -> Target:
-    """Return what reads records: names and values in turn; and of logs: deltas."""
+    """Return the target that reads records (names and values in turn) and logs (deltas)."""
 
     def one_input(data: bytes) -> None:
         found = list(parts(data))
@@ -214,7 +214,7 @@ def records(_: asyncio.Runner) -> Target:
 
 
 KEYS = np.arange(1, SEGMENT + 9, dtype="<u8")
-"""Of two segments."""
+"""Keys of two segments."""
 
 
 def _names_twice(value: bytes) -> bool:
@@ -229,7 +229,7 @@ def _names_twice(value: bytes) -> bool:
 
 
 def segments(_: asyncio.Runner) -> Target:
-    """Return what reads values: one for each field of a look-up, in its order."""
+    """Return the target that reads values: one for each field of a look-up, in its order."""
     fields = [segment for segment, _, _ in lookup.spans(KEYS.tobytes())]
 
     def one_input(data: bytes) -> None:
@@ -260,7 +260,7 @@ TARGETS: dict[str, Callable[[asyncio.Runner], Target]] = {
 
 
 def seeds(target: str) -> list[bytes]:
-    """Return the corpus."""
+    """Return the seeds of a target's corpus."""
     if target == "requests":
         prompt = pb.Prompt(model="m", token_ids_packed=TOKENS, lora="x", cache_salt="s")
         listed = pb.Prompt(model="m", token_ids=pb.TokenIds(ids=range(120, 200)))
@@ -337,7 +337,7 @@ def main() -> None:
     corpus = seeds(args.target)
     with asyncio.Runner() as runner:
         target = TARGETS[args.target](runner)
-        # What Numba compiles at its first call is compiled before time is taken.
+        # Numba compiles a function at its first call; that must not count as time of an input.
         for seed in corpus:
             target(seed)
         fuzz(args.target, args.seconds, partial(_write, corpus), target)

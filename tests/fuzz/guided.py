@@ -1,4 +1,4 @@
-"""What every fuzz target has in common: a corpus of seeds, limits, and where finds go."""
+"""The parts common to all fuzz targets: a corpus of seeds, limits, and the folder of found inputs."""
 
 import sys
 import tempfile

@@ -1,7 +1,7 @@
-"""A true model of an engine's cache and publisher, for tests: what it holds and what it says.
+"""A model of an engine's cache and its events, for tests.
 
-A pool of `capacity` blocks, given away in the order of last use, tail first; an offload tier beside
-it. What is cached and what is announced are two things here, so that a test can lose the second.
+It has a pool of `capacity` blocks, reused in the order of last use, a prompt's tail first, and an
+offload tier. The cache and its announcements are kept apart, so that a test can lose announcements.
 """
 
 import hashlib
@@ -21,7 +21,7 @@ Block = tuple[str, str, tuple[int, ...]]
 
 
 class EngineModel:
-    """One rank of an engine. Its names are unique to a block's content within one life."""
+    """One rank of an engine. Within a life, each block's content has its own name (its hash)."""
 
     def __init__(
         self, *, buffer_steps: int = 6, capacity: int = 8, has_digests: bool = False
@@ -36,7 +36,7 @@ class EngineModel:
     def start(self) -> None:
         """Begin a new life with an empty cache."""
         self.gpu: list[Block] = []
-        """Every copy, next to be given away first."""
+        """Every copy; the first is reused first."""
         self.cpu: list[Block] = []
         self.sequence = -1
         self.buffer: deque[tuple[int, bytes]] = deque(maxlen=self.buffer_steps)
@@ -54,7 +54,7 @@ class EngineModel:
         return hash((self.life, block)) & ((1 << 64) - 1)
 
     def held(self) -> set[int]:
-        """Return the keys of the blocks that are cached in the fastest tier."""
+        """Return the keys of the blocks that are cached on the GPU."""
         return keys_of(self.gpu)
 
     def truth(self) -> dict[Tier, set[int]]:
@@ -64,14 +64,14 @@ class EngineModel:
     def publish(self, events: list[dict[str, object]]) -> tuple[int, bytes]:
         """Publish one batch; return its sequence and payload."""
         self.sequence += 1
-        timestamp = self.life * 1e6 + self.sequence  # a wall clock never says the same twice
+        timestamp = self.life * 1e6 + self.sequence  # no two batches have the same time
         batch = msgspec.msgpack.encode([timestamp, events, 0])
         self.buffer.append((self.sequence, batch))
         self.snapshots[self.sequence] = self.truth()
         return self.sequence, batch
 
     def store(self, tokens: tuple[int, ...], lora: str = "", salt: str = "") -> tuple[int, bytes]:
-        """Serve a request: reuse what is cached, store the rest; the last block always anew."""
+        """Serve a request: reuse cached blocks, store the others, and always the last one."""
         blocks = [
             (lora, salt, tokens[: end + BLOCK]) for end in range(0, len(tokens) - BLOCK + 1, BLOCK)
         ][: self.capacity]
@@ -84,7 +84,7 @@ class EngineModel:
         events = []
         while len(self.gpu) + len(blocks) > self.capacity:
             events.append(self._removed(self.gpu.pop(0), "GPU"))
-        # Freed tail first, so that the tail is given away first.
+        # The tail is freed first, so that it is reused first.
         self.gpu.extend(reversed(blocks))
         events.append(
             {
@@ -105,7 +105,7 @@ class EngineModel:
         return self.publish(events)
 
     def report(self, tokens: tuple[int, ...]) -> tuple[int, bytes] | None:
-        """Serve a request with a full report: what it finds is announced as stored, and nothing is."""
+        """Serve a request with a full report: blocks found are announced as stored; none is stored."""
         blocks: list[Block] = [
             ("", "", tokens[:end]) for end in range(BLOCK, len(tokens) + 1, BLOCK)
         ]
@@ -167,11 +167,11 @@ class EngineModel:
         )
 
     def drop_offloaded(self) -> tuple[int, bytes] | None:
-        """Let the offload tier's oldest copy go."""
+        """Remove the oldest copy from the offload tier; None if it is empty."""
         return self.publish([self._removed(self.cpu.pop(0), "CPU")]) if self.cpu else None
 
     def evict(self, which: int) -> tuple[int, bytes] | None:
-        """Evict one copy of some block, a parent or not."""
+        """Evict one copy of a block, even of a block with children; None if the cache is empty."""
         if not self.gpu:
             return None
         block = sorted(self.gpu)[which % len(self.gpu)]
@@ -182,7 +182,7 @@ class EngineModel:
         return {"type": "BlockRemoved", "block_hashes": [self.name(block)], "medium": medium}
 
     def misspell(self, which: int, kind: str, **fields: object) -> bytes:
-        """Let an event of the newest batch say what nobody understands; return the batch."""
+        """Make an event of the newest batch unreadable; return the batch."""
         sequence, payload = self.buffer.pop()
         timestamp, events, rank = msgspec.msgpack.decode(payload)
         event = events[which % len(events)]

@@ -1,4 +1,4 @@
-"""Ranks that are followed without sockets, and what an index then shows of them."""
+"""Ranks that are followed without sockets, and the blocks that they then hold."""
 
 from collections.abc import Callable
 

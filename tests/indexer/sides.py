@@ -1,4 +1,4 @@
-"""The forms of the embedded index side by side: the same frames to each, and what each shows."""
+"""The kinds of embedded index side by side: each gets the same frames, and shows its content."""
 
 from collections.abc import Callable, Iterable
 
@@ -29,7 +29,7 @@ Event = dict[str, object]
 def stored(
     names: Iterable[object], tokens: Iterable[int], parent: object, size: int, **more: object
 ) -> Event:
-    """Return a store as vLLM writes it."""
+    """Return a BlockStored event as vLLM writes it."""
     return {
         "type": "BlockStored", "block_hashes": list(names), "parent_block_hash": parent,
         "token_ids": list(tokens), "block_size": size, "lora_id": None, "medium": "GPU",
@@ -38,7 +38,7 @@ def stored(
 
 
 def removed(names: Iterable[object], medium: str = "GPU", **more: object) -> Event:
-    """Return a removal."""
+    """Return a BlockRemoved event."""
     return {"type": "BlockRemoved", "block_hashes": list(names), "medium": medium} | more
 
 
@@ -46,7 +46,7 @@ CLEARED: Event = {"type": "AllBlocksCleared"}
 
 
 class Side:
-    """Ranks that are followed into one index of some form."""
+    """Ranks that are followed into one index; `form` is a key of `FORMS`."""
 
     def __init__(self, form: str, index: Index | None = None) -> None:
         self.now = 0.0
@@ -61,7 +61,7 @@ class Side:
         self.sequence: dict[tuple[str, int], int] = {}
 
     def rank(self, pod: str, number: int = 0, engine: str = "vllm") -> RankIngest:
-        """Return a rank's ingestion; it begins, without a replay, where it is not known."""
+        """Return a rank's ingestion; an unknown rank is begun, without a replay."""
         found = self.ingest.rank(pod, number)
         if found is None:
             found = self._begin(pod, number, engine)
@@ -72,7 +72,7 @@ class Side:
     def restore(
         self, pod: str, saved: SavedRank, number: int = 0, engine: str = "vllm"
     ) -> RankIngest:
-        """Begin a rank with what another process saved of it."""
+        """Begin a rank with the state that another process saved."""
         rank = self._begin(pod, number, engine)
         rank.restore(saved)
         rank.connected()
@@ -99,11 +99,11 @@ class Side:
         rank.live_many(frames)
 
     def lose(self, pod: str, number: int = 0) -> None:
-        """Let a batch get lost."""
+        """Skip a sequence number, as if a batch was lost."""
         self.sequence[pod, number] += 1
 
     def doubt(self, pod: str, number: int = 0) -> None:
-        """Let a rank be connected anew, so that all it holds is in doubt."""
+        """Reconnect a rank, so that all its blocks are in doubt."""
         rank = self.rank(pod, number)
         rank.disconnected()
         rank.connected()

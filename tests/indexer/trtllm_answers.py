@@ -1,4 +1,4 @@
-"""What TensorRT-LLM answers when it is asked for events, as its serializer writes it."""
+"""TensorRT-LLM's answers to requests for events, as its serializer writes them."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""Tokenizers of every family: real ones out of packages, and small ones trained here.
+"""Tokenizers of every family: real ones from packages, and small ones trained here.
 
 The packages lie in `.venv/tokenizers` (constraints-tokenizers.txt); only their data is used.
 """
@@ -134,7 +134,7 @@ def _train_bytes(tokenizer: Tokenizer) -> None:
 
 
 def metaspace_bpe() -> Tokenizer:
-    """Return a BPE over whole texts with spaces as ▁, trained on words: no token holds "x▁"."""
+    """Return a BPE over whole texts with spaces as ▁, trained on words: no token has "▁" after a letter."""
     words = Tokenizer(models.BPE(unk_token="<unk>"))
     words.pre_tokenizer = pre_tokenizers.Metaspace()
     words.train_from_iterator(
@@ -146,7 +146,7 @@ def metaspace_bpe() -> Tokenizer:
 
 
 def unsplittable_bpe() -> Tokenizer:
-    """Return a BPE whose tokens do hold "x▁": nothing is proven for it."""
+    """Return a BPE with tokens that have "▁" after a letter: no cut is proven for it."""
     tokenizer = Tokenizer(models.BPE(unk_token="<unk>"))
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(split=False)
     tokenizer.train_from_iterator(
@@ -156,7 +156,7 @@ def unsplittable_bpe() -> Tokenizer:
 
 
 def unigram() -> Tokenizer:
-    """Return T5's form: Unigram over words that Metaspace splits, an end token after the text."""
+    """Return a tokenizer like T5's: Unigram over words that Metaspace splits, then an end token."""
     tokenizer = Tokenizer(models.Unigram())
     tokenizer.normalizer = normalizers.Sequence(
         [normalizers.NFKC(), normalizers.Replace(Regex(" {2,}"), " ")]
@@ -173,7 +173,7 @@ def unigram() -> Tokenizer:
 
 
 def word_piece() -> Tokenizer:
-    """Return BERT's form."""
+    """Return a tokenizer like BERT's."""
     tokenizer = Tokenizer(models.WordPiece(unk_token="<unk>"))
     tokenizer.normalizer = normalizers.BertNormalizer()
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()

@@ -1,4 +1,4 @@
-"""Texts to tokenise: of all scripts, code, white space, marks, and what nobody would write."""
+"""Texts to tokenise: many scripts, code, white space, marks, and random characters."""
 
 from collections.abc import Sequence
 from random import Random

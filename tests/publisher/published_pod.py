@@ -25,7 +25,7 @@ class Pod:
     def __init__(self, folder: Path) -> None:
         self.worker = LocalWorker.of(SETTINGS)
         self.publisher = Process("publisher", folder / "publisher.log")
-        # A publisher that is started again finds its port free.
+        # The port stays reserved, so that a restarted publisher finds it free.
         self._ports = HeldPorts()
         self.address = f"{HOST}:{self._ports.take()}"
         self.epoch = ""

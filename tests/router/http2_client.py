@@ -1,4 +1,4 @@
-"""An HTTP/2 client that does what no gRPC library does: it takes no answer, and resets calls at once."""
+"""An HTTP/2 client that can do more than gRPC libraries: accept no answer, and reset calls at once."""
 
 import asyncio
 import struct
@@ -35,7 +35,7 @@ class Http2Client:
         self._writer.close()
 
     def call(self, method: str, *messages: bytes, reset: bool = False) -> int:
-        """Begin a call of the service, whole, and with `reset` cancel it in the same breath."""
+        """Send a whole call of the service; with `reset`, cancel it in the same write."""
         stream = self.begin(method)
         data = b"".join(b"\0" + struct.pack(">I", len(one)) + one for one in messages)
         self._send(frame(DATA, END_STREAM, stream, data) + (self._reset(stream) if reset else b""))

@@ -1,4 +1,4 @@
-"""A running router and what tests of picks ask of it."""
+"""A running router, and the calls that tests of picks make."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
@@ -16,9 +16,9 @@ from router.pb.warmpath.v1 import router_pb2_grpc
 from tests.router.running_router import running_router
 
 QUIET = "[probe]\ninterval-seconds = 0\n"
-"""No pod is looked at: nobody serves their addresses."""
+"""Disables probes, since no server listens at the pods' addresses."""
 UNENDING = "[pick]\nprefill-base-seconds = 60\n"
-"""No prefill is reckoned to be over while a test runs, however busy the machine is."""
+"""Makes predicted prefills so long that none counts as over while a test runs."""
 
 
 @dataclass
@@ -28,12 +28,12 @@ class Stand:
     address: str
     stub: router_pb2_grpc.RouterStub
     http_address: str = ""
-    """Where its metrics are; empty: nowhere."""
+    """The address of its metrics, host:port; empty if it has none."""
 
     async def pick(
         self, prompt: pb.Prompt, *, wait: bool = False, **fields: Any
     ) -> pb.PickResponse:
-        """Pick; with `wait`, where nobody may listen yet."""
+        """Pick; with `wait`, wait until the router listens."""
         request = pb.PickRequest(prompt=prompt, **fields)
         return await self.stub.Pick(request, timeout=30, wait_for_ready=wait)
 
@@ -71,7 +71,7 @@ class Stand:
 
 
 async def until(holds: Callable[[], Awaitable[bool]]) -> None:
-    """Wait until something holds; the test's own time bounds it."""
+    """Wait until a condition holds; the test's own timeout bounds it."""
     while not await holds():
         await asyncio.sleep(0.01)
 
@@ -90,7 +90,7 @@ def prompt(length: int = 100, first: int = 100, **fields: Any) -> pb.Prompt:
 
 
 def pod(name: str, address: str = "", **keys: object) -> str:
-    """Return the table of a pod; without events unless they are given."""
+    """Return a pod's table of the configuration; it has no events unless `keys` has them."""
     table = f'[[pods]]\nid = "{name}"\nmodel = "demo"\naddress = "{address or name + ":80"}"\n'
     return table + "".join(
         f"{key.replace('_', '-')} = {value!r}\n".replace("'", '"') for key, value in keys.items()
@@ -101,9 +101,9 @@ def pod(name: str, address: str = "", **keys: object) -> str:
 async def standing(
     folder: Path, tables: str, *, models: str = "", top: str = "", metrics: str = ""
 ) -> AsyncIterator[Stand]:
-    """Run a router of one model, `demo`; `tables` end its configuration and `models` tells of it.
+    """Run a router of one model, `demo`.
 
-    Its metrics are at `metrics`, host:port.
+    `tables` are added to its configuration, `models` to the model's table. Its metrics are at `metrics`, host:port.
     """
     tables = f'[[models]]\nname = "demo"\nadapters = ["tuned"]\n{models}\n{tables}'
     async with running_router(folder, tables, top=top, metrics=metrics) as (router, channel):

@@ -1,4 +1,4 @@
-"""A router that runs in the test's own process, on ports of its own, and a connection to it."""
+"""A router that runs in the test's own process, on free ports, and a connection to it."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -14,8 +14,8 @@ from router.config.read import parse
 async def running_router(
     folder: Path, tables: str, *, top: str = "", metrics: str = "127.0.0.1:0"
 ) -> AsyncIterator[tuple[Running, grpc.aio.Channel]]:
-    """Run one of the configuration that ends with `tables`; its metrics are at `metrics`, host:port."""
-    # A drain waits for a tenth of its time without a call.
+    """Run a router; its configuration ends with `tables`, its metrics are at `metrics`, host:port."""
+    # A drain ends only after a tenth of its time has passed without a call.
     server = (
         f'[server]\nlisten = "127.0.0.1:0"\nmetrics-listen = "{metrics}"\ndrain-seconds = 0.5\n'
     )

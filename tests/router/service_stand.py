@@ -47,7 +47,7 @@ class Stand:
         return await self.stub.Score(request, timeout=10)
 
     async def settled(self, ready: Callable[[pb.ListPodsResponse], bool]) -> None:
-        """Wait until what the router knows is so; the test's own timeout bounds it."""
+        """Wait until `ready` is true of the router's pods; the test's own timeout bounds it."""
         while not ready(await self.stub.ListPods(pb.ListPodsRequest())):
             await asyncio.sleep(0.01)
 
@@ -76,7 +76,7 @@ def tables(worker: LocalWorker, model_folder: Path, engine: str) -> str:
     """Return the configuration of a router that follows a worker."""
     return f"""
         [pick]
-        prefill-base-seconds = 60  # none is reckoned to be over while a test runs
+        prefill-base-seconds = 60  # no prefill counts as over while a test runs
         [limits]
         max-prompt-bytes = 4000
         max-prompt-tokens = 1000

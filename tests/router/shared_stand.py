@@ -1,4 +1,4 @@
-"""A router that follows pods through the shared index, a client of it, and who writes there."""
+"""A router that follows pods through the shared index, its client, and publishers that write there."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -27,7 +27,7 @@ OTHER = list(range(5000, 5100))
 
 
 LEASE = 5.0
-"""Seconds: an audit each tenth of it; longer than a busy machine lets a publisher wait for its turn."""
+"""Seconds, long enough for a publisher on a busy machine; an audit comes each tenth of it."""
 
 
 @dataclass
@@ -38,7 +38,7 @@ class Router:
     stub: router_pb2_grpc.RouterStub
 
     async def score(self, ids: list[int] = IDS) -> dict[str, int]:
-        """Return the tokens that each pod is said to hold of a prompt."""
+        """Return the tokens of a prompt that each pod holds according to the router."""
         prompt = pb.Prompt(model=MODEL, token_ids_packed=pack_tokens(ids))
         answer = await self.stub.Score(pb.ScoreRequest(prompt=prompt), timeout=30)
         return {one.pod: one.matched_tokens for one in answer.scores}
@@ -53,7 +53,7 @@ class Router:
 
 
 async def until(ready: Callable[[], object]) -> None:
-    """Wait for something; the test's own timeout bounds it."""
+    """Wait until `ready` is true; the test's own timeout bounds it."""
     while not await ready():  # type: ignore[misc]
         await asyncio.sleep(0.02)
 
@@ -86,7 +86,7 @@ async def generate(worker: LocalWorker, ids: list[int]) -> None:
 
 
 def seen(worker: LocalWorker) -> str:
-    """Return a pod that is known through the shared index alone."""
+    """Return the table of a pod that is followed only through the shared index."""
     return f'[[pods]]\nid = "w"\nmodel = "{MODEL}"\naddress = "{worker.address}"\n'
 
 

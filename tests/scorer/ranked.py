@@ -1,4 +1,4 @@
-"""A policy asked about candidates that a test has made as objects."""
+"""Applies a policy to candidates that a test has made as objects."""
 
 from collections.abc import Mapping, Sequence
 from random import Random
@@ -29,7 +29,7 @@ def rank(
     rng: Random,
     known: Mapping[tuple[str, int], int] = MappingProxyType({}),
 ) -> list[Ranked]:
-    """Return the candidates as a policy puts them, best first; `known` are known tokens by name."""
+    """Return the candidates as a policy orders them, best first; `known` is (pod, rank) -> known tokens."""
     columns = figures(candidates, known)
     return ranked(policy.costs(request, columns, rng), columns, candidates, rng)
 

@@ -1,4 +1,4 @@
-"""Certificates for tests: an authority, and what it vouches for."""
+"""Certificates for tests: an authority, and the certificates that it signs."""
 
 import datetime as dt
 import ipaddress
@@ -20,7 +20,7 @@ class Certificate:
 
 
 class Authority:
-    """Vouches for the certificates that it makes, all in one folder."""
+    """Makes and signs certificates, all in one folder."""
 
     def __init__(self, folder: Path, name: str = "authority") -> None:
         self._folder = folder

@@ -64,7 +64,7 @@ class RedisCluster(Service):
 
     @staticmethod
     def id_of(node: RedisServer) -> str:
-        """Return what the cluster calls a node."""
+        """Return a node's id in the cluster."""
         return bytes(node.ask("CLUSTER", "MYID")).decode()
 
     @staticmethod
@@ -96,7 +96,7 @@ class RedisCluster(Service):
         return [node for node in self.nodes if node.is_running]
 
     def wait_until_healthy(self, seconds: float = 60.0) -> None:
-        """Wait until each node says that all slots are served and each replica is in step."""
+        """Wait until each node says that all slots are served and each replica is connected."""
 
         def healthy() -> bool:
             for node in self.nodes:
@@ -139,14 +139,14 @@ class RedisCluster(Service):
         return replica
 
     def open_migration(self, slot: int, target: RedisServer) -> RedisServer:
-        """Begin to move a slot, with no key moved yet; return where it comes from."""
+        """Begin to move a slot, with no key moved yet; return the node that has it now."""
         source = self.master_of_slot(slot)
         target.ask("CLUSTER", "SETSLOT", slot, "IMPORTING", self.id_of(source))
         source.ask("CLUSTER", "SETSLOT", slot, "MIGRATING", self.id_of(target))
         return source
 
     def move_keys(self, slot: int, source: RedisServer, target: RedisServer) -> None:
-        """Move the keys of a slot that is being moved: from then on the source says ASK."""
+        """Move the keys of a slot that is being moved: from then on the source replies ASK."""
         while keys := source.ask("CLUSTER", "GETKEYSINSLOT", slot, 100):
             source.ask("MIGRATE", "127.0.0.1", target.port, "", 0, 5000, "REPLACE", "KEYS", *keys)
 

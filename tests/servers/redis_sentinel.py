@@ -1,4 +1,4 @@
-"""A real Sentinel set-up on loopback: a master, a replica, three sentinels that have to agree."""
+"""A real Sentinel set-up on loopback: a master, a replica, and three sentinels, of which two must agree."""
 
 from tests.servers.redis_server import Binary, RedisServer, wait_for
 from tests.servers.service import Service
@@ -59,7 +59,7 @@ class RedisSentinel(Service):
         wait_for(healthy, seconds, "sentinels that know of all")
 
     def master(self) -> RedisServer:
-        """Return whom most sentinels call master."""
+        """Return the server that most sentinels call master."""
         ports = [
             int(sentinel.raw("SENTINEL", "GET-MASTER-ADDR-BY-NAME", NAME)[1])
             for sentinel in self.sentinels
@@ -77,7 +77,7 @@ class RedisSentinel(Service):
         return self._new_master(old)
 
     def kill_master(self) -> RedisServer:
-        """Kill the master; return the one that has taken over."""
+        """Kill the master; return the server that has taken over."""
         old = self.master()
         old.kill()
         return self._new_master(old)

@@ -1,4 +1,4 @@
-"""A real Redis or Valkey server, from the binary that a test package brings."""
+"""A real Redis or Valkey server, from the binary in a Python package for tests."""
 
 import os
 import shutil
@@ -28,7 +28,7 @@ LAST_PAUSE = 0.05
 
 
 def wait_for(condition: Callable[[], Any], seconds: float = START_SECONDS, what: str = "") -> Any:
-    """Return the condition's value once it is true. Redis' errors mean not yet."""
+    """Return the condition's value once it is true; errors of Redis count as false."""
     deadline = time.monotonic() + seconds
     pause = FIRST_PAUSE
     problem: object = ""
@@ -47,7 +47,7 @@ class RedisServer(Service):
     """One server on loopback, with a folder of its own. Nothing is saved unless asked for.
 
     `config` holds directives of redis.conf: `maxmemory="4mb"`, `appendonly="yes"`; `users` the lines of
-    an ACL file; `sentinel` what a sentinel's file says.
+    an ACL file; `sentinel` the lines of a sentinel's file.
     """
 
     def __init__(
@@ -62,14 +62,14 @@ class RedisServer(Service):
         self.name = binary
         self.folder = Path(tempfile.mkdtemp(prefix="warmpath-redis-"))
         self.port = port
-        """Held from the start to `close`, so that a restart finds it; given, it is held by the giver."""
+        """Reserved from the start to `close`, so that a restart finds it free; a given port is not."""
         self._held = HeldPorts()
         self._config = {"save": "", "appendonly": "no"} | config
         self._users = users
         self._sentinel = sentinel
         self._process: subprocess.Popen[bytes] | None = None
         self.password = ""
-        """Of the default user, for `client`."""
+        """The default user's password, for `client`."""
 
     @property
     def url(self) -> str:
@@ -87,7 +87,7 @@ class RedisServer(Service):
     def client(self, **options: Any) -> "redis.Redis[bytes]":
         """Return a plain client, to look at the server from outside.
 
-        It tries once: of itself it would take 5 s to say that a server is gone or refuses it.
+        It tries once: with its own retries redis-py would take 5 s to raise the error.
         """
         options.setdefault("password", self.password or None)
         return redis.Redis(
@@ -101,7 +101,7 @@ class RedisServer(Service):
             return client.execute_command(*words)  # type: ignore[no-untyped-call]
 
     def raw(self, *words: str | bytes | int) -> Any:
-        """Return the reply to one command as the server put it: redis-py takes some apart."""
+        """Return the reply to one command as the server sent it; redis-py parses some replies."""
         with self.client() as client:
             connection = client.connection_pool.get_connection()
             try:
@@ -171,7 +171,7 @@ class RedisServer(Service):
             )
 
     def _answers(self) -> bool:
-        """Wait until this very process answers; return False where it ended."""
+        """Wait until the process that was started answers; return False if it ended."""
 
         def what_is_there() -> str:
             assert self._process is not None
@@ -187,7 +187,7 @@ class RedisServer(Service):
         return bool(wait_for(what_is_there, what=f"{self.name} on {self.port}") == "a server")
 
     def stop(self) -> None:
-        """End it in order: it saves what it is told to save."""
+        """End the server in order, so that it saves its data if configured."""
         self._end(signal.SIGTERM)
 
     def kill(self) -> None:
@@ -195,7 +195,7 @@ class RedisServer(Service):
         self._end(signal.SIGKILL)
 
     def pause(self) -> None:
-        """Have it stand still: connections stay, nothing is answered."""
+        """Stop the process: connections stay open, but nothing is answered."""
         os.kill(self.pid, signal.SIGSTOP)
 
     def resume(self) -> None:
@@ -203,7 +203,7 @@ class RedisServer(Service):
         os.kill(self.pid, signal.SIGCONT)
 
     def close(self) -> None:
-        """End it and remove what it wrote."""
+        """Kill the server and remove its files."""
         self.kill()
         self._held.close()
         shutil.rmtree(self.folder, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""A TCP relay in front of a server: slow, narrow, cut, shut or standing still, as a test wants it.
+"""A TCP relay in front of a server; tests make it slow or narrow, cut it, shut it or pause it.
 
 It runs in a thread of its own, so that tests with and without an event loop can use it.
 """
@@ -17,7 +17,7 @@ CHUNK = 1 << 16
 
 
 class Relay:
-    """Listens on a port of its own. Under TLS if given a certificate, which the server is not."""
+    """Listens on a port of its own. Clients use TLS if `certificate` is given; the server does not."""
 
     def __init__(
         self,
@@ -27,19 +27,19 @@ class Relay:
         clients_of: Authority | None = None,
     ) -> None:
         self.target = target
-        """The port it relays to; a new one counts for new connections."""
+        """The server's port; a change counts for new connections."""
         self.latency = 0.0
-        """Seconds that anything takes, each way."""
+        """Seconds by which data is delayed, in each direction."""
         self.bytes_per_second = 0
-        """Each way and connection; 0: as fast as it goes."""
+        """Limit for each direction of each connection; 0 for no limit."""
         self.requests_left: int | None = None
-        """Bytes that still pass to the server, of all connections; then all are cut, once. None: all."""
+        """Bytes that may still pass to the server, over all connections; then all are cut. None: no limit."""
         self.replies_left: int | None = None
-        """The same of bytes that pass from the server."""
+        """The same for bytes from the server."""
         self.cuts = 0
-        """How often that was."""
+        """How often all were cut by these two limits."""
         self.connections = 0
-        """Accepted so far."""
+        """Connections accepted so far."""
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port = int(self._listener.getsockname()[1])
         self._tls = _tls(certificate, clients_of) if certificate else None
@@ -67,11 +67,11 @@ class Relay:
         self._loop.close()
 
     def cut(self) -> None:
-        """Break all connections off; new ones are accepted."""
+        """Break all connections; new ones are accepted."""
         self._do(self._cut())
 
     def refuse(self, refuses: bool = True) -> None:
-        """Break off new connections as they come, or no longer; those that are there go on."""
+        """Break new connections at once, or no longer; open connections go on."""
         self._refuses = refuses
 
     def pause(self) -> None:
@@ -94,7 +94,7 @@ class Relay:
 
     async def _listen(self) -> None:
         self._flows.set()
-        # Clients that do not like the certificate are no news here.
+        # A client that refuses the certificate need not be logged.
         self._loop.set_exception_handler(lambda _loop, _context: None)
         self._listener.setblocking(False)
         self._begin(self._accept())
@@ -116,9 +116,9 @@ class Relay:
             self._begin(self._shake_hands(accepted))
 
     async def _shake_hands(self, accepted: socket.socket) -> None:
-        """Serve a connection once its handshake is done, in a task, so that closing ends that as well.
+        """Serve a connection once its handshake is done, in a task that closing the relay ends.
 
-        A server of asyncio leaves a connection whose handshake is under way behind.
+        asyncio's own server does not close a connection whose handshake is under way.
         """
         reader = asyncio.StreamReader(loop=self._loop)
         protocol = asyncio.StreamReaderProtocol(reader, loop=self._loop)
@@ -131,7 +131,7 @@ class Relay:
         await self._serve(reader, asyncio.StreamWriter(transport, protocol, reader, self._loop))
 
     async def _cut(self, gently: asyncio.StreamWriter | None = None) -> None:
-        """Break all connections off; what was written to the one that is cut gently arrives."""
+        """Break all connections; data written to the `gently` one still arrives."""
         for writer in [*self._writers]:
             if writer is gently:
                 writer.close()
@@ -169,7 +169,7 @@ class Relay:
     async def _pass(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, left_of: str
     ) -> None:
-        """Hand on what comes, each piece as late as the latency says: they overlap, as on a line."""
+        """Pass data on, each piece delayed by the latency; pieces overlap, as on a real line."""
         line: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue(maxsize=64)
         taking = self._loop.create_task(self._take(reader, line))
         try:

@@ -1,11 +1,11 @@
-"""What a test starts, and ends however the test does."""
+"""Services that a test starts, and that end however the test ends."""
 
 from abc import ABC, abstractmethod
 from typing import Self
 
 
 class Service(ABC):
-    """It runs while a `with` block lasts; one that does not start leaves nothing behind."""
+    """A service that runs during a `with` block; if it fails to start, it is cleaned up."""
 
     @abstractmethod
     def start(self) -> None:

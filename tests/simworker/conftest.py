@@ -1,4 +1,4 @@
-"""State machines of 2,000 examples take longer than a test may otherwise."""
+"""Gives state machines more time than other tests have: they run thousands of examples."""
 
 import pytest
 

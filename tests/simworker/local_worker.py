@@ -23,14 +23,14 @@ SMALL = (
 
 
 class LocalWorker:
-    """An async context manager; options are the command line's."""
+    """A worker; `options` are those of its command line. An async context manager."""
 
     def __init__(self, *options: str, faults: bool = True) -> None:
         self._settings = parse([*SMALL, *(["--allow-faults"] if faults else []), *options])
 
     @classmethod
     def of(cls, settings: WorkerSettings, *options: str) -> Self:
-        """Return one as a fleet on this machine starts it in a process: without faults or a topic."""
+        """Return a worker with the options that a local fleet gives it: without faults or a topic."""
         return cls(
             "--topic=", f"--blocks={settings.blocks}", f"--block-size={settings.block_size}",
             f"--speed={settings.speed}", f"--vocab-size={settings.vocab_size}",
@@ -54,17 +54,17 @@ class LocalWorker:
 
     @property
     def address(self) -> str:
-        """Where it answers, host:port."""
+        """The address of its HTTP server, host:port."""
         return str(self.ready["address"])
 
     @property
     def events(self) -> str:
-        """Where it publishes events, a ZMQ address."""
+        """The ZMQ address at which it publishes events."""
         return str(self.ready["events"])
 
     @property
     def replay(self) -> str:
-        """Where it replays them."""
+        """The ZMQ address at which it replays events."""
         return str(self.ready["replay"])
 
     async def post(self, path: str, body: Any = None, **headers: str) -> tuple[int, Any]:
@@ -106,7 +106,7 @@ class LocalWorker:
         return float(value)
 
     async def replayed(self, start: int = 0, rank: int = 0) -> list[list[Any]]:
-        """Return a rank's batches, decoded."""
+        """Return a rank's batches from number `start` on, decoded."""
         sockets = self.ready.get("ranks", [self.ready])[rank]
         with self.context.socket(zmq.DEALER) as dealer:
             dealer.connect(sockets["replay"])

@@ -1,4 +1,4 @@
-"""How long the simulator's state machines run: 2,000 examples each in CI, fewer at a desk."""
+"""How long the simulator's state machines run: 500 examples each in CI, fewer at a desk."""
 
 from hypothesis import settings
 

@@ -1,4 +1,4 @@
-"""An engine that tells the truth, without a GPU: sockets of its events, its HTTP, and what it holds."""
+"""An engine whose events are true, without a GPU: its sockets, its HTTP server and its cache."""
 
 import asyncio
 import hashlib
@@ -17,7 +17,7 @@ VOCABULARY = 50_000
 END = (-1).to_bytes(8, "big", signed=True)
 """The number that ends a replay."""
 KEPT = 2000
-"""Batches that a replay can bring."""
+"""Batches that a replay can have at most."""
 
 METRICS = b'vllm:num_requests_running{engine="0"} 1.0\nprocess_start_time_seconds 1000.0\n'
 PAGES = {
@@ -29,18 +29,18 @@ PAGES = {
 
 
 class HonestEngine:
-    """One rank of vLLM's: `capacity` blocks, given away in the order of last use, tail first."""
+    """One vLLM rank of `capacity` blocks, reused in the order of last use, a prompt's tail first."""
 
     def __init__(self, pod: str, *, capacity: int, seed: int, context: zmq.asyncio.Context) -> None:
         self.pod = pod
         self.rng = Random(seed)
         self.sequence = -1
         self.prompts: deque[list[int]] = deque(maxlen=50)
-        """Served last."""
+        """The prompts served last."""
         self._capacity = capacity
         self._blocks: OrderedDict[int, None] = OrderedDict()
         self._journal: deque[tuple[bytes, bytes]] = deque(maxlen=KEPT)
-        # It says who subscribes: what is published before the first one is lost.
+        # XPUB shows subscriptions: batches published before the first subscriber came would be lost.
         self._live = context.socket(zmq.XPUB)
         self._replay = context.socket(zmq.ROUTER)
         for socket in (self._live, self._replay):
@@ -57,7 +57,7 @@ class HonestEngine:
         self._replaying = asyncio.create_task(self._serve_replays())
 
     async def subscribed(self) -> None:
-        """Return once somebody follows the events."""
+        """Wait until a subscriber follows the events."""
         while (await self._live.recv())[:1] != b"\1":
             pass
 
@@ -75,7 +75,7 @@ class HonestEngine:
         return held
 
     async def serve(self, prompt: list[int]) -> None:
-        """Compute a prompt of whole blocks and a token more; publish what is stored and what goes."""
+        """Compute a prompt of whole blocks and a token more; publish stored and removed blocks."""
         names = _names(prompt[: len(prompt) // BLOCK * BLOCK])
         hits = 0
         while hits < len(names) and names[hits] in self._blocks:
@@ -89,7 +89,7 @@ class HonestEngine:
         if gone:
             events.append({"type": "BlockRemoved", "block_hashes": gone, "medium": "GPU"})
         self._blocks |= dict.fromkeys(names[hits:])
-        # The tail is given away first, so no block is held without its parent.
+        # The tail is reused first, so no block is held without its parent.
         for name in reversed(names):
             self._blocks.move_to_end(name)
         if hits < len(names):
@@ -127,7 +127,7 @@ class HonestEngine:
 
 
 def new_prompt(rng: Random, blocks: int, prefix: Sequence[int] = ()) -> list[int]:
-    """Return a prompt of a prefix, random blocks, and a token that completes none."""
+    """Return a prompt of a prefix, random blocks, and one token more."""
     return [*prefix, *(rng.randrange(VOCABULARY) for _ in range(blocks * BLOCK + 1))]
 
 
@@ -144,7 +144,7 @@ Page = Callable[[str, asyncio.StreamWriter], Awaitable[None]]
 
 
 def http(page: Page) -> Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]:
-    """Return what serves a connection of HTTP/1.1 by `page`."""
+    """Return a function that serves a connection of HTTP/1.1 with `page`."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -154,7 +154,7 @@ def http(page: Page) -> Callable[[asyncio.StreamReader, asyncio.StreamWriter], A
                 await page(line.split()[1].decode(), writer)
                 await writer.drain()
         except (OSError, IndexError, ValueError, asyncio.CancelledError):
-            # The other side went, said something else, or the soak is over.
+            # The client left, or sent something else than HTTP, or the soak is over.
             pass
         finally:
             writer.close()
@@ -163,7 +163,7 @@ def http(page: Page) -> Callable[[asyncio.StreamReader, asyncio.StreamWriter], A
 
 
 async def honest_page(path: str, writer: asyncio.StreamWriter) -> None:
-    """Answer as an engine that is well."""
+    """Answer as a healthy engine."""
     body = PAGES.get(path)
     status = "404 Not Found" if body is None else "200 OK"
     head = f"HTTP/1.1 {status}\r\nContent-Length: {len(body or b'')}\r\n\r\n"

@@ -1,9 +1,9 @@
 """Mixed traffic with hostile peers, callers and files in it: part of `make soak`.
 
 A router and a publisher run as processes, follow honest engines, and answer innocent callers all the time.
-Beside them others send, publish, serve and write whatever they like. No innocent call may fail or be
-answered falsely; memory and descriptors are the same in the last quarter as in the second one; nothing in
-the logs is long, frequent or a traceback; at the end every honest rank is exact, and SIGTERM ends both in
+Hostile callers, engines, publishers and files send anything at the same time. No innocent call may fail
+or get a wrong answer; memory and descriptors are the same in the last quarter as in the second one; nothing
+in the logs is long, frequent or a traceback; at the end every honest rank is exact, and SIGTERM ends both in
 time with the state saved. `tests/soak/watched_process.py` states the limits.
 """
 
@@ -42,9 +42,9 @@ from tests.soak.watched_process import WatchedProcess
 TEMPLATE = "{% for m in messages %}{{ '<|' + m['role'] + '|>' + m['content'] }}{% endfor %}"
 LOOK_SECONDS = 5.0
 DRAIN_SECONDS = 20.0
-"""SIGTERM: 5 s for calls, and what a busy machine takes besides."""
+"""Most seconds from SIGTERM to the end: 5 s for calls, the rest for a busy machine."""
 LAST_ACT_SECONDS = 120.0
-"""For whatever was begun before the time was up."""
+"""Most seconds for acts that were begun before the time was up."""
 
 CONFIG = """
 pods-file = "pods.toml"
@@ -78,18 +78,18 @@ tokenizer = "tokenizer"
 
 
 class Soak:
-    """The whole stand: what is honest, what is not, and what is watched."""
+    """The whole stand: honest engines, hostile peers, and the two processes under test."""
 
     def __init__(self, folder: Path, seed: int, pause: float) -> None:
         self.folder = folder
         self.over = asyncio.Event()
-        """Set once the time is up: every task ends by itself then."""
+        """Set once the time is up; every task then ends."""
         self.pause = pause
         self.acts: Counter[str] = Counter()
         self.rng = Random(seed)
         self.context = zmq.asyncio.Context()
         self.ports = HeldPorts()
-        """The router's and the publisher's: held while they run, so that callers know them beforehand."""
+        """Ports of the router and the publisher, reserved so that callers know them beforehand."""
         self.grpc, self.http, self.watch, self.page = (
             f"127.0.0.1:{self.ports.take()}" for _ in range(4)
         )
@@ -114,7 +114,7 @@ class Soak:
         return not self.over.is_set()
 
     async def write(self, stack: AsyncExitStack) -> list[LyingEngine]:
-        """Write the files, and start what the router follows."""
+        """Write the files, and start the engines and publishers that the router follows."""
         tokenizer = self.folder / "tokenizer"
         tokenizer.mkdir()
         (tokenizer / "tokenizer.json").write_bytes(TOKENIZER.read_bytes())
@@ -146,7 +146,7 @@ class Soak:
         return liars
 
     def attack(self, tasks: asyncio.TaskGroup, liars: list[LyingEngine]) -> None:
-        """Begin all that is hostile."""
+        """Start all hostile tasks."""
         callers = HostileCallers(
             self.rng, grpc_at=self.grpc, http_at=self.http, watch_at=self.watch, page_at=self.page
         )
@@ -159,7 +159,7 @@ class Soak:
         tasks.create_task(again(self.file.act, 10 * self.pause, done, self.going_on))
 
     async def signals(self) -> str:
-        """Send signals that mean nothing."""
+        """Send SIGUSR1 or SIGUSR2, which have no meaning here."""
         for process in (self.router.process, self.publisher.process):
             os.kill(process.pid, self.rng.choice([signal.SIGUSR1, signal.SIGUSR2]))
         await asyncio.sleep(5)
@@ -175,14 +175,14 @@ class Soak:
             await asyncio.sleep(0.1)
 
     async def look(self) -> None:
-        """Take note of memory and descriptors."""
+        """Record memory and descriptors until the time is up."""
         while self.going_on():
             self.router.look()
             self.publisher.look()
             await asyncio.sleep(LOOK_SECONDS)
 
     async def wrong(self, stub: router_pb2_grpc.RouterStub) -> list[str]:
-        """Compare what the router knows of honest engines with the truth, once all has arrived."""
+        """Compare the router's view of honest engines with their caches; wait up to 30 s for events."""
         found: list[str] = []
         for engine in self.engines:
             for _ in range(300):
@@ -212,7 +212,7 @@ class Soak:
         return found[:3]
 
     async def lags(self) -> dict[str, float]:
-        """Return how often the loop that answers was late, by seconds at most."""
+        """Return how often the answering event loop was late: upper bound in seconds -> count."""
         async with (
             aiohttp.ClientSession() as session,
             session.get(f"http://{self.http}/metrics") as response,
@@ -224,7 +224,7 @@ class Soak:
         return {le: float(count) for le, count in found}
 
     async def ended(self) -> list[str]:
-        """End both processes; return what is not as it should be."""
+        """End both processes; return the problems found."""
         found = []
         state = self.folder / "state"
         begun = time.time()
@@ -243,7 +243,7 @@ def _pod(name: str, address: str, follow: str) -> str:
 
 @asynccontextmanager
 async def standing(soak: Soak) -> AsyncIterator[list[LyingEngine]]:
-    """Have both processes run, and the still engine followed and full."""
+    """Start both processes; let all engines be followed and serve 50 prompts each."""
     async with AsyncExitStack() as stack:
         stack.enter_context(soak.ports)
         liars = await soak.write(stack)
@@ -260,7 +260,7 @@ async def standing(soak: Soak) -> AsyncIterator[list[LyingEngine]]:
 async def run(
     minutes: float, seed: int, pause: float, folder: Path
 ) -> tuple[dict[str, object], list[str]]:
-    """Run all; return figures and what is not as it should be."""
+    """Run the soak; return figures and problems."""
     soak = Soak(folder, seed, pause)
     options = [("grpc.max_receive_message_length", -1)]
     async with (
@@ -292,14 +292,14 @@ async def run(
 
 
 def main() -> int:
-    """Run the soak; 1 where something is not as it should be."""
+    """Run the soak; return 1 if there are problems."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--minutes", type=float, default=120.0)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--pause", type=float, default=0.5, help="of each who is hostile, seconds")
     parser.add_argument("--folder", type=Path, help="is kept; a temporary one without it")
     args = parser.parse_args()
-    # A hostile server of ours that goes on writing to who has left is not worth a line each.
+    # asyncio would warn whenever a hostile server writes to a client that has left.
     logging.getLogger("asyncio").setLevel(logging.ERROR)
     with tempfile.TemporaryDirectory() as made:
         folder = args.folder or Path(made)

@@ -1,4 +1,4 @@
-"""Callers that send whatever they like to every listener; what becomes of their calls matters to none."""
+"""Callers that send anything to every listener; the results of their calls do not matter."""
 
 import asyncio
 import contextlib
@@ -22,13 +22,13 @@ REFLECTION = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
 CALLS = ("Score", "Pick", "Report", "Explain", "ListPods", "ListDecisions", "Diagnose")
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 HALF_OPEN = 8
-"""Connections that say half a request, held for a while."""
+"""Connections with half a request that are held at once."""
 HELD_SECONDS = 5.0
 TIMEOUT = 5.0
 
 
 class HostileCallers:
-    """Act one after the other, at random."""
+    """Hostile acts, one after the other, at random."""
 
     def __init__(
         self, rng: Random, *, grpc_at: str, http_at: str, watch_at: str, page_at: str
@@ -46,9 +46,9 @@ class HostileCallers:
         )  # fmt: skip
 
     async def act(self) -> str:
-        """Do one of these; return its name."""
+        """Do one random act; return its name."""
         act = self.rng.choice(self.acts)
-        # What hangs or is refused is the caller's own affair.
+        # Calls that hang or are refused do not matter here.
         with contextlib.suppress(grpc.aio.AioRpcError, OSError, TimeoutError, EOFError):
             await asyncio.wait_for(act(), 4 * TIMEOUT)
         return act.__name__
@@ -124,7 +124,7 @@ class HostileCallers:
         await self._ask("Score", pb.ScoreRequest(prompt=pb.Prompt(model="m", token_ids=ids)))
 
     async def bodies(self) -> None:
-        """Send bodies that are no chats, or chats that nobody meant."""
+        """Send bodies that are not chats, or absurd chats."""
         deep = b'{"messages":' + b"[" * 5000 + b"]" * 5000 + b"}"
         chat = {"model": "text", "messages": [{"role": "user", "content": "x"}]}
         whole = json.dumps(chat).encode()
@@ -163,7 +163,7 @@ class HostileCallers:
         await self._ask("Score", pb.ScoreRequest(prompt=prompt, explain=True))
 
     async def bookings(self) -> None:
-        """Pick and never report, or report what was never picked, with absurd figures."""
+        """Pick and never report, or report unknown bookings, with absurd figures."""
         for number in range(20):
             prompt = pb.Prompt(model="m", token_ids_packed=self._tokens())
             name = f"name-{self.rng.randrange(50)}"
@@ -181,7 +181,7 @@ class HostileCallers:
             await self._ask("Report", report)
 
     async def cancelled(self) -> None:
-        """Begin calls and leave them at once."""
+        """Begin calls, and cancel or leave them at once."""
         request = pb.PickRequest(prompt=pb.Prompt(model="m", token_ids_packed=self._tokens()))
         async with Http2Client(self._grpc) as client:
             for number in range(50):
@@ -189,7 +189,7 @@ class HostileCallers:
             await asyncio.sleep(0.2)
 
     async def unread(self) -> None:
-        """Ask much and take no answer."""
+        """Make many calls and accept no answer."""
         request = pb.ScoreRequest(prompt=pb.Prompt(model="m", token_ids_packed=self._tokens()))
         async with Http2Client(self._grpc) as client:
             for _ in range(50):
@@ -197,7 +197,7 @@ class HostileCallers:
             await asyncio.sleep(self.rng.random() * HELD_SECONDS)
 
     async def health(self) -> None:
-        """Watch the health and read nothing; ask for the health of a megabyte."""
+        """Watch the health and read nothing; ask for the health of a service with a very long name."""
         address = self.rng.choice([self._grpc, self._watch])
         service = HEALTH.strip("/")
         question = health_pb2.HealthCheckRequest(
@@ -224,7 +224,7 @@ class HostileCallers:
                 await call.read()
 
     async def garbage(self) -> None:
-        """Say what is no HTTP, or HTTP/2 of frames that cannot be."""
+        """Send bytes that are not HTTP, or HTTP/2 with impossible frames."""
         parts = [
             self.rng.randbytes(300),
             PREFACE + self.rng.randbytes(300),
@@ -243,7 +243,7 @@ class HostileCallers:
         writer.close()
 
     async def half_open(self) -> None:
-        """Hold connections on which half a request was said."""
+        """Hold connections on which half a request was sent."""
         made = [await self._connect(self.rng.choice(self._addresses)) for _ in range(HALF_OPEN)]
         for _, writer in made:
             writer.write(self.rng.choice([b"", b"GET /met", PREFACE[:10], PREFACE]))
@@ -252,7 +252,7 @@ class HostileCallers:
             writer.transport.abort()
 
     async def pages(self) -> None:
-        """Ask for pages that there are not."""
+        """Ask for pages, most of them unknown, with odd methods."""
         for path in ("/", "/metrics?" + "x" * 5000, "/%00", "/../../etc/passwd", "/healthz/x"):
             reader, writer = await self._connect(self.rng.choice(self._pages))
             method = self.rng.choice(["GET", "HEAD", "DELETE", "BREW"])
@@ -271,7 +271,7 @@ class HostileCallers:
             call.cancel()
 
     async def watchers(self) -> None:
-        """Watch the publisher with the wrong keyspace, from nowhere, and without reading."""
+        """Watch the publisher with a wrong keyspace and position, or with random bytes."""
         watch = "/warmpath.watch.v1.CacheWatch/Watch"
         odd = cache_watch_pb2.WatchRequest(
             keyspace="x" * 5000, epoch="y" * 5000, sequence=2**64 - 1

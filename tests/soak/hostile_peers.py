@@ -1,4 +1,4 @@
-"""Engines, publishers and a pods-file that lie: what a router follows, and must not fall over."""
+"""Lying engines and publishers, and a broken pods-file; a router that follows them must go on."""
 
 import asyncio
 import contextlib
@@ -17,7 +17,7 @@ from tests.soak.honest_engine import BLOCK, http
 
 ABSURD = (-(1 << 63), -5, -1, 0, 1, 1 << 20, 1 << 31, 1 << 32, 1 << 62, (1 << 64) - 1)
 MOST_STORED = 3000
-"""Blocks that a lying engine stores before it says that it restarted: the index has room for all."""
+"""Blocks that a lying engine stores before it publishes a restart, so that the index has room for all."""
 HOST = "127.0.0.1"
 
 
@@ -38,7 +38,7 @@ class LyingEngine:
         )  # fmt: skip
 
     async def act(self) -> str:
-        """Publish something; return what."""
+        """Publish the batches of a random act; return the act's name."""
         act = self.rng.choice(self.acts)
         for payload in act():
             number = self._sequence.to_bytes(8, "big")
@@ -71,7 +71,7 @@ class LyingEngine:
         } | more  # fmt: skip
 
     def honest(self) -> list[bytes]:
-        """Tell of stores as they should be told of."""
+        """Announce stored blocks correctly."""
         return [_batch(self._store()) for _ in range(5)]
 
     def garbage(self) -> list[bytes]:
@@ -89,7 +89,7 @@ class LyingEngine:
         return found
 
     def absurd(self) -> list[bytes]:
-        """Give figures that cannot be."""
+        """Give impossible values in fields."""
         fields = (
             "block_size", "group_idx", "lora_id", "kv_cache_spec_sliding_window",
             "parent_block_hash", "token_ids", "block_hashes", "medium", "lora_name",
@@ -112,7 +112,7 @@ class LyingEngine:
         return [b"\x91" * 10_000, b"\x93\xcb" + bytes(8) + b"\x91" * 2000]
 
     def huge(self) -> list[bytes]:
-        """Announce lists that are longer than what follows, and send a large frame."""
+        """Announce a list longer than the message, and send a large frame."""
         return [b"\x93\xcb" + bytes(8) + b"\xdd\xff\xff\xff\xff", bytes(1 << 20)]
 
     def close(self) -> None:
@@ -125,7 +125,7 @@ def _batch(*events: dict[str, object]) -> bytes:
 
 
 async def lying_pages(rng: Random) -> asyncio.Server:
-    """Serve HTTP as an engine that answers anything but what was asked."""
+    """Serve HTTP as an engine whose every answer is wrong."""
 
     async def page(_: str, writer: asyncio.StreamWriter) -> None:
         huge = b'vllm:cache_config_info{num_gpu_blocks="' + b"9" * 5000 + b'"} 1\n'
@@ -227,7 +227,7 @@ class LyingPublisher(grpc.GenericRpcHandler):  # type: ignore[misc]  untyped the
 
 
 async def serve_lies(rng: Random, pod: str) -> tuple[grpc.aio.Server, str]:
-    """Start a lying publisher; return it and where it listens."""
+    """Start a lying publisher; return it and its address."""
     server = grpc.aio.server()
     server.add_generic_rpc_handlers((LyingPublisher(rng, pod),))
     port = server.add_insecure_port(f"{HOST}:0")
@@ -236,7 +236,7 @@ async def serve_lies(rng: Random, pod: str) -> tuple[grpc.aio.Server, str]:
 
 
 class RewrittenFile:
-    """A pods-file that somebody rewrites with what is none, and then as it should be."""
+    """A pods-file that is rewritten again and again: first broken, then valid."""
 
     def __init__(self, rng: Random, path: Path, good: str) -> None:
         self._rng = rng
@@ -245,7 +245,7 @@ class RewrittenFile:
         path.write_text(good)
 
     async def act(self) -> str:
-        """Rewrite it."""
+        """Write a broken file, and after 1.5 s the valid one."""
         broken: tuple[bytes, ...] = (
             b"", self._rng.randbytes(500), b"[[pods]]\n" * 3, b'pods = "x"', b"x" * (17 << 20),
             self._good.encode()[: self._rng.randrange(len(self._good))],
@@ -264,7 +264,7 @@ async def again(
     done: Callable[[str], None],
     going_on: Callable[[], bool],
 ) -> None:
-    """Act again and again as long as the soak goes on: a cancelled act might swallow its end."""
+    """Act until the soak is over. It is not cancelled: an act might swallow the cancellation."""
     while going_on():
         done(await act())
         await asyncio.sleep(pause)

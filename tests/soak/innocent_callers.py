@@ -1,4 +1,4 @@
-"""Callers that do all as it should be done, of whom no call may fail and no answer be wrong."""
+"""Well-behaved callers: none of their calls may fail, and no answer may be wrong."""
 
 import asyncio
 import time
@@ -20,14 +20,14 @@ from router.pb.warmpath.v1 import router_pb2_grpc
 from tests.soak.honest_engine import HonestEngine, chat_body
 
 TIMEOUT = 20.0
-"""Seconds of a call; of a machine that others use too."""
+"""Most seconds of a call, on a machine that others use too."""
 PAUSE = 0.05
 SERVING = health_pb2.HealthCheckResponse.SERVING
 TEXTS = [f"tell me a story of {animal}s" for animal in ("wolf", "hare", "snail")]
 
 
 class InnocentCallers:
-    """Ask about pods of whom `still` holds what it holds for good, and the others change."""
+    """Ask about the engines' pods: the cache of the first (`still`) never changes, the others' do."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class InnocentCallers:
         self._texts: dict[str, int] = {}
 
     def all(self, router: str, watch: str, keyspace: str) -> list[Awaitable[None]]:
-        """Return all that they do as long as the soak goes on."""
+        """Return the callers' tasks, each of which repeats one kind of call until the soak is over."""
         acts = (
             self.score, self.score_all, self.pick, self.explain, self.list_pods, self.text,
             self.chat, self.stream, self.pages, self.diagnose,
@@ -77,7 +77,7 @@ class InnocentCallers:
         return prompt, self._still.held_tokens(tokens)
 
     async def score(self) -> None:
-        """Score the pod that does not change: all of it is held, for certain."""
+        """Score the pod that does not change: tokens and exact trust must be right."""
         prompt, held = self._prompt()
         request = pb.ScoreRequest(prompt=prompt, pods=[self._still.pod])
         [one] = (await self._stub.Score(request, timeout=TIMEOUT)).scores
@@ -93,7 +93,7 @@ class InnocentCallers:
         assert by_pod[self._still.pod].matched_tokens == held
 
     async def pick(self) -> None:
-        """Pick one of the honest pods, and report what came of it."""
+        """Pick one of the honest pods, and report its first token and its end."""
         prompt, _ = self._prompt()
         pods = [one.pod for one in self._engines]
         request = pb.PickRequest(prompt=prompt, pods=pods, session_id=str(self._rng.randrange(99)))
@@ -113,7 +113,7 @@ class InnocentCallers:
         assert [one.pod for one in told.candidates] == [self._still.pod]
 
     async def list_pods(self) -> None:
-        """List all pods: the still one is exact, and holds what it holds."""
+        """List all pods: the still one is exact, with its true number of blocks."""
         listed = await self._stub.ListPods(pb.ListPodsRequest(), timeout=TIMEOUT)
         [still] = [one for one in listed.pods if one.id == self._still.pod]
         [rank] = still.ranks
@@ -121,7 +121,7 @@ class InnocentCallers:
         assert rank.trust.level == pb.Trust.EXACT, rank.trust.reason
 
     async def text(self) -> None:
-        """Score a text: it always has the tokens that it had."""
+        """Score a text: it must always have the same number of tokens."""
         await self._tokens_of(pb.Prompt(model="text", text=self._rng.choice(TEXTS)))
 
     async def chat(self) -> None:
@@ -148,7 +148,7 @@ class InnocentCallers:
         assert {one.scores[0].matched_tokens for one in replies.values()} == {held}
 
     async def pages(self) -> None:
-        """Ask for the pages."""
+        """Get the HTTP pages."""
         async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(TIMEOUT)) as session:
             for page in ("healthz", "readyz", "metrics"):
                 async with session.get(f"http://{self._http}/{page}") as response:
@@ -157,7 +157,7 @@ class InnocentCallers:
         await asyncio.sleep(1)
 
     async def diagnose(self) -> None:
-        """Ask what looks wrong, and what was decided."""
+        """Call Diagnose and ListDecisions."""
         await self._stub.Diagnose(pb.DiagnoseRequest(), timeout=TIMEOUT)
         await self._stub.ListDecisions(pb.ListDecisionsRequest(limit=5), timeout=TIMEOUT)
         await asyncio.sleep(1)

@@ -1,9 +1,9 @@
 """Faults of the shared index, for longer: `make soak`. Prints a table, a row a fault.
 
 Each fault of `tests/faults` lasts `--hold` seconds, `--rounds` times, beside engines, publishers and
-routers at work. An answer that is called exact and is not true ends it, and so does what does not heal.
-Seconds are those of the worst round: for how long answers were not exact of every pod, and from the
-fault's end till they were for good; for replica and shared mode.
+routers at work. A fault fails if an answer with exact trust is not true, or if answers stay inexact.
+Seconds are those of the worst round, for replica and for shared mode: how long answers were not exact
+for every pod, and how long after the fault's end until they stayed exact.
 """
 
 import argparse
@@ -25,7 +25,7 @@ READERS = ("replica", "shared")
 
 
 def in_cluster(fault: Callable[[str, float, RedisCluster], Awaitable[Outcome]]) -> Fault:
-    """Return a fault of a cluster of its own."""
+    """Return a fault that runs on a cluster of its own."""
 
     async def run(prefix: str, hold: float) -> Outcome:
         with RedisCluster() as made:
@@ -35,7 +35,7 @@ def in_cluster(fault: Callable[[str, float, RedisCluster], Awaitable[Outcome]]) 
 
 
 async def clocks_lie(prefix: str, hold: float) -> Outcome:
-    """Let everybody's clock be wrong."""
+    """Let all clocks be wrong."""
     with pytest.MonkeyPatch.context() as monkeypatch:
         return await claims.clocks_lie(prefix, hold, monkeypatch)
 
@@ -84,7 +84,7 @@ def row(name: str, outcomes: list[Outcome]) -> str:
 
 
 def main() -> int:
-    """Run the faults; 1 where one of them does not heal, or an exact answer was not true."""
+    """Run the faults; return 1 if one did not heal, or an exact answer was not true."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--hold", type=float, default=5.0)
     parser.add_argument("--rounds", type=int, default=2)
@@ -103,7 +103,7 @@ def main() -> int:
                 asyncio.run(_run(fault, f"soak-{number}-{time_}", args.hold))
                 for time_ in range(args.rounds)
             ]
-        except Exception as error:  # noqa: BLE001 - the others are to be seen too
+        except Exception as error:  # noqa: BLE001 - the other faults run all the same
             failed += 1
             print(f"| {name} | FAILED: {error!r} |", flush=True)
             continue

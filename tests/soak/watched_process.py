@@ -1,4 +1,4 @@
-"""A process of warmpath's, watched from outside: its memory, its descriptors, its log."""
+"""A warmpath process, observed from outside: its memory, its descriptors, its log."""
 
 import asyncio
 import statistics
@@ -7,18 +7,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 MOST_LINE = 1200
-"""Characters of a log's line: `indexer.process.log_limit.MOST_CHARACTERS`, and what stands before and behind."""
+"""Characters of a log's line: `indexer.process.log_limit.MOST_CHARACTERS`, and a line's other parts."""
 MOST_LINES_FIRST, MOST_LINES_A_MINUTE = 4000, 400
-"""Of the log: a burst of 20 for each place and pod, and then one in 10 s."""
+"""Log lines: each place in the code may log 20 at once for each pod, then one in 10 s."""
 NEVER = ("Traceback", "a bug of ours", "never retrieved", "Task exception", "died", "dead task")
-"""What no line of the log says."""
+"""Texts that no line of the log may have."""
 MOST_GROWTH, MOST_GROWN_BYTES, MOST_GROWN_FILES = 0.05, 16 << 20, 16
-"""From the second quarter to the last one: a share and bytes of memory, and descriptors (medians)."""
+"""Growth from the second quarter to the last (medians): memory's share and bytes, and descriptors."""
 
 
 @dataclass
 class WatchedProcess:
-    """One process, with those that it has started."""
+    """One process; its memory counts that of its child processes."""
 
     name: str
     folder: Path
@@ -28,11 +28,11 @@ class WatchedProcess:
 
     @property
     def log(self) -> Path:
-        """Standard error."""
+        """The file with its standard error."""
         return self.folder / f"{self.name}.log"
 
     async def start(self) -> bytes:
-        """Start it; return what it says when it is ready."""
+        """Start it; return the line that it prints when it is ready."""
         with self.log.open("ab") as log:
             self.process = await asyncio.create_subprocess_exec(
                 sys.executable, "-m", *self.words,
@@ -42,7 +42,7 @@ class WatchedProcess:
         return await self.process.stdout.readline()
 
     async def end(self, seconds: float) -> int | None:
-        """Ask it to end; return its status, None where it did not end in time."""
+        """Send SIGTERM; return its exit status, or kill it and return None after `seconds`."""
         if self.process.returncode is None:
             self.process.terminate()
         try:
@@ -52,20 +52,20 @@ class WatchedProcess:
             return None
 
     def look(self) -> None:
-        """Take note of memory and descriptors."""
+        """Record memory and descriptors."""
         tree = _tree(self.process.pid)
         self.memory.append(sum(map(_resident, tree)))
         self.files.append(len(list(Path(f"/proc/{self.process.pid}/fd").iterdir())))
 
     def figures(self) -> dict[str, object]:
-        """Return memory and descriptors: the beginning, the middle, the end."""
+        """Return the medians of memory and descriptors in each quarter, and the number of log lines."""
         return {
             f"{self.name}: {what}": [round(one / unit, 1) for one in _quarters(seen)]
             for what, seen, unit in (("MiB", self.memory, 1 << 20), ("descriptors", self.files, 1))
         } | {f"{self.name}: log lines": len(self.log.read_bytes().splitlines())}
 
     def problems(self, minutes: float) -> list[str]:
-        """Return what is not as it should be."""
+        """Return the limits that the process broke."""
         found = []
         _, before, _, after = _quarters(self.memory)
         if after > before * (1 + MOST_GROWTH) + MOST_GROWN_BYTES:

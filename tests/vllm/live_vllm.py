@@ -1,7 +1,7 @@
 """warmpath beside a real vLLM on this CPU: `make test-vllm` (see `shared/vllm-cpu/RECIPE.md`).
 
 The engine runs two data-parallel ranks and starts its own publisher through vLLM's plugin interface.
-What a router says before each request, directly and through the publisher, is compared with the
+A router's scores before each request, directly and through the publisher, are compared with the
 engine's own `cached_tokens`.
 """
 
@@ -146,7 +146,7 @@ class Engine:
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
     with HeldPorts() as ports:
-        # The engine counts its ranks' ports up itself.
+        # Rank n of the engine uses the port that is higher by n.
         listen, events, replay, publisher = (
             ports.take(), ports.take(1), ports.take(1), ports.take()
         )  # fmt: skip
@@ -164,7 +164,7 @@ class Router:
         self.stub = stub
 
     async def matched(self, body: dict[str, object]) -> dict[tuple[str, int], int]:
-        """Return what each pod and rank is said to hold; only where every view is exact."""
+        """Return the matched tokens of each pod and rank, once trust in all ranks is exact."""
         field = "chat_body" if "messages" in body else "completions_body"
         whole = json.dumps({"model": "tiny"} | body).encode()
         prompt = pb.Prompt(**{field: whole})  # type: ignore[arg-type]
@@ -175,9 +175,9 @@ class Router:
             await asyncio.sleep(0.05)
 
     async def settled(self) -> None:
-        """Wait until both ways have taken the same batches, and no more come.
+        """Wait until the router has the same batches directly and through the publisher, and no more come.
 
-        On a busy machine the last request's batch is slow to both.
+        On a busy machine the last request's batch comes late by both ways.
         """
         before: list[object] = []
         while True:
@@ -210,7 +210,7 @@ async def routing(engine: Engine) -> AsyncIterator[Router]:
 
 
 def bodies(seed: int) -> list[tuple[dict[str, object], int]]:
-    """Return requests and the rank that is to serve each: more than the cache can hold."""
+    """Return requests, each with the rank to serve it; together they exceed the cache."""
     rng = Random(seed)
     found: list[tuple[dict[str, object], int]] = []
     for _ in range(60):
@@ -243,7 +243,7 @@ async def test_every_request_is_predicted_both_ways_as_the_engine_then_reports(
             assert said["watched", rank] == said["direct", rank]
             if said["direct", rank] != cached:
                 wrong.append((said["direct", rank], cached))
-    # Blocks that the very step of the request evicts cannot be known.
+    # The router cannot know which blocks the request's own step evicts.
     assert len(wrong) <= 3
     assert all(predicted > cached for predicted, cached in wrong)
 

@@ -1,7 +1,7 @@
 """Records how vLLM reads chats: `python tests/vllm/record_chats.py > tests/prefixstore/vllm_chats.jsonl`.
 
 Runs where vLLM is installed (0.32 made the recording), without a model: its request model and its own
-parsing are called, and a tracker stands in for the media it would fetch.
+parsing are called, and a stub takes media without fetching them.
 """
 
 import copy
@@ -182,7 +182,7 @@ def recorded(body: dict[str, Any]) -> dict[str, Any]:
     params = request.build_chat_params(None, "auto").with_defaults(defaults)
     found = {"body": body, "kwargs": params.get_apply_chat_template_kwargs()}
     for form in ("string", "openai"):
-        # Its lists of parts can be read once only.
+        # The lists of parts in a request can be read only once.
         read = ChatCompletionRequest.model_validate(copy.deepcopy(body))
         chat: list[Any] = []
         for message in read.messages:

@@ -1,4 +1,4 @@
-"""Memory of the KV cache as vLLM 0.32 works it out, for many models made up at random.
+"""The KV cache's memory as vLLM 0.32 computes it, for many random models.
 
 Run by vLLM's interpreter: `VLLM_LOGGING_LEVEL=ERROR PYTHON tests/vllm/record_memory.py SCENARIOS FILE`.
 Writes gzipped JSON lines, a scenario and its outcome each; read by `tests/simworker/v1/memory/test_memory.py`.
@@ -15,7 +15,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
-import vllm.v1.core.single_type_kv_cache_manager  # noqa: F401  registers what manages each spec
+import vllm.v1.core.single_type_kv_cache_manager  # noqa: F401  registers the manager of each spec
 from vllm.v1.core import kv_cache_utils as real
 from vllm.v1.kv_cache_interface import (
     FullAttentionSpec,
@@ -96,7 +96,7 @@ def real_spec(layer: dict[str, Any]) -> Any:
 
 
 def real_config(scenario: dict[str, Any]) -> Any:
-    """Return what vLLM's functions look at of a VllmConfig."""
+    """Return the parts of a VllmConfig that vLLM's functions read."""
     return SimpleNamespace(
         model_config=SimpleNamespace(
             max_model_len=scenario["max_model_len"],
@@ -120,7 +120,7 @@ def real_config(scenario: dict[str, Any]) -> Any:
 
 
 def outcome(scenario: dict[str, Any]) -> dict[str, Any]:
-    """Return what vLLM makes of a scenario; None under what it refuses."""
+    """Return vLLM's results for a scenario; None for those that it refuses."""
     specs = [{name: real_spec(layer) for name, layer in own.items()} for own in scenario["layers"]]
     config = real_config(scenario)
     told: dict[str, Any] = {

@@ -2,8 +2,8 @@
 
     VLLM/bin/python tests/vllm/record_offload.py --model tiny-llama --out recording.jsonl.gz
 
-As `record_scheduler.py`, whose driver this is. A scenario has host memory besides, and the script plays
-the worker that copies: it says which jobs end with which step. Lines have besides
+It extends the driver of `record_scheduler.py`. A scenario has host memory too, and the script plays the
+worker that copies: it decides which jobs end with which step. Lines have in addition
 
     schedule             out: `loads` and `stores`, by job [request, GPU blocks, chunks, parts of chunks],
                          and the jobs to `flush`
@@ -24,7 +24,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.offloading.common import Offlo
 from vllm.v1.outputs import KVConnectorOutput, ModelRunnerOutput
 
 PAGE = 4096
-"""Bytes of host memory that a chunk takes at least; those of these small models take no more."""
+"""Bytes of host memory that a chunk takes at least; the chunks of these small models take no more."""
 
 
 @dataclass(frozen=True)
@@ -54,8 +54,8 @@ SCENARIOS = [
     Scenario("offload-priority", policy="priority", **TIGHT),
     Scenario("offload-windows", num_blocks=60, max_model_len=80, sliding_window=10,
              num_chunks=60, steps=100),
-    # Enough blocks that none is used twice: vLLM looks again at a finished request's window, and takes
-    # blocks for its that are another's by then; sooner or later it breaks off with a KeyError.
+    # Enough blocks that none is used twice: vLLM looks again at a finished request's window, and stores
+    # blocks that another request has by then; sooner or later it fails with a KeyError.
     Scenario("offload-windows-answers-too", num_blocks=4000, max_model_len=80, sliding_window=10,
              num_chunks=200, offload_prompt_only=False, steps=100),
     Scenario("offload-windows-answers-too-chunks-of-2", num_blocks=4000, max_model_len=80,
@@ -83,7 +83,7 @@ class Job:
     request_id: str
     is_load: bool
     steps: int
-    """After which it ends."""
+    """Number of steps after which the job ends."""
 
 
 @dataclass
@@ -121,7 +121,7 @@ class Driver(base.Driver):
         build = connector.build_connector_meta
 
         def in_order(output: Any) -> Any:
-            # A set of names, whose order is another in each process.
+            # vLLM has a set of names, whose order differs between processes.
             output.finished_req_ids = dict.fromkeys(sorted(output.finished_req_ids))
             return build(output)
 
@@ -192,7 +192,7 @@ class Driver(base.Driver):
 
     def copies(self, job: Any, gpu: Any, cpu: Any) -> list[Any]:
         if self.scenario.sliding_window:
-            # vLLM tells the first only, although the parts of a window's chunks have gaps.
+            # vLLM gives only the first part, although the parts of a window's chunks have gaps.
             return [job.req_id, list(map(int, gpu.block_ids)), list(map(int, cpu.block_ids)), None]
         parts: list[int] = []
         for size, first in zip(gpu.group_sizes, gpu.block_indices, strict=True):
@@ -200,7 +200,7 @@ class Driver(base.Driver):
         return [job.req_id, list(map(int, gpu.block_ids)), list(map(int, cpu.block_ids)), parts]
 
     def ended(self, flush: set[int]) -> list[Job]:
-        """Return the jobs that end with this step: in order of each direction, those to flush at once."""
+        """Return the jobs that end with this step: in order for each direction, those in `flush` at once."""
         ended = []
         blocked = {True: False, False: False}
         last = dict.fromkeys((True, False), -1)
@@ -218,8 +218,8 @@ class Driver(base.Driver):
         return ended
 
     def reset(self, reset_running_requests: bool) -> None:  # noqa: ARG002  the driver's
-        # Running requests are let be: preempted and loaded again in one step, they break an assertion
-        # of vLLM's connector.
+        # Running requests are not reset: requests preempted and loaded again in one step break an
+        # assertion of vLLM's connector.
         super().reset(reset_running_requests=False)
         if self.rng.random() < 0.7:
             self.scheduler.reset_connector_cache()
@@ -229,7 +229,7 @@ class Driver(base.Driver):
 def summary(events: list[list[Any]]) -> list[int]:
     """Return how many chunks were stored, how many hashes removed, and a CRC-32 of the events as JSON.
 
-    What was stored between removals is sorted: vLLM takes a job's chunks from a set, in any order.
+    Stored events between removals are sorted: vLLM takes a job's chunks from a set, in any order.
     """
     runs = groupby(events, key=itemgetter(0))
     told = [

@@ -152,7 +152,7 @@ class Driver:
                 block_size=s.block_size, enable_prefix_caching=s.enable_caching
             ),
         )
-        # The CPU platform overrules some of it while the configuration is put together.
+        # vLLM's CPU platform changes these settings while the configuration is made.
         config.scheduler_config.enable_chunked_prefill = s.enable_chunked_prefill
         config.cache_config.enable_prefix_caching = s.enable_caching
         config.cache_config.num_gpu_blocks = s.num_blocks
@@ -338,7 +338,7 @@ def written(event: Any) -> list[Any]:
 
 
 def record(description: str, driver: type[Driver], scenarios: Iterable[Scenario]) -> None:
-    """Write what `driver` records of the scenarios, seeded, into the file that `--out` names."""
+    """Run the scenarios with `driver`, seeded, and write its lines to the file that `--out` names."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--model", required=True, help="a folder with a small model")
     parser.add_argument("--out", type=Path, required=True)

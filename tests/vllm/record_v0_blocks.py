@@ -2,10 +2,10 @@
 
     python tests/vllm/record_v0_blocks.py FOLDER tests/simworker/v0/block_recording.jsonl.gz
 
-FOLDER, and what has to be installed, are as in `record_v0_scheduler.py`. A line of the recording is a
-stream: its settings, and operations, each with what it came to. No hash is recorded, as Python's differ
-from process to process. A stream ends early where 0.9.2 fails, or answers what its own premises deny
-(counted below, on stderr).
+FOLDER and the packages to install are as in `record_v0_scheduler.py`. A line of the recording is a
+stream: its settings, and operations, each with its result. No hash is recorded, as Python's differ
+from process to process. A stream ends early if 0.9.2 fails, or if its look-up is wrong
+(`HoleError`); these are counted on stderr.
 """
 
 import collections
@@ -29,7 +29,7 @@ OPERATIONS = 80
 
 
 class HoleError(Exception):
-    """A cached block whose ancestor is not: bisection then counts blocks behind the hole."""
+    """A block is cached but its ancestor is not: vLLM's bisection then counts blocks after the hole."""
 
 
 def make_api() -> Api:
@@ -129,9 +129,9 @@ class ManagerOperations:
         self.numbers += 1
         length = draw.randint(1, 6 * size) if draw.random() < 0.97 else 25 * size
         if self.config["sliding_window"] is not None:
-            # A prompt longer than its window is admitted by the window and allocated whole.
+            # 0.9.2 admits a longer prompt by its window's blocks, but allocates blocks for all of it.
             length = min(length, self.config["sliding_window"])
-        # Prompts begin alike, for as long as this one happens to.
+        # All prompts begin with zeros, so they share a prefix of random length.
         shared = draw.choice([0, length, draw.randint(0, length)])
         tokens = [0] * shared + [draw.randint(0, 1) for _ in range(length - shared)]
         count = draw.choice([1, 1, 1, 2, 3])
@@ -152,7 +152,7 @@ class ManagerOperations:
         ]
         manager = self.subject.manager
         if self.config["sliding_window"] is not None and manager.get_num_free_gpu_blocks() < 8:
-            # The first append takes the null block, which nothing had counted.
+            # The first append takes the null block, for which 0.9.2 has not counted a block.
             return ["end_step", self.now]
         return ["extend", group, sampled, draw.choice([0, 0, 0, 1, 4])]
 
@@ -187,7 +187,7 @@ class AllocatorOperations:
         self.now = 0.0
         self.numbers = 0
         self.home: dict[int, int] = {}
-        """By chain, where its blocks were made."""
+        """Chain -> position of the allocator that made its blocks."""
 
     @staticmethod
     def config_of(draw: random.Random) -> dict[str, Any]:
@@ -220,7 +220,7 @@ class AllocatorOperations:
         chain = draw.choice(list(subject.chains))
         blocks = subject.chains[chain]
         if subject.where[chain] != self.home[chain]:
-            # Blocks remember who made them: elsewhere they can neither grow nor be given up.
+            # A block belongs to the allocator that made it: elsewhere it can neither grow nor be freed.
             free = subject.allocators[self.home[chain]].get_num_free_blocks()
             return ["move", chain] if free >= len(blocks) else ["touched", chain]
         if kind == "common":
@@ -263,7 +263,7 @@ def record(
     seed: int,
     failures: collections.Counter[str],
 ) -> dict[str, Any]:
-    """Return one stream with what its operations came to."""
+    """Return one stream with the results of its operations."""
     draw = random.Random(seed)
     config = operations.config_of(draw)
     subject: Any = stream(api, config)
@@ -285,7 +285,7 @@ def record(
 
 
 def main(folder: str, target: str) -> None:
-    """Record, and say what 0.9.2 failed at."""
+    """Record, and print the failures of 0.9.2 on stderr."""
     stand_in(Path(folder))
     api = make_api()
     failures: collections.Counter[str] = collections.Counter()

@@ -3,10 +3,10 @@
     python tests/vllm/record_v0_scheduler.py FOLDER tests/simworker/v0/scheduler_recording.jsonl.gz
 
 FOLDER holds the unpacked wheel of vLLM 0.9.2 (the folder with `vllm` in it). Its `vllm.core` and
-`vllm.sequence` are run as they are; what they import besides is stood in for, so nothing of it needs to
-be installed but torch and msgspec. A line of the recording is a stream: its settings, and operations,
-each step with what it came to. A stream ends early where the engine raises: with `error` if that is
-its refusal to swap out without room, without one if it is a failure of 0.9.2 (counted below, on stderr).
+`vllm.sequence` are run as they are, with stubs for the other modules that they import, so only torch and
+msgspec must be installed. A line of the recording is a stream: its settings, and operations, each step
+with its result. A stream ends early if the engine raises: with `error` if it refuses to swap out without
+room, without `error` if 0.9.2 fails (counted on stderr).
 """
 
 import collections
@@ -47,7 +47,7 @@ class Device(enum.Enum):
 
 
 class PyObjectCache:
-    """Makes a new object each time: what the original does, without keeping them."""
+    """Like the original, but makes a new object each time and keeps none."""
 
     def __init__(self, build: Callable[[], Any]) -> None:
         self.get_object = build
@@ -67,7 +67,7 @@ class LoRARequest:
 
 
 def stand_in(folder: Path) -> None:
-    """Let `import vllm.core.scheduler` find the real module, and stand-ins for all others."""
+    """Let `import vllm.core.scheduler` find the real module, and stubs for the modules outside it."""
     for name in (
         "vllm.config", "vllm.inputs", "vllm.logger", "vllm.lora", "vllm.lora.request",
         "vllm.multimodal", "vllm.platforms", "vllm.pooling_params", "vllm.prompt_adapter",
@@ -164,8 +164,8 @@ class Requests:
         self.now = 0.0
         self.ids = 0
         config = stream.config
-        # What 0.9.2 bears several sequences with: no chunks, a way to preempt them, and no sliding
-        # window, whose freed blocks its forks go on using.
+        # 0.9.2 supports several sequences only without chunks, with a way to preempt them, and without
+        # a sliding window, whose freed blocks its forks go on using.
         self.forks = (
             not config["enable_chunked_prefill"]
             and config["policy"] == "fcfs"
@@ -228,7 +228,7 @@ class Requests:
 
 
 def record(api: Api, seed: int, failures: collections.Counter[str]) -> dict[str, Any]:
-    """Return one stream with what its steps came to."""
+    """Return one stream with the results of its steps."""
     draw = random.Random(seed)
     stream = SchedulerStream(api, make_config(draw))
     requests = Requests(draw, stream)
@@ -253,7 +253,7 @@ def record(api: Api, seed: int, failures: collections.Counter[str]) -> dict[str,
 
 
 def main(folder: str, target: str) -> None:
-    """Record, and say what 0.9.2 failed at."""
+    """Record, and print the failures of 0.9.2 on stderr."""
     stand_in(Path(folder))
     api = make_api()
     failures: collections.Counter[str] = collections.Counter()

@@ -1,7 +1,7 @@
 """The map from content to the blocks that hold it.
 
 Equal content can lie in several blocks: two requests may compute it at once, and a prompt that fills its
-last block always computes its last token anew. Such blocks are not merged, since a request's block ids
+last block always computes its last token again. Such blocks are not merged, since a request's block ids
 never change.
 
 Source: `BlockHashToBlockMap` in `vllm/v1/core/block_pool.py` of 0.32.

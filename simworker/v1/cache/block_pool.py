@@ -1,8 +1,8 @@
 """The block pool: all blocks of one engine, free or held, cached or not.
 
-A block that no request holds stays cached until it is used anew. Blocks freed *with* content go to the
-end of the free queue, so that the least recently used content is evicted first; blocks *without* content
-go to its front, so that they are used before any content is evicted (0.24 and later).
+A block that no request holds stays cached until it gets new content. Blocks freed *with* content go
+to the end of the free queue, so that the least recently used content is evicted first; blocks
+*without* content go to its front, so that they are used before any content is evicted (0.24 and later).
 
 Block 0 is the *null block*: it takes the place of blocks that a request does not need, and is never
 free, cached or evicted.
@@ -144,7 +144,7 @@ class BlockPool:
     def emit_cached_block_events(
         self, request: Cacheable, num_cached_blocks: int, block_size: int, kv_cache_group_id: int
     ) -> None:
-        """Announce blocks that a request found, for a reader that follows requests only."""
+        """Announce blocks that a request found cached, for a reader that follows single requests."""
         if not self.enable_kv_cache_events or not num_cached_blocks:
             return
         hashes = resolve_block_hashes(request.block_hashes, self.hash_block_size, block_size)
@@ -178,8 +178,8 @@ class BlockPool:
         hashed = len(request.block_hashes) * fine
         if not 0 < num_tokens <= hashed or num_tokens % fine or block_size % fine:
             raise AssertionError(
-                f"num_tokens: {num_tokens} of {hashed} that are hashed, in blocks of {block_size}: "
-                f"multiples of hash_block_size {fine}"
+                f"num_tokens: {num_tokens} of {hashed} hashed tokens, block_size: {block_size}: both "
+                f"must be multiples of hash_block_size {fine}"
             )
         at = num_tokens // fine - 1
         block_hash = request.block_hashes[at]
@@ -289,7 +289,7 @@ class BlockPool:
             block.ref_cnt += 1
 
     def free_blocks(self, ordered_blocks: Iterable[KVCacheBlock]) -> None:
-        """Remove a reference from blocks; of those that become free, the first is used first."""
+        """Remove a reference from blocks; those that become free are used in order, uncached first."""
         empty: list[KVCacheBlock] = []
         cached: list[KVCacheBlock] = []
         for block in ordered_blocks:
@@ -307,12 +307,12 @@ class BlockPool:
         block_ids = list(block_ids)
         for block_id in block_ids:
             if not 0 <= block_id < self.num_gpu_blocks:
-                raise ValueError(f"block_ids: {block_id}, below {self.num_gpu_blocks}")
+                raise ValueError(f"block_ids: {block_id}, must be below {self.num_gpu_blocks}")
         for block_id in block_ids:
             self._maybe_evict_cached_block(self.blocks[block_id])
 
     def reset_prefix_cache(self) -> bool:
-        """Forget all cached content; False, and nothing done, while blocks are held."""
+        """Forget all cached content; return False, and change nothing, while blocks are held."""
         if self.free_block_queue.num_free_blocks != self.num_gpu_blocks - 1:
             return False
         self.cached_block_hash_to_block = BlockHashToBlockMap()

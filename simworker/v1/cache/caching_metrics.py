@@ -9,8 +9,9 @@ from simworker.v1.cache.prefix_cache_stats import PrefixCacheStats
 
 
 class CachingMetrics:
-    """Sums over the last `max_recent_requests` requests, in whole observations, at least the last one.
+    """Sums over at most the last `max_recent_requests` requests.
 
+    Observations are dropped whole, the oldest first; the last one always stays.
     Raises ValueError if `max_recent_requests` is below 1.
     """
 
@@ -23,7 +24,7 @@ class CachingMetrics:
         self.reset()
 
     def observe(self, stats: PrefixCacheStats) -> None:
-        """Add an observation of `make_prefix_cache_stats`; those before a reset are forgotten."""
+        """Add an observation of `make_prefix_cache_stats`; one with `reset` drops those before it."""
         if stats.reset:
             self.reset()
         if not stats.requests:

@@ -34,8 +34,9 @@ def replay_boundaries(
 ) -> tuple[int, ...]:
     """Return the numbers of tokens at which a hit of a later request with this prompt can end.
 
-    For the same prompt, a hit ends one token before its end, since the last token is computed anew; for
-    a longer prompt, at its last full block. With a drafter a further block of each is computed again.
+    Without a drafter that is one token before the prompt's end: the last token is computed again.
+    With a drafter, the last full block found is computed again: a hit of the same prompt, and of
+    a longer one, ends one block before it.
     """
     if not use_eagle:
         return (num_prompt_tokens - 1,)
@@ -77,7 +78,7 @@ class KVCacheCoordinator(ABC):
         ):
             if scheduler_block_size % size:
                 raise ValueError(
-                    f"scheduler_block_size: {scheduler_block_size} is no multiple of {name}'s {size}"
+                    f"scheduler_block_size: {scheduler_block_size} is not a multiple of {name}'s {size}"
                 )
         self.eagle_group_ids = {at for at, group in enumerate(groups) if group.is_eagle_group}
         if use_eagle and not self.eagle_group_ids:
@@ -149,7 +150,7 @@ class KVCacheCoordinator(ABC):
     ) -> None:
         """Begin a request's tables with the blocks found here and those to be loaded.
 
-        Raises ValueError for a running request with such blocks: it has begun already.
+        Raises ValueError if a running request is given found blocks: its tables exist already.
         """
         managers = self.single_type_managers
         if any(request_id in manager.num_cached_block for manager in managers):
@@ -240,7 +241,7 @@ class KVCacheCoordinator(ABC):
     def find_longest_cache_hit(
         self, block_hashes: Sequence[BlockHash], max_cache_hit_length: int
     ) -> tuple[tuple[list[KVCacheBlock], ...], int, int]:
-        """Return the blocks of the longest prefix that all groups have cached, and its tokens.
+        """Return the blocks of the longest prefix that all groups have cached, and its length in tokens.
 
         The third value is the number of tokens beyond it that a group has and others do not.
         """
@@ -295,5 +296,5 @@ def _check_retention(
         )
     if interval and not any(isinstance(spec, SlidingWindowSpec) for spec in specs):
         raise ValueError(
-            f"prefix_cache_retention_interval: {interval}, with no sliding-window or Mamba layers only 0"
+            f"prefix_cache_retention_interval: {interval}, must be 0 without layers with sliding windows"
         )

@@ -102,4 +102,6 @@ class FreeKVCacheBlockQueue:
                 raise BrokenInvariantError(f"{block} is linked one way only")
             before = block
         if len(self.get_all_free_blocks()) != self.num_free_blocks:
-            raise BrokenInvariantError(f"{self.num_free_blocks} free blocks are not in the queue")
+            raise BrokenInvariantError(
+                f"num_free_blocks is {self.num_free_blocks}, not the queue's length"
+            )

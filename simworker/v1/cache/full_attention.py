@@ -35,10 +35,10 @@ class FullAttentionManager(SingleTypeKVCacheManager):
         models with state-space layers have hits that end within a block.
         """
         if not isinstance(kv_cache_spec, FullAttentionSpec):
-            raise TypeError(f"kv_cache_spec: {type(kv_cache_spec).__name__} is no full attention")
+            raise TypeError(f"kv_cache_spec: {type(kv_cache_spec).__name__} is not full attention")
         size = kv_cache_spec.block_size
         if alignment_tokens % size:
-            raise ValueError(f"alignment_tokens: {alignment_tokens} is no multiple of {size}")
+            raise ValueError(f"alignment_tokens: {alignment_tokens} is not a multiple of {size}")
         hashes = resolve_block_hashes(block_hashes, block_pool.hash_block_size, size)
         found: list[list[KVCacheBlock]] = []
         limit = max_length // size

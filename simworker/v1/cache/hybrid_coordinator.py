@@ -29,7 +29,7 @@ class SpecGroup(NamedTuple):
 
 
 class HybridKVCacheCoordinator(KVCacheCoordinator):
-    """Several groups. Raises ValueError if a block is no multiple of a hash's tokens."""
+    """Several groups. Raises ValueError unless `hash_block_size` divides each block size."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class HybridKVCacheCoordinator(KVCacheCoordinator):
     def _group(self) -> list[SpecGroup]:
         """Put groups with equal specs together, those with full attention first.
 
-        Their hits are the cheapest to find, and bound the search of the others.
+        Hits with full attention are the cheapest to find, and bound the search of the other groups.
         """
         alike: list[SpecGroup] = []
         for group_id, spec in enumerate(self.specs):
@@ -89,7 +89,7 @@ class HybridKVCacheCoordinator(KVCacheCoordinator):
     def find_longest_cache_hit(
         self, block_hashes: Sequence[BlockHash], max_cache_hit_length: int
     ) -> tuple[tuple[list[KVCacheBlock], ...], int, int]:
-        """Return the longest prefix that is a hit in all groups, by the search above.
+        """Return the longest prefix that is a hit in all groups, by the search that the module explains.
 
         A drafter's group looks up one block more and drops the last, once for each length.
         """

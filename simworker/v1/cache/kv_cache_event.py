@@ -33,7 +33,7 @@ class BlockStored(KVCacheEvent):
     medium: str | None
     lora_name: str | None
     extra_keys: list[tuple[Any, ...] | None] | None = None
-    """An entry for each hash, in the bare form (`simworker/v1/hashing/extra_keys.py`)."""
+    """An entry for each hash, without tags (`to_event_extra_keys`)."""
     group_idx: int | None = None
     kv_cache_spec_kind: str | None = None
     kv_cache_spec_sliding_window: int | None = None

@@ -141,7 +141,7 @@ class KVCacheManager:
     def get_computed_blocks(self, request: Request) -> tuple[KVCacheBlocks, int, int]:
         """Return the request's leading cached blocks, the number of their tokens, and a boundary.
 
-        The last token is always computed anew, for its logits. The request does not hold the blocks yet.
+        The last token is always computed again, for its logits. The request holds no block yet.
         The boundary is the end of a longer prefix that one group has and another, cached sparsely,
         lacks; the caller keeps it in `Request.shared_prefix_boundary`. It is 0 if there is none.
         """
@@ -300,7 +300,7 @@ class KVCacheManager:
             self.coordinator.cache_blocks(request, num_computed_tokens)
 
     def free(self, request: Request) -> None:
-        """Free a request's blocks, the last first; their content stays until they are used anew."""
+        """Free a request's blocks, the last first; their content stays until they get new content."""
         self.coordinator.free(request.request_id)
 
     def pop_blocks_for_free(self, request: Request) -> list[KVCacheBlock]:
@@ -310,7 +310,7 @@ class KVCacheManager:
     def free_block_hashes(self, request: Request) -> None:
         """Forget a finished request's hashes, for schedulers up to 0.9.
 
-        A look-up would compute them anew.
+        A look-up would compute them again.
         """
         request.discard_block_hashes()
 
@@ -330,7 +330,7 @@ class KVCacheManager:
         self.block_pool.evict_blocks(block_ids)
 
     def reset_prefix_cache(self) -> bool:
-        """Forget all content; False, and nothing done, while requests hold blocks."""
+        """Forget all content; return False, and change nothing, while requests hold blocks."""
         if not self.block_pool.reset_prefix_cache():
             return False
         if self.prefix_cache_stats is not None:
@@ -361,7 +361,7 @@ class KVCacheManager:
         return self.create_kv_cache_blocks(self.coordinator.get_blocks(request_id))
 
     def get_block_ids(self, request_id: str) -> tuple[list[int], ...]:
-        """Return the ids of a request's blocks, of each group."""
+        """Return the ids of a request's blocks, group by group."""
         return self.get_blocks(request_id).get_block_ids()
 
     def create_kv_cache_blocks(self, blocks: tuple[list[KVCacheBlock], ...]) -> KVCacheBlocks:

@@ -20,7 +20,10 @@ CacheHit = tuple[tuple[list[KVCacheBlock], ...], int]
 
 
 class SingleTypeKVCacheManager(ABC):
-    """Block tables, and the number of cached blocks in each. Kinds of attention add the rest."""
+    """Block tables, and the number of cached blocks in each.
+
+    Subclasses add the rules of one kind of attention.
+    """
 
     def __init__(
         self,
@@ -133,7 +136,7 @@ class SingleTypeKVCacheManager(ABC):
         *,
         replay_boundaries: Sequence[int] = (),
     ) -> None:
-        """Cache those of the blocks that the first `num_tokens` fill which a hit can use.
+        """Of the blocks that the first `num_tokens` fill, cache those that a hit can use.
 
         In a group that is cached sparsely, `retention_interval` and `replay_boundaries` select them
         (`reachable_block_mask`).
@@ -178,7 +181,7 @@ class SingleTypeKVCacheManager(ABC):
     ) -> list[bool] | None:
         """Return, for each block from `start_block` to before `end_block`, whether a hit can use it.
 
-        None stands for all.
+        Return None if a hit can use every block.
         """
         return None
 

@@ -17,14 +17,14 @@ from simworker.v1.specs.kv_cache_spec import KVCacheSpec, SlidingWindowSpec
 
 def _window(spec: KVCacheSpec) -> SlidingWindowSpec:
     if not isinstance(spec, SlidingWindowSpec):
-        raise TypeError(f"kv_cache_spec: {type(spec).__name__} is no sliding window")
+        raise TypeError(f"kv_cache_spec: {type(spec).__name__} is not a sliding window")
     return spec
 
 
 def _blocks_of_a_hit(spec: SlidingWindowSpec, *, drop_eagle_block: bool) -> int:
     """Return the number of consecutive blocks that a hit needs: the window without the next token.
 
-    It is one more if the last is dropped.
+    With `drop_eagle_block`, one block more, which the hit then drops.
     """
     return -(-(spec.sliding_window - 1) // spec.block_size) + drop_eagle_block
 
@@ -74,7 +74,7 @@ class SlidingWindowManager(SingleTypeKVCacheManager):
         drop_eagle_block: bool,
         alignment_tokens: int,
     ) -> CacheHit:
-        """Return the last aligned position before which a window is cached, searching from the end.
+        """Return the hit that ends at the last aligned position before which a window is cached.
 
         A prefix shorter than a window is a hit if it is cached from its first block. Raises TypeError
         for another kind of spec.
@@ -125,8 +125,8 @@ class SlidingWindowManager(SingleTypeKVCacheManager):
         """Return, for each block, whether it lies in a window before a position where a hit can end.
 
         Such positions are the multiples of the alignment, or with a `retention_interval` in tokens only
-        the multiples of that (0: none) and the `reachable_boundaries`. If a drafter reads the group, a
-        hit reaches one block beyond its end.
+        the multiples of that interval (0: none) and the `reachable_boundaries`. If a drafter reads the
+        group, a hit reaches one block beyond its end.
         """
         spec = _window(kv_cache_spec)
         size = spec.block_size

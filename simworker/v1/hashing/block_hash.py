@@ -3,7 +3,7 @@
     hash[i] = H((hash[i - 1] or NONE_HASH, tuple of block i's token ids, extra keys or None))
     NONE_HASH = H(seed)
 
-A hash stands for all tokens up to the end of its block. Only full blocks have one. H is one of
+A hash covers all tokens up to the end of its block. Only full blocks have one. H is one of
 `simworker/v1/hashing/algorithms.py`, the extra keys are those of `extra_keys.py`.
 
 Source: `vllm/v1/core/kv_cache_utils.py` of 0.32. The engine keeps NONE_HASH in a global variable; its
@@ -33,7 +33,7 @@ DEFAULT_NONE_HASH_SEED = "vllm-none-hash"
 def none_hash(
     hash_function: HashFunction = sha256, seed: str = DEFAULT_NONE_HASH_SEED
 ) -> BlockHash:
-    """Return the hash that a first block has for a parent; `seed` is PYTHONHASHSEED."""
+    """Return the hash that is the parent of first blocks; `seed` is PYTHONHASHSEED."""
     return hash_function(seed)
 
 
@@ -72,7 +72,7 @@ def hash_block_tokens(
     curr_block_token_ids: Sequence[int],
     extra_keys: ExtraKeys | None = None,
 ) -> BlockHash:
-    """Return a full block's hash. Without a parent, `NONE_HASH` is its parent."""
+    """Return a full block's hash. Without a parent, the NONE_HASH of the default seed is."""
     parent = parent_block_hash or none_hash(hash_function)
     return hash_function((parent, tuple(curr_block_token_ids), extra_keys))
 

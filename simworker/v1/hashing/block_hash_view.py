@@ -1,6 +1,6 @@
 """A view of a request's hashes for a group with larger blocks.
 
-Hashes are computed once, for the smallest block. Each stands for all tokens before its end, so the hash
+Hashes are computed once, for the smallest block. Each covers all tokens before its end, so the hash
 of a larger block is that of the last small one in it:
 
     tokens           0-15   16-31   32-47   48-63
@@ -24,7 +24,7 @@ class BlockHashListWithBlockSize(Sequence[BlockHash]):
     ) -> None:
         if hash_block_size < 1 or target_block_size % hash_block_size:
             raise ValueError(
-                f"target_block_size: {target_block_size} is no multiple of the {hash_block_size} "
+                f"target_block_size: {target_block_size} is not a multiple of the {hash_block_size} "
                 "tokens that are hashed"
             )
         self.block_hashes = block_hashes
@@ -57,8 +57,8 @@ def resolve_block_hashes(
 ) -> Sequence[BlockHash]:
     """Return the hashes of blocks of `block_size` tokens; a view of them stays as it is.
 
-    Raises ValueError if `block_size` is no multiple of `hash_block_size`, AssertionError for a view of
-    another block size.
+    Raises ValueError if `block_size` is not a multiple of `hash_block_size`, AssertionError for a view
+    of another block size.
     """
     if block_size == hash_block_size:
         return block_hashes

@@ -2,7 +2,8 @@
 
 RFC 8949, core deterministic encoding: the shortest heads, definite lengths. It encodes integers of 64
 bits (CBOR's own 65-bit range), byte strings, text, None, and tuples and lists of these; vLLM hashes no
-other values. It does not know booleans and floats: one that equals a small integer is encoded as that.
+other values. Booleans and floats are unknown to it: some that
+equal a small integer are encoded as this integer.
 """
 
 from collections.abc import Sequence

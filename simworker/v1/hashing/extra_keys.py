@@ -33,10 +33,10 @@ class Keyed(Protocol):
 def generate_block_hash_extra_keys(
     request: Keyed, start_token_idx: int, end_token_idx: int, start_mm_idx: int
 ) -> tuple[ExtraKeys | None, int]:
-    """Return the tagged keys of the tokens from `start` to before `end`, and the next multimodal item.
+    """Return the tagged keys of a block's tokens, and the index of the next multimodal item.
 
-    `start_mm_idx` is the item that the call for the block before returned: earlier items have ended. 0
-    is always right, and slower.
+    `start_mm_idx` is the index that the call for the block before returned: earlier items have ended.
+    0 is always right, and slower.
     """
     keys: list[tuple[Any, ...]] = []
     if request.lora_request is not None:
@@ -61,7 +61,10 @@ def generate_block_hash_extra_keys(
 def _mm_keys(
     features: Sequence[MultiModalFeatureSpec], start: int, end: int, index: int
 ) -> tuple[list[tuple[str, str, int]], int]:
-    """Return the keys of the items from `start` to before `end`; items are in order of offsets."""
+    """Return the keys of the items between two tokens, and the index of the next block's first item.
+
+    `features` are in order of offsets.
+    """
     keys: list[tuple[str, str, int]] = []
     while index < len(features):
         item = features[index]
@@ -80,9 +83,9 @@ def _mm_keys(
 def to_event_extra_keys(
     extra_keys: Iterable[ExtraKeys | None] | None,
 ) -> list[tuple[Any, ...] | None] | None:
-    """Return the bare form for events, an entry for each block; None without blocks.
+    """Return the keys without tags, for events, an entry for each block; None without blocks.
 
-    It has a name, a salt, a digest, and (identifier, offset) for a multimodal item.
+    An entry has an adapter's name, a salt, a digest, and (identifier, offset) for a multimodal item.
     """
     bare = [
         None if keys is None else tuple(key[1:] if key[0] == "mm" else key[1] for key in keys)

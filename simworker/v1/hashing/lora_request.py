@@ -23,5 +23,5 @@ class LoRARequest:
 
     @property
     def adapter_id(self) -> int:
-        """The engine's number."""
+        """The engine's number of the adapter."""
         return self.lora_int_id

@@ -1,4 +1,4 @@
-"""An image, a sound or a video in a prompt, where equal placeholder tokens stand for it."""
+"""An image, a sound or a video in a prompt, where equal placeholder tokens take its place."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class PlaceholderRange:
-    """The tokens of a prompt that stand for an item."""
+    """The placeholder tokens of one item in a prompt."""
 
     offset: int
     length: int

@@ -98,7 +98,7 @@ class _Pickler:
             self._save(value)
 
     def _memoize(self, value: Value) -> None:
-        # The encoded value keeps this one alive, so no other object gets its id.
+        # The caller's value keeps this part alive, so no other object gets its id.
         self._memo[id(value)] = len(self._memo)
         self._frame += MEMOIZE
 

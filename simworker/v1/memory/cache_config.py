@@ -102,8 +102,8 @@ class CacheConfig:
             )
         if given[:2] == (None, None) and self.available_memory_bytes <= 0:
             raise ValueError(
-                f"non_kv_cache_memory_bytes: {self.non_kv_cache_memory_bytes}, less than the share of "
-                f"{self.gpu_memory_utilization} of gpu_memory_bytes {self.gpu_memory_bytes}"
+                f"non_kv_cache_memory_bytes: {self.non_kv_cache_memory_bytes}, must be less than the "
+                f"share {self.gpu_memory_utilization} of gpu_memory_bytes {self.gpu_memory_bytes}"
             )
 
     def _check_offloading(self) -> None:

@@ -5,8 +5,8 @@
     a request      = the blocks that each group needs for `max_model_len` tokens, summed over groups
     at once        = blocks / blocks a request
 
-An engine refuses to start unless one request of `max_model_len` tokens fits into all blocks but the null
-block.
+An engine refuses to start unless one request of `max_model_len` tokens fits into all blocks except the
+null block.
 
 vLLM's functions take a whole `VllmConfig`; these take any object with the attributes of `MemoryConfig`:
 vLLM's own, or the one that `simworker/v1/memory/plan.py` makes of the simulator's settings.
@@ -170,8 +170,8 @@ def get_kv_cache_configs(
 
     `kv_cache_specs` and `available_memory` (bytes) have an entry for each rank. A layer may be on
     several ranks; the groups are those of the whole model, so that one scheduler's block ids are valid
-    on all ranks. If `original_max_model_len` is -1, `max_model_len` is set to the longest that fits on
-    all.
+    on all ranks. If `original_max_model_len` is -1, `max_model_len` is set to the longest request that
+    fits on all ranks.
 
     Raises ValueError if a rank's memory does not hold a request of `max_model_len` tokens,
     AssertionError if ranks differ in a layer's spec.
@@ -220,7 +220,7 @@ def generate_scheduler_kv_cache_config(
     """
     if len({config.num_blocks for config in kv_cache_configs}) != 1:
         blocks = [config.num_blocks for config in kv_cache_configs]
-        raise ValueError(f"num_blocks: {blocks}, the same for all ranks")
+        raise ValueError(f"num_blocks: {blocks}, must be the same for all ranks")
     config = deepcopy(kv_cache_configs[0])
     for group in config.kv_cache_groups:
         group.kv_cache_spec = next(iter(iter_layer_specs(group.kv_cache_spec)))

@@ -38,7 +38,7 @@ class ModelShape:
     sliding_window: int | None = None
     """Tokens of the window, for layers that have one."""
     full_attention_every: int = 1
-    """With n, every n-th layer has full attention, the others the window; with 0, all have that."""
+    """With n, every n-th layer has full attention, the others the window; with 0, no layer has it."""
 
     def __post_init__(self) -> None:
         for name, least in (
@@ -89,7 +89,7 @@ class MemoryPlan:
     max_model_len: int
     """The configured length, or the longest that fits."""
     scheduler_block_size: int
-    """A hit is a multiple of so many tokens."""
+    """Every hit is a multiple of this number of tokens."""
     hash_block_size: int
     """Tokens of one of `request.block_hashes`."""
     bytes_per_block: int
@@ -128,7 +128,7 @@ def plan_memory(
     disable_hybrid_kv_cache_manager: bool = False,
     num_ranks: int = 1,
 ) -> MemoryPlan:
-    """Return the plan of an engine on so many equal ranks.
+    """Return the plan of an engine on `num_ranks` equal ranks.
 
     With `fit_max_model_len`, `scheduler.max_model_len` is an upper bound and need not fit.
     """
@@ -197,5 +197,5 @@ def _check_retention(found: KVCacheConfig, scheduler_block_size: int) -> None:
     if interval % scheduler_block_size:
         raise ValueError(
             f"prefix_cache_retention_interval: {interval}, not a multiple of {scheduler_block_size}, "
-            "the tokens of which all groups have whole blocks"
+            "the least common multiple of the groups' block sizes"
         )

@@ -5,8 +5,8 @@ The scheduler calls these methods, whose names are those of vLLM's connectors:
     on_new_request(request)
         When a request comes, before any other call for it.
     get_num_new_matched_tokens(request, num_computed_tokens) -> (tokens or None, asynchronous)
-        For a waiting request with so many tokens cached on the GPU, a multiple of the block size.
-        Returns how many more can be loaded; None to let the scheduler ask in a later step.
+        For a waiting request with `num_computed_tokens` tokens cached on the GPU, a multiple of the
+        block size. Returns how many more can be loaded; None to let the scheduler ask in a later step.
     update_state_after_alloc(request, blocks, num_external_tokens)
         When its blocks are allocated, with `delay_cache_blocks` for those to load. Plans the load. The
         request then waits (WAITING_FOR_REMOTE_KVS), and its loaded blocks are cached when the load ends.
@@ -28,7 +28,7 @@ A load may cover all of a request's tokens. When it has ended, the scheduler the
 (`num_computed_tokens = num_tokens - 1`), since the last token must be computed for its logits.
 
 A store reads GPU blocks that other requests may get before it ends: blocks are freed when their request
-has finished, or when they leave a sliding window. Whenever such a block is allocated anew, and when a
+has finished, or when they leave a sliding window. Whenever such a block is allocated again, and when a
 request is preempted, `jobs_to_flush` has the jobs that read it, and the step waits for them before it
 computes. `simworker/v1/offload/transfer.py` decides when jobs end.
 
@@ -117,16 +117,16 @@ class OffloadingConnector:
         self._jobs: dict[int, _Job] = {}
         self._next_job = 0
         self._stale_below = 0
-        """A reset has forgotten jobs of lower numbers."""
+        """A reset has forgotten the jobs with lower numbers."""
         self._stale_loads: dict[int, str] = {}
-        """Forgotten loads -> their requests, which wait for them all the same."""
+        """Number of a forgotten load -> id of its request, which still waits for its end."""
         self._load_jobs: dict[int, TransferJob] = {}
         self._to_flush: set[int] = set()
         self._allocated: set[int] = set()
         """GPU blocks allocated for the step being scheduled."""
         self._being_loaded: set[OffloadKey] = set()
         self._read_by: dict[int, set[int]] = {}
-        """GPU block that may be allocated anew -> numbers of the stores that read it."""
+        """GPU block that may be allocated again -> numbers of the stores that read it."""
 
     def on_new_request(self, request: OffloadedRequest) -> None:
         """Add a request."""
@@ -169,7 +169,7 @@ class OffloadingConnector:
     def update_state_after_alloc(
         self, request: OffloadedRequest, blocks: OffloadedBlocks, num_external_tokens: int
     ) -> None:
-        """Plan the load of so many tokens, if any, into a request's blocks."""
+        """Plan the load of `num_external_tokens` tokens, if any, into a request's blocks."""
         if not num_external_tokens:
             return
         state = self._requests[request.request_id]
@@ -414,4 +414,6 @@ class OffloadingConnector:
                 raise BrokenInvariantError(f"a chunk of a job of {job.req_id} is not {wanted.name}")
         readers = {number for numbers in self._read_by.values() for number in numbers}
         if not readers <= self._jobs.keys():
-            raise BrokenInvariantError(f"blocks are watched for jobs {readers - self._jobs.keys()}")
+            raise BrokenInvariantError(
+                f"blocks are watched for unknown jobs {readers - self._jobs.keys()}"
+            )

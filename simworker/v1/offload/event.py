@@ -3,7 +3,7 @@
 By default the event of a stored chunk has only the hash of its last block: no tokens, no parent, block
 size 0. A reader knows the tokens if the GPU's events had the same hash. With self-describing events,
 chunks of full-attention groups have all of their blocks' hashes, tokens, parent and block size, but no
-extra keys; groups with a window stay as they are.
+extra keys; chunks of groups with a window have only the default.
 
 Each stored chunk makes an event; chunks evicted together make one event for each group, with the hashes
 under which they were announced.

@@ -102,8 +102,8 @@ def offload_groups(
 ) -> tuple[OffloadGroup, ...]:
     """Return the groups' sizes.
 
-    Raises ValueError for drafters' groups, for blocks that are no multiple of `hash_block_size` tokens,
-    and for `blocks_per_chunk` below 1.
+    Raises ValueError for drafters' groups, for blocks that are not a multiple of `hash_block_size`
+    tokens, and for `blocks_per_chunk` below 1.
     """
     if blocks_per_chunk < 1:
         raise ValueError(f"blocks_per_chunk: {blocks_per_chunk}, at least 1")
@@ -131,7 +131,7 @@ def offload_groups(
 def retention(groups: Sequence[OffloadGroup], interval: int | None) -> Retention:
     """Return the positions at which hits are kept possible.
 
-    Raises ValueError for an interval below 0, or one that is no multiple of a windowed group's chunks.
+    Raises ValueError for an interval below 0, or one that is not a multiple of a windowed group's chunk.
     """
     if interval is not None:
         if interval < 0:

@@ -1,4 +1,4 @@
-"""Jobs of offloading, which copy blocks, and the parts of blocks and requests that it reads."""
+"""Jobs of offloading, which copy blocks, and the parts of blocks and requests that offloading reads."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -42,7 +42,7 @@ def loadable_tokens(
     windows = [part for part in held if part.group.window_chunks is not None]
     windows.sort(key=lambda part: part.group.window_chunks or 0, reverse=True)
     order = [part for part in held if part.group.window_chunks is None] + windows
-    # The last token is computed anew, which needs the window before it.
+    # The last token is computed again, which needs the window before it.
     end = num_tokens - 1 if windows else num_tokens
     found = 0
     undecided = False
@@ -79,7 +79,7 @@ def loadable_tokens(
 
 
 def _chunks_hit(part: Held, start: int, end: int, lookup: Lookup) -> int | None:
-    """Return where the hit ends among the chunks from `start` on; None if that is not known yet."""
+    """Return how many chunks from `start` on the hit spans; None if that is not known yet."""
     number = min(-(-end // part.group.chunk_size), len(part.keys))
     keys = part.keys[start:number]
     if part.group.window_chunks is None:
@@ -103,7 +103,9 @@ def _leading(keys: Sequence[OffloadKey], lookup: Lookup) -> int | None:
 def _last_window(
     keys: Sequence[OffloadKey], window: int, first_window: int, lookup: Lookup
 ) -> int | None:
-    """Return the end of the last run of `window` chunks, or of a shorter run at the start.
+    """Return the number of keys up to the end of the last run of `window` chunks that hit.
+
+    Without such a run, a shorter run at the start counts. None if one of its chunks is being written.
 
     The run that ends at the last key must have `first_window` chunks.
     """

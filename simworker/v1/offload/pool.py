@@ -1,7 +1,7 @@
 """The CPU side of KV offloading: chunks of host memory, and their content.
 
 A *chunk* is the unit of offloading: the content of one or more consecutive blocks of a sequence in one
-group. Its key is the hash of its last block, which stands for all tokens before it, and the number of
+group. Its key is the hash of its last block, which covers all tokens before it too, and the number of
 the group.
 
 At any time a chunk is in one of these states:
@@ -42,7 +42,7 @@ class LookupResult(Enum):
     MISS = auto()
     HIT = auto()
     HIT_PENDING = auto()
-    """It is being written: ask again later."""
+    """The chunk is being written: ask again later."""
 
 
 @dataclass(slots=True)
@@ -92,14 +92,14 @@ class CPUOffloadingManager:
         self._chunks: OrderedDict[OffloadKey, _Chunk] = OrderedDict()
         """Key -> its chunk, the least recently used first."""
         self._num_allocated = 0
-        """Lower ids have been handed out at least once."""
+        """Ids below this number have been handed out at least once."""
         self._free: list[int] = []
         """Ids that were given back; the last one is used next."""
         self._generation = 0
         self._events: list[OffloadingEvent] = []
 
     def lookup(self, key: OffloadKey) -> LookupResult:
-        """Return whether a chunk is there; this is no use of it."""
+        """Return whether a chunk is there; a look-up does not count as a use."""
         chunk = self._chunks.get(key)
         if chunk is None:
             return LookupResult.MISS
@@ -108,7 +108,7 @@ class CPUOffloadingManager:
     def prepare_load(self, keys: Collection[OffloadKey], req_context: ReqContext) -> list[int]:
         """Begin to read chunks; return their ids.
 
-        Raises ValueError if one is missing or being written: callers look up first.
+        Raises ValueError if a chunk is missing or being written: callers look up first.
         """
         for key in keys:
             if self.lookup(key) is not LookupResult.HIT:

@@ -20,12 +20,12 @@ class GroupState:
     keys: list[OffloadKey] = field(default_factory=list)
     """Keys of all full chunks."""
     block_ids: list[int] = field(default_factory=list)
-    """Blocks in order; 0 for one that is not, or no longer, there."""
+    """Block ids in order; 0 where the request has no block, or no longer has it."""
     next_stored: int = 0
     """Number of chunks that have been offered to the pool."""
 
     def storable(self, num_tokens: int) -> int:
-        """Return the number of leading chunks, of so many tokens, that are full and have blocks."""
+        """Return how many leading chunks of the first `num_tokens` are full and have blocks."""
         blocks = len(self.block_ids) // self.group.blocks_per_chunk
         return min(num_tokens // self.group.chunk_size, blocks, len(self.keys))
 
@@ -102,7 +102,7 @@ class OffloadRequest:
                 self.context.positions[key] = len(part.keys) * part.group.chunk_size
 
     def add_blocks(self, new_block_ids: Sequence[Sequence[int]], *, resumed: bool) -> None:
-        """Add the blocks allocated to it, group by group; a resumed request's replace those before."""
+        """Add the blocks allocated to it, group by group; those of a resumed one replace all before."""
         for part in self.groups:
             if resumed:
                 part.block_ids.clear()

@@ -73,9 +73,9 @@ def replay_trace(lines: Iterable[str], keep: int = 20) -> ReplayResult:
         try:
             line = json.loads(text)
         except ValueError as error:
-            raise BadTraceError(f"line {number}: no JSON: {error}") from error
+            raise BadTraceError(f"line {number}: is not JSON: {error}") from error
         if not isinstance(line, dict):
-            raise BadTraceError(f"line {number}: no JSON object")
+            raise BadTraceError(f"line {number}: is not a JSON object")
         for key in ("op", "args", "out", "free_blocks", "usage", "free_queue"):
             if key not in line:
                 raise BadTraceError(f"line {number}: {key}: missing")

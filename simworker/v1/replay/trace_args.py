@@ -5,7 +5,7 @@ from typing import Any
 
 
 class BadTraceError(ValueError):
-    """The line is no operation; the message names the line and the field."""
+    """The line is not a valid operation; the message names the line and the field."""
 
 
 class TraceArgs:
@@ -13,7 +13,7 @@ class TraceArgs:
 
     def __init__(self, args: Any) -> None:
         if not isinstance(args, dict):
-            raise BadTraceError("args: no object")
+            raise BadTraceError("args: is not an object")
         self._args: Mapping[str, Any] = args
 
     def __contains__(self, name: str) -> bool:
@@ -41,12 +41,12 @@ class TraceArgs:
         """Return a list of integers from 0."""
         values = self.need(name, list)
         if not all(isinstance(value, int) and value >= 0 for value in values):
-            raise BadTraceError(f"args.{name}: not only integers from 0")
+            raise BadTraceError(f"args.{name}: must be a list of integers from 0")
         return list(values)
 
     @staticmethod
     def _check(name: str, value: Any, kind: type | tuple[type, ...]) -> None:
         if isinstance(value, bool) and kind is not bool:
-            raise BadTraceError(f"args.{name}: a boolean")
+            raise BadTraceError(f"args.{name}: must not be a boolean")
         if not isinstance(value, kind):
             raise BadTraceError(f"args.{name}: {type(value).__name__} is the wrong type")

@@ -126,7 +126,7 @@ class TraceOperations:
     def _new_request(self, args: TraceArgs) -> dict[str, Any]:
         request_id = args.need("request_id", str)
         if request_id in self._requests:
-            raise BadTraceError("args.request_id: taken")
+            raise BadTraceError("args.request_id: is in use")
         lora = None
         name = args.get("lora_name", str)
         if name:
@@ -193,7 +193,7 @@ class TraceOperations:
         groups: list[list[KVCacheBlock]] = []
         for group in [ids] if self._single else ids:
             if not isinstance(group, list):
-                raise BadTraceError("args.new_computed_block_ids: not a list a group")
+                raise BadTraceError("args.new_computed_block_ids: must be a list for each group")
             for at in group:
                 if not isinstance(at, int) or not 0 <= at < len(blocks):
                     raise BadTraceError(

@@ -105,7 +105,7 @@ class Request:
         self.spec_token_ids: list[int] = []
         """Drafts that the next step verifies."""
         self.shared_prefix_boundary = 0
-        """Tokens shared with other requests: sparsely cached groups keep a window there; 0: none."""
+        """Tokens shared with other requests: sparsely cached groups keep a window there; 0 if none."""
         self._all_token_ids = list(prompt_token_ids)
         self._block_hashes: list[BlockHash] = []
         self._block_hasher = block_hasher
@@ -169,7 +169,7 @@ class Request:
             self._block_hashes += self._block_hasher(self)
 
     def discard_block_hashes(self) -> None:
-        """Forget all hashes; `update_block_hashes` computes them anew."""
+        """Forget all hashes; `update_block_hashes` computes them again."""
         self._block_hashes.clear()
 
     def is_finished(self) -> bool:
@@ -177,7 +177,7 @@ class Request:
         return RequestStatus.is_finished(self.status)
 
     def __lt__(self, other: "Request") -> bool:
-        """Return whether this one comes first under the policy `priority`: earlier ones among equals."""
+        """Return whether this request comes first under the policy `priority`; equals by arrival."""
         return (self.priority, self.arrival_time, self.request_id) < (
             other.priority,
             other.arrival_time,

@@ -7,13 +7,13 @@ from typing import Any
 
 @dataclass(slots=True)
 class SamplingParams:
-    """Those of vLLM's parameters that change the computed, cached or announced blocks."""
+    """The vLLM parameters that change the computed, cached or announced blocks."""
 
     max_tokens: int = 16
     prompt_logprobs: int | None = None
     """Log probabilities for each prompt token; the whole prompt is then computed without the cache."""
     skip_reading_prefix_cache: bool | None = None
-    """Whether to store blocks and look none up; True by default with `prompt_logprobs`."""
+    """Whether to store blocks without looking any up; True by default with `prompt_logprobs`."""
     extra_args: dict[str, Any] | None = None
     """With `kv_cache_report_mode` "full", found blocks are announced again; default is "incremental"."""
     ignore_eos: bool = False
@@ -21,7 +21,7 @@ class SamplingParams:
     stop_token_ids: list[int] | None = None
     """Tokens that end the answer; the answer includes them."""
     eos_token_id: int | None = field(default=None, init=False)
-    """The model's own, which ends the answer too; `update_from_generation_config` sets it."""
+    """The model's own end token, which ends the answer too; `update_from_generation_config` sets it."""
 
     def __post_init__(self) -> None:
         if self.max_tokens < 1:

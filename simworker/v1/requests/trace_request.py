@@ -2,8 +2,8 @@
 
 Recorded workloads have a prompt's length and the blocks that it shares with others, not its tokens. That
 is enough, since the cache reads only hashes. No other request shares generated tokens: their blocks get
-hashes made up from the request's id, when a caller needs them. Appending generated tokens
-takes one addition, however many they are.
+hashes made up from the request's id, when a caller needs them. Appending generated
+tokens takes one addition, however many they are.
 """
 
 from collections.abc import Sequence
@@ -18,10 +18,10 @@ from simworker.v1.requests.sampling_params import SamplingParams
 class TraceRequest(Request):
     """A request without token ids: events about it carry none.
 
-    `block_hashes` are those of the prompt's full blocks of `hash_block_size` tokens; further ones are
-    ignored. A hash stands for all tokens up to its block's end; a caller with numbers for single blocks
-    chains them first. Raises ValueError if there are fewer hashes than full blocks, and for numbers
-    below 1.
+    `block_hashes` are those of the prompt's full blocks of `hash_block_size` tokens; further hashes are
+    ignored. A hash covers all tokens up to its block's end; a caller that has a number for each block's
+    own content chains them first. Raises ValueError if there are fewer hashes than full blocks, and for
+    numbers below 1.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class TraceRequest(Request):
         return hashes
 
     def append_output_tokens(self, num_tokens: int) -> None:
-        """Append so many generated tokens. O(1). Raises ValueError for a number below 0."""
+        """Append `num_tokens` generated tokens. O(1). Raises ValueError for a number below 0."""
         if num_tokens < 0:
             raise ValueError(f"num_tokens: {num_tokens}, at least 0")
         self._num_tokens += num_tokens

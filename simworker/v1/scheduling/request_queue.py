@@ -29,11 +29,11 @@ class RequestQueue(ABC):
 
     @abstractmethod
     def pop_request(self) -> Request:
-        """Take the first request out and return it. Raises IndexError where there is none."""
+        """Take the first request out and return it. Raises IndexError if there is none."""
 
     @abstractmethod
     def peek_request(self) -> Request:
-        """Return the first request. Raises IndexError where there is none."""
+        """Return the first request. Raises IndexError if there is none."""
 
     @abstractmethod
     def prepend_request(self, request: Request) -> None:
@@ -41,11 +41,11 @@ class RequestQueue(ABC):
 
     @abstractmethod
     def prepend_requests(self, requests: Iterable[Request]) -> None:
-        """Prepend them one after another: the last of them ends up first."""
+        """Prepend requests one after another: the last of them ends up first."""
 
     @abstractmethod
     def remove_request(self, request: Request) -> None:
-        """Take a request out, wherever it stands. Raises ValueError where it is not there."""
+        """Take a request out, wherever it is. Raises ValueError if it is not in the queue."""
 
     @abstractmethod
     def remove_requests(self, requests: Iterable[Request]) -> None:
@@ -73,11 +73,11 @@ class FCFSRequestQueue(RequestQueue):
         self._requests.append(request)
 
     def pop_request(self) -> Request:
-        """Take the first request out and return it. Raises IndexError where there is none."""
+        """Take the first request out and return it. Raises IndexError if there is none."""
         return self._requests.popleft()
 
     def peek_request(self) -> Request:
-        """Return the first request. Raises IndexError where there is none."""
+        """Return the first request. Raises IndexError if there is none."""
         return self._requests[0]
 
     def prepend_request(self, request: Request) -> None:
@@ -85,15 +85,15 @@ class FCFSRequestQueue(RequestQueue):
         self._requests.appendleft(request)
 
     def prepend_requests(self, requests: Iterable[Request]) -> None:
-        """Prepend them one after another: the last of them ends up first."""
+        """Prepend requests one after another: the last of them ends up first."""
         self._requests.extendleft(requests)
 
     def remove_request(self, request: Request) -> None:
-        """Take a request out, wherever it stands. Raises ValueError where it is not there."""
+        """Take a request out, wherever it is. Raises ValueError if it is not in the queue."""
         self._requests.remove(request)
 
     def remove_requests(self, requests: Iterable[Request]) -> None:
-        """Take several requests out; those that are not there are passed over."""
+        """Take several requests out; unknown ones are ignored."""
         gone = set(requests)
         self._requests = deque(one for one in self._requests if one not in gone)
 
@@ -119,19 +119,19 @@ class PriorityRequestQueue(RequestQueue):
         self._heap: list[Request] = []
 
     def add_request(self, request: Request) -> None:
-        """Take a request where its order puts it."""
+        """Add a request at its place in the order."""
         heapq.heappush(self._heap, request)
 
     def pop_request(self) -> Request:
-        """Take the first request out and return it. Raises IndexError where there is none."""
+        """Take the first request out and return it. Raises IndexError if there is none."""
         return heapq.heappop(self._heap)
 
     def peek_request(self) -> Request:
-        """Return the first request. Raises IndexError where there is none."""
+        """Return the first request. Raises IndexError if there is none."""
         return self._heap[0]
 
     def prepend_request(self, request: Request) -> None:
-        """Take a request where its order puts it."""
+        """Add a request at its place in the order."""
         heapq.heappush(self._heap, request)
 
     def prepend_requests(self, requests: Iterable[Request]) -> None:
@@ -140,12 +140,12 @@ class PriorityRequestQueue(RequestQueue):
             heapq.heappush(self._heap, request)
 
     def remove_request(self, request: Request) -> None:
-        """Take a request out, wherever it stands. Raises ValueError where it is not there."""
+        """Take a request out, wherever it is. Raises ValueError if it is not in the queue."""
         self._heap.remove(request)
         heapq.heapify(self._heap)
 
     def remove_requests(self, requests: Iterable[Request]) -> None:
-        """Take several requests out; those that are not there are passed over."""
+        """Take several requests out; unknown ones are ignored."""
         gone = set(requests)
         self._heap = [one for one in self._heap if one not in gone]
         heapq.heapify(self._heap)

@@ -1,8 +1,8 @@
 """Schedules one step: running requests first, then waiting ones, until the budget is spent.
 
 Each request gets its tokens that are not computed yet, one for a decoding request, the rest of the
-prompt for another one, cut to the budget that is left. The KV cache manager allocates their slots. If it
-has none:
+prompt for any other, cut to the budget that is left. The KV cache manager allocates their slots. If it
+has too few:
 
 - a running request takes them from another: the last that was admitted, or, with the policy `priority`,
   the least important one, even if this step has scheduled that already (its tokens go back into the
@@ -231,7 +231,7 @@ class ScheduleStep:
         return _Verdict.ADMITTED
 
     def _is_ready(self, request: Request) -> bool:
-        """Whether a request waits only for its turn; its loaded tokens count from now on."""
+        """Return whether a request waits only for its turn; if its load has ended, cache the blocks."""
         scheduler = self._scheduler
         if request.status is not RequestStatus.WAITING_FOR_REMOTE_KVS:
             return True

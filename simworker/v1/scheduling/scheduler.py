@@ -7,7 +7,7 @@ schedules one step; the scheduler keeps the state between steps.
     add_request ──► waiting ──schedule()──► running ──update_from_output()──► finished
                        ▲                       │
                        └─────── preempted ─────┘      its blocks are freed, and stay cached; it
-                                                      computes those anew that were evicted since
+                                                      computes evicted ones again
 
 With an offload tier (`connector`) a request whose prefix lies in host memory waits, holding blocks,
 until they are loaded (WAITING_FOR_REMOTE_KVS). Such requests have a queue of their own, which is
@@ -51,7 +51,7 @@ class Scheduler:
         self.connector = connector
         self.policy = SchedulingPolicy(config.policy)
         self.requests: dict[str, Request] = {}
-        """Every request that is not finished, by its id."""
+        """Every request that is not finished, or whose load is under way, by its id."""
         self.running: list[Request] = []
         self.waiting = create_request_queue(self.policy)
         self.kv_holding_waiting = create_request_queue(self.policy)
@@ -74,7 +74,7 @@ class Scheduler:
         """Preemptions since the start."""
         self.pause_state = PauseState.UNPAUSED
         self.steady_block_size = _steady_block_size(kv_cache_manager.coordinator)
-        """A request takes or fills blocks at multiples of so many tokens only; 1: anywhere."""
+        """A request takes or fills blocks only at multiples of this number of tokens; 1: anywhere."""
         if config.num_lookahead_tokens:
             self.steady_block_size = 1
 
@@ -100,7 +100,7 @@ class Scheduler:
         finished one.
         """
         if not RequestStatus.is_finished(finished_status):
-            raise ValueError(f"finished_status is {finished_status.name}, which is no end")
+            raise ValueError(f"finished_status is {finished_status.name}, not a finished one")
         if request_ids is None:
             request_ids = list(self.requests)
         elif isinstance(request_ids, str):
@@ -140,7 +140,7 @@ class Scheduler:
         self.inflight_prefills.discard(request)
         self.finished_req_ids.add(request.request_id)
         if self.connector is not None:
-            # Blocks that left their window are freed first, and so used anew first.
+            # Blocks that left their window are freed first, and so used first.
             processed = max(0, request.num_computed_tokens - num_in_flight_tokens)
             self.kv_cache_manager.remove_skipped_blocks(
                 request.request_id, processed, request.num_prompt_tokens
@@ -318,12 +318,12 @@ class Scheduler:
     def reset_prefix_cache(
         self, *, reset_running_requests: bool = False, reset_connector: bool = False
     ) -> bool:
-        """Forget all cached content; False, and nothing done, while requests hold blocks.
+        """Forget all cached content; return False, and change nothing, while requests hold blocks.
 
         With `reset_running_requests` the running ones are preempted first, and run again in their
         order. Raises RuntimeError if requests that wait for a load hold blocks even so. With
-        `reset_connector` the offload tier forgets its content too, even if the cache could not; False,
-        and that not done, while a load reads from it.
+        `reset_connector` the offload tier forgets its content too, even if the cache could not; while a
+        load reads from the tier, it keeps its content, and False is returned.
         """
         if reset_running_requests:
             while self.running:
@@ -353,7 +353,9 @@ class Scheduler:
         for request in places:
             known = self.requests.get(request.request_id) is request
             if request.is_finished() or not known:
-                raise BrokenInvariantError(f"request {request.request_id} is finished and queued")
+                raise BrokenInvariantError(
+                    f"request {request.request_id} is queued, but finished or unknown"
+                )
         if len(self.running) > self.config.max_num_seqs:
             raise BrokenInvariantError(f"{len(self.running)} requests run")
         if any(request.status is not RequestStatus.RUNNING for request in self.running):

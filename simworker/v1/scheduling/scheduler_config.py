@@ -34,7 +34,7 @@ class SchedulerConfig:
     max_num_scheduled_tokens: int | None = None
     """Most tokens scheduled in one step, if fewer than the batch could hold."""
     max_num_active_seqs: int | None = None
-    """With so many running requests no further one is admitted; None for `max_num_seqs`."""
+    """Most running requests after an admission, if fewer than `max_num_seqs`; None for the same."""
     policy: str = "fcfs"
     """`fcfs`, or `priority`: lower numbers first."""
     enable_chunked_prefill: bool = True
@@ -93,7 +93,7 @@ class SchedulerConfig:
 
     @property
     def most_running(self) -> int:
-        """With so many running requests no further one is admitted."""
+        """Number of running requests from which on no further one is admitted."""
         return self.max_num_active_seqs or self.max_num_seqs
 
 

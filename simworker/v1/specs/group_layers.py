@@ -1,14 +1,14 @@
 """Puts layers into KV cache groups; the layers of a group share one block table.
 
 A model with one kind of layer has one group. A hybrid model, of layers with full attention and layers
-with windows, has several groups, which all take block ids from one pool. A block id stands for one page
+with windows, has several groups, which all take block ids from one pool. A block id names one page
 of every layer of a group, whichever group holds it, so all pages must have one size, and groups should
 have one size too:
 
 1. Pages are made equal: a layer with smaller pages gets more tokens a block, or, if the largest page is
-   no multiple of its own, a page that is filled up.
+   not a multiple of its own, a page that is padded.
 2. Equal layers form a sort, and each sort is split into groups of as many layers as the rarest sort has,
-   or of as many as the most frequent one has, if that is less than half as many more. Ten layers with
+   or of as many as the most frequent one has, if that is below 1.5 times as many. Ten layers with
    full attention and fifty with windows make 1 + 5 groups of ten. A remainder is wasted memory.
 3. A sort's layers are dealt out in turn (0, 3, 6 | 1, 4, 7 | 2, 5, 8), so that each stage of a pipeline
    has layers of every group.
@@ -49,7 +49,7 @@ class GroupingConfig(Protocol):
 
     @property
     def scheduler_config(self) -> HybridChoice:
-        """Holds the choice."""
+        """The scheduler's settings, with this choice."""
 
 
 def create_kv_cache_group_specs(

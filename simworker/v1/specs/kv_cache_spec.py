@@ -5,12 +5,12 @@ A *page* holds the keys and values of one layer for one block of tokens:
     page_size_bytes = num_kv_heads x block_size x (head_size + head_size_v) x bytes of dtype
 
 Layers that share one block table form a *group*; block i of a group is page i of each of its layers, so
-that one block id stands for as many pages as the group has layers.
+that one block id names as many pages as the group has layers.
 
 There are two kinds of attention. *Full* attention reads all tokens before, so a request of n tokens
 holds ceil(n / block_size) blocks. A *sliding window* of w tokens reads the last w - 1 computed tokens;
-blocks that have left it are freed while the request runs, so a request never holds more than the window
-and the tokens of one step.
+blocks that have left it are freed while the request runs, so a request holds at most the window, the
+tokens of steps under way and one block more.
 
 Source: `vllm/v1/kv_cache_interface.py` of 0.32, with its names, fields and sizes; one file as there, to
 be read beside it. Left out: decode-context parallelism, quantisation with scales, MLA, state-space and
@@ -130,7 +130,7 @@ class AttentionSpec(KVCacheSpec):
     head_size_v: int = -1
     """Elements of a head's value; `head_size` if not given."""
     page_size_padded: int | None = None
-    """Bytes to which a page is filled up; None for no filling."""
+    """Bytes to which a page is padded; None for no padding."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -158,7 +158,7 @@ class AttentionSpec(KVCacheSpec):
 
     @property
     def page_size_bytes(self) -> int:
-        """Bytes of a page, filled up."""
+        """Bytes of a page, padding included."""
         if self.page_size_padded is not None:
             return self.page_size_padded
         return self.unpadded_page_size_bytes
@@ -268,7 +268,7 @@ class UniformTypeKVCacheSpecs(KVCacheSpec):
         )
 
     def max_memory_usage_bytes(self, vllm_config: MemoryLimits) -> int:
-        """Return the bytes of these blocks in all layers."""
+        """Return the most bytes that a request holds at once, in all layers."""
         return self.max_memory_usage_pages(vllm_config) * self.page_size_bytes
 
     @classmethod
@@ -327,12 +327,12 @@ class KVCacheConfig:
     kv_cache_tensors: list[KVCacheTensor]
     kv_cache_groups: list[KVCacheGroupSpec]
     prefix_cache_retention_interval: int | None = None
-    """Groups with a window keep the blocks for hits at every multiple of so many tokens. With 0 they do
-    so only at the ends of prompts and where prompts part; with None wherever a hit can end."""
+    """Groups with a window keep the blocks for hits at every multiple of this number of tokens. With 0
+    they do so only at the ends of prompts and where prompts part; with None wherever a hit can end."""
 
 
 def iter_layer_specs(kv_cache_spec: KVCacheSpec) -> Collection[KVCacheSpec]:
-    """Return the specs of the layers for which a group's spec stands."""
+    """Return the specs of the layers of a group with this spec."""
     if isinstance(kv_cache_spec, UniformTypeKVCacheSpecs):
         return kv_cache_spec.kv_cache_specs.values()
     return (kv_cache_spec,)

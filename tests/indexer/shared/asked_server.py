@@ -1,4 +1,4 @@
-"""A real server, asked one command after the other, and what a test says of the connections to it."""
+"""A real server that gets one command at a time; a test sets the state of the connections to it."""
 
 from collections.abc import Sequence
 
@@ -7,7 +7,7 @@ from tests.servers.redis_server import RedisServer
 
 
 class AskedServer:
-    """The server as the replica's edge shows it. `disruptions` and `is_away` are the test's."""
+    """A Redis connection as a replica uses it. Tests set `disruptions` and `is_away`."""
 
     def __init__(self, server: RedisServer) -> None:
         self.client = server.client()

@@ -1,4 +1,4 @@
-"""A bucket in plain Python: what `apply`, `fence` and `purge` do, obviously right."""
+"""A bucket in plain Python: the scripts `apply`, `fence` and `purge`, written as simply as possible."""
 
 from collections.abc import Iterable
 

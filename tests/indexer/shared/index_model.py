@@ -1,4 +1,4 @@
-"""Redis as far as claims, writes and sweeps need it: a real server, or a model of what its scripts do."""
+"""Redis as far as claims, writes and sweeps need it: a real server, or a model of the scripts."""
 
 import asyncio
 import math
@@ -22,11 +22,11 @@ class Does(Protocol):
 
 
 class Server:
-    """A real one."""
+    """A real server."""
 
     def __init__(self, client: "redis.Redis[bytes]") -> None:
         self._client = redis.Redis(connection_pool=client.connection_pool)
-        # Replies are to be as they came.
+        # Replies must be as the server sends them.
         self._client.response_callbacks.clear()
 
     def do(self, one: Command | Call) -> Reply:
@@ -42,7 +42,7 @@ class Server:
 
 
 class Edge:
-    """A deployment's Redis as a process asks it, one command after the other. Close it at the end."""
+    """A deployment's Redis over the product's connections, one command at a time. Close it at the end."""
 
     def __init__(self, url: str) -> None:
         self._runner = asyncio.Runner()
@@ -68,7 +68,7 @@ def _bytes(word: bytes | str | int) -> bytes:
 
 
 class Model:
-    """Hashes and strings, and what each script does with them. Values of segments are never spilled."""
+    """Redis' hashes and strings, and the scripts on them. Values of segments are never spilled."""
 
     def __init__(self) -> None:
         self.hashes: dict[str, dict[bytes, bytes]] = {}
@@ -95,10 +95,10 @@ class Model:
         raise AssertionError(name)
 
     def _page(self, fields: Mapping[bytes, bytes], *words: Any) -> list[Any]:
-        """Return a page in the order of the fields' names, so that none that stays is missed."""
+        """Return a page in the order of the fields' names, so that no field that stays is missed."""
         cursor, options = int(words[0]), words[1:]
         given = dict(zip(options[::2], options[1::2], strict=True))
-        # A cursor is the number of the last name looked at, among all that could be.
+        # A cursor is the number (`_rank`) of the last name that was looked at.
         rest = sorted(field for field in fields if _rank(field) > cursor)
         some = rest[: given["COUNT"]]
         begins = given.get("MATCH", b"*")[:-1]

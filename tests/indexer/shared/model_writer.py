@@ -1,4 +1,4 @@
-"""A pod's writer, one atomic step at a time, and what it knows to be in the index."""
+"""A pod's writer, one atomic step at a time, and the keys that it has written to the index."""
 
 import msgspec
 
@@ -15,7 +15,7 @@ MADE_KNOWN = Script(
     "made_known",
     """redis.call('HSET', KEYS[1], 'claim', ARGV[1]) return redis.call('HDEL', KEYS[1], 'building')""",
 )
-"""What `publish.lua` and `log.lua` do to what a sweeper reads."""
+"""Changes the fields that a sweeper reads as `publish.lua` and `log.lua` do."""
 
 
 class ModelWriter:
@@ -32,16 +32,16 @@ class ModelWriter:
         self.token = 0
         self.base = 0
         self.fenced = 0
-        """Buckets that the claim has."""
+        """Number of buckets that the claim has fenced."""
         self.published = False
         self.is_lost = True
-        """It has found that something is not as it left it; it has to claim anew."""
+        """Whether the writer found a bucket or record changed by others; it must claim again."""
         self._counts: dict[int, int] = {}
         self.places: list[SpotOf | None] = []
         self.held: dict[int, dict[int, set[int]]] = {}
-        """By number of a living place and segment."""
+        """Number of a place in use -> segment -> keys."""
         self.earlier: tuple[int, dict[int, dict[int, set[int]]], int] | None = None
-        """Base, content and known places of the claim that the record still shows meanwhile."""
+        """Base, content and number of places of the claim that the record still shows, if any."""
         self.known = 0
 
     def claim(self) -> None:
@@ -58,7 +58,7 @@ class ModelWriter:
         self._counts, self.places, self.held, self.known = {}, [], {}, 0
 
     def fence(self) -> None:
-        """Take the next bucket."""
+        """Fence the next bucket."""
         said = outcome(self._do(fence_call(self._names, self.fenced, self.pod, self.token, TTL)))
         assert said.status is Status.APPLIED
         self.fenced += 1
@@ -84,7 +84,7 @@ class ModelWriter:
         self.held[number][segment] = set(keys)
 
     def drop(self, number: int) -> None:
-        """Let a place stand for nothing, in the record at once."""
+        """Drop a place, and write that to the record at once."""
         self.places[number] = None
         del self.held[number]
         self.tell()
@@ -101,7 +101,7 @@ class ModelWriter:
         self.published, self.known, self.earlier = True, len(self.places), None
 
     def record_ends(self) -> None:
-        """Let the lease be over. The writer does not know yet."""
+        """End the lease; the writer does not know it yet."""
         self._do(Command(("DEL", self._names.record(self.pod))))
 
     def audit(self) -> bool:
@@ -119,7 +119,7 @@ class ModelWriter:
         return bool(said == [b"%d" % self.token])
 
     def missing(self, found: dict[int, dict[int, set[int]]]) -> list[tuple[int, int, int]]:
-        """Return (base, number, segment) of what should be found and is not, or the other way round."""
+        """Return (base, place's number, segment) wherever `found` has other keys than were written."""
         wrong = []
         contents = [(self.base, self.held)]
         if self.earlier is not None:

@@ -21,13 +21,13 @@ LEASE = 1000.0
 """Seconds: nothing expires while a test runs."""
 
 Holdings = dict[tuple[Tier, int], set[int]]
-"""What a rank holds, by tier and group."""
+"""The keys that a rank holds, by tier and group."""
 
 Do = Callable[[Command | Call], Reply]
 
 
 class PublisherModel:
-    """One life of a pod's publisher. `do` asks Redis; `bases` are claims' bases to come."""
+    """One life of a pod's publisher. `do` sends a command to Redis; `bases` are the bases of its claims."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class PublisherModel:
         self.pod = pod
         self.engines = engines
         self.truths: dict[int, list[Holdings]] = {}
-        """By sequence of the journal: what each rank held."""
+        """Sequence of the journal -> the holdings of each rank at that time."""
         self.bases: set[int] = set()
         self.owner = f"owner-{life}"
         self._life = life
@@ -70,7 +70,7 @@ class PublisherModel:
         self._step = next(self._steps)
         self._replies: list[Reply] = []
         self.waits = 0.0
-        """Seconds that the writer wants to pass."""
+        """Seconds that the writer has waited in all; no time passes here."""
         self.note()
 
     def _follow(self, number: int) -> None:
@@ -94,7 +94,7 @@ class PublisherModel:
             self.cache.ranks[rank].live("", *message)
 
     def note(self) -> None:
-        """Put what has changed into the journal, and remember what is held there."""
+        """Put changes into the journal, and record the holdings at its sequence."""
         self.cache.collect()
         sequence = self.cache.journal.sequence
         if sequence not in self.truths:
@@ -109,12 +109,12 @@ class PublisherModel:
         return self.writer.state is State.CURRENT and self.writer.applied == journal.sequence
 
     def write(self, commands: int) -> None:
-        """Let the writer ask so many commands, one after the other."""
+        """Let the writer take `commands` steps: a command, a wait, or the reading of replies."""
         for _ in range(commands):
             if not isinstance(self._step, Ask):
                 self.waits += self._step.seconds
                 self._step = self._steps.send(())
-                # A claim begins with what the cache says then.
+                # A claim begins with the cache's content at that time.
                 self.note()
             elif len(self._replies) < len(self._step.asked):
                 self._replies.append(self._do(self._step.asked[len(self._replies)]))

@@ -30,24 +30,24 @@ from indexer.shared.writer.script_calls import Status, apply_calls, fence_call, 
 
 TTL_MS = 86_400_000
 TIMEOUT = 5.0
-"""Seconds that a call may take; one whose outcome is not known is repeated."""
+"""Seconds that a call may take; a call whose outcome is not known is repeated."""
 ATTEMPTS = 3
 KEYS_AT_ONCE = 1 << 15
 PAGE = 512
 
 
 class LostError(Exception):
-    """A part of the index is not as this object left it: lost, or another has claimed the pod."""
+    """A part of the index is not as this object left it: it was lost, or another writer has the pod."""
 
 
 class RedisIndex:
-    """An index in Redis (`indexer.index.contract.Index`), one writer's. One thread calls.
+    """An index in Redis (`indexer.index.contract.Index`) with one writer; for use by one thread.
 
     It claims `pod` when it is made. Its slots, below 65,536, are places of that claim; a slot that was
-    dropped and is used again has a new place; there are 65,536 places in all. Who knows how keys are
-    chained says so before they are added (`segments.chained`), and forgets a key when no slot holds it
-    any more; other keys lie in segments of their own. Methods raise RefusedError, UnreachableError and
-    LostError besides; after the last two the index has to be made anew.
+    dropped and is used again has a new place; there are 65,536 places in all. A caller that
+    knows how keys are chained tells `segments` before it adds them (`segments.chained`), and lets it
+    forget a key that no slot holds any more; other keys lie in segments of their own. Methods may raise
+    RefusedError, UnreachableError and LostError too; after the last two a new index must be made.
     """
 
     def __init__(
@@ -59,20 +59,20 @@ class RedisIndex:
         timeout: float = TIMEOUT,
     ) -> None:
         self.segments = Segments()
-        """In which segment each key lies."""
+        """The segment of each key."""
         self._names = names
         self._pod = pod
         self._timeout = timeout
         self._base = secrets.randbits(47)
         self._places: list[SpotOf | None] = []
         self._numbers: dict[int, int] = {}
-        """Of each live slot: the number of its place."""
+        """Slot in use -> the number of its place."""
         self._dropped: dict[int, int] = {}
-        """Slots by the number of their dropped place, up to the next pass of the sweep."""
+        """Number of a dropped place -> its slot, until the next pass of the sweep."""
         self._sweeping: dict[int, int] = {}
-        """Those that the pass under way takes out."""
+        """Number of a dropped place -> its slot, for those that the present pass removes."""
         self._unswept: list[tuple[int, bytes]] = []
-        """Buckets that are to be looked at in this pass, the next one last, each from a cursor on."""
+        """Buckets still to be swept in this pass, each from a cursor on; the last entry is the next."""
         self._counts = dict.fromkeys(range(names.buckets), 0)
         self._loose = False
         self._runner = asyncio.Runner()
@@ -86,7 +86,7 @@ class RedisIndex:
             raise
 
     def close(self) -> None:
-        """Close its connections. What it holds stays until its time to live is over."""
+        """Close the connections. The index's content stays in Redis until its time to live is over."""
         if self._redis is not None:
             self._runner.run(self._redis.close())
         self._runner.close()
@@ -115,7 +115,7 @@ class RedisIndex:
         return self._runner.run(self._redis.run(asked, timeout=self._timeout))
 
     def _good(self, asked: Sequence[Command | Call]) -> list[Any]:
-        """Return the replies to what may be asked twice. Raises the error where one is left."""
+        """Return the replies to commands that may be repeated. Raises the last attempt's error."""
         for attempt in range(ATTEMPTS):
             replies = self._run(asked)
             problem = next((reply for reply in replies if isinstance(reply, Exception)), None)
@@ -126,7 +126,7 @@ class RedisIndex:
         raise AssertionError
 
     def _tell_places(self) -> None:
-        """Write what the slots stand for. It is not said to be sound: no router believes it."""
+        """Write the claim with the places. It is not marked as sound, so no router trusts it."""
         claim = Claim(
             owner=self._owner,
             base=self._base,
@@ -191,7 +191,7 @@ class RedisIndex:
         for bucket, call in calls:
             by_bucket.setdefault(bucket, []).append(call)
         while by_bucket:
-            # One of each bucket: where a cluster sends one elsewhere, the next might overtake it.
+            # One call for each bucket: if a cluster redirects a call, the next might overtake it.
             replies = self._good([calls[0] for calls in by_bucket.values()])
             for bucket, reply in zip(list(by_bucket), replies, strict=True):
                 found = outcome(reply)
@@ -211,7 +211,7 @@ class RedisIndex:
             self._tell_places()
 
     def sweep(self, budget: int) -> Iterable[int]:
-        """Look at a page of at most some `budget` fields, and more pages while they are nearly empty.
+        """Sweep pages of buckets until about `budget` fields have been read.
 
         A field may hold up to 512 blocks. Returns the slots that are swept.
         """
@@ -235,7 +235,7 @@ class RedisIndex:
         return swept.values()
 
     def take_losers(self) -> set[int]:
-        """Return nothing: what Redis gives up for want of room shows as LostError."""
+        """Return no slot: if Redis evicts parts of the index, methods raise LostError."""
         return set()
 
     def match(self, chain: Chain, *, leading: bool = False) -> list[Stretch]:  # noqa: ARG002
@@ -243,7 +243,7 @@ class RedisIndex:
         return self._look_up(np.frombuffer(packed_keys(chain), "<u8"))
 
     def stretches(self, keys: Sequence[int]) -> list[Stretch]:
-        """Return the stretches of `keys`: a prompt's from its first block on, or of no known chain."""
+        """Return the stretches of `keys`: those of a prompt from its first block on, or unchained ones."""
         return self._look_up(np.array(keys, np.uint64))
 
     def _look_up(self, keys: "np.ndarray[Any, np.dtype[np.uint64]]") -> list[Stretch]:
@@ -262,7 +262,7 @@ class RedisIndex:
         return self._base * SLOTS_OF_A_CLAIM + number
 
     def _buckets(self) -> Iterator[dict[bytes, bytes]]:
-        """Yield all fields of each bucket, read a page of each at a time."""
+        """Yield all fields of each bucket; they are read by pages."""
         found: dict[int, dict[bytes, bytes]] = {n: {} for n in range(self._names.buckets)}
         todo = dict.fromkeys(found, b"0")
         while todo:
@@ -277,7 +277,7 @@ class RedisIndex:
         yield from found.values()
 
     def _held(self) -> tuple[dict[int, set[int]], int]:
-        """Return the slots of this index that hold each key, dropped ones too, and bytes of fields."""
+        """Return the slots of this index that hold each key, dropped ones too, and all fields' bytes."""
         held: dict[int, set[int]] = {}
         size = 0
         for fields in self._buckets():
@@ -309,7 +309,7 @@ class RedisIndex:
         )
 
     def check(self) -> None:
-        """Raise BrokenInvariantError where buckets are not as they were left, or not sound.
+        """Raise BrokenInvariantError if a bucket was changed by others or contradicts itself.
 
         Reads everything.
         """

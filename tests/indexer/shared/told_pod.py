@@ -1,4 +1,4 @@
-"""A pod as its publisher tells it in Redis, step by step as a test wants it."""
+"""A pod as its publisher writes it to Redis, step by step as a test wants."""
 
 from collections.abc import Mapping, Sequence
 
@@ -33,7 +33,7 @@ def prompt_of(keys: Sequence[int]) -> Chain:
 
 
 class ToldPod:
-    """One pod of one rank. `base` is of its claim, and random in earnest."""
+    """One pod of one rank. `base` is that of its claim, which is random in the product."""
 
     def __init__(self, redis: Redis, names: Names, pod: str, base: int) -> None:
         self.pod = pod
@@ -55,13 +55,13 @@ class ToldPod:
         return Claim("o", self.base, self.places, KEYSPACE, "m", 1)
 
     def claim_anew(self) -> None:
-        """Have another claim from now on; nothing is fenced or written under it yet."""
+        """Take a new claim; no bucket is fenced and nothing is written under it yet."""
         self.base += 1
         self.token += 1
         self._counts = {}
 
     async def tell(self, state: pb.RankState = EXACT, *, sound: bool = True) -> None:
-        """Write its record, confirmed so often that nobody need doubt it."""
+        """Write the pod's record, with enough new audits that routers do not doubt it."""
         self.audits += 3
         fields = {
             "token": self.token,
@@ -76,11 +76,11 @@ class ToldPod:
         await self._do(Command(("DEL", record)), Command(("HSET", record, *words)))
 
     async def go(self) -> None:
-        """Let its lease be over."""
+        """End the pod's lease."""
         await self._do(Command(("DEL", self._names.record(self.pod))))
 
     async def empty(self) -> None:
-        """Let its cache begin anew."""
+        """Begin a new, empty cache: all places are dropped, and a new one is added."""
         self.places = [*(None for _ in self.places), GPU]
         await self.tell()
 
@@ -93,7 +93,7 @@ class ToldPod:
         await self.change(parts)
 
     async def change(self, parts: Mapping[int, tuple[Sequence[int], Sequence[int]]]) -> None:
-        """Hold more and less of segments."""
+        """Add and remove keys: segment -> (added keys, removed keys)."""
         changes = {(segment, self.slot): both for segment, both in parts.items()}
         calls = apply_calls(self._names, self.pod, self.token, self._counts, changes, TTL_MS)
         for bucket, call in calls:
@@ -102,7 +102,7 @@ class ToldPod:
             self._counts[bucket] = self._counts.get(bucket, 0) + 1
 
     async def fence(self) -> None:
-        """Take every bucket, as a claim does."""
+        """Fence every bucket, as a claim does."""
         calls = [
             fence_call(self._names, bucket, self.pod, self.token, TTL_MS)
             for bucket in range(self._names.buckets)

@@ -1,7 +1,7 @@
-"""What the writer's scripts and commands do, in Python: Redis as the writer sees it, with a clock.
+"""The writer's scripts and commands in Python: Redis as the writer sees it, with a clock.
 
-Buckets are kept as what they mean: checkpoints, and the slots of each block. The tests of the writer run
-it beside a real server, which has to say and hold the same.
+Buckets are kept unpacked: checkpoints, and the slots of each block. The tests of the writer run the model
+beside a real server, which must reply and hold the same.
 """
 
 import copy
@@ -14,7 +14,7 @@ from indexer.shared.query.lookup import blocks_of
 from indexer.shared.redis.command import Call, Command, RefusedError, Reply
 
 Blocks = dict[int, set[int]]
-"""By key: the slots that hold it."""
+"""Block's key -> the slots that hold it."""
 
 OOM = RefusedError("OOM command not allowed when used memory > 'maxmemory'.")
 
@@ -24,16 +24,16 @@ def text(word: Any) -> str:
 
 
 class Bucket:
-    """A bucket's meaning."""
+    """A bucket, unpacked."""
 
     def __init__(self) -> None:
         self.checkpoints: dict[bytes, tuple[int, int]] = {}
         self.blocks: dict[int, Blocks] = {}
-        """By segment."""
+        """Segment -> its blocks."""
 
 
 class RedisModel:
-    """Carries out what a writer asks. At the memory limit (`full`) it refuses what takes memory."""
+    """Carries out a writer's commands. At the memory limit (`full`) it refuses those that take memory."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self.full = False
@@ -42,7 +42,7 @@ class RedisModel:
         self._clock = clock
 
     def expire(self) -> list[str]:
-        """Let what has outlived its time go; return the names."""
+        """Remove keys whose time to live is over; return their names."""
         gone = [key for key, at in self.expiry.items() if at <= self._clock()]
         for key in gone:
             self.drop(key)

@@ -1,8 +1,8 @@
 """Prints the chat templates that installed packages ship, as a JSON object from name to source.
 
 Its argument is the folder that `make` fetches tokenizer packages into. Mistral's are made by a program,
-which imports more than it needs for that; what is not installed is stood in for, and so this is a
-process of its own.
+which imports packages that it does not need for that. Stubs replace those not installed, so this
+runs as a separate process.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Calls of Pick to a service whose every wait is in a test's hands, and that are cancelled at any of them."""
+"""Calls of Pick to a service whose waits a test ends one by one; a call can be cancelled at any wait."""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Generator
@@ -36,7 +36,7 @@ When = Literal["waiting", "answered"]
 
 
 class Cancelled:
-    """Awaits a coroutine, and cancels the task that does at its `at`-th wait."""
+    """Awaits a coroutine, and cancels the awaiting task at the coroutine's `at`-th wait."""
 
     def __init__(self, call: Coroutine[Any, Any, None], at: int, when: When) -> None:
         self._call = call
@@ -57,7 +57,7 @@ class Cancelled:
                 self._cancel(waited_for)
             try:
                 yield waited_for
-            except BaseException as error:  # noqa: BLE001  the coroutine is to have it
+            except BaseException as error:  # noqa: BLE001  the coroutine gets it
                 step = partial(steps.throw, error)
             else:
                 step = partial(steps.send, None)
@@ -68,7 +68,7 @@ class Cancelled:
         if waited_for is None or self._when == "waiting":
             asyncio.get_running_loop().call_soon(task.cancel)
         else:
-            # Before the task is told.
+            # This runs before the callback that wakes the task.
             waited_for.add_done_callback(lambda _: task.cancel())
 
 
@@ -94,7 +94,7 @@ class Waits:
 
 
 class SlowReader:
-    """Reads prompts as one does that asks a tokenizer."""
+    """A reader of prompts that waits, as for a tokenizer."""
 
     def __init__(self, waits: Waits) -> None:
         self._waits = waits
@@ -107,7 +107,7 @@ class SlowReader:
 
 
 class SlowPicker:
-    """A picker whose shared index has to be asked."""
+    """A picker that waits before each pick, as for the shared index."""
 
     def __init__(self, picker: Picker, waits: Waits) -> None:
         self._picker = picker
@@ -122,7 +122,7 @@ class SlowPicker:
 
 
 class Codes:
-    """A meter that keeps what calls ended as."""
+    """A meter that keeps the status with which each call ended."""
 
     def __init__(self) -> None:
         self.seen: list[str] = []
@@ -137,7 +137,7 @@ class Codes:
 
 
 class Context:
-    """A call's transport, which takes what is written when a test says so, or says that it is gone."""
+    """A call's transport: a write waits until a test lets it end; it fails if the client is gone."""
 
     def __init__(self, waits: Waits, *, is_gone: bool) -> None:
         self.written: list[pb.PickResponse] = []
@@ -155,11 +155,11 @@ class Context:
 
 
 class Calls:
-    """Calls of Pick to a service whose every wait is in a test's hands."""
+    """Calls of Pick to a service whose waits a test ends."""
 
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()
-        # Its own would fire by the clock.
+        # The loop's own timers would fire by the real clock.
         self.loop.call_later = self._call_later  # type: ignore[method-assign, assignment]
         self._timers: list[tuple[float, asyncio.Handle]] = []
         self.waits = Waits()
@@ -195,9 +195,9 @@ class Calls:
         )
         self.running: list[asyncio.Task[None]] = []
         self.answered: list[tuple[pb.PickRequest, pb.PickResponse]] = []
-        """In the order in which they were."""
+        """Answered requests with their answers, in the order of the answers."""
         self.aborted: list[tuple[Any, ...]] = []
-        """Statuses and what they said."""
+        """The statuses of refused calls, with their texts."""
         self.cancelled = 0
 
     def _call_later(
@@ -210,7 +210,7 @@ class Calls:
 
     @property
     def timers(self) -> int:
-        """How many are to fire."""
+        """Number of timers that have not fired and are not cancelled."""
         return sum(not handle.cancelled() for _, handle in self._timers)
 
     def start(
@@ -242,7 +242,7 @@ class Calls:
         self.turns()
 
     def turns(self) -> None:
-        """Let everything happen that waits for no one."""
+        """Run the event loop until every task waits; collect the calls that have ended."""
 
         async def pass_turns() -> None:
             for _ in range(16):
@@ -256,7 +256,7 @@ class Calls:
                 task.result()
 
     def go_on(self, which: slice = EVERY) -> None:
-        """End waits that are not for time."""
+        """End waits, except those for a timer."""
         self.waits.over(which)
         self.turns()
 
@@ -276,10 +276,10 @@ class Calls:
             self.pass_time(WINDOW_SECONDS)
 
     def told(self) -> Told:
-        """Return what other routers would be told now."""
+        """Return the loads that other routers would get now."""
         peers = self.parts.peers
         assert peers is not None
-        # Whether or not it has changed.
+        # It is sent even if it has not changed.
         peers._told_at = float("-inf")
         for ask in peers.ask(self.parts.now):
             if isinstance(ask, Command) and ask.words[0] == "SET":
@@ -303,7 +303,7 @@ class Calls:
         assert not asyncio.all_tasks(self.loop)
 
     def check_left(self) -> None:
-        """Check that all which is left, once every call has ended, is of those that were answered."""
+        """Check, once every call has ended, that only answered calls have left bookings and beliefs."""
         self.check_over()
         picked = [(asked, got) for asked, got in self.answered if not asked.shadow]
         kept = self.parts.picker

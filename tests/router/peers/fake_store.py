@@ -1,4 +1,4 @@
-"""What routers ask of Redis to share bookings, answered by a store in memory with a clock of its own."""
+"""A store in memory, with its own clock, for the Redis commands by which routers share bookings."""
 
 from collections.abc import Sequence
 
@@ -13,15 +13,15 @@ class FakeStore:
     def __init__(self) -> None:
         self.now = 5000.0
         self.is_away = False
-        """Nothing that is asked is done."""
+        """Whether commands are not carried out."""
         self.loses_replies = False
-        """What is asked is done, and nobody is told."""
+        """Whether commands are carried out, but their replies are lost."""
         self._values: dict[str, object] = {}
         self._expires: dict[str, float] = {}
         self._entries = 0
 
     def run(self, asked: Sequence[Command | Call]) -> list[Reply]:
-        """Return the reply to each."""
+        """Carry out commands; return the reply to each."""
         if self.is_away:
             return [AWAY] * len(asked)
         replies = [self._one(one) for one in asked]

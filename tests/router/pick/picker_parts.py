@@ -1,4 +1,4 @@
-"""A picker over ranks that hold what a test says."""
+"""A picker over ranks whose blocks a test sets."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -62,7 +62,7 @@ def first(choice: Choice) -> str:
 
 
 class Parts:
-    """A picker over watched ranks, and all that it stands on."""
+    """A picker over watched ranks, and all parts that it uses."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class Parts:
         witnesses: Sequence[Witness] = (),
         **options: object,
     ) -> None:
-        """Build them; as `router`, where it is named, it shares its bookings with others.
+        """Build the parts; with a name in `router`, bookings are shared with other routers.
 
         `options` are those of [pick].
         """
@@ -131,7 +131,7 @@ class Parts:
         rank.take_delta(pb.Delta(changes=changes, state=state))
 
     def warm(self, pod: int, blocks: int, tier: str = "gpu", trust: str = "exact") -> None:
-        """Let a pod hold so many of PROMPT's blocks."""
+        """Let a pod hold the first `blocks` blocks of PROMPT."""
         [rank] = self.pods[pod].ranks
         assert isinstance(rank, WatchedRank)
         keys = pack_words(list(range(1, blocks + 1)))
@@ -149,7 +149,7 @@ class Parts:
     def wait(self, pod: int) -> float:
         return self.bookings.load(f"pod-{pod}", 0, self.now).wait
 
-    # A witness of picks
+    # Methods of a witness of picks, which keep the calls
 
     def picked(self, placed: Placed, choice: Choice) -> None:
         del choice

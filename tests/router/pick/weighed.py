@@ -1,4 +1,4 @@
-"""Choices and picks as the picker makes them, of ranks that hold what a test says."""
+"""Choices and picks as the picker makes them, of ranks whose blocks a test sets."""
 
 from collections.abc import Mapping, Sequence
 from itertools import count
@@ -56,7 +56,7 @@ class FakeRank:
 def option(
     name: str, held: int = 0, *, number: int = 0, arriving: int = 0, wait: float = 0.0
 ) -> Option:
-    """Return a candidate that holds so many tokens, a second of prefill for 1,000 others."""
+    """Return a candidate that holds `held` tokens; the prefill of 1,000 others takes a second."""
     rank = FakeRank(name, number)
     pod = Pod(name, f"{name}:8000", "m", (rank,))  # type: ignore[arg-type]
     match = Match((Span(0, held // BLOCK, "gpu"),) if held else (), BLOCK, arriving_tokens=arriving)
@@ -97,7 +97,7 @@ def placed(
     model: str = "m",
     traits: Traits = Traits(),  # noqa: B008  frozen
 ) -> Placed:
-    """Return a choice's pick."""
+    """Return the pick of a choice's first option."""
     where = _where(made.options[0])
     booking = None
     if not shadow:
@@ -122,7 +122,7 @@ def placed(
 
 
 def follow(one: Placed, pod: str, number: int = 0) -> None:
-    """Let a pick go where a report said."""
+    """Let a pick go to another rank, as a report said."""
     one.went = pod, number
     if one.booking is None:
         work = Work(one.model, pod, number, one.prompt_tokens, 0, 1.0)

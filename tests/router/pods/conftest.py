@@ -1,4 +1,4 @@
-"""What tests of pods share: a simulated worker."""
+"""The fixture that tests of pods share: a simulated worker."""
 
 from collections.abc import AsyncIterator
 

@@ -1,4 +1,4 @@
-"""Somebody who knows nothing but the events, and what there is to be known."""
+"""A follower that knows only the events, and the true content with which to compare it."""
 
 from collections.abc import Iterable
 from typing import Any, NamedTuple
@@ -7,7 +7,7 @@ from simworker.trtllm.cache.kv_cache_manager import KVCacheManager
 
 
 class Known(NamedTuple):
-    """A block as far as events tell; of its key, only what they carry."""
+    """A cached block, with the part of its key that events carry."""
 
     parent: int | None
     tokens: tuple[int, ...]
@@ -53,7 +53,7 @@ class EventFollower:
 
 
 def truth(manager: KVCacheManager) -> dict[int, dict[int, Known]]:
-    """Return what is really cached."""
+    """Return the cached blocks of each window, by hash."""
     found: dict[int, dict[int, Known]] = {}
     for window, one in manager.block_manager.windows.items():
         blocks = found[window] = {}

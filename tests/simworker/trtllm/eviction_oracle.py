@@ -1,4 +1,4 @@
-"""The eviction policy again, as slow and obvious as can be: one list of all free blocks."""
+"""The eviction policy, written slowly but simply: one list of all free blocks."""
 
 from dataclasses import dataclass, field
 

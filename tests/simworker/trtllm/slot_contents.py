@@ -1,4 +1,4 @@
-"""Pools that really hold something: what a token's keys and values depend on, which is its prefix."""
+"""Pools with contents: for each token its prefix, on which its keys and values depend."""
 
 from simworker.trtllm.blocks.block import KVCacheBlock, Slot
 from simworker.trtllm.blocks.pools import BlockPools
@@ -20,7 +20,7 @@ class SlotContents(BlockPools):
         self.held: dict[Slot, list[Prefix | None]] = {}
 
     def write(self, block: KVCacheBlock, offset: int, prefix: Prefix) -> None:
-        """Compute a token: it stands at `offset` of its block, at the end of `prefix`."""
+        """Compute a token at `offset` in its block; `prefix` ends with this token."""
         assert block.is_primary
         assert block.ref_count
         row = self.held.setdefault(block.slot, [])

@@ -1,4 +1,4 @@
-"""Short texts of two tokens, drawn in two draws: long lists are what machines spend their time on."""
+"""Short texts of two tokens, each made by two draws, since drawing long lists is slow."""
 
 from hypothesis import strategies as st
 

@@ -1,4 +1,4 @@
-"""Every backend of the cache that can be had here."""
+"""The array backends of the cache that tests can use."""
 
 import importlib.util
 

@@ -1,4 +1,4 @@
-"""Applies recorded operations to a block manager, or to two allocators; ours or vLLM 0.9.2's.
+"""Applies recorded operations to a block manager, or to two allocators, ours or vLLM 0.9.2's.
 
 Shared by `tests/vllm/record_v0_blocks.py`, which draws the operations and runs vLLM's own classes, and by the
 test that replays them on ours. It imports neither.
@@ -41,7 +41,7 @@ class ManagerStream:
         self.seqs: dict[int, Any] = {}
 
     def apply(self, operation: list[Any]) -> list[Any]:
-        """Return what an operation came to, and the free blocks of both devices."""
+        """Apply an operation; return its result, and the free blocks of both devices."""
         name, *arguments = operation
         result = getattr(self, name)(*arguments)
         free = [self.manager.get_num_free_gpu_blocks(), self.manager.get_num_free_cpu_blocks()]
@@ -59,7 +59,7 @@ class ManagerStream:
             seq.status = getattr(self.api.status, status)
 
     def admit(self, group: int, tokens: list[int], count: int, lora: int, lookahead: int) -> Any:
-        """Allocate a new group where that is possible."""
+        """Allocate a new group if possible."""
         request = self.api.lora(f"lora-{lora}", lora, "/lora") if lora else None
         inputs = {"type": "token", "prompt_token_ids": tokens}
         seqs = [
@@ -89,7 +89,7 @@ class ManagerStream:
             seq.data.update_num_computed_tokens(held - seq.data.get_num_computed_tokens())
 
     def extend(self, group: int, tokens: list[list[int]], lookahead: int) -> Any:
-        """Sample tokens for each running sequence, and get slots for them where that is possible."""
+        """Sample tokens for each running sequence, and get slots for them if possible."""
         seqs = self.running(group)
         for seq, sampled in zip(seqs, tokens, strict=True):
             for token in sampled:
@@ -121,7 +121,7 @@ class ManagerStream:
         one.status = self.api.status.FINISHED_STOPPED
 
     def swap_out(self, group: int) -> Any:
-        """Swap a running group out where that is possible."""
+        """Swap a running group out if possible."""
         if not self.manager.can_swap_out(self.groups[group]):
             return None
         pairs = self.manager.swap_out(self.groups[group])
@@ -129,7 +129,7 @@ class ManagerStream:
         return [list(pair) for pair in pairs]
 
     def swap_in(self, group: int, lookahead: int) -> Any:
-        """Swap a group in where that is possible."""
+        """Swap a group in if possible."""
         swapped = self.groups[group].get_seqs(status=self.api.status.SWAPPED)
         status = self.manager.can_swap_in(self.groups[group], lookahead)
         if status.name != "OK":
@@ -139,7 +139,7 @@ class ManagerStream:
         return [[list(pair) for pair in pairs], self._tables(group)]
 
     def end_step(self, now: float) -> Any:
-        """Mark what was filled as computed and what runs as accessed; return what is cached."""
+        """Mark filled blocks as computed, and running sequences' as accessed; return cached tokens."""
         cached = []
         for number, group in self.groups.items():
             self.manager.mark_blocks_as_computed(group, 1)
@@ -153,7 +153,7 @@ class ManagerStream:
         return [cached, rates]
 
     def reset(self, device: str | None) -> Any:
-        """Forget what is cached."""
+        """Forget all cached content."""
         return self.manager.reset_prefix_cache(device and self.api.device[device])
 
 
@@ -172,10 +172,10 @@ class AllocatorStream:
         ]
         self.chains: dict[int, list[Any]] = {}
         self.where: dict[int, int] = {}
-        """By chain, the position of its allocator."""
+        """Chain -> the position of its allocator."""
 
     def apply(self, operation: list[Any]) -> list[Any]:
-        """Return what an operation came to, and the free blocks of both allocators."""
+        """Apply an operation; return its result, and the free blocks of both allocators."""
         name, *arguments = operation
         try:
             result = getattr(self, name)(*arguments)
@@ -241,7 +241,7 @@ class AllocatorStream:
         self._allocator(chain).mark_blocks_as_accessed(self._ids(chain), now)
 
     def computed(self, where: int) -> None:
-        """Mark what was filled as computed."""
+        """Mark filled blocks as computed."""
         self.allocators[where].mark_blocks_as_computed([])
 
     def find(self, where: int, tokens: list[int], extra_hash: int | None) -> Any:
@@ -259,7 +259,7 @@ class AllocatorStream:
         return len(self.allocators[where].find_cached_blocks_prefix(hashes))
 
     def touched(self, chain: int) -> Any:
-        """Return what moving a chain to the other allocator would take."""
+        """Return how many blocks moving a chain to the other allocator would take."""
         return self.allocators[1 - self.where[chain]].get_num_full_blocks_touched(
             self.chains[chain]
         )
@@ -272,7 +272,7 @@ class AllocatorStream:
         return self._ids(chain)
 
     def common(self, chains: list[int]) -> Any:
-        """Return the ids that chains begin with."""
+        """Return the block ids with which all chains begin."""
         return list(
             self.allocators[0].get_common_computed_block_ids([self._ids(each) for each in chains])
         )
@@ -286,7 +286,7 @@ class AllocatorStream:
         ]
 
     def reset(self, where: int) -> Any:
-        """Forget what is cached."""
+        """Forget all cached content."""
         return self.allocators[where].reset_prefix_cache()
 
     def hit_rate(self, where: int) -> Any:
@@ -295,5 +295,5 @@ class AllocatorStream:
 
 
 def stream(api: Api, config: dict[str, Any]) -> ManagerStream | AllocatorStream:
-    """Return the stream that settings are for."""
+    """Return the kind of stream that the settings describe."""
     return AllocatorStream(api, config) if "num_blocks" in config else ManagerStream(api, config)

@@ -99,7 +99,7 @@ def start(scheduler: Scheduler, group: SequenceGroup) -> None:
 
 
 def fork(scheduler: Scheduler, group: SequenceGroup, seq_id: int) -> Sequence:
-    """Let a running group's first sequence have a twin."""
+    """Fork the first sequence of a running group; return the child."""
     child = group.first_seq.fork(seq_id)
     group.add(child)
     scheduler.fork_seq(group.first_seq, child)

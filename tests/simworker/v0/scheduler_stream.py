@@ -1,7 +1,7 @@
-"""One stream of operations on a v0 scheduler, and what each step of it came to.
+"""One stream of operations on a v0 scheduler, and the result of each step.
 
 The same code drives vLLM 0.9.2's own scheduler (`tests/vllm/record_v0_scheduler.py`) and ours
-(`test_scheduler_recording.py`): an `Api` says whose classes are used. Operations, as lists:
+(`test_scheduler_recording.py`): an `Api` has the classes to use. Operations, as lists:
 
     ["add", request id, [[first token, how many], ...], priority, adapter]
     ["fork", request id, parent's sequence id, child's sequence id]
@@ -20,7 +20,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Api:
-    """Whose classes are driven."""
+    """The classes of one implementation."""
 
     scheduler: Callable[[dict[str, Any], Callable[[], float]], Any]
     sequence: Any
@@ -45,7 +45,7 @@ class SchedulerStream:
         self.tables: dict[int, list[int]] = {}
 
     def apply(self, operation: list[Any]) -> dict[str, Any] | None:
-        """Do one operation; return what a step came to, and None for the others."""
+        """Apply one operation; return a step's result, and None for other operations."""
         kind, *arguments = operation
         return getattr(self, kind)(*arguments)
 
@@ -86,7 +86,7 @@ class SchedulerStream:
     def step(self, now: float, generated: dict[str, int]) -> dict[str, Any]:
         self.now = now
         metadata, outputs, _ = self.scheduler.schedule()
-        # The engine ends groups that it was told to ignore; 0.9.2's scheduler keeps their blocks.
+        # The engine ends groups that the scheduler ignores; 0.9.2's scheduler keeps their blocks.
         for group in outputs.ignored_seq_groups:
             for seq in group.seqs:
                 self.scheduler.free_seq(seq)

@@ -26,7 +26,7 @@ MODES = [
 
 @dataclass
 class Client:
-    """A generation, and what it was given."""
+    """A generation, and the tokens that it got."""
 
     request_id: str
     prompt: list[int]

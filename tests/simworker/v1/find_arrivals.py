@@ -1,9 +1,9 @@
 """Find when recorded requests reached the scheduler: `PYTHONPATH=. python tests/simworker/v1/find_arrivals.py`.
 
-Writes `recorded_arrivals.json`. Searches, step by step and depth first, which of the requests sent by then
-come before the step; whatever the steps publish must be the recorded batches, byte by byte, and a
-request must end about when its client had the answer. The times recorded only guide the search: what it
-finds is proven by the batches alone. Takes half a minute.
+Writes `recorded_arrivals.json`. Searches, step by step and depth first, which of the requests sent so far
+reach the scheduler before the step; the published batches must be the recorded ones, byte by byte, and a
+request must end about when its client had the answer. The recorded times only guide the search: the
+batches alone prove its result. Takes half a minute.
 """
 
 import json
@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from tests.simworker.v1.recording import ARRIVALS, Arrivals, Driven, Line, Run, read_runs, samples
 
 STEP = 0.0047
-"""Seconds of a step without events, about."""
+"""About the seconds of a step without events."""
 
 LAG = 0.008
-"""Seconds from a client's sending to the scheduler, about."""
+"""About the seconds from a client's sending to the scheduler."""
 
 SAMPLES: dict[str, Arrivals] = {"113": [["113/0"], ["113/1", "113/2"]]}
-"""Of a request with three samples, the first came a step before the others."""
+"""Of the request with three samples, the first came a step before the other two."""
 
 
 @dataclass
@@ -31,19 +31,19 @@ class Search:
     payloads: list[str]
 
     def ready(self, pending: list[str], driven: Driven, now: float) -> list[str]:
-        """Return who may come: sent by now, and not after the answer to another that still runs."""
+        """Return the requests that may come: sent by now, and before any open request was answered."""
         running = driven.engine.scheduler.requests
         answered = min(self.lines[name]["t"] for name in (*pending, *running))
         sent = (name for name in pending if self.lines[name]["t_start"] <= now + STEP)
         return [name for name in sent if self.lines[name]["t_start"] < answered]
 
     def plausible(self, driven: Driven, ended: set[str], now: float) -> bool:
-        """Say whether requests end about when they should."""
+        """Return whether requests end about when their clients got the answers."""
         late = any(self.lines[name]["t"] < now - 0.001 for name in driven.engine.scheduler.requests)
         return not late and all(-0.012 < self.lines[name]["t"] - now < 0.03 for name in ended)
 
     def find(self, driven: Driven, now: float, pending: list[str]) -> Arrivals | None:
-        """Return the arrivals from here on; None where nothing explains what was published."""
+        """Return the arrivals from here on; None if none explains the published batches."""
         if not pending:
             driven.run()
             return [] if driven.published == self.payloads else None
@@ -62,7 +62,7 @@ class Search:
     def step(
         self, driven: Driven, now: float, come: list[str], pending: list[str]
     ) -> Arrivals | None:
-        """Let some come, take a step, and go on where that fits the recording."""
+        """Submit requests, take a step, and search on if that fits the recording; else return None."""
         for name in come:
             driven.submit(self.lines[name], name)
         running = set(driven.engine.scheduler.requests)
@@ -96,7 +96,7 @@ def search(run: Run, driven: Driven, lines: list[Line]) -> Arrivals:
     now = requests[0]["t_start"] + LAG
     found = Search(names, times, payloads).find(deepcopy(driven), now, list(names))
     if found is None:
-        raise SystemExit("nothing explains what was published")
+        raise SystemExit("no order of arrivals explains the published batches")
     return found
 
 

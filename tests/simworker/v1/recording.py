@@ -2,8 +2,8 @@
 
 Requests that were sent one at a time leave nothing open: each runs alone until it ends. For those that
 were sent at once, the recording says when the client sent them, not before which step each of
-them reached the scheduler. `recorded_arrivals.json` has one order that explains all that was published
-(`find_arrivals.py` finds it): by phase, or by request where it asks for several samples, who comes
+them reached the scheduler. `recorded_arrivals.json` has one order that explains all published batches
+(`find_arrivals.py` finds it): for each phase, or request with several samples, the requests that come
 before each step.
 """
 
@@ -27,25 +27,25 @@ ARRIVALS = Path(__file__).with_name("recorded_arrivals.json")
 Line = dict[str, Any]
 
 Arrivals = list[list[str]]
-"""Who comes before each step."""
+"""The requests that come before each step."""
 
 
 @dataclass
 class Run:
-    """What was recorded between an engine's start and its end."""
+    """The lines recorded between an engine's start and its end."""
 
     int_hashes: bool
     lines: list[Line] = field(default_factory=list)
 
     @property
     def batches(self) -> list[Line]:
-        """Published, in order."""
+        """The published batches, in order."""
         return sorted(
             (one for one in self.lines if one["kind"] == "events"), key=lambda one: one["seq"]
         )
 
     def phases(self) -> Iterator[tuple[str, list[Line]]]:
-        """Phases by name, with the lines that are no batches."""
+        """Yield each phase's name and its lines, without batches."""
         name, lines = "", []
         for line in self.lines:
             if line["kind"] == "phase":
@@ -68,14 +68,14 @@ def read_runs() -> list[Run]:
 
 
 def samples(line: Line) -> list[str]:
-    """Return the ids of what one request line asks the scheduler for."""
+    """Return the scheduler's request ids for one request line: one for each sample."""
     if line["kind"] == "aborted":
         return [f"aborted-{line['t']}"]
     return [f"{line['id']}/{number}" for number in range(len(line["outputs"]))]
 
 
 class Answers:
-    """Samples what was recorded; nothing is known of aborted requests' tokens."""
+    """Samples the recorded tokens; those of aborted requests are unknown, so zeros."""
 
     def __init__(self) -> None:
         self.tokens: dict[str, list[int]] = {}
@@ -142,12 +142,12 @@ class Driven:
             self.published.append(self.dialect.batch(time, from_v1(events, lambda _: 1), 0).hex())
 
     def run(self) -> None:
-        """Step until all is done."""
+        """Step until no request is left."""
         while self.engine.busy:
             self.step()
 
     def send(self, lines: list[Line], arrivals: Arrivals) -> None:
-        """Send requests, each before the step it is said to come before; run until all is done."""
+        """Send requests, each before its step in `arrivals`; run until all have ended."""
         by_name = {name: line for line in lines for name in samples(line)}
         for names in arrivals:
             for name in names:
@@ -156,14 +156,14 @@ class Driven:
         self.run()
 
     def abort(self, line: Line) -> None:
-        """Send a request and drop it after a step: when exactly makes no difference to what follows."""
+        """Send a request and abort it after a step; the exact time does not matter later."""
         (name,) = samples(line)
         self.submit(line, name)
         self.step()
         self.engine.abort(name)
 
     def phase(self, name: str, lines: list[Line], arrivals: dict[str, Arrivals]) -> Iterator[Line]:
-        """Do what a phase's lines say; return those that tell of outcomes, after doing them."""
+        """Do what a phase's lines say; yield each line that has an outcome, once it is done."""
         requests = [one for one in lines if one["kind"] == "request" and one["status"] == 200]
         if name in arrivals:
             self.send(requests, arrivals[name])
@@ -188,4 +188,4 @@ class Driven:
 
 
 def pass_over(tokens: list[int], last: bool) -> None:
-    """Take an answer, which is known."""
+    """Ignore an answer, which is known."""

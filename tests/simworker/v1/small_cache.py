@@ -16,7 +16,7 @@ from simworker.v1.specs.kv_cache_spec import (
 )
 
 SIZE = 4
-"""Tokens a block, where nothing else is said."""
+"""Tokens a block, by default."""
 
 
 def full(block_size: int = SIZE) -> FullAttentionSpec:

@@ -19,7 +19,7 @@ class CacheMachine(RuleBasedStateMachine):
         self.number = 0
 
     def start(self, one: Request, chunk: int) -> None:
-        """Let a request run, or wait where it does not fit."""
+        """Let a request run, or wait if it does not fit."""
         raise NotImplementedError
 
     @precondition(lambda self: self.waiting)

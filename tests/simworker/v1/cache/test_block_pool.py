@@ -218,7 +218,7 @@ def test_caching_a_part_says_under_which_key_it_is_found() -> None:
 def test_a_part_without_a_hash_is_refused(tokens: int, block_size: int) -> None:
     one = pool(hash_block_size=2)
     block = one.get_new_blocks(1)[0]
-    with pytest.raises(AssertionError, match=f"num_tokens: {tokens} of 2 that are hashed"):
+    with pytest.raises(AssertionError, match=f"num_tokens: {tokens} of 2 hashed tokens"):
         one.cache_partial_block(request("a", range(3), 2), block, tokens, 0, block_size)
     assert block.block_hash is None
 
@@ -255,7 +255,7 @@ def test_an_unknown_block_is_refused_before_any_is_evicted() -> None:
     one = pool(4)
     first = request("a", range(4))
     cached(one, first, 1)
-    with pytest.raises(ValueError, match="block_ids: 4, below 4"):
+    with pytest.raises(ValueError, match="block_ids: 4, must be below 4"):
         one.evict_blocks([1, 4])
     assert one.get_cached_block(first.block_hashes[0], [0]) is not None
 

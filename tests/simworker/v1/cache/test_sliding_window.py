@@ -200,11 +200,11 @@ def test_an_alignment_that_is_none_of_the_blocks_leaves_nothing_out() -> None:
 
 def test_a_manager_of_another_kind_of_group_is_refused() -> None:
     pool = BlockPool(4, True, 4)
-    with pytest.raises(TypeError, match="FullAttentionSpec is no sliding window"):
+    with pytest.raises(TypeError, match="FullAttentionSpec is not a sliding window"):
         SlidingWindowManager.find_longest_cache_hit([], 4, [0], pool, full(), False, 4)
-    with pytest.raises(TypeError, match="SlidingWindowSpec is no full attention"):
+    with pytest.raises(TypeError, match="SlidingWindowSpec is not full attention"):
         FullAttentionManager.find_longest_cache_hit([], 4, [0], pool, window(4), False, 4)
-    with pytest.raises(ValueError, match="alignment_tokens: 2 is no multiple of 4"):
+    with pytest.raises(ValueError, match="alignment_tokens: 2 is not a multiple of 4"):
         FullAttentionManager.find_longest_cache_hit([], 4, [0], pool, full(), False, 2)
 
 

@@ -29,7 +29,7 @@ from simworker.v1.memory.cache_config import GIB, CacheConfig
         ({"num_gpu_blocks_override": None}, "gpu_memory_bytes: one must be given"),
         (
             {"num_gpu_blocks_override": None, "gpu_memory_bytes": 100, "non_kv_cache_memory_bytes": 92},
-            "non_kv_cache_memory_bytes: 92, less than the share of 0.92 of gpu_memory_bytes 100",
+            "non_kv_cache_memory_bytes: 92, must be less than the share 0.92 of gpu_memory_bytes 100",
         ),
     ],
 )  # fmt: skip

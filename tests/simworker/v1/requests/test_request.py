@@ -127,7 +127,7 @@ def test_a_request_without_prompt_or_parameters_is_refused() -> None:
         (lambda: TraceRequest("a", 4, [b"a"], 0, 1), "hash_block_size: 0, at least 1"),
         (lambda: TraceRequest("a", 8, [b"a"], 4, 1), "block_hashes: 1 for 2 full blocks"),
         (lambda: TraceRequest("a", 1, [], 4, 1).append_output_tokens(-1), "num_tokens: -1"),
-        (lambda: BlockHashListWithBlockSize([], 4, 6), "target_block_size: 6 is no multiple"),
+        (lambda: BlockHashListWithBlockSize([], 4, 6), "target_block_size: 6 is not a multiple"),
     ],
 )
 def test_numbers_out_of_range_are_refused(build: object, message: str) -> None:

@@ -293,7 +293,7 @@ def test_requests_are_ended_wherever_they_are(chosen: Any) -> None:
 
 
 def test_an_end_must_be_one() -> None:
-    with pytest.raises(ValueError, match="finished_status is RUNNING, which is no end"):
+    with pytest.raises(ValueError, match="finished_status is RUNNING, not a finished one"):
         scheduler().finish_requests(None, RequestStatus.RUNNING)
 
 
