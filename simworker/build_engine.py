@@ -122,7 +122,7 @@ def _vllm_v0(settings: EngineSettings) -> V0Engine:
             num_gpu_blocks=settings.blocks,
             num_cpu_blocks=settings.cpu_blocks,
         ),
-        LoRAConfig(MOST_ADAPTERS_IN_A_BATCH),
+        LoRAConfig(max_loras=MOST_ADAPTERS_IN_A_BATCH),
         PRESETS[settings.preset].latency,
         vocab_size=settings.vocab_size,
     )

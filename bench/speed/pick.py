@@ -90,7 +90,7 @@ def _of_many(*, quick: bool) -> Figure:
             taken.append((time.process_time() - begun) * 1e3)
     p50 = statistics.median(taken)
     name = f"Pick in process with its answer, {TOKENS:,} ids, {MANY_PODS:,} pods: p50"
-    return Figure(name, p50, "ms", p50, "1 ms", goal=10.0)
+    return Figure(name, p50, "ms", 1.0, "1 ms", goal=10.0)
 
 
 class _Asked:

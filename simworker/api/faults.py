@@ -42,6 +42,7 @@ class Faults:
         slow = _factor(fields)
         hang = fields.flag("hang", default=worker.hung)
         events = self._events(fields)
+        restart = fields.flag("restart")
         if fields.flag("crash"):
             worker.crash()
             raise ApiError("crashed", status=503)
@@ -49,11 +50,11 @@ class Faults:
             worker.spoil_events(events)
         worker.slow_down(worker.slowness if slow is None else slow)
         worker.hang(hang)
-        if fields.flag("restart"):
+        if restart:
             # Only the client that asked for the restart gets an answer.
             worker.restart(spare=request.transport)
         response = json_response(worker.faults())
-        if fields.flag("restart"):
+        if restart:
             response.force_close()
         return response
 

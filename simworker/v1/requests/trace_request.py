@@ -2,8 +2,8 @@
 
 Recorded workloads have a prompt's length and the blocks that it shares with others, not its tokens. That
 is enough, since the cache reads only hashes. No other request shares generated tokens: their blocks get
-hashes made up from the request's id, when a caller needs them. Appending generated
-tokens takes one addition, however many they are.
+hashes made up from the request's id, when a caller needs them. Appending generated tokens takes
+one addition, however many they are.
 """
 
 from collections.abc import Sequence
