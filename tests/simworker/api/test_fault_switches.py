@@ -11,7 +11,7 @@ from tests.simworker.local_worker import IDS, LocalWorker
 
 
 async def switch(worker: LocalWorker, **faults: Any) -> Any:
-    status, answer = await worker.post("/faults", faults)
+    status, answer = await worker.post("/faults", {"crash": True} | faults)
     assert status == 200, answer
     return answer
 
@@ -99,7 +99,7 @@ async def test_faults_that_cannot_be_are_refused_and_nothing_happens(
 ) -> None:
     async with LocalWorker() as worker:
         before = (await worker.get("/faults"))[1]
-        status, answer = await worker.post("/faults", faults)
+        status, answer = await worker.post("/faults", {"crash": True} | faults)
         assert status == 400
         assert message in answer["error"]["message"]
         assert (await worker.get("/faults"))[1] == before
