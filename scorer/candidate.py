@@ -9,7 +9,7 @@ from typing import NamedTuple
 class Load(NamedTuple):
     """The work that a rank has already.
 
-    It is this router's bookings, corrected by the latest load from the engine's metrics or gateways.
+    It is the routers' bookings, corrected by the latest load from the engine's metrics or gateways.
     """
 
     wait: float = 0.0

@@ -2,7 +2,7 @@
 
 A booking counts from the moment a pod is picked, so that a burst does not pile up on one pod before
 any engine has reported load. It weighs its predicted seconds of prefill until the first token, then its
-tokens of context until the end. A booking without reports stops counting by itself: an overdue first
+tokens of context until the end. A booking without reports does not count for ever: an overdue first
 token (`router.load.overdue`) is presumed to have come, and in the end the whole booking expires.
 """
 
@@ -199,7 +199,7 @@ class Bookings:
         return self._bookings.get(booking_id)
 
     def load(self, pod: str, rank: int, now: float) -> Load:
-        """Return the booked load of a rank; its queue and KV usage are not known here."""
+        """Return the booked load of a rank; its queue and KV usage are 0, as they are not known here."""
         now = self.expire(now)
         book = self._ranks.get((pod, rank))
         return IDLE if book is None else book.load(now, self._head_floor)

@@ -21,7 +21,7 @@ TOLD_SECONDS = 0.3
 
 @dataclass(frozen=True, slots=True)
 class Typical:
-    """The assumed cost of a foreign request, which no router has booked."""
+    """The assumed cost of a foreign request, which this router has not booked."""
 
     nanoseconds: int = round(PrefillModel().seconds(UNKNOWN_TOKENS, 0) * NANOSECONDS)
     uncached_tokens: int = UNKNOWN_TOKENS

@@ -40,10 +40,10 @@ class Overdue:
         self._heard = 0
         """Number of first tokens that were reported or are known to be unreported."""
         self._silent = 0.0 if expects_first_tokens else 1.0
-        """Share of them that were not reported, a moving average."""
+        """Share of these first tokens that were not reported, a moving average."""
 
     def expect(self, booking: Booking, seconds: float, now: float, *, of: int) -> None:
-        """Wait for a first token predicted in `seconds`, that of one `of` so many bookings."""
+        """Wait for a booking's first token, predicted in `seconds`; `of` is the number of bookings."""
         booking.due_at = min(now + seconds, booking.expires)
         booking.lost_at = min(now + self._factor * seconds + self._seconds, booking.expires)
         booking.late_at = booking.due_at if self._is_silent else booking.lost_at
@@ -52,7 +52,7 @@ class Overdue:
             self.tidy()
 
     def pop(self, now: float) -> tuple[str, float] | None:
-        """Return the id of the booking that is overdue longest, and since when; None if none is overdue.
+        """Remove the entry that is overdue longest; return its booking's id and since when, or None.
 
         The booking may have ended meanwhile, or its first token may now be overdue at another time.
         """
@@ -62,7 +62,7 @@ class Overdue:
         return booking_id, late_at
 
     def heard(self, *, silent: bool) -> None:
-        """Record whether a first token was reported."""
+        """Count a first token; `silent` if it was not reported."""
         was_silent = self._is_silent
         self._heard += 1
         self._silent += max(SILENT_WEIGHT, 1 / self._heard) * (silent - self._silent)

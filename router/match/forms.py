@@ -21,11 +21,11 @@ class Forms:
 
     known: Mapping[Form, Layouts] = field(default_factory=dict)
     unknown: Layouts = field(default_factory=dict)
-    """Ranks without any event yet."""
+    """Ranks whose block size no event has shown yet."""
     usual: Form | None = None
     """The form of most ranks; None if none is known."""
     has_prefix: bool = True
-    """Whether all of them need a prompt's blocks from the first on."""
+    """Whether all ranks need a prompt's blocks from the first on."""
 
 
 class KeptForms:

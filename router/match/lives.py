@@ -7,7 +7,7 @@ from indexer.ingest import Ingest
 from indexer.rank import Rank
 
 MOST_LIVES = 100_000
-"""Most ranks whose life is remembered, removed ranks included."""
+"""Remembered ranks, removed ones included, beyond which all are forgotten at the next call."""
 
 
 class OldLives:

@@ -6,7 +6,7 @@ from scorer.match import Match
 
 
 class Matches(dict[Rank, Match]):
-    """The match of each rank that holds any block of a prompt.
+    """The match of each rank that holds, or is believed to hold, any block of a prompt.
 
     `trusts` has the trust at the look-up of each rank that holds a block, and of every rank in shared
     mode, since a look-up in Redis may time out for one prompt and not for another.

@@ -142,7 +142,7 @@ class Scorer:
         return matches
 
     def keys(self, prompt: Prompt, ranks: Sequence[Rank]) -> dict[Form, bytes]:
-        """Return the packed keys of a prompt's blocks, by each form that these ranks have."""
+        """Return the packed keys of a prompt's blocks, by each known or assumed form of these ranks."""
         shown = {rank.layout.form for rank in ranks}
         forms = {self._form(prompt.model, form) for form in shown}
         return {
@@ -154,7 +154,8 @@ class Scorer:
         """Return whether a rank holds all blocks with these packed keys according to its events.
 
         Engines store a prompt's blocks in order, so the last block of each group suffices. The result
-        is False for ranks in shared mode, whose blocks only Redis knows.
+        is False for ranks in shared mode, whose blocks only Redis knows, and for ranks that are not
+        exact.
         """
         known = self._ingest.rank(pod, rank)
         if known is None or isinstance(known, RemoteRank) or known.trust.level is not Level.EXACT:

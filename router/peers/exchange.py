@@ -1,7 +1,7 @@
 """The Redis commands by which routers share bookings, made and answered in rounds. No sockets.
 
-Each router writes its bookings to a key of its own and reads the keys of the others (`received.py`), so
-each key has one writer and its own place in a cluster (hash tag). A report that reaches a router other
+Each router writes its bookings to a key of its own, which has its own place in a cluster (hash tag), and
+reads the keys of the others (`received.py`). A report that reaches a router other
 than the one that booked is handed on through a stream that the latter reads (`report_relay.py`).
 
     names.routers      hash: router -> server time (ms) at which it last enrolled
@@ -52,7 +52,7 @@ class PeerBookings:
         """`router` is this router's unique name (`router.peers.booking_id`)."""
         self.router = router
         self.is_connected = False
-        """Whether Redis answered the last round."""
+        """Whether Redis answered the last round without an error."""
         self.tells = 0
         """Number of times, since the start, that this router's bookings were written."""
         self.failures = 0
@@ -136,7 +136,9 @@ class PeerBookings:
         ]
 
     def hand_on(self, booking: str, report: bytes, now: float) -> bool:
-        """Hand a report on to the router that has the booking; return False if none alive can have it.
+        """Hand a report on to the router that may have the booking.
+
+        Return False if no such router is alive, or if the report cannot be queued.
 
         If a caller chose the booking id, any router may have it, so all get the report.
         """

@@ -67,7 +67,7 @@ class Assigner:
         )
 
     def settle(self, placed: Placed, now: float) -> bool:
-        """Assume a pick's blocks on its rank, now that it goes there; return False without a booking."""
+        """Assume a pick's blocks on its rank if its events are incomplete; False without a booking."""
         if placed.booking is None or self._bookings.get(placed.booking.id) is None:
             return False
         expected = placed.predicted.get(placed.went)
@@ -129,7 +129,7 @@ class Assigner:
             self._believed.confirm(placed.ticket, now + self._confirm_seconds)
 
     def ended(self, placed: Placed, end: End, now: float) -> None:
-        """Release a pick's bookings at its end; its blocks stay believed until events announce them."""
+        """Release a pick's bookings at its end; its blocks stay believed a while unless it failed early."""
         for booking in (placed.booking, placed.decoding):
             if booking is not None and end == "finished":
                 self._bookings.finish(booking.id, now)

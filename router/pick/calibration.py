@@ -128,7 +128,7 @@ class Calibration:
         """Learn from a booking with a reported first token, once.
 
         It is ignored if it was given up before its first token, or if the engine found more or fewer
-        cached tokens than predicted.
+        cached tokens than predicted (by more than `NEARLY`).
         """
         work = booking.work
         predicted = work.prefill / work.factor

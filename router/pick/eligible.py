@@ -1,6 +1,6 @@
 """Decides which pods may take a request, or why none may.
 
-That no pod has the role of a disaggregated request's part is found later, in `router.pick.weigh`.
+`router.pick.weigh` refuses a request later where no pod has the role that a part of it needs.
 """
 
 from collections.abc import Sequence

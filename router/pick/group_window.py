@@ -6,7 +6,7 @@ window, a pick waits a moment for its siblings; `size` of them go to one rank an
 before another rank gets any. The policy chooses for the first of each `size`; the others follow it, so
 they may exceed the policy's load margin.
 
-Each is weighed and booked as its own pick, with its own session and fall-backs.
+Each pick is weighed and booked on its own, with its own session and fall-backs.
 """
 
 import asyncio

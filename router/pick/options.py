@@ -77,7 +77,7 @@ class Options(Sequence[Option]):
         return np.array([columns.cached, columns.load.wait, columns.prefill, self._factors])
 
     def put_first(self, name: tuple[str, int]) -> bool:
-        """Move a candidate to the front; return False if it is there already or is no candidate."""
+        """Move a candidate to the front; return False if it is there already or is not a candidate."""
         first, best = self.field.places.get(name), self._order[0]
         self._order = sorted(self._order, key=lambda place: place != first)
         return self._order[0] != best

@@ -87,7 +87,7 @@ class Witness(Protocol):
         """Handle a pick whose answer was sent."""
 
     def withdrawn(self, placed: Placed, choice: Choice) -> None:
-        """Handle a pick whose answer reached nobody; it is the only call for this pick."""
+        """Handle a pick whose answer reached nobody; it is the last call for this pick."""
 
     def started(self, placed: Placed, now: float) -> None:
         """Handle the report that a request went out, to `placed.went`."""

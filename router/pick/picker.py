@@ -51,7 +51,7 @@ class PickSettings:
     arriving_seconds: float = 60.0
     """How long after its predicted first token a prompt's blocks count as arriving."""
     expire_seconds: float = 600.0
-    """Age at which a pick that is never reported expires."""
+    """Age at which a pick expires unless its end was reported."""
     most: int = 100_000
     """Most picks that are kept; beyond it the oldest expires. On many ranks fewer shadow picks fit."""
 
@@ -105,7 +105,7 @@ class Picker:
         self._expectations = 0
         """Number of predictions in all kept picks."""
         self.withdrawn = 0
-        """Number of picks whose caller had gone before the answer was written."""
+        """Picks whose caller had gone before the answer was written, or that a later one replaced."""
 
     def __len__(self) -> int:
         return len(self._placed)

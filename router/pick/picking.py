@@ -97,7 +97,7 @@ class Picking:
 
     @property
     def withdrawn(self) -> int:
-        """Number of picks whose caller had gone before the answer was written."""
+        """Picks whose caller had gone before the answer was written, or that a later one replaced."""
         return self._picker.withdrawn if self._picker is not None else 0
 
     def engine_ended(self, pod: Pod) -> None:

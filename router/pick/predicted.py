@@ -11,26 +11,26 @@ from scorer.match import Match
 
 
 class Predicted(NamedTuple):
-    """What was expected of a candidate."""
+    """The prediction for a candidate."""
 
     held: int
     """Tokens that a request would find cached."""
     cached: int
-    """Of these, as many as were counted on."""
+    """The part of `held` that was counted as cached."""
     wait: float
     """Seconds until its prefill would begin."""
     prefill: float
-    """Seconds that it would take."""
+    """Seconds that its prefill would take."""
     factor: float = 1.0
-    """Of the rank's calibration."""
+    """The rank's calibration factor."""
     room: int = 0
-    """Blocks that are believed to be there at most; 0 where events tell what is."""
+    """Most blocks that may be assumed on the rank; 0 if its events are complete."""
     believed: int = 0
-    """Of `held`, tokens that no event has told of."""
+    """Tokens of `held` that no event has announced."""
 
 
 def predicted(option: Option, prompt_tokens: int, room: int) -> Predicted:
-    """Return what is expected of an option."""
+    """Return the prediction for an option."""
     candidate = option.candidate
     tokens = held(option.match, prompt_tokens)
     return Predicted(
@@ -50,7 +50,7 @@ def held(match: Match, prompt_tokens: int) -> int:
 
 
 class Predictions(Mapping[tuple[str, int], Predicted]):
-    """Those of all candidates, by pod and rank: made when they are asked for, as one of them will be.
+    """The predictions for all candidates, by pod and rank; each is made on access, as one will be used.
 
     Picks that are never reported wait for minutes, so only the figures are kept that are needed then.
     """
@@ -58,7 +58,7 @@ class Predictions(Mapping[tuple[str, int], Predicted]):
     def __init__(
         self, options: Options, prompt_tokens: int, room: Callable[[Pod, Rank], int]
     ) -> None:
-        """Predict of these options; `room` says how many blocks are believed to be on a rank at most."""
+        """Predict for these options; `room` returns the most blocks that may be assumed on a rank."""
         self._field = options.field
         self._matches = options.matches
         self._figures = options.expectations()

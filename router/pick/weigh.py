@@ -73,7 +73,7 @@ class Ask:
     unread_because: str = ""
     """Why that part was not tokenised."""
     beside: tuple[str, int] | None = None
-    """The pod and rank of its group, which it takes too if it may, at any cost."""
+    """The rank of the request's group; the request goes there, at any cost, if it may."""
 
     @property
     def tokens(self) -> int:
@@ -89,10 +89,10 @@ class Choice:
     prompt_tokens: int
     utilisation: float
     busy: float
-    """The share of ranks with a prefill to do, at this moment."""
+    """The share, at this moment, of the ranks that may prefill and have a prefill to do."""
     options: Options
     decode: Sequence[Option] = ()
-    """Options for decoding, if a disaggregated request; `options` are for its prefill then."""
+    """The options for decoding a disaggregated request; `options` are then for its prefill."""
     is_beside: bool = False
     """Whether the first option is the rank of the request's group in place of the best one."""
 
@@ -150,7 +150,7 @@ class Weigher:
         self._utilisations: dict[str, Utilisation] = {}
 
     def weigh(self, ask: Ask, now: float) -> Choice:
-        """Return the options, best first; nothing is booked or remembered.
+        """Return the choice, its options best first; nothing is booked or remembered.
 
         Raises NoPodError, and UnknownPolicyError for `ask.policy`.
         """
@@ -184,7 +184,7 @@ class Weigher:
         )
 
     def see(self, model: str, busy: float, now: float) -> None:
-        """Record the share of a model's ranks that was busy at a pick (`Choice.busy`)."""
+        """Record the share of ranks that were busy at a pick (`Choice.busy`) as the model's."""
         self._utilisation(model).see(busy, now)
 
     def _policy(self, name: str) -> Policy:
@@ -269,7 +269,7 @@ class Weigher:
 
 
 class _Weighing(NamedTuple):
-    """What the parts of a request have in common."""
+    """The inputs that prefill and decoding share."""
 
     model: str
     request: Request

@@ -1,4 +1,4 @@
-"""Reads pods from a file of their own, again after each change."""
+"""Reads pods from a file, and again after each change of it."""
 
 import asyncio
 import logging

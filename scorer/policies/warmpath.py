@@ -49,7 +49,7 @@ class Warmpath:
     """Seconds: a session moves only if that saves more than this."""
     load_margin: float = 1.5
     load_slack: float = 16.0
-    """Requests; on an idle fleet so many may gather by chance."""
+    """Requests; on an idle fleet this many may gather by chance."""
 
     def __post_init__(self) -> None:
         check_option("kappa", self.kappa)
