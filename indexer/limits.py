@@ -1,4 +1,4 @@
-"""Limits on a rank's trust for reasons outside its event stream."""
+"""Lowers an exact rank to degraded for reasons outside its event stream, such as an engine's version."""
 
 from collections.abc import Callable, Mapping
 from threading import Lock

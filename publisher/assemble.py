@@ -53,7 +53,7 @@ MOST_REQUEST_BYTES = 16 << 10
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The options of `warmpath publish`."""
+    """The options of `warmpath publish`, which its `--help` explains (`publisher.__main__`)."""
 
     pod: str
     model: str

@@ -170,9 +170,9 @@ class Arrays:
             self._replace(blocks, sets)
 
     def make_room(self, wanted: int, more: int) -> bool:
-        """Give up orphans, then blocks, where `wanted` bytes for `more` blocks exceed the bound.
+        """Give up orphans, then some blocks, where `wanted` bytes for `more` blocks exceed the bound.
 
-        Return whether the bytes fit now.
+        Return whether the bytes fit now; where they do not, a further call gives up more.
         """
         self._left = 0
         if self._fits(wanted):

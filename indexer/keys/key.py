@@ -56,8 +56,8 @@ class Keyspace:
 class Chain(msgspec.Struct, frozen=True, gc=False):
     """A prompt's blocks, with everything from which their keys are made when they are asked for.
 
-    `tokens` are packed ids of at least `blocks` full blocks; `extras` holds one entry a block, or
-    nothing where no block has an extra.
+    `tokens` are packed ids of at least `blocks` full blocks; `extras` holds one entry a block (what
+    its key covers beside tokens, such as images: `indexer.keys.extra`), or nothing if none has any.
     """
 
     root: int

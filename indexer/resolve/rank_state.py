@@ -61,7 +61,7 @@ class RankState(Protocol):
         """
 
     def doubt(self) -> None:
-        """Put every block that is held now in doubt, as events were missed."""
+        """Doubt every block held now: missed events may have removed it. A later event may prove it."""
 
     def can_settle(self, capacity: int) -> bool:
         """Return whether all blocks cached at the last doubt must be gone or proven by now."""
@@ -130,7 +130,7 @@ class PureState:
         return False
 
     def doubt(self) -> None:
-        """Put every block that is held now in doubt, as events were missed."""
+        """Doubt every block held now: missed events may have removed it. A later event may prove it."""
         self.resolver.doubt()
 
     def can_settle(self, capacity: int) -> bool:

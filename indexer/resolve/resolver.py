@@ -95,7 +95,7 @@ class Resolver:
         return self.empty()
 
     def empty(self) -> list[Change]:
-        """Forget every name; the groups stay known."""
+        """Forget every name and orphan, as after a clear; the groups stay known. Return that change."""
         self.names.clear()
         self.orphans.clear()
         self.stored_since_doubt = 0

@@ -1,4 +1,4 @@
-"""Corrects the bookings on a rank, this router's and others', by an observation of the rank."""
+"""Corrects the bookings on a rank, this router's and others', by a load that was observed there."""
 
 from dataclasses import dataclass, replace
 from itertools import islice

@@ -129,7 +129,7 @@ class Assigner:
             self._believed.confirm(placed.ticket, now + self._confirm_seconds)
 
     def ended(self, placed: Placed, end: End, now: float) -> None:
-        """Release a pick's bookings at its end; its blocks stay believed a while unless it failed early."""
+        """Release a pick's bookings at its end; its blocks stay believed a while unless it failed."""
         for booking in (placed.booking, placed.decoding):
             if booking is not None and end == "finished":
                 self._bookings.finish(booking.id, now)

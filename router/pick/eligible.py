@@ -12,9 +12,9 @@ from router.pods.table import Pod, PodTable, that_serve
 def eligible(pods: PodTable, model: str, named: Sequence[str], lora: str) -> list[Pod]:
     """Return the pods that may take a request, only those in `named` unless it is empty.
 
-    They serve the model and do not refuse requests (as a draining engine's /health does). Pods that
-    list the adapter `lora`, and pods that are known to be healthy, take precedence over others: a
-    pod's stream may be cut, or its health not probed yet. Raises NoPodError with the reason.
+    They serve the model and do not refuse requests (as a draining engine's /health does). Of these, the
+    healthy ones take part if there are any, else all, as a pod's health may not be known yet; and of
+    those, the ones that list the adapter `lora` if there are any. Raises NoPodError with the reason.
     """
     found = pods.serving(model)
     if not found:

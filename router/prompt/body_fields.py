@@ -165,7 +165,7 @@ def _kind(names: tuple[str, ...]) -> type[msgspec.Struct]:
 
 
 def _why(raw: bytes, error: Exception) -> str:
-    """Return a decoder's reason; its own says of a lone surrogate that the input ends too early."""
+    """Return why `raw` could not be decoded: `error` itself is wrong of a lone surrogate."""
     if b"\\u" in raw:
         try:
             json.dumps(json.loads(raw), ensure_ascii=False).encode()

@@ -257,7 +257,10 @@ def put(
     keys: NDArray[np.uint64],
     parents: NDArray[np.uint64],
 ) -> bool:
-    """Make `names`, whose blocks the rank holds, plain; False where that needs a table of its own.
+    """Record `names` as plain names of the blocks with `keys`; skip blocks that the rank lost.
+
+    Return False at the first block with another engine's name: the rank then needs a table of its own,
+    and all names are to be recorded again.
 
     A parent's key is 0 where a prompt begins. There must be room for one more block per name, as a
     parent that is gone takes a number.

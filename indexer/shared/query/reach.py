@@ -109,7 +109,7 @@ class Reach:
 
     @property
     def openings(self) -> int:
-        """How often buckets were left alone so far."""
+        """How often a bucket came to be left alone since the start, failed probes not counted."""
         return sum(breaker.openings for breaker in self._breakers)
 
     def _tell(self) -> None:

@@ -151,7 +151,11 @@ class BlockManager:
         )
 
     def append_slots(self, seq: Sequence, num_lookahead_slots: int) -> BlockPairs:
-        """Add slots for a sequence's newest tokens; return the copies on write."""
+        """Add slots for a sequence's newest tokens and `num_lookahead_slots` more.
+
+        Return all copies due on the GPU since the last call, as (source, destination). Raises
+        NoFreeBlocksError.
+        """
         table = self.block_tables[seq.seq_id]
         table.append_token_ids(
             table.get_unseen_token_ids(seq.get_token_ids()),

@@ -158,7 +158,7 @@ class CpuGpuBlockAllocator:
         }
 
     def get_num_full_blocks_touched(self, blocks: list[Block], device: Device) -> int:
-        """Return the number of free blocks of `device` that the full ones among `blocks` need there."""
+        """Return how many free blocks of `device` it takes to swap in the full ones among `blocks`."""
         return self._allocators[device].get_num_full_blocks_touched(blocks)
 
     def clear_copy_on_writes(self) -> list[tuple[BlockId, BlockId]]:

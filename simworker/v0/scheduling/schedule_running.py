@@ -1,4 +1,4 @@
-"""Scheduling the running queue: the choice of the groups that go on, and of those preempted.
+"""Scheduling the running queue: which sequence groups (requests) go on, and which are preempted.
 
 Source: `Scheduler._schedule_running` in `vllm/core/scheduler.py` of 0.9.2.
 """

@@ -14,7 +14,7 @@ from simworker.v0.scheduling.scheduling_budget import SchedulingBudget
 
 
 class SwappedScheduling(SchedulerState):
-    """Schedules groups whose blocks wait on the CPU."""
+    """Schedules sequence groups whose blocks were swapped to the CPU's memory."""
 
     def _schedule_swapped(
         self,

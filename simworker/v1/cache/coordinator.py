@@ -185,7 +185,7 @@ class KVCacheCoordinator(ABC):
         return max(0, num_computed_tokens - self.num_reprefillable_tokens)
 
     def cache_blocks(self, request: Request, num_computed_tokens: int) -> None:
-        """Cache the blocks that the first `num_computed_tokens` fill, in all groups."""
+        """In each group, cache those blocks of the first `num_computed_tokens` that a hit can use."""
         boundaries: tuple[int, ...] = ()
         if self.retention_interval is not None:
             boundaries = replay_boundaries(

@@ -119,7 +119,7 @@ class SingleTypeKVCacheManager(ABC):
         num_tokens: int,
         num_tokens_main_model: int = 0,  # noqa: ARG002  vLLM's signature
     ) -> list[KVCacheBlock]:
-        """Take the further blocks that `num_tokens` slots need; return them."""
+        """Take blocks until the request has `num_tokens` slots in all; return the new ones."""
         blocks = self.req_to_blocks[request_id]
         needed = -(-num_tokens // self.block_size) - len(blocks)
         if needed <= 0:

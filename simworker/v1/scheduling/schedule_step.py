@@ -55,7 +55,7 @@ class _Verdict(Enum):
     PASSED_OVER = auto()
     """It cannot start for a reason of its own; those behind it may."""
     STOP = auto()
-    """There are no blocks for it; those behind it wait too."""
+    """There are no blocks for it, or no budget for the whole of it; those behind it wait too."""
 
 
 class ScheduleStep:
@@ -178,7 +178,10 @@ class ScheduleStep:
             queue.prepend_requests(reversed(requests))
 
     def _admit(self, request: Request) -> _Verdict:
-        """Give a waiting request its first slots, and let it run, if possible."""
+        """Let a waiting request run, if it is ready and there are slots for it.
+
+        One whose prefix is loaded from elsewhere gets its slots now, waits, and is PASSED_OVER.
+        """
         scheduler, config = self._scheduler, self._config
         if not self._is_ready(request) or not self._has_place_for_lora(request):
             return _Verdict.PASSED_OVER
