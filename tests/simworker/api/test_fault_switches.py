@@ -11,7 +11,7 @@ from tests.simworker.local_worker import IDS, LocalWorker
 
 
 async def switch(worker: LocalWorker, **faults: Any) -> Any:
-    status, answer = await worker.post("/faults", {"crash": True} | faults)
+    status, answer = await worker.post("/faults", faults)
     assert status == 200, answer
     return answer
 
