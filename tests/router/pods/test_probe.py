@@ -389,9 +389,11 @@ async def test_a_worker_that_drains_is_not_ready(engine: tuple[Engine, Pod, Rank
 
 
 async def test_a_worker_that_restarts_while_its_sockets_stay_up_is_found_out(
-    caplog: pytest.LogCaptureFixture,
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     caplog.set_level("INFO")
+    # No process lives for less than ten milliseconds, but this simulated engine may.
+    monkeypatch.setattr("router.pods.probe.LATER_SECONDS", 0.0)
     clock = asyncio.get_running_loop().time
     ingest = Ingest(
         MemoryIndex(), hash_seed="", pending_bytes=1 << 20, stale_after=60.0, clock=clock
@@ -403,27 +405,29 @@ async def test_a_worker_that_restarts_while_its_sockets_stay_up_is_found_out(
             replay_seconds=10.0, reconnect_seconds=0.01, max_frame_bytes=1 << 20,
         )  # fmt: skip
         following = asyncio.create_task(subscriber.run())
-        pod = Pod("p", worker.ready["address"], "m", (rank,))
-        told: list[str] = []
-        prober = Prober(pod, interval=1, timeout=5, ended=lambda pod: told.append(pod.id))
-        await look(prober)
-        await worker.generate()
-        while not rank.blocks().get(Tier.GPU):
-            await asyncio.sleep(0.005)
-        await look(prober)
-        assert rank.trust.level is Level.EXACT
-        await worker.post("/faults", {"restart": True})
-        assert rank.trust.level is Level.EXACT, "nothing in its events tells"
-        await look(prober)
-        while rank.stream.counts.restarts == 0 or rank.trust.level is not Level.EXACT:
-            await asyncio.sleep(0.005)
-        assert not rank.blocks().get(Tier.GPU)
-        assert "pod p: restarted" in caplog.text
-        assert told == ["p"], "what was sent to it is gone"
-        await look(prober, 3)
-        assert rank.stream.counts.restarts == 1
-        following.cancel()
-        await asyncio.gather(following, return_exceptions=True)
+        try:
+            pod = Pod("p", worker.ready["address"], "m", (rank,))
+            told: list[str] = []
+            prober = Prober(pod, interval=1, timeout=5, ended=lambda pod: told.append(pod.id))
+            await look(prober)
+            await worker.generate()
+            while not rank.blocks().get(Tier.GPU) or rank.trust.level is not Level.EXACT:
+                await asyncio.sleep(0.005)
+            await look(prober)
+            await worker.post("/faults", {"restart": True})
+            assert rank.trust.level is Level.EXACT, "nothing in its events tells"
+            await look(prober)
+            assert "pod p: restarted" in caplog.text
+            assert told == ["p"], "what was sent to it is gone"
+            while rank.stream.counts.restarts == 0 or rank.trust.level is not Level.EXACT:
+                await asyncio.sleep(0.005)
+            assert not rank.blocks().get(Tier.GPU)
+            await look(prober, 3)
+            assert rank.stream.counts.restarts == 1
+        finally:
+            # Its sockets would keep the worker's context from ending.
+            following.cancel()
+            await asyncio.gather(following, return_exceptions=True)
 
 
 @pytest.mark.parametrize("problem", ["refuses", "is not there"])
