@@ -141,6 +141,7 @@ async def test_events_that_come_faster_than_they_are_followed_are_let_go_and_ask
     # For a thread of its own, so that nothing makes it wait for the subscriber.
     with zmq.Context() as own, own.socket(zmq.PUB) as live:
         live.setsockopt(zmq.SNDHWM, 0)
+        live.setsockopt(zmq.LINGER, 0)
         publisher.events = f"tcp://127.0.0.1:{live.bind_to_random_port('tcp://127.0.0.1')}"
         task = asyncio.create_task(subscribe(rank, context, publisher, replay_seconds=10).run())
         await until(lambda: rank.trust.level is Level.EXACT)
@@ -170,6 +171,7 @@ async def test_a_socket_of_which_no_end_is_found_is_closed_and_opened_anew(
     rank = new_rank(pending_bytes=20_000)
     with zmq.Context() as own, own.socket(zmq.PUB) as live:
         live.setsockopt(zmq.SNDHWM, 0)
+        live.setsockopt(zmq.LINGER, 0)
         publisher.events = f"tcp://127.0.0.1:{live.bind_to_random_port('tcp://127.0.0.1')}"
         task = asyncio.create_task(subscribe(rank, context, publisher).run())
         await until(lambda: rank.trust.level is Level.EXACT)
