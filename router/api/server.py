@@ -5,13 +5,14 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 import grpc
-import grpc.aio
 
 from indexer.process.grpc_health import HealthService
-from indexer.process.listen import GRPC_OPTIONS
+from indexer.process.listen import MOST_GRPC_CONNECTIONS
 from indexer.process.tasks import Work, kept
 from router.config.schema import Config
 from router.drain import Drain
+from router.transport.choose import new_server
+from router.transport.limits import Limits
 
 log = logging.getLogger(__name__)
 
@@ -30,26 +31,19 @@ async def serving(
 
     Raises OSError if the address cannot be bound.
     """
-    server = grpc.aio.server(
-        options=[
-            *GRPC_OPTIONS,
-            ("grpc.max_receive_message_length", config.limits.largest_message),
-            ("grpc.so_reuseport", int(config.server.processes > 1)),
-            # These bound how much of a call arrives before it is read: BDP probes would raise it to
-            # megabytes, and with less than this the calls of one connection wait for each other.
-            ("grpc.http2.bdp_probe", 0),
-            ("grpc.http2.lookahead_bytes", 256 << 10),
-        ]
+    server = new_server(
+        config.server.transport,
+        limits_of(config),
+        reuse_port=config.server.processes > 1,
     )
     server.add_generic_rpc_handlers(handlers)
     try:
-        port = server.add_insecure_port(config.server.listen)
-    except RuntimeError as error:
-        raise OSError(f"server.listen: cannot bind {config.server.listen}") from error
-    await server.start()
+        address = await server.start(config.server.listen)
+    except OSError as error:
+        raise OSError(f"server.listen: cannot bind {config.server.listen}: {error}") from error
     telling = kept(Work("informing health watchers", checks.keep_telling))
     try:
-        yield f"{config.server.listen.rpartition(':')[0]}:{port}"
+        yield address
     finally:
         telling.cancel()
         checks.end()
@@ -58,3 +52,21 @@ async def serving(
         await drain.run(seconds)
         log.info("the process ends; %d calls and streams are cut off", drain.open)
         await server.stop(STOP_SECONDS)
+
+
+def limits_of(config: Config) -> Limits:
+    """Return the limits that a configuration gives to the transport."""
+    http2 = config.server.http2
+    return Limits(
+        connections=min(http2.max_connections, MOST_GRPC_CONNECTIONS),
+        streams=http2.max_streams,
+        message_bytes=config.limits.largest_message,
+        header_bytes=http2.max_header_bytes,
+        unsent_bytes=http2.max_unsent_bytes,
+        handshake_seconds=http2.handshake_seconds,
+        stall_seconds=http2.stall_seconds,
+        ping_seconds=http2.ping_seconds,
+        idle_seconds=http2.idle_seconds,
+        resets_per_second=http2.resets_per_second,
+        control_frames_per_second=http2.control_frames_per_second,
+    )

@@ -33,11 +33,43 @@ class Table(msgspec.Struct, frozen=True, rename="kebab", forbid_unknown_fields=T
     """A table of the file; its keys are the fields with dashes."""
 
 
+class Http2(Table, frozen=True):
+    """[server.http2]: bounds of each client's connection."""
+
+    max_connections: Annotated[int, Meta(gt=0, le=1 << 20)] = 2048
+    """Most connections, but no more than half of the process's file descriptors: the others are for
+    engines, publishers and Redis. Further connections are closed at once."""
+    max_streams: Annotated[int, Meta(gt=0, le=1 << 16)] = 256
+    """Most calls in progress on one connection; a client sees this limit and waits."""
+    max_header_bytes: Annotated[int, Meta(ge=1024, le=1 << 16)] = 16 << 10
+    """Most bytes of a call's headers; each counts 32 more than its name and value."""
+    max_unsent_bytes: Bytes = 8 * MIB
+    """Bytes of answers that a client may leave unread; until it reads them, its calls are refused."""
+    handshake_seconds: Seconds = 10.0
+    """Longest time for TLS, for the HTTP/2 preface, and for the headers of a call."""
+    stall_seconds: Seconds = 20.0
+    """Longest time in which a client reads nothing of the bytes that wait for it."""
+    ping_seconds: Seconds = 10.0
+    """Silence after which a client is pinged; one that does not answer for as long is gone."""
+    idle_seconds: Seconds = 300.0
+    """Longest life of a connection without calls."""
+    resets_per_second: Positive = 100
+    """Calls that a client may reset, over time; those of ten seconds at once. Not with grpcio."""
+    control_frames_per_second: Positive = 100
+    """Frames without a call or a message (PING, SETTINGS, WINDOW_UPDATE and others) that a client may
+    send, over time; those of ten seconds at once, and four more with each message. Not with grpcio."""
+
+
 class Server(Table, frozen=True):
     """[server]: where the router listens."""
 
     listen: str = "127.0.0.1:7400"
-    """host:port of gRPC."""
+    """host:port of gRPC, or unix:PATH."""
+    transport: Literal["auto", "nghttp2", "grpcio"] = "auto"
+    """nghttp2: calls are read by the thread that answers them, through the system's libnghttp2. grpcio:
+    gRPC's own library, about three times slower. auto: nghttp2 where the system has a libnghttp2 that
+    limits resets and CONTINUATION frames; the log says which."""
+    http2: Http2 = Http2()
     metrics_listen: str = "127.0.0.1:7401"
     """host:port of /metrics, /healthz and /readyz; empty: none."""
     processes: Annotated[int, Meta(gt=0, le=64)] = 1

@@ -1,0 +1,347 @@
+"""One call: its messages in, its answer out, and the context that its handler is given."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from typing import Any, NoReturn, Protocol
+
+import grpc
+import grpc.aio
+
+from router.transport.framing import (
+    Deframer,
+    TooLongError,
+    UnknownEncodingError,
+    framed,
+)
+from router.transport.library import CANCEL
+from router.transport.metadata import BEGINNING, Metadata, Request, trailers_of, written
+from router.transport.session import STREAM_WINDOW, Session
+
+log = logging.getLogger(__name__)
+
+READ_WINDOW = 256 << 10
+"""Bytes of a long message that may be under way while its call waits for it."""
+
+Bytes = Callable[[Any], bytes]
+
+
+class Link(Protocol):
+    """The connection of a call."""
+
+    session: Session
+
+    @property
+    def peer(self) -> str:
+        """The client's address, as gRPC writes it."""
+
+    @property
+    def auth_context(self) -> Mapping[str, Sequence[bytes]]:
+        """The properties of the client's certificate."""
+
+    def flush(self) -> None:
+        """Send what can be sent."""
+
+
+class Call(grpc.aio.ServicerContext[Any, Any]):
+    """The context of one call, on the event loop of its connection."""
+
+    def __init__(self, link: Link, stream: int, request: Request, most_bytes: int) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._link = link
+        self._stream = stream
+        self._request = request
+        self._deframer = Deframer(most_bytes, request.encoding)
+        self._unconsumed = 0
+        """Bytes that count against the stream's window."""
+        self._window = STREAM_WINDOW
+        self._no_more = False
+        """Whether the client has sent its last message."""
+        self._arrived: asyncio.Future[None] | None = None
+        """What `read` waits for."""
+        self._sent: asyncio.Future[None] | None = None
+        """What `write` waits for."""
+        self._initial: Metadata | None = ()
+        """The metadata with which the answer begins; None once that is sent."""
+        self._trailing: Metadata = ()
+        self._code: grpc.StatusCode | None = None
+        self._details = ""
+        self._callbacks: list[Callable[[Any], None]] = []
+        self._expiry: asyncio.TimerHandle | None = None
+        self._deadline: float | None = None
+        self._was_cancelled = False
+        self.is_closed = False
+        """Whether the stream has ended on both sides."""
+        self.ended_at: float | None = None
+        """Time of the loop at which the answer was complete."""
+        self.serialize: Bytes = bytes
+        self.deserialize: Callable[[bytes], Any] = bytes
+        self.task: asyncio.Task[None] | None = None
+        if request.seconds is not None:
+            self._deadline = self._loop.time() + request.seconds
+            self._expiry = self._loop.call_later(request.seconds, self._expire)
+
+    # What the connection tells.
+
+    def received(self, data: bytes) -> None:
+        """Take data of the stream."""
+        self._deframer.put(data)
+        self._unconsumed += len(data)
+        self._wake(self._arrived)
+
+    def no_more(self) -> None:
+        """Take note that no more data come."""
+        self._no_more = True
+        self._wake(self._arrived)
+
+    def drained(self) -> None:
+        """Take note that all of the answer's data are sent."""
+        self._wake(self._sent)
+
+    def closed(self) -> None:
+        """Take note that the stream is closed, or was reset."""
+        self.is_closed = True
+        if self.ended_at is None:
+            self._was_cancelled = True
+            self._conclude()
+            if self.task is not None:
+                self.task.cancel()
+        self._wake(self._sent)
+
+    # Ending a call.
+
+    def finish(self, response: bytes) -> None:
+        """End the call with its only response."""
+        if self.ended_at is None and not self.is_closed:
+            self._begin()
+            self._link.session.write(self._stream, framed(response))
+        self.end()
+
+    def end(self, code: grpc.StatusCode | None = None, details: str = "") -> None:
+        """End the call with a status, by default the one that the handler has set, or OK."""
+        if self.ended_at is not None or self.is_closed:
+            return
+        code = code or self._code or grpc.StatusCode.OK
+        self._code, self._details = code, details or self._details
+        try:
+            trailers = trailers_of(code, self._details, self._trailing)
+        except ValueError as error:
+            log.error("%s: %s", self._request.method, error)  # noqa: TRY400
+            trailers = trailers_of(grpc.StatusCode.INTERNAL, str(error))
+        session = self._link.session
+        if self._initial is None:
+            session.finish(self._stream, trailers)
+        else:
+            session.answer_at_once(self._stream, [*BEGINNING, *written(self._initial), *trailers])
+            self._initial = None
+        self._conclude()
+        self._link.flush()
+
+    def _conclude(self) -> None:
+        self.ended_at = self._loop.time()
+        if self._expiry is not None:
+            self._expiry.cancel()
+        for callback in self._callbacks:
+            self._loop.call_soon(callback, self)
+
+    def _expire(self) -> None:
+        self._was_cancelled = True
+        self.end(grpc.StatusCode.DEADLINE_EXCEEDED, "Deadline Exceeded")
+        if self.task is not None:
+            self.task.cancel()
+
+    def reset(self) -> None:
+        """End the stream at once, if the client does not read the rest of the answer."""
+        self._link.session.reset(self._stream, CANCEL)
+
+    @property
+    def has_unsent(self) -> bool:
+        """Whether the client has not read the answer yet."""
+        return self._link.session.unsent_of(self._stream) > 0
+
+    # Messages.
+
+    async def read(self) -> Any:
+        """Return the next message; grpc.aio.EOF after the last. Ends the call if one cannot be read."""
+        try:
+            return await self._read()
+        except TooLongError as error:
+            await self.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, str(error))
+        except UnknownEncodingError as error:
+            await self.abort(grpc.StatusCode.UNIMPLEMENTED, str(error))
+        except ValueError as error:
+            await self.abort(grpc.StatusCode.INTERNAL, str(error))
+
+    async def _read(self) -> Any:
+        deframer = self._deframer
+        while missing := deframer.missing:
+            if self._no_more:
+                if deframer.held:
+                    raise ValueError("the call's last message is cut off")
+                return grpc.aio.EOF
+            self._consume(self._unconsumed)
+            if missing > self._window:
+                self._window = READ_WINDOW
+                self._link.session.widen(self._stream, READ_WINDOW)
+            self._link.flush()
+            self._arrived = self._loop.create_future()
+            try:
+                await self._arrived
+            finally:
+                self._arrived = None
+        message, is_compressed = deframer.take()
+        self._consume(max(0, self._unconsumed - deframer.held))
+        if is_compressed:
+            parts = []
+            for part in deframer.decompress(message):
+                parts.append(part)
+                await asyncio.sleep(0)
+            message = b"".join(parts)
+        try:
+            return self.deserialize(message)
+        except Exception as error:
+            raise ValueError("a message cannot be deserialized") from error
+
+    def _consume(self, size: int) -> None:
+        if size and not self.is_closed:
+            self._unconsumed -= size
+            self._link.session.consume(self._stream, size)
+
+    async def messages(self) -> AsyncIterator[Any]:
+        """Yield the messages, for handlers that take an iterator."""
+        while (message := await self.read()) is not grpc.aio.EOF:
+            yield message
+
+    async def write(self, message: Any) -> None:
+        """Send a message; return once the client's window has taken it.
+
+        Raises grpc.aio.InternalError if the call has ended.
+        """
+        self._check_open()
+        self._begin()
+        self._link.session.write(self._stream, framed(self.serialize(message)))
+        self._link.flush()
+        if self.has_unsent:
+            self._sent = self._loop.create_future()
+            try:
+                await self._sent
+            finally:
+                self._sent = None
+            if self.is_closed:
+                raise grpc.aio.InternalError("the call has ended")
+
+    def _check_open(self) -> None:
+        if self.ended_at is not None or self.is_closed:
+            raise grpc.aio.InternalError("the call has ended")
+
+    def _begin(self) -> None:
+        if self._initial is not None:
+            headers = [*BEGINNING, *written(self._initial)] if self._initial else BEGINNING
+            self._link.session.answer(self._stream, headers)
+            self._initial = None
+
+    @staticmethod
+    def _wake(waiting: asyncio.Future[None] | None) -> None:
+        if waiting is not None and not waiting.done():
+            waiting.set_result(None)
+
+    # The rest of the context that gRPC gives to handlers.
+
+    async def abort(
+        self,
+        code: grpc.StatusCode,
+        details: str = "",
+        trailing_metadata: Any = (),
+    ) -> NoReturn:
+        """End the call with an error. Raises grpc.aio.AbortError."""
+        if code is grpc.StatusCode.OK:
+            code, details = grpc.StatusCode.UNKNOWN, "abort with the status OK"
+        if trailing_metadata:
+            self.set_trailing_metadata(trailing_metadata)
+        self.end(code, details)
+        raise grpc.aio.AbortError("Locally aborted.")
+
+    async def abort_with_status(self, status: grpc.Status) -> NoReturn:
+        """End the call with an error."""
+        await self.abort(status.code, status.details, status.trailing_metadata)
+
+    async def send_initial_metadata(self, initial_metadata: Any) -> None:
+        """Begin the answer with metadata. Raises grpc.aio.UsageError if it has begun."""
+        self._check_open()
+        if self._initial is None:
+            raise grpc.aio.UsageError("the answer has begun already")
+        self._initial = tuple(initial_metadata)
+        self._begin()
+        self._link.flush()
+
+    def set_trailing_metadata(self, trailing_metadata: Any) -> None:
+        """Set the metadata that follow the answer."""
+        self._trailing = tuple(trailing_metadata)
+
+    def invocation_metadata(self) -> Any:
+        """Return the metadata that the caller sent."""
+        return self._request.metadata
+
+    def set_code(self, code: grpc.StatusCode) -> None:
+        """Set the status with which the call ends."""
+        self._code = code
+
+    def set_details(self, details: str) -> None:
+        """Set the text of the status with which the call ends."""
+        self._details = details
+
+    def code(self) -> Any:
+        """Return the status that is set."""
+        return self._code
+
+    def details(self) -> str:
+        """Return the text that is set."""
+        return self._details
+
+    def trailing_metadata(self) -> Any:
+        """Return the trailing metadata that are set."""
+        return self._trailing
+
+    def set_compression(self, compression: grpc.Compression) -> None:
+        """Do nothing: answers are not compressed, which gRPC leaves to the server."""
+
+    def disable_next_message_compression(self) -> None:
+        """Do nothing: answers are not compressed."""
+
+    def peer(self) -> str:
+        """Return the client's address."""
+        return self._link.peer
+
+    def auth_context(self) -> Mapping[str, Sequence[bytes]]:
+        """Return the properties of the client's certificate."""
+        return self._link.auth_context
+
+    def peer_identities(self) -> Any:
+        """Return the names in the client's certificate; None without one."""
+        return self._link.auth_context.get(self.peer_identity_key() or "")
+
+    def peer_identity_key(self) -> str | None:
+        """Return the property that names the client; None without a certificate."""
+        for key in ("x509_subject_alternative_name", "x509_common_name"):
+            if key in self._link.auth_context:
+                return key
+        return None
+
+    def time_remaining(self) -> Any:
+        """Return the seconds until the caller's deadline; None without one."""
+        return None if self._deadline is None else max(0.0, self._deadline - self._loop.time())
+
+    def add_done_callback(self, callback: Callable[[Any], None]) -> None:
+        """Call `callback` with this context once the call has ended."""
+        if self.ended_at is not None:
+            self._loop.call_soon(callback, self)
+        else:
+            self._callbacks.append(callback)
+
+    def cancelled(self) -> bool:
+        """Return whether the caller has gone, or its deadline has passed, before the answer."""
+        return self._was_cancelled
+
+    def done(self) -> bool:
+        """Return whether the call has ended."""
+        return self.ended_at is not None

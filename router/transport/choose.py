@@ -1,0 +1,33 @@
+"""Chooses the transport of a server: libnghttp2 where the system has one that limits floods."""
+
+import logging
+from typing import Literal
+
+from router.transport.grpcio_server import GrpcioServer
+from router.transport.library import LibraryError, load_library
+from router.transport.limits import Limits
+from router.transport.nghttp2_server import Nghttp2Server
+from router.transport.server import Server
+
+log = logging.getLogger(__name__)
+
+Kind = Literal["auto", "nghttp2", "grpcio"]
+
+
+def new_server(kind: Kind, limits: Limits, *, reuse_port: bool = False) -> Server:
+    """Return a server of a kind; auto: nghttp2 where it can be used, otherwise grpcio.
+
+    Raises LibraryError if the kind is nghttp2 and the system lacks a library for it.
+    """
+    if kind == "grpcio":
+        log.info("transport: grpcio, as server.transport says")
+        return GrpcioServer(limits, reuse_port=reuse_port)
+    try:
+        version = load_library().version
+    except LibraryError as error:
+        if kind == "nghttp2":
+            raise
+        log.info("transport: grpcio: %s", error)
+        return GrpcioServer(limits, reuse_port=reuse_port)
+    log.info("transport: nghttp2, libnghttp2 %s", version)
+    return Nghttp2Server(limits, reuse_port=reuse_port)

@@ -1,0 +1,264 @@
+"""The connection of one client: an asyncio protocol around a `Session`, with the calls on it."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import cast
+
+import grpc
+
+from router.transport import library as lib
+from router.transport.call import Call
+from router.transport.handlers import find, run
+from router.transport.limits import Limits
+from router.transport.metadata import (
+    BEGINNING,
+    BadHeaderError,
+    NoCallError,
+    read_request,
+    trailers_of,
+)
+from router.transport.peer import Properties, peer_name, properties_of
+from router.transport.session import EndedError, Headers, Session
+
+log = logging.getLogger(__name__)
+
+WRITE_BYTES = 1 << 20
+"""Bytes that may wait in the socket's buffer before no more are taken out of the session."""
+
+
+class Connection(asyncio.Protocol):
+    """Answers the calls of one client. `closed` is called with it when its socket is gone."""
+
+    def __init__(
+        self,
+        handlers: Sequence[grpc.GenericRpcHandler],
+        limits: Limits,
+        *,
+        opened: Callable[["Connection"], bool],
+        closed: Callable[["Connection"], None],
+        clock: Callable[[], float],
+    ) -> None:
+        self._handlers = handlers
+        self._limits = limits
+        self._opened = opened
+        self._closed = closed
+        self._clock = clock
+        self._calls: dict[int, Call] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._is_in_session = False
+        """Whether libnghttp2 is at work, which must not be asked for bytes to send meanwhile."""
+        self._paused_since: float | None = None
+        self._heard = True
+        """Whether bytes arrived since the last look."""
+        self._silent_since = clock()
+        self._idle_since = self._made = clock()
+        self._is_ending = False
+
+    # The socket.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin the session."""
+        self._socket = cast("asyncio.Transport", transport)
+        if not self._opened(self):
+            self._socket.abort()
+            return
+        self._socket.set_write_buffer_limits(high=WRITE_BYTES)
+        self.session = Session(self, self._limits, self._clock)
+        self.peer = peer_name(transport.get_extra_info("peername"))
+        self._properties: Properties | None = None
+        self.flush()
+
+    @property
+    def auth_context(self) -> Properties:
+        """The properties of the client's certificate."""
+        if self._properties is None:
+            self._properties = properties_of(self._socket.get_extra_info("ssl_object"))
+        return self._properties
+
+    def data_received(self, data: bytes) -> None:
+        """Take bytes of the client."""
+        if self._socket.is_closing():
+            return
+        self._heard = True
+        self._is_in_session = True
+        try:
+            self.session.receive(data)
+        except EndedError as error:
+            self._break(error)
+            return
+        finally:
+            self._is_in_session = False
+        self.flush()
+
+    def pause_writing(self) -> None:
+        """Leave bytes in the session: the socket's buffer is full."""
+        self._paused_since = self._clock()
+
+    def resume_writing(self) -> None:
+        """Go on sending."""
+        self._paused_since = None
+        self.flush()
+
+    def connection_lost(self, _: Exception | None) -> None:
+        """End all calls."""
+        if hasattr(self, "session"):
+            for call in list(self._calls.values()):
+                call.closed()
+            self._calls.clear()
+            self.session.close()
+        self._closed(self)
+
+    def flush(self) -> None:
+        """Send what can be sent."""
+        if self._is_in_session or self._paused_since is not None or self._socket.is_closing():
+            return
+        self._is_in_session = True
+        try:
+            data = self.session.to_send()
+        except EndedError as error:
+            self._break(error)
+            return
+        finally:
+            self._is_in_session = False
+        if data:
+            self._socket.write(data)
+        for stream in self.session.take_drained():
+            if stream in self._calls:
+                self._calls[stream].drained()
+        if self._is_ending and not self._calls and self.session.is_over:
+            self._socket.close()
+
+    def _break(self, error: EndedError) -> None:
+        log.info("%s: the connection ends: %s", self.peer, error)
+        self._is_ending = True
+        # What libnghttp2 has to say of it, a GOAWAY, is sent if the socket takes it at once.
+        with suppress(EndedError):
+            self._socket.write(self.session.to_send())
+        self._socket.close()
+
+    # The session's events.
+
+    def requested(self, stream: int, headers: Headers, *, is_too_long: bool) -> None:
+        """Begin a call."""
+        if is_too_long:
+            text = f"the headers have more than {self._limits.header_bytes} bytes"
+            self._refuse(stream, grpc.StatusCode.RESOURCE_EXHAUSTED, text)
+            return
+        try:
+            request = read_request(headers)
+        except NoCallError as error:
+            status = str(error.status).encode()
+            self.session.answer_at_once(stream, [(b":status", status)])
+            return
+        except BadHeaderError as error:
+            self._refuse(stream, grpc.StatusCode.INTERNAL, str(error))
+            return
+        handler = find(self._handlers, request.method, request.metadata)
+        if handler is None:
+            self._refuse(stream, grpc.StatusCode.UNIMPLEMENTED, "Method not found!")
+            return
+        if self.session.unsent > self._limits.unsent_bytes:
+            text = "the client does not read its answers"
+            self._refuse(stream, grpc.StatusCode.RESOURCE_EXHAUSTED, text)
+            return
+        call = Call(self, stream, request, self._limits.message_bytes)
+        self._calls[stream] = call
+        task = asyncio.get_running_loop().create_task(run(call, handler, request.method))
+        call.task = task
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _refuse(self, stream: int, code: grpc.StatusCode, text: str) -> None:
+        self.session.answer_at_once(stream, [*BEGINNING, *trailers_of(code, text)])
+
+    def received(self, stream: int, data: bytes) -> None:
+        """Take data of a call."""
+        call = self._calls.get(stream)
+        if call is not None:
+            call.received(data)
+
+    def ended(self, stream: int) -> None:
+        """Take note that a call has all its messages."""
+        call = self._calls.get(stream)
+        if call is not None:
+            call.no_more()
+
+    def closed(self, stream: int) -> None:
+        """End a call."""
+        call = self._calls.pop(stream, None)
+        if call is not None:
+            call.closed()
+        if not self._calls:
+            self._idle_since = self._clock()
+
+    # The server.
+
+    @property
+    def calls(self) -> int:
+        """The number of calls in progress."""
+        return len(self._calls)
+
+    def look(self, now: float) -> None:
+        """End the connection if the client has gone or breaks a limit of time; ping a silent one."""
+        limits = self._limits
+        if self._heard:
+            self._heard = False
+            self._silent_since = now
+        if problem := self._problem(now):
+            log.info("%s: the connection is cut off: %s", self.peer, problem)
+            self._socket.abort()
+            return
+        loop_now = asyncio.get_running_loop().time()
+        for call in list(self._calls.values()):
+            ended = call.ended_at
+            if ended is not None and call.has_unsent and loop_now - ended > limits.stall_seconds:
+                call.reset()
+        if not self._calls and now - self._idle_since > limits.idle_seconds:
+            self.terminate()
+        elif now - self._silent_since >= limits.ping_seconds and not self.session.pings:
+            self.session.ping()
+        self.flush()
+
+    def _problem(self, now: float) -> str:
+        session, limits = self.session, self._limits
+        begun = session.headers_since
+        if not session.has_begun and now - self._made > limits.handshake_seconds:
+            return f"no HTTP/2 preface within {limits.handshake_seconds:g} s"
+        if begun is not None and now - begun > limits.handshake_seconds:
+            return f"a call's headers did not end within {limits.handshake_seconds:g} s"
+        if self._paused_since is not None and now - self._paused_since > limits.stall_seconds:
+            return f"nothing was read for {limits.stall_seconds:g} s"
+        if session.pings and now - self._silent_since >= 2 * limits.ping_seconds:
+            return f"no answer to a ping within {limits.ping_seconds:g} s"
+        return ""
+
+    def announce_end(self) -> None:
+        """Ask the client to send its next calls elsewhere; calls that it has sent still count."""
+        self.session.announce_end()
+        self.flush()
+
+    def terminate(self) -> None:
+        """Take no more calls, and close the connection once those in progress have ended."""
+        self._is_ending = True
+        if self._calls:
+            self.session.refuse_new()
+        else:
+            self.session.terminate(lib.NO_ERROR)
+        self.flush()
+
+    async def cut_off(self) -> None:
+        """Cancel the calls in progress, and close the connection."""
+        for call in list(self._calls.values()):
+            call.end(grpc.StatusCode.UNAVAILABLE, "the server ends")
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._is_ending = True
+        self.session.terminate(lib.NO_ERROR)
+        self.flush()
+        self._socket.close()
+
+    def __repr__(self) -> str:
+        return f"<Connection {self.peer}: {len(self._calls)} calls>"

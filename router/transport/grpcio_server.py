@@ -1,0 +1,59 @@
+"""gRPC's own server, for systems without a libnghttp2 that can be used.
+
+It has limits of its own on resets and control frames, which cannot be set.
+"""
+
+from collections.abc import Iterable
+
+import grpc
+import grpc.aio
+
+from router.transport.limits import Limits
+from router.transport.server import ServerTls
+
+
+class GrpcioServer:
+    """Serves asynchronous handlers."""
+
+    def __init__(self, limits: Limits, *, reuse_port: bool = False) -> None:
+        self._server = grpc.aio.server(
+            options=(
+                ("grpc.max_receive_message_length", limits.message_bytes),
+                ("grpc.max_metadata_size", limits.header_bytes),
+                ("grpc.max_concurrent_streams", limits.streams),
+                ("grpc.so_reuseport", int(reuse_port)),
+                # Further connections are closed at once; idle ones are closed to make room.
+                ("grpc.max_allowed_incoming_connections", limits.connections),
+                ("grpc.max_connection_idle_ms", round(1000 * limits.idle_seconds)),
+                ("grpc.server_handshake_timeout_ms", round(1000 * limits.handshake_seconds)),
+                # Pings find peers that have vanished or do not read from their socket.
+                ("grpc.keepalive_time_ms", round(1000 * limits.ping_seconds)),
+                ("grpc.keepalive_timeout_ms", round(1000 * limits.ping_seconds)),
+                ("grpc.http2.min_ping_interval_without_data_ms", 1_000),
+                # These bound how much of a call arrives before it is read: BDP probes would raise it to
+                # megabytes, and with less than this the calls of one connection wait for each other.
+                ("grpc.http2.bdp_probe", 0),
+                ("grpc.http2.lookahead_bytes", 256 << 10),
+            )
+        )
+
+    def add_generic_rpc_handlers(self, handlers: Iterable[grpc.GenericRpcHandler]) -> None:
+        """Serve these methods, too."""
+        self._server.add_generic_rpc_handlers(tuple(handlers))
+
+    async def start(self, address: str, tls: ServerTls | None = None) -> str:
+        """Listen at host:port or unix:PATH; return the address with the port that was bound."""
+        try:
+            if tls is None:
+                port = self._server.add_insecure_port(address)
+            else:
+                port = self._server.add_secure_port(address, tls.credentials)
+        except RuntimeError as error:
+            raise OSError(str(error)) from error
+        await self._server.start()
+        is_path = address.startswith("unix:")
+        return address if is_path else f"{address.rpartition(':')[0]}:{port}"
+
+    async def stop(self, grace: float) -> None:
+        """Take no more calls; cut off those that have not ended after `grace` seconds."""
+        await self._server.stop(grace)

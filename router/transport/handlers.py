@@ -1,0 +1,72 @@
+"""Finds the handler of a call and runs it: any of gRPC's four kinds, as a coroutine or an iterator."""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+import grpc.aio
+
+from router.transport.call import Call
+from router.transport.metadata import Metadata
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Details(grpc.HandlerCallDetails):
+    """The call that a handler is looked for."""
+
+    method: str
+    invocation_metadata: Metadata
+
+
+def find(handlers: Sequence[grpc.GenericRpcHandler], method: str, metadata: Metadata) -> Any:
+    """Return the handler of a method; None if there is none."""
+    details = Details(method, metadata)
+    for handler in handlers:
+        found = handler.service(details)
+        if found is not None:
+            return found
+    return None
+
+
+async def run(call: Call, handler: Any, method: str) -> None:
+    """Run a handler to its end, and end the call with its status; raises nothing."""
+    try:
+        await _run(call, handler)
+    except grpc.aio.AbortError:
+        # `abort` has ended the call.
+        pass
+    except asyncio.CancelledError:
+        call.end(grpc.StatusCode.CANCELLED, "the call was cancelled")
+    except Exception as error:
+        if not call.cancelled():
+            log.exception("%s: unexpected", method)
+        # As gRPC's own server says it.
+        call.end(grpc.StatusCode.UNKNOWN, f"Unexpected {type(error)}: {error}")
+
+
+async def _run(call: Call, handler: Any) -> None:
+    call.serialize = handler.response_serializer or bytes
+    call.deserialize = handler.request_deserializer or bytes
+    if handler.request_streaming:
+        function = handler.stream_stream if handler.response_streaming else handler.stream_unary
+        asked = call.messages()
+    else:
+        function = handler.unary_stream if handler.response_streaming else handler.unary_unary
+        asked = await call.read()
+        if asked is grpc.aio.EOF:
+            await call.abort(grpc.StatusCode.INTERNAL, "the call has no message")
+    answer = function(asked, call)
+    if not handler.response_streaming:
+        call.finish(call.serialize(await answer))
+        return
+    if hasattr(answer, "__aiter__"):
+        async for message in answer:
+            await call.write(message)
+    else:
+        await answer
+    call.end()

@@ -1,0 +1,182 @@
+"""libnghttp2, the HTTP/2 library of curl and Apache, through ctypes.
+
+Its functions take microseconds, so they are called with the interpreter lock held (`ctypes.PyDLL`): a
+thread that gives the lock up waits longer than that to have it again.
+
+Source: `nghttp2/nghttp2.h`; only functions that every release since 1.52 has.
+"""
+
+import ctypes as c
+import ctypes.util
+import sys
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+DEFERRED = -508
+"""A data source has nothing to send now."""
+TEMPORAL_FAILURE = -521
+"""A callback refuses one stream."""
+FAILURE = -902
+"""A callback failed; the connection ends."""
+
+DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS, PUSH_PROMISE, PING, GOAWAY, WINDOW_UPDATE = range(9)
+"""Types of frames (RFC 9113, section 6)."""
+END_STREAM = ACK = 1
+"""Flags of DATA and HEADERS, and of SETTINGS and PING."""
+
+MAX_CONCURRENT_STREAMS, INITIAL_WINDOW_SIZE, MAX_HEADER_LIST_SIZE = 3, 4, 6
+"""Settings (RFC 9113, section 6.5.2)."""
+
+NO_ERROR, INTERNAL_ERROR, REFUSED_STREAM, CANCEL, ENHANCE_YOUR_CALM = 0, 2, 7, 8, 11
+"""Error codes (RFC 9113, section 7)."""
+
+DATA_EOF, DATA_NO_END_STREAM = 1, 2
+"""Flags that a data source returns: no more data come, and trailers follow them."""
+
+Pointer = c.c_void_p
+Session = c.c_void_p
+
+
+class NameValue(c.Structure):
+    """One header: nghttp2_nv."""
+
+    _fields_ = (
+        ("name", c.c_char_p),
+        ("value", c.c_char_p),
+        ("name_length", c.c_size_t),
+        ("value_length", c.c_size_t),
+        ("flags", c.c_uint8),
+    )
+
+
+class FrameHead(c.Structure):
+    """The beginning of a frame: nghttp2_frame_hd."""
+
+    _fields_ = (
+        ("length", c.c_size_t),
+        ("stream", c.c_int32),
+        ("type", c.c_uint8),
+        ("flags", c.c_uint8),
+        ("reserved", c.c_uint8),
+    )
+
+
+class Setting(c.Structure):
+    """One setting: nghttp2_settings_entry."""
+
+    _fields_ = (("id", c.c_int32), ("value", c.c_uint32))
+
+
+class DataProvider(c.Structure):
+    """The source of a body: nghttp2_data_provider."""
+
+    _fields_ = (("source", Pointer), ("read", Pointer))
+
+
+FramePointer = c.POINTER(FrameHead)
+# `user` is the number with which the session was made.
+OnFrame = c.CFUNCTYPE(c.c_int, Session, FramePointer, Pointer)
+OnHeader = c.CFUNCTYPE(
+    c.c_int, Session, FramePointer, Pointer, c.c_size_t, Pointer, c.c_size_t, c.c_uint8, Pointer
+)
+OnChunk = c.CFUNCTYPE(c.c_int, Session, c.c_uint8, c.c_int32, Pointer, c.c_size_t, Pointer)
+OnClose = c.CFUNCTYPE(c.c_int, Session, c.c_int32, c.c_uint32, Pointer)
+OnRead = c.CFUNCTYPE(
+    c.c_ssize_t, Session, c.c_int32, Pointer, c.c_size_t, c.POINTER(c.c_uint32), Pointer, Pointer
+)
+
+_HEADERS = (c.POINTER(NameValue), c.c_size_t)
+_FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
+    "session_callbacks_new": (c.c_int, (c.POINTER(Pointer),)),
+    "session_callbacks_set_on_begin_headers_callback": (None, (Pointer, OnFrame)),
+    "session_callbacks_set_on_header_callback": (None, (Pointer, OnHeader)),
+    "session_callbacks_set_on_data_chunk_recv_callback": (None, (Pointer, OnChunk)),
+    "session_callbacks_set_on_frame_recv_callback": (None, (Pointer, OnFrame)),
+    "session_callbacks_set_on_stream_close_callback": (None, (Pointer, OnClose)),
+    "option_new": (c.c_int, (c.POINTER(Pointer),)),
+    "option_del": (None, (Pointer,)),
+    "option_set_no_auto_window_update": (None, (Pointer, c.c_int)),
+    "option_set_no_closed_streams": (None, (Pointer, c.c_int)),
+    "option_set_max_settings": (None, (Pointer, c.c_size_t)),
+    "option_set_max_continuations": (None, (Pointer, c.c_size_t)),
+    "option_set_stream_reset_rate_limit": (None, (Pointer, c.c_uint64, c.c_uint64)),
+    "session_server_new2": (c.c_int, (c.POINTER(Session), Pointer, Pointer, Pointer)),
+    "session_del": (None, (Session,)),
+    "session_mem_recv": (c.c_ssize_t, (Session, c.c_char_p, c.c_size_t)),
+    "session_mem_send": (c.c_ssize_t, (Session, c.POINTER(Pointer))),
+    "session_want_read": (c.c_int, (Session,)),
+    "session_want_write": (c.c_int, (Session,)),
+    "session_consume_connection": (c.c_int, (Session, c.c_size_t)),
+    "session_consume_stream": (c.c_int, (Session, c.c_int32, c.c_size_t)),
+    "session_set_local_window_size": (c.c_int, (Session, c.c_uint8, c.c_int32, c.c_int32)),
+    "session_resume_data": (c.c_int, (Session, c.c_int32)),
+    "session_terminate_session": (c.c_int, (Session, c.c_uint32)),
+    "session_get_last_proc_stream_id": (c.c_int32, (Session,)),
+    "session_get_stream_remote_close": (c.c_int, (Session, c.c_int32)),
+    "submit_settings": (c.c_int, (Session, c.c_uint8, c.POINTER(Setting), c.c_size_t)),
+    "submit_response": (c.c_int, (Session, c.c_int32, *_HEADERS, c.POINTER(DataProvider))),
+    "submit_trailer": (c.c_int, (Session, c.c_int32, *_HEADERS)),
+    "submit_rst_stream": (c.c_int, (Session, c.c_uint8, c.c_int32, c.c_uint32)),
+    "submit_ping": (c.c_int, (Session, c.c_uint8, c.c_char_p)),
+    "submit_shutdown_notice": (c.c_int, (Session,)),
+    "submit_goaway": (
+        c.c_int,
+        (Session, c.c_uint8, c.c_int32, c.c_uint32, c.c_char_p, c.c_size_t),
+    ),
+    "strerror": (c.c_char_p, (c.c_int,)),
+}
+_LIMITS_RESETS = "nghttp2_option_set_stream_reset_rate_limit"
+_LIMITS_CONTINUATIONS = "nghttp2_option_set_max_continuations"
+
+
+class LibraryError(Exception):
+    """The system has no libnghttp2 that can be used."""
+
+
+class Library:
+    """The functions of libnghttp2, without the prefix of their names."""
+
+    def __init__(self, found: Any, version: str) -> None:
+        self.version = version
+        for name, (result, arguments) in _FUNCTIONS.items():
+            function = getattr(found, f"nghttp2_{name}")
+            function.restype, function.argtypes = result, arguments
+            setattr(self, name, function)
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        raise AttributeError(name)
+
+
+@cache
+def load_library() -> Library:
+    """Load the system's libnghttp2.
+
+    Raises LibraryError if there is none, or if it does not limit resets of streams (CVE-2023-44487:
+    1.57, or a release with that fix) and CONTINUATION frames (CVE-2024-28182: 1.61, or with that fix).
+    """
+    name = "libnghttp2.so.14" if sys.platform == "linux" else ctypes.util.find_library("nghttp2")
+    try:
+        found = c.PyDLL(name or "libnghttp2")
+    except OSError as error:
+        raise LibraryError(f"the system has no libnghttp2: {error}") from error
+    said = found.nghttp2_version
+    # The struct nghttp2_info begins with an int (its age) and an int (the version's number).
+    said.restype, said.argtypes = c.POINTER(_Info), (c.c_int,)
+    version = said(0).contents.version_text.decode()
+    for function, attack in (
+        (_LIMITS_RESETS, "resets of streams"),
+        (_LIMITS_CONTINUATIONS, "CONTINUATION frames"),
+    ):
+        if not hasattr(found, function):
+            raise LibraryError(f"libnghttp2 {version} does not limit {attack}")
+    return Library(found, version)
+
+
+class _Info(c.Structure):
+    _fields_ = (
+        ("age", c.c_int),
+        ("version", c.c_int),
+        ("version_text", c.c_char_p),
+        ("protocol", c.c_char_p),
+    )

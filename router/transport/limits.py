@@ -1,0 +1,65 @@
+"""Limits of an HTTP/2 connection, and the count of frames that carry no request.
+
+Sources of the attacks: CVE-2019-9511 to 9518 (floods of PING, SETTINGS, empty DATA, WINDOW_UPDATE, tiny
+windows), CVE-2023-44487 (resets), CVE-2024-28182 (CONTINUATION).
+"""
+
+from dataclasses import dataclass
+
+BURST_SECONDS = 10.0
+"""A client may send the control frames of this many seconds at once."""
+FRAMES_A_MESSAGE = 4
+"""Control frames that each DATA frame in either direction allows: a client answers what it reads with
+WINDOW_UPDATE, for the stream and for the connection, and may measure with a PING."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The limits of one server; times are in seconds."""
+
+    connections: int = 1024
+    """Most connections; further ones are closed at once."""
+    streams: int = 256
+    """Most calls in progress on one connection; HTTP/2 lets a client see this limit."""
+    message_bytes: int = 4 << 20
+    """Longest message, after decompression."""
+    header_bytes: int = 16 << 10
+    """Most bytes of a call's headers; each counts 32 more than its name and value (RFC 9113, 6.5.2)."""
+    unsent_bytes: int = 8 << 20
+    """Bytes of answers that a connection may leave unread; until it has read them, its new calls are
+    refused."""
+    handshake_seconds: float = 10.0
+    """Longest time for TLS, for the HTTP/2 preface, and for the headers of a call."""
+    stall_seconds: float = 20.0
+    """Longest time in which a client reads nothing of the bytes that wait for it."""
+    ping_seconds: float = 10.0
+    """Silence after which a client is pinged; one that does not answer as long again is gone."""
+    idle_seconds: float = 300.0
+    """Longest life of a connection without calls."""
+    resets_per_second: int = 100
+    """Streams that a client may reset, over time; ten seconds' worth at once."""
+    control_frames_per_second: int = 100
+    """Frames without a request or a message that a client may send, over time; ten seconds' worth at
+    once."""
+
+
+class FrameBudget:
+    """Counts the control frames of one connection: a bucket that time and messages fill."""
+
+    __slots__ = ("_at", "_left", "_most", "_rate")
+
+    def __init__(self, rate: float, now: float) -> None:
+        self._rate = rate
+        self._most = rate * BURST_SECONDS
+        self._left = self._most
+        self._at = now
+
+    def earn(self) -> None:
+        """Allow the control frames that belong to one DATA frame."""
+        self._left = min(self._left + FRAMES_A_MESSAGE, self._most)
+
+    def spend(self, now: float) -> bool:
+        """Count one control frame; return whether the client may go on."""
+        self._left = min(self._left + (now - self._at) * self._rate, self._most) - 1
+        self._at = now
+        return self._left >= 0

@@ -1,0 +1,341 @@
+"""One HTTP/2 connection of a server, without its socket: bytes in, events and bytes out.
+
+libnghttp2 keeps the states of streams, the windows and the header compression. It also ends a connection
+that floods it with resets, CONTINUATION or unanswered acknowledgements; `router.transport.limits` counts
+the other frames.
+
+Received bytes count against a stream's window until `consume` gives them back, so a call that nobody
+reads holds no more than `STREAM_WINDOW`. The connection's window is always open: its streams are bounded
+one by one.
+"""
+
+import ctypes as c
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from router.transport import library as lib
+from router.transport.callbacks import PROVIDER, callbacks, register, unregister
+from router.transport.library import Library, NameValue, Pointer, load_library
+from router.transport.limits import FrameBudget, Limits
+
+log = logging.getLogger(__name__)
+
+STREAM_WINDOW = 65_535
+"""Bytes of a call that arrive before it is read: HTTP/2's default."""
+CONNECTION_WINDOW = 1 << 24
+
+Headers = Sequence[tuple[bytes, bytes]]
+
+
+class EndedError(Exception):
+    """The connection has to end: the client broke the protocol or a limit."""
+
+
+class Events(Protocol):
+    """Takes the events of a session, in the call of `Session.receive` that finds them."""
+
+    def requested(self, stream: int, headers: Headers, *, is_too_long: bool) -> None:
+        """Begin a call. Headers beyond `Limits.header_bytes` are left out."""
+
+    def received(self, stream: int, data: bytes) -> None:
+        """Take data of a call; they count against the stream's window until they are consumed."""
+
+    def ended(self, stream: int) -> None:
+        """Take note that the client sends no more data of a call."""
+
+    def closed(self, stream: int) -> None:
+        """End a call: its stream is closed, or was reset by either side."""
+
+
+class _Body:
+    """The unsent data of one answer."""
+
+    __slots__ = ("chunks", "is_deferred", "offset", "trailers", "unsent")
+
+    def __init__(self) -> None:
+        self.chunks: deque[bytes] = deque()
+        self.offset = 0
+        """Bytes of the first chunk that are sent."""
+        self.unsent = 0
+        self.trailers: Any = None
+        """The headers that end the answer, once no more data come."""
+        self.is_deferred = False
+        """Whether libnghttp2 waits to be told of more data."""
+
+
+class Session:
+    """HTTP/2 as a server speaks it, for one connection. Not thread-safe."""
+
+    def __init__(self, events: Events, limits: Limits, clock: Callable[[], float]) -> None:
+        self._lib = load_library()
+        self._events = events
+        self._limits = limits
+        self._clock = clock
+        self._budget = FrameBudget(limits.control_frames_per_second, clock())
+        self._open: set[int] = set()
+        self._bodies: dict[int, _Body] = {}
+        self._answered: list[int] = []
+        """Streams whose answer is complete since the last `to_send`."""
+        self._drained: list[int] = []
+        self._headers: list[tuple[bytes, bytes]] = []
+        self._header_bytes = 0
+        self._problem: Exception | None = None
+        self.unsent = 0
+        """Bytes of all answers that the client's windows keep from being sent."""
+        self.headers_since: float | None = None
+        """Time at which a header began that has not ended."""
+        self.pings = 0
+        """Pings that the client has not answered."""
+        self.has_begun = False
+        """Whether the client's preface and settings have arrived."""
+        self._number = register(self)
+        session = lib.Session()
+        options = _options(self._lib, limits)
+        failed = self._lib.session_server_new2(c.byref(session), callbacks(), self._number, options)
+        self._lib.option_del(options)
+        if failed:
+            raise MemoryError(f"libnghttp2: {self._text(failed)}")
+        self._session: Any = session
+        settings = (lib.Setting * 2)(
+            lib.Setting(lib.MAX_CONCURRENT_STREAMS, limits.streams),
+            lib.Setting(lib.MAX_HEADER_LIST_SIZE, limits.header_bytes),
+        )
+        self._lib.submit_settings(session, 0, settings, len(settings))
+        self._lib.session_set_local_window_size(session, 0, 0, CONNECTION_WINDOW)
+
+    def close(self) -> None:
+        """Give back the memory of libnghttp2. Nothing else may be called after it."""
+        if unregister(self._number):
+            self._lib.session_del(self._session)
+
+    def receive(self, data: bytes) -> None:
+        """Take bytes of the client and call `Events`. Raises EndedError."""
+        taken = self._lib.session_mem_recv(self._session, data, len(data))
+        if self._problem is not None:
+            raise self._problem
+        if taken < 0:
+            raise EndedError(f"HTTP/2: {self._text(taken)}")
+
+    def to_send(self) -> bytes:
+        """Return the bytes that can be sent now. Raises EndedError."""
+        sent = []
+        pointer = Pointer()
+        while True:
+            sent += self._frames(pointer)
+            if not self._answered:
+                return b"".join(sent) if len(sent) != 1 else sent[0]
+            # A client need not send the rest of a request that is answered (RFC 9113, 8.1).
+            answered, self._answered = self._answered, []
+            for stream in answered:
+                if self._lib.session_get_stream_remote_close(self._session, stream) == 0:
+                    self.reset(stream, lib.NO_ERROR)
+
+    def _frames(self, pointer: Pointer) -> list[bytes]:
+        frames = []
+        send, session = self._lib.session_mem_send, self._session
+        at = c.byref(pointer)
+        while (size := send(session, at)) > 0:
+            frames.append(c.string_at(pointer.value or 0, size))
+        if self._problem is not None:
+            raise self._problem
+        if size < 0:
+            raise EndedError(f"HTTP/2: {self._text(size)}")
+        return frames
+
+    @property
+    def is_over(self) -> bool:
+        """Whether neither side has anything more to send: the socket can be closed."""
+        lib_, session = self._lib, self._session
+        return not lib_.session_want_read(session) and not lib_.session_want_write(session)
+
+    def consume(self, stream: int, size: int) -> None:
+        """Give back `size` bytes of a stream's window."""
+        self._lib.session_consume_stream(self._session, stream, size)
+
+    def widen(self, stream: int, size: int) -> None:
+        """Let `size` bytes of a stream arrive before they are consumed."""
+        self._lib.session_set_local_window_size(self._session, 0, stream, size)
+
+    def answer(self, stream: int, headers: Headers) -> None:
+        """Begin an answer."""
+        self._bodies[stream] = _Body()
+        array = _array(headers)
+        self._lib.submit_response(self._session, stream, array, len(array), PROVIDER)
+
+    def answer_at_once(self, stream: int, headers: Headers) -> None:
+        """Give an answer without a body."""
+        array = _array(headers)
+        self._lib.submit_response(self._session, stream, array, len(array), None)
+        self._answered.append(stream)
+
+    def write(self, stream: int, data: bytes) -> None:
+        """Append data to a body that `answer` has begun."""
+        body = self._bodies[stream]
+        body.chunks.append(data)
+        body.unsent += len(data)
+        self.unsent += len(data)
+        self._resume(stream, body)
+
+    def finish(self, stream: int, trailers: Headers) -> None:
+        """End a body with trailers."""
+        body = self._bodies[stream]
+        body.trailers = _array(trailers)
+        self._resume(stream, body)
+
+    def unsent_of(self, stream: int) -> int:
+        """Return the bytes of a stream's body that are not sent."""
+        body = self._bodies.get(stream)
+        return body.unsent if body else 0
+
+    def take_drained(self) -> list[int]:
+        """Return the streams whose body was sent whole since the last call."""
+        drained, self._drained = self._drained, []
+        return drained
+
+    def reset(self, stream: int, code: int) -> None:
+        """Reset a stream."""
+        self._lib.submit_rst_stream(self._session, 0, stream, code)
+
+    def ping(self) -> None:
+        """Ask the client whether it is there."""
+        self.pings += 1
+        self._lib.submit_ping(self._session, 0, None)
+
+    def announce_end(self) -> None:
+        """Say that the connection is about to end; calls that are under way to it still count."""
+        self._lib.submit_shutdown_notice(self._session)
+
+    def refuse_new(self) -> None:
+        """Take no more calls; those that have begun go on."""
+        last = self._lib.session_get_last_proc_stream_id(self._session)
+        self._lib.submit_goaway(self._session, 0, last, lib.NO_ERROR, None, 0)
+
+    def terminate(self, code: int) -> None:
+        """End all streams with the next bytes that are sent."""
+        self._lib.session_terminate_session(self._session, code)
+
+    def _resume(self, stream: int, body: _Body) -> None:
+        if body.is_deferred:
+            body.is_deferred = False
+            self._lib.session_resume_data(self._session, stream)
+
+    def _text(self, code: int) -> str:
+        return str(self._lib.strerror(code).decode())
+
+    def _spend(self) -> None:
+        if not self._budget.spend(self._clock()):
+            raise EndedError(
+                "more control frames than server.http2 allows (control-frames-per-second = "
+                f"{self._limits.control_frames_per_second})"
+            )
+
+    # `Hooks`: what libnghttp2 calls.
+
+    def on_begin_headers(self) -> None:
+        """Begin a header."""
+        self._headers = []
+        self._header_bytes = 0
+        self.headers_since = self._clock()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Take a name and its value."""
+        # RFC 9113, 6.5.2
+        self._header_bytes += len(name) + len(value) + 32
+        if self._header_bytes <= self._limits.header_bytes:
+            self._headers.append((name, value))
+
+    def on_frame(self, head: Any) -> None:
+        """Take a whole frame; the content of headers and data came before."""
+        kind = head.type
+        if kind == lib.HEADERS:
+            self.headers_since = None
+            stream = head.stream
+            headers, self._headers = self._headers, []
+            # A stream's second headers are trailers, which no gRPC client sends.
+            if stream not in self._open:
+                self._open.add(stream)
+                too_long = self._header_bytes > self._limits.header_bytes
+                self._events.requested(stream, headers, is_too_long=too_long)
+            if head.flags & lib.END_STREAM:
+                self._events.ended(stream)
+        elif kind == lib.DATA:
+            if head.length:
+                self._budget.earn()
+            else:
+                self._spend()
+            if head.flags & lib.END_STREAM:
+                self._events.ended(head.stream)
+        elif kind == lib.PING and head.flags & lib.ACK:
+            self.pings = 0
+        else:
+            self.has_begun = True
+            self._spend()
+
+    def on_chunk(self, stream: int, data: bytes) -> None:
+        """Take a part of a DATA frame."""
+        self._lib.session_consume_connection(self._session, len(data))
+        self._events.received(stream, data)
+
+    def on_closed(self, stream: int) -> None:
+        """Forget a stream."""
+        body = self._bodies.pop(stream, None)
+        if body is not None:
+            self.unsent -= body.unsent
+        if stream in self._open:
+            self._open.remove(stream)
+            self._events.closed(stream)
+
+    def on_read(self, stream: int, buffer: int, size: int, flags: Any) -> int:
+        """Write the next data of a body into a buffer; return how many bytes, or DEFERRED."""
+        body = self._bodies[stream]
+        chunks = body.chunks
+        filled = 0
+        while chunks and filled < size:
+            chunk = chunks[0]
+            piece = chunk[body.offset : body.offset + size - filled]
+            c.memmove(buffer + filled, piece, len(piece))
+            filled += len(piece)
+            body.offset += len(piece)
+            if body.offset == len(chunk):
+                chunks.popleft()
+                body.offset = 0
+        body.unsent -= filled
+        self.unsent -= filled
+        if chunks:
+            return filled
+        if filled:
+            self._budget.earn()
+            self._drained.append(stream)
+        if body.trailers is not None:
+            flags[0] = lib.DATA_EOF | lib.DATA_NO_END_STREAM
+            self._lib.submit_trailer(self._session, stream, body.trailers, len(body.trailers))
+            self._answered.append(stream)
+        elif not filled:
+            body.is_deferred = True
+            return lib.DEFERRED
+        return filled
+
+    def failed(self, error: Exception) -> None:
+        """Keep the error of one of these methods, which ends the connection."""
+        if not isinstance(error, EndedError):
+            log.error("HTTP/2: an unexpected error", exc_info=error)
+        self._problem = self._problem or error
+
+
+def _array(headers: Headers) -> Any:
+    return (NameValue * len(headers))(
+        *(NameValue(name, value, len(name), len(value), 0) for name, value in headers)
+    )
+
+
+def _options(library: Library, limits: Limits) -> Pointer:
+    options = Pointer()
+    library.option_new(c.byref(options))
+    library.option_set_no_auto_window_update(options, 1)
+    library.option_set_no_closed_streams(options, 1)
+    library.option_set_stream_reset_rate_limit(
+        options, 10 * limits.resets_per_second, limits.resets_per_second
+    )
+    return options
