@@ -263,7 +263,9 @@ class Bookings:
                 if self._bookings.get(booking.id) is not booking:
                     raise BrokenInvariantError("a rank has a booking that has ended")
         if placed != len(self._bookings):
-            raise BrokenInvariantError(f"{len(self._bookings)} bookings are kept, {placed} on ranks")
+            raise BrokenInvariantError(
+                f"{len(self._bookings)} bookings are kept, {placed} on ranks"
+            )
         self._overdue.check()
         if len(self._bookings) > self._most or len(self._ranks) > self._most + 1:
             raise BrokenInvariantError("too many bookings or ranks are kept")
