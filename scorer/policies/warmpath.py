@@ -25,7 +25,8 @@ class Warmpath:
 
     others: the delay of the requests that come after: kappa x rho / (1 - rho) times this prefill (as on
     a rank of typical speed) at the fleet's utilisation rho, as in a queue, times the rank's crowding
-    relative to the mean, ((1 + waiting) / (1 + mean waiting) x (1 + decoding) / (1 + mean decoding)) ^ g.
+    relative to the mean,
+    ((1 + waiting) / (1 + mean waiting) x (1 + decoding) / (1 + mean decoding)) ^ g.
 
     decode: mu for each request in flight, which this prompt's prefill delays.
 
