@@ -41,7 +41,10 @@ class Row:
 
 @dataclass(slots=True)
 class ShadowRow:
-    """Shadow mode's sums of one model: predicted cached tokens and TTFT (s) of the callers' and our picks."""
+    """Shadow mode's sums of one model, for callers' choices (`chosen`) and our own (`warmpath`).
+
+    Cached tokens and TTFT (s) are predictions.
+    """
 
     model: str
     requests: int = 0
@@ -51,7 +54,7 @@ class ShadowRow:
     chosen_ttft: float = 0.0
     warmpath_ttft: float = 0.0
     agreed: int = 0
-    """Number of requests for which both chose the same pod."""
+    """Number of requests for which caller and warmpath chose the same pod."""
 
 
 class Attribution:
