@@ -25,7 +25,7 @@ FULL = 0.9
 
 
 def decode_costs(request: Request, columns: Columns) -> Costs:
-    """Return each candidate's cost of decoding; a prefill is added where the KV cache is nearly full."""
+    """Return each candidate's cost of decoding, with up to a whole prefill if KV usage is above FULL."""
     load = columns.load
     step = load.in_flight * STEP_SECONDS + load.context_tokens * STEP_SECONDS_PER_TOKEN
     full = np.maximum(0.0, load.kv_usage - FULL) / (1 - FULL)

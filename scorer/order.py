@@ -14,7 +14,7 @@ from scorer.columns import Columns, Costs
 from scorer.load_columns import Column
 
 DIGITS = 30
-"""Binary digits to which costs are compared: nine decimal ones."""
+"""Number of binary digits of costs that are compared: nine decimal digits."""
 
 
 def order_of(costs: Costs, columns: Columns, rng: Random) -> Sequence[int]:

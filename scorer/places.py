@@ -10,7 +10,7 @@ from scorer.load_columns import Column
 
 
 def places(*parts: Column) -> Column:
-    """Return each key's rank number among the distinct keys: 0 for the least, equal keys the same.
+    """Return each key's place among the distinct keys: 0 for the least; equal keys have the same place.
 
     The columns `parts` hold the parts of all keys, the most important column first.
     """

@@ -1,8 +1,8 @@
 """The policies by name, and the entry point for policies of other packages.
 
-A policy is a frozen dataclass. Its fields, all floats with defaults, are its options; `costs` returns a
-NumPy array with the cost of each candidate. It keeps no state, so that equal calls have equal results
-(`Explain` repeats a pick's); past events that matter are in the columns and the request.
+A policy is a frozen dataclass. Its fields, all floats with defaults, are its options; `costs` returns
+the cost of each candidate in NumPy arrays. It keeps no state, so that equal calls have equal results
+(`Explain` repeats a pick's call); past events that matter are in the columns and the request.
 
 Another package adds a policy through the entry-point group `warmpath.policies`:
 

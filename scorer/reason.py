@@ -56,11 +56,11 @@ def reason(
     names_ranks: bool = False,
     is_beside: bool = False,
 ) -> str:
-    """Return why the first contender won. `contenders` has at least one, the best first.
+    """Return why the first contender won.
 
-    It must have the first two, the one that holds most of the prompt, and any that would win without
-    its session or guard term. With `is_beside` the first is the rank of the request's group. With
-    `names_ranks` the sentence names pods and ranks.
+    `contenders` are some of the candidates, best first: the best two (or the only one), the one that
+    holds most of the prompt, and any that would win without its session or guard term. With `is_beside`
+    the first is the rank of the request's group. With `names_ranks` the sentence names pods and ranks.
     """
     told = _Reason(prompt_tokens, contenders, names_ranks=names_ranks)
     return told.beside() if is_beside else told.told(policy)
@@ -87,10 +87,10 @@ class _Reason:
         return f"{self._first()}; {self._against(second)}."
 
     def beside(self) -> str:
-        """Return the sentence for a request that follows its group, with its own best candidate."""
+        """Return the sentence for a request that follows its group; it names the best candidate too."""
         return (
-            f"{self._first()}; others of the same prompt were just sent there, and it goes with "
-            f"them: alone it would have gone to {self._name(self._all[1])}."
+            f"{self._first()}; requests with the same prompt were just sent there, and this one goes "
+            f"with them: alone it would have gone to {self._name(self._all[1])}."
         )
 
     # The winner
@@ -118,8 +118,8 @@ class _Reason:
         guarded = self._least_without(GUARD)
         if guarded is not None:
             return (
-                f"{self._name(guarded)} would cost {_less(best, guarded, GUARD)} less but for its "
-                f"{_requests(guarded)} in flight, which are past the load margin"
+                f"{self._name(guarded)} would cost {_less(best, guarded, GUARD)} less if its "
+                f"{_requests(guarded)} in flight were not past the load margin"
             )
         moved = self._least_without(SESSION) if best.candidate.is_session else None
         if moved is not None:
@@ -153,8 +153,8 @@ class _Reason:
         """Return why a contender lost though it holds more of the prompt."""
         held, counted = one.match.matched_tokens, one.candidate.cached
         if counted < min(held, self._tokens - 1) and one.trust.level != "exact":
-            view = f"its view is {one.trust.level}"
-            holds = f"may hold more ({held:,} tokens, of which {counted:,} count: {view})"
+            view = f"the view of its cache is {one.trust.level}"
+            holds = f"may hold more ({held:,} tokens; only {counted:,} count, as {view})"
         else:
             holds = f"holds more ({held:,} tokens)"
         return f"{self._name(one)} {holds} but {self._drawback(one)}"
@@ -202,7 +202,7 @@ _DRAWBACKS: Mapping[str, Callable[[Contender, int], str]] = {
     ),
     "decode": lambda one, _: f"it has {_requests(one)} in flight",
     "others": lambda one, tokens: (
-        f"its prefill of {tokens - one.candidate.cached:,} tokens would hold up those that come "
+        f"its prefill of {tokens - one.candidate.cached:,} tokens would delay the requests that come "
         "after it" + (f" ({_requests(one)} in flight)" if one.candidate.load.in_flight else "")
     ),
     "crowding": lambda one, _: f"it has {_requests(one)} in flight",
@@ -262,7 +262,7 @@ def _tie_rule(best: Contender, other: Contender) -> str:
         )
     if one.cached > two.cached:
         return f"has fewer tokens cached ({two.cached:,} against {one.cached:,})"
-    return "the draw decided"
+    return "a random draw decided"
 
 
 def _cost(one: Contender) -> str:

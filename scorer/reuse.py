@@ -15,8 +15,9 @@ from dataclasses import dataclass
 class Window:
     """A cache that needs only the last blocks before the point of reuse.
 
-    `runs` are the held blocks, (first, past the last), in order and not adjacent; `step` is the number
-    of the prompt's blocks per block of this cache; `needed` is how many of its blocks must be held.
+    `runs` are the held ones of the prompt's blocks, as (first, past the last), in order and not
+    adjacent; `step` is the number of the prompt's blocks per block of this cache; `needed` is how many
+    blocks of this cache must be held.
     """
 
     runs: Sequence[tuple[int, int]]

@@ -1,8 +1,8 @@
 """Attribution: counters of the prompt tokens of picked requests, by pod and model.
 
-It counts tokens that any candidate held, that the picked pod held, that were predicted to be cached, and
-that engines found cached; the savings of shadow picks; and the evidence for findings. Counters only
-grow, until their row is dropped: that of a removed pod, or the least recently used of too many.
+It counts tokens that the warmest candidate held, that the picked pod held, that were predicted to be
+cached, and that engines found cached; the savings of shadow picks; and the evidence for findings. All
+but the evidence only grow. The row of a removed pod is dropped; of too many, the least recently used.
 """
 
 from collections import OrderedDict
@@ -41,7 +41,10 @@ class Row:
 
 @dataclass(slots=True)
 class ShadowRow:
-    """Shadow mode's sums of one model: cached tokens and TTFT (s) of the callers' and our choices."""
+    """Shadow mode's sums of one model, for callers' choices (`chosen`) and our own (`warmpath`).
+
+    Cached tokens and TTFT (s) are predictions.
+    """
 
     model: str
     requests: int = 0
@@ -51,11 +54,11 @@ class ShadowRow:
     chosen_ttft: float = 0.0
     warmpath_ttft: float = 0.0
     agreed: int = 0
-    """Number of requests for which both chose the same pod."""
+    """Number of requests for which caller and warmpath chose the same pod."""
 
 
 class Attribution:
-    """Counts what the picker reports, for the `most` last used pairs of pod and model."""
+    """Counts picks and their reports, for the `most` last used pairs of pod and model."""
 
     def __init__(self, most: int = 4096) -> None:
         self._most = most
@@ -67,7 +70,7 @@ class Attribution:
         return list(self._rows.values())
 
     def row(self, pod: str, model: str) -> Row | None:
-        """Return the counters of one pod and model, None before any request; read only."""
+        """Return the counters of one pod and model, None if there are none; read only."""
         return self._rows.get((pod, model))
 
     def shadows(self) -> Iterable[ShadowRow]:

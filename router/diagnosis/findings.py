@@ -43,7 +43,7 @@ def _keyspace(facts: PodFacts) -> Iterator[Finding]:
 
 
 def _is_other_keyspace(rank: RankFacts) -> bool:
-    """Return whether the publisher refuses routers of this keyspace (`publisher.watch_server`)."""
+    """Return whether the publisher refuses this router, since their keyspaces differ."""
     return rank.trust.level is not Level.EXACT and "keyspace:" in rank.trust.reason
 
 
@@ -57,7 +57,7 @@ def _shared(facts: PodFacts, now: float) -> list[Finding]:
             continue
         if trust.reason.startswith(NOBODY):
             text = f"no publisher has written it to the shared index at {facts.shared}"
-            text = f"{text} for {age:.0f} s: start its publisher with that --redis"
+            text = f"{text} for {age:.0f} s: start its publisher with that address as --redis"
             return [Finding("shared-index", text)]
         if trust.level is not Level.DEGRADED or trust.reason.startswith(AWAY):
             text = f"rank {rank.number} is {trust.level} for {age:.0f} s: {trust.reason}"

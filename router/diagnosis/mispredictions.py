@@ -40,7 +40,7 @@ _UNHELD = (
 
 
 def mispredictions(facts: PodFacts, *, is_doubtful: bool) -> list[Finding]:
-    """Return the likely causes of lasting wrong predictions; empty if most are right.
+    """Return the likely causes of lasting wrong predictions, or of a gap though most are right.
 
     `is_doubtful`: the view of the pod's cache is incomplete, which alone explains wrong predictions.
     """
@@ -71,7 +71,8 @@ def _block_size(facts: PodFacts) -> Iterator[Finding]:
     unlike = f"its engine finds multiples of {found} tokens cached"
     if of_events:
         off = sum(hit % of_events != 0 for hit in hits) / len(hits)
-        # At least every second multiple of another block size is not a multiple of this one.
+        # At least every second multiple of another block size is not a multiple of this one, unless this
+        # one divides the other.
         if off > OFF_SHARE:
             yield Finding(
                 "block-size",
@@ -247,7 +248,8 @@ def _count_of(tally: Tally) -> str:
     if not _is_miscounted(tally):
         return ""
     return (
-        f" (its engine counts other tokens than the router in {tally.miscounted_share:.0%} of them)"
+        " (its engine's and the router's token counts differ in "
+        f"{tally.miscounted_share:.0%} of them)"
     )
 
 

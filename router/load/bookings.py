@@ -1,9 +1,9 @@
 """Bookings: the work of picked requests that their pods have not finished yet.
 
 A booking counts from the moment a pod is picked, so that a burst does not pile up on one pod before
-any engine has reported load. It weighs its predicted seconds of prefill until the first token, then its
-tokens of context until the end. A booking without reports does not count for ever: an overdue first
-token (`router.load.overdue`) is presumed to have come, and in the end the whole booking expires.
+any engine has reported load. Its predicted seconds of prefill count until its first token, its prompt
+tokens, as context of decoding, until its end. A booking without reports does not count for ever: an
+overdue first token (`router.load.overdue`) is presumed to have come, and later the booking expires.
 """
 
 import math
@@ -20,8 +20,8 @@ from scorer.candidate import IDLE, Load
 __all__ = ["Booking", "Bookings", "Work"]
 
 CLOCK_WAS_SET = 1.0
-"""A step back by more than this many seconds means that the clock was set; after a smaller step, reports
-have overtaken one another."""
+"""A step back of the clock by more than this many seconds means that it was set; after a smaller step,
+reports have overtaken one another."""
 
 MOST_PREFILL = 86400.0
 """Longest accepted prefill, in seconds: a day, which no prefill takes."""
@@ -54,9 +54,9 @@ class Bookings:
         `head_floor` of its predicted prefill.
         """
         self.expired = 0
-        """Bookings that were released although nobody had reported their end."""
+        """Number of bookings that were released although nobody had reported their end."""
         self.unreported = 0
-        """Requests that did not fail and whose first token was never reported."""
+        """Number of requests that did not fail and whose first token was never reported."""
         self._expire_after = expire_after
         self._most = most
         self._new_id = new_id
@@ -90,12 +90,12 @@ class Bookings:
             changed(name)
 
     def book(self, work: Work, now: float, *, computed: bool = False) -> Booking:
-        """Book work on a rank. Raises ValueError if its figures are impossible.
+        """Book work on a rank. Raises ValueError if the work's figures are impossible.
 
-        With `computed`, another rank does the prefill; here only the context counts.
+        With `computed`, another rank does the prefill; on this one only the context counts.
         """
         if not 0 <= work.cached <= work.prompt_tokens:
-            raise ValueError(f"cached is {work.cached}, of {work.prompt_tokens} tokens")
+            raise ValueError(f"cached is {work.cached}, not 0 to {work.prompt_tokens} tokens")
         if not 0 <= work.prefill <= MOST_PREFILL:
             raise ValueError(f"prefill is {work.prefill} s, not 0 to {MOST_PREFILL:g} s")
         now = self.expire(now)
@@ -121,9 +121,9 @@ class Bookings:
     ) -> bool:
         """Record that a request went out; return False if the booking is not known.
 
-        If the request went to another place than the picked one, `work` has its cost there. Given only
-        `pod` and `rank` (rank 0 if only another pod is named), the cost is assumed to be the same. The
-        last reported place counts; reporting the same place again changes nothing.
+        If the request went to another rank than the picked one, `work` is its work there. Given only
+        `pod` and `rank` (rank 0 if only another pod is named), the work is assumed to be the same. The
+        last reported rank counts; reporting the same rank again changes nothing.
         """
         now = self.expire(now)
         booking = self._bookings.get(booking_id)
@@ -156,7 +156,7 @@ class Bookings:
             if booking.id in rank.waiting:
                 booking.prefill_from = max(booking.since, rank.free_since)
             elif now >= booking.lost_at:
-                # This first token was given up, so the time when its prefill's turn came is not known.
+                # Its report counted as lost, so the time when its prefill's turn came is not known.
                 booking.prefill_from = None
             elif booking.prefill_from is not None:
                 # This first token was presumed too early, and so were those of earlier requests.
@@ -263,7 +263,9 @@ class Bookings:
                 if self._bookings.get(booking.id) is not booking:
                     raise BrokenInvariantError("a rank has a booking that has ended")
         if placed != len(self._bookings):
-            raise BrokenInvariantError(f"{len(self._bookings)} bookings, {placed} of them on ranks")
+            raise BrokenInvariantError(
+                f"{len(self._bookings)} bookings are kept, {placed} on ranks"
+            )
         self._overdue.check()
         if len(self._bookings) > self._most or len(self._ranks) > self._most + 1:
             raise BrokenInvariantError("too many bookings or ranks are kept")

@@ -16,7 +16,7 @@ UNKNOWN_TOKENS = 2048
 """Assumed uncached length of a foreign prompt if no own request on the rank can be averaged."""
 
 TOLD_SECONDS = 0.3
-"""Longest time after a pick until another router's bookings include it: two rounds, and transfer."""
+"""Longest time from another router's pick until this router has read it: two rounds, and transfer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +64,9 @@ class Seen:
     def explained_by(self, others: OthersBook) -> "Seen":
         """Return this observation, with foreign requests explained by other routers' latest bookings.
 
-        A value written before the observation lacks the latest picks, and one written after it lacks
-        requests that have ended since; so the highest number explained so far counts. Bookings within
-        TOLD_SECONDS after the observation count as before it.
+        Bookings that a router wrote before the observation lack its latest picks, and those that it
+        wrote later lack requests that have ended since; so the highest number explained so far counts.
+        Bookings made within TOLD_SECONDS after the observation count as made before it.
         """
         booked = others.out_by(self.observed.at + TOLD_SECONDS)
         waiting = min(booked, others.waiting)

@@ -3,7 +3,7 @@
 Names and labels are the engines' own: `vllm/v1/metrics/loggers.py`; SGLang's
 `sglang/srt/observability/metrics_collector.py`; TensorRT-LLM's `tensorrt_llm/metrics/collector.py`, and
 the iteration statistics that `trtllm-serve` returns as JSON at /metrics, its Prometheus page being at
-/prometheus/metrics. The Gateway API Inference Extension reads the same ones (its "Model Server
+/prometheus/metrics. The Gateway API Inference Extension reads the same metrics (its "Model Server
 Protocol").
 
 Pages are searched for a few lines, not parsed: `prometheus_client` takes 0.3 s for a page of 1 MB, and
@@ -56,7 +56,7 @@ class Names:
     waiting: bytes
     kv_usage: tuple[bytes, ...]
     rank_label: bytes = b""
-    """The label with the data-parallel rank; empty: none has it."""
+    """The label with the data-parallel rank; empty: no label has it."""
 
 
 NAMES = {
@@ -64,7 +64,7 @@ NAMES = {
         ("/metrics",),
         b"vllm:num_requests_running",
         b"vllm:num_requests_waiting",
-        # vLLM uses the second name until 0.10.
+        # vLLM used the second name until 0.10.
         (b"vllm:kv_cache_usage_perc", b"vllm:gpu_cache_usage_perc"),
         b"engine",
     ),
@@ -85,14 +85,14 @@ NAMES = {
 """The names by engine."""
 
 LONGEST = 40
-"""Most characters of a number; engines write none longer."""
+"""A number with this many characters or more counts as an error; engines write none so long."""
 LINE = re.compile(
     # Possessive quantifiers throughout, so that a malformed line takes no longer than any other.
     rb'([\w:]++)(?:\{((?:[^"}\n]++|"(?:[^"\\\n]++|\\.)*+")*+)\})?[ \t]*+([^ \t\r\n]{0,40})'
 )
 MOST_LINES, MOST_LINE_BYTES = 1024, 16 << 10
-"""Lines of a metric (or last iterations) that are read, and the longest line: to read them takes
-milliseconds. vLLM's longest has 2 KB."""
+"""Most lines of a metric (or most iterations, the last ones) and longest line that are read, which takes
+milliseconds. vLLM's longest line has 2 KB."""
 LABEL = re.compile(rb'(\w+)="((?:[^"\\]++|\\.)*+)"')
 
 Figures = dict[str, Any]
@@ -104,8 +104,8 @@ def parse(
 ) -> dict[int, Observed]:
     """Return the loads in a page of metrics, by rank from 0; the engine numbers ranks from `first`.
 
-    Ranks with missing or impossible figures are left out; so are all of several ranks if the page does
-    not tell ranks apart. Raises KeyError for an unknown engine.
+    A rank without its numbers of requests, or with an impossible figure, is left out; so are all of
+    several ranks if the page does not tell ranks apart. Raises KeyError for an unknown engine.
     """
     names = NAMES[engine]
     is_json = page[:64].lstrip()[:1] in {b"[", b"{"}
@@ -123,7 +123,7 @@ def parse(
 
 
 def lines(page: bytes, beginning: bytes) -> Iterator[bytes]:
-    """Yield the lines of a page that begin so, as far as they are not longer than MOST_LINE_BYTES.
+    """Yield the lines of a page that start with `beginning` and have at most MOST_LINE_BYTES.
 
     A search for a few names takes a tenth of the time of a regular expression over the whole page.
     """
@@ -144,7 +144,7 @@ def lines(page: bytes, beginning: bytes) -> Iterator[bytes]:
 
 
 def observe(figures: Mapping[str, object], at: float) -> Observed | None:
-    """Return an observation; None if a figure is missing or impossible."""
+    """Return an observation; None if a number of requests is missing or a figure is impossible."""
     running = _figure(figures.get("running"), MOST_REQUESTS)
     waiting = _figure(figures.get("waiting"), MOST_REQUESTS)
     kv_usage = _figure(figures.get("kv_usage", 0.0), FULL)
@@ -193,7 +193,7 @@ def _number(text: bytes) -> float:
 
 
 def _statistics(page: bytes) -> dict[int | None, Figures]:
-    """Read TensorRT-LLM's statistics of its last iterations, in order of time for each rank."""
+    """Read TensorRT-LLM's statistics of its last iterations; the last one of each rank counts."""
     is_list = page.lstrip()[:1] == b"["
     try:
         raws = msgspec.json.decode(page, type=list[msgspec.Raw]) if is_list else [page]

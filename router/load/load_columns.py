@@ -19,10 +19,10 @@ Name = tuple[str, int]
 
 FIGURES = len(Load._fields)
 HEAD, BEHIND, TURN, SEEN = range(FIGURES, FIGURES + 4)
-"""Rows after a load's own figures: nanoseconds of the head, nanoseconds of the requests behind it, the
-time when the head's turn came, and the time of the rank's last observation."""
+"""Indices of the figures after a load's own: the prefill of the head and that of the requests behind it
+(ns), the time when the head's turn came, and the time of the rank's last observation (s)."""
 NEVER = float("inf")
-"""The turn if no request waits."""
+"""The time of the head's turn if no request waits."""
 
 LEAST = 1024
 """Initial number of ranks in the columns."""
@@ -72,6 +72,7 @@ class KeptColumns:
         self._row_of.clear()
         self._asked = ([], np.empty(0, np.intp))
         self._figures = np.zeros((SEEN + 1, rows))
+        """By figure and rank; a rank's index here is called its row."""
         self._is_fresh = np.zeros(rows, np.bool_)
         """Whether the observation was fresh when the load was computed."""
         self._is_changed = np.ones(rows, np.bool_)
@@ -95,7 +96,7 @@ class KeptColumns:
         self._is_changed[row] = False
 
     def columns(self, names: Sequence[Name], now: float, waited: float) -> LoadColumns:
-        """Return the loads of these ranks at `now`; heads have been computed until `waited`."""
+        """Return the loads of these ranks at `now`, with the waits at `waited` (`Bookings.expire`)."""
         rows = self._rows(names)
         is_due = self._is_changed[rows]
         is_due |= self._counts(rows, now) != self._is_fresh[rows]
@@ -138,7 +139,7 @@ class KeptColumns:
         row_of = self._row_of
         missing = [name for name in dict.fromkeys(wanted) if name not in row_of]
         if len(row_of) + len(missing) > len(self._is_changed):
-            # The columns are full, maybe of removed ranks: begin anew with these ranks.
+            # The columns are full, maybe of removed ranks: start again with these ranks.
             self._room(max(LEAST, 2 * len(wanted)))
             missing = [*dict.fromkeys(wanted)]
         for name in missing:
@@ -149,7 +150,7 @@ class KeptColumns:
 
 
 def _row(standing: Standing) -> tuple[float, ...]:
-    """Return a rank's column of figures."""
+    """Return a rank's figures, in the order of `KeptColumns._figures`."""
     load, nanoseconds, head, free_since, seen_at = standing
     seen = float("nan") if seen_at is None else seen_at
     if head is None:

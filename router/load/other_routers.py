@@ -1,7 +1,7 @@
 """The sums of other routers' bookings on one rank.
 
-Routers share sums, not bookings, so the size of a value depends on the fleet and not on its traffic. Two
-further figures join the routers' queues into one: when the first waiting request went out, since a rank
+Routers share sums, not bookings, so the size of what a router writes to Redis depends on the fleet and
+not on its traffic. Two further figures are shared: when the first waiting request went out, since a rank
 computes one prefill at a time for all routers; and the ages of requests in flight, since an engine's
 metrics only cover requests that had reached it.
 """
@@ -17,7 +17,7 @@ from msgspec import Meta
 from router.load.rank_bookings import Head, RankBook
 
 AGES = (1.0, 2.0, 4.0, 8.0, 16.0)
-"""The ages in seconds at which `settled` counts bookings."""
+"""For each of these ages in seconds, `RankTold.settled` counts the requests at least as old."""
 
 MICROSECONDS = 1_000_000
 MOST = (1 << 63) - 1
@@ -27,7 +27,7 @@ Count = Annotated[int, Meta(ge=0, le=MOST)]
 
 
 class RankTold(msgspec.Struct, frozen=True, array_like=True):
-    """One router's bookings on one rank, as written to Redis. Ages are microseconds at that time."""
+    """One router's bookings on one rank, as written to Redis. Ages are in microseconds at the write."""
 
     pod: str
     rank: Count
@@ -42,9 +42,9 @@ class RankTold(msgspec.Struct, frozen=True, array_like=True):
     settled: Annotated[list[Count], Meta(min_length=len(AGES), max_length=len(AGES))]
     """For each of `AGES`, the number of requests in flight that went out at least that long ago."""
     head: tuple[Count, Count] | None
-    """Age and nanoseconds of the first waiting request."""
+    """Age of the first waiting request and its predicted prefill in nanoseconds; None: none waits."""
     free: Count | None
-    """Time since the last known end of a prefill."""
+    """Age of the last known end of a prefill; None: no end is known."""
 
     @property
     def is_possible(self) -> bool:
@@ -115,7 +115,7 @@ class OthersBook:
     free_since: float = float("-inf")
 
     def out_by(self, time: float) -> int:
-        """Return a lower bound of the requests in flight that went out by a time."""
+        """Return a lower bound of the number of requests in flight that went out by a time."""
         age = self.told_at - time
         if age <= 0:
             return self.in_flight
@@ -154,7 +154,7 @@ NOBODY = OthersBook()
 
 
 def together(told: Iterable[tuple[RankTold, float]]) -> OthersBook:
-    """Return the sums of several routers' bookings on one rank, given with the time of each."""
+    """Return the sums of several routers' bookings on one rank, each given with when it was read."""
     rows = [*told]
     if not rows:
         return NOBODY

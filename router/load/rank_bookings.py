@@ -188,7 +188,7 @@ class RankBook:
         self.changed()
 
     def head(self, skip: int = 0) -> Head | None:
-        """Return the first waiting request, or the first after `skip` of them."""
+        """Return the first waiting request after `skip` others; None if there is none."""
         if skip == 0 and self._head is not None:
             return self._head
         booking = next(islice(self.waiting.values(), skip, None), None)

@@ -47,7 +47,7 @@ class Others(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One figure from which a load was computed, for explanations."""
+    """One of the figures from which a load was computed, for explanations."""
 
     name: str
     value: float
@@ -86,7 +86,7 @@ class LoadTable:
         self._with_others: Collection[tuple[str, int]] = ()
         """The ranks with other routers' bookings at `_others_version`."""
         self._to_renew: set[tuple[str, int]] = set()
-        """Ranks whose other routers' bookings changed since the last call of `heard`."""
+        """Ranks on which other routers' bookings may have changed since the last call of `heard`."""
 
     def observe(self, pod: str, rank: int, observed: Observed, source: Source = "engine") -> None:
         """Record an observation of a rank, unless a later one is known."""

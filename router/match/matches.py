@@ -19,5 +19,5 @@ class Matches(dict[Rank, Match]):
         self.trusts: dict[Rank, Trust] = {}
 
     def trust(self, rank: Rank) -> Trust:
-        """Return the trust in a rank's match, or in its having none."""
+        """Return the trust in a rank's match, or in the answer that it has none."""
         return self.trusts.get(rank) or rank.trust

@@ -29,13 +29,13 @@ log = logging.getLogger(__name__)
 
 NOTHING = Match((), 0)
 
-UNMATCHED = "it cannot be matched with prompts: a bug of ours"
+UNMATCHED = "its blocks cannot be matched with prompts: a bug of ours"
 
 ASSUMED_BLOCK_SIZE = 64
 """Tokens per block in beliefs about a rank whose block size no event has shown."""
 
 Held = tuple[int, int, int, str]
-"""A cache group, blocks of it (first, past the last) and the tier that holds them."""
+"""The number of a cache group, blocks of it (first, past the last) and the tier that holds them."""
 
 Stretches = list[tuple[int, int, str]]
 """Blocks (first, past the last) and the tier that holds them."""

@@ -1,1 +1,1 @@
-"""Shares bookings between routers through Redis; the bookings themselves are `router/load/`."""
+"""Shares bookings between routers through Redis; the bookings themselves are in `router/load/`."""

@@ -26,7 +26,7 @@ def new_id(router: str) -> str:
 
 
 def problem_of(name: str) -> str:
-    """Return why a booking id is not valid; empty if it is."""
+    """Return why a booking id is not valid; empty if it is valid."""
     if len(name.encode()) > MOST_BYTES:
         return f"is longer than {MOST_BYTES} bytes"
     if _PRINTABLE.fullmatch(name) is None:

@@ -1,8 +1,8 @@
 """The Redis commands by which routers share bookings, made and answered in rounds. No sockets.
 
-Each router writes its bookings to a key of its own, which has its own place in a cluster (hash tag), and
-reads the keys of the others (`received.py`). A report that reaches a router other
-than the one that booked is handed on through a stream that the latter reads (`report_relay.py`).
+Each router writes its bookings to a Redis key of its own, which may lie on any node of a Redis Cluster,
+and reads the other routers' keys (`received.py`). A report that reaches another router than the one that
+booked is handed on through a stream in Redis, which the latter reads (`report_relay.py`).
 
     names.routers      hash: router -> server time (ms) at which it last enrolled
     names.load(R)      R's bookings as `Told`, in MessagePack; expires unless R renews it
@@ -45,7 +45,7 @@ class _Asked:
 class PeerBookings:
     """One router's side of sharing bookings. `now` is a time of its clock, in seconds.
 
-    Call `ask` and, with the replies to its commands, `answer`, in turns.
+    In each round, call `ask`, and then `answer` with the replies to the commands that it returned.
     """
 
     def __init__(self, router: str, names: Names, bookings: Bookings) -> None:

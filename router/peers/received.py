@@ -186,11 +186,11 @@ def _is_fresh(peer: _Peer, now: float) -> bool:
 def _decode(value: bytes) -> Told:
     """Return a decoded value. Raises ValueError if it is invalid, and UNREADABLE."""
     if len(value) > MOST_BYTES:
-        raise ValueError(f"{len(value)} bytes")
+        raise ValueError(f"the value has {len(value)} bytes, more than {MOST_BYTES}")
     told = msgspec.msgpack.decode(value, type=Told)
     if told.picks > MOST_PICKS:
         # Routers continue counting after the highest number, so it would spread to all.
-        raise ValueError(f"pick {told.picks}")
+        raise ValueError(f"the last pick is number {told.picks}, above {MOST_PICKS}")
     if len({(one.pod, one.rank) for one in told.ranks}) != len(told.ranks):
         raise ValueError("a rank is listed twice")
     for one in told.ranks:

@@ -14,7 +14,7 @@ MOST_REPORTS = 10_000
 """Most reports that wait to be handed on: here in total, and in Redis for each router."""
 MOST_REPORT_BYTES = 4096
 BATCH = 512
-"""Most reports of one call, and of one read."""
+"""Most reports in one call of Redis, and most that are read at once."""
 
 Entry = tuple[bytes, Sequence[bytes]]
 """An entry of a router's stream in Redis: its id, then alternating field names and values."""

@@ -119,7 +119,7 @@ class Assigner:
     def first_token(self, placed: Placed, now: float) -> None:
         """Record a pick's first token: its prefill is over, and events will announce its blocks.
 
-        An engine keeps blocks while their request runs, so believing them until then does no harm.
+        An engine keeps blocks while their request runs, so believing them a while longer does no harm.
         """
         if placed.booking is not None:
             self._bookings.first_token(placed.booking.id, now)
@@ -129,7 +129,11 @@ class Assigner:
             self._believed.confirm(placed.ticket, now + self._confirm_seconds)
 
     def ended(self, placed: Placed, end: End, now: float) -> None:
-        """Release a pick's bookings at its end; its blocks stay believed a while unless it failed."""
+        """Release a pick's bookings at its end.
+
+        Its blocks are still believed for `confirm_seconds`, unless it failed before its first token or
+        events have announced all of them.
+        """
         for booking in (placed.booking, placed.decoding):
             if booking is not None and end == "finished":
                 self._bookings.finish(booking.id, now)

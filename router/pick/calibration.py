@@ -16,7 +16,7 @@ beside much decoding, and a rank with too much work has a queue that sends the n
 the doubt shrinks as utilisation grows. The `slowness` of a rank itself always uses the full doubt.
 
 A rank without measurements has the usual factor. On a quiet fleet a rank that looks slow gets no
-requests, so it is forgotten after many measurements of others, and tried again.
+requests, so its measurements are forgotten after many of other ranks, and it is tried again.
 """
 
 import math
@@ -40,7 +40,7 @@ WEIGHT = 0.1
 FARTHEST = 4.0
 """A prefill counts as at most this multiple of its expected time, so that one hang changes little."""
 NEARLY = 64
-"""Tolerance of predicted cached tokens: the size of the largest common block."""
+"""Tolerance of predicted cached tokens: the largest block size in common use, in tokens."""
 ALIKE = 0.1
 """Doubt that always remains, in the logarithm: the cost model is no more accurate than that."""
 SURE = 3.0
@@ -127,7 +127,7 @@ class Calibration:
     def learn(self, booking: Booking) -> None:
         """Learn from a booking with a reported first token, once.
 
-        It is ignored if it was given up before its first token, or if the engine found more or fewer
+        It is ignored if the start of its prefill is not known, or if the engine found more or fewer
         cached tokens than predicted (by more than `NEARLY`).
         """
         work = booking.work
@@ -246,7 +246,7 @@ class Calibration:
             if model.known != sorted(known.get(of, [])):
                 raise BrokenInvariantError(f"the known factors of {of} are not those of its ranks")
             if any(self._averages[rank].model != of for rank in model.compared):
-                raise BrokenInvariantError(f"a rank that was forgotten is remembered of {of}")
+                raise BrokenInvariantError(f"a rank compared for {of} belongs to another model")
             kept = model.differences.items()
             if any(one != self._differing(model, rank) for rank, one in kept):
                 raise BrokenInvariantError(f"a difference of {of} is out of date")

@@ -23,7 +23,7 @@ def eligible(pods: PodTable, model: str, named: Sequence[str], lora: str) -> lis
         wanted = set(named)
         found = [pod for pod in found if pod.id in wanted]
         if not found:
-            raise NoPodError(f"none of the {len(wanted)} pods named serves {model!r}")
+            raise NoPodError(f"none of the {len(wanted)} named pods serves {model!r}")
     willing = [pod for pod in found if not pod.status.refuses]
     if not willing:
         raise NoPodError(f"every pod of {model!r} that may be picked refuses requests")

@@ -93,7 +93,8 @@ class Options(Sequence[Option]):
     def telling(self) -> Sequence[Option]:
         """Return the options that a reason may name.
 
-        These are the best two, the warmest, and those that the guard or session term kept from winning.
+        These are the best two, the warmest, and, of the options with a guard term and of those with a
+        session term, the one that would cost least without it.
         """
         places = {*self._order[:2], self._holding_most(lambda match: match.matched_tokens)}
         order = np.array(self._order)
@@ -112,7 +113,7 @@ class Options(Sequence[Option]):
 
     @cached_property
     def _distinct(self) -> Collection[Match]:
-        """The matches, each once: many ranks hold the same of a prompt, and have one match."""
+        """The matches, each once: many ranks hold the same blocks of a prompt and share one match."""
         return {id(match): match for match in self.matches.values()}.values()
 
     def _option(self, place: int) -> Option:

@@ -334,4 +334,4 @@ class Picker:
         if self._expectations != sum(len(placed.predicted) for placed in kept):
             raise BrokenInvariantError("the predictions that are kept do not add up")
         if len(kept) > self._settings.most:
-            raise BrokenInvariantError(f"{len(kept)} picks, of at most {self._settings.most}")
+            raise BrokenInvariantError(f"{len(kept)} picks; at most {self._settings.most}")

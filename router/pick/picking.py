@@ -1,6 +1,7 @@
 """Builds the parts of picking, the same for the service, `warmpath simulate`, tests and benchmarks.
 
-Their differences are arguments: the index of believed blocks, booking ids, randomness, witnesses.
+The differences between these are arguments: the index of believed blocks, booking ids, randomness,
+witnesses.
 """
 
 from collections.abc import Callable, Sequence

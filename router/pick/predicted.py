@@ -50,7 +50,7 @@ def held(match: Match, prompt_tokens: int) -> int:
 
 
 class Predictions(Mapping[tuple[str, int], Predicted]):
-    """The predictions for all candidates, by pod and rank; each is made on access, as one will be used.
+    """The predictions for all candidates, by pod and rank; made on access, as only one will be used.
 
     Picks that are never reported wait for minutes, so only the figures are kept that are needed then.
     """

@@ -60,7 +60,7 @@ class Sessions:
         if of_pod != self._of_pod:
             raise BrokenInvariantError("the sessions of the pods are not those that are kept")
         if len(self._picks) > self._most:
-            raise BrokenInvariantError(f"{len(self._picks)} sessions, of at most {self._most}")
+            raise BrokenInvariantError(f"{len(self._picks)} sessions; at most {self._most}")
 
     def _drop(self, session: str) -> None:
         pod = self._picks.pop(session)[0]

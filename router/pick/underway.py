@@ -1,6 +1,6 @@
-"""Pick calls that still wait (for tokens or siblings), by the booking ids that their callers chose.
+"""Pick calls that still wait (for tokens or for their group), by booking ids that their callers chose.
 
-Such a call has no booking yet that a report could end or a later pick replace, so its task is cancelled.
+If a report ends such a pick, or a later one replaces it, its task is cancelled: it has no booking yet.
 """
 
 import asyncio
@@ -32,9 +32,10 @@ class Underway:
 
     @contextmanager
     def pick(self, name: str) -> Iterator[None]:
-        """Register the current task as a pick while the context is open; end an earlier one of the name.
+        """Register the current task as a pick of this name, its booking id, while the context is open.
 
-        Raises PickEndedError if it is ended meanwhile. A pick without a name cannot be ended.
+        An earlier pick of the name is ended. Raises PickEndedError if this one is ended meanwhile; a
+        pick without a name cannot be ended.
         """
         task = asyncio.current_task()
         if not name or task is None:
@@ -70,4 +71,4 @@ class Underway:
         """Raise BrokenInvariantError if a pick that has ended is kept."""
         for name, turn in self._turns.items():
             if turn.task.done() or turn.ended_by:
-                raise BrokenInvariantError(f"{name} is no pick that is underway")
+                raise BrokenInvariantError(f"pick {name} has ended and is kept")

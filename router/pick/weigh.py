@@ -89,7 +89,7 @@ class Choice:
     prompt_tokens: int
     utilisation: float
     busy: float
-    """The share, at this moment, of the ranks that may prefill and have a prefill to do."""
+    """The share of the ranks for prefill that have one to do at this moment, 0 to 1."""
     options: Options
     decode: Sequence[Option] = ()
     """The options for decoding a disaggregated request; `options` are then for its prefill."""
@@ -216,7 +216,7 @@ class Weigher:
     def _options(
         self, weighing: "_Weighing", field: Field, loads: LoadColumns, policy: Policy | None = None
     ) -> Options:
-        """Return a field's options by a policy, best first; for decoding without one."""
+        """Return a field's options, best first: by a policy, or without one by the costs of decoding."""
         model, request, session, matches = weighing
         cached, prefill, arriving = self._warmths(field, matches, request.prompt_tokens)
         factors, slownesses = self._calibration.all_of(model, field.names, request.utilisation)
@@ -250,7 +250,7 @@ class Weigher:
         cold = warmth(NOTHING, Level.EXACT, tokens, self._prefill)
         figures = np.empty((3, len(field.ranks)))
         figures.T[:] = cold
-        # Many ranks hold the same of a prompt, and have one match.
+        # Many ranks hold the same blocks of a prompt and share one match.
         places_of: dict[tuple[Match, Level], list[int]] = {}
         place_of, trusts = field.place_of.get, matches.trusts
         for rank, match in matches.items():

@@ -64,7 +64,7 @@ class Reconciler:
     async def reconcile(self, source: str, found: Mapping[str, Found]) -> None:
         """Follow the pods that a source has found and drop those that it finds no longer.
 
-        A pod whose description has changed is dropped and followed anew, with an empty cache.
+        A pod whose description has changed is dropped and followed again as a new one.
         """
         async with self._turn:
             before = self._found.get(source, {})
@@ -77,7 +77,10 @@ class Reconciler:
             for pod_id in found.keys() - before.keys():
                 owner, _ = self._followed.get(pod_id, (source, None))
                 if owner != source:
-                    log.error("pod %s: %s finds it too; %s counts", pod_id, source, owner)
+                    log.error(
+                        "pod %s: %s finds it too; it is followed as %s describes it",
+                        pod_id, source, owner,
+                    )  # fmt: skip
 
     async def _drop(self, pod_id: str, source: str) -> None:
         del self._followed[pod_id]

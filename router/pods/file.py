@@ -38,7 +38,7 @@ class FileSource:
                     before = raw
                     pods = read_config.parse_pods(raw, self.name, self._models)
                     if not pods:
-                        log.warning("pods-file: %s: lists no pods", self.name)
+                        log.warning("pods-file: %s lists no pods", self.name)
                     yield {pod.id: Found(pod) for pod in pods}
                 problem = ""
             except (OSError, read_config.ConfigError) as error:

@@ -42,13 +42,14 @@ VERSIONS = {"vllm": "/version", "sglang": "/server_info", "trtllm": "/version"}
 
 START_TIME = b"process_start_time_seconds"
 STARTED = re.compile(START_TIME + rb"(?:\{[^}]*\})?[ \t]+(\S{1,40})")
-"""The start of the engine's process, in seconds: a metric of prometheus_client (vLLM, SGLang)."""
+"""The start of the engine's process, in seconds since the Unix epoch: a metric of prometheus_client
+(vLLM, SGLang)."""
 MOST_PROCESSES = 64
-"""Start times that are read of a page."""
+"""Most start times that are read from a page."""
 LATER_SECONDS = 0.01
 """Start times that differ by less are the same start, rounded."""
 MOST_BYTES = 2 << 20
-"""Longest answer, for each 16 ranks or part of them; the metrics of eight ranks have about 1 MB."""
+"""Longest answer per 16 ranks, rounded up; the metrics of eight ranks have about 1 MB."""
 MOST_NAME_BYTES, MOST_NAMES_BYTES = 1024, 64 << 10
 """Longest name of a model or adapter, and longest sum of a pod's names: ListPods shows them all."""
 MOST_VERSION_BYTES = 128
@@ -79,12 +80,13 @@ class Versioned(msgspec.Struct, frozen=True):
 
 
 class Prober:
-    """Probes one pod every `interval` seconds, each time for at most `timeout`, over one connection.
+    """Probes one pod over one connection, with a pause of `interval` seconds after each probe.
 
-    With `tls` it uses HTTPS. It passes the load in the metrics of an `engine`
-    (`router.load.engine_metrics.NAMES`) to `observed`, on its event loop, with the answer's time by
-    `clock`. It calls `ended` when an engine has ended (its port refuses connections, or it answers that
-    it accepts no requests), and again once the engine is healthy after that.
+    Each request of a probe waits at most `timeout` seconds. With `tls` it uses HTTPS. It passes the load
+    in the metrics of an `engine` (`router.load.engine_metrics.NAMES`) to `observed`, on its event loop,
+    with the answer's time by `clock`. It calls `ended` when an engine has ended (its port refuses
+    connections, or it answers that it accepts no requests), again once the engine is healthy after that,
+    and when the engine has restarted between two probes.
     """
 
     def __init__(
@@ -256,7 +258,7 @@ class Prober:
         names = tuple(_bounded(one.id for one in listed.data))
         if left_out := len(listed.data) - len(names):
             log.warning(
-                "pod %s: %d names in /v1/models are left out: each has at most %d bytes, all %d",
+                "pod %s: %d names in /v1/models are left out: a name may have %d bytes, all names %d",
                 self._pod.id, left_out, MOST_NAME_BYTES, MOST_NAMES_BYTES,
             )  # fmt: skip
         return names

@@ -80,7 +80,10 @@ async def reached(
 async def copying(
     table: config.SharedIndex, redis: Redis, settled: Callable[[str], None]
 ) -> AsyncIterator[Replica]:
-    """Keep copies of the shared index's pods current while the context is open (replica mode)."""
+    """Keep copies of the shared index's pods current while the context is open (replica mode).
+
+    `settled` is called once, with a sentence: all pods are copied, or a reading has failed.
+    """
     replica = Replica(
         redis,
         Names(table.prefix),
@@ -166,7 +169,10 @@ class SharedPods:
 async def shared_pods(
     whole: config.Config, folder: Path, ingest: Ingest, settled: Callable[[str], None]
 ) -> AsyncIterator[SharedPods]:
-    """Provide the configured way of following pods through the shared index in a context."""
+    """Provide the configured way of following pods through the shared index in a context.
+
+    `settled` is as for `copying`.
+    """
     table, hash_seed = whole.shared_index, whole.index.hash_seed
     log.info(
         "shared index at %s, prefix %s, mode %s%s%s",

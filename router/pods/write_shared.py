@@ -1,8 +1,8 @@
-"""Direct mode: a router writes the engines that it follows to the shared index, for other routers.
+"""Writes the blocks of engines that this router follows directly to the shared index, for other routers.
 
-A publisher does the same beside its engine; this mode is for engines beside which no publisher can
-run. Following and writing are indexer's (`indexer.watch.engine_cache`, `indexer.shared.writer`). This
-module adds many pods in one process, and never takes a claim from a publisher.
+A publisher does the same beside its engine; this is for engines beside which no publisher can run.
+Following and writing are in `indexer.watch.engine_cache` and `indexer.shared.writer`. This module adds
+many pods in one process, and never takes a claim from a publisher.
 """
 
 import secrets
@@ -24,7 +24,7 @@ from indexer.watch.engine_cache import collect_forever, engine_cache
 from router.config import schema as config
 
 JOURNAL_BYTES = 16 << 20
-"""Most bytes of changes that are not written yet; beyond it the whole cache is written anew."""
+"""Most bytes of changes that are not written yet; beyond it the whole cache is written again."""
 COLLECT_SECONDS = 0.02
 """How long changes are collected before a write. One router may follow a hundred engines."""
 TIMEOUT_OF_A_LEASE = 0.1

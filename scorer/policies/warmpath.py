@@ -23,8 +23,9 @@ class Warmpath:
 
     prefill: of this prompt.
 
-    others: the delay of the requests that come after: kappa x rho / (1 - rho) times this prefill at the
-    fleet's utilisation rho, as in a queue, times the rank's crowding relative to the mean,
+    others: the delay of the requests that come after: kappa x rho / (1 - rho) times this prefill (as on
+    a rank of typical speed) at the fleet's utilisation rho, as in a queue, times the rank's crowding
+    relative to the mean,
     ((1 + waiting) / (1 + mean waiting) x (1 + decoding) / (1 + mean decoding)) ^ g.
 
     decode: mu for each request in flight, which this prompt's prefill delays.

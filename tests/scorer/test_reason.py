@@ -124,15 +124,15 @@ def test_a_prefill_that_would_hold_up_others_is_told_with_how_many_there_are() -
         cold = contender("b", in_flight=in_flight)
         cold = replace(cold, terms=(*cold.terms, ("others", 2.0)), cost=cold.cost + 2.0)
         assert told(contender("a", 8192), cold).endswith(
-            f"its prefill of 9,000 tokens would hold up those that come after it{among}."
+            f"its prefill of 9,000 tokens would delay the requests that come after it{among}."
         )
 
 
 def test_a_warm_pod_of_which_the_view_is_doubtful_may_hold_more() -> None:
     stale = contender("pod-1", 8192, counted=4096, trust="stale")
     assert told(stale, contender("pod-3", 6000)).endswith(
-        "pod-1 may hold more (8,192 tokens, of which 4,096 count: its view is stale) but its "
-        "prefill takes 0.49 s (4,904 tokens to compute)."
+        "pod-1 may hold more (8,192 tokens; only 4,096 count, as the view of its cache is stale) but "
+        "its prefill takes 0.49 s (4,904 tokens to compute)."
     )
 
 
@@ -166,14 +166,14 @@ def test_a_tie_names_the_rule_that_broke_it() -> None:
         "b costs the same, and has more requests in flight (1 against 0)."
     )
     assert told(one, contender("b", 100, prefill=0.1)).endswith(
-        "costs the same, and the draw decided."
+        "costs the same, and a random draw decided."
     )
 
 
 def test_a_pod_past_the_load_margin_is_told_so() -> None:
     hot = contender("pod-1", 8192, in_flight=40, hot_spot=9.0)
     assert told(hot, contender("pod-3", wait=0.5)).endswith(
-        "pod-1 would cost 1.2 s less but for its 40 requests in flight, which are past the load margin."
+        "pod-1 would cost 1.2 s less if its 40 requests in flight were not past the load margin."
     )
 
 

@@ -152,8 +152,8 @@ async def test_bad_picks_are_refused_with_the_field_and_its_limit(stand: Stand) 
 
 async def test_where_there_is_no_pod_it_is_said_which(stand: Stand) -> None:
     for fields, problem in [
-        ({"pods": ["x", "y"]}, "none of the 2 pods named serves 'demo'"),
-        ({"disaggregated": True, "pods": ["x"]}, "none of the 1 pods named serves 'demo'"),
+        ({"pods": ["x", "y"]}, "none of the 2 named pods serves 'demo'"),
+        ({"disaggregated": True, "pods": ["x"]}, "none of the 1 named pods serves 'demo'"),
     ]:
         code, said = await stand.refused(stand.pick(prompt(), **fields))
         assert code is grpc.StatusCode.UNAVAILABLE

@@ -160,7 +160,7 @@ def test_only_pictures_wrong_is_how_their_tokens_are_placed() -> None:
 def test_only_chats_wrong_is_the_template() -> None:
     stream = Stream().run(TEXT).run(CHAT, 40, predicts=0.0, extra=7)
     assert stream.kinds() == ["template"]
-    assert "its engine counts other tokens than the router in 100%" in stream.text()
+    assert "its engine's and the router's token counts differ in 100%" in stream.text()
 
 
 def test_texts_and_chats_wrong_and_ids_right_is_the_tokenizer() -> None:

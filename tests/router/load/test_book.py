@@ -249,7 +249,7 @@ def test_impossible_seconds_are_refused(prefill: float) -> None:
 
 
 def test_more_cached_than_there_is_is_refused() -> None:
-    with pytest.raises(ValueError, match="cached is 101, of 100"):
+    with pytest.raises(ValueError, match="cached is 101, not 0 to 100"):
         new_bookings().book(work(cached=101), 0.0)
 
 

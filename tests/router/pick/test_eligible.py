@@ -96,7 +96,7 @@ def test_pods_that_serve_the_adapter_come_before_those_that_may_load_it() -> Non
     ("pods", "named", "problem"),
     [
         ([pod("a", model="other")], [], "no pod serves 'm'"),
-        ([pod("a")], ["b", "c"], "none of the 2 pods named serves 'm'"),
+        ([pod("a")], ["b", "c"], "none of the 2 named pods serves 'm'"),
         ([pod("a", DRAINING)], [], "every pod of 'm' that may be picked refuses requests"),
         ([pod("a"), pod("b", DRAINING)], ["b"], "every pod of 'm' that may be picked refuses"),
     ],

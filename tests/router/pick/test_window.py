@@ -334,8 +334,8 @@ async def test_a_decision_says_that_it_follows_its_group(monkeypatch: pytest.Mon
     told, alone = kept.listed()
     pod = pods_of(*samples)[0]
     assert f"{pod} has 1,600 of 1,601 tokens cached" in told.reason
-    assert "it goes with them: alone it would have gone to pod-" in told.reason
-    assert "it goes with them" not in alone.reason
+    assert "this one goes with them: alone it would have gone to pod-" in told.reason
+    assert "this one goes with them" not in alone.reason
 
 
 @given(

@@ -72,7 +72,7 @@ async def test_one_source_does_not_touch_what_another_found(
     await reconciler.reconcile("two", {"a": found("a", "h:9")})
     await reconciler.reconcile("two", {})
     assert follower.calls == ["+a@h:1"]
-    assert "one counts" in caplog.text
+    assert "as one describes it" in caplog.text
 
 
 async def test_a_pod_that_its_first_source_drops_is_followed_as_another_one_says() -> None:
