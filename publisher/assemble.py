@@ -48,7 +48,7 @@ TIMEOUT_OF_A_LEASE = 0.2
 """The timeout of a round trip to Redis, as a share of the lease."""
 PATIENCE = Patience(replay_seconds=10.0, reconnect_seconds=0.25, max_frame_bytes=64 << 20)
 MOST_REQUEST_BYTES = 16 << 10
-"""Most bytes of a request, which has a keyspace, an epoch and a number, or a service's name."""
+"""The most bytes of a request, which has a keyspace, an epoch and a number, or a service's name."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -144,7 +144,7 @@ class MemoryIndex:
 
     @_locked
     def take_losers(self) -> set[int]:
-        """Return the slots that lost keys for want of room since the last call."""
+        """Return the slots that have lost keys to make room since the last call."""
         losers, self._losers = self._losers, set()
         return losers - self._dropped - self._sweeping
 
@@ -183,7 +183,7 @@ class MemoryIndex:
         return flipped
 
     def _shift(self, before: int, after: int, keys: int) -> None:
-        """Count `keys` keys less for one set and more for another; forget a set without keys."""
+        """Count `keys` keys less for set `before`, and more for `after`; forget a set without keys."""
         if not keys:
             return
         uses = self._uses

@@ -36,7 +36,7 @@ class Names:
         return (*self.earlier.get(name, ()), self.keys[name])
 
     def key_above(self, name: EngineHash) -> int:
-        """Return the key before a name's first; 0 where there is none, or none that is held."""
+        """Return the key before the first key of a name; 0 where there is none, or it is not held."""
         above = self.above.get(name, 0)
         return above if above and self.is_held(above) else 0
 

@@ -84,7 +84,7 @@ class WatchedRank:
         return self._copies
 
     def blocks(self) -> Mapping[Tier, int]:
-        """Return how many distinct blocks of a prompt's prefix each tier holds."""
+        """Return how many distinct blocks of the group `Layout.shown` each tier holds."""
         return self._slots.blocks(self.layout)
 
     def counts(self) -> Mapping[str, int]:

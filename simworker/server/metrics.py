@@ -2,7 +2,7 @@
 
 A scrape reads the engines' load; requests are counted and timed as they pass. Sources of names, labels
 and bucket bounds: `vllm/v1/metrics/loggers.py` and `buckets.py` of 0.32; SGLang's "Production metrics";
-NVIDIA Dynamo's "TensorRT-LLM Prometheus metrics", which have no load.
+NVIDIA Dynamo's "TensorRT-LLM Prometheus metrics", which do not have the load.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -93,7 +93,7 @@ class Rank(Generic[EventT]):
 
     @property
     def behind(self) -> float:
-        """The longest delay of a step's end that was not made good, seconds."""
+        """The longest delay of a step for which later steps do not make up, seconds; 0 for none."""
         self._behind = max(self._behind, self._shell.behind)
         return self._behind
 

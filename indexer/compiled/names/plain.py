@@ -245,7 +245,7 @@ class PlainNames:
         arrays.reserve(len(there), 0)
         number = self.find(name)
         if not number:
-            return 0, 0, []  # given up for want of room, just now
+            return 0, 0, []  # given up to make room, just now
         key = int(arrays.blocks.records[number, 0])
         parent = int(arrays.blocks.parents[number])
         above = int(arrays.blocks.records[parent, 0]) if parent else 0
@@ -290,7 +290,7 @@ class PlainNames:
         self.own = fresh
 
     def held(self) -> int:
-        """Return how many blocks the rank's places hold together."""
+        """Return how many blocks the rank's places hold in all; one in two places counts twice."""
         slots = {*self._slots.certain.values(), *self._slots.doubted.values()}
         return sum(map(self._index.count, slots))
 

@@ -217,9 +217,9 @@ class RemoteIndex:
     def match(
         self, chain: Chain, *, leading: bool = False
     ) -> tuple[list[tuple[Place, int, int]], Trust | None]:
-        """Return who holds which blocks of a prompt, by the copy, and the doubt about this answer.
+        """Return who holds which blocks of a prompt in the copy, and the doubt about this answer.
 
-        The rows are a place, its first block and the end, past its last block. The doubt is for
+        Each row has a place, the first block that it holds, and the end, past the last. The doubt is for
         `RemoteRank.in_answer`. `leading` is as in `Index.match`.
         """
         if chain.block_size not in self._sizes:
@@ -266,7 +266,7 @@ class RemoteIndex:
             tasks.create_task(self.reach.run())
 
     def failed(self, reason: str) -> None:
-        """Doubt all ranks for a reason: reading their records failed, and has to begin anew."""
+        """Doubt all ranks for a reason: reading their records failed, and has to begin again."""
         for rank in list(self._ranks.values()):
             rank.heard(f"the shared index could not be followed: {reason}")
 

@@ -163,7 +163,7 @@ class RemoteRank:
         return bool(self._refusal(self._registry.record(self.pod)))
 
     def blocks(self) -> Mapping[Tier, int]:
-        """Return how many distinct blocks of a prompt's prefix each tier holds."""
+        """Return how many distinct blocks of the group `Layout.shown` each tier holds."""
         record = self._registry.record(self.pod)
         if record is None or self.recorded.level is Level.COLD:
             return {}

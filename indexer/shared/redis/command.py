@@ -70,7 +70,7 @@ class Redis(Protocol):
         """
 
     async def run(self, asked: Sequence[Command | Call], *, timeout: float) -> list[Reply]:
-        """Return the reply to each command, in order; one that fails has its error there.
+        """Return the reply to each command, in order; for one that fails its error.
 
         Pipelined: one round trip for each node. Returns within `timeout` seconds.
         """

@@ -60,7 +60,7 @@ class Resync(StrEnum):
     START = "start"
     """There was no copy."""
     CLAIM = "claim"
-    """The pod's writer has written everything anew, or another writer has."""
+    """The pod's writer has written everything again, or another writer has."""
     LOG = "log"
     """The log does not go on from the copy's position: entries were cut off or lost."""
     MALFORMED = "malformed"
@@ -263,7 +263,7 @@ class PodCopy:
             rank.disconnected(problem, presumed=True)
 
     def fail(self, problem: str) -> None:
-        """Let the copy be read anew: an error may have left changes applied in part."""
+        """Let the copy be read again: an error may have left changes applied in part."""
         self.lost(problem)
         if self.state in {State.READ, State.FOLLOWING}:
             self._need(Resync.FAILED)

@@ -86,7 +86,7 @@ class Replica:
             await asyncio.sleep(pause)
 
     def failed(self, problem: str) -> None:
-        """Let every copy be read anew: an error may have left any of them incomplete."""
+        """Let every copy be read again: an error may have left any of them incomplete."""
         self._end_scan()
         for copy in self._copies.values():
             copy.fail(problem)

@@ -1,4 +1,4 @@
-"""The states of a pod's writer, the steps that it asks for, and the causes for which it begins anew."""
+"""The states of a pod's writer, the steps that it asks for, and the causes for which it starts again."""
 
 from collections import Counter
 from collections.abc import Generator, Sequence

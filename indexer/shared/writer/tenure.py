@@ -61,7 +61,7 @@ class Tenure:
         self.applied = 0
         """The last sequence of the journal that Redis has."""
         self.writes: dict[int, int] = {}
-        """How often each bucket that was taken was written to under the token."""
+        """How often each bucket was written to under this claim, for the buckets that it has taken."""
         self._names = names
         self._cache = cache
         self._token = token
@@ -175,7 +175,7 @@ class Tenure:
         self._counts.audits += 1
 
     def _apply(self, changes: Iterable[tuple[Where, KeysOf]]) -> Steps[None]:
-        """Write changes; ends when every bucket has confirmed them."""
+        """Write changes; end when every bucket has confirmed them."""
         for portion in portions(changes):
             waiting: dict[int, deque[Call]] = {}
             for bucket, call in apply_calls(

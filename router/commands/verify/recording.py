@@ -18,9 +18,9 @@ from router.commands.gzipped import DAMAGED, open_gzipped
 from router.prompt.body import reads_cache
 
 MOST_LINE = 64 << 20
-"""Most characters of a line, enough for a request of ten million tokens."""
+"""The most characters of a line, enough for a request of ten million tokens."""
 MOST_CHARACTERS = 4 << 30
-"""Most characters of a file, uncompressed; compressed it may be a thousand times smaller."""
+"""The most characters of a file, uncompressed; compressed it may be a thousand times smaller."""
 
 
 class BadRecordingError(Exception):

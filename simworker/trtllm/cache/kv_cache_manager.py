@@ -68,7 +68,7 @@ class KVCacheManager:
     ) -> None:
         """Allocate the first `input_length` tokens of a request, reusing cached blocks.
 
-        Sets the tokens found on `request`, which may be left out only if reuse is off. Raises
+        Sets on `request` how many tokens were found; it may be left out only if reuse is off. Raises
         NoFreeBlocksError, and changes nothing, if the tokens do not fit.
         """
         if request_id in self._sequences:
@@ -252,7 +252,7 @@ class KVCacheManager:
             manager.scheduling_release_blocks(request_id)
 
     def refresh_blocks(self) -> None:
-        """End the priorities whose time is over; once an iteration."""
+        """End the priorities whose time is over; called once an iteration."""
         for manager in self.block_manager.each():
             manager.cache.eviction_policy.refresh()
 

@@ -54,7 +54,7 @@ class CacheConfig:
     offload_blocks_per_chunk: int = 1
     """Blocks that are offloaded together."""
     offload_block_size: int | None = None
-    """The size of a chunk in tokens, a multiple of `block_size`; give one of the two."""
+    """Tokens of a chunk, a multiple of `block_size`; instead of `offload_blocks_per_chunk`."""
     offload_prompt_only: bool = True
     """Whether only blocks of prompts are offloaded, not those of generated tokens."""
     self_describing_kv_events: bool = False

@@ -75,7 +75,7 @@ class MemoryConfig(Protocol):
 
     @property
     def max_in_flight_tokens(self) -> int:
-        """Most tokens of steps that have not ended."""
+        """The most tokens of steps that have not ended."""
 
 
 @dataclass(frozen=True, slots=True)
