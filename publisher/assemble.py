@@ -74,7 +74,7 @@ class Settings:
     tls_key: Path | None = None
     tls_client_ca: Path | None = None
     advertise: str = ""
-    """Where others reach the publisher; empty: at `listen`, unless that is a wildcard."""
+    """Where others reach the publisher; empty: at `listen`, or nowhere if that is a wildcard."""
     redis: str = ""
     """URL of the shared index; empty: the publisher writes to none."""
     redis_prefix: str = "warmpath"

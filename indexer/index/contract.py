@@ -58,9 +58,9 @@ class Index(Protocol):
         """Let `slot` hold `keys`, in the order of their chain.
 
         Each key is chained to the one before it, and the first begins a prompt, except at the positions
-        in `links`. The index needs the chain to give up the deepest blocks of a prompt first. It refuses
-        no key where room is lacking: it gives up other keys (`take_losers`). A dropped slot may not be used
-        again before it is swept.
+        in `links`. The index needs the chain to give up the deepest blocks of a prompt first. Where room
+        is lacking it refuses no key, but gives up other keys (`take_losers`). A dropped slot may not be
+        used again before it is swept.
         """
 
     def remove(self, slot: int, keys: Sequence[int]) -> None:

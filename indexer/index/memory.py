@@ -81,7 +81,7 @@ class MemoryIndex:
         """How many keys have each set in use."""
         self._counts: dict[int, int] = {}
         self._live = -1
-        """A one for each slot, except dropped slots that are not swept yet."""
+        """A mask: a set bit for each slot, except dropped slots that are not swept yet."""
         self._dropped: set[int] = set()
         self._sweeping: set[int] = set()
         self._unswept: Iterator[int] | None = None

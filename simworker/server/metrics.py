@@ -79,7 +79,7 @@ NAMES = {
     ),
     "trtllm": Names("trtllm_", None, {"engine_type": "trtllm"}, counts_tokens=False),
 }
-"""By engine."""
+"""The names of each engine's series, by engine."""
 
 
 class WorkerMetrics(Collector):
@@ -170,7 +170,7 @@ class WorkerMetrics(Collector):
         started.add_metric([], self._started)
         yield started
         behind = GaugeMetricFamily(
-            "simworker_behind_seconds", "The longest that a step ended late and was not made good."
+            "simworker_behind_seconds", "The longest delay for which later steps did not make up."
         )
         behind.add_metric([], max((rank.behind for rank in self._ranks), default=0.0))
         yield behind

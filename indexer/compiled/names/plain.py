@@ -283,7 +283,7 @@ class PlainNames:
         return self._arrays.make_room(_places(self.held() + STEP) * PLACE_BYTES, STEP)
 
     def keep_own(self) -> None:
-        """Go over to a table of the rank's own."""
+        """Keep the rank's names in a table of its own from now on."""
         fresh = self._with_room(self.held() + STEP)
         names_of.gather(self._arrays.blocks, self._arrays.sets, self.own, fresh)
         fresh.state[OWNS] = 1

@@ -38,10 +38,10 @@ log = logging.getLogger(__name__)
 COPY_BYTES = 64 << 20
 FRESH_SECONDS = 0.05
 SLACK_SECONDS = 0.25
-"""How much older a part may be when the answer is made: the request may have waited for others with the
-same prompt (`router.pick.group_window`), or for its turn."""
+"""How many seconds older than `fresh` a part may be when the answer is made: the request may have waited
+for others with the same prompt (`router.pick.group_window`), or for its turn."""
 POLL_SECONDS = 0.25
-"""Pause between two readings of the pods' records."""
+"""Seconds between two readings of the pods' records."""
 POLL_TIMEOUT = 1.0
 BIRTHS_TIMEOUT = 0.5
 READ_SHARE = 0.9

@@ -263,7 +263,7 @@ class _RedisWire:
             return True
 
     async def close(self, *, wait: bool = False) -> None:
-        """Close it, and drop what it has not sent yet."""
+        """Close it, and drop unsent bytes."""
         if self.is_open and self._transport.get_write_buffer_size():
             self._transport.abort()
         if not wait:

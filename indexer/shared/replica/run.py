@@ -20,7 +20,8 @@ from indexer.watch.watched_rank import WatchedRank
 log = logging.getLogger(__name__)
 
 POLL_TIMEOUT = 0.5
-"""Seconds; pods on other nodes of a cluster wait as long, where one node does not answer."""
+"""The longest wait for the replies of a poll, seconds. Where one node of a cluster does not answer, the
+pods on other nodes wait as long."""
 SCAN_TIMEOUT = 2.0
 SCAN_PAUSE = 0.5
 """Seconds between two passes over the buckets."""

@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 TOUCHES_OF_A_LIFE = 4
 """How often an idle bucket's time to live is renewed within that time."""
 MOST_PLACES = 4096
-"""The most places of a claim. Each clear takes new ones; a writer that has used them up claims anew."""
+"""The most places of a claim. Each clear takes new ones; a writer without more claims the pod again."""
 BATCH_DELTAS = 4096
 """The most deltas of a batch."""
 BATCH_BYTES = 1 << 20

@@ -167,7 +167,7 @@ class KVCacheManager:
         self.block_manager.windows[window_size].cache.unpin_blocks_by_id(block_id)
 
     def find_new_context_block(self, request: LlmRequest) -> BlockKey | None:
-        """Return the prompt up to its first full block that is not cached; None if all are.
+        """Return the prompt to the end of its first full block that is not cached; None if all are.
 
         Only for a single window: raises ValueError with several.
         """

@@ -32,7 +32,7 @@ class SchedulerConfig:
     max_num_batched_tokens: int = 2048
     """The most tokens computed in one step, of all requests together."""
     max_num_scheduled_tokens: int | None = None
-    """The most tokens scheduled in one step, if fewer than the batch could hold."""
+    """The most tokens scheduled in a step, if fewer than `max_num_batched_tokens`; None for the same."""
     max_num_active_seqs: int | None = None
     """The most running requests after an admission, if fewer than `max_num_seqs`; None for the same."""
     policy: str = "fcfs"
