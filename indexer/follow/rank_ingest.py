@@ -224,12 +224,12 @@ class RankIngest:
         return self._act(before, self.stream.live(sequence, payload, self._clock()))
 
     def replayed(self, ticket: int, sequence: int, payload: bytes) -> AskReplay | None:
-        """Take one frame of a replay's answer."""
+        """Take one frame of a replay's answer; return the replay to ask for next, if any."""
         before = self.trust
         return self._act(before, self.stream.replayed(ticket, sequence, payload, self._clock()))
 
     def replay_ended(self, ticket: int) -> AskReplay | None:
-        """Take the end of a replay's answer."""
+        """Take the end of a replay's answer; return the replay to ask for next, if any."""
         before = self.trust
         return self._act(before, self.stream.replay_ended(ticket, self._clock()))
 

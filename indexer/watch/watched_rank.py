@@ -226,7 +226,7 @@ def layout_of(state: pb.RankState) -> Layout:
 
 
 def copies_of(state: pb.RankState) -> int | None:
-    """Return how many blocks of a rank's fastest tier are in use, as its publisher says."""
+    """Return how many blocks of a rank's fastest tier are in use; None if its publisher does not say."""
     return state.copies if state.HasField("copies") else None
 
 

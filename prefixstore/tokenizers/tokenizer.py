@@ -271,7 +271,10 @@ def _optional_json(path: Path) -> dict[str, Any]:
 
 
 def _template(folder: Path, config: Mapping[str, Any]) -> str | dict[str, str] | None:
-    """Return the model's chat template, or several by name; chat_template.jinja comes first."""
+    """Return the model's chat template, or several by name; None if it has none.
+
+    The file chat_template.jinja goes before tokenizer_config.json.
+    """
     path = folder / "chat_template.jinja"
     if path.exists():
         return path.read_text(encoding="utf-8")

@@ -77,7 +77,7 @@ class FaultyOutlet:
         self._line: deque[tuple[float, Frame]] = deque()
         """Batches with the time at which each is to be sent, in order of sending."""
         self._overtaken: tuple[float, list[Frame]] | None = None
-        """A batch (or its copies) to send after the next one, and the time to send it without a next."""
+        """A batch (or its copies) to send after the next one, and when to send it if none follows."""
 
     def configure(self, faults: EventFaults) -> None:
         """Set the faults from the next batch on; batches held back stay so."""

@@ -43,7 +43,7 @@ class Names:
     """Whether the engine counts prompt and generated tokens."""
     finished: str = "request_success"
     finished_reason: str | None = "finished_reason"
-    """The label that holds the reason why a request ended."""
+    """The label that holds the reason why a request ended; None: the engine has no such label."""
 
 
 NAMES = {

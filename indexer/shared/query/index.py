@@ -236,7 +236,10 @@ class RemoteIndex:
         return found, self._doubt(copied)
 
     def _doubt(self, copied: Copied) -> Trust | None:
-        """Return the doubt about an answer: of several one that makes it stale, else the first."""
+        """Return the doubt about an answer: of several one that makes it stale, else the first.
+
+        Return None where nothing is in doubt.
+        """
         now = self._clock()
         doubts = []
         if self._registry.is_disrupted:

@@ -104,9 +104,9 @@ class PodCopy:
         self._keyspace = keyspace
         self._prefix = prefix
         self._record: Record | None = None
-        """The record as last read."""
+        """The record as last read; None where the pod has none."""
         self._begun: Record | None = None
-        """The record as it was before the buckets were read; the copy is of its claim."""
+        """The record as it was before the buckets were read; the copy is of its claim. None: unread."""
         self._mark: Record | None = None
         """The record as first read after the buckets; None once the copy has every change that was under
         way then."""

@@ -46,7 +46,7 @@ class Replica:
     ) -> None:
         self.redis = redis
         self.polled_at: float | None = None
-        """When, by the clock, every pod's record was last read."""
+        """When, by the clock, every pod's record was last read; None before the first time."""
         self._names = names
         self._registry = Registry(redis, names, clock)
         self._poll_seconds = poll_seconds

@@ -61,7 +61,7 @@ class LogLine(msgspec.Struct):
     output_tokens: Tokens
     input_tokens: Tokens | None = None
     block_size: Annotated[int, Meta(ge=1, le=65_536)] | None = None
-    """Tokens."""
+    """Tokens per block; None for `LOG_BLOCK`."""
     prompt_hashes: list[Name] | None = None
     hash_ids: list[Name] | None = None
     token_ids: list[Annotated[int, Meta(ge=0, lt=2**32)]] | None = None

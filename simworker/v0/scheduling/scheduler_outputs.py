@@ -142,4 +142,4 @@ class SequenceGroupMetadata:
     encoder_seq_data: SequenceData | None = None
     """The encoder's input, if the model has an encoder."""
     cross_block_table: list[int] | None = None
-    """Blocks of the encoder's output."""
+    """Blocks of the encoder's output; None if the model has no encoder."""

@@ -84,7 +84,7 @@ class OffloadRequest:
     jobs: set[int] = field(default_factory=set)
     """Jobs under way: one load, or stores."""
     final_tokens: int | None = None
-    """Number of tokens whose content is final, once the request has finished."""
+    """Number of tokens whose content is final; None until the request has finished."""
     signaled: bool = False
     """Whether the pool knows that the request has finished."""
 
