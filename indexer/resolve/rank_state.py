@@ -126,7 +126,7 @@ class PureState:
         return 0
 
     def apply_scanned(self, capacity: int, *, heals: bool) -> bool:  # noqa: ARG002
-        """Do nothing: no batch is ever scanned."""
+        """Do nothing and return False: no batch is ever scanned."""
         return False
 
     def doubt(self) -> None:

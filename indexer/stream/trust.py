@@ -19,7 +19,7 @@ class StreamTrust:
         self.stray = ""
         """Why a message could not be read, until it is known whether it was a batch; empty for none."""
         self._proof = 0
-        """A sequence: if a batch with it or a later one arrives in order, that message was no batch."""
+        """The message was not a batch if a batch with this sequence or a later one arrives in order."""
 
     @property
     def level(self) -> Level:

@@ -59,7 +59,7 @@ class Asked:
 
     id: int
     arrived: float
-    """Time at which it was sent; `t` is the time at which its answer was complete."""
+    """When the request was sent; `t` is when its answer was complete."""
     t: float
     model: str
     cache_salt: str

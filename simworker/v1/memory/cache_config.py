@@ -33,7 +33,7 @@ class CacheConfig:
     num_gpu_blocks_override: int | None = None
     """Blocks, the null block included; None to let the memory decide."""
     kv_cache_memory_bytes: int | None = None
-    """Memory of one rank's cache; None to take the device's."""
+    """Memory of one rank's cache; None to compute it from the device's memory."""
     gpu_memory_bytes: int | None = None
     """Memory of the device; None if another setting has the size."""
     gpu_memory_utilization: float = 0.92

@@ -11,7 +11,7 @@ class SamplingParams:
 
     max_tokens: int = 16
     prompt_logprobs: int | None = None
-    """Log probabilities for each prompt token, for which all of it is computed; None: not wanted."""
+    """Log probabilities for each prompt token; for these the whole prompt is computed. None: no."""
     skip_reading_prefix_cache: bool | None = None
     """Whether to store blocks without looking any up; None becomes True with `prompt_logprobs` only."""
     extra_args: dict[str, Any] | None = None
