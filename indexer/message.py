@@ -15,7 +15,7 @@ M = TypeVar("M", bound=Message)
 
 
 def read_message(kind: type[M], raw: bytes) -> M:
-    """Return a message. Raises ValueError where it is malformed."""
+    """Return the message in `raw`. Raises ValueError where it is malformed."""
     try:
         return kind.FromString(raw)
     except Exception as error:  # protobuf's own error is not a ValueError

@@ -55,7 +55,7 @@ class Rank(Protocol):
         """
 
     def blocks(self) -> Mapping[Tier, int]:
-        """Return how many distinct blocks of a prompt's prefix each tier holds."""
+        """Return how many distinct blocks of the group `Layout.shown` each tier holds."""
 
     def counts(self) -> Mapping[str, int]:
         """Return counters of its event stream, by name."""

@@ -18,7 +18,7 @@ class Level(StrEnum):
 
 
 MOST_REASON = 400
-"""Most characters of a reason that a peer gives."""
+"""The most characters of a reason that a peer gives."""
 
 LOST_ROOM = "index.max-bytes is reached: some blocks were given up"
 """The reason if the index dropped keys of the rank to make room."""

@@ -48,7 +48,7 @@ TIMEOUT_OF_A_LEASE = 0.2
 """The timeout of a round trip to Redis, as a share of the lease."""
 PATIENCE = Patience(replay_seconds=10.0, reconnect_seconds=0.25, max_frame_bytes=64 << 20)
 MOST_REQUEST_BYTES = 16 << 10
-"""Most bytes of a request, which has a keyspace, an epoch and a number, or a service's name."""
+"""The most bytes of a request, which has a keyspace, an epoch and a number, or a service's name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ class Settings:
     tls_key: Path | None = None
     tls_client_ca: Path | None = None
     advertise: str = ""
-    """Where others reach the publisher; empty: at `listen`, unless that is a wildcard."""
+    """Where others reach the publisher; empty: at `listen`, or nowhere if that is a wildcard."""
     redis: str = ""
     """URL of the shared index; empty: the publisher writes to none."""
     redis_prefix: str = "warmpath"

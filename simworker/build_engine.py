@@ -71,7 +71,7 @@ class EngineKind:
     """The first is the default."""
     scheduling_policies: tuple[str, ...]
     fetch_events: Callable[[Any], list[dict[str, Any]]] | None = None
-    """Returns the events since the last call, of an engine whose events are fetched over HTTP."""
+    """Returns the events since the last call; None unless the engine's events are fetched over HTTP."""
     version: str = ""
     """The answer of /version; empty: the dialect's version."""
     metrics: str = ""

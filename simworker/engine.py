@@ -47,8 +47,8 @@ class Generation:
     session_id: str = ""
     """The events of blocks that the request stores carry it."""
     prompt_hashes: Sequence[bytes] | None = None
-    """Hashes of the prompt's full blocks, where only these and its length are known. The ids in `prompt`
-    then mean nothing: `range(n)` will do."""
+    """Hashes of the prompt's full blocks, where only these and its length are known: the ids in `prompt`
+    then mean nothing, and `range(n)` will do. None where the ids are known."""
     num_cached_tokens: int = -1
     """Prompt tokens found cached when it was first scheduled; -1 before. Set by the engine."""
     num_output_tokens: int = 0

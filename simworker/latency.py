@@ -74,7 +74,7 @@ class LatencyModel:
         return steps * self.step(work) + grown
 
     def decode_steps_until(self, work: StepWork, seconds: float, most: int) -> int:
-        """Return the least number of steps (see `decode_steps`) that take `seconds`, at most `most`."""
+        """Return the fewest steps (see `decode_steps`) that take `seconds` or longer, at most `most`."""
         first = self.step(work)
         if most == 1 or first >= seconds:
             return 1

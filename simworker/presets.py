@@ -246,6 +246,6 @@ _PRESETS = (
 )
 
 PRESETS: Mapping[str, Preset] = {preset.name: preset for preset in _PRESETS}
-"""By name."""
+"""The presets by name."""
 
 DEFAULT_PRESET = "study-70b-tp4"

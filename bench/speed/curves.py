@@ -42,7 +42,7 @@ def _look_up(index: ArrayIndex, chains: Sequence[Chain]) -> tuple[float, float]:
 
 
 def _filled(chains: Iterable[Chain], pods: int, *, apart: bool = False) -> ArrayIndex:
-    """Return an index in which pods hold prompts; with `apart` each pod holds another part of each."""
+    """Return an index in which pods hold prompts: all of each, or with `apart` more from pod to pod."""
     index = ArrayIndex(8 << 30)
     for chain in chains:
         keys = chain.keys()

@@ -46,7 +46,7 @@ HOLDERS = 3
 COMMON = 8
 """Blocks of one more prompt, at its beginning, that every pod holds."""
 BOOKED = 3
-"""Requests of a pod that had their first token. Each pod has one more; on every third it waits."""
+"""Each pod's requests that had their first token. It has one more, which on every third pod waits."""
 CHAT_BYTES = 8 << 20
 MOST_MS = 10.0
 

@@ -46,7 +46,7 @@ def measure(*, quick: bool) -> list[Figure]:
 
 
 class Client:
-    """Asks the router and the peer for one prompt."""
+    """Asks the router and the peer for the scores of one prompt."""
 
     def __init__(self, fleet: Fleet, folder: Path, prompt: list[int]) -> None:
         self.fleet = fleet

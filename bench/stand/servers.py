@@ -27,7 +27,7 @@ WAIT_SECONDS = 120.0
 
 
 def until(holds: Callable[[], bool], what: str, pause: float = 0.01) -> None:
-    """Wait until `holds` returns true; `what` says in the TimeoutError what it is."""
+    """Wait until `holds` returns true; `what` names the awaited condition in the TimeoutError."""
     deadline = time.monotonic() + WAIT_SECONDS
     while not holds():
         if time.monotonic() > deadline:

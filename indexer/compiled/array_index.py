@@ -213,7 +213,7 @@ class ArrayIndex:
         return swept
 
     def take_losers(self) -> set[int]:
-        """Return the slots that lost blocks for want of room since the last call."""
+        """Return the slots that have lost blocks to make room since the last call."""
         losers, self.arrays.losers = self.arrays.losers, set()
         return losers - self._dropped - self._sweeping
 

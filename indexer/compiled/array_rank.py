@@ -234,7 +234,7 @@ class ArrayState:
         self._odd.close()
 
     def blocks(self) -> Mapping[Tier, int]:
-        """Return how many distinct blocks of a prompt's prefix each tier holds."""
+        """Return how many distinct blocks of the group `Layout.shown` each tier holds."""
         return self._slots.blocks(self.groups.layout)
 
     def held(self) -> dict[Spot, set[int]]:

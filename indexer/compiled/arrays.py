@@ -24,9 +24,9 @@ from indexer.compiled.memory import zeros
 from indexer.index.orphans import Waiting
 
 STEP = 256
-"""Most blocks that the writer changes before it lets readers in."""
+"""The most blocks that the writer changes before it lets readers in."""
 LOOKS = 16 * STEP
-"""Most records that the writer looks at before it lets readers in."""
+"""The most records that the writer looks at before it lets readers in."""
 FEW = STEP // 16
 """Blocks to make room for at a time where giving up also frees memory outside the arrays."""
 MOST_LOAD = 0.75
@@ -50,7 +50,7 @@ class Arrays:
     def __init__(self, max_bytes: int) -> None:
         self.max_bytes = max_bytes
         self.evicted = 0
-        """Blocks given up for want of room."""
+        """Blocks given up to make room."""
         self.losers: set[int] = set()
         """Slots that lost some of these blocks."""
         self.outside: dict[object, Callable[[], int]] = {}
@@ -188,7 +188,7 @@ class Arrays:
         return self._fits(wanted + self._cost(STEP))
 
     def lose(self, slot: int, count: int) -> None:
-        """Count `count` blocks of a slot as given up for want of room."""
+        """Count `count` blocks of a slot as given up to make room."""
         self.evicted += count
         self.losers.add(slot)
 
@@ -205,7 +205,7 @@ class Arrays:
         return _places(self.sets.table, int(self.sets.state[sets_of.USED]) + more + 1, SETS_LOAD)
 
     def _set_rows(self, more: int) -> int:
-        """Return how many rows of sets that were never used `more` blocks may need."""
+        """Return how many new rows, not used so far, the sets of `more` further blocks may need."""
         state = self.sets.state
         # While a block changes slots, its old set and its new one are both in use.
         return max(0, int(state[sets_of.USED]) + more + 2 - int(state[sets_of.TOP]))

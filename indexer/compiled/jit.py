@@ -64,7 +64,7 @@ def _is_writable(folder: Path) -> bool:
 
 
 def _keep() -> bool:
-    """Choose a folder for compiled code; False where nothing can be written.
+    """Choose a folder for compiled code; return False where no folder can be written.
 
     On a read-only file system, compiled code that was built into an image is copied to a private
     temporary folder, since Numba uses only folders that it can write to.

@@ -105,7 +105,7 @@ class Layout:
         return bool(self.prefix) or not self.groups
 
     def ends(self, blocks: int) -> dict[int, set[int]]:
-        """Return for each number of leading blocks the groups whose last block in a prompt ends there.
+        """Return groups by the number of a prompt's leading blocks at which their last block ends.
 
         `blocks` is the prompt's number of blocks. Groups that reuse does not need, or whose block is
         longer than the prompt, are left out.
@@ -142,7 +142,7 @@ def prefix_groups(groups: Mapping[int, Group]) -> list[int]:
     """Return the groups that must hold a prompt's blocks from the first on.
 
     Where the engine does not name the groups' kinds, that is the group with the lowest number
-    (2.10); of TensorRT-LLM's windows it is the largest.
+    (`shared/engine-events.md`, 2.10); of TensorRT-LLM's windows it is the largest.
     """
     said = [number for number, group in groups.items() if group.kind in FULL_KINDS - {""}]
     if said:

@@ -40,7 +40,7 @@ class Stored:
     cache_salt: str = ""
     """The cache salt, known only where the sequence starts (`parent` is None)."""
     extras: tuple[bytes | None, ...] | None = None
-    """Canonical extra of each block (see `indexer.keys.extra`)."""
+    """Canonical extra of each block (see `indexer.keys.extra`); None where no block has one."""
     group: int = 0
     kind: str = ""
     """The group's kind of attention as the engine names it; empty where it does not name it."""

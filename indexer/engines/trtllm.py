@@ -35,7 +35,7 @@ from indexer.unreadable import UNREADABLE
 
 MOST_NAME_BYTES = 64
 MOST_TOKEN_DIGITS = 10
-"""Most digits of a token id, a number below 2^32; an item's digest has more."""
+"""The most digits of a token id, a number below 2^32; an item's digest has more."""
 
 LEVELS = (Tier.GPU, Tier.CPU)
 """Primary and secondary cache level."""

@@ -20,7 +20,7 @@ from indexer.unreadable import UNREADABLE
 UINT64 = (1 << 64) - 1
 
 LONGEST_KIND = 40
-"""Most characters of an unknown event's type in a message."""
+"""The most characters of an unknown event's type in a message."""
 
 WireEvent = TypeVar("WireEvent", bound=msgspec.Struct)
 

@@ -21,7 +21,7 @@ class BlindRank:
         self.trust = Trust(Level.COLD, "it has no events", now)
 
     def copies(self) -> None:
-        """Return None: not known."""
+        """Return None: how many blocks are in use is not known."""
 
     def learn_capacity(self, blocks: int) -> None:
         """Do nothing: there is no view that a known capacity could heal."""

@@ -26,7 +26,7 @@ from indexer.trust import BEHIND, LOST_ROOM, Trust
 log = logging.getLogger(__name__)
 
 ORPHAN_BYTES = 16 << 20
-"""Most bytes of one rank's stores that wait for their parent."""
+"""The most bytes of one rank's stores that wait for their parent."""
 
 NAMESPACES = "namespaces"
 """The subject of a limit: requests have namespaces that the engine's events omit."""
@@ -41,7 +41,7 @@ LAG_SECONDS = 2.0
 """Seconds by which events may be applied late while the rank is exact."""
 
 MOST_AHEAD = 256
-"""Most frames that are scanned together."""
+"""The most frames that are scanned together."""
 
 Clock = Callable[[], float]
 """Seconds; the same clock for all times of one process."""
@@ -156,7 +156,7 @@ class RankIngest:
         return self.state.copies()
 
     def blocks(self) -> Mapping[Tier, int]:
-        """Return how many distinct blocks of a prompt's prefix each tier holds."""
+        """Return how many distinct blocks of the group `Layout.shown` each tier holds."""
         return self.state.blocks()
 
     def counts(self) -> dict[str, int]:
@@ -224,12 +224,12 @@ class RankIngest:
         return self._act(before, self.stream.live(sequence, payload, self._clock()))
 
     def replayed(self, ticket: int, sequence: int, payload: bytes) -> AskReplay | None:
-        """Take one frame of a replay's answer."""
+        """Take one frame of a replay's answer; return the replay to ask for next, if any."""
         before = self.trust
         return self._act(before, self.stream.replayed(ticket, sequence, payload, self._clock()))
 
     def replay_ended(self, ticket: int) -> AskReplay | None:
-        """Take the end of a replay's answer."""
+        """Take the end of a replay's answer; return the replay to ask for next, if any."""
         before = self.trust
         return self._act(before, self.stream.replay_ended(ticket, self._clock()))
 

@@ -26,11 +26,11 @@ GONE = zmq.Event.DISCONNECTED
 
 MOST_MESSAGES = 256
 MOST_BYTES = 256 << 10
-"""Most messages and bytes that are followed before other tasks have their turn."""
+"""The most messages and bytes that are followed before other tasks have their turn."""
 READ_MESSAGES = 4 * MOST_MESSAGES
 READ_BYTES = 8 << 20
-"""Most messages and bytes that are read from a socket in one such turn: more than are followed, so that
-messages that come too fast wait here, within a bound, and not in ZeroMQ, which bounds no bytes."""
+"""The most messages and bytes that are read from a socket in one such turn: more than are followed, so
+that messages that come too fast wait here, within a bound, and not in ZeroMQ, which bounds no bytes."""
 MESSAGE_BYTES, PART_BYTES = 200, 40
 """Bytes of memory that a message takes beside its parts' bytes, and that each further part takes."""
 _monitors = count()

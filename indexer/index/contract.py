@@ -43,7 +43,7 @@ class IndexStats:
     max_bytes: int = 0
     """The bound of `bytes`; 0 for none."""
     evicted: int = 0
-    """Keys given up for want of room since the start."""
+    """Keys given up to make room, since the start."""
 
 
 class Index(Protocol):
@@ -58,9 +58,9 @@ class Index(Protocol):
         """Let `slot` hold `keys`, in the order of their chain.
 
         Each key is chained to the one before it, and the first begins a prompt, except at the positions
-        in `links`. The index needs the chain to give up the deepest blocks of a prompt first. It refuses
-        no key for want of room: it gives up other keys (`take_losers`). A dropped slot may not be used
-        again before it is swept.
+        in `links`. The index needs the chain to give up the deepest blocks of a prompt first. Where room
+        is lacking it refuses no key, but gives up other keys (`take_losers`). A dropped slot may not be
+        used again before it is swept.
         """
 
     def remove(self, slot: int, keys: Sequence[int]) -> None:
@@ -76,7 +76,7 @@ class Index(Protocol):
         """
 
     def take_losers(self) -> set[int]:
-        """Return the slots that lost keys for want of room since the last call."""
+        """Return the slots that have lost keys to make room since the last call."""
 
     def stretches(self, keys: Sequence[int]) -> list[Stretch]:
         """Return which slots hold which of `keys`; each slot's stretches are in order."""

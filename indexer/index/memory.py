@@ -81,7 +81,7 @@ class MemoryIndex:
         """How many keys have each set in use."""
         self._counts: dict[int, int] = {}
         self._live = -1
-        """A one for each slot, except dropped slots that are not swept yet."""
+        """A mask: a set bit for each slot, except dropped slots that are not swept yet."""
         self._dropped: set[int] = set()
         self._sweeping: set[int] = set()
         self._unswept: Iterator[int] | None = None
@@ -144,7 +144,7 @@ class MemoryIndex:
 
     @_locked
     def take_losers(self) -> set[int]:
-        """Return the slots that lost keys for want of room since the last call."""
+        """Return the slots that have lost keys to make room since the last call."""
         losers, self._losers = self._losers, set()
         return losers - self._dropped - self._sweeping
 
@@ -183,7 +183,7 @@ class MemoryIndex:
         return flipped
 
     def _shift(self, before: int, after: int, keys: int) -> None:
-        """Count `keys` keys less for one set and more for another; forget a set without keys."""
+        """Count `keys` keys less for set `before`, and more for `after`; forget a set without keys."""
         if not keys:
             return
         uses = self._uses

@@ -57,7 +57,7 @@ class Waiting:
             self._ranks.pop(orphans, None)
 
     def let_go(self) -> None:
-        """Let all orphans of all ranks go, for want of room."""
+        """Let all orphans of all ranks go, to make room."""
         for orphans in list(self._ranks):
             orphans.let_go()
 
@@ -66,7 +66,7 @@ class Orphans:
     """Waiting stores of one rank, by the engine's names of their parents and of their blocks.
 
     `max_bytes` bounds them; `waiting` counts the bytes of all ranks' orphans. `lost` is called when
-    blocks were let go for want of room.
+    blocks were let go because there was no room.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class Orphans:
     ) -> None:
         self.bytes = 0
         self.dropped = 0
-        """Blocks that were let go for want of room."""
+        """Blocks that were let go because there was no room."""
         self._max_bytes = max_bytes
         self._shared = Waiting(lambda _: True) if waiting is None else waiting
         self._lost = lost
@@ -141,7 +141,7 @@ class Orphans:
         self._note(-self.bytes)
 
     def let_go(self) -> None:
-        """Let every store go for want of room."""
+        """Let every store go, to make room."""
         for orphan in list(self._waiting):
             self._drop(orphan)
 

@@ -16,9 +16,9 @@ from indexer.message import read_message
 LOOK_SECONDS = 0.1
 """Pause between two looks for clients that watch. A client that asks once gets the present status."""
 MOST_BYTES = 4096
-"""Most bytes of a request, which only has a service's name."""
+"""The most bytes of a request, which only has a service's name."""
 MOST_WATCHERS = 1024
-"""Most clients that watch at once."""
+"""The most clients that watch at once."""
 
 Status = pb.HealthCheckResponse
 

@@ -10,12 +10,12 @@ from contextlib import asynccontextmanager
 from aiohttp import web
 
 MOST_CONNECTIONS = 64
-"""Most connections of an HTTP listener, which only serves probes and scrapers."""
+"""The most connections of an HTTP listener, which only serves probes and scrapers."""
 CONNECTION_SECONDS = 10.0
 """Longest life of an HTTP connection."""
 
 MOST_GRPC_CONNECTIONS = min(2048, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
-"""Most connections of a gRPC server; half of the descriptors remain for engines, publishers, Redis."""
+"""The most connections of a gRPC server; half of all descriptors stay for engines, publishers, Redis."""
 
 GRPC_OPTIONS = (
     # Further connections are closed at once; idle ones are closed to make room.

@@ -9,15 +9,15 @@ from threading import Lock
 from indexer.process.shortened import shortened
 
 BURST = 20
-"""Most lines of one kind in a burst."""
+"""The most lines of one kind in a burst."""
 SECONDS = 10.0
 """Seconds after which a kind may write one more line."""
 MOST_CHARACTERS = 1000
-"""Most characters of a line, without its traceback."""
+"""The most characters of a line, without its traceback."""
 MOST_TRACEBACK = 8000
-"""Most characters of a traceback, whose exception may quote a peer."""
+"""The most characters of a traceback, whose exception may quote a peer."""
 MOST_KINDS = 4096
-"""Most kinds of lines that are remembered."""
+"""The most kinds of lines that are remembered."""
 
 # Control characters are escaped: a line break in a peer's text would forge a line.
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")

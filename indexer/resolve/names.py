@@ -36,7 +36,7 @@ class Names:
         return (*self.earlier.get(name, ()), self.keys[name])
 
     def key_above(self, name: EngineHash) -> int:
-        """Return the key before a name's first; 0 where there is none, or none that is held."""
+        """Return the key before the first key of a name; 0 where there is none, or it is not held."""
         above = self.above.get(name, 0)
         return above if above and self.is_held(above) else 0
 
@@ -64,10 +64,10 @@ class Names:
         ratio: int,
         gone: Collection[int],
     ) -> list[EngineHash]:
-        """Let each name stand for `ratio` of the keys; return the names that are not at `gone`.
+        """Let each name stand for the next `ratio` of the keys; leave out the names at positions `gone`.
 
-        `gone` are positions of names. A name that is known keeps its keys. `above` is the key
-        before them, None where a prompt begins.
+        Return the names that are not left out. A name that is known keeps its keys. `above` is the key
+        before `keys`, None where a prompt begins.
         """
         kept = []
         for position, (name, last) in enumerate(zip(names, keys[ratio - 1 :: ratio], strict=True)):

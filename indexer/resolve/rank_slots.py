@@ -43,7 +43,7 @@ class RankSlots:
     def apply_whole(self, change: Change) -> bool:
         """Apply one change; return whether every added key was absent, or every removed key present.
 
-        An index that has given up keys for want of room cannot tell; then this returns True.
+        An index that has given up keys to make room cannot tell; then this returns True.
         """
         if not isinstance(change, Added | Gone):
             self.apply(change)
@@ -112,7 +112,7 @@ class RankSlots:
         self._table.life_changes += 1
 
     def blocks(self, layout: Layout) -> dict[Tier, int]:
-        """Return how many distinct blocks of a prompt's prefix each tier holds.
+        """Return how many distinct blocks of the group `Layout.shown` each tier holds.
 
         While a snapshot is under way, that is the number held before or the number held since, whichever
         is larger.

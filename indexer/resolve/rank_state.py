@@ -24,7 +24,7 @@ class Sink(Protocol):
         """Empty the sink: the rank holds nothing now."""
 
     def blocks(self, layout: Layout) -> Mapping[Tier, int]:
-        """Return how many distinct blocks of a prompt's prefix each tier holds."""
+        """Return how many distinct blocks of the group `Layout.shown` each tier holds."""
 
     def check(self, held: Mapping[Spot, set[int]]) -> None:
         """Raise BrokenInvariantError where the sink holds other keys than these."""
@@ -88,7 +88,7 @@ class RankState(Protocol):
         """Let the rank hold nothing, for good."""
 
     def blocks(self) -> Mapping[Tier, int]:
-        """Return how many distinct blocks of a prompt's prefix each tier holds."""
+        """Return how many distinct blocks of the group `Layout.shown` each tier holds."""
 
     def held(self) -> Mapping[Spot, set[int]]:
         """Return the keys that each place holds."""
@@ -126,7 +126,7 @@ class PureState:
         return 0
 
     def apply_scanned(self, capacity: int, *, heals: bool) -> bool:  # noqa: ARG002
-        """Do nothing: no batch is ever scanned."""
+        """Do nothing and return False: no batch is ever scanned."""
         return False
 
     def doubt(self) -> None:
@@ -168,7 +168,7 @@ class PureState:
         self._sink.empty()
 
     def blocks(self) -> Mapping[Tier, int]:
-        """Return how many distinct blocks of a prompt's prefix each tier holds."""
+        """Return how many distinct blocks of the group `Layout.shown` each tier holds."""
         return self._sink.blocks(self.groups.layout)
 
     def held(self) -> Mapping[Spot, set[int]]:

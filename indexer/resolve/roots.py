@@ -3,7 +3,7 @@
 from indexer.keys.key import Keyspace
 
 MOST = 4096
-"""Most roots remembered (adapters times salts); past that all are forgotten and computed again."""
+"""The most roots remembered (adapters times salts); past that all are forgotten and computed again."""
 
 
 class Roots:

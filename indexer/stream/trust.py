@@ -14,12 +14,12 @@ class StreamTrust:
         self.passing = False
         """Whether it is degraded only until the stream shows that nothing is missing after all."""
         self.heals_at = 0
-        """A clear in this batch or a later one heals the trust."""
+        """The sequence of a batch: a clear in it or in a later one heals the trust."""
         self._stale: Trust | None = None
         self.stray = ""
         """Why a message could not be read, until it is known whether it was a batch; empty for none."""
         self._proof = 0
-        """If a batch with this sequence arrives in order, the message was not a batch."""
+        """The message was not a batch if a batch with this sequence or a later one arrives in order."""
 
     @property
     def level(self) -> Level:

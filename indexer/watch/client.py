@@ -90,7 +90,7 @@ class Watcher:
             rank.disconnected(reason)
 
     def _log(self, reason: str) -> None:
-        """Log why there is no stream, once for each reason while there is none."""
+        """Log why there is no stream, unless the line before this one had the same status."""
         status = reason.partition(":")[0]
         if status != self._logged:
             self._logged = status

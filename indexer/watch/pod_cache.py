@@ -59,7 +59,7 @@ class Pending:
         self.apply(Emptied())
 
     def blocks(self, layout: Layout) -> Mapping[Tier, int]:
-        """Return how many distinct blocks of a prompt's prefix each tier holds."""
+        """Return how many distinct blocks of the group `Layout.shown` each tier holds."""
         held = self._held.items()
         return {tier: count for (tier, group), count in held if group == layout.shown}
 

@@ -84,7 +84,7 @@ class WatchedRank:
         return self._copies
 
     def blocks(self) -> Mapping[Tier, int]:
-        """Return how many distinct blocks of a prompt's prefix each tier holds."""
+        """Return how many distinct blocks of the group `Layout.shown` each tier holds."""
         return self._slots.blocks(self.layout)
 
     def counts(self) -> Mapping[str, int]:
@@ -226,7 +226,7 @@ def layout_of(state: pb.RankState) -> Layout:
 
 
 def copies_of(state: pb.RankState) -> int | None:
-    """Return how many blocks of a rank's fastest tier are in use, as its publisher says."""
+    """Return how many blocks of a rank's fastest tier are in use; None if its publisher does not say."""
     return state.copies if state.HasField("copies") else None
 
 

@@ -31,7 +31,7 @@ OF_LETTERS = frozenset(
         "[\\p{L}]+",
     }
 )
-"""Alternatives that match every letter."""
+"""Alternatives with both properties that match every letter."""
 
 _CONTRACTION = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 _UPPER = "[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]"
@@ -42,7 +42,7 @@ CASED = tuple(
     (f"{_AHEAD}{_UPPER}*{_LOWER}+{end}", f"{_AHEAD}{_UPPER}+{_LOWER}*{end}")
     for end in ("", f"{_CONTRACTION}?")
 )
-"""Pairs of alternatives that together match every letter."""
+"""Pairs of alternatives with both properties that together match every letter."""
 
 OTHERS = frozenset(
     {

@@ -14,9 +14,9 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 MOST_TIMES = 256
-"""Most bytes that normalisers may make of one byte; XLM-RoBERTa's make 66, the most in known models."""
+"""The most bytes that normalisers may make of one byte; in known models XLM-RoBERTa's make most, 66."""
 MOST_PIECES = 16
-"""Most bytes that pre-tokenizers may make of one byte; each ByteLevel makes two."""
+"""The most bytes that pre-tokenizers may make of one byte; each ByteLevel makes two."""
 ENDLESS = 1 << 32
 """Cap of computed growths, which keeps the numbers small."""
 
@@ -30,7 +30,7 @@ TIMES = {
     "BertNormalizer": 5,
     "ByteLevel": 2,
 }
-"""Most bytes that a step of each type makes of one byte; a type that is not listed makes one."""
+"""The most bytes that a step of each type makes of one byte; a type that is not listed makes one."""
 
 
 # A unit (node) of the trie (darts-clone): a byte, a flag whether a key ends there, and an offset.

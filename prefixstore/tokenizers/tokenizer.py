@@ -34,10 +34,10 @@ PROBE = (
 """A text that is encoded both whole and cut when a tokenizer is loaded, to test the proven cuts."""
 
 MOST_GROWN_BYTES = 32 << 20
-"""Most normalised bytes of one call to `tokenizers`, which needs about 150 bytes of memory for each."""
+"""The most normalised bytes of one call to `tokenizers`, which takes about 150 bytes of memory each."""
 
 PROBED_TOKENS = 1000
-"""Most tokens of the vocabulary that are appended to the probe."""
+"""The most tokens of the vocabulary that are appended to the probe."""
 
 
 class TokenizerUnavailableError(Exception):
@@ -116,7 +116,7 @@ class FolderTokenizer:
     """A model's tokenizer from its folder: tokenizer.json, tokenizer_config.json, chat template."""
 
     def __init__(self, folder: Path) -> None:
-        """Load a folder. Raises TokenizerUnavailableError."""
+        """Load a folder. Raises TokenizerUnavailableError, naming the file that cannot be used."""
         reading = "tokenizer.json"
         try:
             definition = (folder / reading).read_text(encoding="utf-8")
@@ -271,7 +271,10 @@ def _optional_json(path: Path) -> dict[str, Any]:
 
 
 def _template(folder: Path, config: Mapping[str, Any]) -> str | dict[str, str] | None:
-    """Return the model's chat template, or several by name; chat_template.jinja comes first."""
+    """Return the model's chat template, or several by name; None if it has none.
+
+    The file chat_template.jinja goes before tokenizer_config.json.
+    """
     path = folder / "chat_template.jinja"
     if path.exists():
         return path.read_text(encoding="utf-8")

@@ -17,7 +17,7 @@ MOST_BYTES = 4 << 30
 """Largest address space; a vocabulary of 262,144 tokens takes a quarter of it."""
 MOST_SECONDS = 300.0
 MOST_REASON = 1000
-"""Most characters of a reason."""
+"""The most characters of a reason."""
 REFUSED = 3
 """Exit status if loading failed; the reason is on standard output."""
 

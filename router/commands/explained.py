@@ -8,7 +8,7 @@ from indexer.keys.token import unpack_tokens
 from router.pb.warmpath.v1 import router_pb2 as pb
 
 MOST_TOKENS = 400
-"""Most tokens shown; --json has all."""
+"""The most tokens shown; --json has all."""
 
 
 def explained(told: pb.Explanation) -> RenderableType:

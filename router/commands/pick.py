@@ -42,7 +42,7 @@ def decisions_main(argv: Sequence[str] | None = None) -> int:
     """List the last picks, newest first, with reasons and outcomes. No prompt is kept."""
     parser = router_parser("decisions", decisions_main.__doc__)
     parser.add_argument(
-        "--limit", type=int, default=20, help="at most so many; 0: all; 20 by default"
+        "--limit", type=int, default=20, help="how many to list at most; 0: all; 20 by default"
     )
     parser.add_argument("--model", default="", help="only those of this model")
     parser.add_argument("--pod", default="", help="only those that chose this pod")

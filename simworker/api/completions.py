@@ -15,7 +15,7 @@ from simworker.api.wish import read_wish
 from simworker.server.worker import Worker
 
 MOST_PROMPTS = 1024
-"""Most prompts of one request; vLLM's default."""
+"""The most prompts of one request; vLLM's default."""
 DEFAULT_TOKENS = 16
 
 

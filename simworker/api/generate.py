@@ -16,7 +16,7 @@ from simworker.server.flight import Ask, Flight
 from simworker.server.worker import DrainingError, NoSuchRankError, Worker
 
 MOST_CHOICES = 16384
-"""Most choices of one request: prompts times samples."""
+"""The most choices of one request: prompts times samples."""
 
 _encode = msgspec.json.Encoder().encode
 

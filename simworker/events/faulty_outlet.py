@@ -34,7 +34,7 @@ class EventFaults:
     reorder: float = 0.0
     """Sent after the batch that follows it, or `delay_seconds` later if none follows."""
     drop_next: int = 0
-    """How many of the next batches are dropped, whatever the rate; likewise for the other faults."""
+    """How many of the next batches are dropped, whatever the rate; so for the other faults below."""
     duplicate_next: int = 0
     delay_next: int = 0
     reorder_next: int = 0
@@ -67,17 +67,17 @@ def _number(name: str, value: object, kind: type[float], most: float) -> None:
 
 
 class FaultyOutlet:
-    """Stands between the journal and the socket. Times are seconds of any steady clock."""
+    """Drops, repeats or delays batches before the socket. Times are seconds of any steady clock."""
 
     def __init__(self, faults: EventFaults | None = None) -> None:
         self.faults = faults or EventFaults()
         self.counts = dict.fromkeys((*KINDS, "taken", "sent"), 0)
-        """Batches taken, batches sent with their duplicates, and batches with each fault."""
+        """Counts of batches: taken, sent (a duplicate counts again), and those with each fault."""
         self._rng = random.Random(self.faults.seed)
         self._line: deque[tuple[float, Frame]] = deque()
         """Batches with the time at which each is to be sent, in order of sending."""
         self._overtaken: tuple[float, list[Frame]] | None = None
-        """A batch (or its copies) to send after the next one, and the time to send it without a next."""
+        """A batch (or its copies) to send after the next one, and when to send it if none follows."""
 
     def configure(self, faults: EventFaults) -> None:
         """Set the faults from the next batch on; batches held back stay so."""

@@ -155,7 +155,7 @@ def _medium(medium: str | None) -> str | None:
 
 
 def _salt(event: Stored) -> str | None:
-    """Return the salt of a sequence's first pages; vLLM's events of later blocks do not carry it."""
+    """Return the salt in the event of a sequence's first pages; None in later events, or without one."""
     if event.parent_block_hash is not None or not event.extra_keys or not event.extra_keys[0]:
         return None
     last = event.extra_keys[0][-1]

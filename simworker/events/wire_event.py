@@ -24,7 +24,7 @@ class Stored:
     medium: str | None = GPU
     lora_name: str | None = None
     extra_keys: Sequence[Sequence[Any] | None] | None = None
-    """Extra keys of each block: adapter, multimodal items, and the salt in a first block."""
+    """Extra keys of each block: adapter, multimodal items, a first block's salt; None: no keys."""
     group_idx: int | None = None
     kv_cache_spec_kind: str | None = None
     kv_cache_spec_sliding_window: int | None = None

@@ -36,7 +36,7 @@ CROWDING = 0.004
 OVERLAP = 0.35
 """Speed of decoding beside a prefill, as a share of the speed without."""
 MAX_DECODING = 128
-"""Most sequences that decode at once; while this many decode, no prefill begins."""
+"""The most sequences that decode at once; while this many decode, no prefill begins."""
 
 _ALMOST = 1e-9
 """Seconds: a prefill is over if no more than this is left of it."""

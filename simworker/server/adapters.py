@@ -36,8 +36,8 @@ class Adapters:
     def load(self, name: str, path: str, *, in_place: bool = False) -> None:
         """Load an adapter. Raises AdapterError.
 
-        With `in_place` it may replace an adapter of its name; it gets that adapter's number, and finds
-        the cached blocks of its own path.
+        With `in_place` it may replace a loaded adapter of the same name, and gets that one's number. It
+        finds only blocks that were cached under its own path.
         """
         if not name or not path:
             raise AdapterError("Both 'lora_name' and 'lora_path' must be provided.")

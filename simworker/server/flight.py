@@ -52,7 +52,7 @@ class Flight:
         self.first_token_at: float | None = None
         self._begun = 0
         self.generation: Generation | None = None
-        """The generation that the engine computes now."""
+        """The generation that the engine computes now; None before the first."""
 
     def begin(self, on_tokens: OnTokens) -> Generation:
         """Return a generation for the engine: of the whole answer, or of the rest."""

@@ -2,7 +2,7 @@
 
 A scrape reads the engines' load; requests are counted and timed as they pass. Sources of names, labels
 and bucket bounds: `vllm/v1/metrics/loggers.py` and `buckets.py` of 0.32; SGLang's "Production metrics";
-NVIDIA Dynamo's "TensorRT-LLM Prometheus metrics", which have no load.
+NVIDIA Dynamo's "TensorRT-LLM Prometheus metrics", which do not have the load.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -43,7 +43,7 @@ class Names:
     """Whether the engine counts prompt and generated tokens."""
     finished: str = "request_success"
     finished_reason: str | None = "finished_reason"
-    """The label that holds the reason why a request ended."""
+    """The label that holds the reason why a request ended; None: the engine has no such label."""
 
 
 NAMES = {
@@ -79,7 +79,7 @@ NAMES = {
     ),
     "trtllm": Names("trtllm_", None, {"engine_type": "trtllm"}, counts_tokens=False),
 }
-"""By engine."""
+"""The names of each engine's series, by engine."""
 
 
 class WorkerMetrics(Collector):
@@ -170,7 +170,7 @@ class WorkerMetrics(Collector):
         started.add_metric([], self._started)
         yield started
         behind = GaugeMetricFamily(
-            "simworker_behind_seconds", "The longest that a step ended late and was not made good."
+            "simworker_behind_seconds", "The longest delay for which later steps did not make up."
         )
         behind.add_metric([], max((rank.behind for rank in self._ranks), default=0.0))
         yield behind

@@ -93,7 +93,7 @@ class Rank(Generic[EventT]):
 
     @property
     def behind(self) -> float:
-        """The longest delay of a step's end that was not made good, seconds."""
+        """The longest delay for which later steps did not make up, seconds; 0 for none."""
         self._behind = max(self._behind, self._shell.behind)
         return self._behind
 
@@ -177,7 +177,7 @@ class Rank(Generic[EventT]):
         return flights
 
     def pause(self, mode: str) -> None:
-        """Let new requests wait. Mode `abort` ends all others, `keep` lets running ones wait too."""
+        """Let new requests wait. Mode `abort` ends all requests, `keep` lets running ones wait too."""
         self.paused = True
         if mode == "abort":
             for flight in (*self._withdraw(), *self._parked.values()):

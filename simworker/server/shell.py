@@ -33,7 +33,7 @@ class EngineShell(Generic[EventT]):
     ) -> None:
         self.engine = engine
         self.behind = 0.0
-        """The longest delay of a step's end that was not made good, seconds."""
+        """The longest delay for which later steps did not make up, seconds; 0 for none."""
         self._announce = announce
         self._clock = clock
         self._pace = pace

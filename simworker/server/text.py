@@ -148,7 +148,10 @@ def _tojson(
 
 
 def _tools(tools: Any) -> list[dict[str, Any]] | None:
-    """Return tools with the fields that the engine knows, in its order. Raises TextError."""
+    """Return tools with the fields that the engine knows, in its order. Raises TextError.
+
+    Return None for None: the request has no tools.
+    """
     if tools is None:
         return None
     if not isinstance(tools, list) or not tools:

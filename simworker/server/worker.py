@@ -197,7 +197,7 @@ class Worker:
 
     @property
     def event_faults(self) -> EventFaults:
-        """The faults of live batches."""
+        """The faults that are set for live batches."""
         return self._publishers[0].outlet.faults
 
     def spoil_events(self, faults: EventFaults) -> None:

@@ -132,7 +132,7 @@ class CapacityScheduler:
         )
 
     def _contributed_by_running(self, active: Sequence[ActiveRequest]) -> set[BlockKey]:
-        """Return the prompts, up to their first new block, whose contexts are being computed."""
+        """Return each prompt whose context is being computed, to the end of its first new block."""
         if not self._may_wait:
             return set()
         keys = {

@@ -233,7 +233,7 @@ def copy(blocks: Blocks, sets: Sets, mine: Own, fresh: Own) -> None:
 def plain(
     blocks: Blocks, sets: Sets, mine: Own, names: NDArray[np.uint64], numbers: NDArray[np.uint32]
 ) -> int:
-    """Write every plain name and its block; return how many."""
+    """Write every plain name to `names` and its block to `numbers`; return how many there are."""
     count = 0
     if mine.state[OWNS]:
         for at in range(mine.names.size):
@@ -268,7 +268,7 @@ def put(
     for at in range(names.size):
         number = table.find(blocks.by_key, blocks.records, keys[at])
         if number == 0 or not place_of(mine, sets, np.int64(blocks.halves[number, SET])):
-            continue  # given up for want of room, and perhaps stored again by others
+            continue  # given up to make room, and perhaps stored again by others
         if not is_named(blocks, sets, mine, number, names[at]):
             return False
         if parents[at]:

@@ -245,7 +245,7 @@ class PlainNames:
         arrays.reserve(len(there), 0)
         number = self.find(name)
         if not number:
-            return 0, 0, []  # given up for want of room, just now
+            return 0, 0, []  # given up to make room, just now
         key = int(arrays.blocks.records[number, 0])
         parent = int(arrays.blocks.parents[number])
         above = int(arrays.blocks.records[parent, 0]) if parent else 0
@@ -283,14 +283,14 @@ class PlainNames:
         return self._arrays.make_room(_places(self.held() + STEP) * PLACE_BYTES, STEP)
 
     def keep_own(self) -> None:
-        """Go over to a table of the rank's own."""
+        """Keep the rank's names in a table of its own from now on."""
         fresh = self._with_room(self.held() + STEP)
         names_of.gather(self._arrays.blocks, self._arrays.sets, self.own, fresh)
         fresh.state[OWNS] = 1
         self.own = fresh
 
     def held(self) -> int:
-        """Return how many blocks the rank's places hold together."""
+        """Return how many blocks the rank's places hold in all; one in two places counts twice."""
         slots = {*self._slots.certain.values(), *self._slots.doubted.values()}
         return sum(map(self._index.count, slots))
 

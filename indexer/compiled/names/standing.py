@@ -10,7 +10,7 @@ Marks = tuple[list[int], list[int]]
 
 
 class Standing:
-    """The odd names of each key that has any."""
+    """The odd names of each key that has odd names."""
 
     def __init__(self) -> None:
         self._names: dict[int, list[EngineHash]] = {}

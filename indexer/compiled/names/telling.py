@@ -1,7 +1,7 @@
 """Finds batches after which a rank's trust may change.
 
 Batches that arrive together are applied in one call, up to the first after which the trust may
-change. It is judged before the next batch is applied.
+change. The caller then decides on the trust before the next batch is applied.
 """
 
 from typing import NamedTuple

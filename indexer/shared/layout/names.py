@@ -90,7 +90,7 @@ class Names:
 
 
 BORN = b"born"
-"""The field with the time when its bucket was made: a bucket that was lost and made again has
+"""A bucket's field with the time when the bucket was made: one that was lost and made again has
 another time. Fields of segments and blocks have 8 or 16 bytes, so none has this name."""
 
 

@@ -13,7 +13,7 @@ from indexer.shared.layout.names import BORN, Names, checkpoint
 from indexer.shared.redis.command import Command
 
 MOST_DIGITS = 15
-"""Of a checkpoint's numbers: Lua has them as doubles."""
+"""The most digits of a checkpoint's numbers, which are doubles in Lua."""
 CHECKPOINT = checkpoint("")
 """The beginning of each checkpoint's field, which is longer than a block's field."""
 

@@ -45,7 +45,7 @@ Count = Annotated[int, Meta(ge=0, le=MOST_COUNT)]
 
 
 class SpotOf(msgspec.Struct, frozen=True, array_like=True):
-    """What a slot stands for: a rank's tier and cache group."""
+    """The place of a slot: a rank's tier and cache group."""
 
     rank: Rank
     tier: Tier
@@ -60,7 +60,7 @@ class Claim(msgspec.Struct, frozen=True):
     base: Annotated[int, Meta(ge=0, lt=1 << 47)]
     """Random, 47 bits: the slots of this claim are base * SLOTS_OF_A_CLAIM + n."""
     places: Annotated[list[SpotOf | None], Meta(max_length=SLOTS_OF_A_CLAIM)]
-    """What each of its slots stands for; None for a place that was dropped."""
+    """The place of each of its slots; None for a place that was dropped."""
     keyspace: str
     """Fingerprint of model and hash seed (`indexer.keys.key.fingerprint`)."""
     model: str

@@ -33,7 +33,7 @@ class State(StrEnum):
 
 
 class Breaker:
-    """Decides whether callers may ask a bucket. `now` is a monotonic clock, seconds."""
+    """Decides whether callers may ask a bucket. `now` is a monotonic clock's time, in seconds."""
 
     def __init__(
         self,

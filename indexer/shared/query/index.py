@@ -38,10 +38,10 @@ log = logging.getLogger(__name__)
 COPY_BYTES = 64 << 20
 FRESH_SECONDS = 0.05
 SLACK_SECONDS = 0.25
-"""How much older a part may be when the answer is made: the request may have waited for others with the
-same prompt (`router.pick.group_window`), or for its turn."""
+"""How many seconds older than `fresh` a part may be when the answer is made: the request may have waited
+for others with the same prompt (`router.pick.group_window`), or for its turn."""
 POLL_SECONDS = 0.25
-"""Pause between two readings of the pods' records."""
+"""Seconds between two readings of the pods' records."""
 POLL_TIMEOUT = 1.0
 BIRTHS_TIMEOUT = 0.5
 READ_SHARE = 0.9
@@ -217,9 +217,9 @@ class RemoteIndex:
     def match(
         self, chain: Chain, *, leading: bool = False
     ) -> tuple[list[tuple[Place, int, int]], Trust | None]:
-        """Return who holds which blocks of a prompt, by the copy, and the doubt about this answer.
+        """Return who holds which blocks of a prompt in the copy, and the doubt about this answer.
 
-        The rows are a place, its first block and the end, past its last block. The doubt is for
+        Each row has a place, the first block that it holds, and the end, past the last. The doubt is for
         `RemoteRank.in_answer`. `leading` is as in `Index.match`.
         """
         if chain.block_size not in self._sizes:
@@ -236,7 +236,10 @@ class RemoteIndex:
         return found, self._doubt(copied)
 
     def _doubt(self, copied: Copied) -> Trust | None:
-        """Return the doubt about an answer: of several one that makes it stale, else the first."""
+        """Return the doubt about an answer: of several one that makes it stale, else the first.
+
+        Return None where nothing is in doubt.
+        """
         now = self._clock()
         doubts = []
         if self._registry.is_disrupted:
@@ -266,7 +269,7 @@ class RemoteIndex:
             tasks.create_task(self.reach.run())
 
     def failed(self, reason: str) -> None:
-        """Doubt all ranks for a reason: reading their records failed, and has to begin anew."""
+        """Doubt all ranks for a reason: reading their records failed, and has to begin again."""
         for rank in list(self._ranks.values()):
             rank.heard(f"the shared index could not be followed: {reason}")
 

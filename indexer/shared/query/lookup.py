@@ -132,9 +132,10 @@ Part = tuple[int, int, bytes | None]
 def stretches(
     keys: NDArray[np.uint64], values: Values, *, loose: bool = False
 ) -> tuple[list[Stretch], list[Exception]]:
-    """Return who holds which of `keys`, by `values`, and the errors of malformed values.
+    """Return who holds which of `keys` according to `values`, and the errors of malformed values.
 
-    Where a field is malformed, or not in `values`, nobody counts as holding its blocks.
+    Where a field is malformed, or not in `values`, nobody counts as holding its blocks. `loose` is as in
+    `LookUp`.
     """
     parts = _parts(keys.tobytes(), values, loose=loose)
     compiled = _compiled()

@@ -21,7 +21,7 @@ class Places:
         return len(self._places)
 
     def place(self, slot: int) -> Place | None:
-        """Return what a slot stands for; None where no claim names it."""
+        """Return the place of a slot; None where no claim names the slot."""
         return self._places.get(slot)
 
     def life(self, pod: str, rank: int) -> int:

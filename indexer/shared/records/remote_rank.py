@@ -83,7 +83,7 @@ class RemoteRank:
         return self._state.capacity if self._state else 0
 
     def copies(self) -> int | None:
-        """Return how many blocks of the rank's fastest tier are in use, as its publisher says."""
+        """Return how many blocks of its fastest tier are in use; None if its publisher does not say."""
         return copies_of(self._state) if self._state else None
 
     def heard(self, problem: str) -> None:
@@ -163,7 +163,7 @@ class RemoteRank:
         return bool(self._refusal(self._registry.record(self.pod)))
 
     def blocks(self) -> Mapping[Tier, int]:
-        """Return how many distinct blocks of a prompt's prefix each tier holds."""
+        """Return how many distinct blocks of the group `Layout.shown` each tier holds."""
         record = self._registry.record(self.pod)
         if record is None or self.recorded.level is Level.COLD:
             return {}

@@ -18,7 +18,7 @@ class Doubt:
     def __init__(self) -> None:
         self.holds = True
         self._first: tuple[int, int] | None = None
-        """Token and audits of the first reading since the last loss."""
+        """Claim number and audits at the first reading since the last loss; None before that reading."""
 
     def lost(self) -> None:
         """Begin the doubt again: a node was lost or connected to, or content lost or just read."""
@@ -26,7 +26,7 @@ class Doubt:
         self._first = None
 
     def read(self, token: int, audits: int) -> None:
-        """Take token and audits of the record, read after the last loss; 0 and 0 without a record."""
+        """Take the claim number and audits of a record, read after the last loss; 0 and 0 for none."""
         if not self.holds:
             return
         if self._first is None or (token, audits) < self._first:

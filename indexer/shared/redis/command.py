@@ -1,4 +1,4 @@
-"""Commands for Redis, and the Protocol by which they are asked: the seam to the sockets."""
+"""Commands for Redis, and the Protocol of clients that send them: the seam to the sockets."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -49,7 +49,7 @@ class UnreachableError(Exception):
 
 
 Reply = Any
-"""What a command returns: bytes, int, None, lists of these; or a RefusedError or UnreachableError."""
+"""A command's reply: bytes, int, None, lists of these; or a RefusedError or UnreachableError."""
 
 
 def good(reply: Reply) -> Reply:
@@ -70,7 +70,7 @@ class Redis(Protocol):
         """
 
     async def run(self, asked: Sequence[Command | Call], *, timeout: float) -> list[Reply]:
-        """Return the reply to each command, in order; one that fails has its error there.
+        """Return the reply to each command, in order; for one that fails its error.
 
         Pipelined: one round trip for each node. Returns within `timeout` seconds.
         """

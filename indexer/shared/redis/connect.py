@@ -35,7 +35,7 @@ _TLS_THERE = re.compile(r'Connection closed by server|Protocol error, got "\\x15
 
 @dataclass(frozen=True, slots=True)
 class RedisSettings:
-    """How Redis is reached. Files are read anew for each connection, so that they can be renewed."""
+    """How Redis is reached. Files are read again for each connection, so that they can be renewed."""
 
     url: str
     """See `address.parse`."""
@@ -50,7 +50,7 @@ class RedisSettings:
     key: str = ""
     """PEM file of its private key."""
     named: str = ""
-    """What stands before these settings' names where users give them ("--redis-"), for errors."""
+    """The prefix of these settings' names where users give them ("--redis-"), for errors."""
 
 
 class SettingsError(ValueError):
@@ -263,7 +263,7 @@ class _RedisWire:
             return True
 
     async def close(self, *, wait: bool = False) -> None:
-        """Close it, and drop what it has not sent yet."""
+        """Close it, and drop unsent bytes."""
         if self.is_open and self._transport.get_write_buffer_size():
             self._transport.abort()
         if not wait:

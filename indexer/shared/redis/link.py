@@ -33,7 +33,7 @@ class Wire(Protocol):
         """Return whether the other side closed it, or sent something that nobody asked for."""
 
     async def close(self, *, wait: bool = False) -> None:
-        """Close it, and drop what it has not sent yet; `wait` for that, a bounded time."""
+        """Close it, and drop unsent bytes; with `wait`, wait a bounded time until it is closed."""
 
 
 class _Ticket:

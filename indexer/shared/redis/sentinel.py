@@ -60,7 +60,7 @@ class SentinelMaster:
         )
 
     async def doubt(self, node: Node) -> bool:
-        """Close the connection, so that the sentinels are asked for the master again."""
+        """Close the connection, so that the sentinels are asked for the master again; return True."""
         await node.hang_up()
         return True
 

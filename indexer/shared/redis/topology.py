@@ -205,6 +205,6 @@ class Cluster:
 
 
 def _read_place(text: str, told_by: Node) -> Place:
-    """Return the place in a MOVED or ASK; one without a host is on the host of the node that said it."""
+    """Return the place in a MOVED or ASK; without a host it is on the host of the node that sent it."""
     host, _, port = text.rpartition(":")
     return Place(host.strip("[]") or told_by.name.rpartition(":")[0].strip("[]"), int(port))

@@ -60,7 +60,7 @@ class Resync(StrEnum):
     START = "start"
     """There was no copy."""
     CLAIM = "claim"
-    """The pod's writer has written everything anew, or another writer has."""
+    """The pod's writer has written everything again, or another writer has."""
     LOG = "log"
     """The log does not go on from the copy's position: entries were cut off or lost."""
     MALFORMED = "malformed"
@@ -104,9 +104,9 @@ class PodCopy:
         self._keyspace = keyspace
         self._prefix = prefix
         self._record: Record | None = None
-        """The record as last read."""
+        """The record as last read; None where the pod has none."""
         self._begun: Record | None = None
-        """The record as it was before the buckets were read; the copy is of its claim."""
+        """The record as it was before the buckets were read; the copy is of its claim. None: unread."""
         self._mark: Record | None = None
         """The record as first read after the buckets; None once the copy has every change that was under
         way then."""
@@ -263,7 +263,7 @@ class PodCopy:
             rank.disconnected(problem, presumed=True)
 
     def fail(self, problem: str) -> None:
-        """Let the copy be read anew: an error may have left changes applied in part."""
+        """Let the copy be read again: an error may have left changes applied in part."""
         self.lost(problem)
         if self.state in {State.READ, State.FOLLOWING}:
             self._need(Resync.FAILED)

@@ -20,7 +20,8 @@ from indexer.watch.watched_rank import WatchedRank
 log = logging.getLogger(__name__)
 
 POLL_TIMEOUT = 0.5
-"""Seconds; pods on other nodes of a cluster wait as long, where one node does not answer."""
+"""The longest wait for the replies of a poll, seconds. Where one node of a cluster does not answer, the
+pods on other nodes wait as long."""
 SCAN_TIMEOUT = 2.0
 SCAN_PAUSE = 0.5
 """Seconds between two passes over the buckets."""
@@ -45,7 +46,7 @@ class Replica:
     ) -> None:
         self.redis = redis
         self.polled_at: float | None = None
-        """When, by the clock, every pod's record was last read."""
+        """When, by the clock, every pod's record was last read; None before the first time."""
         self._names = names
         self._registry = Registry(redis, names, clock)
         self._poll_seconds = poll_seconds
@@ -86,7 +87,7 @@ class Replica:
             await asyncio.sleep(pause)
 
     def failed(self, problem: str) -> None:
-        """Let every copy be read anew: an error may have left any of them incomplete."""
+        """Let every copy be read again: an error may have left any of them incomplete."""
         self._end_scan()
         for copy in self._copies.values():
             copy.fail(problem)

@@ -41,7 +41,7 @@ class _Bucket:
         self.fields = SEGMENTS
         self.cursor = b"0"
         self.disruptions: int | None = None
-        """The number of disruptions before the first page was asked for."""
+        """The number of disruptions before the first page was asked for; None until then."""
         self.has_spilled = False
 
 

@@ -30,12 +30,12 @@ log = logging.getLogger(__name__)
 PAUSE = 60.0
 FIELDS_PER_SECOND = 5_000.0
 LEASE = 15.0
-"""Seconds; renewed when a third of it is over."""
+"""Seconds for which a process may sweep alone; it renews this lease when a third of it is over."""
 TIMEOUT = 5.0
 ATTEMPTS = 3
 """How often a pass is begun, at most, where connections are lost or made meanwhile."""
 AT_REST = "rest "
-"""Stands before the last sweeper's name in the lease while nobody sweeps."""
+"""Begins the lease's value while nobody sweeps; the last sweeper's name follows."""
 
 
 @dataclass(slots=True)

@@ -78,7 +78,7 @@ class Claimed:
         return self._states
 
     def blocks(self, rank: int) -> dict[Tier, int]:
-        """Return how many distinct blocks of a prompt's prefix each tier of a rank holds."""
+        """Return how many distinct blocks of group `Layout.shown` each tier of a rank holds."""
         shown = layout_of(self._states[rank]).shown
         return {
             tier: self._held[number]

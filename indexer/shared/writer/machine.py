@@ -61,7 +61,7 @@ class Writer:
         self.state = State.UNCLAIMED
         self.counts = Counts()
         self.written_at: float | None = None
-        """When, by the clock, Redis was last certain to have all changes up to `applied`."""
+        """When, by the clock, Redis last had all changes up to `applied` for certain; None: never."""
         self.tenure: Tenure | None = None
         """The work under the last claim, which may be over; None before the first."""
         self._names = names

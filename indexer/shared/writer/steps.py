@@ -1,4 +1,4 @@
-"""The states of a pod's writer, the steps that it asks for, and the causes for which it begins anew."""
+"""The states of a pod's writer, the steps that it asks for, and the causes for which it starts again."""
 
 from collections import Counter
 from collections.abc import Generator, Sequence
@@ -43,7 +43,7 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Rest:
-    """A pause of that many seconds; with `until_news`, it ends when the journal has grown."""
+    """A pause of `seconds`; with `until_news` it ends early when the journal has grown."""
 
     seconds: float
     until_news: bool = False
@@ -61,7 +61,7 @@ class AnewError(Exception):
         super().__init__(cause)
         self.cause = cause
         self.floor = floor
-        """The highest token that was found in a bucket; 0 where none was looked for."""
+        """The highest claim number that was found in a bucket; 0 where none was looked for."""
 
 
 class TakenError(Exception):

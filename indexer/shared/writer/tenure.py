@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 TOUCHES_OF_A_LIFE = 4
 """How often an idle bucket's time to live is renewed within that time."""
 MOST_PLACES = 4096
-"""The most places of a claim. Each clear takes new ones; a writer that has used them up claims anew."""
+"""The most places of a claim. Each clear takes new ones; a writer without more claims the pod again."""
 BATCH_DELTAS = 4096
 """The most deltas of a batch."""
 BATCH_BYTES = 1 << 20
@@ -61,7 +61,7 @@ class Tenure:
         self.applied = 0
         """The last sequence of the journal that Redis has."""
         self.writes: dict[int, int] = {}
-        """How often each bucket that was taken was written to under the token."""
+        """How often each bucket was written to under this claim, for the buckets that it has taken."""
         self._names = names
         self._cache = cache
         self._token = token
@@ -175,7 +175,7 @@ class Tenure:
         self._counts.audits += 1
 
     def _apply(self, changes: Iterable[tuple[Where, KeysOf]]) -> Steps[None]:
-        """Write changes; ends when every bucket has confirmed them."""
+        """Write changes; end when every bucket has confirmed them."""
         for portion in portions(changes):
             waiting: dict[int, deque[Call]] = {}
             for bucket, call in apply_calls(

@@ -31,7 +31,7 @@ TIMEOUT = 10.0
 NO_NODE = ("CLUSTERDOWN", "MASTERDOWN", "LOADING", "TRYAGAIN")
 """Error codes of Redis nodes that temporarily cannot answer."""
 MOST_NAMED = 3
-"""Most pods named in a message about unread records."""
+"""The most pods named in a message about unread records."""
 FILES = ("password_file", "ca", "cert", "key")
 
 

@@ -18,7 +18,7 @@ from indexer.watch.client import OPTIONS
 Keys = NDArray[np.uint64]
 NOTHING: Keys = np.empty(0, np.uint64)
 MAX_BYTES = 1 << 30
-"""Most bytes of one snapshot's keys: 2**27 keys of 8 bytes."""
+"""The most bytes of one snapshot's keys: 2**27 keys of 8 bytes."""
 
 
 class NoTruthError(Exception):

@@ -83,14 +83,14 @@ def sample_conversations(requests: Iterable[TraceRequest], one_in: int) -> list[
 
 
 def spread(requests: Sequence[TraceRequest]) -> list[float]:
-    """Return arrival times; requests of one stamp are spread evenly up to the next stamp."""
+    """Return arrival times, in seconds: requests of one timestamp are spread evenly up to the next."""
     groups = [
         (stamp, len(list(group))) for stamp, group in groupby(requests, lambda one: one.timestamp)
     ]
     times = []
     for position, (stamp, count) in enumerate(groups):
         following = groups[position + 1][0] if position + 1 < len(groups) else stamp + 3.0
-        # Stamps are about 3 s apart; after a longer pause requests are not spread over it.
+        # Timestamps are about 3 s apart; requests are not spread over a longer pause.
         step = min(following - stamp, 3.0) / count
         times += [stamp + index * step for index in range(count)]
     return times

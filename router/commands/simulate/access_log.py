@@ -2,7 +2,7 @@
 
 A file has one JSON object per line, gzipped or not. `docs/simulate.md` describes the two formats; the
 first line's fields decide which one it is. The blocks of a line become chained keys, so that equal keys
-are equal prefixes. No text and no token is kept.
+mean equal prefixes. No text and no token is kept.
 """
 
 import math
@@ -33,7 +33,7 @@ CHARACTERS_PER_TOKEN = 4.0
 """Assumed ratio for a log with texts and without their numbers of tokens."""
 MOST_LINE_BYTES = 64 << 20
 MOST_BLOCKS = 50_000_000
-"""Most blocks of all requests together; a block takes some 100 bytes."""
+"""The most blocks of all requests together; a block takes some 100 bytes."""
 
 PROMPT_FIELDS = ("prompt_hashes", "hash_ids", "token_ids", "text", "prompt", "messages")
 """The fields with a prompt; a line of a log has exactly one of them."""
@@ -61,7 +61,7 @@ class LogLine(msgspec.Struct):
     output_tokens: Tokens
     input_tokens: Tokens | None = None
     block_size: Annotated[int, Meta(ge=1, le=65_536)] | None = None
-    """Tokens."""
+    """Tokens per block; None for `LOG_BLOCK`."""
     prompt_hashes: list[Name] | None = None
     hash_ids: list[Name] | None = None
     token_ids: list[Annotated[int, Meta(ge=0, lt=2**32)]] | None = None

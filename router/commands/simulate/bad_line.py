@@ -12,7 +12,7 @@ TELLABLE = frozenset(
 )
 """Fields whose values may be shown, since they are not part of a prompt."""
 MOST_SHOWN = 40
-"""Most characters of a value that is shown."""
+"""The most characters of a value that is shown."""
 
 PLACE = re.compile(r"(?P<why>.*) - at `\$\.(?P<path>(?P<field>\w+).*)`")
 

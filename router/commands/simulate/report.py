@@ -12,7 +12,7 @@ from router.commands.simulate.study import BEST_PUBLISHED, POOLED, PUBLISHED
 from scorer.policy import DEFAULT
 
 MOST_LINES = 6
-"""Most curves in one plot."""
+"""The most curves in one plot."""
 BEST_FEW = 5
 """Number of best policies named in a plot, in addition to ours and the best published one."""
 

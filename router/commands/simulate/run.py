@@ -164,7 +164,7 @@ class _Placing:
         )
 
     def arrivals(self, speed: float) -> Iterator[tuple[float, Generation]]:
-        """Yield the requests and their times."""
+        """Yield each request's time, in seconds, and the request."""
         start = self._requests[0].at
         for number, one in enumerate(self._requests):
             yield (one.at - start) / speed, self._generation(str(number), one)

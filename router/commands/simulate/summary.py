@@ -58,7 +58,8 @@ def hit_share(rows: Sequence[Figures]) -> float | None:
 class Standing:
     """One policy's figures over all places in which it ran (`Place`).
 
-    Ratios are geometric means over these places, except `worst_ratio`, which is the largest.
+    Ratios are geometric means over these places, except `worst_ratio`, which is the largest. A figure is
+    None where no place has it.
     """
 
     policy: str

@@ -49,7 +49,7 @@ class Generated:
             raise ValueError(f"--traffic is {self.kind!r}; known: {', '.join(KINDS)}")
 
     def traffic(self, requests: int = 0) -> Traffic:
-        """Return the first `requests` requests, 0: 6,000. Raises ValueError for too many."""
+        """Return the first `requests` requests, 6,000 for 0. Raises ValueError for too many."""
         self.check()
         if not 0 <= requests <= MOST_REQUESTS:
             raise ValueError(f"--requests is {requests}, not 0 to {MOST_REQUESTS} (with --traffic)")

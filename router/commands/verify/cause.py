@@ -29,7 +29,7 @@ class Names:
         self._keys.clear()
 
     def learn(self, events: Iterable[Event]) -> list[Said]:
-        """Learn the names in a batch; return each event, one of a slower tier without keys."""
+        """Learn the names in a batch; return each event's kind and keys, no keys for slower tiers."""
         said: list[Said] = []
         for event in events:
             kind: Kind = "stored"

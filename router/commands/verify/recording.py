@@ -18,9 +18,9 @@ from router.commands.gzipped import DAMAGED, open_gzipped
 from router.prompt.body import reads_cache
 
 MOST_LINE = 64 << 20
-"""Most characters of a line, enough for a request of ten million tokens."""
+"""The most characters of a line, enough for a request of ten million tokens."""
 MOST_CHARACTERS = 4 << 30
-"""Most characters of a file, uncompressed; compressed it may be a thousand times smaller."""
+"""The most characters of a file, uncompressed; compressed it may be a thousand times smaller."""
 
 
 class BadRecordingError(Exception):
@@ -59,7 +59,7 @@ class Asked:
 
     id: int
     arrived: float
-    """Time at which it was sent; `t` is the time at which its answer was complete."""
+    """When the request was sent; `t` is when its answer was complete."""
     t: float
     model: str
     cache_salt: str

@@ -49,7 +49,7 @@ class BlockPools:
         self.num_onboarded += 1
 
     def copy_part(self, source: KVCacheBlock, target: KVCacheBlock, num_tokens: int) -> None:
-        """Copy the leading tokens of a block in either pool to a primary one."""
+        """Count a copy of leading tokens, from a block in either pool to a block in the primary pool."""
         if not target.is_primary or num_tokens < 1:
             raise BrokenInvariantError(
                 f"{num_tokens} tokens from block {source.block_id} to {target.block_id}"

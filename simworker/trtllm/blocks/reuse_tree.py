@@ -20,7 +20,7 @@ class ReuseTree:
         self.root = KVCacheBlock(ROOT_ID, Slot(0, -1))
 
     def insert(self, parent: KVCacheBlock, key: BlockKey, block: KVCacheBlock) -> None:
-        """Put a block that is not in the tree below one that is, or below the root."""
+        """Put a block, not yet in the tree, below `parent`, which is in the tree or its root."""
         if (
             block.in_tree
             or key in parent.next_blocks

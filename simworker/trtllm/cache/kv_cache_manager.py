@@ -68,7 +68,7 @@ class KVCacheManager:
     ) -> None:
         """Allocate the first `input_length` tokens of a request, reusing cached blocks.
 
-        Sets the tokens found on `request`, which may be left out only if reuse is off. Raises
+        Sets on `request` how many tokens were found; it may be left out only if reuse is off. Raises
         NoFreeBlocksError, and changes nothing, if the tokens do not fit.
         """
         if request_id in self._sequences:
@@ -167,7 +167,7 @@ class KVCacheManager:
         self.block_manager.windows[window_size].cache.unpin_blocks_by_id(block_id)
 
     def find_new_context_block(self, request: LlmRequest) -> BlockKey | None:
-        """Return the prompt up to its first full block that is not cached; None if all are.
+        """Return the prompt to the end of its first full block that is not cached; None if all are.
 
         Only for a single window: raises ValueError with several.
         """
@@ -252,7 +252,7 @@ class KVCacheManager:
             manager.scheduling_release_blocks(request_id)
 
     def refresh_blocks(self) -> None:
-        """End the priorities whose time is over; once an iteration."""
+        """End the priorities whose time is over; called once an iteration."""
         for manager in self.block_manager.each():
             manager.cache.eviction_policy.refresh()
 

@@ -88,8 +88,8 @@ class WindowBlockManager:
     ) -> int:
         """Give a sequence the blocks of its first `input_length` tokens; return tokens found cached.
 
-        Without `request` nothing is looked up. Raises NoFreeBlocksError, and changes nothing, if
-        `num_blocks_to_take` is more than there are.
+        Without `request` nothing is looked up. Raises NoFreeBlocksError, and changes nothing, if fewer
+        blocks are free than `num_blocks_to_take` returns.
         """
         if sequence.request_id in self._sequences:
             raise ValueError(f"request_id {sequence.request_id} has a sequence already")
@@ -212,7 +212,7 @@ class WindowBlockManager:
         sequence.num_front_blocks_removed[self.window_size] = 0
 
     def find_new_context_block(self, request: LlmRequest) -> BlockKey | None:
-        """Return the prompt up to its first full block that is not cached; None if all are."""
+        """Return the prompt to the end of its first full block that is not cached; None if all are."""
         size = self.tokens_per_block
         parent = self.cache.tree.root
         for number, key in enumerate(

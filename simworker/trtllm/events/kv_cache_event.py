@@ -48,7 +48,7 @@ class KVCacheRemovedData:
 
 @dataclass(frozen=True, slots=True)
 class KVCacheEventDiff:
-    """A value, before and after."""
+    """A value before and after a change."""
 
     old_value: int
     new_value: int

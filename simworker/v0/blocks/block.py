@@ -43,7 +43,7 @@ class Block(Protocol):
 
     @property
     def extra_hash(self) -> int | None:
-        """A hash of whatever the content depends on besides the tokens, such as an adapter."""
+        """A hash of whatever the content depends on besides the tokens (an adapter); None: nothing."""
 
     @property
     def content_hash(self) -> int | None:

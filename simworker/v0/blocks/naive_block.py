@@ -72,7 +72,7 @@ class NaiveBlock:
 
     @property
     def extra_hash(self) -> int | None:
-        """A hash of whatever the content depends on besides the tokens."""
+        """A hash of whatever the content depends on besides the tokens; None: nothing."""
         return self._extra_hash
 
     @property

@@ -204,7 +204,7 @@ class PrefixCachingBlockAllocator(BlockAllocator):
         return self._cow_tracker.clear_cows()
 
     def mark_blocks_as_accessed(self, block_ids: Sequence[BlockId], now: float) -> None:
-        """Set when blocks were last read, seconds.
+        """Record `now`, in seconds, as the time when blocks were last read.
 
         Raises ValueError for a block that is neither in use nor cached.
         """

@@ -14,7 +14,7 @@ class LoRARequest:
     lora_int_id: int
     lora_path: str = ""
     long_lora_max_len: int | None = None
-    """Most tokens of a prompt with this adapter, if it lengthens the model's limit."""
+    """The most tokens of a prompt with this adapter, if it lengthens the model's limit."""
 
     def __post_init__(self) -> None:
         if self.lora_int_id < 1:

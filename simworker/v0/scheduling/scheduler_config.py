@@ -20,15 +20,15 @@ class SchedulerConfig:
 
     runner_type: str = "generate"
     max_num_batched_tokens: int = 0
-    """Most tokens that one step computes; 0 for 0.9.2's default."""
+    """The most tokens that one step computes; 0 for 0.9.2's default."""
     max_num_seqs: int = 128
-    """Most sequences that one step computes."""
+    """The most sequences that one step computes."""
     max_model_len: int = 8192
-    """Most tokens of a sequence, prompt and output."""
+    """The most tokens of a sequence, prompt and output."""
     max_num_partial_prefills: int = 1
-    """Most prompts that one step computes in part, with chunked prefill."""
+    """The most prompts that one step computes in part, with chunked prefill."""
     max_long_partial_prefills: int = 1
-    """Most long prompts among those: if fewer, short prompts overtake long ones."""
+    """The most long prompts among those: if fewer, short prompts overtake long ones."""
     long_prefill_token_threshold: int = 0
     """A prompt of more tokens is long; 0 for 4 % of max_model_len with several partial prefills."""
     num_lookahead_slots: int = 0

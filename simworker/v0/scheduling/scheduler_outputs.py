@@ -25,7 +25,7 @@ class ScheduledSequenceGroup:
 
 @dataclass(slots=True)
 class SchedulerPrefillOutputs:
-    """The result of the waiting queue: new prompts, and groups that were preempted by recompute."""
+    """The groups from the waiting queue: new prompts, and groups that were preempted by recompute."""
 
     seq_groups: list[ScheduledSequenceGroup] = field(default_factory=list)
     ignored_seq_groups: list[SequenceGroup] = field(default_factory=list)
@@ -35,7 +35,7 @@ class SchedulerPrefillOutputs:
 
 @dataclass(slots=True)
 class SchedulerRunningOutputs:
-    """The result of the running queue: decodes, and prefills that began in an earlier step."""
+    """The groups from the running queue: decodes, and prefills that began in an earlier step."""
 
     decode_seq_groups: list[ScheduledSequenceGroup] = field(default_factory=list)
     prefill_seq_groups: list[ScheduledSequenceGroup] = field(default_factory=list)
@@ -54,7 +54,7 @@ class SchedulerRunningOutputs:
 
 @dataclass(slots=True)
 class SchedulerSwappedInOutputs:
-    """The result of the swapped queue."""
+    """The groups from the swapped queue: those swapped in, and those that cannot be."""
 
     decode_seq_groups: list[ScheduledSequenceGroup] = field(default_factory=list)
     prefill_seq_groups: list[ScheduledSequenceGroup] = field(default_factory=list)
@@ -142,4 +142,4 @@ class SequenceGroupMetadata:
     encoder_seq_data: SequenceData | None = None
     """The encoder's input, if the model has an encoder."""
     cross_block_table: list[int] | None = None
-    """Blocks of the encoder's output."""
+    """Blocks of the encoder's output; None if the model has no encoder."""

@@ -69,7 +69,7 @@ class SchedulerState(SequenceGroupQueues):
         return self.lora_config is not None
 
     def fork_seq(self, parent_seq: Sequence, child_seq: Sequence) -> None:
-        """Let a child share its parent's blocks until one of the two writes to the last block."""
+        """Let a child share its parent's blocks; the first to write to the last block gets a copy."""
         self.block_manager.fork(parent_seq, child_seq)
 
     def free_seq(self, seq: Sequence) -> None:

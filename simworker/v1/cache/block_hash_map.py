@@ -21,7 +21,7 @@ class BlockHashToBlockMap:
         """A single block is stored without a dictionary, which would take most of the memory."""
 
     def get_one_block(self, key: BlockHashWithGroupId) -> KVCacheBlock | None:
-        """Return the block found under a key."""
+        """Return the block found under a key; None if there is none."""
         found = self._cache.get(key)
         if isinstance(found, dict):
             return next(iter(found.values()))

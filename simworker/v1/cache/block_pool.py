@@ -106,8 +106,8 @@ class BlockPool:
     ) -> None:
         """Cache a request's blocks from `num_cached_blocks` to before `num_full_blocks`.
 
-        Null blocks are skipped, and so are blocks whose entry in `block_mask` is false; an event's
-        tokens are those of the whole range all the same.
+        Null blocks are skipped, and so are blocks whose entry in `block_mask` is false; an event
+        has the tokens of the whole range even so.
         """
         if num_cached_blocks >= num_full_blocks:
             return

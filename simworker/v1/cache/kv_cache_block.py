@@ -19,7 +19,7 @@ class KVCacheBlock:
         self.ref_cnt = ref_cnt
         """Number of requests that hold it; with 0 it is free. Not counted for the null block."""
         self.block_hash: BlockHashWithGroupId | None = None
-        """The key under which it is cached. A free block keeps it until it gets new content."""
+        """Its key while it is cached, else None. A free block keeps it until it gets new content."""
         self.block_hash_num_tokens: int | None = None
         """Number of tokens that the hash covers, from the request's first on."""
         self.is_null = is_null

@@ -29,11 +29,11 @@ class BlockStored(KVCacheEvent):
     """Tokens of all blocks from the first to the last, including blocks that are not announced."""
     block_size: int
     lora_id: int | None
-    """The engine's number of the adapter."""
+    """The engine's number of the adapter; None without one."""
     medium: str | None
     lora_name: str | None
     extra_keys: list[tuple[Any, ...] | None] | None = None
-    """An entry for each hash, without tags (`to_event_extra_keys`)."""
+    """An entry for each hash, without tags (`to_event_extra_keys`); None where a block has no keys."""
     group_idx: int | None = None
     kv_cache_spec_kind: str | None = None
     kv_cache_spec_sliding_window: int | None = None

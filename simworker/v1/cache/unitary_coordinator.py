@@ -40,7 +40,7 @@ class UnitaryKVCacheCoordinator(KVCacheCoordinator):
     def find_longest_cache_hit(
         self, block_hashes: Sequence[BlockHash], max_cache_hit_length: int
     ) -> tuple[tuple[list[KVCacheBlock], ...], int, int]:
-        """Return the group's hit."""
+        """Return the group's hit, its tokens, and 0: no group has more."""
         manager = self.single_type_managers[0]
         blocks, length = manager.find_longest_cache_hit(
             block_hashes,

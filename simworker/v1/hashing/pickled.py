@@ -108,7 +108,7 @@ def _reference(number: int) -> bytes:
 
 
 def _integer(value: int) -> bytes:
-    """Return the shortest of four forms."""
+    """Return an integer in the shortest of pickle's four forms."""
     if 0 <= value < 1 << 8:
         return b"K" + bytes((value,))
     if 0 <= value < 1 << 16:

@@ -31,11 +31,11 @@ class CacheConfig:
     block_size: int = 16
     """Tokens a block."""
     num_gpu_blocks_override: int | None = None
-    """Blocks, the null block included."""
+    """Blocks, the null block included; None to let the memory decide."""
     kv_cache_memory_bytes: int | None = None
-    """Memory of one rank's cache."""
+    """Memory of one rank's cache; None to compute it from the device's memory."""
     gpu_memory_bytes: int | None = None
-    """Memory of the device."""
+    """Memory of the device; None if another setting has the size."""
     gpu_memory_utilization: float = 0.92
     """Share of the device's memory that the engine takes."""
     non_kv_cache_memory_bytes: int = 0
@@ -46,7 +46,7 @@ class CacheConfig:
     prefix_caching_hash_algo: str = "sha256"
     """One of `simworker/v1/hashing/algorithms.py`."""
     prefix_match_unit: int | None = None
-    """Tokens of one hash, if these are to be fewer than the tokens of a group's block."""
+    """Tokens of one hash, a divisor of all groups' blocks; None for the greatest such divisor."""
     prefix_cache_retention_interval: int | None = 0
     """`KVCacheConfig.prefix_cache_retention_interval`, tokens."""
     kv_offloading_size: float | None = None
@@ -54,7 +54,7 @@ class CacheConfig:
     offload_blocks_per_chunk: int = 1
     """Blocks that are offloaded together."""
     offload_block_size: int | None = None
-    """The size of a chunk in tokens, a multiple of `block_size`; give one of the two."""
+    """Tokens of a chunk, a multiple of `block_size`; instead of `offload_blocks_per_chunk`."""
     offload_prompt_only: bool = True
     """Whether only blocks of prompts are offloaded, not those of generated tokens."""
     self_describing_kv_events: bool = False

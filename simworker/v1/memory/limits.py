@@ -51,7 +51,7 @@ class CacheChoices(Protocol):
 
     @property
     def num_gpu_blocks_override(self) -> int | None:
-        """Number of blocks, regardless of memory."""
+        """Number of blocks, regardless of memory; None to let the memory decide."""
 
     @property
     def prefix_cache_retention_interval(self) -> int | None:
@@ -75,7 +75,7 @@ class MemoryConfig(Protocol):
 
     @property
     def max_in_flight_tokens(self) -> int:
-        """Most tokens of steps that have not ended."""
+        """The most tokens of steps that have not ended."""
 
 
 @dataclass(frozen=True, slots=True)

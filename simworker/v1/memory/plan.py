@@ -36,7 +36,7 @@ class ModelShape:
     dtype: str = "bfloat16"
     """The model's type, which the cache has too unless its settings name another."""
     sliding_window: int | None = None
-    """Tokens of the window, for layers that have one."""
+    """Tokens of the window, for layers that have one; None if no layer has."""
     full_attention_every: int = 1
     """With n, every n-th layer has full attention, the others the window; with 0, no layer has it."""
 

@@ -53,8 +53,8 @@ class OffloadGroup:
 
         Hits are kept possible at certain positions, and each needs the window's chunks before it. The
         positions are the multiples of the alignment, or of the interval if there is one; with an
-        interval also `boundaries`, in tokens, else the request's end before `final_chunk` (None while
-        not known).
+        interval also `boundaries`, in tokens, else the request's end, where chunk `final_chunk` would
+        begin (None while that is not known).
         """
         everything = [True] * len(chunks)
         alignment = retention.alignment

@@ -84,7 +84,7 @@ class OffloadRequest:
     jobs: set[int] = field(default_factory=set)
     """Jobs under way: one load, or stores."""
     final_tokens: int | None = None
-    """Number of tokens whose content is final, once the request has finished."""
+    """Number of tokens whose content is final; None until the request has finished."""
     signaled: bool = False
     """Whether the pool knows that the request has finished."""
 
@@ -102,7 +102,7 @@ class OffloadRequest:
                 self.context.positions[key] = len(part.keys) * part.group.chunk_size
 
     def add_blocks(self, new_block_ids: Sequence[Sequence[int]], *, resumed: bool) -> None:
-        """Add the blocks allocated to it, group by group; those of a resumed one replace all before."""
+        """Add allocated blocks, group by group; with `resumed` they replace all earlier ones."""
         for part in self.groups:
             if resumed:
                 part.block_ids.clear()

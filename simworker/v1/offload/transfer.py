@@ -38,7 +38,7 @@ class TransferWorker:
         self._free_at = {False: 0.0, True: 0.0}
         """Load or store -> when the last job of that direction ends."""
         self._ends: dict[int, float] = {}
-        """Job under way -> its end."""
+        """Job under way -> when it ends."""
         self._deferred: dict[int, TransferJob] = {}
         """Stores that begin with the next step."""
 

@@ -91,7 +91,7 @@ class Request:
                 eos_token_id if eos_token_id is not None else sampling_params.eos_token_id
             )
         self.stop_reason: int | None = None
-        """The one of `stop_token_ids` that ended it."""
+        """The one of `stop_token_ids` that ended the request; None if none did."""
         self.has_stop_tokens = bool(self.stop_token_ids) or self.eos_token_id is not None
         self.skip_reading_prefix_cache = bool(params.skip_reading_prefix_cache)
         self.status = RequestStatus.WAITING

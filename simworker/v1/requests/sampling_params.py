@@ -11,9 +11,9 @@ class SamplingParams:
 
     max_tokens: int = 16
     prompt_logprobs: int | None = None
-    """Log probabilities for each prompt token; the whole prompt is then computed without the cache."""
+    """Log probabilities for each prompt token; for these the whole prompt is computed. None: no."""
     skip_reading_prefix_cache: bool | None = None
-    """Whether to store blocks without looking any up; True by default with `prompt_logprobs`."""
+    """Whether to store blocks without looking any up; None becomes True with `prompt_logprobs` only."""
     extra_args: dict[str, Any] | None = None
     """With `kv_cache_report_mode` "full", found blocks are announced again; default is "incremental"."""
     ignore_eos: bool = False

@@ -26,22 +26,22 @@ class SchedulerConfig:
     """Limits of a step. Raises ValueError, naming the field, for settings that vLLM refuses."""
 
     max_model_len: int
-    """Most tokens of a request, prompt and answer together."""
+    """The most tokens of a request, prompt and answer together."""
     max_num_seqs: int = 128
-    """Most requests running at once."""
+    """The most requests running at once."""
     max_num_batched_tokens: int = 2048
-    """Most tokens computed in one step, of all requests together."""
+    """The most tokens computed in one step, of all requests together."""
     max_num_scheduled_tokens: int | None = None
-    """Most tokens scheduled in one step, if fewer than the batch could hold."""
+    """The most tokens scheduled in a step, if fewer than `max_num_batched_tokens`; None for the same."""
     max_num_active_seqs: int | None = None
-    """Most running requests after an admission, if fewer than `max_num_seqs`; None for the same."""
+    """The most running requests after an admission, if fewer than `max_num_seqs`; None for the same."""
     policy: str = "fcfs"
     """`fcfs`, or `priority`: lower numbers first."""
     enable_chunked_prefill: bool = True
     """Whether a prompt may be computed over several steps. If not, a prompt that does not fit into the
     rest of a step waits for the next."""
     long_prefill_token_threshold: int = 0
-    """Most tokens of one request in a step while there are others; 0 for no limit."""
+    """The most tokens of one request in a step while there are others; 0 for no limit."""
     long_prefill_token_threshold_adaptive: bool = False
     """Whether that limit is at least each request's even share of the batch."""
     scheduler_reserve_full_isl: bool = True
@@ -50,7 +50,7 @@ class SchedulerConfig:
     num_lookahead_tokens: int = 0
     """Slots beyond the tokens computed, for speculative tokens."""
     max_loras: int = 0
-    """Most adapters in one batch; 0 for no limit."""
+    """The most adapters in one batch; 0 for no limit."""
 
     def __post_init__(self) -> None:
         """Check every field against its limits."""
@@ -87,7 +87,7 @@ class SchedulerConfig:
 
     @property
     def token_budget(self) -> int:
-        """Most tokens that a step may schedule."""
+        """The most tokens that a step may schedule."""
         scheduled = self.max_num_scheduled_tokens
         return min(self.max_num_batched_tokens, scheduled or self.max_num_batched_tokens)
 

@@ -32,7 +32,7 @@ class SchedulerOutput:
     finished_req_ids: set[str] = field(default_factory=set)
     """Requests finished since the step before."""
     kv_connector_metadata: OffloadingMetadata | None = None
-    """The step's transfers to and from the offload tier."""
+    """The step's transfers to and from the offload tier; None without such a tier."""
     work: StepWork = field(default_factory=StepWork)
     """The step's work, which decides how long it takes."""
 

@@ -65,7 +65,7 @@ class MemoryLimits(Protocol):
 
     @property
     def max_in_flight_tokens(self) -> int:
-        """Most tokens of steps that have not ended: batches at once x tokens a batch."""
+        """The most tokens of steps that have not ended: batches at once x tokens a batch."""
 
 
 def get_dtype_size(dtype: str | Dtype) -> int:
@@ -168,8 +168,8 @@ class AttentionSpec(KVCacheSpec):
 class FullAttentionSpec(AttentionSpec):
     """A layer that keeps all tokens.
 
-    With the hybrid manager disabled, a layer with a window is one of these too: it attends to its
-    window, and its blocks are kept all the same. `sliding_window` then holds the window.
+    With the hybrid manager disabled, this is also the spec of a layer with a window: it attends to its
+    window only, but keeps all blocks. `sliding_window` then holds the window.
     """
 
     sliding_window: int | None = None
@@ -202,7 +202,7 @@ class FullAttentionSpec(AttentionSpec):
         return replace(full[0], sliding_window=window, attention_chunk_size=chunk)
 
     def is_uniform_with_collection(self, kv_cache_specs: Mapping[str, KVCacheSpec]) -> bool:
-        """Return whether all of them keep all tokens."""
+        """Return whether all these layers keep all tokens."""
         return all(isinstance(spec, FullAttentionSpec) for spec in kv_cache_specs.values())
 
 
@@ -241,7 +241,7 @@ class SlidingWindowSpec(AttentionSpec):
         return blocks * self.page_size_bytes
 
     def is_uniform_with_collection(self, kv_cache_specs: Mapping[str, KVCacheSpec]) -> bool:
-        """Return whether all of them have this window."""
+        """Return whether all these layers have this window."""
         return all(
             isinstance(spec, SlidingWindowSpec) and spec.sliding_window == self.sliding_window
             for spec in kv_cache_specs.values()
