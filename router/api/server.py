@@ -35,8 +35,8 @@ async def serving(
             *GRPC_OPTIONS,
             ("grpc.max_receive_message_length", config.limits.largest_message),
             ("grpc.so_reuseport", int(config.server.processes > 1)),
-            # These bound how much of a call arrives before it is read: BDP probes would raise it to
-            # megabytes, and with less than this the calls of one connection wait for each other.
+            # These bound how much of a call arrives before it is read: BDP probes would raise that to
+            # megabytes, and with fewer than 256 KiB the calls of one connection wait for each other.
             ("grpc.http2.bdp_probe", 0),
             ("grpc.http2.lookahead_bytes", 256 << 10),
         ]
