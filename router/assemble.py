@@ -74,7 +74,7 @@ class Running:
     address: str
     """host:port of gRPC, the port that was really bound."""
     http_address: str
-    """host:port of HTTP; empty where there is none."""
+    """host:port of HTTP; empty if `server.metrics-listen` is empty."""
     health: Health
     ingest: Ingest
 

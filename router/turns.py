@@ -11,7 +11,7 @@ MANY_RANKS = 512
 
 
 async def turn_after(ranks: int) -> None:
-    """Let other tasks run if the last step handled so many `ranks` that it took milliseconds."""
+    """Let other tasks run if the last step handled more than MANY_RANKS ranks."""
     if ranks > MANY_RANKS:
         await asyncio.sleep(0)
 
