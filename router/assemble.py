@@ -74,7 +74,7 @@ class Running:
     address: str
     """host:port of gRPC, the port that was really bound."""
     http_address: str
-    """host:port of HTTP; empty where there is none."""
+    """host:port of HTTP; empty if `server.metrics-listen` is empty."""
     health: Health
     ingest: Ingest
 
@@ -83,10 +83,11 @@ class Running:
 async def running(config: Config, folder: Path) -> AsyncIterator[Running]:
     """Serve for as long as the context is open; `folder` is where relative paths begin.
 
-    Raises OSError if an address cannot be bound, or if another kind of file is in the state file's place
-    (`router.state_file`). If a tokenizer cannot be loaded, this is logged and affects only texts of its
-    model: Score refuses them, Pick goes by their length. On leaving, calls in progress have
-    `server.drain-seconds` to end; then OSError is raised if the state cannot be saved.
+    Raises OSError if an address cannot be bound, if a file of [watch] or [probe] cannot be used, or if
+    the state file's path must not be written to (`router.state_file`). If a tokenizer cannot be loaded,
+    this is logged and affects only texts of its model: Score refuses them, Pick goes by their length. On
+    leaving, calls in progress have `server.drain-seconds` to end; then OSError is raised if the state
+    cannot be saved.
     """
     table = config.index
     if table.state_file and (problem := state_file.foreign(folder / table.state_file)):
@@ -261,14 +262,14 @@ def _shared_pods(
 
 
 def _tell(loop: asyncio.AbstractEventLoop, what: Callable[..., None], *args: object) -> None:
-    """Call `what` in the thread that picks."""
+    """Call `what` with `args` in the thread of `loop`, which answers picks."""
     # The loop may be closed already, when the process is about to end.
     with contextlib.suppress(RuntimeError):
         loop.call_soon_threadsafe(what, *args)
 
 
 async def _expire(picker: Picker) -> None:
-    """Expire picks, bookings and beliefs also while no pick comes, which would do the same."""
+    """Expire picks, bookings and beliefs; without this only the next pick would expire them."""
     while True:
         picker.expire(time.monotonic())
         await asyncio.sleep(EXPIRE_SECONDS)

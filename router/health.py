@@ -39,7 +39,10 @@ class Health:
 
 
 def fitness_of(pods: PodTable) -> Component:
-    """Return whether any pod may take a request (by the rules of `router.pick.eligible`)."""
+    """Return whether any pod serves requests and does not refuse them.
+
+    If none does, a Pick still tries pods that do not refuse (`router.pick.eligible`).
+    """
     known = list(pods)
     ready = sum(_may_serve(pod) for pod in known)
     if ready:

@@ -1,8 +1,9 @@
 """Every metric of the router: name, unit, labels and what bounds them.
 
 One file declares them all, however long it becomes, so that names and labels are compared at a glance.
-Labels are pods, ranks, tiers, methods and statuses: as many as are configured or defined. No prompt,
-hash or request id is ever a label. Parts count in plain fields, which are read at each scrape.
+Label values are the known pods, ranks and models, and names that the code or the contract defines
+(tiers, methods, statuses, …). No prompt, hash or request id is ever a label. Parts count in plain
+fields, which are read at each scrape.
 """
 
 import time
@@ -110,10 +111,10 @@ class PartsCollector(Collector):
         self._picking = picking
         self._attribution = attribution
         self._rooms = rooms
-        """The places of calls' messages, and those of streams' messages."""
+        """The room for the messages of calls, and the room for those of streams."""
 
     def describe(self) -> Iterable[Metric]:
-        """Declare nothing ahead: the names are unique by construction."""
+        """Return no metrics, so that registering does not read every part; the names are unique."""
         return ()
 
     def collect(self) -> Iterator[Metric]:

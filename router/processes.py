@@ -38,7 +38,7 @@ def share_of(config: Config, number: int) -> Config:
 
 
 def check_free(address: str) -> None:
-    """Raise OSError if another process listens there, which sharing the port would hide."""
+    """Raise OSError if another process listens on `address`, which sharing the port would hide."""
     host, _, port = address.rpartition(":")
     found = socket.getaddrinfo(
         host.strip("[]") or None, int(port), type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE

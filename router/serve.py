@@ -25,7 +25,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--log-level", default="info", choices=("debug", "info", "warning", "error")
     )
-    parser.add_argument("--process", type=int, help=argparse.SUPPRESS)  # by `_supervise`
+    parser.add_argument("--process", type=int, help=argparse.SUPPRESS)  # `_supervise` gives it
     args = parser.parse_args(argv)
     name = "" if args.process is None else f"[{args.process}] "
     logging.basicConfig(
@@ -81,7 +81,7 @@ async def _serve(config: Config, folder: Path, *, is_child: bool) -> None:
     loop = asyncio.get_running_loop()
     on_signals(loop, ended.set)
     if is_child:
-        # Nothing is written to it, so it becomes readable only when the parent process has gone.
+        # The parent writes nothing to standard input, which becomes readable only at the parent's end.
         loop.add_reader(sys.stdin.fileno(), ended.set)
     async with running(config, folder) as router:
         http = f", HTTP on {router.http_address}" if router.http_address else ""

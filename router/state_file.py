@@ -1,12 +1,12 @@
 """The file that carries index and stream positions from one router process to the next.
 
 Layout: a line that names format and version, the payload's BLAKE2b-256 digest, the payload (msgpack).
-It has keys and engines' own block names, no tokens and no text. It is written to a second file, flushed
-to disk, and renamed, so that a crash leaves either the old file or the new one.
+The payload has keys and engines' own block names, no tokens and no text. A second file is written,
+flushed to disk, and renamed, so that a crash leaves either the old file or the new one.
 
 Its path comes from the configuration and may be wrong: an existing file is moved or replaced only if it
 is a state file of any version, or empty (`foreign`). The same holds for the two names beside it, `.new`
-and `.unusable`. Links are followed.
+and `.unusable`. The path may be a link; these two names may not.
 """
 
 import hashlib
@@ -39,7 +39,7 @@ KINDS = {
 
 
 class BadStateError(Exception):
-    """The file cannot be used; the message has the reason."""
+    """The state file or its path cannot be used; the message has the reason."""
 
 
 class State(msgspec.Struct, frozen=True):
@@ -78,7 +78,7 @@ def _places(path: Path) -> tuple[Path, Path, Path]:
 
 
 def _kind(path: Path) -> str:
-    """Return a description of a path's content; empty for a state file, an empty file, or none."""
+    """Return a description of a path's content; empty for a state file, an empty file, or no file."""
     try:
         mode = path.lstat().st_mode
     except FileNotFoundError:
@@ -90,9 +90,9 @@ def _kind(path: Path) -> str:
 
 
 def save(path: Path, ranks: list[SavedRank], hash_seed: str) -> int:
-    """Write a file that only its owner can read; return its size in bytes.
+    """Write a state file that only its owner can read; return its size in bytes.
 
-    Raises OSError, and BadStateError if another kind of file is in its place.
+    Raises OSError, and BadStateError if the path must not be written to (`foreign`).
     """
     _refuse_foreign(path)
     file_at, aside, _ = _places(path)
@@ -125,9 +125,9 @@ def _encoded(rank: SavedRank) -> msgspec.Raw | None:
 
 
 def put_aside(path: Path) -> None:
-    """Rename a state file that cannot be used, so that the next one does not replace it.
+    """Rename a state file that cannot be used, so that the next `save` does not replace it.
 
-    Raises OSError, and BadStateError if it is not a state file.
+    An empty file stays. Raises OSError, and BadStateError if the path must not be written to.
     """
     _refuse_foreign(path)
     file_at, _, unusable = _places(path)
@@ -141,7 +141,7 @@ def _refuse_foreign(path: Path) -> None:
 
 
 def load(path: Path, hash_seed: str) -> list[SavedRank]:
-    """Read a file; return an empty list if there is none. Raises BadStateError."""
+    """Return the ranks in a state file; an empty list if there is no file. Raises BadStateError."""
     _refuse_foreign(path)
     try:
         raw = path.read_bytes()

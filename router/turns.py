@@ -7,11 +7,11 @@ from typing import TypeVar
 T = TypeVar("T")
 
 MANY_RANKS = 512
-"""To score or weigh more takes milliseconds: what follows has a step of its own."""
+"""Scoring or weighing more ranks takes milliseconds, so other tasks run before the next step."""
 
 
 async def turn_after(ranks: int) -> None:
-    """Let other tasks run if as many ranks were worked on in one go as take milliseconds."""
+    """Let other tasks run if the last step handled more than MANY_RANKS ranks."""
     if ranks > MANY_RANKS:
         await asyncio.sleep(0)
 

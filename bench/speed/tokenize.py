@@ -160,7 +160,7 @@ def _scored(*, quick: bool) -> list[Figure]:
         order(fleet.flood, seed=1, prompts=1, blocks=BLOCKS, events=1, each=BLOCKS, pods=PODS)
         release(fleet.flood)
         assert fleet.flood.hear() == "sent\n"
-        until(lambda: fleet.stored() == PODS * BLOCKS, "the router knows the prompt")
+        until(lambda: fleet.router.stored() == PODS * BLOCKS, "the router knows the prompt")
         ids = prompt_of(1, BLOCKS)[:TOKENS]
         forms = {
             "packed": pb.Prompt(model=MODEL, token_ids_packed=pack_tokens(ids)),
@@ -170,12 +170,12 @@ def _scored(*, quick: bool) -> list[Figure]:
         for form, prompt in forms.items():
             request = pb.ScoreRequest(prompt=prompt)
             answers.append(
-                [one.matched_tokens for one in fleet.stub.Score(request, timeout=30).scores]
+                [one.matched_tokens for one in fleet.router.stub.Score(request, timeout=30).scores]
             )
             (Path(name) / form).write_bytes(framed(request))
         assert answers[0] == answers[1]
         assert min(answers[0]) > 0
-        url = f"http://127.0.0.1:{fleet.port}/warmpath.v1.Router/Score"
+        url = f"http://127.0.0.1:{fleet.router.port}/warmpath.v1.Router/Score"
         taken: dict[str, list[float]] = {form: [] for form in forms}
         for _ in range(rounds):
             for form, times in taken.items():

@@ -77,11 +77,42 @@ class Python:
         self.process.communicate()
 
 
-class Fleet:
-    """Publishers of events, and a router and the peer that follow them. A context manager."""
+class Router:
+    """A router process that serves gRPC at a port of this machine."""
 
-    def __init__(self, pods: int, *, apart: bool = False, has_words: bool = False) -> None:
+    def __init__(self, process: Python, channels: ExitStack) -> None:
+        self.port = int(process.hear().rpartition(":")[2])
+        channel = channels.enter_context(grpc.insecure_channel(f"127.0.0.1:{self.port}"))
+        self.stub = router_pb2_grpc.RouterStub(channel)
+
+    def is_connected(self) -> bool:
+        """Return whether it follows all pods."""
+        return all(pod.ready for pod in self._pods())
+
+    def stored(self) -> int:
+        """Return the number of blocks that it has counted as stored."""
+        return sum(rank.events.stored_blocks for pod in self._pods() for rank in pod.ranks)
+
+    def _pods(self) -> Sequence[pb.Pod]:
+        return self.stub.ListPods(pb.ListPodsRequest(), timeout=5).pods
+
+
+class Fleet:
+    """Publishers of events, and routers and the peer that follow them. A context manager.
+
+    There is one router for each of `transports` (`server.transport`).
+    """
+
+    def __init__(
+        self,
+        pods: int,
+        *,
+        apart: bool = False,
+        has_words: bool = False,
+        transports: Sequence[str] = ("auto",),
+    ) -> None:
         self.pods = pods
+        self._transports = transports
         self._has_words = has_words
         """Whether the router accepts texts (`bench.stand.words`)."""
         self._apart = apart
@@ -95,20 +126,23 @@ class Fleet:
             self.peer_flood, theirs = self.flood, ours
             if self._apart and peer.is_installed():
                 self.peer_flood, theirs = self._start_flood(stack, folder / "peer-flood.log")
-            config = folder / "router.toml"
             if self._has_words:
                 words.save(folder / "words")
-            config.write_text(_config(ours, "words" if self._has_words else ""), encoding="utf-8")
-            serve = Python("router", "serve", "--config", str(config), log=folder / "router.log")
-            self.router = stack.enter_context(serve)
-            self.port = int(self.router.hear().rpartition(":")[2])
+            tokenizer = "words" if self._has_words else ""
+            self.routers = {}
+            for transport in self._transports:
+                config = folder / f"{transport}.toml"
+                config.write_text(_config(ours, tokenizer, transport), encoding="utf-8")
+                log = folder / f"{transport}.log"
+                serve = Python("router", "serve", "--config", str(config), log=log)
+                self.routers[transport] = Router(stack.enter_context(serve), stack)
+            self.router = self.routers[self._transports[0]]
             if peer.is_installed():
                 self.peer_port = stack.enter_context(HeldPorts()).take()
                 command = peer.command(self.peer_port, BLOCK_SIZE, MODEL, theirs)
                 stack.enter_context(Python(*command, log=folder / "peer.log"))
-            channel = stack.enter_context(grpc.insecure_channel(f"127.0.0.1:{self.port}"))
-            self.stub = router_pb2_grpc.RouterStub(channel)
-            until(self._are_connected, "the router connects to the publishers")
+            for router in self.routers.values():
+                until(router.is_connected, "the router connects to the publishers")
             if peer.is_installed():
                 until(self._peer_answers, "the peer answers")
                 time.sleep(1.0)  # the peer does not announce that its subscriptions exist
@@ -120,20 +154,12 @@ class Fleet:
         process = stack.enter_context(Python("bench.stand.flood", str(self.pods), log=log))
         return process, json.loads(process.hear())
 
-    def _are_connected(self) -> bool:
-        return all(pod.ready for pod in self.stub.ListPods(pb.ListPodsRequest(), timeout=5).pods)
-
     def _peer_answers(self) -> bool:
         try:
             peer.query(self.peer_port, peer.query_body([1], MODEL))
         except OSError:
             return False
         return True
-
-    def stored(self) -> int:
-        """Return the number of blocks that the router has counted as stored."""
-        pods = self.stub.ListPods(pb.ListPodsRequest(), timeout=5).pods
-        return sum(rank.events.stored_blocks for pod in pods for rank in pod.ranks)
 
     def peer_holds(self, body: bytes, blocks: int) -> bool:
         """Whether all of the peer's workers hold `blocks` leading blocks of a query's prompt."""
@@ -161,9 +187,9 @@ def release(flood: Python) -> None:
     flood.tell("go")
 
 
-def _config(events: Sequence[str], tokenizer: str) -> str:
+def _config(events: Sequence[str], tokenizer: str, transport: str) -> str:
     lines = [
-        "[server]", 'listen = "127.0.0.1:0"', 'metrics-listen = ""',
+        "[server]", 'listen = "127.0.0.1:0"', 'metrics-listen = ""', f'transport = "{transport}"',
         "[probe]", "interval-seconds = 0",
         "[[models]]", f'name = "{MODEL}"', f"vocab-size = {VOCAB_SIZE}",
         f'tokenizer = "{tokenizer}"',

@@ -32,7 +32,7 @@ def chat_of(body: Body) -> Chat:
     if body.get("chat_template") is not None:
         raise TemplateError("templates from requests are refused", "chat_template")
     if body.get("system") is not None:
-        # A field of Anthropic's Messages API. The chat API ignores it, which no sender would want.
+        # Anthropic's Messages API has this field. The chat API ignores it, which no sender would want.
         problem = "is not a field of the chat API; give it as a message whose role is system"
         raise TemplateError(problem, "system")
     messages = _optional(body, "messages", list)
@@ -58,7 +58,7 @@ def chat_of(body: Body) -> Chat:
 def _kwargs(body: Body) -> dict[str, Any]:
     """Return the template's variables from `chat_template_kwargs` and `reasoning_effort`."""
     given = _optional(body, "chat_template_kwargs", dict) or {}
-    # These two come from the body's own fields; null and "auto" count as not given.
+    # The two names left out come from the body's own fields; null and "auto" count as not given.
     kwargs = {
         key: value
         for key, value in given.items()

@@ -152,7 +152,7 @@ def _without_billing(parts: Sequence[Any]) -> Iterator[Any]:
 
 
 def _with_placeholders(media: Mapping[str, list[str]], texts: Sequence[str], field: str) -> str:
-    """Return the texts in one string, after the placeholders that they lack."""
+    """Return the texts in one string, with the placeholders that they lack in front."""
     text = "\n".join(texts)
     missing = []
     for placeholder, count in Counter(
@@ -200,7 +200,7 @@ def _tool_call(call: Any, field: str) -> dict[str, Any]:
 
 
 def _arguments(given: Any, field: str) -> dict[str, Any]:
-    """Return a call's arguments as an object; like vLLM, an empty one where they are not an object."""
+    """Return a call's arguments, or, like vLLM, an empty object if they are not an object."""
     if isinstance(given, str) and given:
         try:
             given = json.loads(given)

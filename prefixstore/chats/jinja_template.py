@@ -204,12 +204,12 @@ class _Dict:
 
     @staticmethod
     def fromkeys(*args: Any) -> dict[Any, Any]:
-        """Make a dict of one value."""
+        """Return a dict in which all keys have one value."""
         return dict.fromkeys(*args)
 
 
 class _Namespace(jinja2.utils.Namespace):
-    """A namespace that refuses names with an underscore, which could reach interpreter internals."""
+    """A namespace that refuses names that begin with an underscore: they could reach the interpreter."""
 
     # `self` has no parameter name, so that a template can write `namespace(self=1)`.
     def __init__(*args: Any, **kwargs: Any) -> None:
@@ -227,7 +227,7 @@ class _Namespace(jinja2.utils.Namespace):
 def _check_name(name: Any) -> None:
     if isinstance(name, str) and name.startswith("_"):
         raise jinja2.exceptions.SecurityError(
-            f"a namespace's name begins with an underscore: {name!r}"
+            f"a namespace's attribute begins with an underscore: {name!r}"
         )
 
 

@@ -95,7 +95,7 @@ class ProcessRenderer:
         """Start all processes together and compile the registered templates.
 
         With no template registered, the first chats start the processes. Broken templates are logged.
-        Raises OSError or TemplateError if one of them cannot be started.
+        Raises OSError or TemplateError if a process cannot be started.
         """
         slots = range(self._count if self._templates else 0)
         started = await asyncio.gather(*map(self._warm, slots), return_exceptions=True)
@@ -176,7 +176,7 @@ class ProcessRenderer:
             job = await self._next()
             self.stats.waiting -= 1
             self.stats.waiting_bytes -= len(job.request)
-            # Its caller has timed out or was cancelled.
+            # The chat's caller has timed out or was cancelled.
             if job.done.done():
                 continue
             self._at_work[job.template_id] += 1
@@ -218,7 +218,7 @@ class ProcessRenderer:
             raise BrokenTemplateError(str(error)) from error
 
     async def _worker(self, slot: int) -> RenderWorker:
-        """Return the slot's process, started again if it has ended."""
+        """Return the slot's process; start one if there is none or it has ended."""
         worker = self._workers.get(slot)
         if worker is None or not worker.alive:
             await self._stop(slot)
@@ -274,7 +274,7 @@ def _request(template_id: str, chat: Chat) -> bytes:
         return frame(Render(template_id, chat))
     except OverflowError as error:
         raise TemplateError(
-            "a number is an integer beyond 64 bits, which is not supported"
+            "the chat holds an integer beyond 64 bits, which is not supported"
         ) from error
     except (ValueError, RecursionError) as error:
         raise TemplateError(f"the chat cannot be encoded: {error}") from error

@@ -21,8 +21,8 @@ class Begin(msgspec.Struct, frozen=True, tag=True):
     max_memory_bytes: int
     """Largest address space; 0: unbounded."""
     max_cpu_seconds: float
-    """Most CPU time of one rendering. The renderer itself kills a process by the wall clock; this
-    limit works when the renderer is gone."""
+    """Most CPU time of one request; 0: unbounded. The renderer itself kills a process by the wall clock;
+    this limit works when the renderer is gone."""
 
 
 class Load(msgspec.Struct, frozen=True, tag=True):
@@ -40,7 +40,7 @@ class Render(msgspec.Struct, frozen=True, tag=True):
 
 
 class Done(msgspec.Struct, frozen=True, tag=True):
-    """Answers a request that succeeded; `text` is the rendered chat."""
+    """Answers a request that succeeded; `text` is the rendered chat, empty for `Begin` and `Load`."""
 
     text: str = ""
 
@@ -67,7 +67,7 @@ def frame(message: Request | Reply) -> bytes:
     """Return a message's bytes.
 
     Raises OverflowError for integers beyond 64 bits, ValueError for text that is not Unicode or a
-    message of 4 GiB, and RecursionError for one that is nested too deeply.
+    message of 4 GiB or more, and RecursionError for a message that is nested too deeply.
     """
     body = _encoder.encode(message)
     if len(body) >> (8 * LENGTH_BYTES):

@@ -89,7 +89,7 @@ def _bound_memory(most: int) -> None:
 
 
 def _bound_time(seconds: float) -> None:
-    """Let the kernel kill this process after `seconds` more of CPU time, rounded up."""
+    """Let the kernel kill this process after `seconds` more of CPU time and up to 2 s."""
     if not seconds:
         return
     used = resource.getrusage(resource.RUSAGE_SELF)

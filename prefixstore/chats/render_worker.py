@@ -91,8 +91,8 @@ class RenderWorker:
         """Send a frame and return the text of the reply.
 
         Raises TemplateError for a refusal. After one of its subclasses, or a cancellation, the process
-        must be stopped: RenderLimitError, RenderTimeoutError past `seconds`, RenderCrashedError if the
-        process has ended or its answer is not a frame.
+        must be stopped: RenderLimitError, RenderTimeoutError past `seconds` or the limit of CPU time,
+        RenderCrashedError if the process has ended or its answer is not a frame.
         """
         try:
             async with asyncio.timeout(seconds):
@@ -125,7 +125,9 @@ class RenderWorker:
         await self._writer.drain()
         length = int.from_bytes(await self._reader.readexactly(LENGTH_BYTES), "little")
         if length > self._most:
-            raise EOFError(f"it announced a reply of {length} bytes; at most {self._most} are due")
+            raise EOFError(
+                f"it announced a reply of {length} bytes; at most {self._most} are allowed"
+            )
         return await self._reader.readexactly(length)
 
     async def stop(self) -> None:

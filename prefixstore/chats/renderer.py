@@ -29,7 +29,7 @@ class RenderTimeoutError(TemplateError):
 
 
 class RenderCrashedError(TemplateError):
-    """The process that rendered this chat ended; other chats are not affected."""
+    """The process that rendered this chat has ended, or none could be started for it."""
 
 
 class Renderer(Protocol):
@@ -45,7 +45,7 @@ class Renderer(Protocol):
         """Return whether a template is registered under this id."""
 
     async def render(self, template_id: str, chat: Chat, timeout: float | None) -> str:
-        """Return a chat's text, waiting at most `timeout` seconds.
+        """Return a chat's text, waiting at most `timeout` seconds; None: without a limit.
 
         Raises TemplateError if the template cannot render it, RendererFullError,
         RendererClosedError, and KeyError for an unknown template.

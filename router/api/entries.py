@@ -16,7 +16,7 @@ MORE = 0x80
 NUMBER = 0
 """The wire type of a varint."""
 UNKNOWN = 0
-"""Stands for the tags of all fields that a message does not define: there are half a billion."""
+"""The tag under which all undefined fields are counted, since half a billion such tags exist."""
 FIXED = {1: 8, 5: 4, 3: 0, 4: 0}
 """Bytes after the tag, by wire type with a fixed length. A group, which nobody writes, has none at its
 beginning and end; the fields between them are counted as usual."""
@@ -88,7 +88,7 @@ def _nested(kind: Any) -> dict[int, Any]:
 
 
 def _varint(raw: bytes, at: int, end: int) -> tuple[int, int]:
-    """Return a number and the position after it; a number without a last byte ends at `end`."""
+    """Return the varint at `at` and the position after it, `end` if its last byte is missing."""
     if at < end and raw[at] < MORE:
         return raw[at], at + 1
     number = shift = 0

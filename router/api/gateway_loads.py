@@ -27,7 +27,9 @@ async def check_loads(loads: Sequence[pb.PodLoad]) -> None:
         if not 0 <= one.age < math.inf:
             raise BadRequestError(f"loads[{position}].age", f"is {one.age} s, not 0 or more")
         if one.running + one.waiting > MOST_REQUESTS:
-            raise BadRequestError(f"loads[{position}]", f"has more than {MOST_REQUESTS} requests")
+            raise BadRequestError(
+                f"loads[{position}]", f"has more than {MOST_REQUESTS} running and waiting requests"
+            )
 
 
 class GatewayLoads:

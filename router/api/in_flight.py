@@ -2,9 +2,9 @@
 
 A call has a place from before its message is read until it is answered. A place counts as many bytes as
 its message or, before the message is read, as the largest allowed message. A client is a connection. A
-client with places gets another one only if the bytes left free are then at least those of all its
-places; so one client alone uses at most half, and a client without places finds room. Clients without
-places come first; otherwise waiting connections take turns.
+client with places gets another one only if its places, the new one included, have at most the bytes that
+were free before. So one client alone uses at most half and half of its newest message, and a client
+without places finds room. Clients without places come first; otherwise waiting connections take turns.
 
 A connection is a stranger if its last message did not arrive in time, or if it has sent none yet. All
 strangers together count as one client, so connections that send nothing cannot keep out those that do.
@@ -123,7 +123,7 @@ class InFlight:
         return place
 
     def has_read(self, place: Place, size: int) -> None:
-        """Set a place to its message's bytes, now that the message was read."""
+        """Give a place the size in bytes of its message, which has been read."""
         self._reading.pop(place, None)
         place.state = State.READ
         self._remember(place.connection, came=True)
@@ -176,7 +176,7 @@ class InFlight:
         return let_in
 
     def _next(self) -> Place | None:
-        """Return the waiting call whose turn it is if it may be read now, otherwise None."""
+        """Return the waiting call whose turn it is if it may read its message now, otherwise None."""
         fair = None
         for connection in sorted(self._queues, key=self._was_late):
             place = self._queues[connection][0]

@@ -53,17 +53,17 @@ EVENTS = {value: name for name, value in pb.ReportRequest.Event.items() if value
 MOST_SESSION_BYTES = 256
 
 MOST_TOLD = 64
-"""Most candidates in an answer to Pick, the pick included: a message of all would cost more time than
-weighing them, and no gateway tries so many fall-backs."""
+"""Most candidates in an answer to Pick, the picked one included: encoding all of them would take longer
+than weighing them, and no gateway tries so many fall-backs."""
 
 DECISIONS_AT_ONCE = 16
 """Decisions listed before other tasks get a turn: about two milliseconds' work."""
 
 
 class PickAnswerer:
-    """Answers requests. `clock` is the ingest's; clock + `wall_offset` is seconds since the Unix epoch.
+    """Answers calls about picks; hands reports of other routers' bookings on through `peers`.
 
-    Reports of other routers' bookings are handed on through `peers`.
+    `clock` is the ingest's; a time of `clock` + `wall_offset` is seconds since the Unix epoch.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class PickAnswerer:
         The caller writes the answer within the context; if that fails or is cancelled, the pick is
         withdrawn. Tokenising takes at most `timeout` seconds, look-ups in Redis at most `patience`
         seconds from now. A text that could not be tokenised counts by its length. Raises
-        PickEndedError if the pick's end is reported, or its name reused, before the pick is made.
+        PickEndedError if, before the pick is made, its end is reported or its booking id is reused.
         """
         name = request.booking_id
         _check_name(name)
@@ -178,7 +178,7 @@ class PickAnswerer:
                 self._wall_offset,
                 lambda one: self._loads.explain(one.pod.id, one.rank.number, now),
             ):
-                # In parts, since copying all of them at once would take as long as making them.
+                # In parts, since copying all messages at once would take as long as making them.
                 told.extend(some)
         if len(response.candidates) > AT_ONCE:
             await asyncio.sleep(0)
@@ -199,7 +199,7 @@ class PickAnswerer:
         if not known:
             known = self._hand_on(request, now)
         elif request.event in ENDS and not booking_id.router_of(request.booking_id):
-            # Another router may have booked an earlier pick of this name whose answer was lost.
+            # Another router may have booked an earlier pick with this id, whose answer was lost.
             released = pb.ReportRequest(
                 booking_id=request.booking_id, event=pb.ReportRequest.FAILED
             )
@@ -222,7 +222,7 @@ class PickAnswerer:
         self._reported(request, self._clock())
 
     def _hand_on(self, request: pb.ReportRequest, now: float) -> bool:
-        """Hand a report on to the router that has the booking; return False if none has it."""
+        """Hand a report on to the routers that may have its booking; return False if there are none."""
         if self._peers is None:
             return False
         report = pb.ReportRequest(booking_id=request.booking_id, event=request.event)
@@ -255,8 +255,8 @@ class PickAnswerer:
         if request.event not in EVENTS:
             problem = f"is {request.event}, not an event" if request.event else "is missing"
             raise BadRequestError("event", f"{problem}; give {', '.join(EVENTS.values())}")
-        # It may exceed the router's own count: the engine's template may make more tokens, and only
-        # the beginning of a long text may have been tokenised in time.
+        # `cached_tokens` may exceed the router's own count of the prompt's tokens: the engine's template
+        # may make more tokens, and only the beginning of a long text may have been tokenised in time.
         cached, most = request.cached_tokens, request.prompt_tokens
         if request.HasField("prompt_tokens") and cached > most:
             raise BadRequestError("cached_tokens", f"is {cached}; the prompt has {most} tokens")
@@ -269,7 +269,7 @@ class PickAnswerer:
             raise BadRequestError("pod", f"is {pod_id!r}; the router knows no such pod")
         if number >= len(pod.ranks):
             raise BadRequestError(
-                "rank", f"is {number}; those of pod {pod_id!r} are 0 to {len(pod.ranks) - 1}"
+                "rank", f"is {number}; the ranks of pod {pod_id!r} are 0 to {len(pod.ranks) - 1}"
             )
 
     async def list_decisions(self, request: pb.ListDecisionsRequest) -> pb.ListDecisionsResponse:

@@ -31,7 +31,8 @@ NAMES_AT_ONCE = 256
 """Unknown pods listed before other tasks get a turn: less than a millisecond's work."""
 
 MOST_FORGOTTEN = 256
-"""Entries of removed ranks that may remain before all entries are dropped."""
+"""All entries are dropped when they are this many more than twice the ranks of a Score: the ranks of
+some may be gone."""
 
 
 UNKNOWN_POD = pb.PodScore(
@@ -175,7 +176,7 @@ class Answerer:
         return listed
 
     def _named(self, model: str, names: Sequence[str]) -> tuple[list[Pod], list[str]]:
-        """Return a model's pods, only those in `names` unless empty, and the names without a pod."""
+        """Return a model's pods (if `names` is not empty, only those) and the names without a pod."""
         serving = self._pods.serving(model)
         if not names:
             return serving, []

@@ -139,7 +139,7 @@ class RouterService:
                 return None
             await width.acquire()
             task = tasks.create_task(reply(request))
-            # Not in the task: one that is cancelled before it begins does nothing.
+            # The task cannot do this: if it is cancelled before it begins, none of its code runs.
             task.add_done_callback(lambda _: width.release())
             return task
 
@@ -170,8 +170,8 @@ class RouterService:
     ) -> None:
         """Answer Pick; both messages are bytes.
 
-        It is a stream of one message, the same on the wire, because gRPC's library reports only for
-        streams whether a message could be written.
+        Pick is registered as a stream of one message, the same on the wire, because gRPC's library
+        reports only for streams whether a message could be written.
         """
 
         async def answer() -> None:

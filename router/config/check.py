@@ -27,7 +27,10 @@ def contradictions(config: Config) -> Iterator[tuple[tuple[str | int, ...], str]
     yield from _shared_index(config.shared_index)
     limits = config.limits
     if limits.max_prompt_bytes > limits.max_queued_bytes:
-        problem = f"is {limits.max_queued_bytes}, less than one prompt of max-prompt-bytes may have"
+        problem = (
+            f"is {limits.max_queued_bytes}, less than max-prompt-bytes ({limits.max_prompt_bytes}): "
+            "one prompt must fit"
+        )
         yield ("limits", "max-queued-bytes"), problem
     if not config.models:
         yield ("models",), "is empty; at least one model is needed"
@@ -75,7 +78,7 @@ def contradictions(config: Config) -> Iterator[tuple[tuple[str | int, ...], str]
 
 
 def _pick(pick: Pick) -> Iterator[tuple[tuple[str | int, ...], str]]:
-    """Yield what is wrong with the policy and its options."""
+    """Yield the problems of the policy and its options."""
     try:
         make_policy(pick.policy)
     except UnknownPolicyError as error:
@@ -88,7 +91,7 @@ def _pick(pick: Pick) -> Iterator[tuple[tuple[str | int, ...], str]]:
 
 
 def _shared_index(table: SharedIndex) -> Iterator[tuple[tuple[str | int, ...], str]]:
-    """Yield what is wrong with the connection to Redis and the prefix of its keys."""
+    """Yield the problems of the connection to Redis and of the prefix of the keys there."""
     if not table.url:
         for key in (
             "mode",
@@ -131,7 +134,7 @@ def _addresses(config: Config) -> Iterator[tuple[tuple[str | int, ...], str]]:
         if not is_host_port(server.metrics_listen):
             yield ("server", "metrics-listen"), f"{server.metrics_listen!r} is not host:port"
         if server.metrics_listen == server.listen and not server.listen.endswith(":0"):
-            yield ("server", "metrics-listen"), "is server.listen; each needs its own port"
+            yield ("server", "metrics-listen"), "equals server.listen; each needs its own port"
     yield from _shared_ports(server)
     for position, pod in enumerate(config.pods):
         if not is_host_port(pod.address) or pod.address.endswith(":0"):
@@ -140,7 +143,7 @@ def _addresses(config: Config) -> Iterator[tuple[tuple[str | int, ...], str]]:
 
 
 def _shared_ports(server: Server) -> Iterator[tuple[tuple[str | int, ...], str]]:
-    """Yield what is wrong with addresses that several processes share."""
+    """Yield the problems of addresses that several processes share."""
     if server.processes == 1 or not is_host_port(server.listen):
         return
     port = int(server.listen.rpartition(":")[2])
@@ -160,7 +163,7 @@ def _shared_ports(server: Server) -> Iterator[tuple[tuple[str | int, ...], str]]
 
 
 def _sources(config: Config) -> Iterator[tuple[tuple[str | int, ...], str]]:
-    """Yield what is wrong with the sources of tokenizers."""
+    """Yield the problems of the sources of tokenizers."""
     for position, model in enumerate(config.models):
         at = ("models", position)
         for url in model.tokenizer_urls:
@@ -189,7 +192,7 @@ def _endpoints(config: Config) -> Iterator[tuple[tuple[str | int, ...], str]]:
             if bool(getattr(files, name)) != bool(files.cert and files.key):
                 yield (table, name), "cert and key: give both or none"
     if config.watch.cert and not config.watch.ca:
-        yield ("watch", "ca"), "is missing; cert and key are for connections with an authority"
+        yield ("watch", "ca"), "is missing; cert and key need it"
     for position, pod in enumerate(config.pods):
         if pod.events and pod.watch:
             yield ("pods", position, "events"), "give one of events and watch, or neither"

@@ -1,6 +1,6 @@
 """Reads the TLS files of [watch] and [probe]: certificates to show publishers and engines, and CAs.
 
-Redis's are read in `indexer.shared.redis.connect`. The router's own gRPC port is plain.
+Those of Redis are read in `indexer.shared.redis.connect`. The router's own gRPC port has no TLS.
 """
 
 import ssl
@@ -13,7 +13,7 @@ from router.config.schema import Probe, Watch
 
 
 class CredentialsError(OSError):
-    """A file of [probe] cannot be used; `key` is the key of that table which names it."""
+    """A file of [probe] cannot be used; `key` is the table's key that names the file."""
 
     def __init__(self, key: str, problem: str) -> None:
         super().__init__(f"probe.{key}: {problem}")

@@ -61,7 +61,7 @@ def _has_key(path: Path) -> bool:
 
 
 def _lacking(config: Config, folder: Path) -> Iterator[tuple[tuple[str | int, ...], str]]:
-    """Yield what this machine lacks: memory, and files and folders that the configuration names."""
+    """Yield a problem for memory, files and folders that the configuration needs and are not there."""
     try:
         mmap.mmap(-1, config.index.max_bytes).close()
     except OSError as error:
@@ -125,21 +125,21 @@ def _dotted(path: tuple[str | int, ...]) -> str:
 
 
 def _problems(raw: dict[str, Any]) -> Iterator[tuple[tuple[str | int, ...], str]]:
-    """Yield all problems; contradictions come after errors of form."""
+    """Yield the unknown keys, then the first value of a wrong form; without these, contradictions."""
     yield from _unknown(raw, Config, ())
     yield from _misformed(raw)
     yield from contradictions(msgspec.convert(raw, Config))
 
 
 def _names(table: type[Table]) -> dict[str, str]:
-    """Return a table's fields by its keys."""
+    """Return the field's name for each of a table's keys."""
     return dict(zip(table.__struct_encode_fields__, table.__struct_fields__, strict=True))
 
 
 def _unknown(
     raw: dict[str, Any], table: type[Table], at: tuple[str | int, ...]
 ) -> Iterator[tuple[tuple[str | int, ...], str]]:
-    """Yield the keys that no table has."""
+    """Yield the keys in `raw` that its tables do not have, each with a hint."""
     names = _names(table)
     hints = get_type_hints(table)
     for key, value in raw.items():
@@ -188,7 +188,7 @@ def _choices(path: tuple[str | int, ...]) -> list[str]:
 
 
 def parse_pods(raw: bytes, source: str, models: Sequence[Model]) -> list[Pod]:
-    """Read a file of [[pods]]. Raises ConfigError."""
+    """Return the [[pods]] of a file with the content `raw`. Raises ConfigError."""
     try:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:

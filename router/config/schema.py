@@ -30,7 +30,7 @@ Role = Literal["both", "prefill", "decode"]
 
 
 class Table(msgspec.Struct, frozen=True, rename="kebab", forbid_unknown_fields=True):
-    """A table of the file; its keys are the fields with dashes."""
+    """A table of the file; its keys are the fields' names with dashes in place of underscores."""
 
 
 class Http2(Table, frozen=True):
@@ -94,13 +94,13 @@ class Limits(Table, frozen=True):
     """Most bytes of the prompts that wait for a tokenizer."""
     max_in_flight_bytes: Bytes = 160 * MIB
     """Most bytes of the messages of all calls; a message counts from before it is read until its call is
-    answered, and before it is read as the largest one, 17 MiB. Memory may grow by twice this."""
+    answered, and before it is read as the largest, 17 MiB by default. Memory may grow by twice this."""
     message_seconds: Seconds = 2.0
     """How long a message may take to arrive while other calls wait for the room kept for it."""
 
     @property
     def largest_message(self) -> int:
-        """Bytes that gRPC accepts: more than a prompt may have, so the router can name the field."""
+        """Most bytes of a message: more than a prompt may have, so that errors can name the field."""
         largest = 2 * max(self.max_prompt_bytes, 5 * self.max_prompt_tokens) + MIB
         return min(largest, (1 << 31) - 1)
 
@@ -121,8 +121,8 @@ class PrefixStoreTable(Table, frozen=True):
     """[prefix-store]: the tokens of known texts, and the threads that tokenise."""
 
     kind: Literal["lru", "trie"] = "lru"
-    """lru: beginnings by their digest, about 2 bytes for a byte of text. trie: the texts themselves,
-    compared byte for byte, about 3."""
+    """lru: finds beginnings of texts by digest, with about 2 bytes for a byte of text. trie: keeps the
+    texts themselves and compares each byte, with about 3."""
     max_bytes: Bytes = 256 * MIB
     """Most bytes of the texts, tokens and block keys kept for each model; beyond it the least recently
     used texts are dropped."""
@@ -245,7 +245,7 @@ class Hub(Table, frozen=True):
     endpoint: str = ""
     """URL of a mirror; empty: the hub, or what HF_ENDPOINT says."""
     cache_folder: str = ""
-    """Relative to this file; empty: huggingface_hub's own, shared with engines on this machine."""
+    """Folder of downloads, relative to this file; empty: huggingface_hub's own, shared with engines."""
     offline: bool = False
     """Whether only the cache is used."""
 
@@ -262,7 +262,7 @@ class Placeholders(Table, frozen=True):
     video: str | None = None
 
     def given(self) -> dict[str, str]:
-        """Return the placeholders that are not empty, by medium."""
+        """Return the placeholders that are set, by medium; they may be empty."""
         return {
             name: text for name, text in msgspec.structs.asdict(self).items() if text is not None
         }
@@ -280,13 +280,14 @@ class Model(Table, frozen=True):
     tokenizer: str = ""
     """Folder with tokenizer.json, relative to this file."""
     hub: Hub = Hub()
-    """A tokenizer of the hub, instead of a folder. Without any, prompts must be token ids."""
+    """A tokenizer of the hub, instead of a folder. Without these and `tokenizer-urls`, prompts must be
+    token ids."""
     tokenizer_urls: list[str] = []
     """Engines whose own /tokenize is asked, in turn; a folder or the hub is then the fall-back."""
     vocab_size: Annotated[int, Meta(ge=0, lt=1 << 32)] = 0
     """One more than the highest token id; 0: the tokenizer's, or unchecked if there is none."""
     tokenizer_key_file: str = ""
-    """File with the API key that these engines ask for, relative to this file; empty: none."""
+    """File with the API key of `tokenizer-urls`, relative to this file; empty: none is sent."""
     placeholders: Placeholders = Placeholders()
     shared_tiers: list[Literal["cpu", "disk", "remote"]] = []
     """Tiers that all its pods share: a block that one pod holds there counts for all."""
@@ -300,8 +301,8 @@ class Pod(Table, frozen=True):
     address: str
     """host:port that serves requests."""
     https: bool = False
-    """Whether it serves them over HTTPS. The router then asks it over HTTPS, and its certificate must be
-    for the host of `address`, or for probe.server-name."""
+    """Whether it serves requests over HTTPS. The router then probes it over HTTPS too, and its
+    certificate must be for the host of `address`, or for probe.server-name."""
     engine: Literal["vllm", "sglang", "trtllm"] = "vllm"
     """The kind of engine."""
     events: str = ""
@@ -344,7 +345,7 @@ class PodSet(Table, frozen=True):
     port: Annotated[int, Meta(gt=0, lt=65536)] = 8000
     """The port at which pods serve requests."""
     https: bool = False
-    """Whether they serve them over HTTPS, under the addresses at which they are found."""
+    """Whether pods serve requests over HTTPS, under the addresses at which they are found."""
     engine: Literal["vllm", "sglang", "trtllm"] = "vllm"
     events_port: Annotated[int, Meta(ge=0, lt=65536)] = 5557
     """0: engines' events are not followed; pods are followed through [shared-index] if there is one."""
@@ -450,7 +451,7 @@ class SharedIndex(Table, frozen=True):
     """Time without Redis after which data from it no longer count: a failover takes some 10 s, and
     caches turn over in minutes."""
     lease_seconds: Annotated[float, Meta(ge=LEAST_LEASE, le=MOST_LEASE)] = 10.0
-    """write: how long this router's entries stay valid after it has ended."""
+    """write = true: how long this router's entries stay valid after it has ended."""
     write: bool = False
     """Whether this router also writes the pods that it follows by `events`, for engines without
     publishers; one of several routers is enough."""

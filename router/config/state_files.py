@@ -4,7 +4,7 @@ from router.config.schema import Config
 
 
 def state_files(config: Config) -> list[str]:
-    """Return the state files of all processes; none if no state is saved."""
+    """Return the state files of all processes; an empty list if no state is saved."""
     name, processes = config.index.state_file, config.server.processes
     if not name or processes == 1:
         return [name] if name else []

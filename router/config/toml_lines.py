@@ -10,7 +10,7 @@ Path = tuple[str | int, ...]
 
 
 def find_line(text: str, path: Path) -> int:
-    """Return the line, from 1, of the deepest part of `path` that is found in the text; 1 for none.
+    """Return the line, from 1, of the deepest part of `path` that is found in the text, or else 1.
 
     Knows tables, arrays of tables and dotted keys. A path into an inline value leads to the line of the
     value's key.

@@ -105,7 +105,7 @@ def _renderer(config: Config) -> ProcessRenderer:
 
 
 async def _preload(config: Config, tokenizers: TokenizerCache, stack: AsyncExitStack) -> None:
-    """Begin to load the tokenizers, and wait for those that are files of this machine."""
+    """Begin to load the tokenizers, and wait for those in folders of this machine."""
     local = []
     has_any = [
         model
@@ -126,4 +126,4 @@ async def _load(model: str, tokenizers: TokenizerCache) -> None:
         await tokenizers.get(model)
     except TokenizerUnavailableError as error:
         message = "model %r: Score refuses texts, and Pick goes by their length: %s"
-        log.error(message, model, error)  # noqa: TRY400  says all
+        log.error(message, model, error)  # noqa: TRY400  the text suffices

@@ -52,7 +52,7 @@ COMMON = (
 
 @dataclass(frozen=True, slots=True)
 class ChatBody:
-    """A chat request: the input of the model's template, and how the rendered text is tokenised."""
+    """A chat request: the template's input, and whether special tokens are added to its text."""
 
     chat: Chat
     add_special_tokens: bool
@@ -79,7 +79,7 @@ class ChatBody:
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A text, and how it is tokenised."""
+    """A text, and whether special tokens are added to it."""
 
     text: str
     add_special_tokens: bool
@@ -154,7 +154,7 @@ async def _prompt(fields: RawFields, most_tokens: int) -> str | bytes:
         try:
             (raw,) = msgspec.json.decode(raw, type=tuple[msgspec.Raw])
         except msgspec.ValidationError as error:
-            raise FieldError("holds several prompts; one request scores one") from error
+            raise FieldError("holds several prompts; a request may have one") from error
         view = memoryview(raw)
     prompt: str | bytes | None = None
     if view[0] == ord("["):
@@ -180,7 +180,7 @@ def _body(body: dict[str, Any], content: bytes | Text | ChatBody, field: str) ->
 
 @contextmanager
 def _within(field: str) -> Iterator[None]:
-    """Let errors about a part of a field name its whole path."""
+    """Raise errors about a part of `field` as BadRequestError with the part's whole path."""
     try:
         yield
     except (FieldError, TemplateError) as error:
@@ -223,5 +223,5 @@ def _one_text(body: dict[str, Any], name: str, field: str) -> str:
     if isinstance(value, list) and len(value) == 1:
         value = value[0]
     if not isinstance(value, str | None):
-        raise BadRequestError(f"{field}.{name}", "is neither a string nor a list of one")
+        raise BadRequestError(f"{field}.{name}", "is neither a string nor a list of one string")
     return value or ""

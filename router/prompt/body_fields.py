@@ -1,8 +1,8 @@
 """The fields of a JSON body that matter, decoded without holding the loop for long.
 
-A decoder makes an object of each value, all in one go: seconds for what a few megabytes can hold. So
-the strings of a large body are decoded on their own, values are counted, what does not matter is passed
-over, and token ids are made in slices. Between slices others have their turn.
+A decoder makes an object of each value in one call, which takes seconds for the values that a few
+megabytes can hold. So the strings of a large body are decoded apart, values are counted, fields that do
+not matter are skipped, and token ids are decoded in slices. Other tasks run between slices.
 """
 
 import asyncio
@@ -26,13 +26,14 @@ from router.prompt.json_strings import (
 )
 
 MOST_VALUES = 65_536
-"""Values of a body, those within others among them: objects, lists, numbers, texts."""
+"""Most values of a body, nested ones included: objects, lists, numbers, texts. A completions body may
+have `limits.max-prompt-tokens` more, for its token ids."""
 MOST_STRINGS = 2 * MOST_VALUES
-"""Strings of a body: each value may have a name."""
+"""Most strings of a body: each value may be a string and have a name."""
 
 
 class FieldError(Exception):
-    """A body or a field of it cannot be taken. `field` is empty where it is the body."""
+    """A body or one of its fields is refused; `field` is empty for the body itself."""
 
     def __init__(self, problem: str, field: str = "") -> None:
         super().__init__(f"{field}: {problem}")
@@ -45,15 +46,18 @@ class RawFields:
     """The fields of a body, not decoded yet."""
 
     fields: Mapping[str, msgspec.Raw]
-    """Those that are there, by name."""
+    """The fields that the body has, by name."""
     _strings: Strings
 
     async def decoded(self, name: str) -> Any:
-        """Return the value of a field that is there. Raises FieldError if it is too much or no JSON."""
+        """Return the value of a field that the body has.
+
+        Raises FieldError if it has too many values or is not JSON.
+        """
         return await self.value(self.fields[name], name)
 
     async def value(self, raw: msgspec.Raw, name: str) -> Any:
-        """Return a value of the body, as `decoded` does."""
+        """Return the decoded value `raw`, as `decoded` does; `name` is for errors."""
         await _check_values(raw, MOST_VALUES, name)
         try:
             value = msgspec.json.decode(raw)
@@ -65,9 +69,9 @@ class RawFields:
 
 
 async def raw_fields(raw: bytes, names: tuple[str, ...], most: int = MOST_VALUES) -> RawFields:
-    """Return those fields of a body that are there. Raises FieldError.
+    """Return the fields of a body that it has and that `names` lists.
 
-    It may have `most` values.
+    Raises FieldError if the body is not a JSON object or has more than `most` values.
     """
     strings = NONE
     if len(raw) > LARGE_BYTES:
@@ -89,9 +93,9 @@ async def raw_fields(raw: bytes, names: tuple[str, ...], most: int = MOST_VALUES
 
 
 async def packed_ids(raw: msgspec.Raw, name: str, most: int) -> bytes | None:
-    """Return a list of token ids, packed; None where it is no such list.
+    """Return a JSON list of token ids, packed; None if it holds anything but integers.
 
-    Raises FieldError where it has more than `most`, or where one is no token id.
+    Raises FieldError if it has more than `most` ids, or if one is not an unsigned 32-bit integer.
     """
     inner = bytes(raw).strip()[1:-1]
     if not inner.strip():
@@ -120,12 +124,15 @@ async def packed_ids(raw: msgspec.Raw, name: str, most: int) -> bytes | None:
 
 
 def value_counts(raw: bytes) -> Iterator[int]:
-    """Yield of each slice of valid JSON how many values begin there, the first one aside."""
+    """Yield, for each slice of valid JSON, how many values begin in it, except for the outermost one.
+
+    An empty list or object counts as if it held one value.
+    """
     at, is_inside = 0, 0
     while at < len(raw):
         piece = raw[at : at + SLICE_BYTES]
         if (len(piece) - len(piece.rstrip(b"\\"))) % 2:
-            # What it escapes goes with it.
+            # The byte that the last backslash escapes belongs to this slice.
             piece = raw[at : at + SLICE_BYTES + 1]
         at += len(piece)
         if b"\\" in piece:
@@ -138,8 +145,8 @@ def value_counts(raw: bytes) -> Iterator[int]:
 
 
 async def _check_values(raw: bytes | msgspec.Raw, most: int, name: str = "") -> None:
-    """Raise FieldError where there are more than `most` values."""
-    # No value takes less than a byte.
+    """Raise FieldError if valid JSON holds more than `most` values."""
+    # Each value takes at least one byte.
     if memoryview(raw).nbytes <= most:
         return
     values = 1
@@ -154,7 +161,7 @@ def _ids(piece: bytes) -> Sequence[int] | None:
     try:
         ids = msgspec.json.decode(b"[" + piece + b"]")
     except UNREADABLE:
-        # It was cut within a list or a text.
+        # The slice ends within a list or a text, so not all values are integers.
         return None
     return ids if all(type(token) is int for token in ids) else None
 
@@ -165,7 +172,7 @@ def _kind(names: tuple[str, ...]) -> type[msgspec.Struct]:
 
 
 def _why(raw: bytes, error: Exception) -> str:
-    """Return why `raw` could not be decoded: `error` itself is wrong of a lone surrogate."""
+    """Return why `raw` could not be decoded; `error` calls a lone surrogate truncated data."""
     if b"\\u" in raw:
         try:
             json.dumps(json.loads(raw), ensure_ascii=False).encode()

@@ -4,7 +4,7 @@ import asyncio
 
 
 class TimeLeft:
-    """The rest of `seconds` that began when it was made, by the running loop's clock."""
+    """The time left of `seconds` from the creation of this object, by the running loop's clock."""
 
     def __init__(self, seconds: float) -> None:
         self._loop = asyncio.get_running_loop()

@@ -20,15 +20,15 @@ SLICE_BYTES = 32 << 10
 LARGE_BYTES = 256 << 10
 """Decoding more bytes in one call takes milliseconds."""
 SHORT_BYTES = 64
-"""A string of at most that many bytes stays where it is."""
+"""A string of fewer bytes stays in the document."""
 VALUES_AT_ONCE = 2048
-"""Values that strings are put back into without a pause."""
+"""Values that are visited without a pause while strings are put back."""
 
 _MARK = secrets.token_hex(8)
-"""Begins each stand-in. It is drawn anew by each process, so that no caller can write a stand-in."""
+"""Begins each stand-in. Each process draws its own, so that no caller can write a stand-in."""
 _QUOTE = re.compile(b'"')
 _BREAK = re.compile(rb"[\s,:\[\]{}\"]")
-"""One of these parts a number from the next value."""
+"""A byte that ends a number."""
 _SPACES = re.compile(rb"[ \t\r\n]{2,}")
 _PAIR_BYTES = len(rb"\ud83d\ude00")
 """The longest sequence of bytes that is one character."""
@@ -142,7 +142,7 @@ class _Document:
 async def take_out(raw: bytes, most: int, kept: Collection[str] = ()) -> tuple[bytes, Strings]:
     """Return a document with stand-ins for its strings, and the strings; those in `kept` stay.
 
-    The returned document is valid JSON wherever `raw` is, and only there. Raises StringError if `raw`
+    The returned document is valid JSON if and only if `raw` is. Raises StringError if `raw`
     ends within a string, has more than `most` strings, or has a number that fills a whole slice.
     """
     document = _Document(raw, kept)
@@ -176,7 +176,7 @@ async def take_out(raw: bytes, most: int, kept: Collection[str] = ()) -> tuple[b
 
 
 async def _long(raw: bytes, start: int, stop: int) -> str | bytes:
-    """Return the text of a string, decoded in slices of whole characters; a slice with a fault, if any.
+    """Return the text of a string, decoded in slices of whole characters, or a slice with a fault.
 
     A decoder finds some faults even in a string that it skips, others only in one that it decodes. A
     slice with a fault of the first kind takes precedence.
@@ -238,7 +238,7 @@ def _whole_characters(piece: bytes) -> bytes:
 
 
 def _text(raw: bytes) -> str | bytes:
-    """Return the text of a string in quotes; the string itself if it is not JSON."""
+    """Return the text of a string in quotes; its bytes if it is not JSON."""
     try:
         return msgspec.json.decode(raw, type=str)
     except UNREADABLE:

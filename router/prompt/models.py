@@ -40,10 +40,9 @@ class ModelTable:
             self._models[name] = (model, lora)
 
     def resolve(self, name: str) -> tuple[Model, str]:
-        """Return the base model and the adapter (empty for none) that a name stands for.
+        """Return the base model and the adapter (empty for none) of a name.
 
-        An adapter may be named behind its model, as SGLang takes it: MODEL:ADAPTER. Raises
-        UnknownModelError.
+        SGLang's form MODEL:ADAPTER names an adapter too. Raises UnknownModelError.
         """
         found = self._models.get(name)
         if found is None:

@@ -39,24 +39,24 @@ FIELDS = {
 ITEMS_AT_ONCE = 256
 """Multimodal items that are read without a pause: about a millisecond's work."""
 LONG = 256 << 10
-"""Bytes of packed ids, or characters of a text: a longer prompt is read in steps of its own."""
+"""Bytes of packed ids, or characters of a text: other tasks run while a longer prompt is read."""
 MOST_CHARACTER_BYTES = 4
 """Most bytes that a character takes in UTF-8."""
 
 NO_BODY = Body(content=b"", model="", cache_salt="", extra_key="", lora_path="", reads_cache=True)
-"""The body of a prompt that is not given as one."""
+"""Takes the place of the body for a prompt that is not given as a request body."""
 
 
 def gives_ids(message: AnyPrompt) -> bool:
-    """Return whether a prompt is given as token ids, so that parsing it waits for no other part.
-
-    This can be called before the message is parsed. Parsing a long prompt still lets other tasks run.
-    """
+    """Return whether a prompt is given as token ids, so that reading it waits for no tokenizer."""
     return message.HasField("token_ids_packed") or message.HasField("token_ids")
 
 
 class PromptParser:
-    """Parses prompts of all forms; `vocab_size` is one more than a model's highest token id, or 0."""
+    """Parses prompts of all forms.
+
+    `vocab_size` returns one more than a model's highest token id, or 0 if that is not known.
+    """
 
     def __init__(
         self, models: ModelTable, limits: Limits, vocab_size: Callable[[Model], int]
@@ -120,7 +120,7 @@ class PromptParser:
             )
 
     async def _text(self, message: AnyPrompt) -> Text:
-        # Protobuf decodes the text anew at each access.
+        # Protobuf decodes the text again at each access.
         text = message.text
         size = len(text)
         if size > LONG:
@@ -172,15 +172,14 @@ class PromptParser:
             if highest >= vocab_size:
                 raise BadRequestError(
                     field,
-                    f"holds token id {highest}; the vocabulary of {model.name!r} "
-                    f"has {vocab_size}, from 0",
+                    f"holds token id {highest}; those of {model.name!r} are 0 to {vocab_size - 1}",
                 )
 
 
 def listed_ids(message: wire.TokenIds, field: str) -> bytes:
     """Return listed token ids, packed as 4 bytes each. Raises BadRequestError for `field`."""
     if unpack is None or len(UnknownFieldSet(message)):
-        # A sender may write each id as a field of its own.
+        # Protobuf allows a sender to write each id as a field of its own.
         ids = pb.TokenIds.FromString(message.SerializeToString()).ids
         return np.array(ids, "<u4").tobytes()
     packed = np.frombuffer(b"".join(message.ids), np.uint8)
@@ -201,14 +200,14 @@ def _either(message: AnyPrompt, body: Body, name: Literal["cache_salt", "extra_k
 
 
 async def _items(message: AnyPrompt, content: bytes | Text | ChatBody) -> tuple[Item, ...]:
-    """Return the multimodal items; of token ids, their ends are checked against the prompt's end."""
+    """Return the multimodal items; in token ids, none may end after the prompt's end."""
     tokens = len(content) // TOKEN_BYTES if isinstance(content, bytes) else None
     items = []
     end = 0
     given: Sequence[pb.MultimodalItem | wire.MultimodalItem] = message.multimodal
     async for position, item in in_turns(enumerate(given), ITEMS_AT_ONCE):
         field = f"prompt.multimodal[{position}]"
-        # Protobuf makes each of these values anew at each access.
+        # Protobuf makes each of these values again at each access.
         name, offset, length = item.hash, item.offset, item.length
         if not name:
             raise BadRequestError(f"{field}.hash", "is empty")
@@ -216,9 +215,11 @@ async def _items(message: AnyPrompt, content: bytes | Text | ChatBody) -> tuple[
         if not length:
             raise BadRequestError(f"{field}.length", "is 0; an item has at least one token")
         if offset < end:
-            raise BadRequestError(f"{field}.offset", f"is {offset}, before the last item's end")
+            raise BadRequestError(
+                f"{field}.offset", f"is {offset}; the item before it ends at {end}"
+            )
         end = offset + length
         if tokens is not None and end > tokens:
-            raise BadRequestError(field, f"ends at token {end}; the prompt has {tokens}")
+            raise BadRequestError(field, f"ends at token {end}; the prompt has {tokens} tokens")
         items.append(Item(name, offset, length))
     return tuple(items)

@@ -38,7 +38,7 @@ class ReadPrompt(msgspec.Struct, frozen=True):
     """Reckoned tokens of the part of the text that was not tokenised."""
     unread_because: str = ""
     form: Form = "ids"
-    """The form that it came in."""
+    """The prompt's form in the request."""
 
 
 class PromptReader:
@@ -68,8 +68,8 @@ class PromptReader:
         Raises BadRequestError and UnknownModelError; TokenizerUnavailableError if the model's tokenizer
         is unavailable; the errors of a pool or renderer that is full or closed; RenderTimeoutError and
         RenderCrashedError. If the time is over while the tokenizer is still being loaded, no error is
-        raised: there are no tokens, and the whole text is unread. With `may_reckon` the same holds in
-        place of all errors of UNREAD.
+        raised: there are no tokens, and the whole text is unread. With `may_reckon` the same holds
+        instead of each error in UNREAD.
         """
         prompt = await self._parser.parse(message)
         if trace:

@@ -26,8 +26,8 @@ class Memo(Protocol):
 class TokenPrompt(msgspec.Struct, frozen=True, eq=False):
     """A prompt as engines cache it; two prompts are equal if engines cache them alike.
 
-    `ids` are packed little-endian uint32. `reads_cache` is False for a request that an engine computes
-    anew whatever its cache holds (`router.prompt.body.reads_cache`). `memo` is set for a text.
+    `ids` are packed little-endian uint32. `reads_cache` is False if an engine computes the whole prompt,
+    whatever its cache holds (`router.prompt.body.reads_cache`). `memo` is set for a text.
     """
 
     model: str
@@ -58,7 +58,7 @@ class TokenPrompt(msgspec.Struct, frozen=True, eq=False):
     def chain(self, block_size: int, hash_seed: str, *, lookahead: bool = False) -> Chain:
         """Return the blocks that a request could find cached.
 
-        The last token is always computed anew, so a block that ends with it does not count
+        The last token is always computed, so a block that ends with it does not count
         (`shared/engine-events.md`, 4.3). With `lookahead`, a block's key also names the token after it,
         which must not be the last token either: SGLang with EAGLE looks up pairs of adjacent tokens,
         without the last token.
@@ -67,7 +67,7 @@ class TokenPrompt(msgspec.Struct, frozen=True, eq=False):
         blocks = max(0, self.tokens - anew) // block_size if self.reads_cache else 0
         apart = self.lora, self.cache_salt, self.extra_key
         alone = bool(self.cache_salt or self.extra_key)
-        # A salt or an extra key comes once or twice, so caching its root would be of no use.
+        # A salt or an extra key comes in few requests, so caching its root would be of no use.
         find = _root.__wrapped__ if alone else _root
         root = find(self.model, block_size, apart, hash_seed)
         extras: Sequence[bytes | None] = ()

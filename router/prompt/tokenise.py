@@ -136,7 +136,10 @@ class Tokeniser:
             raise asked.refused(f"cannot be honoured: {error}") from error
 
     async def _chat(self, content: ChatBody, asked: Asked) -> Ids:
-        """Return a chat's tokens: from an engine if the model has one, else by the chat template."""
+        """Return a chat's tokens: from an engine if one tokenises for the model, else by the template.
+
+        If the engine fails, a chat template of the router's own is the fall-back.
+        """
         model, field, cut = asked.prompt.model, asked.prompt.field, asked.prompt.truncation
         if model.tokenizer:
             tokenizer = await self._tokenizer(asked)
@@ -174,7 +177,7 @@ class Tokeniser:
         except (RenderCrashedError, RenderTimeoutError):
             raise
         except BrokenTemplateError as error:
-            # The template fails for every chat.
+            # This template fails for every chat, so the request is not at fault.
             raise NoTokenizerError("prompt.chat_body.messages", error.problem) from error
         except TemplateError as error:
             field = f"prompt.chat_body.{error.field or 'messages'}"
@@ -224,7 +227,7 @@ class Tokeniser:
 
 
 def truncated(ids: Ids, truncation: Truncation | None) -> Ids:
-    """Return a prompt's tokens after the engine has truncated them."""
+    """Return a prompt's tokens, truncated as by the engine."""
     if truncation is None or (not ids.unread and _fits(ids.packed, truncation)):
         return ids
     if not ids.unread:
@@ -239,7 +242,7 @@ def _fits(packed: bytes, truncation: Truncation) -> bool:
 
 
 def reckoned(prompt: Prompt) -> Ids:
-    """Return a prompt's tokens without a tokenizer; of a text, only an estimate of their number."""
+    """Return a prompt's tokens without a tokenizer; for a text or chat, only an estimated number."""
     content = prompt.content
     if isinstance(content, bytes):
         return truncated(Ids(content), prompt.truncation)
@@ -248,5 +251,5 @@ def reckoned(prompt: Prompt) -> Ids:
 
 
 def reckon(text: str, covered_chars: int = 0) -> int:
-    """Return an estimate of the number of tokens that the rest of a text has."""
+    """Return the estimated number of tokens of a text after its first `covered_chars` characters."""
     return -(-(len(text) - covered_chars) // CHARS_PER_TOKEN)

@@ -1,4 +1,4 @@
-"""Where a configured model's tokenizer and chat template come from."""
+"""Makes the sources of each configured model's tokenizer and chat template."""
 
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -72,7 +72,7 @@ class Sources:
         return path.read_text(encoding="ascii").strip()
 
     def local(self, model: Model) -> TokenizerSource | None:
-        """Return the source that needs no engine; None if there is none."""
+        """Return the source of a model's tokenizer that needs no engine; None if there is none."""
         if model.tokenizer:
             return FolderSource(self._folder / model.tokenizer)
         return self._hub(model.hub) if model.hub.repo else None

@@ -170,7 +170,7 @@ async def test_bad_reports_are_refused_and_change_nothing(stand: Stand) -> None:
         ("EVENT_UNSPECIFIED", {}, "event: is missing; give FIRST_TOKEN, FINISHED, FAILED, STARTED"),
         ("EVENT_UNSPECIFIED", {"cached_tokens": 16}, "event: is missing"),
         ("STARTED", {"pod": "x"}, "pod: is 'x'; the router knows no such pod"),
-        ("STARTED", {"pod": "a", "rank": 1}, "rank: is 1; those of pod 'a' are 0 to 0"),
+        ("STARTED", {"pod": "a", "rank": 1}, "rank: is 1; the ranks of pod 'a' are 0 to 0"),
         (
             "FINISHED",
             {"cached_tokens": 91, "prompt_tokens": 90},

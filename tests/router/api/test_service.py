@@ -143,7 +143,7 @@ BAD: list[tuple[str, pb.ScoreRequest, grpc.StatusCode, str]] = [
             INVALID,
             "has 5 bytes; packed token ids take 4 each",
         ),
-        ("id past the vocabulary", packed([1, 2048]), "", INVALID, "2048; the vocabulary of 'demo' has 2048"),
+        ("id past the vocabulary", packed([1, 2048]), "", INVALID, "2048; those of 'demo' are 0 to 2047"),
         (
             "two forms",
             pb.Prompt(model="demo", text="a", token_ids_packed=b"1234"),

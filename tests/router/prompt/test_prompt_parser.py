@@ -104,7 +104,7 @@ async def test_a_body_says_whatever_the_prompt_leaves_unsaid(parser: PromptParse
         ({"text": "a", "token_ids": pb.TokenIds()}, "prompt: is given as text and token_ids; give one of them"),
         ({"text": "é" * 1001}, "prompt.text: has 2002 bytes; limits.max-prompt-bytes is 2000"),
         ({"token_ids": pb.TokenIds(ids=[1] * 11)}, "prompt.token_ids.ids: has 11 tokens; limits.max-prompt-tokens is 10"),
-        ({"completions_body": body(prompt=[100])}, "prompt.completions_body.prompt: holds token id 100; the vocabulary of 'm' has 100, from 0"),
+        ({"completions_body": body(prompt=[100])}, "prompt.completions_body.prompt: holds token id 100; those of 'm' are 0 to 99"),
         ({"token_ids_packed": b"12345"}, "prompt.token_ids_packed: has 5 bytes; packed token ids take 4 each"),
         ({"completions_body": body(prompt=[])}, "prompt.completions_body.prompt: is empty; at least one token is needed"),
         ({"model": "tuned", "lora": "x", "text": "a"}, "prompt.lora: is 'x', but 'tuned' is an adapter"),
@@ -116,7 +116,7 @@ async def test_a_body_says_whatever_the_prompt_leaves_unsaid(parser: PromptParse
         ),
         (
             {"token_ids_packed": PACKED, "multimodal": [pb.MultimodalItem(hash="h", offset=3, length=2)]},
-            "prompt.multimodal[0]: ends at token 5; the prompt has 4",
+            "prompt.multimodal[0]: ends at token 5; the prompt has 4 tokens",
         ),
     ],
 )  # fmt: skip
