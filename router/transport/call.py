@@ -179,6 +179,7 @@ class Call(grpc.aio.ServicerContext[Any, Any]):
                 if deframer.held:
                     raise ValueError("the call's last message is cut off")
                 return grpc.aio.EOF
+            self._check_open()
             self._consume(self._unconsumed)
             if missing > self._window:
                 self._window = READ_WINDOW
@@ -203,7 +204,8 @@ class Call(grpc.aio.ServicerContext[Any, Any]):
             raise ValueError("a message cannot be deserialized") from error
 
     def _consume(self, size: int) -> None:
-        if size and not self.is_closed:
+        # Nothing more comes after the last message, so its window need not be open.
+        if size and not self._no_more and not self.is_closed:
             self._unconsumed -= size
             self._link.session.consume(self._stream, size)
 

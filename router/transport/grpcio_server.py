@@ -30,8 +30,8 @@ class GrpcioServer:
                 ("grpc.keepalive_time_ms", round(1000 * limits.ping_seconds)),
                 ("grpc.keepalive_timeout_ms", round(1000 * limits.ping_seconds)),
                 ("grpc.http2.min_ping_interval_without_data_ms", 1_000),
-                # These bound how much of a call arrives before it is read: BDP probes would raise that to
-                # megabytes, and with fewer than 256 KiB the calls of one connection wait for each other.
+                # These bound the bytes of a call that arrive before it is read. BDP probes would raise
+                # that to megabytes; with fewer than 256 KiB a connection's calls wait for each other.
                 ("grpc.http2.bdp_probe", 0),
                 ("grpc.http2.lookahead_bytes", 256 << 10),
             )

@@ -49,6 +49,16 @@ class Events(Protocol):
         """End a call: its stream is closed, or was reset by either side."""
 
 
+class _Nothing:
+    """Functions in the place of libnghttp2's, which would read memory that is given back."""
+
+    def __getattr__(self, _: str) -> Callable[..., int]:
+        return lambda *_: 0
+
+
+_NOTHING = _Nothing()
+
+
 class _Body:
     """The unsent data of one answer."""
 
@@ -69,7 +79,7 @@ class Session:
     """HTTP/2 as a server speaks it, for one connection. Not thread-safe."""
 
     def __init__(self, events: Events, limits: Limits, clock: Callable[[], float]) -> None:
-        self._lib = load_library()
+        self._lib: Any = load_library()
         self._events = events
         self._limits = limits
         self._clock = clock
@@ -106,9 +116,10 @@ class Session:
         self._lib.session_set_local_window_size(session, 0, 0, CONNECTION_WINDOW)
 
     def close(self) -> None:
-        """Give back the memory of libnghttp2. Nothing else may be called after it."""
+        """Give back the memory of libnghttp2. From now on all other methods do nothing."""
         if unregister(self._number):
             self._lib.session_del(self._session)
+            self._lib = _NOTHING
 
     def receive(self, data: bytes) -> None:
         """Take bytes of the client and call `Events`. Raises EndedError."""
