@@ -12,6 +12,7 @@ from indexer.process.tasks import Work, kept
 from router.config.schema import Config
 from router.drain import Drain
 from router.transport.choose import new_server
+from router.transport.library import LibraryError
 from router.transport.limits import Limits
 
 log = logging.getLogger(__name__)
@@ -29,13 +30,16 @@ async def serving(
 ) -> AsyncIterator[str]:
     """Serve while the context is open, then drain; yield host:port with the port that was bound.
 
-    Raises OSError if the address cannot be bound.
+    Raises OSError if the address cannot be bound, or if the system lacks the transport's library.
     """
-    server = new_server(
-        config.server.transport,
-        limits_of(config),
-        reuse_port=config.server.processes > 1,
-    )
+    try:
+        server = new_server(
+            config.server.transport,
+            limits_of(config),
+            reuse_port=config.server.processes > 1,
+        )
+    except LibraryError as error:
+        raise OSError(f"server.transport: {error}") from error
     server.add_generic_rpc_handlers(handlers)
     try:
         address = await server.start(config.server.listen)

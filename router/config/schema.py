@@ -40,7 +40,7 @@ class Http2(Table, frozen=True):
     """Most connections, but no more than half of the process's file descriptors: the others are for
     engines, publishers and Redis. Further connections are closed at once."""
     max_streams: Annotated[int, Meta(gt=0, le=1 << 16)] = 256
-    """Most calls in progress on one connection; a client sees this limit and waits."""
+    """Most calls in progress on one connection; a client sees this limit and waits. Not with grpcio."""
     max_header_bytes: Annotated[int, Meta(ge=1024, le=1 << 16)] = 16 << 10
     """Most bytes of a call's headers; each counts 32 more than its name and value."""
     max_unsent_bytes: Bytes = 8 * MIB

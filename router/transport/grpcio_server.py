@@ -1,6 +1,7 @@
 """gRPC's own server, for systems without a libnghttp2 that can be used.
 
-It has limits of its own on resets and control frames, which cannot be set.
+It has limits of its own on resets and control frames, which cannot be set. It gets no limit on a
+connection's calls: it resets those beyond it instead of letting them wait.
 """
 
 from collections.abc import Iterable
@@ -20,7 +21,6 @@ class GrpcioServer:
             options=(
                 ("grpc.max_receive_message_length", limits.message_bytes),
                 ("grpc.max_metadata_size", limits.header_bytes),
-                ("grpc.max_concurrent_streams", limits.streams),
                 ("grpc.so_reuseport", int(reuse_port)),
                 # Further connections are closed at once; idle ones are closed to make room.
                 ("grpc.max_allowed_incoming_connections", limits.connections),

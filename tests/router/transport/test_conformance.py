@@ -228,23 +228,6 @@ async def test_many_calls_share_a_connection(transport: str) -> None:
         assert await asyncio.gather(*(call("uu", message) for message in messages)) == messages
 
 
-async def test_more_calls_than_a_connection_may_have_wait_for_their_turn(transport: str) -> None:
-    running = most = 0
-
-    async def count(request: bytes, _: Context) -> bytes:
-        nonlocal running, most
-        running += 1
-        most = max(most, running)
-        await asyncio.sleep(0)
-        running -= 1
-        return request
-
-    async with calling(transport, limits={"streams": 4}, uu=count) as call:
-        messages = [b"%d" % number for number in range(60)]
-        assert await asyncio.gather(*(call("uu", message) for message in messages)) == messages
-    assert most <= 4
-
-
 async def test_the_context_names_the_caller(transport: str) -> None:
     async def who(_: bytes, context: Context) -> bytes:
         assert context.peer_identity_key() is None

@@ -81,7 +81,6 @@ async def test_a_caller_that_goes_away_cancels_its_call_alone(transport: str) ->
         await held.ended.wait()
         await done.wait()
         assert held.was_cancelled
-        assert held.context.done()
         assert await call("uu", b"x") == b"x"
 
 
