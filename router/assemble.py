@@ -21,6 +21,7 @@ from indexer.process.listen import http_listener
 from indexer.process.tasks import Work, kept
 from indexer.shared.layout.names import Names
 from router import state_file
+from router.api.admission import Admission
 from router.api.in_flight import InFlight
 from router.api.intake import STANDARD, STREAMS, Intake
 from router.api.pick import PickAnswerer
@@ -182,8 +183,19 @@ async def running(config: Config, folder: Path) -> AsyncIterator[Running]:
             InFlight, largest=largest, seconds=limits.message_seconds, clock=time.monotonic
         )
         calls, streams = room(limits.max_in_flight_bytes), room(STREAMS * largest)
+        admission = Admission(
+            longest_wait=limits.wait_seconds, soon=loop.call_soon, clock=time.monotonic
+        )
         registry.register(
-            PartsCollector(ingest, read, picking, attribution, (calls, streams), shared=through)
+            PartsCollector(
+                ingest,
+                read,
+                picking,
+                attribution,
+                (calls, streams),
+                admission=admission,
+                shared=through,
+            )
         )
         answerer = Answerer(reader, scorer, pods, clock=time.monotonic, wall_offset=wall_offset)
         picks = PickAnswerer(
@@ -220,7 +232,13 @@ async def running(config: Config, folder: Path) -> AsyncIterator[Running]:
             picks,
             metrics,
             drain,
-            Intake(calls, streams, metrics, seconds=limits.message_seconds),
+            Intake(
+                calls,
+                streams,
+                metrics,
+                seconds=limits.message_seconds,
+                admission=admission,
+            ),
             tokenize_seconds=limits.tokenize_seconds,
         )
         # Health checks have room of their own, so that they wait for no other call or stream.

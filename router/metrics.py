@@ -21,6 +21,7 @@ from indexer.shared.replica.run import Replica
 from indexer.shared.writer.machine import Writer
 from indexer.shared.writer.steps import Cause, State
 from indexer.trust import Level
+from router.api.admission import Admission
 from router.api.in_flight import InFlight
 from router.diagnosis.attribution import Attribution
 from router.peers.exchange import PeerBookings
@@ -103,6 +104,7 @@ class PartsCollector(Collector):
         attribution: Attribution,
         rooms: Sequence[InFlight],
         *,
+        admission: Admission,
         shared: SharedPods | None = None,
     ) -> None:
         self._shared = shared
@@ -110,6 +112,7 @@ class PartsCollector(Collector):
         self._texts = texts
         self._picking = picking
         self._attribution = attribution
+        self._admission = admission
         self._rooms = rooms
         """The room for the messages of calls, and the room for those of streams."""
 
@@ -173,6 +176,7 @@ class PartsCollector(Collector):
             "warmpath_renderer_replaced", "Renderer processes replaced.", renders.replaced
         )
         yield from self._in_flight()
+        yield from self._admitted()
         yield from self._picks()
         if self._shared is not None and self._shared.replica is not None:
             yield from _copies(self._shared.replica)
@@ -215,6 +219,20 @@ class PartsCollector(Collector):
         for model, fallback in self._texts.sources.fallbacks.items():
             fallbacks.add_metric([model], fallback.fallbacks)
         yield from (asked, failed, fallbacks)
+
+    def _admitted(self) -> Iterator[Metric]:
+        admission = self._admission
+        yield _gauge(
+            "warmpath_waiting_calls",
+            "Calls that wait for the thread that answers.",
+            admission.waiting,
+        )
+        yield _gauge(
+            "warmpath_waiting_max_calls", "Most calls that may wait now.", admission.most_waiting
+        )
+        yield _counter(
+            "warmpath_busy_refused", "Calls refused: too many waited.", admission.refused
+        )
 
     def _in_flight(self) -> Iterator[Metric]:
         kept, most, waiting, refused, late = (

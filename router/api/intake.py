@@ -5,18 +5,20 @@ all calls. A stream's handler asks for each message, and on the wire a unary cal
 message. So every call is registered as a stream: until its message is asked for, HTTP/2's flow control
 bounds the bytes that arrive.
 
-Calls and streams have separate limits, since a stream may wait long for its next message.
+Calls and streams have separate limits, since a stream may wait long for its next message. Before that a
+call waits for its turn of the thread (`router.api.admission`), and so does each message of a stream.
 """
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any, Protocol
 
 import grpc
 import grpc.aio
 
+from router.api.admission import Admission, BusyError, Turn
 from router.api.in_flight import InFlight, LateError, NoPlaceError, Place, State
 
 STREAMS = 16
@@ -40,6 +42,7 @@ TOO_MANY_STREAMS = (
     "too many streams wait for room: the messages of all streams may have %d bytes, and each stream "
     "keeps room for its next one"
 )
+TOO_BUSY = "more calls come than are answered (limits.wait-seconds); try again in %d ms"
 LATE = (
     "the message did not come within %g s (limits.message-seconds), and other calls wait for the room "
     "that is kept for it"
@@ -47,12 +50,15 @@ LATE = (
 
 
 class RefusedError(Exception):
-    """A call ends with a status and a text."""
+    """A call ends with a status and a text, and with trailing metadata."""
 
-    def __init__(self, code: grpc.StatusCode, text: str) -> None:
+    def __init__(
+        self, code: grpc.StatusCode, text: str, metadata: Sequence[tuple[str, str]] = ()
+    ) -> None:
         super().__init__(code, text)
         self.code = code
         self.text = text
+        self.metadata = metadata
 
 
 class Counts(Protocol):
@@ -63,23 +69,39 @@ class Counts(Protocol):
 
 
 class Intake:
-    """Reads the message of each call when there is room for it."""
+    """Reads the message of each call when it has its turn and there is room for it."""
 
     def __init__(
-        self, calls: InFlight, streams: InFlight, counts: Counts, *, seconds: float
+        self,
+        calls: InFlight,
+        streams: InFlight,
+        counts: Counts,
+        *,
+        seconds: float,
+        admission: Admission | None = None,
     ) -> None:
-        """Count the messages of unary calls in `calls`, and those of streams in `streams`."""
+        """Count the messages of unary calls in `calls`, and those of streams in `streams`.
+
+        Without an `admission` calls begin at once.
+        """
+        self._admission = admission
         self._calls = calls
         self._streams = streams
         self._counts = counts
         self._seconds = seconds
         self._timer: asyncio.TimerHandle | None = None
 
-    def unary(self, method: str, handler: Handler) -> "grpc.RpcMethodHandler[bytes, bytes]":
-        """Return gRPC's handler of a unary call; `handler` takes the message, returns the answer."""
+    def unary(
+        self, method: str, handler: Handler, *, is_urgent: bool = False
+    ) -> "grpc.RpcMethodHandler[bytes, bytes]":
+        """Return gRPC's handler of a unary call; `handler` takes the message, returns the answer.
+
+        Urgent calls are cheap, and begin before all others.
+        """
 
         async def handle(_: AsyncIterator[bytes], context: Context) -> bytes:
-            answer: bytes = await self._refusing(self._taken(method, handler, context), context)
+            taken = self._taken(method, handler, context, is_urgent=is_urgent)
+            answer: bytes = await self._refusing(taken, context)
             return answer
 
         return grpc.stream_unary_rpc_method_handler(handle)
@@ -124,9 +146,38 @@ class Intake:
             if message is None:
                 done()
                 return
+            try:
+                await self._admitted(call, context, is_patient=True)
+            except BaseException:
+                done()
+                raise
             yield message, done
 
+    async def _admitted(
+        self, call: "_Call", context: Context, *, is_urgent: bool = False, is_patient: bool = False
+    ) -> None:
+        """Wait until the work on a call may begin. Raises BusyError."""
+        admission = self._admission
+        if admission is None:
+            return
+        turn: Turn = admission.enter(
+            context.peer(), call.wake, is_urgent=is_urgent, is_patient=is_patient
+        )
+        if not turn.begins:
+            try:
+                await call.turn()
+            finally:
+                admission.leave(turn)
+
     def _refused(self, error: Exception, too_many: str) -> RefusedError:
+        if isinstance(error, BusyError):
+            milliseconds = max(1, round(1000 * error.seconds))
+            return RefusedError(
+                grpc.StatusCode.RESOURCE_EXHAUSTED,
+                TOO_BUSY % milliseconds,
+                # gRPC's clients obey it when they retry (gRFC A6).
+                [("grpc-retry-pushback-ms", str(milliseconds))],
+            )
         text = LATE % self._seconds if isinstance(error, LateError) else too_many
         return RefusedError(grpc.StatusCode.RESOURCE_EXHAUSTED, text)
 
@@ -136,17 +187,20 @@ class Intake:
         try:
             return await answer
         except RefusedError as refusal:
-            code, text = refusal.code, refusal.text
+            code, text, metadata = refusal.code, refusal.text, tuple(refusal.metadata)
         del answer
-        return await context.abort(code, text)
+        return await context.abort(code, text, metadata)
 
-    async def _taken(self, method: str, handler: Handler, context: Context) -> Any:
+    async def _taken(
+        self, method: str, handler: Handler, context: Context, *, is_urgent: bool = False
+    ) -> Any:
         call = _Call()
         try:
+            await self._admitted(call, context, is_urgent=is_urgent)
             message = await self._message(self._calls, call, context)
             if message is None:
                 raise asyncio.CancelledError("the caller has gone")
-        except (NoPlaceError, LateError) as error:
+        except (NoPlaceError, LateError, BusyError) as error:
             refused = self._refused(error, TOO_MANY % self._calls.limit)
             self._counts.answered(method, refused.code.name, call.lasted)
             raise refused from None
@@ -210,12 +264,12 @@ class _Call:
         return time.perf_counter() - self._begun
 
     async def turn(self) -> None:
-        """Wait until the call may read its message. Raises NoPlaceError."""
+        """Wait until the call is woken. Raises the error with which it is."""
         self._turn = asyncio.get_running_loop().create_future()
         await self._turn
 
     def wake(self, error: Exception | None) -> None:
-        """Let the call read its message, or end it with an error."""
+        """Let the call go on, or end it with an error."""
         turn = self._turn
         if turn is None or turn.done():
             if error is not None:

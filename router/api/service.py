@@ -56,6 +56,9 @@ STATUSES: dict[type[Exception], grpc.StatusCode] = {
 
 SERVICE = pb.DESCRIPTOR.services_by_name["Router"]
 
+URGENT = frozenset({"Report"})
+"""Methods that take microseconds, and without which later answers are worse."""
+
 STREAM_WIDTH = 64
 """Most requests of one stream that are answered concurrently."""
 
@@ -221,7 +224,7 @@ class RouterService:
 
             return await self._answer(name, reply)
 
-        return self._intake.unary(name, handle)
+        return self._intake.unary(name, handle, is_urgent=name in URGENT)
 
     async def _score(
         self, request: wire.ScoreRequest, timeout: float, patience: float = math.inf

@@ -108,7 +108,7 @@ def written(metadata: Iterable[tuple[str, str | bytes]]) -> list[tuple[bytes, by
     """Return metadata as headers. Raises ValueError for a key or value that cannot be one."""
     headers = []
     for key, value in metadata:
-        if not _KEY.fullmatch(key) or key.startswith("grpc-"):
+        if not _KEY.fullmatch(key):
             raise ValueError(f"metadata: {key!r} is not a key")
         if key.endswith("-bin"):
             raw = value.encode() if isinstance(value, str) else value

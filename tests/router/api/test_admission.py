@@ -1,0 +1,223 @@
+"""Calls begin one by one, clients take turns, and those that would wait too long are refused."""
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from router.api.admission import (
+    FIRST_SECONDS,
+    LEAST_WAITING,
+    STANDING_SECONDS,
+    Admission,
+    BusyError,
+    Turn,
+)
+
+
+@dataclass
+class Call:
+    """A call and what became of it."""
+
+    client: str
+    is_urgent: bool
+    is_patient: bool
+    number: int
+    turn: Turn | None = None
+    error: Exception | None = None
+
+    def wake(self, error: Exception | None) -> None:
+        self.error = error
+
+
+@dataclass
+class Stand:
+    """An admission with a loop that turns when it is told to."""
+
+    longest_wait: float = 20 * FIRST_SECONDS
+    now: float = 0.0
+    soon: deque[Callable[[], None]] = field(default_factory=deque)
+    calls: list[Call] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.admission = Admission(
+            longest_wait=self.longest_wait, soon=self.soon.append, clock=lambda: self.now
+        )
+
+    def enter(
+        self, client: str = "a", *, is_urgent: bool = False, is_patient: bool = False
+    ) -> Call:
+        call = Call(client, is_urgent, is_patient, len(self.calls))
+        self.calls.append(call)
+        try:
+            call.turn = self.admission.enter(
+                client, call.wake, is_urgent=is_urgent, is_patient=is_patient
+            )
+        except BusyError as error:
+            call.error = error
+        return call
+
+    def turn(self, seconds: float = FIRST_SECONDS) -> None:
+        self.now += seconds
+        for _ in range(len(self.soon)):
+            self.soon.popleft()()
+
+    @property
+    def begun(self) -> list[Call]:
+        return [call for call in self.calls if call.turn and call.turn.begins]
+
+    @property
+    def refused(self) -> list[Call]:
+        return [call for call in self.calls if call.error]
+
+
+def test_a_call_begins_at_once_where_none_has_begun_in_this_turn() -> None:
+    stand = Stand()
+    stand.enter()
+    assert len(stand.begun) == 1
+    stand.enter()
+    stand.enter()
+    assert len(stand.begun) == 1
+    stand.turn()
+    assert len(stand.begun) == 2
+    stand.turn()
+    assert len(stand.begun) == 3
+    stand.turn()
+    assert not stand.soon
+    stand.enter()
+    assert len(stand.begun) == 4
+
+
+def test_clients_take_turns_and_urgent_calls_go_first() -> None:
+    stand = Stand()
+    stand.enter("a")
+    for _ in range(4):
+        stand.enter("a")
+    stand.enter("b")
+    stand.enter("c", is_urgent=True)
+    order = []
+    while stand.soon:
+        before = {call.number for call in stand.begun}
+        stand.turn()
+        order += [call.client for call in stand.begun if call.number not in before]
+    assert order == ["c", "a", "b", "a", "a", "a"]
+
+
+def test_the_client_with_the_most_waiting_calls_is_refused_its_latest() -> None:
+    stand = Stand()
+    for _ in range(1 + 20):
+        stand.enter("greedy")
+    assert not stand.refused
+    modest = [stand.enter(name) for name in ("b", "c")]
+    assert not any(call.error for call in modest)
+    assert [call.number for call in stand.refused] == [19, 20]
+    assert stand.enter("greedy").error is not None
+    for _ in range(60):
+        stand.turn()
+    assert all(call.turn and call.turn.begins for call in modest)
+    assert len(stand.begun) == 21
+
+
+def test_messages_of_streams_are_never_refused_and_take_nobodys_place() -> None:
+    stand = Stand()
+    stand.enter()
+    for _ in range(1000):
+        stand.enter("streams", is_patient=True)
+    assert stand.enter("b").error is None
+    assert stand.admission.waiting == 1
+    assert not stand.refused
+    stand.turn()
+    stand.turn()
+    assert stand.calls[-1].turn is not None
+    assert stand.calls[-1].turn.begins, "the other client had its turn"
+
+
+@pytest.mark.parametrize(("seconds", "most"), [(100e-6, 100), (2e-3, 5), (1.0, LEAST_WAITING)])
+def test_the_number_that_may_wait_follows_the_time_that_calls_take(
+    seconds: float, most: int
+) -> None:
+    stand = Stand()
+    for _ in range(200):
+        for _ in range(3):
+            stand.enter()
+        stand.turn(seconds)
+        stand.turn(seconds)
+        stand.turn(seconds)
+        stand.turn(seconds)
+    assert stand.admission.most_waiting == pytest.approx(most, rel=0.05)
+
+
+def test_a_queue_that_does_not_empty_is_cut_to_a_tenth_until_it_is_empty() -> None:
+    stand = Stand(longest_wait=200 * FIRST_SECONDS)
+    for _ in range(201):
+        stand.enter()
+    assert not stand.refused
+    while stand.now + FIRST_SECONDS < STANDING_SECONDS:
+        stand.turn()
+        assert stand.enter().error is None
+    stand.turn(2 * FIRST_SECONDS)
+    assert 19 <= stand.admission.most_waiting <= 20
+    assert stand.enter().error is not None
+    while stand.soon:
+        stand.turn()
+    assert 190 <= stand.admission.most_waiting <= 200
+
+
+def test_a_pause_without_calls_is_not_measured() -> None:
+    stand = Stand()
+    for _ in range(50):
+        stand.enter()
+        stand.turn(10.0)
+    assert stand.admission.call_seconds == FIRST_SECONDS
+
+
+class Machine(RuleBasedStateMachine):
+    """Any order of arrivals, ends and turns."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stand = Stand()
+        self.left: set[int] = set()
+
+    @rule(client=st.sampled_from("abc"), is_urgent=st.booleans(), is_patient=st.booleans())
+    def arrive(self, client: str, is_urgent: bool, is_patient: bool) -> None:
+        self.stand.enter(client, is_urgent=is_urgent, is_patient=is_patient)
+
+    @precondition(lambda self: self.stand.calls)
+    @rule(data=st.data())
+    def leave(self, data: st.DataObject) -> None:
+        call = data.draw(st.sampled_from(self.stand.calls))
+        if call.turn is not None:
+            if not call.turn.begins and call.error is None:
+                self.left.add(call.number)
+            self.stand.admission.leave(call.turn)
+
+    @rule(seconds=st.floats(0, 1))
+    def turn(self, seconds: float) -> None:
+        before = len(self.stand.begun)
+        self.stand.turn(seconds)
+        assert len(self.stand.begun) - before <= 1
+
+    @invariant()
+    def all_are_accounted_for(self) -> None:
+        stand = self.stand
+        waiting = [
+            call
+            for call in stand.calls
+            if call.error is None
+            and call.number not in self.left
+            and not (call.turn and call.turn.begins)
+        ]
+        assert stand.admission.waiting == sum(not call.is_patient for call in waiting)
+        assert stand.admission.refused == len(stand.refused)
+        assert not any(call.is_patient for call in stand.refused)
+        if waiting:
+            assert stand.soon, "who waits has its turn"
+
+
+TestMachine = Machine.TestCase
+TestMachine.settings = settings(stateful_step_count=60)

@@ -1,0 +1,123 @@
+"""Calls beyond the number that may wait are refused with a hint, before their message is read."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import grpc
+import grpc.aio
+import pytest
+
+from router.api.admission import LEAST_WAITING, Admission
+from router.api.in_flight import InFlight
+from router.api.intake import Intake
+from tests.router.transport.served import BOTH, Caller, ends_with, new_server
+
+pytestmark = pytest.mark.parametrize("transport", BOTH)
+
+
+class Counts:
+    def __init__(self) -> None:
+        self.codes: list[str] = []
+
+    def answered(self, _: str, code: str, __: float) -> None:
+        self.codes.append(code)
+
+
+class Stand:
+    """A server whose loop takes the next call only when it is told to."""
+
+    def __init__(self, transport: str) -> None:
+        self.soon: list[Callable[[], None]] = []
+        self.read: list[bytes] = []
+        self.counts = Counts()
+        self.admission = Admission(
+            longest_wait=1e-9, soon=self.soon.append, clock=asyncio.get_running_loop().time
+        )
+        room = InFlight(1 << 20, 1000, seconds=1.0, clock=lambda: 0.0)
+        self.intake = Intake(room, room, self.counts, seconds=1.0, admission=self.admission)
+        self.server = new_server(transport)
+
+        async def take(message: bytes, _: Any) -> bytes:
+            self.read.append(message)
+            return message
+
+        self.server.add_generic_rpc_handlers(
+            [
+                grpc.method_handlers_generic_handler(
+                    "test.Echo",
+                    {
+                        "uu": self.intake.unary("uu", take),
+                        "uu_urgent": self.intake.unary("uu_urgent", take, is_urgent=True),
+                    },
+                )
+            ]
+        )
+
+    def turn(self) -> None:
+        self.soon.pop()()
+
+
+async def test_the_newest_call_beyond_those_that_may_wait_is_refused_with_a_hint(
+    transport: str,
+) -> None:
+    stand = Stand(transport)
+    async with Caller(await stand.server.start("127.0.0.1:0")) as call:
+        assert await call("uu", b"first") == b"first"
+        waiting = [asyncio.ensure_future(call("uu", b"%d" % n)) for n in range(LEAST_WAITING)]
+        while stand.admission.waiting < LEAST_WAITING:
+            await asyncio.sleep(0.001)
+        with pytest.raises(grpc.aio.AioRpcError) as raised:
+            await call("uu", b"refused")
+        assert raised.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert "limits.wait-seconds" in (raised.value.details() or "")
+        assert int(raised.value.trailing_metadata()["grpc-retry-pushback-ms"]) >= 1
+        assert stand.counts.codes == ["RESOURCE_EXHAUSTED"]
+        urgent = asyncio.ensure_future(call("uu_urgent", b"urgent"))
+        while stand.admission.waiting == LEAST_WAITING:
+            await asyncio.sleep(0.001)
+        stand.turn()
+        assert await urgent == b"urgent"
+        for asked in waiting:
+            stand.turn()
+            assert await asked
+        assert sorted(stand.read) == sorted([b"first", b"urgent", b"0", b"1", b"2", b"3"])
+    await stand.server.stop(0)
+
+
+async def test_a_client_with_many_calls_gives_way_to_one_with_few(transport: str) -> None:
+    stand = Stand(transport)
+    address = await stand.server.start("127.0.0.1:0")
+    async with Caller(address) as greedy, Caller(address, use_local_subchannel_pool=1) as modest:
+        assert await greedy("uu", b"first") == b"first"
+        waiting = [asyncio.ensure_future(greedy("uu", b"g")) for _ in range(LEAST_WAITING)]
+        while stand.admission.waiting < LEAST_WAITING:
+            await asyncio.sleep(0.001)
+        asked = asyncio.ensure_future(modest("uu", b"modest"))
+        with ends_with(grpc.StatusCode.RESOURCE_EXHAUSTED):
+            # The latest one: gRPC sends the calls of a channel in turn.
+            await waiting.pop()
+        stand.turn()
+        assert await waiting.pop(0) == b"g"
+        stand.turn()
+        assert await asked == b"modest"
+        for other in waiting:
+            stand.turn()
+            assert await other == b"g"
+    await stand.server.stop(0)
+
+
+async def test_a_caller_that_goes_away_while_it_waits_leaves_its_turn(transport: str) -> None:
+    stand = Stand(transport)
+    async with Caller(await stand.server.start("127.0.0.1:0")) as call:
+        assert await call("uu", b"first") == b"first"
+        asked = call("uu", b"gone")
+        while not stand.admission.waiting:
+            await asyncio.sleep(0.001)
+        asked.cancel()
+        while stand.admission.waiting:
+            await asyncio.sleep(0.001)
+        stand.turn()
+        assert await call("uu", b"next") == b"next"
+        assert stand.read == [b"first", b"next"]
+    await stand.server.stop(0)
