@@ -31,18 +31,18 @@ SCORE = f"Score over gRPC ({{}}), {TOKENS:,}"
 
 def measure(*, quick: bool) -> list[Figure]:
     """Measure calls for a prompt of 10,000 ids that 8 pods hold, over both transports."""
-    with _holding(*TRANSPORTS) as client:
+    with holding(*TRANSPORTS) as client:
         figures = [*_unary(client, quick=quick), *_streamed(client, quick=quick)]
     # One router at a time: two that follow as many events leave no core for the calls.
     p99 = {}
     for transport in TRANSPORTS:
-        with _holding(transport) as client:
+        with holding(transport) as client:
             p99[transport] = _loaded(client, transport, quick=quick)
     return [*figures, *_of_load(p99)]
 
 
 @contextmanager
-def _holding(*transports: str) -> Iterator["Client"]:
+def holding(*transports: str) -> Iterator["Client"]:
     """Yield a client of routers, and of the peer, that know all prompts."""
     with (
         tempfile.TemporaryDirectory(prefix="warmpath-") as folder,

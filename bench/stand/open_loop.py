@@ -1,0 +1,185 @@
+"""A client that sends calls at a fixed rate, however fast they are answered, over raw HTTP/2.
+
+It repeats one request, whose frames are made once, so it costs a tenth of what the server does. It tells
+answers from refusals by their frames: a refusal is HEADERS alone. A call's time counts from the moment at
+which it was due, so that a late client does not hide waits.
+
+Usage: python -m bench.stand.open_loop HOST:PORT PATH BODY RATE SECONDS CLIENTS; it prints JSON.
+"""
+
+import heapq
+import json
+import selectors
+import socket
+import struct
+import sys
+import time
+from pathlib import Path
+
+DATA, HEADERS, RESET, SETTINGS, PING, GOAWAY, WINDOW_UPDATE = 0, 1, 3, 4, 6, 7, 8
+END_STREAM = ACK = 1
+END_HEADERS = 4
+FRAME_BYTES = 16_384
+FIRST_WINDOW = 65_535
+MOST_STREAMS = 200
+"""Calls in progress on a connection; beyond it a call is not sent, and counts as `unsent`."""
+
+
+class Connection:
+    """One connection; `taken` gets the seconds of each answer, `refused` those of each refusal."""
+
+    def __init__(self, address: str, path: str, body: bytes, into: "Counts") -> None:
+        host, _, port = address.rpartition(":")
+        self.socket = socket.create_connection((host, int(port)))
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._into = into
+        self._header = _header_block(address, path)
+        self._body = [body[at : at + FRAME_BYTES] for at in range(0, len(body), FRAME_BYTES)]
+        self._size = len(body)
+        self._window = FIRST_WINDOW
+        self._stream = -1
+        self._due: dict[int, float] = {}
+        self._answered: set[int] = set()
+        self._in = bytearray()
+        self._out = bytearray(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
+        self._out += _frame(SETTINGS, 0, 0, struct.pack(">HI", 4, (1 << 31) - 1))
+        self._out += _frame(WINDOW_UPDATE, 0, 0, struct.pack(">I", (1 << 31) - 1 - FIRST_WINDOW))
+        self.flush()
+        self.socket.setblocking(False)
+
+    @property
+    def pending(self) -> int:
+        """The number of calls in progress."""
+        return len(self._due)
+
+    def call(self, due: float) -> bool:
+        """Send a call; return False if the connection has no room for it."""
+        if len(self._due) >= MOST_STREAMS or self._window < self._size or len(self._out) > 1 << 22:
+            return False
+        self._stream += 2
+        stream = self._stream
+        self._window -= self._size
+        self._due[stream] = due
+        out = self._out
+        out += _frame(HEADERS, END_HEADERS, stream, self._header)
+        for number, piece in enumerate(self._body, 1):
+            out += _frame(DATA, END_STREAM * (number == len(self._body)), stream, piece)
+        self.flush()
+        return True
+
+    def flush(self) -> None:
+        """Write what the socket takes."""
+        try:
+            while self._out:
+                del self._out[: self.socket.send(self._out)]
+        except BlockingIOError:
+            pass
+
+    def read(self) -> None:
+        """Take what has arrived."""
+        try:
+            data = self.socket.recv(1 << 18)
+        except BlockingIOError:
+            return
+        if not data:
+            raise ConnectionError("the server closed the connection")
+        now = time.perf_counter()
+        buffer = self._in
+        buffer += data
+        at = 0
+        while len(buffer) - at >= 9:
+            size = int.from_bytes(buffer[at : at + 3], "big")
+            if len(buffer) - at < 9 + size:
+                break
+            kind, flags = buffer[at + 3], buffer[at + 4]
+            stream = int.from_bytes(buffer[at + 5 : at + 9], "big")
+            self._take(kind, flags, stream, bytes(buffer[at + 9 : at + 9 + size]), now)
+            at += 9 + size
+        del buffer[:at]
+        self.flush()
+
+    def _take(self, kind: int, flags: int, stream: int, payload: bytes, now: float) -> None:
+        if kind == DATA:
+            self._answered.add(stream)
+        elif kind == HEADERS and flags & END_STREAM:
+            due = self._due.pop(stream)
+            into = self._into.taken if stream in self._answered else self._into.refused
+            into.append(now - due)
+            self._answered.discard(stream)
+        elif kind == WINDOW_UPDATE and not stream:
+            self._window += int.from_bytes(payload, "big")
+        elif kind == RESET and self._due.pop(stream, None) is not None:
+            self._into.reset += 1
+        elif kind in (SETTINGS, PING) and not flags & ACK:
+            self._out += _frame(kind, ACK, 0, payload if kind == PING else b"")
+        elif kind == GOAWAY:
+            raise ConnectionError("the server sent GOAWAY")
+
+
+class Counts:
+    """What became of the calls; times are in seconds."""
+
+    def __init__(self) -> None:
+        self.taken: list[float] = []
+        self.refused: list[float] = []
+        self.reset = 0
+        self.unsent = 0
+
+
+def run(address: str, path: str, body: bytes, rate: float, seconds: float, clients: int) -> Counts:
+    """Send `rate` calls a second for `seconds`, or with rate 0 one at a time on each connection."""
+    counts = Counts()
+    connections = [Connection(address, path, body, counts) for _ in range(clients)]
+    ready = selectors.DefaultSelector()
+    for one in connections:
+        ready.register(one.socket, selectors.EVENT_READ, one)
+    begun = time.perf_counter()
+    end = begun + seconds
+    turns = [(begun + number / rate, number) for number in range(clients)] if rate else []
+    heapq.heapify(turns)
+    while (now := time.perf_counter()) < end:
+        while turns and turns[0][0] <= now:
+            due, number = heapq.heappop(turns)
+            heapq.heappush(turns, (due + clients / rate, number))
+            counts.unsent += not connections[number].call(due)
+        for one in connections if not rate else ():
+            if not one.pending:
+                one.call(now)
+        _read(ready, connections, max(0.0, turns[0][0] - time.perf_counter()) if turns else 1.0)
+    while any(one.pending for one in connections) and time.perf_counter() < end + 10:
+        _read(ready, connections, 0.1)
+    return counts
+
+
+def _read(ready: selectors.BaseSelector, connections: list[Connection], timeout: float) -> None:
+    for one in connections:
+        one.flush()
+    for key, _ in ready.select(timeout):
+        key.data.read()
+
+
+def _frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
+    return struct.pack(">I", len(payload))[1:] + struct.pack(">BBI", kind, flags, stream) + payload
+
+
+def _header_block(address: str, path: str) -> bytes:
+    # RFC 7541, 6.2.2: literals that are not indexed, with new names.
+    fields = (
+        (":method", "POST"), (":scheme", "http"), (":path", path), (":authority", address),
+        ("content-type", "application/grpc"), ("te", "trailers"),
+    )  # fmt: skip
+    return b"".join(
+        b"\0" + bytes((len(name),)) + name.encode() + bytes((len(value),)) + value.encode()
+        for name, value in fields
+    )
+
+
+def main() -> None:
+    """Run with the command line's arguments."""
+    address, path, body, rate, seconds, clients = sys.argv[1:]
+    counts = run(address, path, Path(body).read_bytes(), float(rate), float(seconds), int(clients))
+    print(json.dumps(vars(counts)))
+
+
+if __name__ == "__main__":
+    main()
