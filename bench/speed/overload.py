@@ -1,4 +1,4 @@
-"""Overload: calls come at 2 and 5 times the rate that is sustained; some are answered, others refused."""
+"""Overload: calls come at 2 and 5 times the sustained rate; some are answered, others refused."""
 
 import json
 import statistics
@@ -6,6 +6,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from bench.figure import Figure
 from bench.speed.score import holding
@@ -43,7 +44,7 @@ def _round(address: str, body: Path, seconds: float) -> dict[str, float]:
     return found
 
 
-def _ask(address: str, body: Path, rate: float, seconds: float) -> dict[str, list[float]]:
+def _ask(address: str, body: Path, rate: float, seconds: float) -> dict[str, Any]:
     ended = subprocess.run(  # noqa: S603  ourselves
         (
             sys.executable, "-m", "bench.stand.open_loop",
@@ -51,7 +52,7 @@ def _ask(address: str, body: Path, rate: float, seconds: float) -> dict[str, lis
         ),
         capture_output=True, text=True, check=True,
     )  # fmt: skip
-    counts: dict[str, list[float]] = json.loads(ended.stdout)
+    counts: dict[str, Any] = json.loads(ended.stdout)
     return counts
 
 
@@ -80,6 +81,6 @@ def _figures(found: dict[str, float]) -> list[Figure]:
                 f"{at}: p99 until a call is refused", found[f"refused {times}"], "us",
                 REFUSED_US, "5 ms", goal=1.0,
             ),
-            Figure(f"{at}: calls that the client could not send", found[f"unsent {times}"], "/s", None, ""),
+            Figure(f"{at}: calls that could not be sent", found[f"unsent {times}"], "/s", None, ""),
         ]  # fmt: skip
     return figures
