@@ -53,7 +53,7 @@ BY_NAME_ONLY = frozenset({"policy", "redis"})
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Measure index, ingestion, Score, overload, texts, recovery, workers, picks, Redis; compare by ratios."""
+    """Measure index, ingestion, Score, overload, texts, recovery, workers, picks and Redis by ratios."""
     parser = argparse.ArgumentParser(
         prog="python -m bench",
         description=main.__doc__,

@@ -247,7 +247,9 @@ async def running(config: Config, folder: Path) -> AsyncIterator[Running]:
         http_address = await _serve_http(config, registry, health, stack)
         checks = HealthService(health.ready, ("", SERVICE.full_name))
         handlers = service.handlers(), *standard_handlers(checks, SERVICE.full_name, standard)
-        address = await stack.enter_async_context(serving(config, handlers, checks, drain))
+        address = await stack.enter_async_context(
+            serving(config, handlers, checks, drain, service.gate(admission))
+        )
         health.set("listening", ok=True, reason="gRPC listens")
         yield Running(address, http_address, health, ingest)
         health.set("draining", ok=False, reason="the process was asked to end")

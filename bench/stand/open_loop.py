@@ -1,8 +1,8 @@
 """A client that sends calls at a fixed rate, however fast they are answered, over raw HTTP/2.
 
 It repeats one request, whose frames are made once, so it costs a tenth of what the server does. It tells
-answers from refusals by their frames: a refusal is HEADERS alone. A call's time counts from the moment at
-which it was due, so that a late client does not hide waits.
+answers from refusals by their frames: a refusal is HEADERS alone. A call's time counts from the moment
+at which it was due, so that a late client does not hide waits.
 
 Usage: python -m bench.stand.open_loop HOST:PORT PATH BODY RATE SECONDS CLIENTS; it prints JSON.
 """
@@ -126,7 +126,9 @@ class Counts:
         self.unsent = 0
 
 
-def run(address: str, path: str, body: bytes, rate: float, seconds: float, clients: int) -> Counts:
+def run(
+    address: str, path: str, body: bytes, *, rate: float, seconds: float, clients: int
+) -> Counts:
     """Send `rate` calls a second for `seconds`, or with rate 0 one at a time on each connection."""
     counts = Counts()
     connections = [Connection(address, path, body, counts) for _ in range(clients)]
@@ -177,7 +179,14 @@ def _header_block(address: str, path: str) -> bytes:
 def main() -> None:
     """Run with the command line's arguments."""
     address, path, body, rate, seconds, clients = sys.argv[1:]
-    counts = run(address, path, Path(body).read_bytes(), float(rate), float(seconds), int(clients))
+    counts = run(
+        address,
+        path,
+        Path(body).read_bytes(),
+        rate=float(rate),
+        seconds=float(seconds),
+        clients=int(clients),
+    )
     print(json.dumps(vars(counts)))
 
 

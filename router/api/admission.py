@@ -1,21 +1,23 @@
 """Decides when the work on a call begins, and refuses calls that would wait too long for it.
 
-One thread answers all calls. It begins one call in each turn of its event loop, so that it reads sockets
-in between, and the calls that have arrived meanwhile wait here: urgent ones first, otherwise the clients
-take turns, so a client with many calls delays mostly its own. A client is a connection.
+One thread answers all calls. It begins one call in each turn of its event loop, and reads sockets in
+between. Calls that have arrived meanwhile wait here: urgent ones first, otherwise the clients take
+turns, so a client with many calls delays mostly its own. A client is a connection. If reading takes
+long, as it does where most calls are refused, more calls begin in a turn.
 
-The time from one beginning to the next, while calls wait, is the time that a call takes of the thread.
-The number of calls that may wait follows from it and from the longest wait. Beyond that number the
-latest call of the client with the most waiting calls is refused, before its message is read.
+The time of a turn without its reading, while calls wait, shows the time that a call takes. The number
+of calls that may wait follows from it and from the longest wait. Beyond that number the latest call of
+the client with the most waiting calls is refused, before its message is read.
 
 A burst may fill the queue. If the queue was not empty for `STANDING_SECONDS`, more calls come than are
 answered; then only a tenth may wait, since a longer queue delays all calls and lets none in that a
 shorter one would not.
 
-Source: controlled delay as in Maurer, "Fail at Scale" (ACM Queue, 2015), after CoDel (Nichols, Jacobson,
-"Controlling Queue Delay", 2012).
+Source: controlled delay as in Maurer, "Fail at Scale" (ACM Queue, 2015), after CoDel (Nichols,
+Jacobson, "Controlling Queue Delay", 2012).
 """
 
+import math
 from collections import OrderedDict, deque
 from collections.abc import Callable
 
@@ -29,6 +31,10 @@ STANDING_SECONDS = 0.1
 """Time without an empty queue after which more calls come than are answered."""
 STANDING_SHARE = 0.1
 """The part of the longest wait that calls may then wait."""
+ANSWERING_TIMES = 3.0
+"""The thread answers for at least this many times as long as it reads sockets, while calls wait."""
+MOST_AT_ONCE = 32
+"""Most calls that begin in one turn."""
 LEAST_WAITING = 4
 """Calls that may always wait."""
 URGENT_TIMES = 8
@@ -70,21 +76,23 @@ class _Queue:
 
     def __init__(self) -> None:
         self._of: OrderedDict[str, deque[Turn]] = OrderedDict()
+        self._counts: dict[str, int] = {}
+        """The number of calls that are not patient, of each client with any."""
         self.refusable = 0
-        """The number of calls that are not patient."""
+        """The sum of these numbers."""
 
     def __bool__(self) -> bool:
         return bool(self._of)
 
     def put(self, turn: Turn) -> None:
         self._of.setdefault(turn.client, deque()).append(turn)
-        self.refusable += not turn.is_patient
+        self._count(turn, 1)
 
     def take(self) -> Turn:
         """Remove and return the next call; its client's others then wait for all other clients'."""
         client, turns = next(iter(self._of.items()))
         turn = turns.popleft()
-        self.refusable -= not turn.is_patient
+        self._count(turn, -1)
         if turns:
             self._of.move_to_end(client)
         else:
@@ -97,17 +105,28 @@ class _Queue:
         if turns is None or turn not in turns:
             return
         turns.remove(turn)
-        self.refusable -= not turn.is_patient
+        self._count(turn, -1)
         if not turns:
             del self._of[turn.client]
 
     def latest_of_most(self) -> Turn:
-        """Return the latest call that is not patient, of the client with the most waiting calls."""
-        most = max(
-            (turns for turns in self._of.values() if any(not turn.is_patient for turn in turns)),
-            key=len,
-        )
-        return next(turn for turn in reversed(most) if not turn.is_patient)
+        """Return the latest call that is not patient, of the client with the most of them."""
+        client = max(self._counts, key=self._counts.__getitem__)
+        return next(turn for turn in reversed(self._of[client]) if not turn.is_patient)
+
+    def has_most(self, client: str) -> bool:
+        """Return whether a client's next call would be the one of the client with the most."""
+        return self._counts.get(client, 0) + 1 >= max(self._counts.values(), default=0)
+
+    def _count(self, turn: Turn, change: int) -> None:
+        if turn.is_patient:
+            return
+        self.refusable += change
+        count = self._counts.get(turn.client, 0) + change
+        if count:
+            self._counts[turn.client] = count
+        else:
+            del self._counts[turn.client]
 
 
 class Admission:
@@ -127,11 +146,17 @@ class Admission:
         self._soon = soon
         self._clock = clock
         self._urgent, self._others = _Queue(), _Queue()
-        self._is_taken = False
-        """Whether a call has begun in this turn of the loop."""
-        self._began = self._emptied = clock()
+        self._began = 0
+        """The number of calls that have begun in this turn of the loop."""
+        self._coming = 0
+        """Calls that `refuses` let pass in this turn, and that have not entered yet."""
+        self._turned = self._resumed = self._emptied = clock()
+        """Times: the beginning of this turn, the end of its reading (or of an earlier turn's, if a call
+        entered in its middle), and the last empty queue."""
+        self._read_seconds = 0.0
+        """The time for which the thread reads in a turn: a mean."""
         self.call_seconds = FIRST_SECONDS
-        """The time that a call takes of the thread: a mean."""
+        """The time for which it works on a call: a mean."""
         self.refused = 0
 
     @property
@@ -142,7 +167,9 @@ class Admission:
     @property
     def most_waiting(self) -> int:
         """The number of calls that may wait now."""
-        return max(LEAST_WAITING, int(self._wait() / self.call_seconds))
+        # Reading may take a part of each turn, too.
+        share = ANSWERING_TIMES / (ANSWERING_TIMES + 1)
+        return max(LEAST_WAITING, round(share * self._wait() / self.call_seconds))
 
     def _wait(self) -> float:
         is_standing = self._clock() - self._emptied > STANDING_SECONDS
@@ -160,14 +187,16 @@ class Admission:
 
         Raises BusyError if it is this call that is refused.
         """
+        self._coming = max(0, self._coming - 1)
         turn = Turn(client, wake, is_urgent=is_urgent, is_patient=is_patient)
-        if not self._is_taken:
-            self._emptied = self._clock()
+        if not self._began:
+            self._turned = self._emptied = self._clock()
             self._begin(turn)
+            self._soon(self._next)
             return turn
         queue = self._urgent if is_urgent else self._others
         queue.put(turn)
-        if queue.refusable > self.most_waiting * (URGENT_TIMES if is_urgent else 1):
+        if queue.refusable > self._most(is_urgent=is_urgent):
             refused = queue.latest_of_most()
             queue.remove(refused)
             self.refused += 1
@@ -177,6 +206,23 @@ class Admission:
             refused.wake(error)
         return turn
 
+    def refuses(self, client: str, *, is_urgent: bool = False) -> BusyError | None:
+        """Return the error with which `enter` would refuse a client's next call; count it as refused."""
+        queue = self._urgent if is_urgent else self._others
+        waiting = queue.refusable + self._coming
+        if (
+            not self._began
+            or waiting < self._most(is_urgent=is_urgent)
+            or not queue.has_most(client)
+        ):
+            self._coming += 1
+            return None
+        self.refused += 1
+        return BusyError(self._wait())
+
+    def _most(self, *, is_urgent: bool) -> int:
+        return self.most_waiting * (URGENT_TIMES if is_urgent else 1)
+
     def leave(self, turn: Turn) -> None:
         """Forget a call that ended while it waited."""
         if not turn.begins:
@@ -184,18 +230,36 @@ class Admission:
 
     def _begin(self, turn: Turn) -> None:
         turn.begins = True
-        self._is_taken = True
-        self._began = self._clock()
-        self._soon(self._next)
+        self._began += 1
+
+    def _resume(self) -> None:
+        self._resumed = self._clock()
+
+    def _measure(self, now: float, began: int) -> None:
+        reading = min(self._resumed - self._turned, LONGEST_SECONDS)
+        self._read_seconds += WEIGHT * (reading - self._read_seconds)
+        taken = min(now - self._resumed, LONGEST_SECONDS) / began
+        self.call_seconds += WEIGHT * (taken - self.call_seconds)
 
     def _next(self) -> None:
-        self._is_taken = False
-        queue = self._urgent or self._others
-        if not queue:
-            self._emptied = self._clock()
+        now = self._clock()
+        began, self._began = self._began, 0
+        # What passes while sockets are read enters before they are read again, or has gone.
+        self._coming = 0
+        if not self._urgent and not self._others:
+            self._emptied = now
             return
-        taken = min(self._clock() - self._began, LONGEST_SECONDS)
-        self.call_seconds += WEIGHT * (taken - self.call_seconds)
-        turn = queue.take()
-        self._begin(turn)
-        turn.wake(None)
+        if self._resumed > self._turned:
+            self._measure(now, began)
+        self._turned = now
+        # It runs when the sockets have been read, before the calls that are woken after it.
+        self._soon(self._resume)
+        wanted = ANSWERING_TIMES * self._read_seconds / max(self.call_seconds, 1e-6)
+        for _ in range(min(max(1, math.ceil(wanted)), MOST_AT_ONCE)):
+            queue = self._urgent or self._others
+            if not queue:
+                break
+            turn = queue.take()
+            self._begin(turn)
+            turn.wake(None)
+        self._soon(self._next)

@@ -68,6 +68,17 @@ class Counts(Protocol):
         """Count one answer."""
 
 
+def too_busy(error: BusyError) -> RefusedError:
+    """Return the status of a call that would wait too long for the thread."""
+    milliseconds = max(1, round(1000 * error.seconds))
+    return RefusedError(
+        grpc.StatusCode.RESOURCE_EXHAUSTED,
+        TOO_BUSY % milliseconds,
+        # gRPC's clients obey it when they retry (gRFC A6).
+        [("grpc-retry-pushback-ms", str(milliseconds))],
+    )
+
+
 class Intake:
     """Reads the message of each call when it has its turn and there is room for it."""
 
@@ -171,13 +182,7 @@ class Intake:
 
     def _refused(self, error: Exception, too_many: str) -> RefusedError:
         if isinstance(error, BusyError):
-            milliseconds = max(1, round(1000 * error.seconds))
-            return RefusedError(
-                grpc.StatusCode.RESOURCE_EXHAUSTED,
-                TOO_BUSY % milliseconds,
-                # gRPC's clients obey it when they retry (gRFC A6).
-                [("grpc-retry-pushback-ms", str(milliseconds))],
-            )
+            return too_busy(error)
         text = LATE % self._seconds if isinstance(error, LateError) else too_many
         return RefusedError(grpc.StatusCode.RESOURCE_EXHAUSTED, text)
 

@@ -14,6 +14,7 @@ from router.drain import Drain
 from router.transport.choose import new_server
 from router.transport.library import LibraryError
 from router.transport.limits import Limits
+from router.transport.server import Gate
 
 log = logging.getLogger(__name__)
 
@@ -27,6 +28,7 @@ async def serving(
     handlers: Sequence[grpc.GenericRpcHandler],
     checks: HealthService,
     drain: Drain,
+    gate: Gate,
 ) -> AsyncIterator[str]:
     """Serve while the context is open, then drain; yield host:port with the port that was bound.
 
@@ -37,6 +39,7 @@ async def serving(
             config.server.transport,
             limits_of(config),
             reuse_port=config.server.processes > 1,
+            gate=gate,
         )
     except LibraryError as error:
         raise OSError(f"server.transport: {error}") from error

@@ -22,7 +22,8 @@ from prefixstore.chats.renderer import (
 )
 from prefixstore.pool import PoolClosedError, PoolFullError
 from prefixstore.tokenizers.tokenizer import TokenizerUnavailableError
-from router.api.intake import Intake, RefusedError
+from router.api.admission import Admission
+from router.api.intake import Intake, RefusedError, too_busy
 from router.api.parse import parse
 from router.api.pick import PickAnswerer
 from router.api.score import Answerer
@@ -34,6 +35,7 @@ from router.pick.underway import PickEndedError
 from router.pick.weigh import NoPodError
 from router.prompt.bad_request import BadRequestError, NoTokenizerError
 from router.prompt.models import UnknownModelError
+from router.transport.server import Gate, Refusal
 
 Reply = TypeVar("Reply")
 
@@ -256,6 +258,30 @@ class RouterService:
             raise RefusedError(code, shortened(str(error), MOST_SAID)) from error
         self._meter.answered(method, "OK", time.perf_counter() - begun)
         return reply
+
+    def gate(self, admission: Admission) -> Gate:
+        """Return the gate that refuses calls of this service before anything but their headers is read.
+
+        Streams pass: their messages wait.
+        """
+        methods = {
+            f"/{SERVICE.full_name}/{method.name}": method.name
+            for method in SERVICE.methods
+            if not method.client_streaming
+        }
+
+        def gate(path: str, client: str) -> Refusal | None:
+            name = methods.get(path)
+            if name is None:
+                return None
+            error = admission.refuses(client, is_urgent=name in URGENT)
+            if error is None:
+                return None
+            refused = too_busy(error)
+            self._meter.answered(name, refused.code.name, 0.0)
+            return Refusal(refused.code, refused.text, tuple(refused.metadata))
+
+        return gate
 
     def handlers(self) -> grpc.GenericRpcHandler:
         """Return the handlers of all methods; requests and answers are bytes."""

@@ -7,15 +7,20 @@ from router.transport.grpcio_server import GrpcioServer
 from router.transport.library import LibraryError, load_library
 from router.transport.limits import Limits
 from router.transport.nghttp2_server import Nghttp2Server
-from router.transport.server import Server
+from router.transport.server import Gate, Server
 
 log = logging.getLogger(__name__)
 
 Kind = Literal["auto", "nghttp2", "grpcio"]
 
 
-def new_server(kind: Kind, limits: Limits, *, reuse_port: bool = False) -> Server:
+def new_server(
+    kind: Kind, limits: Limits, *, reuse_port: bool = False, gate: Gate | None = None
+) -> Server:
     """Return a server of a kind; auto: nghttp2 where it can be used, otherwise grpcio.
+
+    With a `gate`, nghttp2 refuses calls when their headers have come; handlers refuse them, too, but
+    later. grpcio has no place for it.
 
     Raises LibraryError if the kind is nghttp2 and the system lacks a library for it.
     """
@@ -30,4 +35,4 @@ def new_server(kind: Kind, limits: Limits, *, reuse_port: bool = False) -> Serve
         log.info("transport: grpcio: %s", error)
         return GrpcioServer(limits, reuse_port=reuse_port)
     log.info("transport: nghttp2, libnghttp2 %s", version)
-    return Nghttp2Server(limits, reuse_port=reuse_port)
+    return Nghttp2Server(limits, reuse_port=reuse_port, gate=gate)

@@ -16,10 +16,12 @@ from router.transport.metadata import (
     BEGINNING,
     BadHeaderError,
     NoCallError,
+    path_of,
     read_request,
     trailers_of,
 )
 from router.transport.peer import Properties, peer_name, properties_of
+from router.transport.server import Gate, Refusal
 from router.transport.session import EndedError, Headers, Session
 
 log = logging.getLogger(__name__)
@@ -36,12 +38,16 @@ class Connection(asyncio.Protocol):
         handlers: Sequence[grpc.GenericRpcHandler],
         limits: Limits,
         *,
+        gate: Gate | None,
         opened: Callable[["Connection"], bool],
         closed: Callable[["Connection"], None],
         clock: Callable[[], float],
     ) -> None:
         self._handlers = handlers
         self._limits = limits
+        self._gate = gate
+        self._has_refused = False
+        """Whether the gate has refused a call since the socket was read last."""
         self._opened = opened
         self._closed = closed
         self._clock = clock
@@ -83,6 +89,7 @@ class Connection(asyncio.Protocol):
             return
         self._heard = True
         self._is_in_session = True
+        self._has_refused = False
         try:
             self.session.receive(data)
         except EndedError as error:
@@ -91,6 +98,14 @@ class Connection(asyncio.Protocol):
         finally:
             self._is_in_session = False
         self.flush()
+        if self._has_refused:
+            # Refusing must not keep the loop from answering: uvloop would read megabytes at once.
+            self._socket.pause_reading()
+            asyncio.get_running_loop().call_soon(self._read_on)
+
+    def _read_on(self) -> None:
+        if not self._socket.is_closing():
+            self._socket.resume_reading()
 
     def pause_writing(self) -> None:
         """Leave bytes in the session: the socket's buffer is full."""
@@ -142,9 +157,13 @@ class Connection(asyncio.Protocol):
 
     def requested(self, stream: int, headers: Headers, *, is_too_long: bool) -> None:
         """Begin a call."""
+        if self._gate is not None and (refusal := self._gate(path_of(headers), self.peer)):
+            self._has_refused = True
+            self._refuse(stream, refusal)
+            return
         if is_too_long:
             text = f"the headers have more than {self._limits.header_bytes} bytes"
-            self._refuse(stream, grpc.StatusCode.RESOURCE_EXHAUSTED, text)
+            self._refuse(stream, Refusal(grpc.StatusCode.RESOURCE_EXHAUSTED, text))
             return
         try:
             request = read_request(headers)
@@ -153,15 +172,15 @@ class Connection(asyncio.Protocol):
             self.session.answer_at_once(stream, [(b":status", status)])
             return
         except BadHeaderError as error:
-            self._refuse(stream, grpc.StatusCode.INTERNAL, str(error))
+            self._refuse(stream, Refusal(grpc.StatusCode.INTERNAL, str(error)))
             return
         handler = find(self._handlers, request.method, request.metadata)
         if handler is None:
-            self._refuse(stream, grpc.StatusCode.UNIMPLEMENTED, "Method not found!")
+            self._refuse(stream, Refusal(grpc.StatusCode.UNIMPLEMENTED, "Method not found!"))
             return
         if self.session.unsent > self._limits.unsent_bytes:
             text = "the client does not read its answers"
-            self._refuse(stream, grpc.StatusCode.RESOURCE_EXHAUSTED, text)
+            self._refuse(stream, Refusal(grpc.StatusCode.RESOURCE_EXHAUSTED, text))
             return
         call = Call(self, stream, request, self._limits.message_bytes)
         self._calls[stream] = call
@@ -170,8 +189,9 @@ class Connection(asyncio.Protocol):
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def _refuse(self, stream: int, code: grpc.StatusCode, text: str) -> None:
-        self.session.answer_at_once(stream, [*BEGINNING, *trailers_of(code, text)])
+    def _refuse(self, stream: int, refusal: Refusal) -> None:
+        trailers = trailers_of(refusal.code, refusal.text, refusal.metadata)
+        self.session.answer_at_once(stream, [*BEGINNING, *trailers])
 
     def received(self, stream: int, data: bytes) -> None:
         """Take data of a call."""

@@ -85,6 +85,14 @@ def read_request(headers: Sequence[tuple[bytes, bytes]]) -> Request:
     return Request(method, seconds, encoding or b"identity", tuple(metadata))
 
 
+def path_of(headers: Sequence[tuple[bytes, bytes]]) -> str:
+    """Return the method of a call, /SERVICE/METHOD; an empty text where there is none."""
+    for name, value in headers:
+        if name == b":path":
+            return value.decode("latin-1")
+    return ""
+
+
 def read_timeout(text: str) -> float:
     """Return the seconds of a grpc-timeout, one to eight digits and a unit. Raises BadHeaderError."""
     found = _TIMEOUT.fullmatch(text)

@@ -15,7 +15,7 @@ import grpc
 from router.transport.connection import Connection
 from router.transport.library import load_library
 from router.transport.limits import Limits
-from router.transport.server import ServerTls
+from router.transport.server import Gate, ServerTls
 
 log = logging.getLogger(__name__)
 
@@ -32,11 +32,13 @@ class Nghttp2Server:
         limits: Limits,
         *,
         reuse_port: bool = False,
+        gate: Gate | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         load_library()
         self._limits = limits
         self._reuse_port = reuse_port
+        self._gate = gate
         self._clock = clock
         self._handlers: list[grpc.GenericRpcHandler] = []
         self._connections: set[Connection] = set()
@@ -104,6 +106,7 @@ class Nghttp2Server:
         return Connection(
             self._handlers,
             self._limits,
+            gate=self._gate,
             opened=self._opened,
             closed=self._closed,
             clock=self._clock,

@@ -1,10 +1,24 @@
 """The seam between services and transports: a server that takes gRPC's handlers and listens."""
 
 import ssl
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Protocol
 
 import grpc
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """The status of a call that is refused, with metadata that follow it."""
+
+    code: grpc.StatusCode
+    text: str
+    metadata: tuple[tuple[str, str], ...] = ()
+
+
+Gate = Callable[[str, str], Refusal | None]
+"""Takes a method, /SERVICE/METHOD, and a client's address; returns a refusal, or None to go on."""
 
 
 class ServerTls(Protocol):
