@@ -44,11 +44,12 @@ class Http2(Table, frozen=True):
     max_header_bytes: Annotated[int, Meta(ge=1024, le=1 << 16)] = 16 << 10
     """Most bytes of a call's headers; each counts 32 more than its name and value."""
     max_unsent_bytes: Bytes = 8 * MIB
-    """Bytes of answers that a client may leave unread; until it reads them, its calls are refused."""
+    """Bytes of answers that a client may leave unread; until it reads them, its calls are refused. Not
+    with grpcio."""
     handshake_seconds: Seconds = 10.0
     """Longest time for TLS, for the HTTP/2 preface, and for the headers of a call."""
     stall_seconds: Seconds = 20.0
-    """Longest time in which a client reads nothing of the bytes that wait for it."""
+    """Longest time in which a client reads nothing of the bytes that wait for it. Not with grpcio."""
     ping_seconds: Seconds = 10.0
     """Silence after which a client is pinged; one that does not answer for as long is gone."""
     idle_seconds: Seconds = 300.0

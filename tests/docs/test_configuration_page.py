@@ -14,6 +14,7 @@ PAGE = (DOCS / "configuration.md").read_text(encoding="utf-8")
 SHARED = (DOCS / "shared-index-reference.md").read_text(encoding="utf-8")
 TABLES: dict[str, type[schema.Table]] = {
     "`[server]`": schema.Server,
+    "`[server.http2]`": schema.Http2,
     "`[limits]`": schema.Limits,
     "`[index]`": schema.IndexTable,
     "`[prefix-store]`": schema.PrefixStoreTable,
@@ -37,7 +38,7 @@ def rows(page: str, heading: str) -> dict[str, str]:
     section = re.split(r"\n## ", page.partition(f"\n## {heading}\n")[2])[0]
     found = {}
     for keys, default in re.findall(r"^\| (`[^|]*) \| ([^|]*) \|", section, re.MULTILINE):
-        for key in re.findall(r"`([a-z-]+)`", keys):
+        for key in re.findall(r"`([a-z0-9-]+)`", keys):
             found[key] = default
     return found
 
