@@ -1,5 +1,6 @@
 """A router that runs in the test's own process, on free ports, and a connection to it."""
 
+import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -8,6 +9,9 @@ import grpc.aio
 
 from router.assemble import Running, running
 from router.config.read import parse
+
+TRANSPORT = os.environ.get("WARMPATH_TRANSPORT", "auto")
+"""`server.transport` of routers under test; `make test-deep` runs their suites again with grpcio."""
 
 
 @asynccontextmanager
@@ -18,6 +22,7 @@ async def running_router(
     # A drain ends only after a tenth of its time has passed without a call.
     server = (
         f'[server]\nlisten = "127.0.0.1:0"\nmetrics-listen = "{metrics}"\ndrain-seconds = 0.5\n'
+        f'transport = "{TRANSPORT}"\n'
     )
     config = parse(f"{top}\n{server}{tables}", "test")
     async with (

@@ -16,6 +16,7 @@ from router.drain import Drain, EndingError
 from router.pb.warmpath.v1 import router_pb2 as pb
 from router.pb.warmpath.v1 import router_pb2_grpc
 from tests.router.pick_stand import QUIET, pod, prompt
+from tests.router.running_router import TRANSPORT
 
 LATE = "the router is about to end; ask another one"
 
@@ -135,6 +136,7 @@ async def test_under_load_no_call_is_cut_off_and_the_state_is_saved(
     config = tmp_path / "router.toml"
     config.write_text(
         '[server]\nlisten = "127.0.0.1:0"\nmetrics-listen = ""\ndrain-seconds = 10.0\n'
+        f'transport = "{TRANSPORT}"\n'
         f'[index]\nstate-file = "state"\n[[models]]\nname = "demo"\n{QUIET}{pod("a")}'
     )
     router = await asyncio.create_subprocess_exec(
