@@ -48,18 +48,22 @@ class TlsPaths:
         left = iter(contents)
         return Pem(*(next(left) if path else b"" for path in (self.ca, self.cert, self.key)))
 
-    def load(self, context: ssl.SSLContext) -> None:
-        """Load the files into a context. Raises TlsFilesError."""
+    def context(self, purpose: ssl.Purpose) -> ssl.SSLContext:
+        """Return a context with the files; without `ca` it knows the system's authorities.
+
+        Raises TlsFilesError.
+        """
         part, names = "ca", str(self.ca)
         try:
-            if self.ca:
-                context.load_verify_locations(self.ca)
+            context = ssl.create_default_context(purpose, cafile=self.ca)
+            context.minimum_version = ssl.TLSVersion.TLSv1_2
             if self.cert:
                 part, names = "cert", f"{self.cert} with {self.key}"
                 # Without a given password, OpenSSL would ask for one at the terminal.
                 context.load_cert_chain(self.cert, self.key, password="")
         except OSError as error:
             raise TlsFilesError(part, f"{names} cannot be used: {error}") from error
+        return context
 
 
 class ServerTls:
@@ -90,10 +94,8 @@ class ServerTls:
         return self.files.value[0]
 
     def _make(self, contents: Sequence[bytes]) -> tuple[Pem, ssl.SSLContext]:
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context = self._paths.context(ssl.Purpose.CLIENT_AUTH)
         context.set_alpn_protocols(self._protocols)
-        self._paths.load(context)
         context.verify_mode = self._verify
         return self._paths.pem(contents), context
 
@@ -117,11 +119,7 @@ class ClientTls:
         return self.files.value[0]
 
     def _make(self, contents: Sequence[bytes]) -> tuple[Pem, ssl.SSLContext]:
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        context.minimum_version = ssl.TLSVersion.TLSv1_2
-        if not self._paths.ca:
-            context.load_default_certs()
-        self._paths.load(context)
+        context = self._paths.context(ssl.Purpose.SERVER_AUTH)
         return self._paths.pem(contents), context
 
 

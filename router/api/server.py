@@ -8,8 +8,10 @@ import grpc
 import grpc.aio
 
 from indexer.process.grpc_health import HealthService
+from indexer.process.grpc_tls import server_credentials
 from indexer.process.listen import GRPC_OPTIONS
 from indexer.process.tasks import Work, kept
+from indexer.process.tls_files import ServerTls
 from router.config.schema import Config
 from router.drain import Drain
 
@@ -25,9 +27,11 @@ async def serving(
     handlers: Sequence[grpc.GenericRpcHandler],
     checks: HealthService,
     drain: Drain,
+    tls: ServerTls | None,
 ) -> AsyncIterator[str]:
     """Serve while the context is open, then drain; yield host:port with the port that was bound.
 
+    `tls` is None for plain connections.
     Raises OSError if the address cannot be bound.
     """
     server = grpc.aio.server(
@@ -43,7 +47,10 @@ async def serving(
     )
     server.add_generic_rpc_handlers(handlers)
     try:
-        port = server.add_insecure_port(config.server.listen)
+        if tls is None:
+            port = server.add_insecure_port(config.server.listen)
+        else:
+            port = server.add_secure_port(config.server.listen, server_credentials(tls))
     except RuntimeError as error:
         raise OSError(f"server.listen: cannot bind {config.server.listen}") from error
     await server.start()

@@ -5,6 +5,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Self
 
+from indexer.follow.engine_tls import EngineTls
 from prefixstore.chats.chat import ModelTemplate
 from prefixstore.tokenizers.engine import Engine, EngineStats
 from prefixstore.tokenizers.fallback import FallbackSource, FallbackStats, FallbackTokenizer
@@ -13,22 +14,22 @@ from prefixstore.tokenizers.pin import Pin
 from prefixstore.tokenizers.remote import RemoteSource
 from prefixstore.tokenizers.source import FolderSource, TokenizerSource
 from prefixstore.tokenizers.tokenizer import FolderTokenizer, Tokenizer
-from router.config.credentials import engine_credentials
 from router.config.schema import Config, Hub, Model
 
 
 class Sources:
     """Makes the sources of models' tokenizers; leaving the context closes the connections to engines.
 
-    Relative paths begin at `folder`; `clock` is monotonic, in seconds.
+    Relative paths begin at `folder`; `clock` is monotonic, in seconds; `tls` is for engines with HTTPS.
     """
 
-    def __init__(self, folder: Path, config: Config, clock: Callable[[], float]) -> None:
-        """Prepare the sources of a configuration. Raises OSError if [probe]'s files cannot be used."""
+    def __init__(
+        self, folder: Path, config: Config, clock: Callable[[], float], tls: EngineTls
+    ) -> None:
         self._folder = folder
         self._settings = config.tokenizers
         # The engines that tokenise are probed too, so the same credentials apply.
-        self._tls = engine_credentials(config.probe, folder)
+        self._tls = tls
         self._clock = clock
         self._stack = ExitStack()
         self.engines: dict[str, EngineStats] = {}
@@ -53,7 +54,7 @@ class Sources:
             skip_for=self._settings.skip_seconds,
             clock=self._clock,
             key=self._key(model),
-            tls=self._tls.context,
+            tls=lambda: self._tls.context,
             server_name=self._tls.name,
         )
         self._stack.callback(engine.close)
