@@ -230,7 +230,9 @@ async def running(config: Config, folder: Path) -> AsyncIterator[Running]:
         # Health checks have room of their own, so that they wait for no other call or stream.
         few = STANDARD * largest
         standard = Intake(room(few), room(few), metrics, seconds=limits.message_seconds)
-        files = [*enter.files, engines.tls.files, *([publishers.files] if publishers else ())]
+        files = [*enter.files, engines.tls.files, *read.sources.files]
+        if publishers is not None:
+            files.append(publishers.files)
         current = kept(Work("reading certificates and tokens", partial(keep_current, files)))
         stack.callback(current.cancel)
         http = serving_http(config.server.metrics_listen, registry, health, enter, metrics)

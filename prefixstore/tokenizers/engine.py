@@ -53,11 +53,11 @@ class Engine:
         timeout: float,
         skip_for: float,
         clock: Callable[[], float],
-        key: str = "",
+        key: Callable[[], str] | None = None,
         tls: Callable[[], ssl.SSLContext] | None = None,
         server_name: str | None = None,
     ) -> None:
-        """`model` is the name that engines serve, `key` their `--api-key`.
+        """`model` is the name that engines serve; `key` returns their `--api-key`, the newest one.
 
         `tls` returns the context that verifies the certificates of `https` URLs, another one after its
         files have changed; `server_name`, if given, is expected in them instead of the URL's host.
@@ -71,7 +71,7 @@ class Engine:
         self._skip_for = skip_for
         self._clock = clock
         self._extensions = {"sni_hostname": server_name} if server_name else {}
-        self._headers = {"Authorization": f"Bearer {key}"} if key else {}
+        self._key = key
         self._tls = tls
         self._lock = threading.Lock()
         self._clients: list[tuple[ssl.SSLContext | None, httpx2.Client]] = []
@@ -125,6 +125,8 @@ class Engine:
         with _own_errors(url, self._timeout):
             begun = self._clock()
             headers = {"Content-Type": "application/json"}
+            if self._key is not None:
+                headers["Authorization"] = f"Bearer {self._key()}"
             with self._client().stream(
                 "POST", url, content=content, headers=headers, extensions=self._extensions
             ) as response:
@@ -151,7 +153,6 @@ class Engine:
             if not self._clients or self._clients[-1][0] is not context:
                 # No proxy and no credentials from the environment: engines are in the same network.
                 client = httpx2.Client(
-                    headers=self._headers,
                     timeout=self._timeout,
                     verify=context or True,
                     trust_env=False,

@@ -71,15 +71,18 @@ def test_the_engine_is_asked_for_its_model_without_special_tokens(
     assert fake.bodies()[-1] == {"model": "demo", "prompt": PROMPT, "add_special_tokens": False}
 
 
-@pytest.mark.parametrize("key", ["", "sesame"])
-def test_the_engine_is_given_its_key_where_it_has_one(
-    fake: FakeEngine, clock: Clock, key: str
+def test_the_engine_is_given_its_newest_key_where_it_has_one(
+    fake: FakeEngine, clock: Clock
 ) -> None:
-    engine = Engine([fake.url], "demo", timeout=30.0, skip_for=5.0, clock=clock, key=key)
-    engine.tokenize(PROMPT, add_special_tokens=False)
-    engine.close()
-    headers = fake.asked[-1].headers
-    assert headers.get("Authorization") == (f"Bearer {key}" if key else None)
+    keys: list[str] = []
+    for key in (None, keys.pop):
+        keys += ["open", "sesame"]
+        engine = Engine([fake.url], "demo", timeout=30.0, skip_for=5.0, clock=clock, key=key)
+        for newest in ("sesame", "open"):
+            engine.tokenize("a", add_special_tokens=False)
+            headers = fake.asked[-1].headers
+            assert headers.get("Authorization") == (f"Bearer {newest}" if key else None)
+        engine.close()
 
 
 @pytest.mark.parametrize(
