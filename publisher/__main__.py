@@ -20,7 +20,9 @@ from indexer.process.listen import is_host_port
 from indexer.process.log_limit import limited_handler
 from indexer.shared.layout.names import prefix_problem
 from indexer.shared.layout.record import LEAST_LEASE, MOST_LEASE
-from publisher.assemble import Settings, publishing
+from publisher.assemble import publishing
+from publisher.entrance import exposed
+from publisher.settings import Settings
 
 MOST_RANKS = 1024
 
@@ -42,11 +44,20 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error("--tls-cert and --tls-key: give both or none")
     if args.tls_client_ca and not args.tls_cert:
         parser.error("--tls-client-ca: needs --tls-cert and --tls-key")
+    if args.tls_client_name and not args.tls_client_ca:
+        parser.error("--tls-client-name: needs --tls-client-ca")
     for option in ("listen", "metrics_listen", "advertise"):
         value = getattr(args, option)
         # Others connect to these addresses, so each needs a host.
         if (value or option == "listen") and (value[:1] == ":" or not is_host_port(value)):
             parser.error(f"--{option.replace('_', '-')}: {value!r} is not host:port")
+    if not args.insecure:
+        asks = bool(args.tls_client_ca)
+        for option, address, lacks in exposed(
+            args.listen, args.metrics_listen, has_tls=bool(args.tls_cert), asks=asks
+        ):
+            problem = f"{address} is reached by other machines: it needs {lacks}, or --insecure"
+            parser.error(f"{option}: {problem}")
     if not args.pod or not args.model:
         parser.error("--pod and --model: neither may be empty")
     if args.ranks > MOST_RANKS:
@@ -136,7 +147,19 @@ def _parser() -> argparse.ArgumentParser:
     add("--exit-with-parent", action="store_true", help="end when the parent process ends")
     add("--tls-cert", type=Path, help="certificate chain, PEM; plain text without one")
     add("--tls-key", type=Path, help="the certificate's private key, PEM")
-    add("--tls-client-ca", type=Path, help="routers must show a certificate of this authority, PEM")
+    add(
+        "--tls-client-ca", type=Path,
+        help="routers, and who asks for metrics, must show a certificate of this authority, PEM",
+    )  # fmt: skip
+    add(
+        "--tls-client-name", action="append", default=[],
+        help="a DNS or URI name, or the common name, in the certificates of those who may ask;"
+        " may be repeated; any by default",
+    )  # fmt: skip
+    add(
+        "--insecure", action="store_true",
+        help="let other machines reach the listeners without --tls-cert or --tls-client-ca",
+    )  # fmt: skip
     add("--redis", default="", help="URL of the shared index: redis://host:port, redis-cluster://…")
     add("--redis-prefix", default="warmpath", help="the beginning of every key in Redis")
     add("--redis-user", default="", help="ACL user; Redis' default user if not given")

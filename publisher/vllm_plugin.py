@@ -60,7 +60,9 @@ def start() -> None:
         log.error("%s cannot be read: %s; no publisher is started", VARIABLE, error)  # noqa: TRY400
         return
     command = [sys.executable, "-m", "publisher", *words, "--exit-with-parent"]
-    environment = {name: value for name, value in os.environ.items() if name != VARIABLE}
+    # As in `router.cli`: otherwise gRPC writes a line for each failed TLS handshake.
+    environment = {"GRPC_VERBOSITY": "ERROR"} | os.environ
+    del environment[VARIABLE]
 
     def launch() -> Started:
         # The options are the operator's, as on any command line.

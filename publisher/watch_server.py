@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from typing import Any
 
 import grpc
@@ -11,6 +11,7 @@ import grpc.aio
 
 from indexer.message import read_message
 from indexer.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
+from indexer.process.certificate_names import names as names_of
 from indexer.watch.pod_cache import PodCache
 from publisher.places import Place, Places, client_of
 
@@ -30,15 +31,25 @@ class WatchServer:
     """Serves one pod's cache to routers, to as many at once as there are `places`.
 
     `keyspace` is the fingerprint of the pod's keys; `heartbeat` is the longest silence, in seconds.
+    `names` are those of routers' certificates, if not every router is allowed.
     """
 
-    def __init__(self, cache: PodCache, *, keyspace: str, places: Places, heartbeat: float) -> None:
+    def __init__(
+        self,
+        cache: PodCache,
+        *,
+        keyspace: str,
+        places: Places,
+        heartbeat: float,
+        names: Sequence[str] = (),
+    ) -> None:
         self.places = places
         self.snapshots = 0
         self.cut_off = 0
         self._cache = cache
         self._keyspace = keyspace
         self._heartbeat = heartbeat
+        self._names = names
         self._news = asyncio.Event()
 
     def tell(self) -> None:
@@ -66,6 +77,12 @@ class WatchServer:
     ) -> None:
         """Serve one watcher until it leaves, falls behind, or has to give up its place."""
         client = _client(context)
+        if not is_named(context.auth_context(), self._names):
+            problem = (
+                "no name in the certificate is one of those that may watch (--tls-client-name)"
+            )
+            log.warning("%s: refused a watcher: %s", client, problem)
+            await context.abort(grpc.StatusCode.PERMISSION_DENIED, problem)
         try:
             request = read_message(pb.WatchRequest, raw)
         except ValueError:
@@ -152,3 +169,11 @@ def _client(context: grpc.aio.ServicerContext[Any, Any]) -> str:
     return client_of(
         context.peer() or "", ", ".join(part.decode(errors="replace") for part in subject)
     )
+
+
+def is_named(context: Mapping[str, Iterable[bytes]], allowed: Sequence[str]) -> bool:
+    """Return whether a certificate, as gRPC's `auth_context` shows it, has an allowed name.
+
+    Without any allowed names everybody is allowed whom TLS has let in.
+    """
+    return not allowed or any(name in allowed for name in names_of(context))

@@ -17,10 +17,12 @@ from prometheus_client import CollectorRegistry
 from indexer.embedded import embedded_index
 from indexer.ingest import Ingest
 from indexer.process.grpc_health import HealthService
-from indexer.process.listen import http_listener
+from indexer.process.grpc_tls import channel_credentials
+from indexer.process.reread import keep_current
 from indexer.process.tasks import Work, kept
 from indexer.shared.layout.names import Names
 from router import state_file
+from router.access.entrance import entrance
 from router.api.admission import Admission
 from router.api.in_flight import InFlight
 from router.api.intake import STANDARD, STREAMS, Intake
@@ -36,7 +38,7 @@ from router.diagnosis.decisions import Decisions
 from router.drain import Drain
 from router.event_loop import LoopThread
 from router.health import Component, Health, fitness_of
-from router.http import http_app
+from router.http import serving_http
 from router.loop_lag import watch_lag
 from router.match.scorer import Scorer
 from router.metrics import Metrics, PartsCollector
@@ -100,7 +102,10 @@ async def running(config: Config, folder: Path) -> AsyncIterator[Running]:
                 "listening": Component(ok=False, reason="gRPC does not listen yet"),
             }
         )
-        read = await stack.enter_async_context(texts(config, folder))
+        enter = entrance(config, folder)
+        publishers = publisher_credentials(config.watch, folder)
+        engines = engine_credentials(config.probe, folder)
+        read = await stack.enter_async_context(texts(config, folder, engines))
         shared = config.shared_index
         names = Names(shared.prefix)
         redis = remote = None
@@ -152,8 +157,8 @@ async def running(config: Config, folder: Path) -> AsyncIterator[Running]:
             hash_seed=config.index.hash_seed,
             events=config.events,
             probe=config.probe,
-            credentials=publisher_credentials(config.watch, folder),
-            tls=engine_credentials(config.probe, folder),
+            credentials=channel_credentials(publishers) if publishers else None,
+            tls=engines,
             shared=through,
             observed=lambda *seen: _tell(loop, picking.loads.observe, *seen),
             ended=lambda pod: _tell(loop, picking.engine_ended, pod),
@@ -244,11 +249,18 @@ async def running(config: Config, folder: Path) -> AsyncIterator[Running]:
         # Health checks have room of their own, so that they wait for no other call or stream.
         few = STANDARD * largest
         standard = Intake(room(few), room(few), metrics, seconds=limits.message_seconds)
-        http_address = await _serve_http(config, registry, health, stack)
+        files = [*enter.files, engines.tls.files, *read.sources.files]
+        if publishers is not None:
+            files.append(publishers.files)
+        current = kept(Work("reading certificates and tokens", partial(keep_current, files)))
+        stack.callback(current.cancel)
+        http = serving_http(config.server.metrics_listen, registry, health, enter, metrics)
+        http_address = await stack.enter_async_context(http)
         checks = HealthService(health.ready, ("", SERVICE.full_name))
         handlers = service.handlers(), *standard_handlers(checks, SERVICE.full_name, standard)
+        guarded = enter.guarded(handlers, metrics)
         address = await stack.enter_async_context(
-            serving(config, handlers, checks, drain, service.gate(admission))
+            serving(config, guarded, checks, drain, service.gate(admission), enter.grpc_tls)
         )
         health.set("listening", ok=True, reason="gRPC listens")
         yield Running(address, http_address, health, ingest)
@@ -293,17 +305,3 @@ async def _expire(picker: Picker) -> None:
     while True:
         picker.expire(time.monotonic())
         await asyncio.sleep(EXPIRE_SECONDS)
-
-
-async def _serve_http(
-    config: Config, registry: CollectorRegistry, health: Health, stack: AsyncExitStack
-) -> str:
-    if not config.server.metrics_listen:
-        return ""
-    return await stack.enter_async_context(
-        http_listener(
-            http_app(registry, health),
-            config.server.metrics_listen,
-            named="server.metrics-listen",
-        )
-    )

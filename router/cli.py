@@ -16,6 +16,9 @@ PARTS = (
     "uvloop",
 )  # fmt: skip
 """Modules of the extra `router`, which a publisher's environment may lack."""
+QUIET = "GRPC_VERBOSITY", "ERROR"
+"""An environment variable that gRPC's library reads when it is loaded. Otherwise it writes a line for
+each failed TLS handshake, which anybody could cause without limit (`indexer.process.log_limit`)."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -34,6 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         hint = f"did you mean {near[0]!r}?" if near else "see 'warmpath --help'"
         print(f"warmpath: no command {name!r}; {hint}", file=sys.stderr)
         return 2
+    os.environ.setdefault(*QUIET)
     try:
         return int(commands[name].load()(args[1:]))
     except ModuleNotFoundError as error:

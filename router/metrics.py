@@ -65,6 +65,12 @@ class Metrics:
             buckets=SHARES,
             registry=registry,
         )
+        self._kept_out = Counter(
+            "warmpath_kept_out",
+            "Calls refused because the caller is not known, or lacks the role.",
+            ["asked", "why"],  # methods and paths that need a role; unknown, role
+            registry=registry,
+        )
         self._lag = Histogram(
             "warmpath_loop_lag_seconds",
             "By how much the event loop that answers calls woke up late.",
@@ -87,6 +93,10 @@ class Metrics:
         self._tokens.observe(prompt_tokens)
         if prompt_tokens:
             self._matched.observe(matched_tokens / prompt_tokens)
+
+    def kept_out(self, asked: str, why: str) -> None:
+        """Count a call or request that was refused to its caller."""
+        self._kept_out.labels(asked, why).inc()
 
     def lagged(self, seconds: float) -> None:
         """Record by how much the loop woke up late, once."""

@@ -25,6 +25,7 @@ from router.api.pick import PickAnswerer
 from router.api.score import Answerer
 from router.api.service import SERVICE, RouterService
 from router.config import schema as config
+from router.config.credentials import engine_credentials
 from router.diagnosis.attribution import Attribution
 from router.diagnosis.decisions import Decisions
 from router.drain import Drain
@@ -57,7 +58,8 @@ def measure(*, quick: bool) -> list[Figure]:
 
 
 async def _measured(rounds: int) -> list[Figure]:
-    async with texts(config.Config([config.Model(MODEL)]), Path()) as read:
+    engines = engine_credentials(config.Probe(), Path())
+    async with texts(config.Config([config.Model(MODEL)]), Path(), engines) as read:
         router = _Router(PromptReader(read, Limits(2 * CHAT_BYTES, 1 << 20)))
         figures = []
         with no_collector():

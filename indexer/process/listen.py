@@ -4,10 +4,14 @@ import asyncio
 import re
 import resource
 import socket
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
+from ipaddress import ip_address
 
 from aiohttp import web
+
+from indexer.process.tls_listener import tls_listener
 
 MOST_CONNECTIONS = 64
 """The most connections of an HTTP listener, which only serves probes and scrapers."""
@@ -40,16 +44,28 @@ def is_host_port(text: str) -> bool:
     return match is not None and int(match[1]) <= 65535
 
 
+def is_loopback(address: str) -> bool:
+    """Return whether only this machine reaches an address: a host:port, or `unix:` and a path."""
+    if address.startswith("unix:"):
+        return True
+    host = address.rpartition(":")[0].strip("[]")
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
+
+
 @asynccontextmanager
 async def http_listener(
     app: web.Application,
     listen: str,
     *,
     named: str,
+    tls: ssl.SSLContext | None = None,
     most: int = MOST_CONNECTIONS,
     seconds: float = CONNECTION_SECONDS,
 ) -> AsyncIterator[str]:
-    """Serve HTTP at host:port while the context is open; yield the bound address.
+    """Serve HTTP at host:port while the context is open, or HTTPS with `tls`; yield the bound address.
 
     A connection serves one request and lives at most `seconds`. Beyond `most` connections the oldest is
     closed, so that idle clients keep no others out. Raises OSError if the address cannot be bound; its
@@ -72,19 +88,22 @@ async def http_listener(
         return connection
 
     host, _, port = listen.rpartition(":")
-    try:
-        listener = await loop.create_server(
-            accept, host.strip("[]") or None, int(port), backlog=most
-        )
-    except OSError as error:
-        await runner.cleanup()
-        raise OSError(f"{named}: cannot bind {listen}: {error.strerror}") from error
-    try:
-        bound: socket.socket = listener.sockets[0]
-        yield f"{host}:{bound.getsockname()[1]}"
-    finally:
-        listener.close()
-        await runner.cleanup()
+    where = host.strip("[]") or None, int(port)
+    async with AsyncExitStack() as stack:
+        stack.push_async_callback(runner.cleanup)
+        try:
+            if tls is None:
+                listener = await loop.create_server(accept, *where, backlog=most)
+                stack.callback(listener.close)
+                bound: socket.socket = listener.sockets[0]
+                number = bound.getsockname()[1]
+            else:
+                number = await stack.enter_async_context(
+                    tls_listener(accept, tls, *where, most=most, seconds=seconds)
+                )
+        except OSError as error:
+            raise OSError(f"{named}: cannot bind {listen}: {error.strerror}") from error
+        yield f"{host}:{number}"
 
 
 @web.middleware
@@ -105,6 +124,5 @@ def _is_open(connection: web.RequestHandler) -> bool:
 
 
 def _end(connection: web.RequestHandler) -> None:
-    transport = connection.transport
-    if isinstance(transport, asyncio.Transport):
-        transport.abort()
+    if connection.transport is not None:
+        connection.transport.abort()

@@ -33,7 +33,9 @@ class ProtocolError(Exception):
 class Watcher:
     """Feeds one pod's ranks from its publisher until it is cancelled.
 
-    `credentials` are None for a plain connection. `retry_seconds` is the pause between attempts.
+    `credentials` returns those of the next connection; it is None for plain connections. After a change
+    of them the stream goes on, and the next attempt is made with the new ones. `retry_seconds` is the
+    pause between attempts.
     """
 
     def __init__(
@@ -42,7 +44,7 @@ class Watcher:
         address: str,
         *,
         keyspace: str,
-        credentials: grpc.ChannelCredentials | None,
+        credentials: Callable[[], grpc.ChannelCredentials] | None,
         retry_seconds: float,
     ) -> None:
         self._ranks = ranks
@@ -58,23 +60,29 @@ class Watcher:
 
     async def run(self) -> None:
         """Follow the publisher; returns only when cancelled."""
-        async with self._channel() as channel:
-            # Where gRPC parses messages, a malformed one arrives as None and logs a traceback, so the
-            # stream is read as bytes.
-            watch: Any = channel.unary_stream(WATCH, pb.WatchRequest.SerializeToString)
-            while True:
-                try:
-                    await self._follow(watch)
-                    reason = "the publisher ended the stream"
-                except grpc.aio.AioRpcError as error:
-                    # The details change from one attempt to the next; the status does not.
-                    reason = f"{error.code().name}: {error.details()}"
-                except (ProtocolError, ValueError) as error:
-                    reason = self._refuse(error)
-                self._log(reason)
-                for rank in self._ranks:
-                    rank.disconnected(reason)
-                await asyncio.sleep(self._retry_seconds)
+        while True:
+            credentials = self._newest()
+            async with self._channel(credentials) as channel:
+                # Where gRPC parses messages, a malformed one arrives as None and logs a traceback, so
+                # the stream is read as bytes.
+                watch: Any = channel.unary_stream(WATCH, pb.WatchRequest.SerializeToString)
+                while self._newest() is credentials:
+                    await self._attempt(watch)
+
+    async def _attempt(self, watch: Any) -> None:
+        """Follow the publisher until the stream ends; then pause."""
+        try:
+            await self._follow(watch)
+            reason = "the publisher ended the stream"
+        except grpc.aio.AioRpcError as error:
+            # The details change from one attempt to the next; the status does not.
+            reason = f"{error.code().name}: {error.details()}"
+        except (ProtocolError, ValueError) as error:
+            reason = self._refuse(error)
+        self._log(reason)
+        for rank in self._ranks:
+            rank.disconnected(reason)
+        await asyncio.sleep(self._retry_seconds)
 
     def _refuse(self, error: Exception) -> str:
         """Ask for a snapshot next time, since a message was refused; return the reason."""
@@ -96,10 +104,13 @@ class Watcher:
             self._logged = status
             log.warning("pod %s: watch: %s", self._ranks[0].pod, reason)
 
-    def _channel(self) -> grpc.aio.Channel:
-        if self._credentials is None:
+    def _newest(self) -> grpc.ChannelCredentials | None:
+        return self._credentials() if self._credentials is not None else None
+
+    def _channel(self, credentials: grpc.ChannelCredentials | None) -> grpc.aio.Channel:
+        if credentials is None:
             return grpc.aio.insecure_channel(self._address, options=OPTIONS)
-        return grpc.aio.secure_channel(self._address, self._credentials, options=OPTIONS)
+        return grpc.aio.secure_channel(self._address, credentials, options=OPTIONS)
 
     async def _follow(self, watch: Callable[[pb.WatchRequest], Any]) -> None:
         request = pb.WatchRequest(

@@ -8,6 +8,7 @@ tried in order. Requests hold prompts, so no message of this module quotes a req
 import json
 import logging
 import ssl
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -52,14 +53,14 @@ class Engine:
         timeout: float,
         skip_for: float,
         clock: Callable[[], float],
-        key: str = "",
-        tls: ssl.SSLContext | None = None,
+        key: Callable[[], str] | None = None,
+        tls: Callable[[], ssl.SSLContext] | None = None,
         server_name: str | None = None,
     ) -> None:
-        """`model` is the name that engines serve, `key` their `--api-key`.
+        """`model` is the name that engines serve; `key` returns their `--api-key`, the newest one.
 
-        `tls` verifies the certificates of `https` URLs; `server_name`, if given, is expected in them
-        instead of the URL's host.
+        `tls` returns the context that verifies the certificates of `https` URLs, another one after its
+        files have changed; `server_name`, if given, is expected in them instead of the URL's host.
         """
         self.name = f"the engine at {', '.join(urls)}"
         self.stats = EngineStats()
@@ -70,14 +71,11 @@ class Engine:
         self._skip_for = skip_for
         self._clock = clock
         self._extensions = {"sni_hostname": server_name} if server_name else {}
-        # No proxy and no credentials from the environment: engines are in the same network.
-        self._client = httpx2.Client(
-            headers={"Authorization": f"Bearer {key}"} if key else {},
-            timeout=timeout,
-            verify=tls or True,
-            trust_env=False,
-            follow_redirects=False,
-        )
+        self._key = key
+        self._tls = tls
+        self._lock = threading.Lock()
+        self._clients: list[tuple[ssl.SSLContext | None, httpx2.Client]] = []
+        """The clients of the contexts so far, the newest last. Threads may be using older ones."""
 
     def tokenize(self, text: str, *, add_special_tokens: bool) -> bytes:
         """Return a text's ids, packed.
@@ -127,7 +125,9 @@ class Engine:
         with _own_errors(url, self._timeout):
             begun = self._clock()
             headers = {"Content-Type": "application/json"}
-            with self._client.stream(
+            if self._key is not None:
+                headers["Authorization"] = f"Bearer {self._key()}"
+            with self._client().stream(
                 "POST", url, content=content, headers=headers, extensions=self._extensions
             ) as response:
                 answer = bytearray()
@@ -146,9 +146,30 @@ class Engine:
             raise TokenizerUnavailableError(f"{url}: answers HTTP {status}")
         return _ids(url, bytes(answer))
 
+    def _client(self) -> httpx2.Client:
+        """Return the client of the newest context."""
+        context = self._tls() if self._tls is not None else None
+        with self._lock:
+            if not self._clients or self._clients[-1][0] is not context:
+                # No proxy and no credentials from the environment: engines are in the same network.
+                client = httpx2.Client(
+                    timeout=self._timeout,
+                    verify=context or True,
+                    trust_env=False,
+                    follow_redirects=False,
+                )
+                self._clients.append((context, client))
+                # A request takes at most `timeout`: nobody uses the one before the last any more.
+                for _, old in self._clients[:-2]:
+                    old.close()
+                del self._clients[:-2]
+            return self._clients[-1][1]
+
     def close(self) -> None:
         """Close the connections."""
-        self._client.close()
+        with self._lock:
+            for _, client in self._clients:
+                client.close()
 
 
 @contextmanager

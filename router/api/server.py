@@ -9,6 +9,7 @@ import grpc
 from indexer.process.grpc_health import HealthService
 from indexer.process.listen import MOST_GRPC_CONNECTIONS
 from indexer.process.tasks import Work, kept
+from indexer.process.tls_files import ServerTls
 from router.config.schema import Config
 from router.drain import Drain
 from router.transport.choose import new_server
@@ -29,9 +30,11 @@ async def serving(
     checks: HealthService,
     drain: Drain,
     gate: Gate,
+    tls: ServerTls | None,
 ) -> AsyncIterator[str]:
     """Serve while the context is open, then drain; yield host:port with the port that was bound.
 
+    `gate` refuses calls when their headers have come; `tls` is None for plain connections.
     Raises OSError if the address cannot be bound, or if the system lacks the transport's library.
     """
     try:
@@ -45,7 +48,7 @@ async def serving(
         raise OSError(f"server.transport: {error}") from error
     server.add_generic_rpc_handlers(handlers)
     try:
-        address = await server.start(config.server.listen)
+        address = await server.start(config.server.listen, tls)
     except OSError as error:
         raise OSError(f"server.listen: cannot bind {config.server.listen}: {error}") from error
     telling = kept(Work("informing health watchers", checks.keep_telling))

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from prefixstore.chats.jinja_template import TemplateError, check_syntax
 from prefixstore.tokenizers.tokenizer import TokenizerUnavailableError
+from router.config.credentials import engine_credentials
 from router.config.read import ConfigError, load, located
 from router.config.schema import Config
 from router.prompt.tokenizer_sources import Sources, template_of
@@ -35,7 +36,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _tokenizers(config: Config, folder: Path) -> Iterator[tuple[tuple[str | int, ...], str]]:
     """Yield the key of each local tokenizer or template that cannot be used, with the reason."""
-    with Sources(folder, config, time.monotonic) as sources:
+    engines = engine_credentials(config.probe, folder)
+    with Sources(folder, config, time.monotonic, engines) as sources:
         for position, model in enumerate(config.models):
             if not (model.tokenizer or model.hub.offline):
                 continue

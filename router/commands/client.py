@@ -14,6 +14,7 @@ from google.protobuf.message import Message
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
 
+from router.commands.channel import ChannelError, add_channel, open_channel
 from router.commands.explained import explained
 from router.pb.warmpath.v1 import router_pb2 as pb
 from router.pb.warmpath.v1 import router_pb2_grpc
@@ -60,6 +61,7 @@ def router_parser(name: str, summary: str | None) -> argparse.ArgumentParser:
     parser.add_argument("--router", default=ROUTER, help=f"host:port; {ROUTER} by default")
     parser.add_argument("--timeout", type=seconds, default=10.0, help="seconds")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
+    add_channel(parser)
     return parser
 
 
@@ -147,12 +149,15 @@ def answer(
     args: argparse.Namespace, ask: Callable[[router_pb2_grpc.RouterStub], Reply]
 ) -> Reply | None:
     """Make one call and return its answer; print the error and return None if it fails."""
-    with grpc.insecure_channel(args.router) as channel:
-        try:
+    try:
+        with open_channel(args) as channel:
             return ask(router_pb2_grpc.RouterStub(channel))
-        except grpc.RpcError as error:
-            print(f"warmpath: {_problem(error, args.router)}", file=sys.stderr)
-            return None
+    except ChannelError as error:
+        problem = str(error)
+    except grpc.RpcError as error:
+        problem = _problem(error, args.router)
+    print(f"warmpath: {problem}", file=sys.stderr)
+    return None
 
 
 def fields_of(message: Message) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from indexer.shared.redis.address import AddressError
 from indexer.shared.redis.address import contradictions as redis_contradictions
 from indexer.shared.redis.address import parse as parse_address
 from prefixstore.tokenizers.pin import Pin
+from router.config.access import contradictions as access_contradictions
 from router.config.schema import Config, Hub, Pick, Server, SharedIndex
 from scorer.policy import UnknownPolicyError, make_policy
 
@@ -21,6 +22,7 @@ URL = re.compile(r"^https?://[^/\s?#@]+(/[^\s?#]*)?$")
 def contradictions(config: Config) -> Iterator[tuple[tuple[str | int, ...], str]]:
     """Yield each contradiction: the path of a key, and its problem."""
     yield from _addresses(config)
+    yield from access_contradictions(config)
     yield from _endpoints(config)
     yield from _sources(config)
     yield from _pick(config.pick)

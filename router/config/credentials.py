@@ -1,49 +1,65 @@
-"""Reads the TLS files of [watch] and [probe]: certificates to show publishers and engines, and CAs.
+"""Reads the TLS files of [server.tls], [watch] and [probe].
 
-Those of Redis are read in `indexer.shared.redis.connect`. The router's own gRPC port has no TLS.
+Those of Redis are read in `indexer.shared.redis.connect`.
 """
 
-import ssl
+from collections.abc import Sequence
 from pathlib import Path
 
-import grpc
-
 from indexer.follow.engine_tls import EngineTls
-from router.config.schema import Probe, Watch
+from indexer.process.tls_files import ClientTls, ServerTls, TlsFilesError, TlsPaths
+from router.config import schema as config
 
 
 class CredentialsError(OSError):
-    """A file of [probe] cannot be used; `key` is the table's key that names the file."""
+    """A file cannot be used; `at` is the path of the key that names the file."""
 
-    def __init__(self, key: str, problem: str) -> None:
-        super().__init__(f"probe.{key}: {problem}")
-        self.key = key
+    def __init__(self, at: tuple[str, ...], problem: str) -> None:
+        super().__init__(f"{'.'.join(at)}: {problem}")
+        self.at = at
         self.problem = problem
 
 
-def publisher_credentials(table: Watch, folder: Path) -> grpc.ChannelCredentials | None:
-    """Return the credentials for connections to publishers; None for plain connections.
+def server_tls(
+    table: config.ServerTls, folder: Path, *, protocols: Sequence[str], optional: bool = False
+) -> ServerTls | None:
+    """Return the TLS of a listener; None for plain connections.
 
-    Files are relative to `folder`. Raises OSError.
+    Callers must show a certificate where the table names their authority; if `optional`, they may. Files
+    are relative to `folder`, and `protocols` those of ALPN. Raises CredentialsError.
     """
-    if not table.ca:
+    if not table.cert:
         return None
-    cert, key = ((folder / name).read_bytes() if name else None for name in (table.cert, table.key))
-    return grpc.ssl_channel_credentials((folder / table.ca).read_bytes(), key, cert)
+    paths = _paths(folder, table.client_ca, table.cert, table.key)
+    try:
+        return ServerTls("server.tls", paths, protocols=protocols, optional=optional)
+    except TlsFilesError as error:
+        key = "client-ca" if error.part == "ca" else error.part
+        raise CredentialsError(("server", "tls", key), error.problem) from error
 
 
-def engine_credentials(table: Probe, folder: Path) -> EngineTls:
-    """Return the credentials for connections to engines that serve HTTPS.
+def publisher_credentials(table: config.Watch, folder: Path) -> ClientTls | None:
+    """Return the TLS of connections to publishers; None for plain connections.
 
     Files are relative to `folder`. Raises CredentialsError.
     """
-    key, files = "ca", table.ca
+    return _client_tls("watch", table, folder) if table.ca else None
+
+
+def engine_credentials(table: config.Probe, folder: Path) -> EngineTls:
+    """Return the TLS of connections to engines that serve HTTPS.
+
+    Files are relative to `folder`. Raises CredentialsError.
+    """
+    return EngineTls(_client_tls("probe", table, folder), table.server_name or None)
+
+
+def _client_tls(name: str, table: config.Watch | config.Probe, folder: Path) -> ClientTls:
     try:
-        context = ssl.create_default_context(cafile=folder / table.ca if table.ca else None)
-        if table.cert:
-            key, files = "cert", f"{table.cert} with {table.key}"
-            # Without a given password, OpenSSL would ask for one at the terminal.
-            context.load_cert_chain(folder / table.cert, folder / table.key, password="")
-    except OSError as error:
-        raise CredentialsError(key, f"{files} cannot be used: {error}") from error
-    return EngineTls(context, table.server_name or None)
+        return ClientTls(name, _paths(folder, table.ca, table.cert, table.key))
+    except TlsFilesError as error:
+        raise CredentialsError((name, error.part), error.problem) from error
+
+
+def _paths(folder: Path, *names: str) -> TlsPaths:
+    return TlsPaths(*(folder / name if name else None for name in names))

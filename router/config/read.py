@@ -15,8 +15,14 @@ from typing import Any, get_args, get_origin, get_type_hints
 import msgspec
 
 from router.config.check import contradictions
-from router.config.credentials import CredentialsError, engine_credentials
+from router.config.credentials import (
+    CredentialsError,
+    engine_credentials,
+    publisher_credentials,
+    server_tls,
+)
 from router.config.schema import (
+    Client,
     Config,
     Model,
     Pod,
@@ -24,6 +30,7 @@ from router.config.schema import (
     Table,
 )
 from router.config.state_files import state_files
+from router.config.token_file import TokenError, read_token
 from router.config.toml_lines import find_line
 from router.state_file import foreign
 
@@ -32,7 +39,12 @@ class ConfigError(Exception):
     """The configuration cannot be used."""
 
 
-LISTS: dict[str, type[Table]] = {"models": Model, "pods": Pod, "pod-sets": PodSet}
+LISTS: dict[str, type[Table]] = {
+    "clients": Client,
+    "models": Model,
+    "pods": Pod,
+    "pod-sets": PodSet,
+}
 """The arrays of tables."""
 
 
@@ -78,22 +90,40 @@ def _lacking(config: Config, folder: Path) -> Iterator[tuple[tuple[str | int, ..
         if model.hub.token_file and not (folder / model.hub.token_file).is_file():
             problem = f"there is no file {folder / model.hub.token_file}"
             yield ("models", position, "hub", "token-file"), problem
-    for table, files, keys in (
-        ("watch", config.watch, ("ca", "cert", "key")),
-        ("probe", config.probe, ("ca", "cert", "key")),
-        ("shared-index", config.shared_index, ("password_file", "ca", "cert", "key")),
+    for key in ("password_file", "ca", "cert", "key"):
+        name = getattr(config.shared_index, key)
+        if name and not (folder / name).is_file():
+            yield ("shared-index", key.replace("_", "-")), f"there is no file {folder / name}"
+    for read in (
+        lambda: publisher_credentials(config.watch, folder),
+        lambda: engine_credentials(config.probe, folder),
+        lambda: server_tls(config.server.tls, folder, protocols=()),
     ):
-        for key in keys:
-            name = getattr(files, key)
-            if name and not (folder / name).is_file():
-                yield (table, key.replace("_", "-")), f"there is no file {folder / name}"
-    try:
-        engine_credentials(config.probe, folder)
-    except CredentialsError as error:
-        yield ("probe", error.key), error.problem
+        try:
+            read()
+        except CredentialsError as error:
+            yield error.at, error.problem
+    yield from _tokens(config, folder)
     for name in state_files(config):
         if problem := foreign(folder / name):
             yield ("index", "state-file"), problem
+
+
+def _tokens(config: Config, folder: Path) -> Iterator[tuple[tuple[str | int, ...], str]]:
+    """Yield which callers' tokens cannot be used."""
+    taken: dict[str, str] = {}
+    for position, client in enumerate(config.clients):
+        if not client.token_file:
+            continue
+        at = ("clients", position, "token-file")
+        try:
+            token = read_token(folder / client.token_file)
+        except TokenError as error:
+            yield at, str(error)
+            continue
+        if token in taken:
+            yield at, f"has the same token as client {taken[token]!r}"
+        taken[token] = client.name
 
 
 def parse(text: str, source: str) -> Config:

@@ -27,6 +27,8 @@ BlockSize = Annotated[int, Meta(gt=0, le=1 << 20)]
 Seconds = Annotated[float, Meta(gt=0, le=86400)]
 
 Role = Literal["both", "prefill", "decode"]
+Right = Literal["score", "read"]
+"""A role of a caller."""
 
 
 class Table(msgspec.Struct, frozen=True, rename="kebab", forbid_unknown_fields=True):
@@ -61,6 +63,21 @@ class Http2(Table, frozen=True):
     send, over time; those of ten seconds at once, and four more with each message. Not with grpcio."""
 
 
+class ServerTls(Table, frozen=True):
+    """[server.tls]: TLS of both listeners. Files are relative to this one.
+
+    They are read again when they change, as are those of [watch], [probe] and [shared-index].
+    """
+
+    cert: str = ""
+    """PEM of the certificate that callers see, with its chain; empty: plain connections."""
+    key: str = ""
+    """PEM of its private key."""
+    client_ca: str = ""
+    """PEM of the authority of callers. Callers of gRPC must show a certificate of it; those of HTTP may,
+    since probes of /healthz and /readyz have none. Empty: nobody is asked for a certificate."""
+
+
 class Server(Table, frozen=True):
     """[server]: where the router listens."""
 
@@ -78,6 +95,28 @@ class Server(Table, frozen=True):
     answers about 1,500 to 3,000 scores a second, on one core."""
     drain_seconds: Seconds = 5.0
     """Longest time that calls may still take after SIGTERM."""
+    tls: ServerTls = ServerTls()
+    insecure: bool = False
+    """Whether addresses beyond loopback may be listened on without TLS, or without [[clients]]; the log
+    then has a warning."""
+
+
+class Client(Table, frozen=True):
+    """[[clients]]: a caller and its roles. With any client, calls of everybody else are refused.
+
+    Give one of `token-file` and `certificate`.
+    """
+
+    name: str
+    """The name in errors and in the log."""
+    roles: list[Right]
+    """score: Score, ScoreStream, Pick, Report and Explain. read: ListPods, Diagnose, ListDecisions,
+    reflection and /metrics."""
+    token_file: str = ""
+    """File with the token that the caller sends, one line of 16 to 4096 bytes, relative to this file. It
+    is read again when it changes."""
+    certificate: str = ""
+    """A name in the caller's certificate: an alternative name (DNS or URI), or the common name."""
 
 
 class Limits(Table, frozen=True):
@@ -468,6 +507,7 @@ class Config(Table, frozen=True):
 
     models: list[Model]
     server: Server = Server()
+    clients: list[Client] = []
     limits: Limits = Limits()
     index: IndexTable = IndexTable()
     shared_index: SharedIndex = SharedIndex()

@@ -7,6 +7,7 @@ in the namespace.
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from typing import Any
 
 import aiohttp
@@ -22,7 +23,11 @@ WATCH_SECONDS = 300
 
 
 class KubernetesSource:
-    """Lists and watches pods with `api`, a `kubernetes_asyncio` client; by default it makes one."""
+    """Lists and watches pods with `api`, a `kubernetes_asyncio` client.
+
+    Without one it makes its own for each watch, so that renewed tokens, certificates and authorities are
+    used within `WATCH_SECONDS`, and at once where the old ones are refused.
+    """
 
     def __init__(self, pods: config.PodSet, *, api: Any = None) -> None:
         where = f"{pods.namespace}/{pods.inference_pool or pods.selector}"
@@ -38,11 +43,10 @@ class KubernetesSource:
 
         while True:
             try:
-                if self._api is None:
-                    self._api = await _connect()
-                async for _ in self._changes(client):
-                    self._problem = ""
-                    yield self._found()
+                async with self._connected() as api:
+                    async for _ in self._changes(client, api):
+                        self._problem = ""
+                        yield self._found()
             except client.ApiException as error:
                 self._say(f"{error.status} {error.reason}")
             except (OSError, aiohttp.ClientError, TimeoutError) as error:
@@ -50,16 +54,27 @@ class KubernetesSource:
             # The pods stay as they were until the API answers again.
             await asyncio.sleep(RETRY_SECONDS)
 
+    @asynccontextmanager
+    async def _connected(self) -> AsyncIterator[Any]:
+        if self._api is not None:
+            yield self._api
+            return
+        api = await _connect()
+        try:
+            yield api
+        finally:
+            await api.close()
+
     def _say(self, problem: str) -> None:
         """Log a problem once, until it has ended or changed."""
         if problem != self._problem:
             log.warning("%s: %s; the pods stay as they were", self.name, problem)
         self._problem = problem
 
-    async def _changes(self, client: Any) -> AsyncIterator[None]:
+    async def _changes(self, client: Any, api: Any) -> AsyncIterator[None]:
         """List the pods, then watch them until the API ends the watch; yield after each change."""
-        selector = self._pods.selector or await self._pool_selector(client)
-        core = client.CoreV1Api(self._api)
+        selector = self._pods.selector or await self._pool_selector(client, api)
+        core = client.CoreV1Api(api)
         listed = await self._call(core, selector)
         self._known = {pod["metadata"]["uid"]: pod for pod in listed["items"]}
         yield
@@ -100,9 +115,9 @@ class KubernetesSource:
             ):
                 yield {"type": event["type"], "object": event["raw_object"]}
 
-    async def _pool_selector(self, client: Any) -> str:
+    async def _pool_selector(self, client: Any, api: Any) -> str:
         """Return an InferencePool's selector as a label selector."""
-        custom = client.CustomObjectsApi(self._api)
+        custom = client.CustomObjectsApi(api)
         error: Exception | None = None
         for group, version in POOL_GROUPS:
             try:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from indexer.follow.engine_tls import EngineTls
 from indexer.process.tasks import watched
 from prefixstore.chats.chat import ModelTemplate
 from prefixstore.chats.process_renderer import ProcessRenderer, RenderLimits
@@ -39,11 +40,14 @@ class Texts:
 
 
 @asynccontextmanager
-async def texts(config: Config, folder: Path) -> AsyncIterator[Texts]:
-    """Provide the parts while the context is open; relative paths begin at `folder`."""
+async def texts(config: Config, folder: Path, tls: EngineTls) -> AsyncIterator[Texts]:
+    """Provide the parts while the context is open; relative paths begin at `folder`.
+
+    `tls` is for engines that tokenise and serve HTTPS.
+    """
     async with AsyncExitStack() as stack:
         # The sources outlive the pool, whose last work may still ask an engine.
-        sources = stack.enter_context(Sources(folder, config, time.monotonic))
+        sources = stack.enter_context(Sources(folder, config, time.monotonic, tls))
         table = config.prefix_store
         pool = TokenizerPool(
             partial(_new_store, table),

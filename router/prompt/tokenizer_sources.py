@@ -5,6 +5,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Self
 
+from indexer.follow.engine_tls import EngineTls
+from indexer.process.reread import Reread
 from prefixstore.chats.chat import ModelTemplate
 from prefixstore.tokenizers.engine import Engine, EngineStats
 from prefixstore.tokenizers.fallback import FallbackSource, FallbackStats, FallbackTokenizer
@@ -13,26 +15,28 @@ from prefixstore.tokenizers.pin import Pin
 from prefixstore.tokenizers.remote import RemoteSource
 from prefixstore.tokenizers.source import FolderSource, TokenizerSource
 from prefixstore.tokenizers.tokenizer import FolderTokenizer, Tokenizer
-from router.config.credentials import engine_credentials
 from router.config.schema import Config, Hub, Model
 
 
 class Sources:
     """Makes the sources of models' tokenizers; leaving the context closes the connections to engines.
 
-    Relative paths begin at `folder`; `clock` is monotonic, in seconds.
+    Relative paths begin at `folder`; `clock` is monotonic, in seconds; `tls` is for engines with HTTPS.
     """
 
-    def __init__(self, folder: Path, config: Config, clock: Callable[[], float]) -> None:
-        """Prepare the sources of a configuration. Raises OSError if [probe]'s files cannot be used."""
+    def __init__(
+        self, folder: Path, config: Config, clock: Callable[[], float], tls: EngineTls
+    ) -> None:
         self._folder = folder
         self._settings = config.tokenizers
         # The engines that tokenise are probed too, so the same credentials apply.
-        self._tls = engine_credentials(config.probe, folder)
+        self._tls = tls
         self._clock = clock
         self._stack = ExitStack()
         self.engines: dict[str, EngineStats] = {}
         """Counters of requests to engines, by model; `fallbacks` has those of fall-backs."""
+        self.files: list[Reread[str]] = []
+        """The files of engines' API keys, to be kept current."""
         self.fallbacks: dict[str, FallbackStats] = {}
 
     def __enter__(self) -> Self:
@@ -53,7 +57,7 @@ class Sources:
             skip_for=self._settings.skip_seconds,
             clock=self._clock,
             key=self._key(model),
-            tls=self._tls.context,
+            tls=lambda: self._tls.context,
             server_name=self._tls.name,
         )
         self._stack.callback(engine.close)
@@ -64,12 +68,18 @@ class Sources:
         self.fallbacks[model.name] = source.stats
         return source
 
-    def _key(self, model: Model) -> str:
-        """Return the engines' API key. Raises OSError and UnicodeDecodeError."""
+    def _key(self, model: Model) -> Callable[[], str] | None:
+        """Return what returns the engines' API key, None if they have none. Raises OSError."""
         if not model.tokenizer_key_file:
-            return ""
+            return None
         path = self._folder / model.tokenizer_key_file
-        return path.read_text(encoding="ascii").strip()
+        name = f"the key of model {model.name!r}'s engines"
+        try:
+            file = Reread(name, [path], lambda contents: _word(path, contents[0]))
+        except ValueError as error:
+            raise OSError(str(error)) from None
+        self.files.append(file)
+        return lambda: file.value
 
     def local(self, model: Model) -> TokenizerSource | None:
         """Return the source of a model's tokenizer that needs no engine; None if there is none."""
@@ -86,6 +96,14 @@ class Sources:
             endpoint=hub.endpoint.rstrip("/") or None,
             timeout=self._settings.load_seconds,
         )
+
+
+def _word(path: Path, content: bytes) -> str:
+    """Return the one word of a file's content. Raises ValueError, without any part of it."""
+    words = content.split()
+    if len(words) != 1 or not words[0].isascii():
+        raise ValueError(f"there is no key in {path}: it must be one word of ASCII")
+    return words[0].decode("ascii")
 
 
 def template_of(tokenizer: Tokenizer, model: Model) -> ModelTemplate | None:

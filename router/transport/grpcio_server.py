@@ -9,8 +9,9 @@ from collections.abc import Iterable
 import grpc
 import grpc.aio
 
+from indexer.process.grpc_tls import server_credentials
+from indexer.process.tls_files import ServerTls
 from router.transport.limits import Limits
-from router.transport.server import ServerTls
 
 
 class GrpcioServer:
@@ -47,7 +48,7 @@ class GrpcioServer:
             if tls is None:
                 port = self._server.add_insecure_port(address)
             else:
-                port = self._server.add_secure_port(address, tls.credentials)
+                port = self._server.add_secure_port(address, server_credentials(tls))
         except RuntimeError as error:
             raise OSError(str(error)) from error
         await self._server.start()

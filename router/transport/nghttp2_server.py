@@ -12,10 +12,11 @@ from collections.abc import Callable, Iterable
 
 import grpc
 
+from indexer.process.tls_files import ServerTls
 from router.transport.connection import Connection
 from router.transport.library import load_library
 from router.transport.limits import Limits
-from router.transport.server import Gate, ServerTls
+from router.transport.server import Gate
 
 log = logging.getLogger(__name__)
 

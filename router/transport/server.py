@@ -1,11 +1,12 @@
 """The seam between services and transports: a server that takes gRPC's handlers and listens."""
 
-import ssl
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
 import grpc
+
+from indexer.process.tls_files import ServerTls
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,18 +20,6 @@ class Refusal:
 
 Gate = Callable[[str, str], Refusal | None]
 """Takes a method, /SERVICE/METHOD, and a client's address; returns a refusal, or None to go on."""
-
-
-class ServerTls(Protocol):
-    """A server's certificate and the authority of its clients, for either transport."""
-
-    @property
-    def context(self) -> ssl.SSLContext:
-        """For servers that read their sockets through asyncio."""
-
-    @property
-    def credentials(self) -> grpc.ServerCredentials:
-        """For gRPC's own server."""
 
 
 class Server(Protocol):

@@ -1,13 +1,22 @@
 """A simulated worker in the test's own event loop, with a publisher beside it as a process."""
 
+import asyncio
 import json
+from collections.abc import Callable
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Self
 
 import aiohttp
+import grpc.aio
 
+from indexer.keys.token import pack_tokens
+from router.assemble import Running, running
 from router.commands.local.cluster import MODEL, Process, WorkerSettings
 from router.commands.local.held_ports import HOST, HeldPorts
+from router.config.read import parse
+from router.pb.warmpath.v1 import router_pb2 as pb
+from router.pb.warmpath.v1 import router_pb2_grpc
 from tests.simworker.local_worker import LocalWorker
 
 SETTINGS = WorkerSettings(blocks=400, block_size=16, speed=1000.0, vocab_size=32000)
@@ -55,3 +64,35 @@ class Pod:
         async with aiohttp.ClientSession() as http, http.post(url, json=body) as response:
             answer = await response.json()
         return int(answer["usage"]["prompt_tokens_details"]["cached_tokens"])
+
+
+def router_config(pod: Pod, more: str = "") -> str:
+    return (
+        '[server]\nlisten = "127.0.0.1:0"\nmetrics-listen = ""\n'
+        f'[[models]]\nname = "{MODEL}"\n'
+        f'[[pods]]\nid = "p"\nmodel = "{MODEL}"\naddress = "{pod.worker.address}"\n'
+        f'watch = "{pod.address}"\n' + more
+    )
+
+
+class Asker:
+    """A client of a router."""
+
+    def __init__(self, channel: grpc.aio.Channel) -> None:
+        self.stub = router_pb2_grpc.RouterStub(channel)
+
+    async def score(self) -> pb.PodScore:
+        prompt = pb.Prompt(model=MODEL, token_ids_packed=pack_tokens(IDS))
+        response = await self.stub.Score(pb.ScoreRequest(prompt=prompt), timeout=5)
+        return response.scores[0]
+
+    async def until(self, ready: Callable[[pb.PodScore], bool]) -> pb.PodScore:
+        while not ready(score := await self.score()):
+            await asyncio.sleep(0.01)
+        return score
+
+
+async def asking(stack: AsyncExitStack, config: str, folder: Path) -> tuple[Running, Asker]:
+    router = await stack.enter_async_context(running(parse(config, "test"), folder))
+    channel = await stack.enter_async_context(grpc.aio.insecure_channel(router.address))
+    return router, Asker(channel)

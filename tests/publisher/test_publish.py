@@ -1,68 +1,27 @@
 """The publisher as it runs: beside a worker, watched by a router over gRPC, with and without TLS."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import aiohttp
 import grpc.aio
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 
 from indexer.keys.key import fingerprint
-from indexer.keys.token import pack_tokens
 from indexer.pb.warmpath.watch.v1 import cache_watch_pb2 as watch_pb
 from indexer.pb.warmpath.watch.v1 import cache_watch_pb2_grpc
 from publisher.__main__ import main
-from router.assemble import Running, running
 from router.commands.local.cluster import MODEL
-from router.config.read import parse
 from router.pb.warmpath.v1 import router_pb2 as pb
-from router.pb.warmpath.v1 import router_pb2_grpc
-from tests.publisher.published_pod import FULL, IDS, Pod
+from tests.publisher.published_pod import FULL, IDS, Pod, asking, router_config
 
 
 @pytest.fixture
 async def pod(tmp_path: Path) -> AsyncIterator[Pod]:
     async with Pod(tmp_path) as pod:
         yield pod
-
-
-def router_config(pod: Pod, more: str = "") -> str:
-    return (
-        '[server]\nlisten = "127.0.0.1:0"\nmetrics-listen = ""\n'
-        f'[[models]]\nname = "{MODEL}"\n'
-        f'[[pods]]\nid = "p"\nmodel = "{MODEL}"\naddress = "{pod.worker.address}"\n'
-        f'watch = "{pod.address}"\n' + more
-    )
-
-
-class Asker:
-    """A client of a router."""
-
-    def __init__(self, channel: grpc.aio.Channel) -> None:
-        self.stub = router_pb2_grpc.RouterStub(channel)
-
-    async def score(self) -> pb.PodScore:
-        prompt = pb.Prompt(model=MODEL, token_ids_packed=pack_tokens(IDS))
-        response = await self.stub.Score(pb.ScoreRequest(prompt=prompt), timeout=5)
-        return response.scores[0]
-
-    async def until(self, ready: Callable[[pb.PodScore], bool]) -> pb.PodScore:
-        while not ready(score := await self.score()):
-            await asyncio.sleep(0.01)
-        return score
-
-
-async def asking(stack: AsyncExitStack, config: str, folder: Path) -> tuple[Running, Asker]:
-    router = await stack.enter_async_context(running(parse(config, "test"), folder))
-    channel = await stack.enter_async_context(grpc.aio.insecure_channel(router.address))
-    return router, Asker(channel)
 
 
 async def test_a_router_that_joins_late_knows_the_whole_cache_at_once(
@@ -207,73 +166,6 @@ async def test_what_is_no_request_is_refused_and_writes_no_traceback(
     assert "Traceback" not in (tmp_path / "publisher.log").read_text()
 
 
-class Authority:
-    """Signs certificates for loopback."""
-
-    def __init__(self, folder: Path, name: str) -> None:
-        self.folder = folder
-        self.name = name
-        self.key = ec.generate_private_key(ec.SECP256R1())
-        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-        self.cert = self._builder(subject, self.key, subject).add_extension(
-            x509.BasicConstraints(ca=True, path_length=None), critical=True
-        ).sign(self.key, hashes.SHA256())  # fmt: skip
-        self.ca = self._write("ca.pem", self.cert.public_bytes(serialization.Encoding.PEM))
-
-    def _builder(
-        self, subject: x509.Name, key: ec.EllipticCurvePrivateKey, issuer: x509.Name
-    ) -> x509.CertificateBuilder:
-        now = datetime.now(UTC)
-        return (
-            x509.CertificateBuilder().subject_name(subject).issuer_name(issuer)
-            .public_key(key.public_key()).serial_number(x509.random_serial_number())
-            .not_valid_before(now - timedelta(days=1)).not_valid_after(now + timedelta(days=1))
-        )  # fmt: skip
-
-    def _write(self, name: str, content: bytes) -> Path:
-        path = self.folder / f"{self.name}-{name}"
-        path.write_bytes(content)
-        return path
-
-    def issue(self, name: str) -> tuple[Path, Path]:
-        """Return the files of a certificate for 127.0.0.1 and of its key."""
-        import ipaddress
-
-        key = ec.generate_private_key(ec.SECP256R1())
-        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-        names = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
-        cert = self._builder(subject, key, self.cert.subject).add_extension(
-            names, critical=False
-        ).sign(self.key, hashes.SHA256())  # fmt: skip
-        private = key.private_bytes(
-            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8,
-            serialization.NoEncryption(),
-        )  # fmt: skip
-        return (
-            self._write(f"{name}.pem", cert.public_bytes(serialization.Encoding.PEM)),
-            self._write(f"{name}.key", private),
-        )
-
-
-async def test_with_tls_both_sides_must_show_who_they_are(pod: Pod, tmp_path: Path) -> None:
-    ours, theirs = Authority(tmp_path, "ours"), Authority(tmp_path, "theirs")
-    cert, key = ours.issue("publisher")
-    await pod.publish(f"--tls-cert={cert}", f"--tls-key={key}", f"--tls-client-ca={ours.ca}")
-    await pod.generate(IDS)
-    for authority, welcome in ((ours, True), (theirs, False)):
-        mine, secret = authority.issue("router")
-        table = f'[watch]\nca = "{ours.ca}"\ncert = "{mine}"\nkey = "{secret}"\n'
-        async with AsyncExitStack() as stack:
-            _, asker = await asking(stack, table + router_config(pod), tmp_path)
-            if welcome:
-                await asker.until(lambda score: score.matched_tokens == FULL)
-            else:
-                await asker.until(lambda score: "UNAVAILABLE" in score.trust.reason)
-    async with AsyncExitStack() as stack:
-        _, asker = await asking(stack, router_config(pod), tmp_path)
-        await asker.until(lambda score: "UNAVAILABLE" in score.trust.reason)
-
-
 async def test_its_metrics_tell_watchers_journal_and_trust(
     pod: Pod, tmp_path: Path, held_port: int
 ) -> None:
@@ -302,6 +194,12 @@ async def test_its_metrics_tell_watchers_journal_and_trust(
         ("--ranks=0", "--ranks"),
         ("--tls-cert=x", "--tls-cert and --tls-key"),
         ("--tls-client-ca=x", "--tls-client-ca"),
+        ("--tls-client-name=x", "--tls-client-name: needs --tls-client-ca"),
+        (
+            "--listen=0.0.0.0:7500",
+            "--listen: 0.0.0.0:7500 is reached by other machines: it needs --tls-cert and --tls-client-ca",
+        ),
+        ("--metrics-listen=pod.example:1", "--metrics-listen: pod.example:1 is reached by"),
         ("--engine=other", "--engine"),
         ("--events=tcp://*:5557", "--events"),
         ("--replay=nowhere", "--replay"),

@@ -9,6 +9,7 @@ import grpc.aio
 import pytest
 
 import publisher.assemble
+import publisher.entrance
 from indexer.keys.key import fingerprint
 from indexer.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
 from indexer.pb.warmpath.watch.v1 import cache_watch_pb2_grpc
@@ -118,7 +119,7 @@ SETTINGS = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0"
 def change_option(monkeypatch: pytest.MonkeyPatch, name: str, value: int) -> None:
     options = dict(GRPC_OPTIONS)
     assert name in options
-    monkeypatch.setattr(publisher.assemble, "GRPC_OPTIONS", [*(options | {name: value}).items()])
+    monkeypatch.setattr(publisher.entrance, "GRPC_OPTIONS", [*(options | {name: value}).items()])
 
 
 async def _connect(

@@ -18,6 +18,17 @@ class Certificate:
     cert: Path
     key: Path
 
+    def replace(self, other: "Certificate") -> None:
+        """Replace the files' contents by those of another certificate."""
+        self.cert.write_bytes(other.cert.read_bytes())
+        self.key.write_bytes(other.key.read_bytes())
+
+    def copy(self, name: str) -> "Certificate":
+        """Return a copy of the files, beside them."""
+        copied = Certificate(self.cert.with_name(f"{name}.pem"), self.key.with_name(f"{name}.key"))
+        copied.replace(self)
+        return copied
+
 
 class Authority:
     """Makes and signs certificates, all in one folder."""
@@ -38,17 +49,14 @@ class Authority:
         self.ca = folder / f"{name}.pem"
         self.ca.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
 
-    def certificate(self, name: str, host: str = "127.0.0.1") -> Certificate:
-        """Return a certificate for a host: an address, or a name."""
+    def certificate(self, name: str, *hosts: str) -> Certificate:
+        """Return a certificate for hosts, 127.0.0.1 by default: addresses, names, or URIs."""
         key = ec.generate_private_key(ec.SECP256R1())
-        try:
-            alternative: x509.GeneralName = x509.IPAddress(ipaddress.ip_address(host))
-        except ValueError:
-            alternative = x509.DNSName(host)
+        alternatives = [_alternative(host) for host in hosts or ("127.0.0.1",)]
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
         certificate = (
             self._builder(subject, key)
-            .add_extension(x509.SubjectAlternativeName([alternative]), critical=False)
+            .add_extension(x509.SubjectAlternativeName(alternatives), critical=False)
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
             .add_extension(self._usage(signs=False), critical=True)
             .add_extension(
@@ -95,3 +103,12 @@ class Authority:
             encipher_only=False,
             decipher_only=False,
         )
+
+
+def _alternative(host: str) -> x509.GeneralName:
+    if "://" in host:
+        return x509.UniformResourceIdentifier(host)
+    try:
+        return x509.IPAddress(ipaddress.ip_address(host))
+    except ValueError:
+        return x509.DNSName(host)

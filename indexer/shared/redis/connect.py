@@ -113,7 +113,8 @@ def _tls(settings: RedisSettings) -> ssl.SSLContext:
     try:
         context = ssl.create_default_context(cafile=settings.ca or None)
         if settings.cert:
-            context.load_cert_chain(settings.cert, settings.key)
+            # Without a given password, OpenSSL would ask for one at the terminal.
+            context.load_cert_chain(settings.cert, settings.key, password="")
     except OSError as error:
         # The error of ssl names no file.
         files = ", ".join(filter(None, (settings.ca, settings.cert, settings.key)))

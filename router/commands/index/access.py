@@ -9,6 +9,7 @@ from pathlib import Path
 
 import grpc
 
+from indexer.process.grpc_tls import channel_credentials
 from indexer.shared.layout.living import Living, Owner, read_owner
 from indexer.shared.layout.names import Names, prefix_problem
 from indexer.shared.layout.record import BadRecordError, Record, fields_of, read_record
@@ -293,7 +294,7 @@ def _where(args: argparse.Namespace) -> _Where:
     folder = args.config.parent
     try:
         config = load(args.config)
-        credentials = publisher_credentials(config.watch, folder)
+        publishers = publisher_credentials(config.watch, folder)
     except (ConfigError, OSError) as error:
         raise AccessError(str(error)) from error
     table = config.shared_index
@@ -307,6 +308,6 @@ def _where(args: argparse.Namespace) -> _Where:
         args.user or table.user,
         args.prefix or table.prefix,
         files,
-        credentials,
+        channel_credentials(publishers)() if publishers else None,
         tuple(pod.id for pod in config.pods if not pod.events and not pod.watch),
     )

@@ -71,15 +71,18 @@ def test_the_engine_is_asked_for_its_model_without_special_tokens(
     assert fake.bodies()[-1] == {"model": "demo", "prompt": PROMPT, "add_special_tokens": False}
 
 
-@pytest.mark.parametrize("key", ["", "sesame"])
-def test_the_engine_is_given_its_key_where_it_has_one(
-    fake: FakeEngine, clock: Clock, key: str
+def test_the_engine_is_given_its_newest_key_where_it_has_one(
+    fake: FakeEngine, clock: Clock
 ) -> None:
-    engine = Engine([fake.url], "demo", timeout=30.0, skip_for=5.0, clock=clock, key=key)
-    engine.tokenize(PROMPT, add_special_tokens=False)
-    engine.close()
-    headers = fake.asked[-1].headers
-    assert headers.get("Authorization") == (f"Bearer {key}" if key else None)
+    keys: list[str] = []
+    for key in (None, keys.pop):
+        keys += ["open", "sesame"]
+        engine = Engine([fake.url], "demo", timeout=30.0, skip_for=5.0, clock=clock, key=key)
+        for newest in ("sesame", "open"):
+            engine.tokenize("a", add_special_tokens=False)
+            headers = fake.asked[-1].headers
+            assert headers.get("Authorization") == (f"Bearer {newest}" if key else None)
+        engine.close()
 
 
 @pytest.mark.parametrize(
@@ -99,16 +102,43 @@ def test_an_engine_with_https_has_to_be_who_its_url_or_the_configured_name_says(
     theirs = authority.certificate("engine", host)
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(theirs.cert, theirs.key)
+    verifying = ssl.create_default_context(cafile=authority.ca)
     with FakeEngine(context) as fake:
         engine = Engine(
             [fake.url], "demo", timeout=30.0, skip_for=5.0, clock=clock,
-            tls=ssl.create_default_context(cafile=authority.ca), server_name=server_name,
+            tls=lambda: verifying, server_name=server_name,
         )  # fmt: skip
         if is_recognised:
             assert engine.tokenize("a", add_special_tokens=False) == pack_tokens([97])
         else:
             with pytest.raises(TokenizerUnavailableError, match="certificate verify failed"):
                 engine.tokenize("a", add_special_tokens=False)
+        engine.close()
+
+
+def test_the_next_request_is_made_with_the_newest_certificate(tmp_path: Path, clock: Clock) -> None:
+    authority, other = Authority(tmp_path), Authority(tmp_path, "other")
+    theirs = authority.certificate("engine")
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=authority.ca)
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.load_cert_chain(theirs.cert, theirs.key)
+    newest = []
+    for shown in (
+        other.certificate("wrong"),
+        *(authority.certificate(f"own-{n}") for n in range(3)),
+    ):
+        newest.append(ssl.create_default_context(cafile=authority.ca))
+        newest[-1].load_cert_chain(shown.cert, shown.key)
+    with FakeEngine(context) as fake:
+        engine = Engine(
+            [fake.url], "demo", timeout=30.0, skip_for=0.0, clock=clock, tls=lambda: newest[0]
+        )
+        with pytest.raises(TokenizerUnavailableError):
+            engine.tokenize("a", add_special_tokens=False)
+        for _ in range(3):
+            newest.pop(0)
+            for _ in range(2):
+                assert engine.tokenize("a", add_special_tokens=False) == pack_tokens([97])
         engine.close()
 
 

@@ -108,6 +108,31 @@ async def test_an_engine_with_https_is_asked_so_and_has_to_be_who_its_address_sa
         await runner.cleanup()
 
 
+async def test_the_next_connection_to_an_engine_is_made_with_the_newest_files(
+    tmp_path: Path,
+) -> None:
+    authority, other = Authority(tmp_path), Authority(tmp_path, "other")
+    theirs = authority.certificate("engine")
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=authority.ca)
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.load_cert_chain(theirs.cert, theirs.key)
+    runner = web.AppRunner(Engine().app())
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=context).start()
+    pod = Pod("p", f"127.0.0.1:{runner.addresses[0][1]}", "m", (), https=True)
+    own = other.certificate("wrong").copy("own")
+    table = Probe(ca=authority.ca.name, cert=own.cert.name, key=own.key.name)
+    tls = engine_credentials(table, tmp_path)
+    prober = Prober(pod, interval=1, timeout=5, tls=tls)
+    await look(prober, 3)
+    assert pod.status.healthy is False
+    own.replace(authority.certificate("right"))
+    tls.tls.files.look()
+    await look(prober, 1)
+    assert pod.status.reason == "/health answers"
+    await runner.cleanup()
+
+
 async def test_engines_with_one_name_are_recognised_by_it_at_any_address(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     theirs = authority.certificate("engine", "engines.example")
@@ -130,7 +155,7 @@ async def test_engines_with_one_name_are_recognised_by_it_at_any_address(tmp_pat
 
 def test_credentials_that_cannot_be_used_are_named(tmp_path: Path) -> None:
     (tmp_path / "ca.pem").write_text("no certificate")
-    with pytest.raises(OSError, match=r"probe\.ca: ca\.pem cannot be used: "):
+    with pytest.raises(OSError, match=r"probe\.ca: .*ca\.pem cannot be used: "):
         engine_credentials(Probe(ca="ca.pem"), tmp_path)
 
 

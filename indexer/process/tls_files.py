@@ -1,0 +1,157 @@
+"""TLS from PEM files, for listeners and for connections out: new handshakes use the newest files.
+
+Connections that are open go on as they are. Each change makes a new `ssl.SSLContext`, since a context
+keeps its sessions: whoever was let in could go on with one for two hours after their authority has gone.
+"""
+
+import ssl
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+from indexer.process.reread import Reread
+
+
+class TlsFilesError(OSError):
+    """A file cannot be used; `part` is `ca` or `cert`, where the latter includes the key."""
+
+    def __init__(self, part: str, problem: str) -> None:
+        super().__init__(problem)
+        self.part = part
+        self.problem = problem
+
+
+@dataclass(frozen=True, slots=True)
+class Pem:
+    """The contents of the files; empty where there is no file."""
+
+    ca: bytes
+    cert: bytes
+    key: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class TlsPaths:
+    """PEM files: the authority of the other side, our own certificate chain, and its private key."""
+
+    ca: Path | None = None
+    cert: Path | None = None
+    key: Path | None = None
+
+    def given(self) -> list[Path]:
+        """Return the files that there are."""
+        return [path for path in (self.ca, self.cert, self.key) if path]
+
+    def pem(self, contents: Sequence[bytes]) -> Pem:
+        """Return the contents of the files that are `given`."""
+        left = iter(contents)
+        return Pem(*(next(left) if path else b"" for path in (self.ca, self.cert, self.key)))
+
+    def context(self, purpose: ssl.Purpose) -> ssl.SSLContext:
+        """Return a context with the files; without `ca` it knows the system's authorities.
+
+        Raises TlsFilesError.
+        """
+        part, names = "ca", str(self.ca)
+        try:
+            context = ssl.create_default_context(purpose, cafile=self.ca)
+            context.minimum_version = ssl.TLSVersion.TLSv1_2
+            if self.cert:
+                part, names = "cert", f"{self.cert} with {self.key}"
+                # Without a given password, OpenSSL would ask for one at the terminal.
+                context.load_cert_chain(self.cert, self.key, password="")
+        except OSError as error:
+            raise TlsFilesError(part, f"{names} cannot be used: {error}") from error
+        return context
+
+
+class ServerTls:
+    """The TLS of one listener, which has a certificate and a key.
+
+    With an authority, callers must show a certificate of it; if `optional`, they may. `protocols` are
+    those of ALPN: `h2` for gRPC, `http/1.1` for HTTP. TLS is 1.2 or newer.
+    """
+
+    def __init__(
+        self, name: str, paths: TlsPaths, *, protocols: Sequence[str], optional: bool = False
+    ) -> None:
+        """Read the files; `name` is for the log. Raises TlsFilesError."""
+        self.asks = bool(paths.ca) and not optional
+        """Whether callers must show a certificate."""
+        self._paths = paths
+        self._protocols = list(protocols)
+        self._verify = ssl.CERT_NONE
+        if paths.ca:
+            self._verify = ssl.CERT_OPTIONAL if optional else ssl.CERT_REQUIRED
+        self.files = _reread(name, paths, self._make)
+        self.context: ssl.SSLContext = _NewestContext(lambda: self.files.value[1])
+        """For a listener of asyncio or uvloop: each connection gets the newest certificate."""
+
+    @property
+    def pem(self) -> Pem:
+        """The newest contents of the files."""
+        return self.files.value[0]
+
+    def _make(self, contents: Sequence[bytes]) -> tuple[Pem, ssl.SSLContext]:
+        context = self._paths.context(ssl.Purpose.CLIENT_AUTH)
+        context.set_alpn_protocols(self._protocols)
+        context.verify_mode = self._verify
+        return self._paths.pem(contents), context
+
+
+class ClientTls:
+    """The TLS of connections to others, whose authority is `paths.ca`, or else any of the system's."""
+
+    def __init__(self, name: str, paths: TlsPaths) -> None:
+        """Read the files; `name` is for the log. Raises TlsFilesError."""
+        self._paths = paths
+        self.files = _reread(name, paths, self._make)
+
+    @property
+    def context(self) -> ssl.SSLContext:
+        """The newest context, for the next connection."""
+        return self.files.value[1]
+
+    @property
+    def pem(self) -> Pem:
+        """The newest contents of the files."""
+        return self.files.value[0]
+
+    def _make(self, contents: Sequence[bytes]) -> tuple[Pem, ssl.SSLContext]:
+        context = self._paths.context(ssl.Purpose.SERVER_AUTH)
+        return self._paths.pem(contents), context
+
+
+class _NewestContext(ssl.SSLContext):
+    """Makes each connection with the newest context; has no certificate of its own."""
+
+    newest: Callable[[], ssl.SSLContext]
+
+    def __new__(cls, newest: Callable[[], ssl.SSLContext]) -> Self:
+        context = super().__new__(cls, ssl.PROTOCOL_TLS_SERVER)
+        context.newest = newest
+        return context
+
+    def wrap_bio(self, *args: Any, **options: Any) -> ssl.SSLObject:
+        """Return a connection of the newest context; asyncio and uvloop call this for each one."""
+        return self.newest().wrap_bio(*args, **options)
+
+    def wrap_socket(self, *args: Any, **options: Any) -> ssl.SSLSocket:
+        """Return a connection of the newest context."""
+        return self.newest().wrap_socket(*args, **options)
+
+
+def _reread(
+    name: str, paths: TlsPaths, make: Callable[[Sequence[bytes]], tuple[Pem, ssl.SSLContext]]
+) -> Reread[tuple[Pem, ssl.SSLContext]]:
+    for part in ("ca", "cert", "key"):
+        path = getattr(paths, part)
+        if path and not path.is_file():
+            raise TlsFilesError(part, f"there is no file {path}")
+    try:
+        return Reread(name, paths.given(), make)
+    except TlsFilesError:
+        raise
+    except OSError as error:
+        raise TlsFilesError("cert", str(error)) from error

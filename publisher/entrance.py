@@ -1,0 +1,122 @@
+"""The publisher's listeners, gRPC's and that of its metrics, and their TLS."""
+
+import logging
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import grpc
+import grpc.aio
+from aiohttp import web
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from prometheus_client.registry import Collector
+
+from indexer.process.certificate_names import auth_context
+from indexer.process.grpc_tls import server_credentials
+from indexer.process.listen import GRPC_OPTIONS, http_listener, is_loopback
+from indexer.process.reread import Reread
+from indexer.process.tls_files import ServerTls, TlsFilesError, TlsPaths
+from publisher.settings import Settings
+from publisher.watch_server import is_named
+
+log = logging.getLogger(__name__)
+
+MOST_REQUEST_BYTES = 16 << 10
+"""Most bytes of a request, which has a keyspace, an epoch and a number, or a service's name."""
+FLAGS = {"ca": "--tls-client-ca", "cert": "--tls-cert", "key": "--tls-key"}
+
+
+def exposed(
+    listen: str, metrics_listen: str, *, has_tls: bool, asks: bool
+) -> Iterator[tuple[str, str, str]]:
+    """Yield each listener that others reach unprotected: its flag, its address, what it lacks."""
+    lacks = [flag for flag, has in (("--tls-cert", has_tls), ("--tls-client-ca", asks)) if not has]
+    for flag, address in (("--listen", listen), ("--metrics-listen", metrics_listen)):
+        if lacks and address and not is_loopback(address):
+            yield flag, address, " and ".join(lacks)
+
+
+class Entrance:
+    """Both listeners, which have the same certificate and ask callers for one of the same authority."""
+
+    def __init__(self, settings: Settings) -> None:
+        """Read the files, and log a warning for each listener that other machines reach unprotected.
+
+        Raises OSError, which names the flag.
+        """
+        self._settings = settings
+        self._grpc_tls = self._tls("h2")
+        self._http_tls = self._tls("http/1.1")
+        for flag, address, lacks in exposed(
+            settings.listen,
+            settings.metrics_listen,
+            has_tls=settings.tls_cert is not None,
+            asks=settings.tls_client_ca is not None,
+        ):
+            log.warning("%s: other machines reach %s, which lacks %s", flag, address, lacks)
+
+    @property
+    def files(self) -> list[Reread[Any]]:
+        """The files of certificates, to be kept current."""
+        return [one.files for one in (self._grpc_tls, self._http_tls) if one is not None]
+
+    @asynccontextmanager
+    async def grpc(self, handlers: Sequence[grpc.GenericRpcHandler]) -> AsyncIterator[str]:
+        """Serve gRPC while the context is open; yield the bound address.
+
+        Raises OSError if the address cannot be bound.
+        """
+        listen = self._settings.listen
+        options = [
+            *GRPC_OPTIONS,
+            ("grpc.so_reuseport", 0),
+            ("grpc.max_receive_message_length", MOST_REQUEST_BYTES),
+        ]
+        server = grpc.aio.server(options=options)
+        server.add_generic_rpc_handlers(handlers)
+        try:
+            if self._grpc_tls is None:
+                port = server.add_insecure_port(listen)
+            else:
+                port = server.add_secure_port(listen, server_credentials(self._grpc_tls))
+        except RuntimeError as error:
+            raise OSError(f"--listen: cannot bind {listen}") from error
+        await server.start()
+        try:
+            yield f"{listen.rpartition(':')[0]}:{port}"
+        finally:
+            await server.stop(0)
+
+    @asynccontextmanager
+    async def metrics(self, collector: Collector) -> AsyncIterator[None]:
+        """Serve /metrics while the context is open, if that is wanted."""
+        listen = self._settings.metrics_listen
+        if not listen:
+            yield
+            return
+        registry = CollectorRegistry()
+        registry.register(collector)
+
+        async def metrics(request: web.Request) -> web.Response:
+            shown = auth_context(request.get_extra_info("peercert"))
+            if not is_named(shown, self._settings.tls_client_name):
+                return web.Response(status=403, text="no name in the certificate is allowed here\n")
+            return web.Response(
+                body=generate_latest(registry), headers={"Content-Type": CONTENT_TYPE_LATEST}
+            )
+
+        app = web.Application()
+        app.router.add_get("/metrics", metrics)
+        tls = self._http_tls.context if self._http_tls is not None else None
+        async with http_listener(app, listen, named="--metrics-listen", tls=tls):
+            yield
+
+    def _tls(self, protocol: str) -> ServerTls | None:
+        settings = self._settings
+        if settings.tls_cert is None or settings.tls_key is None:
+            return None
+        paths = TlsPaths(settings.tls_client_ca, settings.tls_cert, settings.tls_key)
+        try:
+            return ServerTls("--tls-cert", paths, protocols=(protocol,))
+        except TlsFilesError as error:
+            raise OSError(f"{FLAGS[error.part]}: {error.problem}") from error

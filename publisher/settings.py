@@ -1,0 +1,43 @@
+"""The options of `warmpath publish`."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The options, which `--help` explains (`publisher.__main__`)."""
+
+    pod: str
+    model: str
+    engine: str
+    events: str
+    replay: str
+    topic: str
+    ranks: int
+    first_rank: int
+    blocks: int
+    block_size: int
+    hash_seed: str
+    listen: str
+    metrics_listen: str
+    journal_bytes: int
+    max_watchers: int
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
+    tls_client_ca: Path | None = None
+    tls_client_name: Sequence[str] = ()
+    """Names in callers' certificates; empty: any name will do."""
+    insecure: bool = False
+    advertise: str = ""
+    """Where others reach the publisher; empty: at `listen`, unless that is a wildcard."""
+    redis: str = ""
+    """URL of the shared index; empty: the publisher writes to none."""
+    redis_prefix: str = "warmpath"
+    redis_user: str = ""
+    redis_password_file: str = ""
+    redis_ca: str = ""
+    redis_cert: str = ""
+    redis_key: str = ""
+    redis_lease_seconds: float = 10.0

@@ -1,0 +1,1 @@
+"""Who may ask: callers by token or certificate, and the role that each call needs; no sockets."""

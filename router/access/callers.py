@@ -1,0 +1,111 @@
+"""Knows callers by token or by the names in their certificate, and refuses those without the role."""
+
+import hashlib
+import hmac
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from functools import partial
+from pathlib import Path
+
+from indexer.process.reread import Reread
+from router.access.roles import ROLES
+from router.config.schema import Client
+from router.config.token_file import TokenError, read_token, token_of
+
+SCHEME = "bearer"
+
+
+class Why(Enum):
+    """The kind of a refusal."""
+
+    UNKNOWN = "unknown"
+    """Neither a token nor a certificate that was shown is a client's."""
+    ROLE = "role"
+    """The client lacks the role."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A call is refused; `text` names the role and what was asked, never a token."""
+
+    why: Why
+    text: str
+
+
+class Callers:
+    """The clients of a configuration. A caller has the roles of every client that it proves to be.
+
+    Files are relative to `folder`; `files` are those of tokens, to be kept current
+    (`indexer.process.reread`).
+    """
+
+    def __init__(self, clients: Sequence[Client], folder: Path) -> None:
+        """Read the tokens. Raises OSError, which names the key."""
+        self._by_token: list[tuple[Client, Reread[bytes]]] = []
+        self._by_name: dict[str, Client] = {}
+        for client in clients:
+            if client.token_file:
+                path = folder / client.token_file
+                self._by_token.append((client, _token(client.name, path)))
+            else:
+                self._by_name[client.certificate] = client
+
+    @property
+    def files(self) -> list[Reread[bytes]]:
+        """The files of tokens."""
+        return [files for _, files in self._by_token]
+
+    def refusal(
+        self, asked: str, authorization: Iterable[str], names: Iterable[str]
+    ) -> Refusal | None:
+        """Return why a caller may not ask for a method or path; None if it may.
+
+        `authorization` are the headers of that name, `names` those in the caller's certificate, which
+        has been verified.
+        """
+        role = ROLES.get(asked)
+        short = asked.rpartition("/")[2]
+        known = self._known(authorization, names)
+        if not known:
+            shown = f"{short} needs the role {role!r}, and the caller has shown neither"
+            return Refusal(Why.UNKNOWN, f"{shown} a known token nor a known certificate")
+        if role is None:
+            return Refusal(Why.ROLE, f"no role allows {short}")
+        if any(role in client.roles for client in known):
+            return None
+        who = " and ".join(repr(client.name) for client in known)
+        return Refusal(Why.ROLE, f"client {who} lacks the role {role!r}, which {short} needs")
+
+    def _known(self, authorization: Iterable[str], names: Iterable[str]) -> list[Client]:
+        shown = (self._by_name[name] for name in names if name in self._by_name)
+        found = {client.name: client for client in shown}
+        for header in authorization:
+            scheme, _, token = header.partition(" ")
+            if scheme.lower() == SCHEME:
+                digest = _digest(token.strip())
+                # Digests, and a comparison that takes equally long whatever they are: how long a
+                # refusal takes must say nothing of a token.
+                for client, kept in self._by_token:
+                    if hmac.compare_digest(kept.value, digest):
+                        found[client.name] = client
+        return list(found.values())
+
+
+def _token(name: str, path: Path) -> Reread[bytes]:
+    try:
+        read_token(path)
+        return Reread(f"the token of client {name!r}", [path], partial(_digest_of, path))
+    except TokenError as error:
+        raise OSError(f"clients: {name!r}: token-file: {error}") from None
+
+
+def _digest_of(path: Path, contents: Sequence[bytes]) -> bytes:
+    try:
+        return _digest(token_of(contents[0]))
+    except TokenError as error:
+        raise TokenError(f"{path} {error}") from None
+
+
+def _digest(token: str) -> bytes:
+    return hashlib.sha256(token.encode(errors="replace")).digest()

@@ -1,0 +1,61 @@
+"""The protection of a router's listeners: their TLS, and who may call."""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+from indexer.process.reread import Reread
+from indexer.process.tls_files import ServerTls
+from router.access.callers import Callers
+from router.access.guard import Counts, Guard
+from router.config.access import exposed
+from router.config.credentials import server_tls
+from router.config.schema import Config
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Entrance:
+    """What stands before the handlers of gRPC and before HTTP's paths."""
+
+    grpc_tls: ServerTls | None
+    http_tls: ServerTls | None
+    callers: Callers | None
+    """None: anybody may call."""
+
+    @property
+    def files(self) -> list[Reread[Any]]:
+        """The files of certificates and tokens, to be kept current."""
+        tls = [one.files for one in (self.grpc_tls, self.http_tls) if one is not None]
+        return [*tls, *(self.callers.files if self.callers else ())]
+
+    def guarded(
+        self, handlers: Sequence[grpc.GenericRpcHandler], counts: Counts
+    ) -> Sequence[grpc.GenericRpcHandler]:
+        """Return handlers with the check of who calls before them."""
+        if self.callers is None:
+            return handlers
+        return [Guard(handler, self.callers, counts) for handler in handlers]
+
+
+def entrance(config: Config, folder: Path) -> Entrance:
+    """Return the entrance of a configuration, whose files are relative to `folder`.
+
+    Log a warning for each listener that other machines reach unprotected. Raises OSError.
+    """
+    for key, address, lacks in exposed(config):
+        log.warning(
+            "server.%s: other machines reach %s, which lacks %s (server.insecure)",
+            key, address, lacks,
+        )  # fmt: skip
+    tls = config.server.tls
+    return Entrance(
+        server_tls(tls, folder, protocols=("h2",)),
+        server_tls(tls, folder, protocols=("http/1.1",), optional=True),
+        Callers(config.clients, folder) if config.clients else None,
+    )

@@ -1,0 +1,107 @@
+"""Refuses calls of gRPC, before their message is read, to callers without the role.
+
+It stands before any handlers and on any transport that offers `invocation_metadata`, `auth_context`,
+`abort` and `read` of a call's context.
+"""
+
+import inspect
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, Protocol
+
+import grpc
+import grpc.aio
+
+from indexer.process.certificate_names import names
+from router.access.callers import Callers, Refusal, Why
+from router.access.roles import is_open
+
+log = logging.getLogger(__name__)
+
+Context = grpc.aio.ServicerContext[Any, Any]
+
+CODES = {
+    Why.UNKNOWN: grpc.StatusCode.UNAUTHENTICATED,
+    Why.ROLE: grpc.StatusCode.PERMISSION_DENIED,
+}
+HEADER = "authorization"
+
+
+class Counts(Protocol):
+    """Counts refusals."""
+
+    def kept_out(self, asked: str, why: str) -> None:
+        """Count one refusal of a method or path."""
+
+
+class Guard(grpc.GenericRpcHandler):
+    """Handlers behind a check of who calls. The handlers of a method are asyncio's, of any kind."""
+
+    def __init__(self, behind: grpc.GenericRpcHandler, callers: Callers, counts: Counts) -> None:
+        self._behind = behind
+        self._callers = callers
+        self._counts = counts
+
+    def service(self, details: grpc.HandlerCallDetails) -> "grpc.RpcMethodHandler[Any, Any] | None":
+        """Return a method's handler with the check before it; None if there is no such method."""
+        handler = self._behind.service(details)
+        method = str(details.method)
+        if handler is None or is_open(method):
+            return handler
+        answer: Any = _answering(handler)
+
+        # Where a request is one message, gRPC's library would read it before it calls. On the wire it is
+        # a stream of one message, which is read when the handler asks for it.
+        async def checked(requests: AsyncIterator[Any], context: Context) -> Any:
+            await self._admit(method, context)
+            return await answer(requests, context)
+
+        kind: Any = grpc.stream_unary_rpc_method_handler
+        if handler.response_streaming:
+            kind = grpc.stream_stream_rpc_method_handler
+        made: grpc.RpcMethodHandler[Any, Any] = kind(
+            checked, handler.request_deserializer, handler.response_serializer
+        )
+        return made
+
+    async def _admit(self, method: str, context: Context) -> None:
+        """Return, or end the call with gRPC's AbortError."""
+        refusal = self._refusal(method, context)
+        if refusal is not None:
+            short = method.rpartition("/")[2]
+            self._counts.kept_out(short, refusal.why.value)
+            log.warning("%s: refused to %s: %s", short, context.peer(), refusal.text)
+            await context.abort(CODES[refusal.why], refusal.text)
+
+    def _refusal(self, method: str, context: Context) -> Refusal | None:
+        shown = context.invocation_metadata() or ()
+        headers = [str(value) for key, value in shown if key == HEADER]
+        return self._callers.refusal(method, headers, names(context.auth_context()))
+
+
+def _answering(
+    handler: "grpc.RpcMethodHandler[Any, Any]",
+) -> Callable[[AsyncIterator[Any], Context], Awaitable[Any]]:
+    """Return a handler of any kind as one that takes a stream of requests."""
+    kinds: Any = handler
+    streams = kinds.stream_stream if handler.response_streaming else kinds.stream_unary
+    takes_one = kinds.unary_stream if handler.response_streaming else kinds.unary_unary
+
+    async def answer(requests: AsyncIterator[Any], context: Context) -> Any:
+        if handler.request_streaming:
+            return await _ended(streams(requests, context), context)
+        request = await context.read()
+        if request is grpc.aio.EOF:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "the call has no message")
+        return await _ended(takes_one(request, context), context)
+
+    return answer
+
+
+async def _ended(answer: Any, context: Context) -> Any:
+    """Return a handler's answer, or write the answers that it yields."""
+    if not inspect.isasyncgen(answer):
+        return await answer
+    async for one in answer:
+        await context.write(one)
+    return None

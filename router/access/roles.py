@@ -1,0 +1,27 @@
+"""The role that each call needs. A method that is not listed here is refused to everybody."""
+
+from router.config.schema import Right
+
+ROUTER = "/warmpath.v1.Router/"
+
+OPEN = ("/grpc.health.v1.Health/", "/healthz", "/readyz")
+"""Beginnings of what anybody may ask: whether the router is up."""
+
+ROLES: dict[str, Right] = {
+    f"{ROUTER}Score": "score",
+    f"{ROUTER}ScoreStream": "score",
+    f"{ROUTER}Pick": "score",
+    f"{ROUTER}Report": "score",
+    f"{ROUTER}Explain": "score",
+    f"{ROUTER}ListPods": "read",
+    f"{ROUTER}Diagnose": "read",
+    f"{ROUTER}ListDecisions": "read",
+    "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo": "read",
+    "/metrics": "read",
+}
+"""Roles by the full names of gRPC's methods, and by HTTP's paths."""
+
+
+def is_open(asked: str) -> bool:
+    """Return whether anybody may ask for a method or path."""
+    return asked.startswith(OPEN)

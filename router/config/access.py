@@ -1,0 +1,84 @@
+"""Finds contradictions in who may ask: [server.tls], [[clients]], and listeners that others reach."""
+
+from collections.abc import Iterator
+from ipaddress import ip_address
+
+from indexer.process.listen import is_host_port, is_loopback
+from router.config.schema import Client, Config
+
+Problem = tuple[tuple[str | int, ...], str]
+
+
+def contradictions(config: Config) -> Iterator[Problem]:
+    """Yield each contradiction: the path of a key, and its problem."""
+    yield from _tls(config)
+    yield from _clients(config)
+    if config.server.insecure:
+        return
+    for key, address, lacks in exposed(config):
+        yield (
+            ("server", key),
+            f"{address} is reached by other machines: it needs {lacks}, or server.insecure = true",
+        )
+
+
+def exposed(config: Config) -> Iterator[tuple[str, str, str]]:
+    """Yield each listener that other machines reach unprotected: its key, its address, what it lacks."""
+    server = config.server
+    lacks = [
+        name
+        for name, given in (("[server.tls]", server.tls.cert), ("[[clients]]", config.clients))
+        if not given
+    ]
+    for key, address in (("listen", server.listen), ("metrics-listen", server.metrics_listen)):
+        if lacks and is_host_port(address) and not is_loopback(address):
+            yield key, address, " and ".join(lacks)
+
+
+def _tls(config: Config) -> Iterator[Problem]:
+    tls = config.server.tls
+    for key, given in (("cert", tls.cert), ("key", tls.key)):
+        if bool(given) != bool(tls.cert and tls.key):
+            yield ("server", "tls", key), "cert and key: give both or none"
+    if tls.client_ca and not tls.cert:
+        yield ("server", "tls", "client-ca"), "needs cert and key"
+
+
+def _clients(config: Config) -> Iterator[Problem]:
+    names: set[str] = set()
+    certificates: set[str] = set()
+    for position, client in enumerate(config.clients):
+        at = ("clients", position)
+        if not client.name or client.name in names:
+            problem = f"{client.name!r} is taken; names are unique" if client.name else "is empty"
+            yield (*at, "name"), problem
+        names.add(client.name)
+        if not client.roles:
+            yield (*at, "roles"), "is empty; give one or both of score, read"
+        if bool(client.token_file) == bool(client.certificate):
+            yield (*at, "token-file"), "give one of token-file and certificate"
+        elif client.certificate:
+            yield from _certificate(config, client, at)
+            if client.certificate in certificates:
+                yield (*at, "certificate"), f"{client.certificate!r} is another client's already"
+            certificates.add(client.certificate)
+
+
+def _certificate(config: Config, client: Client, at: tuple[str | int, ...]) -> Iterator[Problem]:
+    name = client.certificate
+    if not config.server.tls.client_ca:
+        yield (
+            (*at, "certificate"),
+            "needs server.tls.client-ca, by which certificates are asked for",
+        )
+    # gRPC lists these names beside DNS and URI names; an HTTP listener does not.
+    if _is_address(name) or ("@" in name and "://" not in name):
+        yield (*at, "certificate"), f"{name!r} is no DNS name, URI or common name"
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ip_address(name)
+    except ValueError:
+        return False
+    return True

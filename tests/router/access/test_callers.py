@@ -1,0 +1,164 @@
+"""Callers are known by token or certificate, and may ask for what their roles allow."""
+
+from pathlib import Path
+
+import pytest
+
+from router.access.callers import Callers, Why
+from router.access.roles import ROLES, is_open
+from router.api.service import SERVICE
+from router.config.read import ConfigError, load
+from router.config.schema import Client
+from router.config.token_file import TokenError, read_token
+
+SECRET = "correct-horse-battery"
+SCORE, PODS = "/warmpath.v1.Router/Score", "/warmpath.v1.Router/ListPods"
+
+
+@pytest.fixture
+def callers(tmp_path: Path) -> Callers:
+    (tmp_path / "gateway").write_text(f"{SECRET}\n")
+    (tmp_path / "monitor").write_text("x" * 16)
+    return Callers(
+        [
+            Client("gateway", ["score"], token_file="gateway"),
+            Client("monitor", ["read"], token_file="monitor"),
+            Client("operator", ["score", "read"], certificate="operator.example"),
+        ],
+        tmp_path,
+    )
+
+
+def bearer(token: str) -> list[str]:
+    return [f"Bearer {token}"]
+
+
+def test_every_method_of_the_service_needs_a_role() -> None:
+    methods = {f"/{SERVICE.full_name}/{one.name}" for one in SERVICE.methods}
+    assert methods == {name for name in ROLES if name.startswith("/warmpath.")}
+    assert not any(is_open(name) for name in ROLES)
+
+
+def test_a_token_gives_its_clients_roles(callers: Callers) -> None:
+    assert callers.refusal(SCORE, bearer(SECRET), ()) is None
+    refused = callers.refusal(PODS, bearer(SECRET), ())
+    assert refused is not None
+    assert refused.why is Why.ROLE
+    assert refused.text == "client 'gateway' lacks the role 'read', which ListPods needs"
+
+
+def test_a_certificates_name_gives_its_clients_roles(callers: Callers) -> None:
+    for asked in (SCORE, PODS):
+        assert callers.refusal(asked, (), ["10.0.0.1", "operator.example"]) is None
+    for name in ("operator.example.org", "OPERATOR.example", "operator"):
+        refused = callers.refusal(SCORE, (), [name])
+        assert refused is not None
+        assert refused.why is Why.UNKNOWN
+
+
+def test_a_caller_has_the_roles_of_all_that_it_proves_to_be(callers: Callers) -> None:
+    assert callers.refusal(PODS, [*bearer(SECRET), *bearer("x" * 16)], ()) is None
+    assert callers.refusal(PODS, bearer("some-other-token"), ["operator.example"]) is None
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        "",
+        "Bearer",
+        "Bearer ",
+        SECRET,
+        f"Basic {SECRET}",
+        f"Bearer {SECRET}x",
+        f"Bearer {SECRET[:-1]}",
+        f"Bearer {SECRET} {SECRET}",
+        "Bearer \udcff\u2028",
+    ],
+)
+def test_whoever_has_no_known_token_is_refused_without_a_word_of_it(
+    callers: Callers, header: str
+) -> None:
+    refused = callers.refusal(SCORE, [header], ())
+    assert refused is not None
+    assert refused.why is Why.UNKNOWN
+    assert refused.text == (
+        "Score needs the role 'score', and the caller has shown neither a known token nor a known "
+        "certificate"
+    )
+
+
+def test_the_scheme_is_read_as_http_has_it(callers: Callers) -> None:
+    assert callers.refusal(SCORE, [f"bearer  {SECRET} "], ()) is None
+
+
+def test_a_method_without_a_role_is_refused_to_everybody(callers: Callers) -> None:
+    refused = callers.refusal("/warmpath.v1.Router/New", (), ["operator.example"])
+    assert refused is not None
+    assert refused.why is Why.ROLE
+
+
+def test_a_token_is_taken_anew_and_the_old_one_opens_nothing(
+    callers: Callers, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "gateway"
+    path.write_text("another-token-of-it\n")
+    for one in callers.files:
+        one.look()
+    assert callers.refusal(SCORE, bearer(SECRET), ()) is not None
+    assert callers.refusal(SCORE, bearer("another-token-of-it"), ()) is None
+    path.write_bytes(b"sesame\xff\xfe" * 3)
+    for _ in range(3):
+        for one in callers.files:
+            one.look()
+    assert callers.refusal(SCORE, bearer("another-token-of-it"), ()) is None
+    assert "is not one line of printable ASCII" in caplog.text
+    assert str(path) in caplog.text
+    for secret in (SECRET, "another-token-of-it", "sesame"):
+        assert secret not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (b"", "has 0 bytes in its line; a token has 16 to 4096"),
+        (b"sesame-sesame15", "has 15 bytes"),
+        (b"s" * 4097, "has 4097 bytes"),
+        (b"sesame-sesame-16\nsesame-sesame-16\n", "is not one line"),
+        (b"sesame sesame 16", "without spaces"),
+        (b"sesame-s\xc3\xa9same-16", "printable ASCII"),
+        (b"sesame-sesame-1\x0016", "printable ASCII"),
+    ],
+)
+def test_a_file_without_a_token_is_refused_without_a_word_of_it(
+    tmp_path: Path, content: bytes, problem: str
+) -> None:
+    path = tmp_path / "token"
+    path.write_bytes(content)
+    with pytest.raises(TokenError, match=problem) as refused:
+        read_token(path)
+    assert str(path) in str(refused.value)
+    assert "sesame" not in str(refused.value)
+    assert refused.value.__suppress_context__
+    with pytest.raises(OSError, match="clients: 'a': token-file:") as at_start:
+        Callers([Client("a", ["read"], token_file="token")], tmp_path)
+    assert "sesame" not in str(at_start.value)
+
+
+@pytest.mark.parametrize("end", ["", "\n", "\r\n"])
+def test_the_end_of_the_line_is_no_part_of_a_token(tmp_path: Path, end: str) -> None:
+    (tmp_path / "token").write_text(SECRET + end, newline="")
+    assert read_token(tmp_path / "token") == SECRET
+
+
+def test_two_clients_with_one_token_are_refused_at_start(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).write_text(SECRET)
+    file = tmp_path / "router.toml"
+    file.write_text(
+        '[[clients]]\nname = "a"\nroles = ["read"]\ntoken-file = "a"\n'
+        '[[clients]]\nname = "b"\nroles = ["score"]\ntoken-file = "b"\n[[models]]\nname = "m"\n'
+    )
+    with pytest.raises(ConfigError, match="has the same token as client 'a'") as refused:
+        load(file)
+    assert f"{file}:8: clients[1].token-file" in str(refused.value)
+    assert SECRET not in str(refused.value)

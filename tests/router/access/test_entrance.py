@@ -1,0 +1,176 @@
+"""A whole router with TLS, tokens and certificates: what each may ask, and files that change."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import grpc
+import grpc.aio
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from router.access.roles import ROLES
+from router.api.service import SERVICE
+from router.pb.warmpath.v1 import router_pb2 as pb
+from router.pb.warmpath.v1 import router_pb2_grpc
+from tests.router.access.guarded import (
+    IDS,
+    MODEL,
+    REFLECTION,
+    TOKENS,
+    Folder,
+    bearer,
+    channel_to,
+    code_of,
+    context_of,
+    get,
+    serving,
+)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Folder:
+    return Folder(tmp_path)
+
+
+METHODS = [one.name for one in SERVICE.methods]
+
+
+async def test_each_method_is_for_those_with_its_role(folder: Folder) -> None:
+    refused = {grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED}
+    async with serving(folder.config(tls=False)) as router, channel_to(router) as channel:
+        for method in [f"/{SERVICE.full_name}/{name}" for name in METHODS] + [REFLECTION]:
+            unknown = await code_of(channel, method)
+            assert unknown is grpc.StatusCode.UNAUTHENTICATED, method
+            for name, role in (("scorer", "score"), ("reader", "read")):
+                code = await code_of(channel, method, name)
+                if ROLES[method] == role:
+                    assert code not in refused, method
+                else:
+                    assert code is grpc.StatusCode.PERMISSION_DENIED, method
+
+
+async def test_anybody_may_ask_for_the_health(folder: Folder) -> None:
+    async with serving(folder.config(tls=False)) as router, channel_to(router) as channel:
+        stub = health_pb2_grpc.HealthStub(channel)
+        answer = await stub.Check(health_pb2.HealthCheckRequest())
+        assert answer.status == health_pb2.HealthCheckResponse.NOT_SERVING
+        watch = stub.Watch(health_pb2.HealthCheckRequest())
+        assert await watch.read() == answer
+        watch.cancel()
+
+
+async def test_without_clients_anybody_on_this_machine_may_ask(tmp_path: Path) -> None:
+    file = tmp_path / "router.toml"
+    file.write_text('[server]\nlisten = "127.0.0.1:0"\nmetrics-listen = "127.0.0.1:0"\n' + MODEL)
+    async with serving(file) as router, channel_to(router) as channel:
+        for name in METHODS:
+            code = await code_of(channel, f"/{SERVICE.full_name}/{name}")
+            assert code not in {grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED}
+        assert (await get(router, "/metrics"))[0] == 200
+
+
+async def test_metrics_are_for_readers_and_probes_for_anybody(folder: Folder) -> None:
+    async with serving(folder.config(tls=False)) as router:
+        assert (await get(router, "/healthz"))[0] == 200
+        assert (await get(router, "/readyz"))[0] == 503
+        assert (await get(router, "/metrics"))[0] == 401
+        status, text = await get(router, "/metrics", "scorer")
+        assert (status, text) == (
+            403,
+            "client 'scorer' lacks the role 'read', which metrics needs\n",
+        )
+        status, text = await get(router, "/metrics", "reader")
+        assert status == 200
+        assert 'warmpath_kept_out_total{asked="/metrics",why="unknown"} 1.0' in text
+        assert 'warmpath_kept_out_total{asked="/metrics",why="role"} 1.0' in text
+        for token in TOKENS.values():
+            assert token not in text
+
+
+async def test_a_certificates_name_gives_roles_on_both_listeners(folder: Folder) -> None:
+    operator = folder.old.certificate("some-name", "op.example", "spiffe://example/operator")
+    other = folder.old.certificate("other", "other.example")
+    stranger = folder.new.certificate("stranger", "spiffe://example/operator")
+    async with serving(folder.config(tls=True, mutual=True)) as router:
+        for shown, code in (
+            (operator, grpc.StatusCode.OK),
+            (other, grpc.StatusCode.UNAUTHENTICATED),
+            (stranger, grpc.StatusCode.UNAVAILABLE),
+            (None, grpc.StatusCode.UNAVAILABLE),
+        ):
+            async with channel_to(router, folder.old, shown) as channel:
+                assert await code_of(channel, "/warmpath.v1.Router/ListPods") is code
+        async with channel_to(router, folder.old, other) as channel:
+            # A token counts beside a certificate that names no client.
+            assert (
+                await code_of(channel, "/warmpath.v1.Router/ListPods", "reader")
+                is grpc.StatusCode.OK
+            )
+        async with channel_to(router) as channel:
+            assert (
+                await code_of(channel, "/grpc.health.v1.Health/Check")
+                is grpc.StatusCode.UNAVAILABLE
+            )
+        assert (await get(router, "/metrics", tls=context_of(folder.old, operator)))[0] == 200
+        assert (await get(router, "/metrics", tls=context_of(folder.old, other)))[0] == 401
+        assert (await get(router, "/metrics", "reader", context_of(folder.old)))[0] == 200
+        assert (await get(router, "/healthz", tls=context_of(folder.old)))[0] == 200
+        with pytest.raises(aiohttp.ClientError):
+            await get(router, "/healthz", tls=context_of(folder.old, stranger))
+
+
+async def test_new_files_are_taken_and_no_stream_is_dropped(folder: Folder) -> None:
+    first = folder.old.certificate("op-1", "spiffe://example/operator")
+    second = folder.new.certificate("op-2", "spiffe://example/operator")
+    async with (
+        serving(folder.config(tls=True, mutual=True)) as router,
+        channel_to(router, folder.old, first) as before,
+    ):
+        stream = router_pb2_grpc.RouterStub(before).ScoreStream()
+        await scored(stream, 1)
+        folder.rotate()
+        while True:
+            async with channel_to(router, folder.new, second) as after:
+                if await code_of(after, "/warmpath.v1.Router/ListPods") is grpc.StatusCode.OK:
+                    break
+            await scored(stream, 2)
+        await scored(stream, 3)
+        # On the open connection new calls are answered too.
+        assert await code_of(before, "/warmpath.v1.Router/ListPods") is grpc.StatusCode.OK
+        async with channel_to(router, folder.old, first) as late:
+            assert (
+                await code_of(late, "/warmpath.v1.Router/ListPods") is grpc.StatusCode.UNAVAILABLE
+            )
+        assert (await get(router, "/metrics", tls=context_of(folder.new, second)))[0] == 200
+        stream.cancel()
+
+
+async def scored(stream: Any, number: int) -> None:
+    await stream.write(pb.ScoreRequest(prompt=IDS, request_id=number))
+    answer = await stream.read()
+    assert answer.request_id == number
+
+
+async def test_a_new_token_is_taken_and_the_old_one_opens_nothing_new(folder: Folder) -> None:
+    async with (
+        serving(folder.config(tls=True)) as router,
+        channel_to(router, folder.old) as channel,
+    ):
+        stream = router_pb2_grpc.RouterStub(channel).ScoreStream(metadata=bearer("scorer"))
+        await scored(stream, 1)
+        (folder.path / "scorer").write_text("the-next-token-of-it")
+        while (
+            await code_of(channel, "/warmpath.v1.Router/Explain", "scorer")
+            is not grpc.StatusCode.UNAUTHENTICATED
+        ):
+            await asyncio.sleep(0.01)
+        TOKENS["next"] = "the-next-token-of-it"
+        try:
+            code = await code_of(channel, "/warmpath.v1.Router/Explain", "next")
+        finally:
+            del TOKENS["next"]
+        assert code is grpc.StatusCode.INVALID_ARGUMENT
+        await scored(stream, 2)
+        stream.cancel()
