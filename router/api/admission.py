@@ -10,7 +10,7 @@ of calls that may wait follows from it and from the longest wait. Beyond that nu
 the client with the most waiting calls is refused, before its message is read.
 
 A burst may fill the queue. If the queue was not empty for `STANDING_SECONDS`, more calls come than are
-answered; then only a tenth may wait, since a longer queue delays all calls and lets none in that a
+answered; then only a fiftieth may wait, since a longer queue delays all calls and lets none in that a
 shorter one would not.
 
 Source: controlled delay as in Maurer, "Fail at Scale" (ACM Queue, 2015), after CoDel (Nichols,
@@ -21,7 +21,7 @@ import math
 from collections import OrderedDict, deque
 from collections.abc import Callable
 
-FIRST_SECONDS = 500e-6
+FIRST_SECONDS = 250e-6
 """The assumed time of a call, until some were measured."""
 WEIGHT = 0.05
 """Weight of the newest measured time in the mean of all."""
@@ -29,7 +29,7 @@ LONGEST_SECONDS = 0.02
 """A longer time between two beginnings counts as this: it tells of the machine, not of calls."""
 STANDING_SECONDS = 0.1
 """Time without an empty queue after which more calls come than are answered."""
-STANDING_SHARE = 0.1
+STANDING_SHARE = 0.02
 """The part of the longest wait that calls may then wait."""
 ANSWERING_TIMES = 3.0
 """The thread answers for at least this many times as long as it reads sockets, while calls wait."""

@@ -29,6 +29,7 @@ async def serving(
     handlers: Sequence[grpc.GenericRpcHandler],
     checks: HealthService,
     drain: Drain,
+    *,
     gate: Gate,
     tls: ServerTls | None,
 ) -> AsyncIterator[str]:

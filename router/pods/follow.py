@@ -30,10 +30,10 @@ class Follower:
 
     `credentials` returns those of the next connection to a publisher; None: plain connections. `tls` is
     for engines with HTTPS. `shared` follows pods that have neither events nor a publisher's address, and
-    if it writes to the shared index also those with events; if it is None, nothing is known of the former
-    pods' caches. `observed` receives the engines' loads, `ended` pods whose engine has ended (`Prober`),
-    `gone` pods that were dropped; all are called in the thread that follows pods. `saved` is the state
-    file's ranks, for pods that are followed directly.
+    if it writes to the shared index also those with events; if it is None, nothing is known of the
+    former pods' caches. `observed` receives the engines' loads, `ended` pods whose engine has ended
+    (`Prober`), `gone` pods that were dropped; all are called in the thread that follows pods.
+    `saved` is the state file's ranks, for pods that are followed directly.
     """
 
     def __init__(
