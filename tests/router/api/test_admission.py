@@ -146,7 +146,7 @@ def test_messages_of_streams_are_never_refused_and_take_nobodys_place() -> None:
     assert stand.calls[-1].turn.begins, "the other client had its turn"
 
 
-@pytest.mark.parametrize(("seconds", "most"), [(100e-6, 100), (2e-3, 5), (1.0, LEAST_WAITING)])
+@pytest.mark.parametrize(("seconds", "most"), [(100e-6, 50), (500e-6, 10), (1.0, LEAST_WAITING)])
 def test_the_number_that_may_wait_follows_the_time_that_calls_take(
     seconds: float, most: int
 ) -> None:
