@@ -130,8 +130,10 @@ def _shared_index(table: SharedIndex) -> Iterator[tuple[tuple[str | int, ...], s
 
 def _addresses(config: Config) -> Iterator[tuple[tuple[str | int, ...], str]]:
     server = config.server
-    if not is_host_port(server.listen):
-        yield ("server", "listen"), f"{server.listen!r} is not host:port"
+    if not is_host_port(server.listen) and not server.listen.removeprefix("unix:").startswith("/"):
+        yield ("server", "listen"), f"{server.listen!r} is neither host:port nor unix:/PATH"
+    elif server.listen.startswith("/"):
+        yield ("server", "listen"), f"{server.listen!r} lacks unix: before the path"
     if server.metrics_listen:
         if not is_host_port(server.metrics_listen):
             yield ("server", "metrics-listen"), f"{server.metrics_listen!r} is not host:port"
@@ -146,7 +148,12 @@ def _addresses(config: Config) -> Iterator[tuple[tuple[str | int, ...], str]]:
 
 def _shared_ports(server: Server) -> Iterator[tuple[tuple[str | int, ...], str]]:
     """Yield the problems of addresses that several processes share."""
-    if server.processes == 1 or not is_host_port(server.listen):
+    if server.processes == 1:
+        return
+    if server.listen.startswith("unix:"):
+        yield ("server", "listen"), "is a path, which several processes cannot share"
+        return
+    if not is_host_port(server.listen):
         return
     port = int(server.listen.rpartition(":")[2])
     if not port:

@@ -82,7 +82,7 @@ class Server(Table, frozen=True):
     """[server]: where the router listens."""
 
     listen: str = "127.0.0.1:7400"
-    """host:port of gRPC, or unix:PATH."""
+    """host:port of gRPC, or unix:/PATH."""
     transport: Literal["auto", "nghttp2", "grpcio"] = "auto"
     """nghttp2: calls are read by the thread that answers them, through the system's libnghttp2. grpcio:
     gRPC's own library, about three times slower. auto: nghttp2 where the system has a libnghttp2 that
