@@ -1,1 +1,1 @@
-"""Parts that every process needs: tasks, signals, listeners and bounded logs; nothing about blocks."""
+"""Parts that every process needs: tasks, signals, listeners, TLS, bounded logs; nothing about blocks."""

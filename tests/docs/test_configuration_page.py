@@ -15,6 +15,8 @@ SHARED = (DOCS / "shared-index-reference.md").read_text(encoding="utf-8")
 TABLES: dict[str, type[schema.Table]] = {
     "`[server]`": schema.Server,
     "`[server.http2]`": schema.Http2,
+    "`[server.tls]`": schema.ServerTls,
+    "`[[clients]]`": schema.Client,
     "`[limits]`": schema.Limits,
     "`[index]`": schema.IndexTable,
     "`[prefix-store]`": schema.PrefixStoreTable,
