@@ -27,14 +27,14 @@ class Hooks(Protocol):
     def on_frame(self, head: Any) -> None:
         """Take a whole frame; the content of headers and data came before. `head` is a FrameHead."""
 
-    def on_invalid_frame(self, error: int) -> None:
-        """Take note of a frame that is refused; `error` is one of libnghttp2's."""
+    def on_invalid_frame(self) -> None:
+        """Take note of a frame that is refused."""
 
     def on_chunk(self, stream: int, data: bytes) -> None:
         """Take a part of a DATA frame."""
 
-    def on_closed(self, stream: int) -> None:
-        """Forget a stream."""
+    def on_closed(self, stream: int, code: int) -> None:
+        """Forget a stream, which ended with one of HTTP/2's error codes."""
 
     def on_read(self, stream: int, buffer: int, size: int, flags: Any) -> int:
         """Write the next data of a body into a buffer; return how many bytes, or DEFERRED."""
@@ -79,8 +79,8 @@ def _begin_frame(hooks: Hooks, head: Any, _: int) -> None:
     hooks.on_begin_frame(head.contents)
 
 
-def _invalid(hooks: Hooks, _: object, error: int, __: int) -> None:
-    hooks.on_invalid_frame(error)
+def _invalid(hooks: Hooks, *_: object) -> None:
+    hooks.on_invalid_frame()
 
 
 def _begin_headers(hooks: Hooks, *_: object) -> None:
@@ -101,8 +101,8 @@ def _frame(hooks: Hooks, head: Any, _: int) -> None:
     hooks.on_frame(head.contents)
 
 
-def _close(hooks: Hooks, stream: int, *_: int) -> None:
-    hooks.on_closed(stream)
+def _close(hooks: Hooks, stream: int, code: int, _: int) -> None:
+    hooks.on_closed(stream, code)
 
 
 def _read(hooks: Hooks, *of: Any) -> int:

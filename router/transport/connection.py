@@ -135,8 +135,11 @@ class Connection(asyncio.Protocol):
 
     def _break(self, error: EndedError) -> None:
         log.info("%s: the connection ends: %s", self.peer, error)
-        self._socket.write(self.session.last_words(error))
-        self._socket.close()
+        if self._paused_since is None:
+            self._socket.write(self.session.last_words(error))
+            self._socket.close()
+        else:
+            self._socket.abort()
         self._end_calls()
 
     # The session's events.

@@ -17,13 +17,12 @@ DEFERRED = -508
 """A data source has nothing to send now."""
 TEMPORAL_FAILURE = -521
 """A callback refuses one stream."""
-REFUSED = -533
-"""A stream beyond the most streams was refused, of which the client has not been told yet."""
 FAILURE = -902
 """A callback failed; the connection ends."""
 
 DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS, PUSH_PROMISE, PING, GOAWAY, WINDOW_UPDATE = range(9)
 """Types of frames (RFC 9113, section 6)."""
+FRAME_HEAD_BYTES = 9
 END_STREAM = ACK = 1
 """Flags of DATA and HEADERS, and of SETTINGS and PING."""
 

@@ -15,9 +15,9 @@ FRAMES_A_MESSAGE = 5
 with WINDOW_UPDATE, for the stream and for the connection, and may measure with a PING."""
 FRAMES_A_CALL = 2
 """Frames that each call allows: its headers, and an end without data."""
-CHEAP_BYTES = 1024
-"""DATA frames from this length are not counted: they are costly to send and cheap to ignore. Their call
-may have ended before they came."""
+IGNORED_BYTES = 16 << 10
+"""Bytes of frames that libnghttp2 ignores that count as one frame: frames of unknown types, and data of
+calls that have ended, of which much may be under way when a call is refused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class Limits:
     idle_seconds: float = 300.0
     """Longest life of a connection without calls."""
     resets_per_second: int = 100
-    """Streams that a client may reset, over time; ten seconds' worth at once."""
+    """Streams that a client may reset or break, over time; ten seconds' worth at once."""
     control_frames_per_second: int = 100
     """Frames without a request or a message that a client may send, over time; ten seconds' worth at
     once."""

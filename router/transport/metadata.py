@@ -28,10 +28,10 @@ _OWN = frozenset({
 """Headers of gRPC itself, which are not the caller's metadata."""
 
 MOST_BYTES = 32 << 10
-"""Most bytes of the metadata with which an answer begins or ends: libnghttp2 sends no 64 KiB of headers."""
+"""Most bytes of the metadata with which an answer begins or ends; libnghttp2 sends less than 64 KiB."""
 MESSAGE_BYTES = 8 << 10
-"""Most bytes of a status message as it is sent; the rest is left out. Clients of gRPC refuse trailers from
-8 or 16 KiB on."""
+"""Most bytes of a status message as it is sent; the rest is left out. Clients of gRPC refuse trailers
+from 8 or 16 KiB on."""
 
 BEGINNING = (
     (b":status", b"200"),
@@ -126,7 +126,8 @@ def written(metadata: Iterable[tuple[str, str | bytes]]) -> list[tuple[bytes, by
                 f"metadata: the value of {key} has characters that are not printable ASCII"
             )
         headers.append((key.encode(), text.encode()))
-    if sum(len(key) + len(value) for key, value in headers) > MOST_BYTES:
+    # As HTTP/2 counts them (RFC 9113, 6.5.2).
+    if sum(32 + len(key) + len(value) for key, value in headers) > MOST_BYTES:
         raise ValueError(f"metadata: an answer has more than {MOST_BYTES} bytes of it")
     return headers
 

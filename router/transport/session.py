@@ -21,9 +21,9 @@ from router.transport.callbacks import PROVIDER, callbacks, register, unregister
 from router.transport.header_block import HeaderBlock, Headers
 from router.transport.library import Library, NameValue, Pointer, load_library
 from router.transport.limits import (
-    CHEAP_BYTES,
     FRAMES_A_CALL,
     FRAMES_A_MESSAGE,
+    IGNORED_BYTES,
     FrameBudget,
     Limits,
 )
@@ -74,6 +74,11 @@ class Session:
         self._answered: list[int] = []
         """Streams whose answer is complete since the last `to_send`."""
         self._drained: list[int] = []
+        self._ignored = 0
+        """Bytes that arrived, less those of the frames of which `on_begin_frame` told, and of those that
+        are counted."""
+        self._has_data = False
+        """Whether the present DATA frame has more than padding."""
         self._block = HeaderBlock(limits.header_bytes)
         self._problem: BaseException | None = None
         self.unsent = 0
@@ -110,6 +115,10 @@ class Session:
     def receive(self, data: bytes) -> None:
         """Take bytes of the client and call `Events`. Raises EndedError."""
         self._check(self._lib.session_mem_recv(self._session, data, len(data)))
+        self._ignored += len(data)
+        while self._ignored >= IGNORED_BYTES:
+            self._ignored -= IGNORED_BYTES
+            self._count_frame()
 
     def to_send(self) -> bytes:
         """Return the bytes that can be sent now. Raises EndedError."""
@@ -234,20 +243,22 @@ class Session:
             body.is_deferred = False
             self._lib.session_resume_data(self._session, stream)
 
-    def _spend(self) -> None:
+    def _count_frame(self) -> None:
         if not self._budget.spend(self._clock()):
-            raise EndedError(
-                "more control frames than server.http2 allows (control-frames-per-second = "
-                f"{self._limits.control_frames_per_second})",
-                lib.ENHANCE_YOUR_CALM,
-            )
+            rate = self._limits.control_frames_per_second
+            raise _flood("control frames", f"control-frames-per-second = {rate}")
+
+    def _count_reset(self) -> None:
+        if not self._resets.spend(self._clock()):
+            rate = self._limits.resets_per_second
+            raise _flood("resets of calls", f"resets-per-second = {rate}")
 
     # `Hooks`: what libnghttp2 calls.
 
     def on_begin_frame(self, head: Any) -> None:
-        """Count a frame, whether or not its content will be of use."""
-        if head.type != lib.DATA or head.length < CHEAP_BYTES:
-            self._spend()
+        """Count a frame. libnghttp2 calls this for those that it does not ignore at once."""
+        self._ignored -= lib.FRAME_HEAD_BYTES + head.length
+        self._count_frame()
 
     def on_begin_headers(self) -> None:
         """Begin a header."""
@@ -274,7 +285,8 @@ class Session:
             if head.flags & lib.END_STREAM:
                 self._events.ended(stream)
         elif kind == lib.DATA:
-            if head.length:
+            if self._has_data:
+                self._has_data = False
                 self._budget.earn(FRAMES_A_MESSAGE)
             if head.flags & lib.END_STREAM:
                 self._events.ended(head.stream)
@@ -283,27 +295,24 @@ class Session:
                 self.pings = 0
         elif kind == lib.SETTINGS:
             self.has_begun = True
-        elif kind == lib.RST_STREAM and not self._resets.spend(self._clock()):
-            raise EndedError(
-                "more resets of calls than server.http2 allows (resets-per-second = "
-                f"{self._limits.resets_per_second})",
-                lib.ENHANCE_YOUR_CALM,
-            )
+        elif kind == lib.RST_STREAM:
+            self._count_reset()
 
-    def on_invalid_frame(self, error: int) -> None:
-        """Count a frame for which libnghttp2 resets a stream, or ends the connection."""
+    def on_invalid_frame(self) -> None:
+        """Take note that libnghttp2 ignores a frame and resets its stream, or ends the connection."""
         self._block.give_up()
-        # Calls beyond the most streams are refused until the client knows that limit.
-        if error != lib.REFUSED:
-            self._spend()
 
     def on_chunk(self, stream: int, data: bytes) -> None:
         """Take a part of a DATA frame."""
         self._lib.session_consume_connection(self._session, len(data))
+        self._has_data = True
         self._events.received(stream, data)
 
-    def on_closed(self, stream: int) -> None:
-        """Forget a stream."""
+    def on_closed(self, stream: int, code: int) -> None:
+        """Forget a stream, which ended with one of HTTP/2's error codes."""
+        if code not in {lib.NO_ERROR, lib.CANCEL}:
+            # Also one that libnghttp2 has reset, since the client broke the protocol.
+            self._count_reset()
         body = self._bodies.pop(stream, None)
         if body is not None:
             self.unsent -= body.unsent
@@ -336,6 +345,11 @@ class Session:
         if not isinstance(error, EndedError):
             log.error("HTTP/2: an unexpected error", exc_info=error)
         self._problem = self._problem or error
+
+
+def _flood(what: str, limit: str) -> EndedError:
+    text = f"more {what} than server.http2 allows ({limit})"
+    return EndedError(text, lib.ENHANCE_YOUR_CALM)
 
 
 class _Closed:
