@@ -163,7 +163,7 @@ class WatchServer:
 
 
 def _client(context: grpc.aio.ServicerContext[Any, Any]) -> str:
-    """Return the name of the watcher's client."""
+    """Return the client of a watcher: its certificate's subject, or else its host; see `Places`."""
     shown = context.auth_context()
     subject = shown.get("x509_subject") or shown.get("x509_common_name") or ()
     return client_of(

@@ -52,7 +52,7 @@ class Arrays:
         self.evicted = 0
         """Blocks given up to make room."""
         self.losers: set[int] = set()
-        """Slots that lost some of these blocks."""
+        """Slots that lost blocks in this way since the last `take_losers`, which empties the set."""
         self.outside: dict[object, Callable[[], int]] = {}
         """Functions that return a rank's bytes outside the arrays, by their owner."""
         self.purges: dict[object, Callable[[], None]] = {}

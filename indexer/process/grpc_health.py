@@ -14,7 +14,8 @@ from grpc_health.v1 import health_pb2 as pb
 from indexer.message import read_message
 
 LOOK_SECONDS = 0.1
-"""Pause between two looks for clients that watch. A client that asks once gets the present status."""
+"""Seconds between two looks at the status, to tell the clients that watch of a change. A client that
+asks once gets the status of that moment."""
 MOST_BYTES = 4096
 """The most bytes of a request, which only has a service's name."""
 MOST_WATCHERS = 1024

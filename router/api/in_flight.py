@@ -16,8 +16,8 @@ from collections.abc import Callable
 from enum import Enum
 
 MOST_WAITING = 512
-"""Most waiting calls, each with up to 256 KiB that HTTP/2 has already buffered. Beyond it the latest
-call of the connection with the most waiting calls is refused."""
+"""The most waiting calls; of each the transport has buffered up to 64 KiB (nghttp2) or 256 KiB (grpcio).
+Beyond it the latest call of the connection with the most waiting calls is refused."""
 
 MOST_KNOWN = 4096
 """Most connections, the latest ones, for which it is known whether the last message came in time."""

@@ -114,7 +114,7 @@ class Prober:
         """Number of probes since it came up."""
         self._has_ended = False
         self._started = 0.0
-        """Start time of the engine's process according to its metrics; 0: not known."""
+        """The latest start of an engine's process in its metrics, in Unix seconds; 0: none yet."""
         self._bases: frozenset[str] = frozenset()
         """The models that it served at the last probe, without adapters."""
         self._was_well = False

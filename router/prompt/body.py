@@ -90,7 +90,7 @@ class Body:
     """A request body."""
 
     content: bytes | Text | ChatBody
-    """Packed token ids, a text or a chat."""
+    """Token ids (4 bytes each, little-endian: `pack_tokens`), a text or a chat."""
     model: str
     """Empty if the body names none."""
     cache_salt: str

@@ -21,7 +21,7 @@ class Prompt(msgspec.Struct, frozen=True):
     field: str
     """The request's field that holds the content, for errors about it: `prompt.text`, say."""
     content: bytes | Text | ChatBody
-    """Packed token ids, a text or a chat."""
+    """Token ids (4 bytes each, little-endian: `pack_tokens`), a text or a chat."""
     cache_salt: str
     extra_key: str
     """SGLang's `extra_key`: requests with different ones share no cached blocks."""

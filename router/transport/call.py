@@ -14,7 +14,6 @@ from router.transport.framing import (
     UnknownEncodingError,
     framed,
 )
-from router.transport.library import CANCEL
 from router.transport.metadata import BEGINNING, Metadata, Request, trailers_of, written
 from router.transport.session import STREAM_WINDOW, Session
 
@@ -61,8 +60,8 @@ class Call(grpc.aio.ServicerContext[Any, Any]):
         """What `read` waits for."""
         self._sent: asyncio.Future[None] | None = None
         """What `write` waits for."""
-        self._initial: Metadata | None = ()
-        """The metadata with which the answer begins; None once that is sent."""
+        self._initial: list[tuple[bytes, bytes]] | None = []
+        """The metadata with which the answer begins, as headers; None once that is sent."""
         self._trailing: Metadata = ()
         self._code: grpc.StatusCode | None = None
         self._details = ""
@@ -84,7 +83,9 @@ class Call(grpc.aio.ServicerContext[Any, Any]):
     # What the connection tells.
 
     def received(self, data: bytes) -> None:
-        """Take data of the stream."""
+        """Take data of the stream; those that come after the answer are of no use."""
+        if self.ended_at is not None:
+            return
         self._deframer.put(data)
         self._unconsumed += len(data)
         self._wake(self._arrived)
@@ -106,6 +107,7 @@ class Call(grpc.aio.ServicerContext[Any, Any]):
             self._conclude()
             if self.task is not None:
                 self.task.cancel()
+        self._wake(self._arrived)
         self._wake(self._sent)
 
     # Ending a call.
@@ -132,13 +134,14 @@ class Call(grpc.aio.ServicerContext[Any, Any]):
         if self._initial is None:
             session.finish(self._stream, trailers)
         else:
-            session.answer_at_once(self._stream, [*BEGINNING, *written(self._initial), *trailers])
+            session.answer_at_once(self._stream, [*BEGINNING, *self._initial, *trailers])
             self._initial = None
         self._conclude()
         self._link.flush()
 
     def _conclude(self) -> None:
         self.ended_at = self._loop.time()
+        self._wake(self._arrived)
         if self._expiry is not None:
             self._expiry.cancel()
         for callback in self._callbacks:
@@ -150,19 +153,13 @@ class Call(grpc.aio.ServicerContext[Any, Any]):
         if self.task is not None:
             self.task.cancel()
 
-    def reset(self) -> None:
-        """End the stream at once, if the client does not read the rest of the answer."""
-        self._link.session.reset(self._stream, CANCEL)
-
-    @property
-    def has_unsent(self) -> bool:
-        """Whether the client has not read the answer yet."""
-        return self._link.session.unsent_of(self._stream) > 0
-
     # Messages.
 
     async def read(self) -> Any:
-        """Return the next message; grpc.aio.EOF after the last. Ends the call if one cannot be read."""
+        """Return the next message; grpc.aio.EOF after the last. Ends the call if one cannot be read.
+
+        Raises grpc.aio.InternalError if the call has ended.
+        """
         try:
             return await self._read()
         except TooLongError as error:
@@ -223,7 +220,7 @@ class Call(grpc.aio.ServicerContext[Any, Any]):
         self._begin()
         self._link.session.write(self._stream, framed(self.serialize(message)))
         self._link.flush()
-        if self.has_unsent:
+        if self._link.session.unsent_of(self._stream):
             self._sent = self._loop.create_future()
             try:
                 await self._sent
@@ -238,7 +235,7 @@ class Call(grpc.aio.ServicerContext[Any, Any]):
 
     def _begin(self) -> None:
         if self._initial is not None:
-            headers = [*BEGINNING, *written(self._initial)] if self._initial else BEGINNING
+            headers = [*BEGINNING, *self._initial] if self._initial else BEGINNING
             self._link.session.answer(self._stream, headers)
             self._initial = None
 
@@ -268,11 +265,14 @@ class Call(grpc.aio.ServicerContext[Any, Any]):
         await self.abort(status.code, status.details, status.trailing_metadata)
 
     async def send_initial_metadata(self, initial_metadata: Any) -> None:
-        """Begin the answer with metadata. Raises grpc.aio.UsageError if it has begun."""
+        """Begin the answer with metadata.
+
+        Raises grpc.aio.UsageError if it has begun, and ValueError if metadata cannot be sent.
+        """
         self._check_open()
         if self._initial is None:
             raise grpc.aio.UsageError("the answer has begun already")
-        self._initial = tuple(initial_metadata)
+        self._initial = written(initial_metadata)
         self._begin()
         self._link.flush()
 

@@ -15,25 +15,31 @@ from router.transport import library as lib
 class Hooks(Protocol):
     """A session, as libnghttp2 calls it."""
 
+    def on_begin_frame(self, head: Any) -> None:
+        """Begin a frame of any type. `head` is a FrameHead."""
+
     def on_begin_headers(self) -> None:
         """Begin a header."""
 
-    def on_header(self, name: bytes, value: bytes) -> None:
-        """Take a name and its value."""
+    def on_header(self, name: bytes, value: bytes) -> int:
+        """Take a name and its value; return TEMPORAL_FAILURE to reset the stream, otherwise 0."""
 
     def on_frame(self, head: Any) -> None:
         """Take a whole frame; the content of headers and data came before. `head` is a FrameHead."""
 
+    def on_invalid_frame(self) -> None:
+        """Take note of a frame that is refused."""
+
     def on_chunk(self, stream: int, data: bytes) -> None:
         """Take a part of a DATA frame."""
 
-    def on_closed(self, stream: int) -> None:
-        """Forget a stream."""
+    def on_closed(self, stream: int, code: int) -> None:
+        """Forget a stream, which ended with one of HTTP/2's error codes."""
 
     def on_read(self, stream: int, buffer: int, size: int, flags: Any) -> int:
         """Write the next data of a body into a buffer; return how many bytes, or DEFERRED."""
 
-    def failed(self, error: Exception) -> None:
+    def failed(self, error: BaseException) -> None:
         """Keep the error of one of these methods, which ends the connection."""
 
 
@@ -62,20 +68,28 @@ def _guarded(run: Callable[..., int | None]) -> Callable[..., int]:
             return lib.FAILURE
         try:
             return run(hooks, *arguments) or 0
-        except Exception as error:  # noqa: BLE001  C would lose it
+        except BaseException as error:  # noqa: BLE001  C would lose it
             hooks.failed(error)
             return lib.FAILURE
 
     return callback
 
 
+def _begin_frame(hooks: Hooks, head: Any, _: int) -> None:
+    hooks.on_begin_frame(head.contents)
+
+
+def _invalid(hooks: Hooks, *_: object) -> None:
+    hooks.on_invalid_frame()
+
+
 def _begin_headers(hooks: Hooks, *_: object) -> None:
     hooks.on_begin_headers()
 
 
-def _header(hooks: Hooks, _: object, *of: int) -> None:
+def _header(hooks: Hooks, _: object, *of: int) -> int:
     name, name_size, value, value_size = of[:4]
-    hooks.on_header(c.string_at(name, name_size), c.string_at(value, value_size))
+    return hooks.on_header(c.string_at(name, name_size), c.string_at(value, value_size))
 
 
 def _chunk(hooks: Hooks, _: int, *of: int) -> None:
@@ -87,8 +101,8 @@ def _frame(hooks: Hooks, head: Any, _: int) -> None:
     hooks.on_frame(head.contents)
 
 
-def _close(hooks: Hooks, stream: int, *_: int) -> None:
-    hooks.on_closed(stream)
+def _close(hooks: Hooks, stream: int, code: int, _: int) -> None:
+    hooks.on_closed(stream, code)
 
 
 def _read(hooks: Hooks, *of: Any) -> int:
@@ -97,6 +111,8 @@ def _read(hooks: Hooks, *of: Any) -> int:
 
 
 # ctypes frees a callback that nobody refers to.
+_BEGIN_FRAME = lib.OnFrame(_guarded(_begin_frame))
+_INVALID = lib.OnInvalid(_guarded(_invalid))
 _BEGIN_HEADERS = lib.OnFrame(_guarded(_begin_headers))
 _HEADER = lib.OnHeader(_guarded(_header))
 _CHUNK = lib.OnChunk(_guarded(_chunk))
@@ -114,6 +130,8 @@ def callbacks() -> lib.Pointer:
     library = lib.load_library()
     made = lib.Pointer()
     library.session_callbacks_new(c.byref(made))
+    library.session_callbacks_set_on_begin_frame_callback(made, _BEGIN_FRAME)
+    library.session_callbacks_set_on_invalid_frame_recv_callback(made, _INVALID)
     library.session_callbacks_set_on_begin_headers_callback(made, _BEGIN_HEADERS)
     library.session_callbacks_set_on_header_callback(made, _HEADER)
     library.session_callbacks_set_on_data_chunk_recv_callback(made, _CHUNK)

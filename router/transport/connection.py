@@ -3,7 +3,6 @@
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from typing import cast
 
 import grpc
@@ -11,6 +10,7 @@ import grpc
 from router.transport import library as lib
 from router.transport.call import Call
 from router.transport.handlers import find, run
+from router.transport.header_block import Headers
 from router.transport.limits import Limits
 from router.transport.metadata import (
     BEGINNING,
@@ -22,12 +22,14 @@ from router.transport.metadata import (
 )
 from router.transport.peer import Properties, peer_name, properties_of
 from router.transport.server import Gate, Refusal
-from router.transport.session import EndedError, Headers, Session
+from router.transport.session import EndedError, Session
 
 log = logging.getLogger(__name__)
 
 WRITE_BYTES = 1 << 20
 """Bytes that may wait in the socket's buffer before no more are taken out of the session."""
+CANCEL_SECONDS = 1.0
+"""Longest wait for handlers that are cancelled when the server ends."""
 
 
 class Connection(asyncio.Protocol):
@@ -39,7 +41,7 @@ class Connection(asyncio.Protocol):
         limits: Limits,
         *,
         gate: Gate | None,
-        opened: Callable[["Connection"], bool],
+        opened: Callable[["Connection"], None],
         closed: Callable[["Connection"], None],
         clock: Callable[[], float],
     ) -> None:
@@ -60,16 +62,13 @@ class Connection(asyncio.Protocol):
         """Whether bytes arrived since the last look."""
         self._silent_since = clock()
         self._idle_since = self._made = clock()
-        self._is_ending = False
 
     # The socket.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin the session."""
         self._socket = cast("asyncio.Transport", transport)
-        if not self._opened(self):
-            self._socket.abort()
-            return
+        self._opened(self)
         self._socket.set_write_buffer_limits(high=WRITE_BYTES)
         self.session = Session(self, self._limits, self._clock)
         self.peer = peer_name(transport.get_extra_info("peername"))
@@ -98,7 +97,7 @@ class Connection(asyncio.Protocol):
         finally:
             self._is_in_session = False
         self.flush()
-        if self._has_refused:
+        if self._has_refused and not self._socket.is_closing():
             # Refusing must not keep the loop from answering: uvloop would read megabytes at once.
             self._socket.pause_reading()
             asyncio.get_running_loop().call_soon(self._read_on)
@@ -118,12 +117,15 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, _: Exception | None) -> None:
         """End all calls."""
-        if hasattr(self, "session"):
-            for call in list(self._calls.values()):
-                call.closed()
-            self._calls.clear()
-            self.session.close()
+        self._end_calls()
+        self.session.close()
         self._closed(self)
+
+    def _end_calls(self) -> None:
+        calls = list(self._calls.values())
+        self._calls.clear()
+        for call in calls:
+            call.closed()
 
     def flush(self) -> None:
         """Send what can be sent."""
@@ -142,16 +144,18 @@ class Connection(asyncio.Protocol):
         for stream in self.session.take_drained():
             if stream in self._calls:
                 self._calls[stream].drained()
-        if self._is_ending and not self._calls and self.session.is_over:
+        if self.session.is_over:
+            # Either side has ended the connection, or the client broke the protocol.
             self._socket.close()
 
     def _break(self, error: EndedError) -> None:
         log.info("%s: the connection ends: %s", self.peer, error)
-        self._is_ending = True
-        # What libnghttp2 has to say of it, a GOAWAY, is sent if the socket takes it at once.
-        with suppress(EndedError):
-            self._socket.write(self.session.to_send())
-        self._socket.close()
+        if self._paused_since is None:
+            self._socket.write(self.session.last_words(error))
+            self._socket.close()
+        else:
+            self._socket.abort()
+        self._end_calls()
 
     # The session's events.
 
@@ -230,11 +234,12 @@ class Connection(asyncio.Protocol):
             log.info("%s: the connection is cut off: %s", self.peer, problem)
             self._socket.abort()
             return
-        loop_now = asyncio.get_running_loop().time()
-        for call in list(self._calls.values()):
-            ended = call.ended_at
-            if ended is not None and call.has_unsent and loop_now - ended > limits.stall_seconds:
-                call.reset()
+        for stream, call in self._calls.items():
+            if call.done():
+                unread_since = self.session.unread_since(stream, now)
+                if now - unread_since > limits.stall_seconds:
+                    self.session.reset(stream, lib.CANCEL)
+        self.session.end_half_open(now - limits.handshake_seconds)
         if not self._calls and now - self._idle_since > limits.idle_seconds:
             self.terminate()
         elif now - self._silent_since >= limits.ping_seconds and not self.session.pings:
@@ -261,7 +266,6 @@ class Connection(asyncio.Protocol):
 
     def terminate(self) -> None:
         """Take no more calls, and close the connection once those in progress have ended."""
-        self._is_ending = True
         if self._calls:
             self.session.refuse_new()
         else:
@@ -274,11 +278,17 @@ class Connection(asyncio.Protocol):
             call.end(grpc.StatusCode.UNAVAILABLE, "the server ends")
         for task in list(self._tasks):
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        self._is_ending = True
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=CANCEL_SECONDS)
+        if self._socket.is_closing():
+            return
         self.session.terminate(lib.NO_ERROR)
         self.flush()
         self._socket.close()
+
+    def abort(self) -> None:
+        """Close the socket without waiting for the client to read what was sent."""
+        self._socket.abort()
 
     def __repr__(self) -> str:
         return f"<Connection {self.peer}: {len(self._calls)} calls>"

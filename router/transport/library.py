@@ -22,13 +22,14 @@ FAILURE = -902
 
 DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS, PUSH_PROMISE, PING, GOAWAY, WINDOW_UPDATE = range(9)
 """Types of frames (RFC 9113, section 6)."""
+FRAME_HEAD_BYTES = 9
 END_STREAM = ACK = 1
 """Flags of DATA and HEADERS, and of SETTINGS and PING."""
 
 MAX_CONCURRENT_STREAMS, INITIAL_WINDOW_SIZE, MAX_HEADER_LIST_SIZE = 3, 4, 6
 """Settings (RFC 9113, section 6.5.2)."""
 
-NO_ERROR, INTERNAL_ERROR, REFUSED_STREAM, CANCEL, ENHANCE_YOUR_CALM = 0, 2, 7, 8, 11
+NO_ERROR, PROTOCOL_ERROR, INTERNAL_ERROR, CANCEL, ENHANCE_YOUR_CALM = 0, 1, 2, 8, 11
 """Error codes (RFC 9113, section 7)."""
 
 DATA_EOF, DATA_NO_END_STREAM = 1, 2
@@ -81,6 +82,7 @@ OnHeader = c.CFUNCTYPE(
     c.c_int, Session, FramePointer, Pointer, c.c_size_t, Pointer, c.c_size_t, c.c_uint8, Pointer
 )
 OnChunk = c.CFUNCTYPE(c.c_int, Session, c.c_uint8, c.c_int32, Pointer, c.c_size_t, Pointer)
+OnInvalid = c.CFUNCTYPE(c.c_int, Session, Pointer, c.c_int, Pointer)
 OnClose = c.CFUNCTYPE(c.c_int, Session, c.c_int32, c.c_uint32, Pointer)
 OnRead = c.CFUNCTYPE(
     c.c_ssize_t, Session, c.c_int32, Pointer, c.c_size_t, c.POINTER(c.c_uint32), Pointer, Pointer
@@ -89,10 +91,12 @@ OnRead = c.CFUNCTYPE(
 _HEADERS = (c.POINTER(NameValue), c.c_size_t)
 _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "session_callbacks_new": (c.c_int, (c.POINTER(Pointer),)),
+    "session_callbacks_set_on_begin_frame_callback": (None, (Pointer, OnFrame)),
     "session_callbacks_set_on_begin_headers_callback": (None, (Pointer, OnFrame)),
     "session_callbacks_set_on_header_callback": (None, (Pointer, OnHeader)),
     "session_callbacks_set_on_data_chunk_recv_callback": (None, (Pointer, OnChunk)),
     "session_callbacks_set_on_frame_recv_callback": (None, (Pointer, OnFrame)),
+    "session_callbacks_set_on_invalid_frame_recv_callback": (None, (Pointer, OnInvalid)),
     "session_callbacks_set_on_stream_close_callback": (None, (Pointer, OnClose)),
     "option_new": (c.c_int, (c.POINTER(Pointer),)),
     "option_del": (None, (Pointer,)),

@@ -1,16 +1,23 @@
 """Limits of an HTTP/2 connection, and the count of frames that carry no request.
 
-Sources of the attacks: CVE-2019-9511 to 9518 (floods of PING, SETTINGS, empty DATA, WINDOW_UPDATE, tiny
-windows), CVE-2023-44487 (resets), CVE-2024-28182 (CONTINUATION).
+Every frame that begins is counted, also one that libnghttp2 ignores; calls and messages earn more than
+they cost. Sources of the attacks: CVE-2019-9511 to 9518 (floods of PING, SETTINGS, empty DATA,
+WINDOW_UPDATE, tiny windows), CVE-2023-44487 (resets), CVE-2024-28182 (CONTINUATION), CVE-2025-8671
+(frames for which the server resets streams).
 """
 
 from dataclasses import dataclass
 
 BURST_SECONDS = 10.0
 """A client may send the control frames of this many seconds at once."""
-FRAMES_A_MESSAGE = 4
-"""Control frames that each DATA frame in either direction allows: a client answers what it reads with
-WINDOW_UPDATE, for the stream and for the connection, and may measure with a PING."""
+FRAMES_A_MESSAGE = 5
+"""Frames that each DATA frame in either direction allows: itself, and a client answers what it reads
+with WINDOW_UPDATE, for the stream and for the connection, and may measure with a PING."""
+FRAMES_A_CALL = 2
+"""Frames that each call allows: its headers, and an end without data."""
+IGNORED_BYTES = 16 << 10
+"""Bytes of frames that libnghttp2 ignores that count as one frame: frames of unknown types, and data of
+calls that have ended, of which much may be under way when a call is refused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,14 +44,14 @@ class Limits:
     idle_seconds: float = 300.0
     """Longest life of a connection without calls."""
     resets_per_second: int = 100
-    """Streams that a client may reset, over time; ten seconds' worth at once."""
+    """Streams that a client may reset or break, over time; ten seconds' worth at once."""
     control_frames_per_second: int = 100
     """Frames without a request or a message that a client may send, over time; ten seconds' worth at
     once."""
 
 
 class FrameBudget:
-    """Counts the control frames of one connection: a bucket that time and messages fill."""
+    """Counts the frames of one connection: a bucket that time, calls and messages fill."""
 
     __slots__ = ("_at", "_left", "_most", "_rate")
 
@@ -54,12 +61,12 @@ class FrameBudget:
         self._left = self._most
         self._at = now
 
-    def earn(self) -> None:
-        """Allow the control frames that belong to one DATA frame."""
-        self._left = min(self._left + FRAMES_A_MESSAGE, self._most)
+    def earn(self, frames: int) -> None:
+        """Allow further frames."""
+        self._left = min(self._left + frames, self._most)
 
     def spend(self, now: float) -> bool:
-        """Count one control frame; return whether the client may go on."""
+        """Count one frame; return whether the client may go on."""
         self._left = min(self._left + (now - self._at) * self._rate, self._most) - 1
         self._at = now
         return self._left >= 0

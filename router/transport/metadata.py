@@ -27,6 +27,12 @@ _OWN = frozenset({
 })  # fmt: skip
 """Headers of gRPC itself, which are not the caller's metadata."""
 
+MOST_BYTES = 32 << 10
+"""Most bytes of the metadata with which an answer begins or ends; libnghttp2 sends less than 64 KiB."""
+MESSAGE_BYTES = 8 << 10
+"""Most bytes of a status message as it is sent; the rest is left out. Clients of gRPC refuse trailers
+from 8 or 16 KiB on."""
+
 BEGINNING = (
     (b":status", b"200"),
     (b"content-type", _CONTENT_TYPE),
@@ -128,16 +134,24 @@ def written(metadata: Iterable[tuple[str, str | bytes]]) -> list[tuple[bytes, by
                 f"metadata: the value of {key} has characters that are not printable ASCII"
             )
         headers.append((key.encode(), text.encode()))
+    # As HTTP/2 counts them (RFC 9113, 6.5.2).
+    if sum(32 + len(key) + len(value) for key, value in headers) > MOST_BYTES:
+        raise ValueError(f"metadata: an answer has more than {MOST_BYTES} bytes of it")
     return headers
+
+
+_OK = ((b"grpc-status", b"0"),)
 
 
 def trailers_of(
     code: grpc.StatusCode, text: str, metadata: Iterable[tuple[str, str | bytes]] = ()
-) -> list[tuple[bytes, bytes]]:
+) -> Sequence[tuple[bytes, bytes]]:
     """Return the headers that end a call."""
+    if code is grpc.StatusCode.OK and not text and not metadata:
+        return _OK
     trailers = [(b"grpc-status", b"%d" % code.value[0])]
     if text:
-        trailers.append((b"grpc-message", percent_encoded(text)))
+        trailers.append((b"grpc-message", _shortened(percent_encoded(text))))
     return [*trailers, *written(metadata)]
 
 
@@ -147,6 +161,13 @@ def percent_encoded(text: str) -> bytes:
     if _PLAIN.fullmatch(raw):
         return raw
     return b"".join(_ENCODED[byte] for byte in raw)
+
+
+def _shortened(message: bytes) -> bytes:
+    cut = message[:MESSAGE_BYTES]
+    # A byte that was encoded stays whole: %XX.
+    tail = cut.rfind(b"%", MESSAGE_BYTES - 2)
+    return cut if tail < 0 or len(cut) == len(message) else cut[:tail]
 
 
 _PLAIN = re.compile(rb"[ -$&-~]*")

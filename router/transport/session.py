@@ -1,8 +1,8 @@
 """One HTTP/2 connection of a server, without its socket: bytes in, events and bytes out.
 
 libnghttp2 keeps the states of streams, the windows and the header compression. It also ends a connection
-that floods it with resets, CONTINUATION or unanswered acknowledgements; `router.transport.limits` counts
-the other frames.
+that floods it with CONTINUATION or unanswered acknowledgements; `router.transport.limits` counts the
+frames.
 
 Received bytes count against a stream's window until `consume` gives them back, so a call that nobody
 reads holds no more than `STREAM_WINDOW`. The connection's window is always open: its streams are bounded
@@ -11,14 +11,23 @@ one by one.
 
 import ctypes as c
 import logging
-from collections import deque
-from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+import struct
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any, NoReturn, Protocol, cast
 
 from router.transport import library as lib
+from router.transport.body import Body
 from router.transport.callbacks import PROVIDER, callbacks, register, unregister
+from router.transport.header_block import HeaderBlock, Headers
 from router.transport.library import Library, NameValue, Pointer, load_library
-from router.transport.limits import FrameBudget, Limits
+from router.transport.limits import (
+    FRAMES_A_CALL,
+    FRAMES_A_MESSAGE,
+    IGNORED_BYTES,
+    FrameBudget,
+    Limits,
+)
 
 log = logging.getLogger(__name__)
 
@@ -26,11 +35,13 @@ STREAM_WINDOW = 65_535
 """Bytes of a call that arrive before it is read: HTTP/2's default."""
 CONNECTION_WINDOW = 1 << 24
 
-Headers = Sequence[tuple[bytes, bytes]]
-
 
 class EndedError(Exception):
-    """The connection has to end: the client broke the protocol or a limit."""
+    """The connection has to end: the client broke the protocol or a limit. `code` is one of HTTP/2's."""
+
+    def __init__(self, text: str, code: int = lib.PROTOCOL_ERROR) -> None:
+        super().__init__(text)
+        self.code = code
 
 
 class Events(Protocol):
@@ -49,32 +60,6 @@ class Events(Protocol):
         """End a call: its stream is closed, or was reset by either side."""
 
 
-class _Nothing:
-    """Functions in the place of libnghttp2's, which would read memory that is given back."""
-
-    def __getattr__(self, _: str) -> Callable[..., int]:
-        return lambda *_: 0
-
-
-_NOTHING = _Nothing()
-
-
-class _Body:
-    """The unsent data of one answer."""
-
-    __slots__ = ("chunks", "is_deferred", "offset", "trailers", "unsent")
-
-    def __init__(self) -> None:
-        self.chunks: deque[bytes] = deque()
-        self.offset = 0
-        """Bytes of the first chunk that are sent."""
-        self.unsent = 0
-        self.trailers: Any = None
-        """The headers that end the answer, once no more data come."""
-        self.is_deferred = False
-        """Whether libnghttp2 waits to be told of more data."""
-
-
 class Session:
     """HTTP/2 as a server speaks it, for one connection. Not thread-safe."""
 
@@ -84,18 +69,23 @@ class Session:
         self._limits = limits
         self._clock = clock
         self._budget = FrameBudget(limits.control_frames_per_second, clock())
+        self._resets = FrameBudget(limits.resets_per_second, clock())
         self._open: set[int] = set()
-        self._bodies: dict[int, _Body] = {}
+        self._bodies: dict[int, Body] = {}
+        self._half_open: dict[int, float] = {}
+        """Streams whose answer is complete and whose request is not, with the time of the answer."""
         self._answered: list[int] = []
         """Streams whose answer is complete since the last `to_send`."""
         self._drained: list[int] = []
-        self._headers: list[tuple[bytes, bytes]] = []
-        self._header_bytes = 0
-        self._problem: Exception | None = None
+        self._ignored = 0
+        """Bytes that arrived, less those of the frames of which `on_begin_frame` told, and of those that
+        are counted."""
+        self._has_data = False
+        """Whether the present DATA frame has more than padding."""
+        self._block = HeaderBlock(limits.header_bytes)
+        self._problem: BaseException | None = None
         self.unsent = 0
         """Bytes of all answers that the client's windows keep from being sent."""
-        self.headers_since: float | None = None
-        """Time at which a header began that has not ended."""
         self.pings = 0
         """Pings that the client has not answered."""
         self.has_begun = False
@@ -106,7 +96,8 @@ class Session:
         failed = self._lib.session_server_new2(c.byref(session), callbacks(), self._number, options)
         self._lib.option_del(options)
         if failed:
-            raise MemoryError(f"libnghttp2: {self._text(failed)}")
+            unregister(self._number)
+            raise MemoryError(f"libnghttp2: {self._lib.strerror(failed).decode()}")
         self._session: Any = session
         settings = (lib.Setting * 2)(
             lib.Setting(lib.MAX_CONCURRENT_STREAMS, limits.streams),
@@ -116,32 +107,41 @@ class Session:
         self._lib.session_set_local_window_size(session, 0, 0, CONNECTION_WINDOW)
 
     def close(self) -> None:
-        """Give back the memory of libnghttp2. From now on all other methods do nothing."""
+        """Give back the memory of libnghttp2. All methods but this one raise EndedError after it."""
         if unregister(self._number):
             self._lib.session_del(self._session)
-            self._lib = _NOTHING
+            self._session = None
+            self._lib = cast("Library", _Closed())
+            self._bodies.clear()
+            self.unsent = 0
 
     def receive(self, data: bytes) -> None:
         """Take bytes of the client and call `Events`. Raises EndedError."""
-        taken = self._lib.session_mem_recv(self._session, data, len(data))
-        if self._problem is not None:
-            raise self._problem
-        if taken < 0:
-            raise EndedError(f"HTTP/2: {self._text(taken)}")
+        self._check(self._lib.session_mem_recv(self._session, data, len(data)))
+        self._ignored += len(data)
+        while self._ignored >= IGNORED_BYTES:
+            self._ignored -= IGNORED_BYTES
+            self._count_frame()
 
     def to_send(self) -> bytes:
         """Return the bytes that can be sent now. Raises EndedError."""
-        sent = []
-        pointer = Pointer()
-        while True:
-            sent += self._frames(pointer)
-            if not self._answered:
-                return b"".join(sent) if len(sent) != 1 else sent[0]
-            # A client need not send the rest of a request that is answered (RFC 9113, 8.1).
+        sent = self._frames(Pointer())
+        if self._answered:
+            # A client need not send the rest of a request that is answered (RFC 9113, 8.1), but one that
+            # is told so in the midst of it may take that for an error: it has some time to notice.
             answered, self._answered = self._answered, []
             for stream in answered:
                 if self._lib.session_get_stream_remote_close(self._session, stream) == 0:
-                    self.reset(stream, lib.NO_ERROR)
+                    self._half_open[stream] = self._clock()
+        return b"".join(sent) if len(sent) != 1 else sent[0]
+
+    def end_half_open(self, before: float) -> None:
+        """Reset streams that were answered before a time, and whose client has not ended them."""
+        for stream, since in list(self._half_open.items()):
+            if since >= before:
+                break
+            del self._half_open[stream]
+            self.reset(stream, lib.NO_ERROR)
 
     def _frames(self, pointer: Pointer) -> list[bytes]:
         frames = []
@@ -149,11 +149,27 @@ class Session:
         at = c.byref(pointer)
         while (size := send(session, at)) > 0:
             frames.append(c.string_at(pointer.value or 0, size))
-        if self._problem is not None:
-            raise self._problem
-        if size < 0:
-            raise EndedError(f"HTTP/2: {self._text(size)}")
+        self._check(size)
         return frames
+
+    def _check(self, result: int) -> None:
+        problem = self._problem
+        if problem is not None:
+            if isinstance(problem, EndedError) or not isinstance(problem, Exception):
+                raise problem
+            raise EndedError("an unexpected error", lib.INTERNAL_ERROR) from problem
+        if result < 0:
+            raise EndedError(f"HTTP/2: {self._lib.strerror(result).decode()}")
+
+    def last_words(self, error: EndedError) -> bytes:
+        """Return the GOAWAY that says an error: libnghttp2 must not go on after it."""
+        last = self._lib.session_get_last_proc_stream_id(self._session)
+        return struct.pack(">BHBBIII", 0, 8, lib.GOAWAY, 0, 0, last, error.code)
+
+    @property
+    def headers_since(self) -> float | None:
+        """Time at which the headers of a call began that have not ended."""
+        return self._block.since
 
     @property
     def is_over(self) -> bool:
@@ -171,7 +187,7 @@ class Session:
 
     def answer(self, stream: int, headers: Headers) -> None:
         """Begin an answer."""
-        self._bodies[stream] = _Body()
+        self._bodies[stream] = Body()
         array = _array(headers)
         self._lib.submit_response(self._session, stream, array, len(array), PROVIDER)
 
@@ -184,8 +200,7 @@ class Session:
     def write(self, stream: int, data: bytes) -> None:
         """Append data to a body that `answer` has begun."""
         body = self._bodies[stream]
-        body.chunks.append(data)
-        body.unsent += len(data)
+        body.put(data)
         self.unsent += len(data)
         self._resume(stream, body)
 
@@ -199,6 +214,11 @@ class Session:
         """Return the bytes of a stream's body that are not sent."""
         body = self._bodies.get(stream)
         return body.unsent if body else 0
+
+    def unread_since(self, stream: int, now: float) -> float:
+        """Return the time since which looks find the client to read nothing of a stream's body."""
+        body = self._bodies.get(stream)
+        return body.unread_since(now) if body else now
 
     def take_drained(self) -> list[int]:
         """Return the streams whose body was sent whole since the last call."""
@@ -227,70 +247,82 @@ class Session:
         """End all streams with the next bytes that are sent."""
         self._lib.session_terminate_session(self._session, code)
 
-    def _resume(self, stream: int, body: _Body) -> None:
+    def _resume(self, stream: int, body: Body) -> None:
         if body.is_deferred:
             body.is_deferred = False
             self._lib.session_resume_data(self._session, stream)
 
-    def _text(self, code: int) -> str:
-        return str(self._lib.strerror(code).decode())
-
-    def _spend(self) -> None:
+    def _count_frame(self) -> None:
         if not self._budget.spend(self._clock()):
-            raise EndedError(
-                "more control frames than server.http2 allows (control-frames-per-second = "
-                f"{self._limits.control_frames_per_second})"
-            )
+            rate = self._limits.control_frames_per_second
+            raise _flood("control frames", f"control-frames-per-second = {rate}")
+
+    def _count_reset(self) -> None:
+        if not self._resets.spend(self._clock()):
+            rate = self._limits.resets_per_second
+            raise _flood("resets of calls", f"resets-per-second = {rate}")
 
     # `Hooks`: what libnghttp2 calls.
 
+    def on_begin_frame(self, head: Any) -> None:
+        """Count a frame. libnghttp2 calls this for those that it does not ignore at once."""
+        self._ignored -= lib.FRAME_HEAD_BYTES + head.length
+        self._count_frame()
+
     def on_begin_headers(self) -> None:
         """Begin a header."""
-        self._headers = []
-        self._header_bytes = 0
-        self.headers_since = self._clock()
+        self._block.begin(self._clock())
 
-    def on_header(self, name: bytes, value: bytes) -> None:
-        """Take a name and its value."""
-        # RFC 9113, 6.5.2
-        self._header_bytes += len(name) + len(value) + 32
-        if self._header_bytes <= self._limits.header_bytes:
-            self._headers.append((name, value))
+    def on_header(self, name: bytes, value: bytes) -> int:
+        """Take a name and its value; return TEMPORAL_FAILURE to reset the stream, otherwise 0."""
+        if self._block.put(name, value):
+            return 0
+        self._block.give_up()
+        return lib.TEMPORAL_FAILURE
 
     def on_frame(self, head: Any) -> None:
         """Take a whole frame; the content of headers and data came before."""
         kind = head.type
         if kind == lib.HEADERS:
-            self.headers_since = None
             stream = head.stream
-            headers, self._headers = self._headers, []
+            headers, is_too_long = self._block.end()
             # A stream's second headers are trailers, which no gRPC client sends.
             if stream not in self._open:
                 self._open.add(stream)
-                too_long = self._header_bytes > self._limits.header_bytes
-                self._events.requested(stream, headers, is_too_long=too_long)
+                self._budget.earn(FRAMES_A_CALL)
+                self._events.requested(stream, headers, is_too_long=is_too_long)
             if head.flags & lib.END_STREAM:
                 self._events.ended(stream)
         elif kind == lib.DATA:
-            if head.length:
-                self._budget.earn()
-            else:
-                self._spend()
+            if self._has_data:
+                self._has_data = False
+                self._budget.earn(FRAMES_A_MESSAGE)
             if head.flags & lib.END_STREAM:
                 self._events.ended(head.stream)
-        elif kind == lib.PING and head.flags & lib.ACK:
-            self.pings = 0
-        else:
+        elif kind == lib.PING:
+            if head.flags & lib.ACK:
+                self.pings = 0
+        elif kind == lib.SETTINGS:
             self.has_begun = True
-            self._spend()
+        elif kind == lib.RST_STREAM:
+            self._count_reset()
+
+    def on_invalid_frame(self) -> None:
+        """Take note that libnghttp2 ignores a frame and resets its stream, or ends the connection."""
+        self._block.give_up()
 
     def on_chunk(self, stream: int, data: bytes) -> None:
         """Take a part of a DATA frame."""
         self._lib.session_consume_connection(self._session, len(data))
+        self._has_data = True
         self._events.received(stream, data)
 
-    def on_closed(self, stream: int) -> None:
-        """Forget a stream."""
+    def on_closed(self, stream: int, code: int) -> None:
+        """Forget a stream, which ended with one of HTTP/2's error codes."""
+        if code not in {lib.NO_ERROR, lib.CANCEL}:
+            # Also one that libnghttp2 has reset, since the client broke the protocol.
+            self._count_reset()
+        self._half_open.pop(stream, None)
         body = self._bodies.pop(stream, None)
         if body is not None:
             self.unsent -= body.unsent
@@ -301,23 +333,13 @@ class Session:
     def on_read(self, stream: int, buffer: int, size: int, flags: Any) -> int:
         """Write the next data of a body into a buffer; return how many bytes, or DEFERRED."""
         body = self._bodies[stream]
-        chunks = body.chunks
-        filled = 0
-        while chunks and filled < size:
-            chunk = chunks[0]
-            piece = chunk[body.offset : body.offset + size - filled]
-            c.memmove(buffer + filled, piece, len(piece))
-            filled += len(piece)
-            body.offset += len(piece)
-            if body.offset == len(chunk):
-                chunks.popleft()
-                body.offset = 0
-        body.unsent -= filled
+        filled = body.take(buffer, size)
         self.unsent -= filled
-        if chunks:
+        if filled:
+            self._budget.earn(FRAMES_A_MESSAGE)
+        if body.unsent:
             return filled
         if filled:
-            self._budget.earn()
             self._drained.append(stream)
         if body.trailers is not None:
             flags[0] = lib.DATA_EOF | lib.DATA_NO_END_STREAM
@@ -328,14 +350,36 @@ class Session:
             return lib.DEFERRED
         return filled
 
-    def failed(self, error: Exception) -> None:
+    def failed(self, error: BaseException) -> None:
         """Keep the error of one of these methods, which ends the connection."""
         if not isinstance(error, EndedError):
             log.error("HTTP/2: an unexpected error", exc_info=error)
         self._problem = self._problem or error
 
 
+def _flood(what: str, limit: str) -> EndedError:
+    text = f"more {what} than server.http2 allows ({limit})"
+    return EndedError(text, lib.ENHANCE_YOUR_CALM)
+
+
+class _Closed:
+    """The library of a closed session, whose memory must not be touched."""
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise EndedError("the connection is closed")
+
+
 def _array(headers: Headers) -> Any:
+    # Most answers have the same headers and trailers.
+    return _constant(headers) if isinstance(headers, tuple) else _made(headers)
+
+
+@lru_cache(64)
+def _constant(headers: tuple[tuple[bytes, bytes], ...]) -> Any:
+    return _made(headers)
+
+
+def _made(headers: Headers) -> Any:
     return (NameValue * len(headers))(
         *(NameValue(name, value, len(name), len(value), 0) for name, value in headers)
     )

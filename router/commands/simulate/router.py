@@ -4,7 +4,8 @@
     metrics, once a scrape ──► LoadTable ────────┼──► Picker ──► a pod's number
     first tokens and ends, at once ──────────────┘
 
-Events arrive in the form of a publisher's deltas: keys of blocks, with copies counted by the publisher.
+Events arrive as a publisher's deltas of block keys, which `Followed` makes: where an engine holds
+several copies of a block, its key is added with the first copy and removed with the last.
 The code of `router`, `indexer` and `scorer` makes all decisions, with the defaults of `warmpath serve`.
 """
 

@@ -78,7 +78,10 @@ class LogNormal:
 
 @dataclass(frozen=True, slots=True)
 class Pareto:
-    """Integers of a Pareto distribution: above x with probability (least / x)^alpha."""
+    """Integers of a Pareto distribution, rounded down, from `least` to `most`.
+
+    A number is x or more with probability (least / x)^alpha; larger ones than `most` become `most`.
+    """
 
     least: float
     alpha: float

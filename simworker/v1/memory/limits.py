@@ -80,7 +80,7 @@ class MemoryConfig(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Limits:
-    """A configuration with another length."""
+    """The `MemoryLimits` of a `max_model_len` that `_longest` tries; it is its own `model_config`."""
 
     max_model_len: int
     max_in_flight_tokens: int
