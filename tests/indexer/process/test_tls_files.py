@@ -38,9 +38,9 @@ class Stand:
         self.ca = folder / "callers.pem"
         self.ca.write_bytes(self.old.ca.read_bytes())
 
-    def server(self, *protocols: str, optional: bool = False) -> ServerTls:
+    def server(self) -> ServerTls:
         given = TlsPaths(self.ca, self.files.cert, self.files.key)
-        return ServerTls("listener", given, protocols=protocols, optional=optional)
+        return ServerTls("listener", given, http_optional=True)
 
     def rotate(self) -> None:
         self.files.replace(self.new.certificate("server-2"))
@@ -92,11 +92,13 @@ def test_https_shows_the_newest_certificate_and_knows_the_newest_authority(
     loop: str, stand: Stand
 ) -> None:
     async def work() -> None:
-        tls = stand.server("http/1.1", optional=True)
+        tls = stand.server()
         old = calling(stand.old, stand.old.certificate("old-caller"))
         new = calling(stand.new, stand.new.certificate("new-caller"))
         mixed = calling(stand.new, stand.old.certificate("late-caller"))
-        async with http_listener(page(), "127.0.0.1:0", named="here", tls=tls.context) as address:
+        async with http_listener(
+            page(), "127.0.0.1:0", named="here", tls=tls.http_context
+        ) as address:
             assert await ask(address, old) == "old-caller"
             assert await ask(address, calling(stand.old)) == ""
             assert await ask(address, new) == "ClientConnectorCertificateError"
@@ -112,8 +114,10 @@ def test_https_shows_the_newest_certificate_and_knows_the_newest_authority(
 @loops
 def test_an_open_https_connection_outlives_the_change(loop: str, stand: Stand) -> None:
     async def work() -> None:
-        tls = stand.server("http/1.1", optional=True)
-        async with http_listener(page(), "127.0.0.1:0", named="here", tls=tls.context) as address:
+        tls = stand.server()
+        async with http_listener(
+            page(), "127.0.0.1:0", named="here", tls=tls.http_context
+        ) as address:
             host, port = address.split(":")
             reader, writer = await asyncio.open_connection(
                 host, int(port), ssl=calling(stand.old).context
@@ -131,9 +135,9 @@ def test_an_open_https_connection_outlives_the_change(loop: str, stand: Stand) -
 @loops
 def test_handshakes_that_never_end_keep_nobody_out(loop: str, stand: Stand) -> None:
     async def work() -> None:
-        tls = stand.server("http/1.1", optional=True)
+        tls = stand.server()
         listener = http_listener(
-            page(), "127.0.0.1:0", named="here", tls=tls.context, most=8, seconds=600
+            page(), "127.0.0.1:0", named="here", tls=tls.http_context, most=8, seconds=600
         )
         async with listener as address:
             host, port = address.split(":")
@@ -152,12 +156,12 @@ def test_handshakes_that_never_end_keep_nobody_out(loop: str, stand: Stand) -> N
 @pytest.mark.parametrize("encrypts", [True, False])
 def test_a_connection_that_asks_nothing_is_closed(loop: str, encrypts: bool, stand: Stand) -> None:
     async def work() -> None:
-        tls = stand.server("http/1.1", optional=True)
+        tls = stand.server()
         listener = http_listener(
             page(),
             "127.0.0.1:0",
             named="here",
-            tls=tls.context,
+            tls=tls.http_context,
             seconds=0.2 if not encrypts else 1.0,
         )
         async with listener as address:
@@ -177,8 +181,10 @@ def test_what_is_no_tls_is_closed_without_a_word_in_the_log(
     loop: str, stand: Stand, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def work() -> None:
-        tls = stand.server("http/1.1", optional=True)
-        async with http_listener(page(), "127.0.0.1:0", named="here", tls=tls.context) as address:
+        tls = stand.server()
+        async with http_listener(
+            page(), "127.0.0.1:0", named="here", tls=tls.http_context
+        ) as address:
             host, port = address.split(":")
             reader, writer = await asyncio.open_connection(host, int(port))
             writer.write(b"GET /who HTTP/1.1\r\nHost: a\r\n\r\n")
@@ -210,8 +216,8 @@ def test_a_session_of_an_authority_that_has_gone_opens_nothing(loop: str, stand:
         return b"Reused, TLSv1.2" in said
 
     async def work() -> None:
-        tls = stand.server("h2")
-        server = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0, ssl=tls.context)
+        tls = stand.server()
+        server = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0, ssl=tls.grpc_context)
         address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
         session_file = stand.ca.with_name("session")
         assert not await resumed(session_file, address, "-sess_out")
@@ -225,8 +231,9 @@ def test_a_session_of_an_authority_that_has_gone_opens_nothing(loop: str, stand:
 
 
 async def test_old_versions_of_tls_are_refused(stand: Stand) -> None:
-    tls = stand.server("h2", optional=True)
-    assert tls.files.value[1].minimum_version is ssl.TLSVersion.TLSv1_2
+    tls = stand.server()
+    for context in (tls.files.value.grpc, tls.files.value.http):
+        assert context.minimum_version is ssl.TLSVersion.TLSv1_2
 
 
 @contextlib.asynccontextmanager
@@ -259,7 +266,7 @@ async def echoed(address: str, tls: ClientTls) -> bool:
 
 
 async def test_grpc_takes_the_newest_files_and_drops_no_stream(stand: Stand) -> None:
-    tls = stand.server("h2")
+    tls = stand.server()
     old = calling(stand.old, stand.old.certificate("caller"))
     new = calling(stand.new, stand.new.certificate("caller-2"))
     async with grpc_server(tls) as address:
@@ -294,7 +301,7 @@ def test_a_channel_has_new_credentials_once_files_have_changed(stand: Stand) -> 
 def test_files_that_do_not_fit_are_named_and_replace_nothing(
     stand: Stand, caplog: pytest.LogCaptureFixture
 ) -> None:
-    tls = stand.server("h2")
+    tls = stand.server()
     before = tls.pem
     stand.files.key.write_bytes(stand.old.certificate("other").key.read_bytes())
     for _ in range(3):
@@ -306,19 +313,19 @@ def test_files_that_do_not_fit_are_named_and_replace_nothing(
     )
     assert "PRIVATE" not in caplog.text
     with pytest.raises(TlsFilesError) as refused:
-        stand.server("h2")
+        stand.server()
     assert refused.value.part == "cert"
     stand.ca.write_text("no certificate")
     with pytest.raises(TlsFilesError) as refused:
-        stand.server("h2")
+        stand.server()
     assert refused.value.part == "ca"
     stand.ca.unlink()
     with pytest.raises(TlsFilesError, match="there is no file"):
-        stand.server("h2")
+        stand.server()
 
 
 def test_a_private_key_is_in_no_text_about_the_files(stand: Stand) -> None:
-    assert "PRIVATE" not in repr(stand.server("h2").pem)
+    assert "PRIVATE" not in repr(stand.server().pem)
 
 
 @pytest.mark.parametrize(
