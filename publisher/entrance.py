@@ -45,8 +45,7 @@ class Entrance:
         Raises OSError, which names the flag.
         """
         self._settings = settings
-        self._grpc_tls = self._tls("h2")
-        self._http_tls = self._tls("http/1.1")
+        self._tls = _tls(settings)
         for flag, address, lacks in exposed(
             settings.listen,
             settings.metrics_listen,
@@ -58,7 +57,7 @@ class Entrance:
     @property
     def files(self) -> list[Reread[Any]]:
         """The files of certificates, to be kept current."""
-        return [one.files for one in (self._grpc_tls, self._http_tls) if one is not None]
+        return [self._tls.files] if self._tls is not None else []
 
     @asynccontextmanager
     async def grpc(self, handlers: Sequence[grpc.GenericRpcHandler]) -> AsyncIterator[str]:
@@ -75,10 +74,10 @@ class Entrance:
         server = grpc.aio.server(options=options)
         server.add_generic_rpc_handlers(handlers)
         try:
-            if self._grpc_tls is None:
+            if self._tls is None:
                 port = server.add_insecure_port(listen)
             else:
-                port = server.add_secure_port(listen, server_credentials(self._grpc_tls))
+                port = server.add_secure_port(listen, server_credentials(self._tls))
         except RuntimeError as error:
             raise OSError(f"--listen: cannot bind {listen}") from error
         await server.start()
@@ -107,16 +106,16 @@ class Entrance:
 
         app = web.Application()
         app.router.add_get("/metrics", metrics)
-        tls = self._http_tls.context if self._http_tls is not None else None
+        tls = self._tls.http_context if self._tls is not None else None
         async with http_listener(app, listen, named="--metrics-listen", tls=tls):
             yield
 
-    def _tls(self, protocol: str) -> ServerTls | None:
-        settings = self._settings
-        if settings.tls_cert is None or settings.tls_key is None:
-            return None
-        paths = TlsPaths(settings.tls_client_ca, settings.tls_cert, settings.tls_key)
-        try:
-            return ServerTls("--tls-cert", paths, protocols=(protocol,))
-        except TlsFilesError as error:
-            raise OSError(f"{FLAGS[error.part]}: {error.problem}") from error
+
+def _tls(settings: Settings) -> ServerTls | None:
+    if settings.tls_cert is None or settings.tls_key is None:
+        return None
+    paths = TlsPaths(settings.tls_client_ca, settings.tls_cert, settings.tls_key)
+    try:
+        return ServerTls("--tls-cert", paths)
+    except TlsFilesError as error:
+        raise OSError(f"{FLAGS[error.part]}: {error.problem}") from error

@@ -260,9 +260,7 @@ async def running(config: Config, folder: Path) -> AsyncIterator[Running]:
         handlers = service.handlers(), *standard_handlers(checks, SERVICE.full_name, standard)
         guarded = enter.guarded(handlers, metrics)
         address = await stack.enter_async_context(
-            serving(
-                config, guarded, checks, drain, gate=service.gate(admission), tls=enter.grpc_tls
-            )
+            serving(config, guarded, checks, drain, gate=service.gate(admission), tls=enter.tls)
         )
         health.set("listening", ok=True, reason="gRPC listens")
         yield Running(address, http_address, health, ingest)

@@ -30,7 +30,7 @@ async def serving_http(
         yield ""
         return
     app = http_app(registry, health, entrance.callers, counts)
-    tls = entrance.http_tls.context if entrance.http_tls is not None else None
+    tls = entrance.tls.http_context if entrance.tls is not None else None
     async with http_listener(app, listen, named="server.metrics-listen", tls=tls) as address:
         yield address
 

@@ -8,9 +8,11 @@ import ssl
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple, Self, TypeVar
 
 from indexer.process.reread import Reread
+
+T = TypeVar("T")
 
 
 class TlsFilesError(OSError):
@@ -67,37 +69,52 @@ class TlsPaths:
 
 
 class ServerTls:
-    """The TLS of one listener, which has a certificate and a key.
+    """The TLS, 1.2 or newer, of one process's listeners: a certificate, and the authority of callers.
 
-    With an authority, callers must show a certificate of it; if `optional`, they may. `protocols` are
-    those of ALPN: `h2` for gRPC, `http/1.1` for HTTP. TLS is 1.2 or newer.
+    Where there is an authority, callers must show a certificate of it; those of HTTP may, if
+    `http_optional`. The contexts are for listeners of asyncio or uvloop: each connection gets the newest
+    certificate.
     """
 
-    def __init__(
-        self, name: str, paths: TlsPaths, *, protocols: Sequence[str], optional: bool = False
-    ) -> None:
+    def __init__(self, name: str, paths: TlsPaths, *, http_optional: bool = False) -> None:
         """Read the files; `name` is for the log. Raises TlsFilesError."""
-        self.asks = bool(paths.ca) and not optional
-        """Whether callers must show a certificate."""
+        self.asks = bool(paths.ca)
+        """Whether callers of gRPC must show a certificate."""
         self._paths = paths
-        self._protocols = list(protocols)
-        self._verify = ssl.CERT_NONE
-        if paths.ca:
-            self._verify = ssl.CERT_OPTIONAL if optional else ssl.CERT_REQUIRED
+        self._http_optional = http_optional
         self.files = _reread(name, paths, self._make)
-        self.context: ssl.SSLContext = _NewestContext(lambda: self.files.value[1])
-        """For a listener of asyncio or uvloop: each connection gets the newest certificate."""
+        self.grpc_context: ssl.SSLContext = _NewestContext(lambda: self.files.value.grpc)
+        """Of HTTP/2, by ALPN."""
+        self.http_context: ssl.SSLContext = _NewestContext(lambda: self.files.value.http)
+        """Of HTTP/1.1."""
 
     @property
     def pem(self) -> Pem:
         """The newest contents of the files."""
-        return self.files.value[0]
+        return self.files.value.pem
 
-    def _make(self, contents: Sequence[bytes]) -> tuple[Pem, ssl.SSLContext]:
+    def _make(self, contents: Sequence[bytes]) -> "_Server":
+        return _Server(
+            self._paths.pem(contents),
+            self._context("h2", ssl.CERT_REQUIRED),
+            self._context(
+                "http/1.1", ssl.CERT_OPTIONAL if self._http_optional else ssl.CERT_REQUIRED
+            ),
+        )
+
+    def _context(self, protocol: str, verify: ssl.VerifyMode) -> ssl.SSLContext:
         context = self._paths.context(ssl.Purpose.CLIENT_AUTH)
-        context.set_alpn_protocols(self._protocols)
-        context.verify_mode = self._verify
-        return self._paths.pem(contents), context
+        context.set_alpn_protocols([protocol])
+        context.verify_mode = verify if self.asks else ssl.CERT_NONE
+        return context
+
+
+class _Server(NamedTuple):
+    """What one state of the files makes."""
+
+    pem: Pem
+    grpc: ssl.SSLContext
+    http: ssl.SSLContext
 
 
 class ClientTls:
@@ -142,9 +159,7 @@ class _NewestContext(ssl.SSLContext):
         return self.newest().wrap_socket(*args, **options)
 
 
-def _reread(
-    name: str, paths: TlsPaths, make: Callable[[Sequence[bytes]], tuple[Pem, ssl.SSLContext]]
-) -> Reread[tuple[Pem, ssl.SSLContext]]:
+def _reread(name: str, paths: TlsPaths, make: Callable[[Sequence[bytes]], T]) -> Reread[T]:
     for part in ("ca", "cert", "key"):
         path = getattr(paths, part)
         if path and not path.is_file():

@@ -23,16 +23,16 @@ log = logging.getLogger(__name__)
 class Entrance:
     """What stands before the handlers of gRPC and before HTTP's paths."""
 
-    grpc_tls: ServerTls | None
-    http_tls: ServerTls | None
+    tls: ServerTls | None
+    """None: plain connections."""
     callers: Callers | None
     """None: anybody may call."""
 
     @property
     def files(self) -> list[Reread[Any]]:
         """The files of certificates and tokens, to be kept current."""
-        tls = [one.files for one in (self.grpc_tls, self.http_tls) if one is not None]
-        return [*tls, *(self.callers.files if self.callers else ())]
+        tls = [self.tls.files] if self.tls is not None else []
+        return [*tls, *(self.callers.files if self.callers is not None else ())]
 
     def guarded(
         self, handlers: Sequence[grpc.GenericRpcHandler], counts: Counts
@@ -53,9 +53,7 @@ def entrance(config: Config, folder: Path) -> Entrance:
             "server.%s: other machines reach %s, which lacks %s (server.insecure)",
             key, address, lacks,
         )  # fmt: skip
-    tls = config.server.tls
     return Entrance(
-        server_tls(tls, folder, protocols=("h2",)),
-        server_tls(tls, folder, protocols=("http/1.1",), optional=True),
+        server_tls(config.server.tls, folder),
         Callers(config.clients, folder) if config.clients else None,
     )

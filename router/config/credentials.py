@@ -3,7 +3,6 @@
 Those of Redis are read in `indexer.shared.redis.connect`.
 """
 
-from collections.abc import Sequence
 from pathlib import Path
 
 from indexer.follow.engine_tls import EngineTls
@@ -20,19 +19,16 @@ class CredentialsError(OSError):
         self.problem = problem
 
 
-def server_tls(
-    table: config.ServerTls, folder: Path, *, protocols: Sequence[str], optional: bool = False
-) -> ServerTls | None:
-    """Return the TLS of a listener; None for plain connections.
+def server_tls(table: config.ServerTls, folder: Path) -> ServerTls | None:
+    """Return the TLS of the listeners; None for plain connections.
 
-    Callers must show a certificate where the table names their authority; if `optional`, they may. Files
-    are relative to `folder`, and `protocols` those of ALPN. Raises CredentialsError.
+    Files are relative to `folder`. Raises CredentialsError.
     """
     if not table.cert:
         return None
     paths = _paths(folder, table.client_ca, table.cert, table.key)
     try:
-        return ServerTls("server.tls", paths, protocols=protocols, optional=optional)
+        return ServerTls("server.tls", paths, http_optional=True)
     except TlsFilesError as error:
         key = "client-ca" if error.part == "ca" else error.part
         raise CredentialsError(("server", "tls", key), error.problem) from error

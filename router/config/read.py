@@ -97,7 +97,7 @@ def _lacking(config: Config, folder: Path) -> Iterator[tuple[tuple[str | int, ..
     for read in (
         lambda: publisher_credentials(config.watch, folder),
         lambda: engine_credentials(config.probe, folder),
-        lambda: server_tls(config.server.tls, folder, protocols=()),
+        lambda: server_tls(config.server.tls, folder),
     ):
         try:
             read()

@@ -73,7 +73,7 @@ class Nghttp2Server:
             host, _, port = address.rpartition(":")
             sockets = listening(host.strip("[]"), int(port), reuse_port=self._reuse_port)
             bound = f"{host}:{sockets[0].getsockname()[1]}"
-        self._context = tls.context if tls else None
+        self._context = tls.grpc_context if tls else None
         self._listeners = sockets
         for one in sockets:
             one.setblocking(False)

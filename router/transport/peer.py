@@ -5,6 +5,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
+from indexer.process.certificate_names import auth_context
+
 Properties = Mapping[str, Sequence[bytes]]
 
 _SHORT = {
@@ -26,16 +28,10 @@ def peer_name(address: Any) -> str:
 
 def properties_of(tls: "ssl.SSLObject | None") -> Properties:
     """Return the properties of a client's certificate under the names that gRPC gives them."""
-    if tls is None:
-        return {}
-    found: dict[str, list[bytes]] = {"transport_security_type": [b"ssl"]}
-    shown: Any = tls.getpeercert() or {}
-    parts = [part for parts in shown.get("subject", ()) for part in parts]
+    shown: Any = tls.getpeercert() if tls else None
+    found = auth_context(shown)
+    parts = [part for parts in (shown or {}).get("subject", ()) for part in parts]
     if parts:
         subject = ",".join(f"{_SHORT.get(name, name)}={value}" for name, value in reversed(parts))
         found["x509_subject"] = [subject.encode()]
-    if names := [value.encode() for name, value in parts if name == "commonName"]:
-        found["x509_common_name"] = names
-    if others := [value.encode() for _, value in shown.get("subjectAltName", ())]:
-        found["x509_subject_alternative_name"] = others
     return found

@@ -7,7 +7,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from indexer.process.listen import http_listener
+from indexer.process.listen import http_listener, is_loopback
 
 PAGE = b"x" * (8 << 20)
 
@@ -110,3 +110,24 @@ async def test_an_address_that_is_taken_is_named() -> None:
         with pytest.raises(OSError, match=f"here: cannot bind {address}"):
             async with http_listener(pages(), address, named="here"):
                 pass
+
+
+@pytest.mark.parametrize(
+    ("address", "expected"),
+    [
+        ("127.0.0.1:1", True),
+        ("127.9.9.9:1", True),
+        ("[::1]:1", True),
+        ("localhost:1", True),
+        ("unix:/run/it", True),
+        (":1", False),
+        ("0.0.0.0:1", False),
+        ("[::]:1", False),
+        ("10.0.0.1:1", False),
+        ("router.example:1", False),
+        ("localhost.example:1", False),
+        ("[::ffff:10.0.0.1]:1", False),
+    ],
+)
+def test_only_addresses_of_this_machine_are_loopback(address: str, expected: bool) -> None:
+    assert is_loopback(address) == expected
