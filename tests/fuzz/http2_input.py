@@ -101,7 +101,7 @@ class Attack:
             self.send(raw.headers(2 * (more() % 16) + 1, raw.fields(METHODS[more() % 7])))
         elif act == 1:
             stream, flags = 2 * (more() % 16) + 1, more() % 2
-            self.send(raw.data(stream, raw.message(b"%d" % (50 * more())), flags))
+            self.send(raw.data(stream, raw.message(b"%d %d" % (more() % 50, 50 * more())), flags))
         elif act == 2:
             self.send(frame(more() % 12, more(), more() % 33, some()))
         elif act == 3:

@@ -1,11 +1,16 @@
 """A service of a few methods for tests of the transport."""
 
 import asyncio
+import re
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
 import grpc
+
+
+def _numbers(asked: bytes) -> list[int]:
+    return [*map(int, re.findall(rb"[0-9]{1,7}", asked)), 0, 0]
 
 
 class Service:
@@ -50,10 +55,10 @@ class Service:
         return b""
 
     async def _large(self, asked: bytes, _: Any) -> bytes:
-        return bytes(int(asked))
+        return bytes(_numbers(asked)[0])
 
     async def _many(self, asked: bytes, context: Any) -> None:
-        count, size = map(int, asked.split())
+        count, size = _numbers(asked)[:2]
         for _ in range(count):
             await context.write(bytes(size))
 
