@@ -135,7 +135,7 @@ test-vllm: setup ## beside a real vLLM on this CPU (Python 3.11; 1.9 GB and 2 mi
 FUZZ_SECONDS ?= 120
 fuzz: setup ## coverage-guided fuzzing of the codecs, and of what callers, publishers and Redis say
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --only-binary :all: -r constraints-fuzz.txt
-	@mkdir -p out/fuzz; for target in vllm sglang trtllm requests bodies watch records segments; do echo "== $$target"; \
+	@mkdir -p out/fuzz; for target in vllm sglang trtllm requests bodies watch records segments http2; do echo "== $$target"; \
 	  case $$target in vllm|sglang|trtllm) script=fuzz_codecs;; *) script=fuzz_messages;; esac; \
 	  $(BIN)/python tests/fuzz/$$script.py $$target --seconds $(FUZZ_SECONDS) > out/fuzz/$$target.log 2>&1 \
 	    || { tail -60 out/fuzz/$$target.log; exit 1; }; tail -6 out/fuzz/$$target.log; done

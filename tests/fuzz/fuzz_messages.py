@@ -7,6 +7,7 @@
     watch      a publisher's messages: refused, or applied equally to each kind of index
     records    pods' records and logs in Redis
     segments   values in Redis: the compiled reader reads the same as pure Python
+    http2      a client's bytes, and what befalls its socket, into a connection of our own gRPC server
 
 Each target ends in bounded time and memory, with no other errors than the expected ones. In inputs of
 several parts, each part comes after its length (2 bytes, big-endian).
@@ -63,6 +64,7 @@ with atheris.instrument_imports(include=["indexer", "router", "prefixstore"], ex
     from scorer.strategies.by_name import longest_prefix
     from tests.fuzz.asked_service import AskedService
     from tests.fuzz.guided import fuzz
+    from tests.fuzz.http2_input import SEEDS, attack
 
 Target = Callable[[bytes], None]
 TOKENS = b"".join(struct.pack("<I", token) for token in range(33))
@@ -254,13 +256,20 @@ def segments(_: asyncio.Runner) -> Target:
     return one_input
 
 
+def http2(_: asyncio.Runner) -> Target:
+    """Return the target that attacks a connection."""
+    return attack
+
+
 TARGETS: dict[str, Callable[[asyncio.Runner], Target]] = {
-    one.__name__: one for one in (requests, bodies, watch, records, segments)
+    one.__name__: one for one in (requests, bodies, watch, records, segments, http2)
 }
 
 
 def seeds(target: str) -> list[bytes]:
     """Return the seeds of a target's corpus."""
+    if target == "http2":
+        return list(SEEDS)
     if target == "requests":
         prompt = pb.Prompt(model="m", token_ids_packed=TOKENS, lora="x", cache_salt="s")
         listed = pb.Prompt(model="m", token_ids=pb.TokenIds(ids=range(120, 200)))
