@@ -4,25 +4,22 @@ An exception cannot pass through C: it is kept for the session, and libnghttp2 i
 """
 
 import ctypes as c
-from collections.abc import Callable
 from functools import cache
 from itertools import count
 from typing import Any, Protocol
 
 from router.transport import library as lib
+from router.transport.header_block import HeaderBlock
 
 
 class Hooks(Protocol):
     """A session, as libnghttp2 calls it."""
 
-    def on_begin_frame(self, head: Any) -> None:
-        """Begin a frame of any type. `head` is a FrameHead."""
+    block: HeaderBlock
+    """Takes the headers of a call. If it refuses one, the stream is reset."""
 
     def on_begin_headers(self) -> None:
         """Begin a header."""
-
-    def on_header(self, name: bytes, value: bytes) -> int:
-        """Take a name and its value; return TEMPORAL_FAILURE to reset the stream, otherwise 0."""
 
     def on_frame(self, head: Any) -> None:
         """Take a whole frame; the content of headers and data came before. `head` is a FrameHead."""
@@ -43,6 +40,10 @@ class Hooks(Protocol):
         """Keep the error of one of these methods, which ends the connection."""
 
 
+# As `ctypes.string_at`, without its Python.
+_bytes_at = c.PYFUNCTYPE(c.py_object, c.c_void_p, c.c_ssize_t)(
+    ("PyBytes_FromStringAndSize", c.pythonapi)
+)
 _hooks: dict[int, Hooks] = {}
 _numbers = count(1)
 
@@ -59,66 +60,99 @@ def unregister(number: int) -> bool:
     return _hooks.pop(number, None) is not None
 
 
-def _guarded(run: Callable[..., int | None]) -> Callable[..., int]:
-    """Return a callback that calls `run` with the hooks, which the last argument has the number of."""
-
-    def callback(_: object, *arguments: Any) -> int:
-        hooks = _hooks.get(arguments[-1])
-        if hooks is None:
-            return lib.FAILURE
-        try:
-            return run(hooks, *arguments) or 0
-        except BaseException as error:  # noqa: BLE001  C would lose it
-            hooks.failed(error)
-            return lib.FAILURE
-
-    return callback
+# Each of these costs more in layers than in work, so they repeat a few lines.
 
 
-def _begin_frame(hooks: Hooks, head: Any, _: int) -> None:
-    hooks.on_begin_frame(head.contents)
+def _begin_headers(_: object, __: object, user: int) -> int:
+    hooks = _hooks[user]
+    try:
+        hooks.on_begin_headers()
+    except BaseException as error:  # noqa: BLE001  C would lose it
+        return _failed(hooks, error)
+    return 0
 
 
-def _invalid(hooks: Hooks, *_: object) -> None:
-    hooks.on_invalid_frame()
+def _header(
+    _: object,
+    __: object,
+    name: int,
+    name_size: int,
+    value: int,
+    value_size: int,
+    ___: int,
+    user: int,
+) -> int:
+    hooks = _hooks[user]
+    try:
+        # The block collects them itself: a call has ten.
+        if hooks.block.put(_bytes_at(name, name_size), _bytes_at(value, value_size)):
+            return 0
+        hooks.block.give_up()
+    except BaseException as error:  # noqa: BLE001
+        return _failed(hooks, error)
+    return lib.TEMPORAL_FAILURE
 
 
-def _begin_headers(hooks: Hooks, *_: object) -> None:
-    hooks.on_begin_headers()
+def _chunk(_: object, __: int, stream: int, data: int, size: int, user: int) -> int:
+    hooks = _hooks[user]
+    try:
+        hooks.on_chunk(stream, _bytes_at(data, size))
+    except BaseException as error:  # noqa: BLE001
+        return _failed(hooks, error)
+    return 0
 
 
-def _header(hooks: Hooks, _: object, *of: int) -> int:
-    name, name_size, value, value_size = of[:4]
-    return hooks.on_header(c.string_at(name, name_size), c.string_at(value, value_size))
+def _frame(_: object, head: Any, user: int) -> int:
+    hooks = _hooks[user]
+    try:
+        hooks.on_frame(head.contents)
+    except BaseException as error:  # noqa: BLE001
+        return _failed(hooks, error)
+    return 0
 
 
-def _chunk(hooks: Hooks, _: int, *of: int) -> None:
-    stream, data, size = of[:3]
-    hooks.on_chunk(stream, c.string_at(data, size))
+def _invalid(_: object, __: object, ___: int, user: int) -> int:
+    hooks = _hooks[user]
+    try:
+        hooks.on_invalid_frame()
+    except BaseException as error:  # noqa: BLE001
+        return _failed(hooks, error)
+    return 0
 
 
-def _frame(hooks: Hooks, head: Any, _: int) -> None:
-    hooks.on_frame(head.contents)
+def _close(_: object, stream: int, code: int, user: int) -> int:
+    # Also called by `session_del`, when the session is not registered any more.
+    hooks = _hooks.get(user)
+    try:
+        if hooks is not None:
+            hooks.on_closed(stream, code)
+    except BaseException as error:  # noqa: BLE001
+        return _failed(hooks, error)
+    return 0
 
 
-def _close(hooks: Hooks, stream: int, code: int, _: int) -> None:
-    hooks.on_closed(stream, code)
+def _read(_: object, stream: int, buffer: int, size: int, flags: Any, __: object, user: int) -> int:
+    hooks = _hooks[user]
+    try:
+        return hooks.on_read(stream, buffer, size, flags)
+    except BaseException as error:  # noqa: BLE001
+        return _failed(hooks, error)
 
 
-def _read(hooks: Hooks, *of: Any) -> int:
-    stream, buffer, size, flags = of[:4]
-    return hooks.on_read(stream, buffer, size, flags)
+def _failed(hooks: Hooks | None, error: BaseException) -> int:
+    if hooks is not None:
+        hooks.failed(error)
+    return lib.FAILURE
 
 
 # ctypes frees a callback that nobody refers to.
-_BEGIN_FRAME = lib.OnFrame(_guarded(_begin_frame))
-_INVALID = lib.OnInvalid(_guarded(_invalid))
-_BEGIN_HEADERS = lib.OnFrame(_guarded(_begin_headers))
-_HEADER = lib.OnHeader(_guarded(_header))
-_CHUNK = lib.OnChunk(_guarded(_chunk))
-_FRAME = lib.OnFrame(_guarded(_frame))
-_CLOSE = lib.OnClose(_guarded(_close))
-_READ = lib.OnRead(_guarded(_read))
+_INVALID = lib.OnInvalid(_invalid)
+_BEGIN_HEADERS = lib.OnFrame(_begin_headers)
+_HEADER = lib.OnHeader(_header)
+_CHUNK = lib.OnChunk(_chunk)
+_FRAME = lib.OnFrame(_frame)
+_CLOSE = lib.OnClose(_close)
+_READ = lib.OnRead(_read)
 _SOURCE = lib.DataProvider(None, c.cast(_READ, lib.Pointer))
 PROVIDER = c.byref(_SOURCE)
 """The source of all bodies."""
@@ -130,7 +164,6 @@ def callbacks() -> lib.Pointer:
     library = lib.load_library()
     made = lib.Pointer()
     library.session_callbacks_new(c.byref(made))
-    library.session_callbacks_set_on_begin_frame_callback(made, _BEGIN_FRAME)
     library.session_callbacks_set_on_invalid_frame_recv_callback(made, _INVALID)
     library.session_callbacks_set_on_begin_headers_callback(made, _BEGIN_HEADERS)
     library.session_callbacks_set_on_header_callback(made, _HEADER)

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from typing import cast
+from typing import Any, cast
 
 import grpc
 
@@ -16,7 +16,6 @@ from router.transport.metadata import (
     BEGINNING,
     BadHeaderError,
     NoCallError,
-    path_of,
     read_request,
     trailers_of,
 )
@@ -40,12 +39,14 @@ class Connection(asyncio.Protocol):
         handlers: Sequence[grpc.GenericRpcHandler],
         limits: Limits,
         *,
-        gate: Gate | None,
+        gate: Gate | None = None,
         opened: Callable[["Connection"], None],
         closed: Callable[["Connection"], None],
         clock: Callable[[], float],
     ) -> None:
         self._handlers = handlers
+        self._found: dict[str, Any] = {}
+        """Handlers that were found, by method: they may not depend on a call's metadata."""
         self._limits = limits
         self._gate = gate
         self._has_refused = False
@@ -96,7 +97,8 @@ class Connection(asyncio.Protocol):
             return
         finally:
             self._is_in_session = False
-        self.flush()
+        if self.session.has_more or self.session.is_over:
+            self.flush()
         if self._has_refused and not self._socket.is_closing():
             # Refusing must not keep the loop from answering: uvloop would read megabytes at once.
             self._socket.pause_reading()
@@ -161,10 +163,6 @@ class Connection(asyncio.Protocol):
 
     def requested(self, stream: int, headers: Headers, *, is_too_long: bool) -> None:
         """Begin a call."""
-        if self._gate is not None and (refusal := self._gate(path_of(headers), self.peer)):
-            self._has_refused = True
-            self._refuse(stream, refusal)
-            return
         if is_too_long:
             text = f"the headers have more than {self._limits.header_bytes} bytes"
             self._refuse(stream, Refusal(grpc.StatusCode.RESOURCE_EXHAUSTED, text))
@@ -178,7 +176,15 @@ class Connection(asyncio.Protocol):
         except BadHeaderError as error:
             self._refuse(stream, Refusal(grpc.StatusCode.INTERNAL, str(error)))
             return
-        handler = find(self._handlers, request.method, request.metadata)
+        if self._gate is not None and (refusal := self._gate(request.method, self.peer)):
+            self._has_refused = True
+            self._refuse(stream, refusal)
+            return
+        handler = self._found.get(request.method)
+        if handler is None:
+            handler = find(self._handlers, request.method, request.metadata)
+            if handler is not None:
+                self._found[request.method] = handler
         if handler is None:
             self._refuse(stream, Refusal(grpc.StatusCode.UNIMPLEMENTED, "Method not found!"))
             return

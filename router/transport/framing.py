@@ -4,6 +4,7 @@ Source: gRPC over HTTP2 (grpc/doc/PROTOCOL-HTTP2.md), Length-Prefixed-Message.
 """
 
 import zlib
+from collections import deque
 from collections.abc import Iterator
 
 PREFIX = 5
@@ -29,43 +30,65 @@ def framed(message: bytes) -> bytes:
 class Deframer:
     """Cuts the bytes of one call into messages of at most `most` bytes."""
 
-    __slots__ = ("_buffer", "_encoding", "_most")
+    __slots__ = ("_chunks", "_encoding", "_most", "_offset", "held")
 
     def __init__(self, most: int, encoding: bytes) -> None:
         self._most = most
         self._encoding = encoding
-        self._buffer = bytearray()
+        self._chunks: deque[bytes] = deque()
+        self._offset = 0
+        """Bytes of the first chunk that were cut off."""
+        self.held = 0
+        """The bytes that are not cut into messages."""
 
     def put(self, data: bytes) -> None:
         """Append bytes that arrived."""
-        self._buffer += data
-
-    @property
-    def held(self) -> int:
-        """The bytes that are not cut into messages."""
-        return len(self._buffer)
+        if data:
+            self._chunks.append(data)
+            self.held += len(data)
 
     @property
     def missing(self) -> int:
         """The bytes that the next message lacks; 0 if it is there. Raises TooLongError."""
-        buffer = self._buffer
-        if len(buffer) < PREFIX:
-            return PREFIX - len(buffer)
-        size = int.from_bytes(buffer[1:PREFIX], "big")
+        if self.held < PREFIX:
+            return PREFIX - self.held
+        size = int.from_bytes(self._prefix()[1:], "big")
         if size > self._most:
             raise self._too_long(size)
-        return max(0, PREFIX + size - len(buffer))
+        return max(0, PREFIX + size - self.held)
+
+    def _prefix(self) -> bytes:
+        first = self._chunks[0]
+        if len(first) - self._offset < PREFIX:
+            # The first chunks are short: make them one.
+            while len(first) - self._offset < PREFIX:
+                first += self._chunks[1]
+                del self._chunks[1]
+            self._chunks[0] = first
+        return first[self._offset : self._offset + PREFIX]
 
     def take(self) -> tuple[bytes, bool]:
         """Return the next message, which must be there, and whether it is compressed."""
-        buffer = self._buffer
-        end = PREFIX + int.from_bytes(buffer[1:PREFIX], "big")
-        message = bytes(memoryview(buffer)[PREFIX:end])
-        flag = buffer[0]
-        del buffer[:end]
-        if flag > 1:
-            raise ValueError(f"a message begins with {flag}, not with 0 or 1")
-        return message, flag == 1
+        prefix = self._prefix()
+        if prefix[0] > 1:
+            raise ValueError(f"a message begins with {prefix[0]}, not with 0 or 1")
+        left = int.from_bytes(prefix[1:], "big")
+        self.held -= PREFIX + left
+        self._offset += PREFIX
+        parts: list[memoryview] = []
+        chunks = self._chunks
+        while chunks:
+            part = memoryview(chunks[0])[self._offset : self._offset + left]
+            parts.append(part)
+            left -= len(part)
+            self._offset += len(part)
+            if self._offset < len(chunks[0]):
+                break
+            chunks.popleft()
+            self._offset = 0
+            if not left:
+                break
+        return b"".join(parts), prefix[0] == 1
 
     def decompress(self, message: bytes) -> Iterator[bytes]:
         """Yield the parts of a compressed message, in steps that are short enough for an event loop.

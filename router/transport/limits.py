@@ -15,6 +15,8 @@ FRAMES_A_MESSAGE = 5
 with WINDOW_UPDATE, for the stream and for the connection, and may measure with a PING."""
 FRAMES_A_CALL = 2
 """Frames that each call allows: its headers, and an end without data."""
+SMALL_BYTES = 8
+"""Bytes of data that allow one frame, up to those of a message."""
 IGNORED_BYTES = 16 << 10
 """Bytes of frames that libnghttp2 ignores that count as one frame: frames of unknown types, and data of
 calls that have ended, of which much may be under way when a call is refused."""
@@ -51,7 +53,7 @@ class Limits:
 
 
 class FrameBudget:
-    """Counts the frames of one connection: a bucket that time, calls and messages fill."""
+    """Counts what one client sends beside messages: a bucket that time, calls and messages fill."""
 
     __slots__ = ("_at", "_left", "_most", "_rate")
 
@@ -61,12 +63,12 @@ class FrameBudget:
         self._left = self._most
         self._at = now
 
-    def earn(self, frames: int) -> None:
+    def earn(self, frames: float) -> None:
         """Allow further frames."""
         self._left = min(self._left + frames, self._most)
 
-    def spend(self, now: float) -> bool:
-        """Count one frame; return whether the client may go on."""
-        self._left = min(self._left + (now - self._at) * self._rate, self._most) - 1
+    def spend(self, now: float, frames: float = 1.0) -> bool:
+        """Count frames; return whether the client may go on."""
+        self._left = min(self._left + (now - self._at) * self._rate, self._most) - frames
         self._at = now
         return self._left >= 0

@@ -8,6 +8,7 @@ import binascii
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import grpc
 
@@ -17,6 +18,8 @@ Metadata = tuple[tuple[str, str | bytes], ...]
 ENCODINGS = (b"identity", b"deflate", b"gzip")
 """Compressions of messages that are understood."""
 
+KEPT_REQUESTS = 128
+"""Headers that are not read again: most calls of a client have the same."""
 UNITS = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
 _TIMEOUT = re.compile(r"([0-9]{1,8})([HMSmun])")
 _CONTENT_TYPE = b"application/grpc"
@@ -68,6 +71,11 @@ class Request:
 
 def read_request(headers: Sequence[tuple[bytes, bytes]]) -> Request:
     """Read the headers of a call. Raises NoCallError and BadHeaderError."""
+    return _read(tuple(headers))
+
+
+@lru_cache(KEPT_REQUESTS)
+def _read(headers: tuple[tuple[bytes, bytes], ...]) -> Request:
     method = ""
     seconds = None
     encoding = content_type = b""
@@ -89,14 +97,6 @@ def read_request(headers: Sequence[tuple[bytes, bytes]]) -> Request:
     if not content_type.startswith(_CONTENT_TYPE) or content_type[16:17] not in (b"", b"+", b";"):
         raise NoCallError(415, "the content-type of gRPC calls is application/grpc")
     return Request(method, seconds, encoding or b"identity", tuple(metadata))
-
-
-def path_of(headers: Sequence[tuple[bytes, bytes]]) -> str:
-    """Return the method of a call, /SERVICE/METHOD; an empty text where there is none."""
-    for name, value in headers:
-        if name == b":path":
-            return value.decode("latin-1")
-    return ""
 
 
 def read_timeout(text: str) -> float:

@@ -25,6 +25,7 @@ from router.transport.limits import (
     FRAMES_A_CALL,
     FRAMES_A_MESSAGE,
     IGNORED_BYTES,
+    SMALL_BYTES,
     FrameBudget,
     Limits,
 )
@@ -77,12 +78,14 @@ class Session:
         self._answered: list[int] = []
         """Streams whose answer is complete since the last `to_send`."""
         self._drained: list[int] = []
+        self._now = clock()
+        """Time at which bytes arrived last."""
+        self._payload = 0
+        """Bytes of messages in the bytes that arrived last."""
         self._ignored = 0
-        """Bytes that arrived, less those of the frames of which `on_begin_frame` told, and of those that
+        """Bytes that arrived, less those of the frames of which libnghttp2 told, and of those that
         are counted."""
-        self._has_data = False
-        """Whether the present DATA frame has more than padding."""
-        self._block = HeaderBlock(limits.header_bytes)
+        self.block = HeaderBlock(limits.header_bytes)
         self._problem: BaseException | None = None
         self.unsent = 0
         """Bytes of all answers that the client's windows keep from being sent."""
@@ -117,8 +120,13 @@ class Session:
 
     def receive(self, data: bytes) -> None:
         """Take bytes of the client and call `Events`. Raises EndedError."""
-        self._check(self._lib.session_mem_recv(self._session, data, len(data)))
-        self._ignored += len(data)
+        self._now = self._clock()
+        self._payload = 0
+        taken = self._lib.session_mem_recv(self._session, data, len(data))
+        if self._payload:
+            self._lib.session_consume_connection(self._session, self._payload)
+        self._check(taken)
+        self._ignored += len(data) - self._payload
         while self._ignored >= IGNORED_BYTES:
             self._ignored -= IGNORED_BYTES
             self._count_frame()
@@ -169,7 +177,12 @@ class Session:
     @property
     def headers_since(self) -> float | None:
         """Time at which the headers of a call began that have not ended."""
-        return self._block.since
+        return self.block.since
+
+    @property
+    def has_more(self) -> bool:
+        """Whether there is anything to send."""
+        return bool(self._lib.session_want_write(self._session))
 
     @property
     def is_over(self) -> bool:
@@ -253,39 +266,36 @@ class Session:
             self._lib.session_resume_data(self._session, stream)
 
     def _count_frame(self) -> None:
-        if not self._budget.spend(self._clock()):
+        if not self._budget.spend(self._now):
             rate = self._limits.control_frames_per_second
             raise _flood("control frames", f"control-frames-per-second = {rate}")
 
     def _count_reset(self) -> None:
-        if not self._resets.spend(self._clock()):
+        if not self._resets.spend(self._now):
             rate = self._limits.resets_per_second
             raise _flood("resets of calls", f"resets-per-second = {rate}")
 
     # `Hooks`: what libnghttp2 calls.
 
-    def on_begin_frame(self, head: Any) -> None:
-        """Count a frame. libnghttp2 calls this for those that it does not ignore at once."""
-        self._ignored -= lib.FRAME_HEAD_BYTES + head.length
-        self._count_frame()
-
     def on_begin_headers(self) -> None:
         """Begin a header."""
-        self._block.begin(self._clock())
-
-    def on_header(self, name: bytes, value: bytes) -> int:
-        """Take a name and its value; return TEMPORAL_FAILURE to reset the stream, otherwise 0."""
-        if self._block.put(name, value):
-            return 0
-        self._block.give_up()
-        return lib.TEMPORAL_FAILURE
+        self.block.begin(self._now)
 
     def on_frame(self, head: Any) -> None:
         """Take a whole frame; the content of headers and data came before."""
         kind = head.type
+        self._ignored -= lib.FRAME_HEAD_BYTES
+        if kind == lib.DATA:
+            # Frames of a few bytes cost as much as those of many.
+            self._budget.earn(min(FRAMES_A_MESSAGE, head.length / SMALL_BYTES))
+            self._count_frame()
+            if head.flags & lib.END_STREAM:
+                self._events.ended(head.stream)
+            return
+        self._ignored -= head.length
         if kind == lib.HEADERS:
             stream = head.stream
-            headers, is_too_long = self._block.end()
+            headers, is_too_long = self.block.end()
             # A stream's second headers are trailers, which no gRPC client sends.
             if stream not in self._open:
                 self._open.add(stream)
@@ -293,28 +303,22 @@ class Session:
                 self._events.requested(stream, headers, is_too_long=is_too_long)
             if head.flags & lib.END_STREAM:
                 self._events.ended(stream)
-        elif kind == lib.DATA:
-            if self._has_data:
-                self._has_data = False
-                self._budget.earn(FRAMES_A_MESSAGE)
-            if head.flags & lib.END_STREAM:
-                self._events.ended(head.stream)
-        elif kind == lib.PING:
-            if head.flags & lib.ACK:
+        else:
+            self._count_frame()
+            if kind == lib.RST_STREAM:
+                self._count_reset()
+            if kind == lib.PING and head.flags & lib.ACK:
                 self.pings = 0
-        elif kind == lib.SETTINGS:
-            self.has_begun = True
-        elif kind == lib.RST_STREAM:
-            self._count_reset()
+            self.has_begun = self.has_begun or kind == lib.SETTINGS
 
     def on_invalid_frame(self) -> None:
         """Take note that libnghttp2 ignores a frame and resets its stream, or ends the connection."""
-        self._block.give_up()
+        self.block.give_up()
+        self._count_frame()
 
     def on_chunk(self, stream: int, data: bytes) -> None:
         """Take a part of a DATA frame."""
-        self._lib.session_consume_connection(self._session, len(data))
-        self._has_data = True
+        self._payload += len(data)
         self._events.received(stream, data)
 
     def on_closed(self, stream: int, code: int) -> None:

@@ -20,9 +20,9 @@ class Tls:
     def __init__(self, folder: Path) -> None:
         authority = Authority(folder)
         certificate = authority.certificate("server", "localhost")
-        self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        self.context.load_cert_chain(certificate.cert, certificate.key)
-        self.context.set_alpn_protocols(["h2"])
+        self.grpc_context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self.grpc_context.load_cert_chain(certificate.cert, certificate.key)
+        self.grpc_context.set_alpn_protocols(["h2"])
         self.caller = grpc.ssl_channel_credentials(authority.ca.read_bytes())
         self.client = ssl.create_default_context(cafile=str(authority.ca))
         self.client.set_alpn_protocols(["h2"])

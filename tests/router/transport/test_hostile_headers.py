@@ -61,7 +61,7 @@ async def test_headers_that_inflate_reset_their_call(
         client.send(frame(raw.CONTINUATION, raw.END_HEADERS, 1, more))
         await client.frame(raw.RESET, 1)
         attacker = await server.attacker()
-        assert attacker.session._block._headers == []
+        assert attacker.session.block._headers == []
         await _is_served(client, 3)
 
 
