@@ -66,15 +66,18 @@ def _cut_off(stand: Stand) -> None:
 
 
 @pytest.mark.parametrize("end", [_lost, _reset, _late, _broken, _cut_off])
-@pytest.mark.parametrize("what", ["read", "write", "metadata", "abort"])
+@pytest.mark.parametrize("what", ["first read", "read", "write", "metadata", "abort"])
 def test_a_handler_that_ignores_its_end_is_told_so(end: Callable[[Stand], None], what: str) -> None:
     told: list[BaseException] = []
 
     async def handler(_: Any, context: Any) -> None:
         with contextlib.suppress(asyncio.CancelledError, grpc.aio.InternalError):
+            if what == "first read":
+                # The head of a long message waits, for which a read would widen the window.
+                await asyncio.Event().wait()
             await context.read()
         try:
-            if what == "read":
+            if what.endswith("read"):
                 await context.read()
             elif what == "write":
                 await context.write(b"x")
