@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Sequence
 from typing import cast
 
@@ -26,6 +27,10 @@ log = logging.getLogger(__name__)
 
 WRITE_BYTES = 1 << 20
 """Bytes that may wait in the socket's buffer before no more are taken out of the session."""
+SLICE_BYTES = 16 << 10
+"""Bytes that are taken before the time is looked at. Small frames cost most: about 10 µs each."""
+TURN_SECONDS = 0.005
+"""Longest time in which a connection takes bytes before others have their turn."""
 CANCEL_SECONDS = 1.0
 """Longest wait for handlers that are cancelled when the server ends."""
 
@@ -51,6 +56,8 @@ class Connection(asyncio.Protocol):
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_in_session = False
         """Whether libnghttp2 is at work, which must not be asked for bytes to send meanwhile."""
+        self._rest = b""
+        """Bytes of the client that wait for the next turn."""
         self._paused_since: float | None = None
         self._heard = True
         """Whether bytes arrived since the last look."""
@@ -81,15 +88,40 @@ class Connection(asyncio.Protocol):
         if self._socket.is_closing():
             return
         self._heard = True
+        if self._rest:
+            self._rest += data
+        else:
+            self._take(data)
+
+    def _take(self, data: bytes) -> None:
+        """Give bytes to the session, for no longer than a turn: other connections wait."""
+        until = time.perf_counter() + TURN_SECONDS
         self._is_in_session = True
+        at = 0
         try:
-            self.session.receive(data)
+            while at < len(data):
+                self.session.receive(data[at : at + SLICE_BYTES])
+                at += SLICE_BYTES
+                if time.perf_counter() > until:
+                    break
         except EndedError as error:
             self._break(error)
             return
         finally:
             self._is_in_session = False
+        self._rest = data[at:]
+        if self._rest:
+            self._socket.pause_reading()
+            asyncio.get_running_loop().call_soon(self._go_on)
         self.flush()
+
+    def _go_on(self) -> None:
+        rest, self._rest = self._rest, b""
+        if self._socket.is_closing():
+            return
+        self._take(rest)
+        if not self._rest and not self._socket.is_closing():
+            self._socket.resume_reading()
 
     def pause_writing(self) -> None:
         """Leave bytes in the session: the socket's buffer is full."""
