@@ -57,7 +57,7 @@ class Http2(Table, frozen=True):
     idle_seconds: Seconds = 300.0
     """Longest life of a connection without calls."""
     resets_per_second: Positive = 100
-    """Calls that a client may reset, over time; those of ten seconds at once. Not with grpcio."""
+    """Calls that a client may reset or break, over time; ten seconds' worth at once. Not with grpcio."""
     control_frames_per_second: Positive = 100
     """Frames without a call or a message (PING, SETTINGS, WINDOW_UPDATE and others) that a client may
     send, over time; those of ten seconds at once, and four more with each message. Not with grpcio."""

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
@@ -27,6 +28,10 @@ log = logging.getLogger(__name__)
 
 WRITE_BYTES = 1 << 20
 """Bytes that may wait in the socket's buffer before no more are taken out of the session."""
+SLICE_BYTES = 64 << 10
+"""Bytes that are taken before the time is looked at."""
+TURN_SECONDS = 0.005
+"""Longest time in which a connection takes bytes before others have their turn."""
 CANCEL_SECONDS = 1.0
 """Longest wait for handlers that are cancelled when the server ends."""
 
@@ -58,6 +63,8 @@ class Connection(asyncio.Protocol):
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_in_session = False
         """Whether libnghttp2 is at work, which must not be asked for bytes to send meanwhile."""
+        self._rest = b""
+        """Bytes of the client that wait for the next turn."""
         self._paused_since: float | None = None
         self._heard = True
         """Whether bytes arrived since the last look."""
@@ -88,25 +95,43 @@ class Connection(asyncio.Protocol):
         if self._socket.is_closing():
             return
         self._heard = True
+        if self._rest:
+            self._rest += data
+        else:
+            self._take(data)
+
+    def _take(self, data: bytes) -> None:
+        """Give bytes to the session, for no longer than a turn: other connections wait."""
+        until = time.perf_counter() + TURN_SECONDS
         self._is_in_session = True
         self._has_refused = False
+        at = 0
         try:
-            self.session.receive(data)
+            while at < len(data):
+                self.session.receive(data[at : at + SLICE_BYTES])
+                at += SLICE_BYTES
+                if time.perf_counter() > until:
+                    break
         except EndedError as error:
             self._break(error)
             return
         finally:
             self._is_in_session = False
+        self._rest = data[at:]
         if self.session.has_more or self.session.is_over:
             self.flush()
-        if self._has_refused and not self._socket.is_closing():
-            # Refusing must not keep the loop from answering: uvloop would read megabytes at once.
+        if (self._rest or self._has_refused) and not self._socket.is_closing():
+            # Nor must refusing calls keep the loop from answering others.
             self._socket.pause_reading()
-            asyncio.get_running_loop().call_soon(self._read_on)
+            asyncio.get_running_loop().call_soon(self._go_on)
 
-    def _read_on(self) -> None:
-        if not self._socket.is_closing():
-            self._socket.resume_reading()
+    def _go_on(self) -> None:
+        rest, self._rest = self._rest, b""
+        if self._socket.is_closing():
+            return
+        self._socket.resume_reading()
+        if rest:
+            self._take(rest)
 
     def pause_writing(self) -> None:
         """Leave bytes in the session: the socket's buffer is full."""

@@ -13,6 +13,8 @@ class FakeSocket(asyncio.Transport):
         self._protocol = protocol
         self.written = bytearray()
         self.is_lost = False
+        self.is_read = True
+        """Whether the protocol wants bytes."""
         self._is_closing = False
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
@@ -28,6 +30,12 @@ class FakeSocket(asyncio.Transport):
         assert isinstance(data, bytes)
         assert not self.is_lost
         self.written += data
+
+    def pause_reading(self) -> None:
+        self.is_read = False
+
+    def resume_reading(self) -> None:
+        self.is_read = True
 
     def close(self) -> None:
         self.lose()
