@@ -5,12 +5,13 @@ import asyncio
 import pytest
 
 from router.transport import connection as module
-from router.transport.connection import SLICE_BYTES, Connection
+from router.transport.connection import Connection
 from router.transport.limits import Limits
 from tests.router.transport import raw_frames as raw
 from tests.router.transport.fake_socket import FakeSocket, FakeTimeLoop
 from tests.router.transport.small_service import Service
 
+SLICE_BYTES = 16 << 10
 SENT = [b"%d" % number * 3 for number in range(5000)]
 WHOLE = (
     raw.PREFACE + raw.settings() + raw.headers(1, raw.fields("Take"))
@@ -43,6 +44,7 @@ def test_a_long_read_is_taken_in_turns_and_no_more_is_read_meanwhile(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(module, "TURN_SECONDS", -1.0)
+    monkeypatch.setattr(module, "SLICE_BYTES", SLICE_BYTES)
     stand = Stand()
     # The stream's window lets no more than this through.
     first, second = WHOLE[: 2 * SLICE_BYTES], WHOLE[2 * SLICE_BYTES : 60_000]
@@ -65,6 +67,7 @@ def test_a_connection_that_ends_in_a_turn_takes_nothing_more(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(module, "TURN_SECONDS", -1.0)
+    monkeypatch.setattr(module, "SLICE_BYTES", SLICE_BYTES)
     stand = Stand()
 
     def receive() -> None:
