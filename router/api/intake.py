@@ -220,7 +220,9 @@ class Intake:
 
         Raises NoPlaceError and LateError.
         """
-        call.place = place = room.enter(context.peer(), call.wake)
+        # Our own transport knows the length of a message that has begun to arrive; gRPC's does not.
+        size: int | None = getattr(context, "next_bytes", None)
+        call.place = place = room.enter(context.peer(), call.wake, size)
         if place.state is State.WAITING:
             self._look_later()
             await call.turn()

@@ -15,7 +15,7 @@ Parsed = TypeVar("Parsed", bound=Message)
 
 BYTES = 2
 """The wire type of strings and messages."""
-LARGE_BYTES = 16 << 10
+LARGE_BYTES = 256 << 10
 """Beyond this length other tasks get a turn between parsing a request and answering it."""
 
 

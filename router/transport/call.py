@@ -169,6 +169,11 @@ class Call(grpc.aio.ServicerContext[Any, Any]):
         except ValueError as error:
             await self.abort(grpc.StatusCode.INTERNAL, str(error))
 
+    @property
+    def next_bytes(self) -> int | None:
+        """The length of the next message, if it is known before the message has come."""
+        return self._deframer.next_bytes
+
     async def _read(self) -> Any:
         deframer = self._deframer
         while missing := deframer.missing:

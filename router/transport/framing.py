@@ -57,6 +57,14 @@ class Deframer:
             raise self._too_long(size)
         return max(0, PREFIX + size - self.held)
 
+    @property
+    def next_bytes(self) -> int | None:
+        """The length of the next message; None if it has not come, or if the message is compressed."""
+        if self.held < PREFIX:
+            return None
+        prefix = self._prefix()
+        return int.from_bytes(prefix[1:], "big") if not prefix[0] else None
+
     def _prefix(self) -> bytes:
         first = self._chunks[0]
         if len(first) - self._offset < PREFIX:
