@@ -189,7 +189,10 @@ async def running(config: Config, folder: Path) -> AsyncIterator[Running]:
         )
         calls, streams = room(limits.max_in_flight_bytes), room(STREAMS * largest)
         admission = Admission(
-            longest_wait=limits.wait_seconds, soon=loop.call_soon, clock=time.monotonic
+            longest_wait=limits.wait_seconds,
+            soon=loop.call_soon,
+            clock=time.monotonic,
+            worked=time.thread_time,
         )
         registry.register(
             PartsCollector(

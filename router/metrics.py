@@ -40,6 +40,7 @@ class Metrics:
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._answered: dict[tuple[str, str], tuple[Counter, Histogram]] = {}
+        self._refused: dict[tuple[str, str], Counter] = {}
         self._requests = Counter(
             "warmpath_requests",
             "Answered calls.",
@@ -87,6 +88,13 @@ class Metrics:
         requests, durations = meters
         requests.inc()
         durations.observe(seconds)
+
+    def refused(self, method: str, code: str) -> None:
+        """Count a call that was refused before anything but its headers was read."""
+        counter = self._refused.get((method, code))
+        if counter is None:
+            counter = self._refused[method, code] = self._requests.labels(method, code)
+        counter.inc()
 
     def scored(self, prompt_tokens: int, matched_tokens: int) -> None:
         """Record a scored prompt's tokens, and how many of them the warmest pod holds."""

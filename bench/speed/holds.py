@@ -246,5 +246,8 @@ class _Silent:
     def answered(self, method: str, code: str, seconds: float) -> None:
         pass
 
+    def refused(self, method: str, code: str) -> None:
+        pass
+
     def scored(self, prompt_tokens: int, matched_tokens: int) -> None:
         pass

@@ -9,7 +9,7 @@ The time of a turn without its reading, while calls wait, shows the time that a 
 of calls that may wait follows from it and from the longest wait. Beyond that number the latest call of
 the client with the most waiting calls is refused, before its message is read.
 
-A burst may fill the queue. If the queue was not empty for `STANDING_SECONDS`, more calls come than are
+A burst may fill the queue. If the thread has hardly rested for `LOOK_SECONDS`, more calls come than are
 answered; then only a fiftieth may wait, since a longer queue delays all calls and lets none in that a
 shorter one would not.
 
@@ -27,8 +27,10 @@ WEIGHT = 0.05
 """Weight of the newest measured time in the mean of all."""
 LONGEST_SECONDS = 0.02
 """A longer time between two beginnings counts as this: it tells of the machine, not of calls."""
-STANDING_SECONDS = 0.1
-"""Time without an empty queue after which more calls come than are answered."""
+LOOK_SECONDS = 0.1
+"""Time over which it is looked at how busy the thread is."""
+BUSY_SHARE = 0.9
+"""A thread that works for more of that time is overloaded, or about to be."""
 STANDING_SHARE = 0.02
 """The part of the longest wait that calls may then wait."""
 ANSWERING_TIMES = 3.0
@@ -132,7 +134,8 @@ class _Queue:
 class Admission:
     """The queue of all calls of a process. Not thread-safe.
 
-    `soon` calls a function in the next turn of the event loop; `longest_wait` is in seconds.
+    `soon` calls a function in the next turn of the event loop; `longest_wait` is in seconds. `worked`
+    returns for how many seconds the thread has worked (`time.thread_time`).
     """
 
     def __init__(
@@ -141,18 +144,23 @@ class Admission:
         longest_wait: float,
         soon: Callable[[Callable[[], None]], object],
         clock: Callable[[], float],
+        worked: Callable[[], float],
     ) -> None:
         self._longest_wait = longest_wait
         self._soon = soon
         self._clock = clock
+        self._worked = worked
+        self._looked, self._had_worked = clock(), worked()
+        """The time, and that for which the thread had worked, at the last look."""
+        self._is_overloaded = False
         self._urgent, self._others = _Queue(), _Queue()
         self._began = 0
         """The number of calls that have begun in this turn of the loop."""
         self._coming = 0
         """Calls that `refuses` let pass in this turn, and that have not entered yet."""
-        self._turned = self._resumed = self._emptied = clock()
-        """Times: the beginning of this turn, the end of its reading (or of an earlier turn's, if a call
-        entered in its middle), and the last empty queue."""
+        self._turned = self._resumed = clock()
+        """Times: the beginning of this turn, and the end of its reading (or of an earlier turn's, if a
+        call entered in its middle)."""
         self._read_seconds = 0.0
         """The time for which the thread reads in a turn: a mean."""
         self.call_seconds = FIRST_SECONDS
@@ -172,8 +180,15 @@ class Admission:
         return max(LEAST_WAITING, round(share * self._wait() / self.call_seconds))
 
     def _wait(self) -> float:
-        is_standing = self._clock() - self._emptied > STANDING_SECONDS
-        return self._longest_wait * (STANDING_SHARE if is_standing else 1.0)
+        return self._longest_wait * (STANDING_SHARE if self._is_overloaded else 1.0)
+
+    def _look(self, now: float) -> None:
+        passed = now - self._looked
+        if passed < LOOK_SECONDS:
+            return
+        worked = self._worked()
+        self._is_overloaded = worked - self._had_worked > BUSY_SHARE * passed
+        self._looked, self._had_worked = now, worked
 
     def enter(
         self,
@@ -190,7 +205,8 @@ class Admission:
         self._coming = max(0, self._coming - 1)
         turn = Turn(client, wake, is_urgent=is_urgent, is_patient=is_patient)
         if not self._began:
-            self._turned = self._emptied = self._clock()
+            self._turned = self._clock()
+            self._look(self._turned)
             self._begin(turn)
             self._soon(self._next)
             return turn
@@ -210,11 +226,7 @@ class Admission:
         """Return the error with which `enter` would refuse a client's next call; count it as refused."""
         queue = self._urgent if is_urgent else self._others
         waiting = queue.refusable + self._coming
-        if (
-            not self._began
-            or waiting < self._most(is_urgent=is_urgent)
-            or not queue.has_most(client)
-        ):
+        if waiting < self._most(is_urgent=is_urgent) or not queue.has_most(client):
             self._coming += 1
             return None
         self.refused += 1
@@ -246,8 +258,8 @@ class Admission:
         began, self._began = self._began, 0
         # What passes while sockets are read enters before they are read again, or has gone.
         self._coming = 0
+        self._look(now)
         if not self._urgent and not self._others:
-            self._emptied = now
             return
         if self._resumed > self._turned:
             self._measure(now, began)

@@ -5,7 +5,7 @@ import math
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, Protocol, TypeVar, cast
 
 import grpc
@@ -22,7 +22,7 @@ from prefixstore.chats.renderer import (
 )
 from prefixstore.pool import PoolClosedError, PoolFullError
 from prefixstore.tokenizers.tokenizer import TokenizerUnavailableError
-from router.api.admission import Admission
+from router.api.admission import Admission, BusyError
 from router.api.intake import Intake, RefusedError, too_busy
 from router.api.parse import parse
 from router.api.pick import PickAnswerer
@@ -77,6 +77,9 @@ class Meter(Protocol):
 
     def answered(self, method: str, code: str, seconds: float) -> None:
         """Count one answer, with its status code and duration."""
+
+    def refused(self, method: str, code: str) -> None:
+        """Count a call that was refused before anything but its headers was read."""
 
     def scored(self, prompt_tokens: int, matched_tokens: int) -> None:
         """Count one scored prompt and the most of its leading tokens that any pod holds."""
@@ -277,9 +280,8 @@ class RouterService:
             error = admission.refuses(client, is_urgent=name in URGENT)
             if error is None:
                 return None
-            refused = too_busy(error)
-            self._meter.answered(name, refused.code.name, 0.0)
-            return Refusal(refused.code, refused.text, tuple(refused.metadata))
+            self._meter.refused(name, grpc.StatusCode.RESOURCE_EXHAUSTED.name)
+            return _refusal(error.seconds)
 
         return gate
 
@@ -301,6 +303,12 @@ class RouterService:
             ),
         }
         return grpc.method_handlers_generic_handler(SERVICE.full_name, methods)
+
+
+@lru_cache(8)
+def _refusal(seconds: float) -> Refusal:
+    refused = too_busy(BusyError(seconds))
+    return Refusal(refused.code, refused.text, tuple(refused.metadata))
 
 
 def _call(done: Callable[[], None], _: object) -> None:

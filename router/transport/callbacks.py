@@ -17,6 +17,8 @@ class Hooks(Protocol):
 
     block: HeaderBlock
     """Takes the headers of a call. If it refuses one, the stream is reset."""
+    unwanted: set[int]
+    """Streams that were answered without their data."""
 
     def on_begin_headers(self) -> None:
         """Begin a header."""
@@ -26,6 +28,9 @@ class Hooks(Protocol):
 
     def on_invalid_frame(self) -> None:
         """Take note of a frame that is refused."""
+
+    def on_unwanted(self, size: int) -> None:
+        """Take note of a part of a DATA frame that nobody needs."""
 
     def on_chunk(self, stream: int, data: bytes) -> None:
         """Take a part of a DATA frame."""
@@ -96,7 +101,10 @@ def _header(
 def _chunk(_: object, __: int, stream: int, data: int, size: int, user: int) -> int:
     hooks = _hooks[user]
     try:
-        hooks.on_chunk(stream, _bytes_at(data, size))
+        if stream in hooks.unwanted:
+            hooks.on_unwanted(size)
+        else:
+            hooks.on_chunk(stream, _bytes_at(data, size))
     except BaseException as error:  # noqa: BLE001
         return _failed(hooks, error)
     return 0

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any, cast
 
 import grpc
@@ -110,7 +111,8 @@ class Connection(asyncio.Protocol):
             while at < len(data):
                 self.session.receive(data[at : at + SLICE_BYTES])
                 at += SLICE_BYTES
-                if time.perf_counter() > until:
+                # Nor must refusing calls keep the loop from answering others.
+                if self._has_refused or time.perf_counter() > until:
                     break
         except EndedError as error:
             self._break(error)
@@ -121,7 +123,6 @@ class Connection(asyncio.Protocol):
         if self.session.has_more or self.session.is_over:
             self.flush()
         if (self._rest or self._has_refused) and not self._socket.is_closing():
-            # Nor must refusing calls keep the loop from answering others.
             self._socket.pause_reading()
             asyncio.get_running_loop().call_soon(self._go_on)
 
@@ -225,8 +226,7 @@ class Connection(asyncio.Protocol):
         task.add_done_callback(self._tasks.discard)
 
     def _refuse(self, stream: int, refusal: Refusal) -> None:
-        trailers = trailers_of(refusal.code, refusal.text, refusal.metadata)
-        self.session.answer_at_once(stream, [*BEGINNING, *trailers])
+        self.session.answer_at_once(stream, _headers_of(refusal))
 
     def received(self, stream: int, data: bytes) -> None:
         """Take data of a call."""
@@ -323,3 +323,9 @@ class Connection(asyncio.Protocol):
 
     def __repr__(self) -> str:
         return f"<Connection {self.peer}: {len(self._calls)} calls>"
+
+
+@lru_cache(64)
+def _headers_of(refusal: Refusal) -> Headers:
+    trailers = trailers_of(refusal.code, refusal.text, refusal.metadata)
+    return (*BEGINNING, *trailers)

@@ -73,6 +73,7 @@ class Session:
         self._resets = FrameBudget(limits.resets_per_second, clock())
         self._open: set[int] = set()
         self._bodies: dict[int, Body] = {}
+        self.unwanted: set[int] = set()
         self._half_open: dict[int, float] = {}
         """Streams whose answer is complete and whose request is not, with the time of the answer."""
         self._answered: list[int] = []
@@ -205,7 +206,8 @@ class Session:
         self._lib.submit_response(self._session, stream, array, len(array), PROVIDER)
 
     def answer_at_once(self, stream: int, headers: Headers) -> None:
-        """Give an answer without a body."""
+        """Give an answer without a body; what the client sends is of no use from now on."""
+        self.unwanted.add(stream)
         array = _array(headers)
         self._lib.submit_response(self._session, stream, array, len(array), None)
         self._answered.append(stream)
@@ -316,6 +318,10 @@ class Session:
         self.block.give_up()
         self._count_frame()
 
+    def on_unwanted(self, size: int) -> None:
+        """Take note of a part of a DATA frame that nobody needs."""
+        self._payload += size
+
     def on_chunk(self, stream: int, data: bytes) -> None:
         """Take a part of a DATA frame."""
         self._payload += len(data)
@@ -327,6 +333,7 @@ class Session:
             # Also one that libnghttp2 has reset, since the client broke the protocol.
             self._count_reset()
         self._half_open.pop(stream, None)
+        self.unwanted.discard(stream)
         body = self._bodies.pop(stream, None)
         if body is not None:
             self.unsent -= body.unsent

@@ -13,8 +13,8 @@ from router.api.admission import (
     ANSWERING_TIMES,
     FIRST_SECONDS,
     LEAST_WAITING,
+    LOOK_SECONDS,
     MOST_AT_ONCE,
-    STANDING_SECONDS,
     Admission,
     BusyError,
     Turn,
@@ -45,12 +45,16 @@ class Stand:
 
     longest_wait: float = 20 * WAIT_SECONDS
     now: float = 0.0
+    worked: float = 0.0
     soon: deque[Callable[[], None]] = field(default_factory=deque)
     calls: list[Call] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.admission = Admission(
-            longest_wait=self.longest_wait, soon=self.soon.append, clock=lambda: self.now
+            longest_wait=self.longest_wait,
+            soon=self.soon.append,
+            clock=lambda: self.now,
+            worked=lambda: self.worked,
         )
 
     def enter(
@@ -161,20 +165,21 @@ def test_the_number_that_may_wait_follows_the_time_that_calls_take(
     assert stand.admission.most_waiting == pytest.approx(most, rel=0.1)
 
 
-def test_a_queue_that_does_not_empty_is_cut_to_a_tenth_until_it_is_empty() -> None:
-    stand = Stand(longest_wait=200 * WAIT_SECONDS)
-    for _ in range(201):
+def test_a_thread_that_hardly_rests_lets_only_a_fiftieth_wait_until_it_has_rested() -> None:
+    stand = Stand(longest_wait=500 * WAIT_SECONDS)
+
+    def look(worked: float) -> None:
         stand.enter()
-    assert not stand.refused
-    while stand.now + FIRST_SECONDS < STANDING_SECONDS:
-        stand.turn()
-        assert stand.enter().error is None
-    stand.turn(2 * FIRST_SECONDS)
-    assert stand.admission.most_waiting == LEAST_WAITING
-    assert stand.enter().error is not None
-    while stand.soon:
-        stand.turn()
-    assert 190 <= stand.admission.most_waiting <= 200
+        stand.worked += worked
+        stand.turn(LOOK_SECONDS)
+        stand.turn(0.0)
+
+    look(0.8 * LOOK_SECONDS)
+    assert stand.admission.most_waiting == 500
+    look(0.95 * LOOK_SECONDS)
+    assert stand.admission.most_waiting == 10
+    look(0.8 * LOOK_SECONDS)
+    assert stand.admission.most_waiting == 500
 
 
 def test_more_calls_begin_in_a_turn_if_reading_takes_long() -> None:
