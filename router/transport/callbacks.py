@@ -15,9 +15,6 @@ from router.transport import library as lib
 class Hooks(Protocol):
     """A session, as libnghttp2 calls it."""
 
-    def on_begin_frame(self, head: Any) -> None:
-        """Begin a frame of any type. `head` is a FrameHead."""
-
     def on_begin_headers(self) -> None:
         """Begin a header."""
 
@@ -75,10 +72,6 @@ def _guarded(run: Callable[..., int | None]) -> Callable[..., int]:
     return callback
 
 
-def _begin_frame(hooks: Hooks, head: Any, _: int) -> None:
-    hooks.on_begin_frame(head.contents)
-
-
 def _invalid(hooks: Hooks, *_: object) -> None:
     hooks.on_invalid_frame()
 
@@ -111,7 +104,6 @@ def _read(hooks: Hooks, *of: Any) -> int:
 
 
 # ctypes frees a callback that nobody refers to.
-_BEGIN_FRAME = lib.OnFrame(_guarded(_begin_frame))
 _INVALID = lib.OnInvalid(_guarded(_invalid))
 _BEGIN_HEADERS = lib.OnFrame(_guarded(_begin_headers))
 _HEADER = lib.OnHeader(_guarded(_header))
@@ -130,7 +122,6 @@ def callbacks() -> lib.Pointer:
     library = lib.load_library()
     made = lib.Pointer()
     library.session_callbacks_new(c.byref(made))
-    library.session_callbacks_set_on_begin_frame_callback(made, _BEGIN_FRAME)
     library.session_callbacks_set_on_invalid_frame_recv_callback(made, _INVALID)
     library.session_callbacks_set_on_begin_headers_callback(made, _BEGIN_HEADERS)
     library.session_callbacks_set_on_header_callback(made, _HEADER)

@@ -91,7 +91,6 @@ OnRead = c.CFUNCTYPE(
 _HEADERS = (c.POINTER(NameValue), c.c_size_t)
 _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "session_callbacks_new": (c.c_int, (c.POINTER(Pointer),)),
-    "session_callbacks_set_on_begin_frame_callback": (None, (Pointer, OnFrame)),
     "session_callbacks_set_on_begin_headers_callback": (None, (Pointer, OnFrame)),
     "session_callbacks_set_on_header_callback": (None, (Pointer, OnHeader)),
     "session_callbacks_set_on_data_chunk_recv_callback": (None, (Pointer, OnChunk)),

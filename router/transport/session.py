@@ -74,9 +74,10 @@ class Session:
         self._answered: list[int] = []
         """Streams whose answer is complete since the last `to_send`."""
         self._drained: list[int] = []
+        self._counted = 0
+        """Frames since the budget was asked, less those that calls and messages have earned."""
         self._ignored = 0
-        """Bytes that arrived, less those of the frames of which `on_begin_frame` told, and of those that
-        are counted."""
+        """Bytes that arrived, less those of frames that `on_frame` took, and those that are counted."""
         self._has_data = False
         """Whether the present DATA frame has more than padding."""
         self._block = HeaderBlock(limits.header_bytes)
@@ -116,9 +117,13 @@ class Session:
         """Take bytes of the client and call `Events`. Raises EndedError."""
         self._check(self._lib.session_mem_recv(self._session, data, len(data)))
         self._ignored += len(data)
-        while self._ignored >= IGNORED_BYTES:
-            self._ignored -= IGNORED_BYTES
-            self._count_frame()
+        if self._ignored >= IGNORED_BYTES:
+            self._counted += self._ignored // IGNORED_BYTES
+            self._ignored %= IGNORED_BYTES
+        frames, self._counted = self._counted, 0
+        if not self._budget.spend(self._clock(), frames):
+            rate = self._limits.control_frames_per_second
+            raise _flood("control frames", f"control-frames-per-second = {rate}")
 
     def to_send(self) -> bytes:
         """Return the bytes that can be sent now. Raises EndedError."""
@@ -243,22 +248,12 @@ class Session:
             body.is_deferred = False
             self._lib.session_resume_data(self._session, stream)
 
-    def _count_frame(self) -> None:
-        if not self._budget.spend(self._clock()):
-            rate = self._limits.control_frames_per_second
-            raise _flood("control frames", f"control-frames-per-second = {rate}")
-
     def _count_reset(self) -> None:
         if not self._resets.spend(self._clock()):
             rate = self._limits.resets_per_second
             raise _flood("resets of calls", f"resets-per-second = {rate}")
 
     # `Hooks`: what libnghttp2 calls.
-
-    def on_begin_frame(self, head: Any) -> None:
-        """Count a frame. libnghttp2 calls this for those that it does not ignore at once."""
-        self._ignored -= lib.FRAME_HEAD_BYTES + head.length
-        self._count_frame()
 
     def on_begin_headers(self) -> None:
         """Begin a header."""
@@ -274,20 +269,22 @@ class Session:
     def on_frame(self, head: Any) -> None:
         """Take a whole frame; the content of headers and data came before."""
         kind = head.type
+        self._counted += 1
+        self._ignored -= lib.FRAME_HEAD_BYTES + head.length
         if kind == lib.HEADERS:
             stream = head.stream
             headers, is_too_long = self._block.end()
             # A stream's second headers are trailers, which no gRPC client sends.
             if stream not in self._open:
                 self._open.add(stream)
-                self._budget.earn(FRAMES_A_CALL)
+                self._counted -= FRAMES_A_CALL
                 self._events.requested(stream, headers, is_too_long=is_too_long)
             if head.flags & lib.END_STREAM:
                 self._events.ended(stream)
         elif kind == lib.DATA:
             if self._has_data:
                 self._has_data = False
-                self._budget.earn(FRAMES_A_MESSAGE)
+                self._counted -= FRAMES_A_MESSAGE
             if head.flags & lib.END_STREAM:
                 self._events.ended(head.stream)
         elif kind == lib.PING:
@@ -300,6 +297,7 @@ class Session:
 
     def on_invalid_frame(self) -> None:
         """Take note that libnghttp2 ignores a frame and resets its stream, or ends the connection."""
+        self._counted += 1
         self._block.give_up()
 
     def on_chunk(self, stream: int, data: bytes) -> None:
@@ -326,7 +324,7 @@ class Session:
         filled = body.take(buffer, size)
         self.unsent -= filled
         if filled:
-            self._budget.earn(FRAMES_A_MESSAGE)
+            self._counted -= FRAMES_A_MESSAGE
         if body.unsent:
             return filled
         if filled:
