@@ -12,6 +12,8 @@ from tests.router.transport.attacked import attacked, until
 BURST = 50
 """Frames that 5 a second allow at once."""
 
+LIMITS = r"control-frames-per-second = 5|resets-per-second|Flooding was detected"
+
 FLOODS: dict[str, bytes] = {
     "ping": frame(raw.PING, 0, 0, bytes(8)),
     "answers to pings that were never sent": frame(raw.PING, raw.ACK, 0, bytes(8)),
@@ -45,7 +47,8 @@ async def test_a_flood_ends_its_connection_and_another_client_is_served(
         await client.frame(raw.HEADERS, 3, raw.END_STREAM)
         flooding = asyncio.create_task(client.flood(FLOODS[name] * 1000, 1000))
         await server.answers()
-        await server.ended(client, "control-frames-per-second = 5")
+        # Floods that want acknowledgements may reach libnghttp2's own limit before, in one read.
+        await server.ended(client, LIMITS)
         await flooding
 
 
