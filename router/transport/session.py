@@ -301,7 +301,7 @@ class Session:
             # A stream's second headers are trailers, which no gRPC client sends.
             if stream not in self._open:
                 self._open.add(stream)
-                self._counted -= FRAMES_A_CALL
+                self._budget.earn(FRAMES_A_CALL)
                 self._events.requested(stream, headers, is_too_long=is_too_long)
             if head.flags & lib.END_STREAM:
                 self._events.ended(stream)
@@ -347,7 +347,7 @@ class Session:
         filled = body.take(buffer, size)
         self.unsent -= filled
         if filled:
-            self._counted -= FRAMES_A_MESSAGE
+            self._budget.earn(FRAMES_A_MESSAGE)
         if body.unsent:
             return filled
         if filled:
