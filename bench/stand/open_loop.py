@@ -25,6 +25,10 @@ MOST_STREAMS = 200
 """Calls in progress on a connection; beyond it a call is not sent, and counts as `unsent`."""
 
 
+WARM_SECONDS = 0.5
+"""Time before the first call that counts: an overload shows itself within a fraction of it."""
+
+
 class Connection:
     """One connection; `taken` gets the seconds of each answer, `refused` those of each refusal."""
 
@@ -104,7 +108,8 @@ class Connection:
         elif kind == HEADERS and flags & END_STREAM:
             due = self._due.pop(stream)
             into = self._into.taken if stream in self._answered else self._into.refused
-            into.append(now - due)
+            if due >= self._into.since:
+                into.append(now - due)
             self._answered.discard(stream)
         elif kind == WINDOW_UPDATE and not stream:
             self._window += int.from_bytes(payload, "big")
@@ -117,9 +122,10 @@ class Connection:
 
 
 class Counts:
-    """What became of the calls; times are in seconds."""
+    """What became of the calls that were due after `since`; times are in seconds."""
 
-    def __init__(self) -> None:
+    def __init__(self, since: float = 0.0) -> None:
+        self.since = since
         self.taken: list[float] = []
         self.refused: list[float] = []
         self.reset = 0
@@ -130,13 +136,13 @@ def run(
     address: str, path: str, body: bytes, *, rate: float, seconds: float, clients: int
 ) -> Counts:
     """Send `rate` calls a second for `seconds`, or with rate 0 one at a time on each connection."""
-    counts = Counts()
+    begun = time.perf_counter()
+    counts = Counts(begun + WARM_SECONDS)
     connections = [Connection(address, path, body, counts) for _ in range(clients)]
     ready = selectors.DefaultSelector()
     for one in connections:
         ready.register(one.socket, selectors.EVENT_READ, one)
-    begun = time.perf_counter()
-    end = begun + seconds
+    end = begun + WARM_SECONDS + seconds
     turns = [(begun + number / rate, number) for number in range(clients)] if rate else []
     heapq.heapify(turns)
     while (now := time.perf_counter()) < end:

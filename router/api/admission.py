@@ -27,7 +27,7 @@ WEIGHT = 0.05
 """Weight of the newest measured time in the mean of all."""
 LONGEST_SECONDS = 0.02
 """A longer time between two beginnings counts as this: it tells of the machine, not of calls."""
-LOOK_SECONDS = 0.1
+LOOK_SECONDS = 0.05
 """Time over which it is looked at how busy the thread is."""
 BUSY_SHARE = 0.9
 """A thread that works for more of that time is overloaded, or about to be."""
