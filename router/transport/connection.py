@@ -13,7 +13,7 @@ from router.transport import library as lib
 from router.transport.call import Call
 from router.transport.handlers import find, run
 from router.transport.header_block import Headers
-from router.transport.limits import Limits
+from router.transport.limits import Limits, RefusalPace
 from router.transport.metadata import (
     BEGINNING,
     BadHeaderError,
@@ -46,6 +46,7 @@ class Connection(asyncio.Protocol):
         limits: Limits,
         *,
         gate: Gate | None = None,
+        pace: RefusalPace | None = None,
         opened: Callable[["Connection"], None],
         closed: Callable[["Connection"], None],
         clock: Callable[[], float],
@@ -55,6 +56,7 @@ class Connection(asyncio.Protocol):
         """Handlers that were found, by method: they may not depend on a call's metadata."""
         self._limits = limits
         self._gate = gate
+        self._pace = pace or RefusalPace()
         self._has_refused = False
         """Whether the gate has refused a call since the socket was read last."""
         self._opened = opened
@@ -103,7 +105,8 @@ class Connection(asyncio.Protocol):
 
     def _take(self, data: bytes) -> None:
         """Give bytes to the session, for no longer than a turn: other connections wait."""
-        until = time.perf_counter() + TURN_SECONDS
+        begun = time.perf_counter()
+        until = begun + TURN_SECONDS
         self._is_in_session = True
         self._has_refused = False
         at = 0
@@ -124,7 +127,12 @@ class Connection(asyncio.Protocol):
             self.flush()
         if (self._rest or self._has_refused) and not self._socket.is_closing():
             self._socket.pause_reading()
-            asyncio.get_running_loop().call_soon(self._go_on)
+            loop = asyncio.get_running_loop()
+            if self._has_refused:
+                now = time.perf_counter()
+                loop.call_later(self._pace.pause(now, now - begun), self._go_on)
+            else:
+                loop.call_soon(self._go_on)
 
     def _go_on(self) -> None:
         rest, self._rest = self._rest, b""
