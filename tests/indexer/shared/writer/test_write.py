@@ -407,5 +407,7 @@ async def test_more_than_the_journal_holds_is_written_anew(
             pod.store(range(300))
         finally:
             redis_server.resume()
-        await until(lambda: one.writer.counts.rebuilds[Cause.BEHIND], "it is behind")
+        # On a busy machine the lease may end first; then the record is what is missed.
+        rebuilds = one.writer.counts.rebuilds
+        await until(lambda: rebuilds[Cause.BEHIND] or rebuilds[Cause.RECORD], "it is behind")
         await told(pod, redis_server.ask, names)
