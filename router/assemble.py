@@ -192,7 +192,6 @@ async def running(config: Config, folder: Path) -> AsyncIterator[Running]:
             longest_wait=limits.wait_seconds,
             soon=loop.call_soon,
             clock=time.monotonic,
-            worked=time.thread_time,
         )
         registry.register(
             PartsCollector(

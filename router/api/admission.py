@@ -9,12 +9,12 @@ The time of a turn without its reading, while calls wait, shows the time that a 
 of calls that may wait follows from it and from the longest wait. Beyond that number the latest call of
 the client with the most waiting calls is refused, before its message is read.
 
-A burst may fill the queue. If the thread has hardly rested for `LOOK_SECONDS`, more calls come than are
-answered; then only a fiftieth may wait, since a longer queue delays all calls and lets none in that a
-shorter one would not.
+A refusal costs a third of an answer, so the longest wait is long: at less than a second, an overloaded
+router would answer fewer calls than one that lets them wait. What bounds the wait before that is
+HTTP/2's own limit on each connection's calls.
 
-Source: controlled delay as in Maurer, "Fail at Scale" (ACM Queue, 2015), after CoDel (Nichols,
-Jacobson, "Controlling Queue Delay", 2012).
+Source of the idea: CoDel (Nichols, Jacobson, "Controlling Queue Delay", 2012) bounds waits, not
+lengths.
 """
 
 import math
@@ -27,12 +27,6 @@ WEIGHT = 0.05
 """Weight of the newest measured time in the mean of all."""
 LONGEST_SECONDS = 0.02
 """A longer time between two beginnings counts as this: it tells of the machine, not of calls."""
-LOOK_SECONDS = 0.05
-"""Time over which it is looked at how busy the thread is."""
-BUSY_SHARE = 0.9
-"""A thread that works for more of that time is overloaded, or about to be."""
-STANDING_SHARE = 0.02
-"""The part of the longest wait that calls may then wait."""
 ANSWERING_TIMES = 3.0
 """The thread answers for at least this many times as long as it reads sockets, while calls wait."""
 MOST_AT_ONCE = 32
@@ -134,8 +128,7 @@ class _Queue:
 class Admission:
     """The queue of all calls of a process. Not thread-safe.
 
-    `soon` calls a function in the next turn of the event loop; `longest_wait` is in seconds. `worked`
-    returns for how many seconds the thread has worked (`time.thread_time`).
+    `soon` calls a function in the next turn of the event loop; `longest_wait` is in seconds.
     """
 
     def __init__(
@@ -144,15 +137,10 @@ class Admission:
         longest_wait: float,
         soon: Callable[[Callable[[], None]], object],
         clock: Callable[[], float],
-        worked: Callable[[], float],
     ) -> None:
         self._longest_wait = longest_wait
         self._soon = soon
         self._clock = clock
-        self._worked = worked
-        self._looked, self._had_worked = clock(), worked()
-        """The time, and that for which the thread had worked, at the last look."""
-        self._is_overloaded = False
         self._urgent, self._others = _Queue(), _Queue()
         self._began = 0
         """The number of calls that have begun in this turn of the loop."""
@@ -177,18 +165,7 @@ class Admission:
         """The number of calls that may wait now."""
         # Reading may take a part of each turn, too.
         share = ANSWERING_TIMES / (ANSWERING_TIMES + 1)
-        return max(LEAST_WAITING, round(share * self._wait() / self.call_seconds))
-
-    def _wait(self) -> float:
-        return self._longest_wait * (STANDING_SHARE if self._is_overloaded else 1.0)
-
-    def _look(self, now: float) -> None:
-        passed = now - self._looked
-        if passed < LOOK_SECONDS:
-            return
-        worked = self._worked()
-        self._is_overloaded = worked - self._had_worked > BUSY_SHARE * passed
-        self._looked, self._had_worked = now, worked
+        return max(LEAST_WAITING, round(share * self._longest_wait / self.call_seconds))
 
     def enter(
         self,
@@ -206,7 +183,6 @@ class Admission:
         turn = Turn(client, wake, is_urgent=is_urgent, is_patient=is_patient)
         if not self._began:
             self._turned = self._clock()
-            self._look(self._turned)
             self._begin(turn)
             self._soon(self._next)
             return turn
@@ -216,7 +192,7 @@ class Admission:
             refused = queue.latest_of_most()
             queue.remove(refused)
             self.refused += 1
-            error = BusyError(self._wait())
+            error = BusyError(self._longest_wait)
             if refused is turn:
                 raise error
             refused.wake(error)
@@ -230,7 +206,7 @@ class Admission:
             self._coming += 1
             return None
         self.refused += 1
-        return BusyError(self._wait())
+        return BusyError(self._longest_wait)
 
     def _most(self, *, is_urgent: bool) -> int:
         return self.most_waiting * (URGENT_TIMES if is_urgent else 1)
@@ -258,7 +234,6 @@ class Admission:
         began, self._began = self._began, 0
         # What passes while sockets are read enters before they are read again, or has gone.
         self._coming = 0
-        self._look(now)
         if not self._urgent and not self._others:
             return
         if self._resumed > self._turned:

@@ -135,9 +135,9 @@ class Limits(Table, frozen=True):
     max_in_flight_bytes: Bytes = 160 * MIB
     """Most bytes of the messages of all calls; a message counts from before it is read until its call is
     answered, and before it is read as the largest, 17 MiB by default. Memory may grow by twice this."""
-    wait_seconds: Annotated[float, Meta(gt=0, le=60)] = 0.25
-    """Longest wait of a call for the thread that answers, in a burst; calls that would wait longer are
-    refused at once. If calls keep coming faster than they are answered, a fiftieth of it."""
+    wait_seconds: Annotated[float, Meta(gt=0, le=60)] = 2.0
+    """Longest wait of a call for the thread that answers; calls that would wait longer are refused at
+    once."""
     message_seconds: Seconds = 2.0
     """How long a message may take to arrive while other calls wait for the room kept for it."""
 

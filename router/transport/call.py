@@ -8,12 +8,7 @@ from typing import Any, NoReturn, Protocol
 import grpc
 import grpc.aio
 
-from router.transport.framing import (
-    Deframer,
-    TooLongError,
-    UnknownEncodingError,
-    framed,
-)
+from router.transport.framing import Deframer, TooLongError, UnknownEncodingError, framed
 from router.transport.metadata import BEGINNING, Metadata, Request, trailers_of, written
 from router.transport.session import STREAM_WINDOW, Session
 

@@ -11,9 +11,10 @@ import grpc
 
 from router.transport import library as lib
 from router.transport.call import Call
+from router.transport.events import EndedError
 from router.transport.handlers import find, run
 from router.transport.header_block import Headers
-from router.transport.limits import Limits, RefusalPace
+from router.transport.limits import Limits
 from router.transport.metadata import (
     BEGINNING,
     BadHeaderError,
@@ -23,7 +24,7 @@ from router.transport.metadata import (
 )
 from router.transport.peer import Properties, peer_name, properties_of
 from router.transport.server import Gate, Refusal
-from router.transport.session import EndedError, Session
+from router.transport.session import Session
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +47,6 @@ class Connection(asyncio.Protocol):
         limits: Limits,
         *,
         gate: Gate | None = None,
-        pace: RefusalPace | None = None,
         opened: Callable[["Connection"], None],
         closed: Callable[["Connection"], None],
         clock: Callable[[], float],
@@ -56,9 +56,6 @@ class Connection(asyncio.Protocol):
         """Handlers that were found, by method: they may not depend on a call's metadata."""
         self._limits = limits
         self._gate = gate
-        self._pace = pace or RefusalPace()
-        self._has_refused = False
-        """Whether the gate has refused a call since the socket was read last."""
         self._opened = opened
         self._closed = closed
         self._clock = clock
@@ -105,17 +102,14 @@ class Connection(asyncio.Protocol):
 
     def _take(self, data: bytes) -> None:
         """Give bytes to the session, for no longer than a turn: other connections wait."""
-        begun = time.perf_counter()
-        until = begun + TURN_SECONDS
+        until = time.perf_counter() + TURN_SECONDS
         self._is_in_session = True
-        self._has_refused = False
         at = 0
         try:
             while at < len(data):
                 self.session.receive(data[at : at + SLICE_BYTES])
                 at += SLICE_BYTES
-                # Nor must refusing calls keep the loop from answering others.
-                if self._has_refused or time.perf_counter() > until:
+                if time.perf_counter() > until:
                     break
         except EndedError as error:
             self._break(error)
@@ -125,14 +119,9 @@ class Connection(asyncio.Protocol):
         self._rest = data[at:]
         if self.session.has_more or self.session.is_over:
             self.flush()
-        if (self._rest or self._has_refused) and not self._socket.is_closing():
+        if self._rest and not self._socket.is_closing():
             self._socket.pause_reading()
-            loop = asyncio.get_running_loop()
-            if self._has_refused:
-                now = time.perf_counter()
-                loop.call_later(self._pace.pause(now, now - begun), self._go_on)
-            else:
-                loop.call_soon(self._go_on)
+            asyncio.get_running_loop().call_soon(self._go_on)
 
     def _go_on(self) -> None:
         rest, self._rest = self._rest, b""
@@ -211,7 +200,6 @@ class Connection(asyncio.Protocol):
             self._refuse(stream, Refusal(grpc.StatusCode.INTERNAL, str(error)))
             return
         if self._gate is not None and (refusal := self._gate(request.method, self.peer)):
-            self._has_refused = True
             self._refuse(stream, refusal)
             return
         handler = self._found.get(request.method)

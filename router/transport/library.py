@@ -9,8 +9,8 @@ Source: `nghttp2/nghttp2.h`; only functions that every release since 1.52 has.
 import ctypes as c
 import ctypes.util
 import sys
-from collections.abc import Callable
-from functools import cache
+from collections.abc import Callable, Sequence
+from functools import cache, lru_cache
 from typing import Any
 
 DEFERRED = -508
@@ -183,3 +183,30 @@ class _Info(c.Structure):
         ("version_text", c.c_char_p),
         ("protocol", c.c_char_p),
     )
+
+
+def header_array(headers: Sequence[tuple[bytes, bytes]]) -> Any:
+    """Return an array of nghttp2_nv, which libnghttp2 copies."""
+    # Most answers have the same headers and trailers.
+    return _constant(headers) if isinstance(headers, tuple) else _array(headers)
+
+
+@lru_cache(64)
+def _constant(headers: tuple[tuple[bytes, bytes], ...]) -> Any:
+    return _array(headers)
+
+
+def _array(headers: Sequence[tuple[bytes, bytes]]) -> Any:
+    return (NameValue * len(headers))(
+        *(NameValue(name, value, len(name), len(value), 0) for name, value in headers)
+    )
+
+
+def server_options(library: Library, resets_per_second: int) -> Pointer:
+    """Return the options of a session, to be given back with `option_del`."""
+    options = Pointer()
+    library.option_new(c.byref(options))
+    library.option_set_no_auto_window_update(options, 1)
+    library.option_set_no_closed_streams(options, 1)
+    library.option_set_stream_reset_rate_limit(options, 10 * resets_per_second, resets_per_second)
+    return options

@@ -8,8 +8,6 @@ WINDOW_UPDATE, tiny windows), CVE-2023-44487 (resets), CVE-2024-28182 (CONTINUAT
 
 from dataclasses import dataclass
 
-ANSWERING_TIMES = 3.0
-"""A server may answer for this many times as long as it reads calls that it refuses."""
 BURST_SECONDS = 10.0
 """A client may send the control frames of this many seconds at once."""
 FRAMES_A_MESSAGE = 5
@@ -52,21 +50,6 @@ class Limits:
     control_frames_per_second: int = 100
     """Frames without a request or a message that a client may send, over time; ten seconds' worth at
     once."""
-
-
-class RefusalPace:
-    """Bounds the part of the time in which a server reads calls only to refuse them.
-
-    More than that would keep it from answering others; calls that are not read wait in the sockets.
-    """
-
-    def __init__(self) -> None:
-        self._until = 0.0
-
-    def pause(self, now: float, took: float) -> float:
-        """Return for how long a connection is not read, after reads that took `took` seconds."""
-        self._until = max(self._until, now) + ANSWERING_TIMES * took
-        return self._until - now
 
 
 class FrameBudget:

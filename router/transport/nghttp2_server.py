@@ -17,7 +17,7 @@ import grpc
 from indexer.process.tls_files import ServerTls
 from router.transport.connection import Connection
 from router.transport.library import load_library
-from router.transport.limits import Limits, RefusalPace
+from router.transport.limits import Limits
 from router.transport.server import Gate
 
 log = logging.getLogger(__name__)
@@ -48,7 +48,6 @@ class Nghttp2Server:
         self._limits = limits
         self._reuse_port = reuse_port
         self._gate = gate
-        self._pace = RefusalPace()
         self._clock = clock
         self._handlers: list[grpc.GenericRpcHandler] = []
         self._connections: set[Connection] = set()
@@ -119,7 +118,6 @@ class Nghttp2Server:
             self._handlers,
             self._limits,
             gate=self._gate,
-            pace=self._pace,
             opened=self._opened,
             closed=self._closed,
             clock=self._clock,

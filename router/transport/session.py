@@ -7,20 +7,28 @@ frames.
 Received bytes count against a stream's window until `consume` gives them back, so a call that nobody
 reads holds no more than `STREAM_WINDOW`. The connection's window is always open: its streams are bounded
 one by one.
+
+The file is long since libnghttp2 has one object for all of this, whose calls and callbacks share its state.
 """
 
 import ctypes as c
 import logging
 import struct
 from collections.abc import Callable
-from functools import lru_cache
-from typing import Any, NoReturn, Protocol, cast
+from typing import Any, NoReturn, cast
 
 from router.transport import library as lib
 from router.transport.body import Body
 from router.transport.callbacks import PROVIDER, callbacks, register, unregister
+from router.transport.events import EndedError, Events, flood
 from router.transport.header_block import HeaderBlock, Headers
-from router.transport.library import Library, NameValue, Pointer, load_library
+from router.transport.library import (
+    Library,
+    Pointer,
+    header_array,
+    load_library,
+    server_options,
+)
 from router.transport.limits import (
     FRAMES_A_CALL,
     FRAMES_A_MESSAGE,
@@ -35,30 +43,6 @@ log = logging.getLogger(__name__)
 STREAM_WINDOW = 65_535
 """Bytes of a call that arrive before it is read: HTTP/2's default."""
 CONNECTION_WINDOW = 1 << 24
-
-
-class EndedError(Exception):
-    """The connection has to end: the client broke the protocol or a limit. `code` is one of HTTP/2's."""
-
-    def __init__(self, text: str, code: int = lib.PROTOCOL_ERROR) -> None:
-        super().__init__(text)
-        self.code = code
-
-
-class Events(Protocol):
-    """Takes the events of a session, in the call of `Session.receive` that finds them."""
-
-    def requested(self, stream: int, headers: Headers, *, is_too_long: bool) -> None:
-        """Begin a call. Headers beyond `Limits.header_bytes` are left out."""
-
-    def received(self, stream: int, data: bytes) -> None:
-        """Take data of a call; they count against the stream's window until they are consumed."""
-
-    def ended(self, stream: int) -> None:
-        """Take note that the client sends no more data of a call."""
-
-    def closed(self, stream: int) -> None:
-        """End a call: its stream is closed, or was reset by either side."""
 
 
 class Session:
@@ -96,18 +80,16 @@ class Session:
         """Whether the client's preface and settings have arrived."""
         self._number = register(self)
         session = lib.Session()
-        options = _options(self._lib, limits)
+        options = server_options(self._lib, limits.resets_per_second)
         failed = self._lib.session_server_new2(c.byref(session), callbacks(), self._number, options)
         self._lib.option_del(options)
         if failed:
             unregister(self._number)
             raise MemoryError(f"libnghttp2: {self._lib.strerror(failed).decode()}")
         self._session: Any = session
-        settings = (lib.Setting * 2)(
-            lib.Setting(lib.MAX_CONCURRENT_STREAMS, limits.streams),
-            lib.Setting(lib.MAX_HEADER_LIST_SIZE, limits.header_bytes),
-        )
-        self._lib.submit_settings(session, 0, settings, len(settings))
+        streams = lib.Setting(lib.MAX_CONCURRENT_STREAMS, limits.streams)
+        headers = lib.Setting(lib.MAX_HEADER_LIST_SIZE, limits.header_bytes)
+        self._lib.submit_settings(session, 0, (lib.Setting * 2)(streams, headers), 2)
         self._lib.session_set_local_window_size(session, 0, 0, CONNECTION_WINDOW)
 
     def close(self) -> None:
@@ -162,11 +144,8 @@ class Session:
         return frames
 
     def _check(self, result: int) -> None:
-        problem = self._problem
-        if problem is not None:
-            if isinstance(problem, EndedError) or not isinstance(problem, Exception):
-                raise problem
-            raise EndedError("an unexpected error", lib.INTERNAL_ERROR) from problem
+        if self._problem is not None:
+            raise self._problem
         if result < 0:
             raise EndedError(f"HTTP/2: {self._lib.strerror(result).decode()}")
 
@@ -188,8 +167,7 @@ class Session:
     @property
     def is_over(self) -> bool:
         """Whether neither side has anything more to send: the socket can be closed."""
-        lib_, session = self._lib, self._session
-        return not lib_.session_want_read(session) and not lib_.session_want_write(session)
+        return not self._lib.session_want_read(self._session) and not self.has_more
 
     def consume(self, stream: int, size: int) -> None:
         """Give back `size` bytes of a stream's window."""
@@ -202,13 +180,13 @@ class Session:
     def answer(self, stream: int, headers: Headers) -> None:
         """Begin an answer."""
         self._bodies[stream] = Body()
-        array = _array(headers)
+        array = header_array(headers)
         self._lib.submit_response(self._session, stream, array, len(array), PROVIDER)
 
     def answer_at_once(self, stream: int, headers: Headers) -> None:
         """Give an answer without a body; what the client sends is of no use from now on."""
         self.unwanted.add(stream)
-        array = _array(headers)
+        array = header_array(headers)
         self._lib.submit_response(self._session, stream, array, len(array), None)
         self._answered.append(stream)
 
@@ -222,7 +200,7 @@ class Session:
     def finish(self, stream: int, trailers: Headers) -> None:
         """End a body with trailers."""
         body = self._bodies[stream]
-        body.trailers = _array(trailers)
+        body.trailers = header_array(trailers)
         self._resume(stream, body)
 
     def unsent_of(self, stream: int) -> int:
@@ -270,12 +248,12 @@ class Session:
     def _count_frame(self) -> None:
         if not self._budget.spend(self._now):
             rate = self._limits.control_frames_per_second
-            raise _flood("control frames", f"control-frames-per-second = {rate}")
+            raise flood("control frames", f"control-frames-per-second = {rate}")
 
     def _count_reset(self) -> None:
         if not self._resets.spend(self._now):
             rate = self._limits.resets_per_second
-            raise _flood("resets of calls", f"resets-per-second = {rate}")
+            raise flood("resets of calls", f"resets-per-second = {rate}")
 
     # `Hooks`: what libnghttp2 calls.
 
@@ -363,14 +341,12 @@ class Session:
 
     def failed(self, error: BaseException) -> None:
         """Keep the error of one of these methods, which ends the connection."""
-        if not isinstance(error, EndedError):
+        if isinstance(error, Exception) and not isinstance(error, EndedError):
             log.error("HTTP/2: an unexpected error", exc_info=error)
+            ended = EndedError("an unexpected error", lib.INTERNAL_ERROR)
+            ended.__cause__ = error
+            error = ended
         self._problem = self._problem or error
-
-
-def _flood(what: str, limit: str) -> EndedError:
-    text = f"more {what} than server.http2 allows ({limit})"
-    return EndedError(text, lib.ENHANCE_YOUR_CALM)
 
 
 class _Closed:
@@ -378,30 +354,3 @@ class _Closed:
 
     def __getattr__(self, name: str) -> NoReturn:
         raise EndedError("the connection is closed")
-
-
-def _array(headers: Headers) -> Any:
-    # Most answers have the same headers and trailers.
-    return _constant(headers) if isinstance(headers, tuple) else _made(headers)
-
-
-@lru_cache(64)
-def _constant(headers: tuple[tuple[bytes, bytes], ...]) -> Any:
-    return _made(headers)
-
-
-def _made(headers: Headers) -> Any:
-    return (NameValue * len(headers))(
-        *(NameValue(name, value, len(name), len(value), 0) for name, value in headers)
-    )
-
-
-def _options(library: Library, limits: Limits) -> Pointer:
-    options = Pointer()
-    library.option_new(c.byref(options))
-    library.option_set_no_auto_window_update(options, 1)
-    library.option_set_no_closed_streams(options, 1)
-    library.option_set_stream_reset_rate_limit(
-        options, 10 * limits.resets_per_second, limits.resets_per_second
-    )
-    return options

@@ -13,7 +13,6 @@ from router.api.admission import (
     ANSWERING_TIMES,
     FIRST_SECONDS,
     LEAST_WAITING,
-    LOOK_SECONDS,
     MOST_AT_ONCE,
     Admission,
     BusyError,
@@ -45,7 +44,6 @@ class Stand:
 
     longest_wait: float = 20 * WAIT_SECONDS
     now: float = 0.0
-    worked: float = 0.0
     soon: deque[Callable[[], None]] = field(default_factory=deque)
     calls: list[Call] = field(default_factory=list)
 
@@ -54,7 +52,6 @@ class Stand:
             longest_wait=self.longest_wait,
             soon=self.soon.append,
             clock=lambda: self.now,
-            worked=lambda: self.worked,
         )
 
     def enter(
@@ -163,23 +160,6 @@ def test_the_number_that_may_wait_follows_the_time_that_calls_take(
         stand.turn(seconds)
         stand.turn(seconds)
     assert stand.admission.most_waiting == pytest.approx(most, rel=0.1)
-
-
-def test_a_thread_that_hardly_rests_lets_only_a_fiftieth_wait_until_it_has_rested() -> None:
-    stand = Stand(longest_wait=500 * WAIT_SECONDS)
-
-    def look(worked: float) -> None:
-        stand.enter()
-        stand.worked += worked
-        stand.turn(LOOK_SECONDS)
-        stand.turn(0.0)
-
-    look(0.8 * LOOK_SECONDS)
-    assert stand.admission.most_waiting == 500
-    look(0.95 * LOOK_SECONDS)
-    assert stand.admission.most_waiting == 10
-    look(0.8 * LOOK_SECONDS)
-    assert stand.admission.most_waiting == 500
 
 
 def test_more_calls_begin_in_a_turn_if_reading_takes_long() -> None:

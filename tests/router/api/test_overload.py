@@ -35,7 +35,6 @@ class Stand:
             longest_wait=1e-9,
             soon=self.soon.append,
             clock=asyncio.get_running_loop().time,
-            worked=lambda: 0.0,
         )
         room = InFlight(1 << 20, 1000, seconds=1.0, clock=lambda: 0.0)
         self.intake = Intake(room, room, self.counts, seconds=1.0, admission=self.admission)

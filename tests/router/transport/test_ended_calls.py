@@ -11,8 +11,9 @@ import pytest
 
 from router.transport import callbacks
 from router.transport.connection import Connection
+from router.transport.events import EndedError
 from router.transport.limits import Limits
-from router.transport.session import EndedError, Session
+from router.transport.session import Session
 from tests.router.transport import raw_frames as raw
 from tests.router.transport.fake_socket import FakeSocket, FakeTimeLoop
 
