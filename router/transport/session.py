@@ -8,7 +8,7 @@ Received bytes count against a stream's window until `consume` gives them back, 
 reads holds no more than `STREAM_WINDOW`. The connection's window is always open: its streams are bounded
 one by one.
 
-The file is long since libnghttp2 has one object for all of this, whose calls and callbacks share its state.
+The file is long since libnghttp2 has one object for all of this: its calls and callbacks share a state.
 """
 
 import ctypes as c
