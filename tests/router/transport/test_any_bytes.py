@@ -5,6 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.fuzz.http2_input import PREFACED, RAW, SEEDS, attack
+from tests.router.transport.served import MISSING
+
+pytestmark = pytest.mark.skipif(bool(MISSING), reason=MISSING)
 
 
 @pytest.mark.parametrize("seed", range(len(SEEDS)))

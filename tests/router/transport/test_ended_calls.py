@@ -16,6 +16,9 @@ from router.transport.limits import Limits
 from router.transport.session import Session
 from tests.router.transport import raw_frames as raw
 from tests.router.transport.fake_socket import FakeSocket, FakeTimeLoop
+from tests.router.transport.served import MISSING
+
+pytestmark = pytest.mark.skipif(bool(MISSING), reason=MISSING)
 
 WHOLE = raw.PREFACE + raw.settings(window=0)
 HALF = raw.data(1, b"\0\0\2\0\0begun")

@@ -7,6 +7,9 @@ import pytest
 from tests.router.http2_client import frame
 from tests.router.transport import raw_frames as raw
 from tests.router.transport.attacked import attacked, until
+from tests.router.transport.served import MISSING
+
+pytestmark = pytest.mark.skipif(bool(MISSING), reason=MISSING)
 
 RESOURCE_EXHAUSTED, UNIMPLEMENTED, INTERNAL = b"8", b"12", b"13"
 

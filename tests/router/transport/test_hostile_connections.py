@@ -9,7 +9,10 @@ import pytest
 from tests.router.http2_client import frame
 from tests.router.transport import raw_frames as raw
 from tests.router.transport.attacked import attacked, until
+from tests.router.transport.served import MISSING
 from tests.servers.certificates import Authority
+
+pytestmark = pytest.mark.skipif(bool(MISSING), reason=MISSING)
 
 HTTP_1 = b"GET / HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n\r\n"
 

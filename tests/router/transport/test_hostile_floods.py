@@ -8,6 +8,9 @@ import pytest
 from tests.router.http2_client import frame
 from tests.router.transport import raw_frames as raw
 from tests.router.transport.attacked import attacked, until
+from tests.router.transport.served import MISSING
+
+pytestmark = pytest.mark.skipif(bool(MISSING), reason=MISSING)
 
 BURST = 50
 """Frames that 5 a second allow at once."""

@@ -8,6 +8,9 @@ from tests.router.http2_client import frame
 from tests.router.transport import raw_frames as raw
 from tests.router.transport.attacked import attacked, until
 from tests.router.transport.hostile_client import HostileClient
+from tests.router.transport.served import MISSING
+
+pytestmark = pytest.mark.skipif(bool(MISSING), reason=MISSING)
 
 MOST = 4096
 LARGE = raw.literal(b"k", b"v" * 3000, keep=True)

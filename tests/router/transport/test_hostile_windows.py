@@ -5,6 +5,9 @@ import pytest
 from tests.router.transport import raw_frames as raw
 from tests.router.transport.attacked import attacked, until
 from tests.router.transport.hostile_client import PREFACE
+from tests.router.transport.served import MISSING
+
+pytestmark = pytest.mark.skipif(bool(MISSING), reason=MISSING)
 
 
 @pytest.mark.parametrize("width", [0, 1, 5])

@@ -5,6 +5,7 @@ from typing import Any
 
 import grpc
 import grpc.aio
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -23,6 +24,9 @@ from router.transport.limits import Limits
 from tests.examples import examples
 from tests.router.transport.fake_socket import FakeSocket, FakeTimeLoop
 from tests.router.transport.lawful_client import LawfulClient
+from tests.router.transport.served import MISSING
+
+pytestmark = pytest.mark.skipif(bool(MISSING), reason=MISSING)
 
 STREAMS = 8
 MOST = 100_000

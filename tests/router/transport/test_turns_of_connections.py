@@ -9,7 +9,10 @@ from router.transport.connection import Connection
 from router.transport.limits import Limits
 from tests.router.transport import raw_frames as raw
 from tests.router.transport.fake_socket import FakeSocket, FakeTimeLoop
+from tests.router.transport.served import MISSING
 from tests.router.transport.small_service import Service
+
+pytestmark = pytest.mark.skipif(bool(MISSING), reason=MISSING)
 
 SLICE_BYTES = 16 << 10
 SENT = [b"%d" % number * 3 for number in range(5000)]
