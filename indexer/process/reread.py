@@ -67,12 +67,12 @@ class Reread(Generic[T]):
         return tuple(read_bytes(path) for path in self._paths)
 
 
-def read_bytes(path: Path) -> bytes:
-    """Return a file's bytes. Raises OSError if it cannot be read or exceeds MOST_BYTES."""
+def read_bytes(path: Path, most: int = MOST_BYTES) -> bytes:
+    """Return a file's bytes. Raises OSError if it cannot be read or has more than `most`."""
     with path.open("rb") as file:
-        content = file.read(MOST_BYTES + 1)
-    if len(content) > MOST_BYTES:
-        raise OSError(f"{path} has more than {MOST_BYTES} bytes")
+        content = file.read(most + 1)
+    if len(content) > most:
+        raise OSError(f"{path} has more than {most} bytes")
     return content
 
 

@@ -5,6 +5,7 @@ import logging
 from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 
+from indexer.process.reread import read_bytes
 from router.config import read as read_config
 from router.config import schema as config
 from router.pods.discover import Found
@@ -33,7 +34,7 @@ class FileSource:
         problem = ""
         while True:
             try:
-                raw = await asyncio.to_thread(_read, self._path)
+                raw = await asyncio.to_thread(read_bytes, self._path, MOST_BYTES)
                 if raw != before:
                     before = raw
                     pods = read_config.parse_pods(raw, self.name, self._models)
@@ -46,12 +47,3 @@ class FileSource:
                     problem = str(error)
                     log.error("pods-file: %s; the pods stay as they were", error)  # noqa: TRY400
             await asyncio.sleep(self._look_seconds)
-
-
-def _read(path: Path) -> bytes:
-    """Return a file's bytes. Raises OSError if it cannot be read or exceeds MOST_BYTES."""
-    with path.open("rb") as file:
-        raw = file.read(MOST_BYTES + 1)
-    if len(raw) > MOST_BYTES:
-        raise OSError(f"{path} has more than {MOST_BYTES} bytes")
-    return raw

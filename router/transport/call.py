@@ -8,6 +8,7 @@ from typing import Any, NoReturn, Protocol
 import grpc
 import grpc.aio
 
+from indexer.process.certificate_names import ALTERNATIVE_NAME, COMMON_NAME
 from router.transport.framing import Deframer, TooLongError, UnknownEncodingError, framed
 from router.transport.metadata import BEGINNING, Metadata, Request, trailers_of, written
 from router.transport.session import STREAM_WINDOW, Session
@@ -324,7 +325,7 @@ class Call(grpc.aio.ServicerContext[Any, Any]):
 
     def peer_identity_key(self) -> str | None:
         """Return the property that names the client; None without a certificate."""
-        for key in ("x509_subject_alternative_name", "x509_common_name"):
+        for key in (ALTERNATIVE_NAME, COMMON_NAME):
             if key in self._link.auth_context:
                 return key
         return None

@@ -286,11 +286,6 @@ class Connection(asyncio.Protocol):
             return f"no answer to a ping within {limits.ping_seconds:g} s"
         return ""
 
-    def announce_end(self) -> None:
-        """Ask the client to send its next calls elsewhere; calls that it has sent still count."""
-        self.session.announce_end()
-        self.flush()
-
     def terminate(self) -> None:
         """Take no more calls, and close the connection once those in progress have ended."""
         if self._calls:

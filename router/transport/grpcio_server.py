@@ -10,6 +10,7 @@ import grpc
 import grpc.aio
 
 from indexer.process.grpc_tls import server_credentials
+from indexer.process.listen import GRPC_OPTIONS
 from indexer.process.tls_files import ServerTls
 from router.transport.limits import Limits
 
@@ -18,25 +19,21 @@ class GrpcioServer:
     """Serves asynchronous handlers."""
 
     def __init__(self, limits: Limits, *, reuse_port: bool = False) -> None:
-        self._server = grpc.aio.server(
-            options=(
-                ("grpc.max_receive_message_length", limits.message_bytes),
-                ("grpc.max_metadata_size", limits.header_bytes),
-                ("grpc.so_reuseport", int(reuse_port)),
-                # Further connections are closed at once; idle ones are closed to make room.
-                ("grpc.max_allowed_incoming_connections", limits.connections),
-                ("grpc.max_connection_idle_ms", round(1000 * limits.idle_seconds)),
-                ("grpc.server_handshake_timeout_ms", round(1000 * limits.handshake_seconds)),
-                # Pings find peers that have vanished or do not read from their socket.
-                ("grpc.keepalive_time_ms", round(1000 * limits.ping_seconds)),
-                ("grpc.keepalive_timeout_ms", round(1000 * limits.ping_seconds)),
-                ("grpc.http2.min_ping_interval_without_data_ms", 1_000),
-                # These bound the bytes of a call that arrive before it is read. BDP probes would raise
-                # that to megabytes; with fewer than 256 KiB a connection's calls wait for each other.
-                ("grpc.http2.bdp_probe", 0),
-                ("grpc.http2.lookahead_bytes", 256 << 10),
-            )
-        )
+        options = dict[str, int](GRPC_OPTIONS) | {
+            "grpc.max_receive_message_length": limits.message_bytes,
+            "grpc.max_metadata_size": limits.header_bytes,
+            "grpc.so_reuseport": int(reuse_port),
+            "grpc.max_allowed_incoming_connections": limits.connections,
+            "grpc.max_connection_idle_ms": round(1000 * limits.idle_seconds),
+            "grpc.server_handshake_timeout_ms": round(1000 * limits.handshake_seconds),
+            "grpc.keepalive_time_ms": round(1000 * limits.ping_seconds),
+            "grpc.keepalive_timeout_ms": round(1000 * limits.ping_seconds),
+            # These bound the bytes of a call that arrive before it is read. BDP probes would raise
+            # that to megabytes; with fewer than 256 KiB a connection's calls wait for each other.
+            "grpc.http2.bdp_probe": 0,
+            "grpc.http2.lookahead_bytes": 256 << 10,
+        }
+        self._server = grpc.aio.server(options=tuple(options.items()))
 
     def add_generic_rpc_handlers(self, handlers: Iterable[grpc.GenericRpcHandler]) -> None:
         """Serve these methods, too."""

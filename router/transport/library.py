@@ -101,8 +101,6 @@ _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "option_del": (None, (Pointer,)),
     "option_set_no_auto_window_update": (None, (Pointer, c.c_int)),
     "option_set_no_closed_streams": (None, (Pointer, c.c_int)),
-    "option_set_max_settings": (None, (Pointer, c.c_size_t)),
-    "option_set_max_continuations": (None, (Pointer, c.c_size_t)),
     "option_set_stream_reset_rate_limit": (None, (Pointer, c.c_uint64, c.c_uint64)),
     "session_server_new2": (c.c_int, (c.POINTER(Session), Pointer, Pointer, Pointer)),
     "session_del": (None, (Session,)),
@@ -122,7 +120,6 @@ _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "submit_trailer": (c.c_int, (Session, c.c_int32, *_HEADERS)),
     "submit_rst_stream": (c.c_int, (Session, c.c_uint8, c.c_int32, c.c_uint32)),
     "submit_ping": (c.c_int, (Session, c.c_uint8, c.c_char_p)),
-    "submit_shutdown_notice": (c.c_int, (Session,)),
     "submit_goaway": (
         c.c_int,
         (Session, c.c_uint8, c.c_int32, c.c_uint32, c.c_char_p, c.c_size_t),

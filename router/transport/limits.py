@@ -1,9 +1,9 @@
 """Limits of an HTTP/2 connection, and the count of frames that carry no request.
 
-Every frame that begins is counted, also one that libnghttp2 ignores; calls and messages earn more than
-they cost. Sources of the attacks: CVE-2019-9511 to 9518 (floods of PING, SETTINGS, empty DATA,
-WINDOW_UPDATE, tiny windows), CVE-2023-44487 (resets), CVE-2024-28182 (CONTINUATION), CVE-2025-8671
-(frames for which the server resets streams).
+Frames that libnghttp2 tells of are counted one by one, those that it ignores by their bytes; calls and
+messages earn more than they cost. Sources of the attacks: CVE-2019-9511 to 9518 (floods of PING,
+SETTINGS, empty DATA, WINDOW_UPDATE, tiny windows), CVE-2023-44487 (resets), CVE-2024-28182
+(CONTINUATION), CVE-2025-8671 (frames for which the server resets streams).
 """
 
 from dataclasses import dataclass

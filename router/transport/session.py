@@ -116,7 +116,7 @@ class Session:
 
     def to_send(self) -> bytes:
         """Return the bytes that can be sent now. Raises EndedError."""
-        sent = self._frames(Pointer())
+        sent = self._frames()
         if self._answered:
             # A client need not send the rest of a request that is answered (RFC 9113, 8.1), but one that
             # is told so in the midst of it may take that for an error: it has some time to notice.
@@ -134,9 +134,9 @@ class Session:
             del self._half_open[stream]
             self.reset(stream, lib.NO_ERROR)
 
-    def _frames(self, pointer: Pointer) -> list[bytes]:
+    def _frames(self) -> list[bytes]:
         frames = []
-        send, session = self._lib.session_mem_send, self._session
+        send, session, pointer = self._lib.session_mem_send, self._session, Pointer()
         at = c.byref(pointer)
         while (size := send(session, at)) > 0:
             frames.append(c.string_at(pointer.value or 0, size))
@@ -226,10 +226,6 @@ class Session:
         """Ask the client whether it is there."""
         self.pings += 1
         self._lib.submit_ping(self._session, 0, None)
-
-    def announce_end(self) -> None:
-        """Say that the connection is about to end; calls that are under way to it still count."""
-        self._lib.submit_shutdown_notice(self._session)
 
     def refuse_new(self) -> None:
         """Take no more calls; those that have begun go on."""

@@ -125,10 +125,10 @@ class Attack:
             self.loop.turn(lambda: self.connection.look(self.now))
         else:
             ends: tuple[Callable[[], object], ...] = (
-                self.connection.terminate, self.connection.announce_end, self.socket.lose,
+                self.connection.terminate, self.socket.lose,
                 lambda: self.loop.create_task(self.connection.cut_off()),
             )  # fmt: skip
-            self.loop.turn(ends[more() % 4])
+            self.loop.turn(ends[more() % len(ends)])
 
     def send(self, data: bytes) -> None:
         """Let the server receive bytes, and work until nothing moves."""

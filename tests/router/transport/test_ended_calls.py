@@ -154,7 +154,6 @@ def test_a_session_that_is_closed_says_so_and_touches_no_memory() -> None:
     for act in (
         session.to_send,
         session.ping,
-        session.announce_end,
         session.refuse_new,
         lambda: session.receive(b"x"),
         lambda: session.consume(1, 1),

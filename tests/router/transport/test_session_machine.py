@@ -243,15 +243,13 @@ class Machine(RuleBasedStateMachine):
 
     @is_connected
     @precondition(lambda self: len(self.told) > 3)
-    @rule(how=st.sampled_from(["lose", "terminate", "cut off", "announce"]))
+    @rule(how=st.sampled_from(["lose", "terminate", "cut off"]))
     def end_connection(self, how: str) -> None:
         self._unsure()
         if how == "lose":
             self.loop.turn(self.socket.lose)
         elif how == "terminate":
             self.loop.turn(self.connection.terminate)
-        elif how == "announce":
-            self.loop.turn(self.connection.announce_end)
         else:
             self.loop.turn(lambda: self.loop.create_task(self.connection.cut_off()))
         self._exchange()
