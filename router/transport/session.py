@@ -78,6 +78,7 @@ class Session:
         """Pings that the client has not answered."""
         self.has_begun = False
         """Whether the client's preface and settings have arrived."""
+        self._refuses_new = self._owes_goaway = False
         self._number = register(self)
         session = lib.Session()
         options = server_options(self._lib, limits.resets_per_second)
@@ -93,7 +94,7 @@ class Session:
         self._lib.session_set_local_window_size(session, 0, 0, CONNECTION_WINDOW)
 
     def close(self) -> None:
-        """Give back the memory of libnghttp2. All methods but this one raise EndedError after it."""
+        """Give back the memory of libnghttp2. Methods that would use it raise EndedError after it."""
         if unregister(self._number):
             self._lib.session_del(self._session)
             self._session = None
@@ -116,6 +117,11 @@ class Session:
 
     def to_send(self) -> bytes:
         """Return the bytes that can be sent now. Raises EndedError."""
+        if self._owes_goaway:
+            # Not earlier: calls may have come since, and a second GOAWAY must not name a later one.
+            self._owes_goaway = False
+            last = self._lib.session_get_last_proc_stream_id(self._session)
+            self._lib.submit_goaway(self._session, 0, last, lib.NO_ERROR, None, 0)
         sent = self._frames()
         if self._answered:
             # A client need not send the rest of a request that is answered (RFC 9113, 8.1), but one that
@@ -228,9 +234,9 @@ class Session:
         self._lib.submit_ping(self._session, 0, None)
 
     def refuse_new(self) -> None:
-        """Take no more calls; those that have begun go on."""
-        last = self._lib.session_get_last_proc_stream_id(self._session)
-        self._lib.submit_goaway(self._session, 0, last, lib.NO_ERROR, None, 0)
+        """Take no more calls once the client is told, with the next bytes; those that have begun go on."""
+        if not self._refuses_new:
+            self._refuses_new = self._owes_goaway = True
 
     def terminate(self, code: int) -> None:
         """End all streams with the next bytes that are sent."""

@@ -69,19 +69,17 @@ class LawfulClient:
     def __init__(self, window: int) -> None:
         self.requests: dict[int, Request] = {}
         self.problems: list[str] = []
-        self.goaways: list[int] = []
         made, options, session = _P(), _P(), _P()
         _LIBRARY.session_callbacks_new(c.byref(made))
         # ctypes frees a callback that nobody refers to.
         self._kept = (
             lib.OnHeader(self._header), lib.OnChunk(self._chunk), lib.OnClose(self._close),
-            lib.OnFrame(self._frame), lib.OnInvalid(self._invalid), lib.OnRead(self._read),
+            lib.OnInvalid(self._invalid), lib.OnRead(self._read),
         )  # fmt: skip
-        header, chunk, close, frame, invalid, read = self._kept
+        header, chunk, close, invalid, read = self._kept
         _LIBRARY.session_callbacks_set_on_header_callback(made, header)
         _LIBRARY.session_callbacks_set_on_data_chunk_recv_callback(made, chunk)
         _LIBRARY.session_callbacks_set_on_stream_close_callback(made, close)
-        _LIBRARY.session_callbacks_set_on_frame_recv_callback(made, frame)
         _LIBRARY.session_callbacks_set_on_invalid_frame_recv_callback(made, invalid)
         self._source = lib.DataProvider(None, c.cast(read, _P))
         _LIBRARY.option_new(c.byref(options))
@@ -173,11 +171,6 @@ class LawfulClient:
         request.closed = code
         # What is not consumed counts against the connection's window for ever.
         request.held = 0
-        return 0
-
-    def _frame(self, _: Any, head: Any, __: Any) -> int:
-        if head.contents.type == lib.GOAWAY:
-            self.goaways.append(head.contents.stream)
         return 0
 
     def _invalid(self, _: Any, __: Any, error: int, ___: Any) -> int:

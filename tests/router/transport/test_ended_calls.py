@@ -121,6 +121,26 @@ def test_another_task_of_a_call_does_not_wait_for_ever(end: Callable[[Stand], No
     stand.leave()
 
 
+def test_a_client_is_told_of_the_end_once_and_of_all_calls_that_were_taken() -> None:
+    async def handler(_: Any, context: Any) -> None:
+        await context.read()
+
+    stand = Stand(handler)
+    stand.send(WHOLE)
+    stand.connection.pause_writing()
+    before = len(stand.socket.written)
+    for stream in (1, 3):
+        # The second call comes before the client has heard of the end.
+        stand.send(raw.headers(stream, raw.fields("Go")))
+        stand.loop.turn(stand.connection.terminate)
+    stand.loop.turn(stand.connection.resume_writing)
+    written = bytes(stand.socket.written[before:])
+    kind = bytes([raw.GOAWAY]) + b"\0" + raw.word(0)
+    assert written.count(kind) == 1
+    assert written[written.index(kind) + len(kind) :].startswith(raw.word(3) + raw.word(0))
+    stand.leave()
+
+
 def test_metadata_that_cannot_be_sent_end_the_call_with_an_error() -> None:
     async def handler(_: Any, context: Any) -> None:
         await context.send_initial_metadata((("KEY", "b"),))
@@ -154,7 +174,6 @@ def test_a_session_that_is_closed_says_so_and_touches_no_memory() -> None:
     for act in (
         session.to_send,
         session.ping,
-        session.refuse_new,
         lambda: session.receive(b"x"),
         lambda: session.consume(1, 1),
         lambda: session.widen(1, 1),
