@@ -10,6 +10,7 @@ import grpc.aio
 
 from indexer.process.certificate_names import ALTERNATIVE_NAME, COMMON_NAME
 from router.transport.framing import Deframer, TooLongError, UnknownEncodingError, framed
+from router.transport.header_block import Headers
 from router.transport.metadata import BEGINNING, Metadata, Request, trailers_of, written
 from router.transport.session import STREAM_WINDOW, Session
 
@@ -41,37 +42,39 @@ class Link(Protocol):
 class Call(grpc.aio.ServicerContext[Any, Any]):
     """The context of one call, on the event loop of its connection."""
 
+    # Most calls keep most of these as they are, so they are not set for each.
+    _unconsumed = 0
+    """Bytes that count against the stream's window."""
+    _window = STREAM_WINDOW
+    _no_more = False
+    """Whether the client has sent its last message."""
+    _arrived: asyncio.Future[None] | None = None
+    """What `read` waits for."""
+    _sent: asyncio.Future[None] | None = None
+    """What `write` waits for."""
+    _initial: Headers | None = ()
+    """The metadata with which the answer begins, as headers; None once that is sent."""
+    _trailing: Metadata = ()
+    _code: grpc.StatusCode | None = None
+    _details = ""
+    _callbacks: Sequence[Callable[[Any], None]] = ()
+    _expiry: asyncio.TimerHandle | None = None
+    _deadline: float | None = None
+    _was_cancelled = False
+    is_closed = False
+    """Whether the stream has ended on both sides."""
+    _is_ended = False
+    """Whether the answer is complete, or nobody waits for it."""
+    serialize: Bytes = bytes
+    deserialize: Callable[[bytes], Any] = bytes
+    task: asyncio.Task[None] | None = None
+
     def __init__(self, link: Link, stream: int, request: Request, most_bytes: int) -> None:
         self._loop = asyncio.get_running_loop()
         self._link = link
         self._stream = stream
         self._request = request
         self._deframer = Deframer(most_bytes, request.encoding)
-        self._unconsumed = 0
-        """Bytes that count against the stream's window."""
-        self._window = STREAM_WINDOW
-        self._no_more = False
-        """Whether the client has sent its last message."""
-        self._arrived: asyncio.Future[None] | None = None
-        """What `read` waits for."""
-        self._sent: asyncio.Future[None] | None = None
-        """What `write` waits for."""
-        self._initial: list[tuple[bytes, bytes]] | None = []
-        """The metadata with which the answer begins, as headers; None once that is sent."""
-        self._trailing: Metadata = ()
-        self._code: grpc.StatusCode | None = None
-        self._details = ""
-        self._callbacks: list[Callable[[Any], None]] = []
-        self._expiry: asyncio.TimerHandle | None = None
-        self._deadline: float | None = None
-        self._was_cancelled = False
-        self.is_closed = False
-        """Whether the stream has ended on both sides."""
-        self.ended_at: float | None = None
-        """Time of the loop at which the answer was complete."""
-        self.serialize: Bytes = bytes
-        self.deserialize: Callable[[bytes], Any] = bytes
-        self.task: asyncio.Task[None] | None = None
         if request.seconds is not None:
             self._deadline = self._loop.time() + request.seconds
             self._expiry = self._loop.call_later(request.seconds, self._expire)
@@ -80,7 +83,7 @@ class Call(grpc.aio.ServicerContext[Any, Any]):
 
     def received(self, data: bytes) -> None:
         """Take data of the stream; those that come after the answer are of no use."""
-        if self.ended_at is not None:
+        if self._is_ended:
             return
         self._deframer.put(data)
         self._unconsumed += len(data)
@@ -98,7 +101,7 @@ class Call(grpc.aio.ServicerContext[Any, Any]):
     def closed(self) -> None:
         """Take note that the stream is closed, or was reset."""
         self.is_closed = True
-        if self.ended_at is None:
+        if not self._is_ended:
             self._was_cancelled = True
             self._conclude()
             if self.task is not None:
@@ -110,14 +113,14 @@ class Call(grpc.aio.ServicerContext[Any, Any]):
 
     def finish(self, response: bytes) -> None:
         """End the call with its only response."""
-        if self.ended_at is None and not self.is_closed:
+        if not self._is_ended and not self.is_closed:
             self._begin()
             self._link.session.write(self._stream, framed(response))
         self.end()
 
     def end(self, code: grpc.StatusCode | None = None, details: str = "") -> None:
         """End the call with a status, by default the one that the handler has set, or OK."""
-        if self.ended_at is not None or self.is_closed:
+        if self._is_ended or self.is_closed:
             return
         code = code or self._code or grpc.StatusCode.OK
         self._code, self._details = code, details or self._details
@@ -136,7 +139,7 @@ class Call(grpc.aio.ServicerContext[Any, Any]):
         self._link.flush()
 
     def _conclude(self) -> None:
-        self.ended_at = self._loop.time()
+        self._is_ended = True
         self._wake(self._arrived)
         if self._expiry is not None:
             self._expiry.cancel()
@@ -156,50 +159,54 @@ class Call(grpc.aio.ServicerContext[Any, Any]):
 
         Raises grpc.aio.InternalError if the call has ended.
         """
+        deframer = self._deframer
         try:
-            return await self._read()
+            while missing := deframer.missing:
+                if self._no_more:
+                    if deframer.held:
+                        raise ValueError("the call's last message is cut off")
+                    return grpc.aio.EOF
+                await self._more(missing)
+            message, is_compressed = deframer.take()
+            self._consume(max(0, self._unconsumed - deframer.held))
+            if is_compressed:
+                message = await self._decompressed(message)
         except TooLongError as error:
             await self.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, str(error))
         except UnknownEncodingError as error:
             await self.abort(grpc.StatusCode.UNIMPLEMENTED, str(error))
         except ValueError as error:
             await self.abort(grpc.StatusCode.INTERNAL, str(error))
+        try:
+            return self.deserialize(message)
+        except Exception:  # noqa: BLE001  that of any library
+            await self.abort(grpc.StatusCode.INTERNAL, "a message cannot be deserialized")
+
+    async def _more(self, missing: int) -> None:
+        """Wait until more bytes of a message have come, which lacks `missing`."""
+        self._check_open()
+        self._consume(self._unconsumed)
+        if missing > self._window:
+            self._window = READ_WINDOW
+            self._link.session.widen(self._stream, READ_WINDOW)
+        self._link.flush()
+        self._arrived = self._loop.create_future()
+        try:
+            await self._arrived
+        finally:
+            self._arrived = None
+
+    async def _decompressed(self, message: bytes) -> bytes:
+        parts = []
+        for part in self._deframer.decompress(message):
+            parts.append(part)
+            await asyncio.sleep(0)
+        return b"".join(parts)
 
     @property
     def next_bytes(self) -> int | None:
         """The length of the next message, if it is known before the message has come."""
         return self._deframer.next_bytes
-
-    async def _read(self) -> Any:
-        deframer = self._deframer
-        while missing := deframer.missing:
-            if self._no_more:
-                if deframer.held:
-                    raise ValueError("the call's last message is cut off")
-                return grpc.aio.EOF
-            self._check_open()
-            self._consume(self._unconsumed)
-            if missing > self._window:
-                self._window = READ_WINDOW
-                self._link.session.widen(self._stream, READ_WINDOW)
-            self._link.flush()
-            self._arrived = self._loop.create_future()
-            try:
-                await self._arrived
-            finally:
-                self._arrived = None
-        message, is_compressed = deframer.take()
-        self._consume(max(0, self._unconsumed - deframer.held))
-        if is_compressed:
-            parts = []
-            for part in deframer.decompress(message):
-                parts.append(part)
-                await asyncio.sleep(0)
-            message = b"".join(parts)
-        try:
-            return self.deserialize(message)
-        except Exception as error:
-            raise ValueError("a message cannot be deserialized") from error
 
     def _consume(self, size: int) -> None:
         # Nothing more comes after the last message, so its window need not be open.
@@ -231,7 +238,7 @@ class Call(grpc.aio.ServicerContext[Any, Any]):
                 raise grpc.aio.InternalError("the call has ended")
 
     def _check_open(self) -> None:
-        if self.ended_at is not None or self.is_closed:
+        if self._is_ended or self.is_closed:
             raise grpc.aio.InternalError("the call has ended")
 
     def _begin(self) -> None:
@@ -336,10 +343,10 @@ class Call(grpc.aio.ServicerContext[Any, Any]):
 
     def add_done_callback(self, callback: Callable[[Any], None]) -> None:
         """Call `callback` with this context once the call has ended."""
-        if self.ended_at is not None:
+        if self._is_ended:
             self._loop.call_soon(callback, self)
         else:
-            self._callbacks.append(callback)
+            self._callbacks = (*self._callbacks, callback)
 
     def cancelled(self) -> bool:
         """Return whether the caller has gone, or its deadline has passed, before the answer."""
@@ -347,4 +354,4 @@ class Call(grpc.aio.ServicerContext[Any, Any]):
 
     def done(self) -> bool:
         """Return whether the call has ended."""
-        return self.ended_at is not None
+        return self._is_ended

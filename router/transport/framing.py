@@ -4,7 +4,6 @@ Source: gRPC over HTTP2 (grpc/doc/PROTOCOL-HTTP2.md), Length-Prefixed-Message.
 """
 
 import zlib
-from collections import deque
 from collections.abc import Iterator
 
 PREFIX = 5
@@ -30,29 +29,30 @@ def framed(message: bytes) -> bytes:
 class Deframer:
     """Cuts the bytes of one call into messages of at most `most` bytes."""
 
-    __slots__ = ("_chunks", "_encoding", "_most", "_offset", "held")
+    __slots__ = ("_chunks", "_encoding", "_most", "_offset", "_prefix", "held")
 
     def __init__(self, most: int, encoding: bytes) -> None:
         self._most = most
         self._encoding = encoding
-        self._chunks: deque[bytes] = deque()
+        self._chunks: list[bytes] = []
         self._offset = 0
         """Bytes of the first chunk that were cut off."""
+        self._prefix = b""
+        """The prefix of the next message, once it is there."""
         self.held = 0
         """The bytes that are not cut into messages."""
 
     def put(self, data: bytes) -> None:
-        """Append bytes that arrived."""
-        if data:
-            self._chunks.append(data)
-            self.held += len(data)
+        """Append bytes that arrived, at least one."""
+        self._chunks.append(data)
+        self.held += len(data)
 
     @property
     def missing(self) -> int:
         """The bytes that the next message lacks; 0 if it is there. Raises TooLongError."""
-        if self.held < PREFIX:
+        size = self._next_bytes()
+        if size < 0:
             return PREFIX - self.held
-        size = int.from_bytes(self._prefix()[1:], "big")
         if size > self._most:
             raise self._too_long(size)
         return max(0, PREFIX + size - self.held)
@@ -60,43 +60,48 @@ class Deframer:
     @property
     def next_bytes(self) -> int | None:
         """The length of the next message; None if it has not come, or if the message is compressed."""
-        if self.held < PREFIX:
-            return None
-        prefix = self._prefix()
-        return int.from_bytes(prefix[1:], "big") if not prefix[0] else None
+        size = self._next_bytes()
+        return size if size >= 0 and not self._prefix[0] else None
 
-    def _prefix(self) -> bytes:
-        first = self._chunks[0]
-        if len(first) - self._offset < PREFIX:
-            # The first chunks are short: make them one.
-            while len(first) - self._offset < PREFIX:
-                first += self._chunks[1]
-                del self._chunks[1]
-            self._chunks[0] = first
-        return first[self._offset : self._offset + PREFIX]
+    def _next_bytes(self) -> int:
+        """Return the length of the next message; -1 if it has not come."""
+        if not self._prefix:
+            if self.held < PREFIX:
+                return -1
+            self._join(PREFIX)
+            self._prefix = self._chunks[0][self._offset : self._offset + PREFIX]
+        return int.from_bytes(self._prefix[1:], "big")
 
     def take(self) -> tuple[bytes, bool]:
         """Return the next message, which must be there, and whether it is compressed."""
-        prefix = self._prefix()
-        if prefix[0] > 1:
-            raise ValueError(f"a message begins with {prefix[0]}, not with 0 or 1")
-        left = int.from_bytes(prefix[1:], "big")
-        self.held -= PREFIX + left
-        self._offset += PREFIX
-        parts: list[memoryview] = []
-        chunks = self._chunks
-        while chunks:
-            part = memoryview(chunks[0])[self._offset : self._offset + left]
-            parts.append(part)
-            left -= len(part)
-            self._offset += len(part)
-            if self._offset < len(chunks[0]):
-                break
-            chunks.popleft()
+        size = PREFIX + self._next_bytes()
+        kind, self._prefix = self._prefix[0], b""
+        if kind > 1:
+            raise ValueError(f"a message begins with {kind}, not with 0 or 1")
+        if size == self.held:
+            # Most calls have one message, which is copied once.
+            first = memoryview(self._chunks[0])[self._offset + PREFIX :]
+            message = b"".join((first, *self._chunks[1:]))
+            self._chunks, self._offset, self.held = [], 0, 0
+            return message, kind == 1
+        self._join(size)
+        begin, end = self._offset, self._offset + size
+        message = self._chunks[0][begin + PREFIX : end]
+        self.held -= size
+        if end < len(self._chunks[0]):
+            self._offset = end
+        else:
+            del self._chunks[0]
             self._offset = 0
-            if not left:
-                break
-        return b"".join(parts), prefix[0] == 1
+        return message, kind == 1
+
+    def _join(self, size: int) -> None:
+        """Let the first chunk hold the next `size` bytes."""
+        chunks = self._chunks
+        if len(chunks[0]) - self._offset < size:
+            chunks[0] = chunks[0][self._offset :]
+            self._offset = 0
+            self._chunks = [b"".join(chunks)]
 
     def decompress(self, message: bytes) -> Iterator[bytes]:
         """Yield the parts of a compressed message, in steps that are short enough for an event loop.

@@ -35,8 +35,29 @@ def find(handlers: Sequence[grpc.GenericRpcHandler], method: str, metadata: Meta
 
 async def run(call: Call, handler: Any, method: str) -> None:
     """Run a handler to its end, and end the call with its status; raises nothing."""
+    if handler.response_serializer:
+        call.serialize = handler.response_serializer
+    if handler.request_deserializer:
+        call.deserialize = handler.request_deserializer
     try:
-        await _run(call, handler)
+        if handler.request_streaming:
+            function = handler.stream_stream if handler.response_streaming else handler.stream_unary
+            asked = call.messages()
+        else:
+            function = handler.unary_stream if handler.response_streaming else handler.unary_unary
+            asked = await call.read()
+            if asked is grpc.aio.EOF:
+                await call.abort(grpc.StatusCode.INTERNAL, "the call has no message")
+        answer = function(asked, call)
+        if not handler.response_streaming:
+            call.finish(call.serialize(await answer))
+        elif hasattr(answer, "__aiter__"):
+            async for message in answer:
+                await call.write(message)
+            call.end()
+        else:
+            await answer
+            call.end()
     except grpc.aio.AbortError:
         # `abort` has ended the call.
         pass
@@ -47,26 +68,3 @@ async def run(call: Call, handler: Any, method: str) -> None:
             log.exception("%s: unexpected", method)
         # As gRPC's own server says it.
         call.end(grpc.StatusCode.UNKNOWN, f"Unexpected {type(error)}: {error}")
-
-
-async def _run(call: Call, handler: Any) -> None:
-    call.serialize = handler.response_serializer or bytes
-    call.deserialize = handler.request_deserializer or bytes
-    if handler.request_streaming:
-        function = handler.stream_stream if handler.response_streaming else handler.stream_unary
-        asked = call.messages()
-    else:
-        function = handler.unary_stream if handler.response_streaming else handler.unary_unary
-        asked = await call.read()
-        if asked is grpc.aio.EOF:
-            await call.abort(grpc.StatusCode.INTERNAL, "the call has no message")
-    answer = function(asked, call)
-    if not handler.response_streaming:
-        call.finish(call.serialize(await answer))
-        return
-    if hasattr(answer, "__aiter__"):
-        async for message in answer:
-            await call.write(message)
-    else:
-        await answer
-    call.end()
