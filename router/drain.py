@@ -7,8 +7,7 @@ streams are closed.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -41,17 +40,16 @@ class Drain:
         self._reading: set[asyncio.Task[Any]] = set()
         """Tasks that wait for a stream's next request."""
 
-    @contextmanager
-    def answering(self) -> Iterator[None]:
-        """Count a call while the context is open. Raises EndingError if new calls are refused."""
+    def begin(self) -> None:
+        """Count a call, until `end`. Raises EndingError if new calls are refused."""
         self._last = self._clock()
         if self._refuses.is_set():
             raise EndingError
         self._in_flight += 1
-        try:
-            yield
-        finally:
-            self._in_flight -= 1
+
+    def end(self) -> None:
+        """Count a call no more."""
+        self._in_flight -= 1
 
     async def each(self, requests: AsyncIterator[T]) -> AsyncIterator[T]:
         """Yield a stream's requests. Raises EndingError if the router ends before the stream does."""

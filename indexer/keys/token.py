@@ -30,4 +30,4 @@ def unpack_tokens(packed: bytes) -> "array[int]":
 
 def highest_token(packed: bytes) -> int:
     """Return the highest id of a packed form that is not empty."""
-    return int(np.frombuffer(packed, "<u4").max())
+    return int(np.maximum.reduce(np.frombuffer(packed, "<u4")))

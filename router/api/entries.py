@@ -5,6 +5,7 @@ many as a few megabytes can hold. Counting makes no objects, and ends at the fir
 """
 
 from collections.abc import Iterator
+from functools import cache
 from typing import Any
 
 from router.prompt.bounds import MOST_ENTRIES, check_count
@@ -51,7 +52,7 @@ class _Entries:
     def check(self, at: int, end: int, kind: Any, path: str) -> Iterator[None]:
         raw, most = self._raw, self._most
         counts = self._counts.setdefault(path, {})
-        nested, numbers = _nested(kind), set(kind.fields_by_number)
+        nested, numbers = _fields(kind)
         while at < end:
             self._seen += 1
             if not self._seen % AT_ONCE:
@@ -81,10 +82,16 @@ class _Entries:
                 return
 
 
-def _nested(kind: Any) -> dict[int, Any]:
-    """Return, by tag, those fields of a message in whose messages lists are counted too."""
-    fields = [kind.fields_by_name.get(name) for name in NESTED]
-    return {field.number << 3 | TEXT_OR_MESSAGE: field for field in fields if field is not None}
+@cache
+def _fields(kind: Any) -> tuple[dict[int, Any], frozenset[int]]:
+    """Return, by tag, those fields of a message in whose messages lists are counted too, and the numbers
+    of all fields."""
+    nested = {
+        field.number << 3 | TEXT_OR_MESSAGE: field
+        for field in map(kind.fields_by_name.get, NESTED)
+        if field is not None and field.message_type is not None
+    }
+    return nested, frozenset(kind.fields_by_number)
 
 
 def _varint(raw: bytes, at: int, end: int) -> tuple[int, int]:

@@ -109,31 +109,19 @@ class Intake:
 
         Urgent calls are cheap, and begin before all others.
         """
-
-        async def handle(_: AsyncIterator[bytes], context: Context) -> bytes:
-            taken = self._taken(method, handler, context, is_urgent=is_urgent)
-            answer: bytes = await self._refusing(taken, context)
-            return answer
-
-        return grpc.stream_unary_rpc_method_handler(handle)
+        taken = partial(self._taken, method, handler, is_urgent=is_urgent)
+        return grpc.stream_unary_rpc_method_handler(_refusing(taken))
 
     def written(self, method: str, handler: Handler) -> "grpc.RpcMethodHandler[bytes, bytes]":
         """Return gRPC's handler of a unary call; `handler` takes the message, writes the answer."""
-
-        async def handle(_: AsyncIterator[bytes], context: Context) -> None:
-            await self._refusing(self._taken(method, handler, context), context)
-
-        return grpc.stream_stream_rpc_method_handler(handle)
+        taken = partial(self._taken, method, handler)
+        return grpc.stream_stream_rpc_method_handler(_refusing(taken))
 
     def streams(
         self, handler: Callable[[Context], Awaitable[None]]
     ) -> "grpc.RpcMethodHandler[bytes, bytes]":
         """Return gRPC's handler of a stream; `handler` reads `messages` and writes the answers."""
-
-        async def handle(_: AsyncIterator[bytes], context: Context) -> None:
-            await self._refusing(handler(context), context)
-
-        return grpc.stream_stream_rpc_method_handler(handle)
+        return grpc.stream_stream_rpc_method_handler(_refusing(handler))
 
     async def messages(
         self, context: Context
@@ -142,6 +130,7 @@ class Intake:
 
         Raises RefusedError.
         """
+        admission = self._admission
         while True:
             call = _Call()
             try:
@@ -158,27 +147,22 @@ class Intake:
                 done()
                 return
             try:
-                await self._admitted(call, context, is_patient=True)
+                if admission is not None:
+                    turn = admission.enter(context.peer(), call.wake, is_patient=True)
+                    if not turn.begins:
+                        await self._turn(admission, turn, call)
             except BaseException:
                 done()
                 raise
             yield message, done
 
-    async def _admitted(
-        self, call: "_Call", context: Context, *, is_urgent: bool = False, is_patient: bool = False
-    ) -> None:
-        """Wait until the work on a call may begin. Raises BusyError."""
-        admission = self._admission
-        if admission is None:
-            return
-        turn: Turn = admission.enter(
-            context.peer(), call.wake, is_urgent=is_urgent, is_patient=is_patient
-        )
-        if not turn.begins:
-            try:
-                await call.turn()
-            finally:
-                admission.leave(turn)
+    @staticmethod
+    async def _turn(admission: Admission, turn: Turn, call: "_Call") -> None:
+        """Wait until the work on a call begins. Raises BusyError."""
+        try:
+            await call.turn()
+        finally:
+            admission.leave(turn)
 
     def _refused(self, error: Exception, too_many: str) -> RefusedError:
         if isinstance(error, BusyError):
@@ -186,22 +170,16 @@ class Intake:
         text = LATE % self._seconds if isinstance(error, LateError) else too_many
         return RefusedError(grpc.StatusCode.RESOURCE_EXHAUSTED, text)
 
-    async def _refusing(self, answer: Awaitable[Any], context: Context) -> Any:
-        # gRPC's library keeps the exception of `abort` in a reference cycle with the call. `abort` is
-        # therefore called outside the handler's frames, which would keep the message alive.
-        try:
-            return await answer
-        except RefusedError as refusal:
-            code, text, metadata = refusal.code, refusal.text, tuple(refusal.metadata)
-        del answer
-        return await context.abort(code, text, metadata)
-
     async def _taken(
         self, method: str, handler: Handler, context: Context, *, is_urgent: bool = False
     ) -> Any:
         call = _Call()
+        admission = self._admission
         try:
-            await self._admitted(call, context, is_urgent=is_urgent)
+            if admission is not None:
+                turn = admission.enter(context.peer(), call.wake, is_urgent=is_urgent)
+                if not turn.begins:
+                    await self._turn(admission, turn, call)
             message = await self._message(self._calls, call, context)
             if message is None:
                 raise asyncio.CancelledError("the caller has gone")
@@ -248,6 +226,21 @@ class Intake:
             room.end_late()
         if self._calls.waiting or self._streams.waiting:
             self._look_later()
+
+
+def _refusing(answer: Callable[[Context], Awaitable[Any]]) -> Any:
+    """Return gRPC's handler of a stream, which ends the call if `answer` raises RefusedError."""
+
+    async def handle(_: AsyncIterator[bytes], context: Context) -> Any:
+        # gRPC's library keeps the exception of `abort` in a reference cycle with the call. `abort` is
+        # therefore called outside the frames of `answer`, which would keep the message alive.
+        try:
+            return await answer(context)
+        except RefusedError as refusal:
+            code, text, metadata = refusal.code, refusal.text, tuple(refusal.metadata)
+        return await context.abort(code, text, metadata)
+
+    return handle
 
 
 class _Call:

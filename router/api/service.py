@@ -85,6 +85,44 @@ class Meter(Protocol):
         """Count one scored prompt and the most of its leading tokens that any pod holds."""
 
 
+class _Answering:
+    """Counts a call while it is answered, and then its answer. Raises RefusedError in place of an error
+    that has a status."""
+
+    __slots__ = ("_begun", "_drain", "_meter", "_method")
+
+    def __init__(self, method: str, drain: Drain, meter: Meter) -> None:
+        self._method = method
+        self._drain = drain
+        self._meter = meter
+
+    def __enter__(self) -> None:
+        self._begun = time.perf_counter()
+        try:
+            self._drain.begin()
+        except EndingError as error:
+            raise self._refused(error) from error
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        self._drain.end()
+        if error is None:
+            self._meter.answered(self._method, "OK", time.perf_counter() - self._begun)
+        elif isinstance(error, asyncio.CancelledError):
+            self._count(grpc.StatusCode.CANCELLED)
+        elif type(error) in STATUSES:
+            raise self._refused(error) from error
+        else:
+            self._count(grpc.StatusCode.INTERNAL)
+
+    def _refused(self, error: BaseException) -> RefusedError:
+        code = STATUSES[type(error)]
+        self._count(code)
+        return RefusedError(code, shortened(str(error), MOST_SAID))
+
+    def _count(self, code: grpc.StatusCode) -> None:
+        self._meter.answered(self._method, code.name, time.perf_counter() - self._begun)
+
+
 class RouterService:
     """Serves `warmpath.v1.Router`.
 
@@ -113,13 +151,10 @@ class RouterService:
         self, request: bytes, context: grpc.aio.ServicerContext[Any, Any]
     ) -> bytes:
         """Answer Score; both messages are bytes (`proto/warmpath/wire`, `router.api.score_reply`)."""
-
-        async def answer() -> bytes:
+        with _Answering("Score", self._drain, self._meter):
             left = _left(context)
-            timeout = min(self._tokenize_seconds, left)
-            return await self._score(await parse(wire.ScoreRequest, request), timeout, left)
-
-        return await self._answer("Score", answer)
+            asked = await parse(wire.ScoreRequest, request)
+            return await self._score(asked, min(self._tokenize_seconds, left), left)
 
     async def ScoreStream(  # noqa: N802  the contract's name
         self, context: grpc.aio.ServicerContext[Any, Any]
@@ -181,15 +216,12 @@ class RouterService:
         Pick is registered as a stream of one message, the same on the wire, because gRPC's library
         reports only for streams whether a message could be written.
         """
-
-        async def answer() -> None:
+        with _Answering("Pick", self._drain, self._meter):
             left = _left(context)
             timeout = min(self._tokenize_seconds, left)
             asked = await parse(pb.PickRequest, request)
             async with self._picks.pick(asked, timeout, left) as response:
                 await _write(context, response.SerializeToString())
-
-        await self._answer("Pick", answer)
 
     async def _stream_reply(self, request: wire.ScoreRequest) -> bytes:
         begun = time.perf_counter()
@@ -221,13 +253,11 @@ class RouterService:
         asked = GetMessageClass(SERVICE.methods_by_name[name].input_type)
 
         async def handle(request: bytes, context: grpc.aio.ServicerContext[Any, Any]) -> bytes:
-            async def reply() -> bytes:
+            with _Answering(name, self._drain, self._meter):
                 left = _left(context)
                 parsed = await parse(asked, request)
                 told = answer(parsed, min(self._tokenize_seconds, left), left)
                 return (told if isinstance(told, Message) else await told).SerializeToString()
-
-            return await self._answer(name, reply)
 
         return self._intake.unary(name, handle, is_urgent=name in URGENT)
 
@@ -237,30 +267,6 @@ class RouterService:
         scored = await self._answerer.score(request, timeout, patience)
         self._meter.scored(scored.prompt_tokens, scored.most)
         return scored.response
-
-    async def _answer(
-        self,
-        method: str,
-        answer: Callable[[], Awaitable[Reply]],
-    ) -> Reply:
-        """Return the answer and count it. Raises RefusedError with the status of an error."""
-        begun = time.perf_counter()
-        try:
-            with self._drain.answering():
-                reply = await answer()
-        except asyncio.CancelledError:
-            cancelled = grpc.StatusCode.CANCELLED.name
-            self._meter.answered(method, cancelled, time.perf_counter() - begun)
-            raise
-        except Exception as error:
-            code = STATUSES.get(type(error))
-            name = (code or grpc.StatusCode.INTERNAL).name
-            self._meter.answered(method, name, time.perf_counter() - begun)
-            if code is None:
-                raise
-            raise RefusedError(code, shortened(str(error), MOST_SAID)) from error
-        self._meter.answered(method, "OK", time.perf_counter() - begun)
-        return reply
 
     def gate(self, admission: Admission) -> Gate:
         """Return the gate that refuses calls of this service before anything but their headers is read.

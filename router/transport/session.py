@@ -234,7 +234,7 @@ class Session:
         self._lib.submit_ping(self._session, 0, None)
 
     def refuse_new(self) -> None:
-        """Take no more calls once the client is told, with the next bytes; those that have begun go on."""
+        """Take no more calls once the client is told, with the next bytes; calls in progress go on."""
         if not self._refuses_new:
             self._refuses_new = self._owes_goaway = True
 

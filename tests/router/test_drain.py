@@ -5,7 +5,8 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import grpc
@@ -43,6 +44,15 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return clock
 
 
+@contextmanager
+def answering(drain: Drain) -> Iterator[None]:
+    drain.begin()
+    try:
+        yield
+    finally:
+        drain.end()
+
+
 async def test_a_router_ends_as_soon_as_no_call_has_come_for_a_tenth_of_its_time(
     clock: Clock,
 ) -> None:
@@ -50,7 +60,7 @@ async def test_a_router_ends_as_soon_as_no_call_has_come_for_a_tenth_of_its_time
     clock.now = 100.0
     await idle.run(10.0)
     assert clock.now == pytest.approx(100.0, abs=0.05)
-    with drain.answering():
+    with answering(drain):
         pass
     await drain.run(10.0)
     assert clock.now == pytest.approx(101.0, abs=0.05)
@@ -58,14 +68,14 @@ async def test_a_router_ends_as_soon_as_no_call_has_come_for_a_tenth_of_its_time
 
 async def test_calls_are_answered_first_and_refused_then(clock: Clock) -> None:
     drain = Drain(clock)
-    with drain.answering():
+    with answering(drain):
         ending = asyncio.create_task(drain.run(10.0))
         while clock.now < 4.9:
-            with drain.answering():
+            with answering(drain):
                 await asyncio.sleep(0)
         while clock.now < 8.0:
             await asyncio.sleep(0)
-        with pytest.raises(EndingError, match=LATE), drain.answering():
+        with pytest.raises(EndingError, match=LATE), answering(drain):
             pass
         assert not ending.done()
     await ending
@@ -74,7 +84,7 @@ async def test_calls_are_answered_first_and_refused_then(clock: Clock) -> None:
 
 async def test_callers_that_stay_do_not_keep_it(clock: Clock) -> None:
     drain = Drain(clock)
-    with drain.answering():
+    with answering(drain):
         await drain.run(10.0)
     assert clock.now == pytest.approx(10.0, abs=0.05)
 

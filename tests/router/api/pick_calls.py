@@ -266,7 +266,7 @@ class Calls:
         self._timers = [timer for timer in self._timers if timer[0] > self.parts.now]
         for handle in due:
             if not handle.cancelled():
-                handle._run()
+                self.loop.call_soon(handle._run)
         self.turns()
 
     def finish(self) -> None:
