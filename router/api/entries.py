@@ -84,7 +84,11 @@ class _Entries:
 def _nested(kind: Any) -> dict[int, Any]:
     """Return, by tag, those fields of a message in whose messages lists are counted too."""
     fields = [kind.fields_by_name.get(name) for name in NESTED]
-    return {field.number << 3 | TEXT_OR_MESSAGE: field for field in fields if field is not None}
+    return {
+        field.number << 3 | TEXT_OR_MESSAGE: field
+        for field in fields
+        if field is not None and field.message_type is not None
+    }
 
 
 def _varint(raw: bytes, at: int, end: int) -> tuple[int, int]:

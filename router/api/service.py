@@ -10,6 +10,7 @@ from typing import Any, Protocol, TypeVar, cast
 
 import grpc
 import grpc.aio
+from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
@@ -211,25 +212,41 @@ class RouterService:
         refused = pb.RequestError(code=code.value[0], message=text)
         return pb.ScoreStreamResponse(request_id=request_id, error=refused).SerializeToString()
 
-    def _unary(
-        self, name: str, answer: Callable[[Any, float, float], Awaitable[Message] | Message]
+    def unary(
+        self,
+        method: MethodDescriptor,
+        answer: Callable[[Any, float, float], Awaitable[Message] | Message],
     ) -> "grpc.RpcMethodHandler[bytes, bytes]":
-        """Return the handler of a unary method.
+        """Return the handler of a unary method, of this service or of one beside it.
 
         `answer` takes the request, the seconds for the tokenizer, and the seconds for all waits.
         """
-        asked = GetMessageClass(SERVICE.methods_by_name[name].input_type)
+        asked = GetMessageClass(method.input_type)
+
+        async def reply(request: bytes, timeout: float, patience: float) -> bytes:
+            told = answer(await parse(asked, request), timeout, patience)
+            return (told if isinstance(told, Message) else await told).SerializeToString()
+
+        return self.raw(method.name, reply)
+
+    def raw(
+        self, name: str, answer: Callable[[bytes, float, float], Awaitable[bytes]]
+    ) -> "grpc.RpcMethodHandler[bytes, bytes]":
+        """Return the handler of a unary call whose messages are bytes; `answer` is as for `unary`."""
 
         async def handle(request: bytes, context: grpc.aio.ServicerContext[Any, Any]) -> bytes:
             async def reply() -> bytes:
                 left = _left(context)
-                parsed = await parse(asked, request)
-                told = answer(parsed, min(self._tokenize_seconds, left), left)
-                return (told if isinstance(told, Message) else await told).SerializeToString()
+                return await answer(request, min(self._tokenize_seconds, left), left)
 
             return await self._answer(name, reply)
 
         return self._intake.unary(name, handle, is_urgent=name in URGENT)
+
+    def _unary(
+        self, name: str, answer: Callable[[Any, float, float], Awaitable[Message] | Message]
+    ) -> "grpc.RpcMethodHandler[bytes, bytes]":
+        return self.unary(SERVICE.methods_by_name[name], answer)
 
     async def _score(
         self, request: wire.ScoreRequest, timeout: float, patience: float = math.inf
@@ -262,14 +279,15 @@ class RouterService:
         self._meter.answered(method, "OK", time.perf_counter() - begun)
         return reply
 
-    def gate(self, admission: Admission) -> Gate:
-        """Return the gate that refuses calls of this service before anything but their headers is read.
+    def gate(self, admission: Admission, *beside: ServiceDescriptor) -> Gate:
+        """Return the gate that refuses calls before anything but their headers is read.
 
-        Streams pass: their messages wait.
+        It is for this service and those `beside` it. Streams pass: their messages wait.
         """
         methods = {
-            f"/{SERVICE.full_name}/{method.name}": method.name
-            for method in SERVICE.methods
+            f"/{service.full_name}/{method.name}": method.name
+            for service in (SERVICE, *beside)
+            for method in service.methods
             if not method.client_streaming
         }
 
