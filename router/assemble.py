@@ -24,6 +24,7 @@ from indexer.shared.layout.names import Names
 from router import state_file
 from router.access.entrance import entrance
 from router.api.admission import Admission
+from router.api.holdings import Holdings
 from router.api.in_flight import InFlight
 from router.api.intake import STANDARD, STREAMS, Intake
 from router.api.pick import PickAnswerer
@@ -36,9 +37,13 @@ from router.config.schema import Config
 from router.diagnosis.attribution import Attribution
 from router.diagnosis.decisions import Decisions
 from router.drain import Drain
+from router.dynamo.overlaps import Overlaps
+from router.dynamo.pages import pages
 from router.event_loop import LoopThread
 from router.health import Component, Health, fitness_of
 from router.http import serving_http
+from router.llmd import service as llmd
+from router.llmd.pod_scores import PodScores
 from router.loop_lag import watch_lag
 from router.match.scorer import Scorer
 from router.metrics import Metrics, PartsCollector
@@ -256,13 +261,29 @@ async def running(config: Config, folder: Path) -> AsyncIterator[Running]:
             files.append(publishers.files)
         current = kept(Work("reading certificates and tokens", partial(keep_current, files)))
         stack.callback(current.cancel)
-        http = serving_http(config.server.metrics_listen, registry, health, enter, metrics)
+        holdings = Holdings(reader, scorer, pods)
+        overlaps = Overlaps(holdings, limits.max_prompt_tokens)
+        http = serving_http(
+            config.server.metrics_listen,
+            registry,
+            health,
+            enter,
+            metrics,
+            posts=pages(service, overlaps, limits.max_prompt_bytes),
+            most_bytes=limits.max_prompt_bytes,
+        )
         http_address = await stack.enter_async_context(http)
-        checks = HealthService(health.ready, ("", SERVICE.full_name))
-        handlers = service.handlers(), *standard_handlers(checks, SERVICE.full_name, standard)
+        services = SERVICE.full_name, llmd.SERVICE.full_name
+        checks = HealthService(health.ready, ("", *services))
+        handlers = (
+            service.handlers(),
+            llmd.handlers(service, PodScores(holdings, config.llmd)),
+            *standard_handlers(checks, services, standard),
+        )
         guarded = enter.guarded(handlers, metrics)
+        gate = service.gate(admission, llmd.SERVICE)
         address = await stack.enter_async_context(
-            serving(config, guarded, checks, drain, gate=service.gate(admission), tls=enter.tls)
+            serving(config, guarded, checks, drain, gate=gate, tls=enter.tls)
         )
         health.set("listening", ok=True, reason="gRPC listens")
         yield Running(address, http_address, health, ingest)

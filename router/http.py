@@ -1,7 +1,7 @@
-"""The router's HTTP listener: /metrics, /healthz, /readyz."""
+"""The router's HTTP listener: /metrics, /healthz, /readyz, and pages of other rooms."""
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 
 from aiohttp import web
@@ -16,40 +16,61 @@ from router.health import Health
 
 STATUSES = {Why.UNKNOWN: 401, Why.ROLE: 403}
 
+Page = Callable[[web.Request], Awaitable[web.Response]]
+
 
 @asynccontextmanager
 async def serving_http(
-    listen: str, registry: CollectorRegistry, health: Health, entrance: Entrance, counts: Counts
+    listen: str,
+    registry: CollectorRegistry,
+    health: Health,
+    entrance: Entrance,
+    counts: Counts,
+    *,
+    posts: Mapping[str, Page],
+    most_bytes: int,
 ) -> AsyncIterator[str]:
     """Serve while the context is open; yield host:port with the port that was bound.
 
-    Where `listen` is empty, nothing is served and the address is empty. Raises OSError if the address
-    cannot be bound.
+    `posts` are pages that take POST, by path, with a body of at most `most_bytes`. Where `listen` is
+    empty, nothing is served and the address is empty. Raises OSError if the address cannot be bound.
     """
     if not listen:
         yield ""
         return
-    app = http_app(registry, health, entrance.callers, counts)
+    app = http_app(registry, health, entrance.callers, counts, posts=posts, most_bytes=most_bytes)
     tls = entrance.tls.http_context if entrance.tls is not None else None
     async with http_listener(app, listen, named="server.metrics-listen", tls=tls) as address:
         yield address
 
 
 def http_app(
-    registry: CollectorRegistry, health: Health, callers: Callers | None, counts: Counts
+    registry: CollectorRegistry,
+    health: Health,
+    callers: Callers | None,
+    counts: Counts,
+    *,
+    posts: Mapping[str, Page],
+    most_bytes: int,
 ) -> web.Application:
-    """Return the application that serves the three paths.
+    """Return the application that serves all paths.
 
-    With `callers`, only those with the role may ask for /metrics; `counts` counts the others.
+    With `callers`, /metrics and `posts` are for those with the role; `counts` counts the others.
     """
 
-    async def metrics(request: web.Request) -> web.Response:
-        refusal = _refusal(callers, request) if callers is not None else None
-        if refusal is not None:
+    def guarded(page: Page) -> Page:
+        async def checked(request: web.Request) -> web.Response:
+            refusal = _refusal(callers, request) if callers is not None else None
+            if refusal is None:
+                return await page(request)
             counts.kept_out(request.path, refusal.why.value)
             headers = {"WWW-Authenticate": "Bearer"} if refusal.why is Why.UNKNOWN else {}
             status = STATUSES[refusal.why]
             return web.Response(status=status, text=f"{refusal.text}\n", headers=headers)
+
+        return checked
+
+    async def metrics(_: web.Request) -> web.Response:
         return web.Response(
             body=generate_latest(registry), headers={"Content-Type": CONTENT_TYPE_LATEST}
         )
@@ -68,10 +89,12 @@ def http_app(
             content_type="application/json",
         )
 
-    app = web.Application()
-    app.router.add_get("/metrics", metrics)
+    app = web.Application(client_max_size=most_bytes)
+    app.router.add_get("/metrics", guarded(metrics))
     app.router.add_get("/healthz", alive)
     app.router.add_get("/readyz", ready)
+    for path, page in posts.items():
+        app.router.add_post(path, guarded(page))
     return app
 
 

@@ -19,6 +19,8 @@ class Match:
     """The blocks of a prompt that one rank holds.
 
     `spans` are the blocks known from events: in order, not overlapping, not empty, with gaps allowed.
+    `held` are the stretches (start, stop, tier) of each tier, in any order; they may overlap, and go on
+    behind the last block that the rank can reuse.
     `arriving_tokens` and `assumed_tokens` are leading tokens that are only believed to be there: from
     requests just picked, or sent there while events were missing. `block_size` is in tokens.
     """
@@ -27,6 +29,7 @@ class Match:
         "arriving_tokens",
         "assumed_tokens",
         "block_size",
+        "held",
         "known_tokens",
         "leading",
         "matched_tokens",
@@ -39,10 +42,12 @@ class Match:
         spans: tuple[Span, ...],
         block_size: int,
         *,
+        held: Sequence[tuple[int, int, str]] = (),
         arriving_tokens: int = 0,
         assumed_tokens: int = 0,
     ) -> None:
         self.spans = spans
+        self.held = held
         self.block_size = block_size
         self.arriving_tokens = arriving_tokens
         self.assumed_tokens = assumed_tokens
@@ -51,8 +56,8 @@ class Match:
         self.tokens_by_tier: dict[str, int] = {}
         """The leading tokens that each tier holds; a block counts in its fastest tier."""
         for start, stop, tier in self.leading:
-            held = self.tokens_by_tier.get(tier, 0)
-            self.tokens_by_tier[tier] = held + (stop - start) * block_size
+            tokens = self.tokens_by_tier.get(tier, 0)
+            self.tokens_by_tier[tier] = tokens + (stop - start) * block_size
         self.known_tokens = sum(self.tokens_by_tier.values())
         """The leading tokens known from events, in any tier."""
         self.matched_tokens = max(self.known_tokens, arriving_tokens, assumed_tokens)
@@ -73,22 +78,24 @@ def _leading(spans: tuple[Span, ...]) -> tuple[Span, ...]:
     return spans
 
 
-def spans_of(stretches: Sequence[tuple[int, int, str]]) -> tuple[Span, ...]:
+def spans_of(
+    stretches: Sequence[tuple[int, int, str]], tiers: Sequence[str] = TIERS
+) -> tuple[Span, ...]:
     """Return the spans of stretches (start, stop, tier), which may overlap, in any order.
 
-    A block held in several tiers counts in the fastest.
+    A block held in several tiers counts in the first of `tiers`: the fastest.
     """
     if len(stretches) == 1:
         return (Span(*stretches[0]),)
     edges = []
     for start, stop, tier in stretches:
-        edges.append((start, TIERS.index(tier), 1))
-        edges.append((stop, TIERS.index(tier), -1))
+        edges.append((start, tiers.index(tier), 1))
+        edges.append((stop, tiers.index(tier), -1))
     spans: list[Span] = []
-    holding = [0] * len(TIERS)
+    holding = [0] * len(tiers)
     before = 0
     for at, number, change in sorted(edges):
-        fastest = next((tier for tier, count in zip(TIERS, holding, strict=True) if count), None)
+        fastest = next((tier for tier, count in zip(tiers, holding, strict=True) if count), None)
         if fastest is not None and at > before:
             if spans and spans[-1].stop == before and spans[-1].tier == fastest:
                 before = spans.pop().start
@@ -100,4 +107,4 @@ def spans_of(stretches: Sequence[tuple[int, int, str]]) -> tuple[Span, ...]:
 
 def match_of(stretches: Sequence[tuple[int, int, str]], block_size: int) -> Match:
     """Build a rank's match from stretches (start, stop, tier)."""
-    return Match(spans_of(stretches), block_size)
+    return Match(spans_of(stretches), block_size, held=stretches)

@@ -202,7 +202,11 @@ class Admission:
         """Return the error with which `enter` would refuse a client's next call; count it as refused."""
         queue = self._urgent if is_urgent else self._others
         waiting = queue.refusable + self._coming
-        if waiting < LEAST_WAITING or waiting < self._most(is_urgent=is_urgent) or not queue.has_most(client):
+        if (
+            waiting < LEAST_WAITING
+            or waiting < self._most(is_urgent=is_urgent)
+            or not queue.has_most(client)
+        ):
             self._coming += 1
             return None
         self.refused += 1

@@ -84,8 +84,7 @@ class _Entries:
 
 @cache
 def _fields(kind: Any) -> tuple[dict[int, Any], frozenset[int]]:
-    """Return, by tag, those fields of a message in whose messages lists are counted too, and the numbers
-    of all fields."""
+    """Return a message's fields within which lists are counted too, by tag, and all fields' numbers."""
     nested = {
         field.number << 3 | TEXT_OR_MESSAGE: field
         for field in map(kind.fields_by_name.get, NESTED)

@@ -6,10 +6,11 @@ import time
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from functools import lru_cache, partial
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, Protocol, cast
 
 import grpc
 import grpc.aio
+from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
@@ -36,8 +37,6 @@ from router.pick.weigh import NoPodError
 from router.prompt.bad_request import BadRequestError, NoTokenizerError
 from router.prompt.models import UnknownModelError
 from router.transport.server import Gate, Refusal
-
-Reply = TypeVar("Reply")
 
 STATUSES: dict[type[Exception], grpc.StatusCode] = {
     BadRequestError: grpc.StatusCode.INVALID_ARGUMENT,
@@ -86,8 +85,10 @@ class Meter(Protocol):
 
 
 class _Answering:
-    """Counts a call while it is answered, and then its answer. Raises RefusedError in place of an error
-    that has a status."""
+    """Counts a call while it is answered, and then its answer.
+
+    Raises RefusedError in place of an error that has a status.
+    """
 
     __slots__ = ("_begun", "_drain", "_meter", "_method")
 
@@ -107,14 +108,14 @@ class _Answering:
         self._drain.end()
         if error is None:
             self._meter.answered(self._method, "OK", time.perf_counter() - self._begun)
-        elif isinstance(error, asyncio.CancelledError):
-            self._count(grpc.StatusCode.CANCELLED)
-        elif type(error) in STATUSES:
+        elif isinstance(error, Exception) and type(error) in STATUSES:
             raise self._refused(error) from error
-        else:
+        elif isinstance(error, Exception):
             self._count(grpc.StatusCode.INTERNAL)
+        else:
+            self._count(grpc.StatusCode.CANCELLED)
 
-    def _refused(self, error: BaseException) -> RefusedError:
+    def _refused(self, error: Exception) -> RefusedError:
         code = STATUSES[type(error)]
         self._count(code)
         return RefusedError(code, shortened(str(error), MOST_SAID))
@@ -243,23 +244,39 @@ class RouterService:
         refused = pb.RequestError(code=code.value[0], message=text)
         return pb.ScoreStreamResponse(request_id=request_id, error=refused).SerializeToString()
 
-    def _unary(
-        self, name: str, answer: Callable[[Any, float, float], Awaitable[Message] | Message]
+    def unary(
+        self,
+        method: MethodDescriptor,
+        answer: Callable[[Any, float, float], Awaitable[Message] | Message],
     ) -> "grpc.RpcMethodHandler[bytes, bytes]":
-        """Return the handler of a unary method.
+        """Return the handler of a unary method, of this service or of one beside it.
 
         `answer` takes the request, the seconds for the tokenizer, and the seconds for all waits.
         """
-        asked = GetMessageClass(SERVICE.methods_by_name[name].input_type)
+        asked = GetMessageClass(method.input_type)
+
+        async def reply(request: bytes, timeout: float, patience: float) -> bytes:
+            told = answer(await parse(asked, request), timeout, patience)
+            return (told if isinstance(told, Message) else await told).SerializeToString()
+
+        return self.raw(method.name, reply)
+
+    def raw(
+        self, name: str, answer: Callable[[bytes, float, float], Awaitable[bytes]]
+    ) -> "grpc.RpcMethodHandler[bytes, bytes]":
+        """Return the handler of a unary call whose messages are bytes; `answer` is as for `unary`."""
 
         async def handle(request: bytes, context: grpc.aio.ServicerContext[Any, Any]) -> bytes:
             with _Answering(name, self._drain, self._meter):
                 left = _left(context)
-                parsed = await parse(asked, request)
-                told = answer(parsed, min(self._tokenize_seconds, left), left)
-                return (told if isinstance(told, Message) else await told).SerializeToString()
+                return await answer(request, min(self._tokenize_seconds, left), left)
 
         return self._intake.unary(name, handle, is_urgent=name in URGENT)
+
+    def _unary(
+        self, name: str, answer: Callable[[Any, float, float], Awaitable[Message] | Message]
+    ) -> "grpc.RpcMethodHandler[bytes, bytes]":
+        return self.unary(SERVICE.methods_by_name[name], answer)
 
     async def _score(
         self, request: wire.ScoreRequest, timeout: float, patience: float = math.inf
@@ -268,14 +285,15 @@ class RouterService:
         self._meter.scored(scored.prompt_tokens, scored.most)
         return scored.response
 
-    def gate(self, admission: Admission) -> Gate:
-        """Return the gate that refuses calls of this service before anything but their headers is read.
+    def gate(self, admission: Admission, *beside: ServiceDescriptor) -> Gate:
+        """Return the gate that refuses calls before anything but their headers is read.
 
-        Streams pass: their messages wait.
+        It is for this service and those `beside` it. Streams pass: their messages wait.
         """
         methods = {
-            f"/{SERVICE.full_name}/{method.name}": method.name
-            for method in SERVICE.methods
+            f"/{service.full_name}/{method.name}": method.name
+            for service in (SERVICE, *beside)
+            for method in service.methods
             if not method.client_streaming
         }
 

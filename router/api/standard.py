@@ -4,6 +4,7 @@ gRPC's own implementation has no such limit: any client could make the router ke
 largest messages. Requests to these services are small, since they only hold a name.
 """
 
+from collections.abc import Sequence
 from contextlib import aclosing
 from typing import Any
 
@@ -23,9 +24,9 @@ MOST_BYTES = 4096
 
 
 def standard_handlers(
-    health: HealthService, service: str, intake: Intake
+    health: HealthService, services: Sequence[str], intake: Intake
 ) -> tuple[grpc.GenericRpcHandler, ...]:
-    """Return the handlers of health and of reflection, which lists `service` and these two services."""
+    """Return the handlers of health and of reflection, which lists `services` and these two."""
 
     async def check(raw: bytes, _: Context) -> bytes:
         try:
@@ -48,7 +49,7 @@ def standard_handlers(
                 except WatchersFullError as error:
                     raise RefusedError(grpc.StatusCode.RESOURCE_EXHAUSTED, str(error)) from error
 
-    servicer: Any = ReflectionServicer(service_names=(service, HEALTH, SERVICE_NAME))
+    servicer: Any = ReflectionServicer(service_names=(*services, HEALTH, SERVICE_NAME))
 
     async def reflect(context: Context) -> None:
         async with aclosing(intake.messages(context)) as messages:

@@ -25,6 +25,7 @@ FirstRank = Annotated[int, Meta(ge=0, lt=1 << 16)]
 BlockSize = Annotated[int, Meta(gt=0, le=1 << 20)]
 """Tokens per block."""
 Seconds = Annotated[float, Meta(gt=0, le=86400)]
+Weight = Annotated[float, Meta(ge=0, le=1e6)]
 
 Role = Literal["both", "prefill", "decode"]
 Right = Literal["score", "read"]
@@ -89,7 +90,7 @@ class Server(Table, frozen=True):
     limits resets and CONTINUATION frames; the log says which."""
     http2: Http2 = Http2()
     metrics_listen: str = "127.0.0.1:7401"
-    """host:port of /metrics, /healthz and /readyz; empty: none."""
+    """host:port of /metrics, /healthz, /readyz, /query and /overlap_scores; empty: none."""
     processes: Annotated[int, Meta(gt=0, le=64)] = 1
     """Processes that share `listen`, each with an index of its own and the next port for metrics: one
     answers about 1,500 to 3,000 scores a second, on one core."""
@@ -110,8 +111,8 @@ class Client(Table, frozen=True):
     name: str
     """The name in errors and in the log."""
     roles: list[Right]
-    """score: Score, ScoreStream, Pick, Report and Explain. read: ListPods, Diagnose, ListDecisions,
-    reflection and /metrics."""
+    """score: Score, ScoreStream, Pick, Report, Explain, GetPodScores, /query and /overlap_scores. read:
+    ListPods, Diagnose, ListDecisions, reflection and /metrics."""
     token_file: str = ""
     """File with the token that the caller sends, one line of 16 to 4096 bytes, relative to this file. It
     is read again when it changes."""
@@ -502,6 +503,29 @@ class SharedIndex(Table, frozen=True):
     """Whether routers share their bookings, so that they do not all choose the same pod."""
 
 
+class TierWeights(Table, frozen=True):
+    """[llmd.weights]: the weight of a block in each tier, in scores for llm-d's callers.
+
+    The defaults are llm-d's, which gives 1 to each tier that it does not know
+    (`pkg/kvcache/kvblock_scorer.go`).
+    """
+
+    gpu: Weight = 1.0
+    cpu: Weight = 0.8
+    disk: Weight = 1.0
+    remote: Weight = 1.0
+
+
+class Llmd(Table, frozen=True):
+    """[llmd]: scores for llm-d's callers (`indexer.v1.IndexerService`)."""
+
+    block_size: BlockSize = 16
+    """Tokens of a block in scores: llm-d's `blockSizeTokens`."""
+    weights: TierWeights = TierWeights()
+    identifier: Literal["address", "host", "id"] = "address"
+    """How pods are called where a request names none: by host:port, by the host alone, or by id."""
+
+
 class Config(Table, frozen=True):
     """The whole file."""
 
@@ -517,6 +541,7 @@ class Config(Table, frozen=True):
     events: Events = Events()
     booking: Booking = Booking()
     pick: Pick = Pick()
+    llmd: Llmd = Llmd()
     watch: Watch = Watch()
     probe: Probe = Probe()
     pods: list[Pod] = []

@@ -276,9 +276,11 @@ class Scorer:
             # An exact view replaces assumptions about prompts sent before its events came.
             assumed = 0 if matches.trust(holder).level is Level.EXACT else sent
             if arriving or assumed:
+                known = matches.get(holder, NOTHING)
                 matches[holder] = Match(
-                    matches.get(holder, NOTHING).spans,
+                    known.spans,
                     size,
+                    held=known.held,
                     arriving_tokens=arriving * size,
                     assumed_tokens=assumed * size,
                 )
@@ -317,6 +319,7 @@ def _match(held: Sequence[Held], layout: Layout, blocks: int) -> Match:
     size, full = layout.block_size, layout.prefix
     spans = {number: spans_of(of) for number, of in stretches.items()}
     shown = spans.get(full[0], ()) if full else (Span(0, blocks, "gpu"),)
+    by_tier = stretches.get(full[0], ()) if full else shown
     prefix = min((_leading(spans.get(number, ())) for number in full), default=blocks)
     windows = [
         Window(
@@ -330,7 +333,7 @@ def _match(held: Sequence[Held], layout: Layout, blocks: int) -> Match:
     align = math.lcm(*(max(1, groups[number].block_size // size) for number in groups))
     most = reusable(prefix, windows, align)
     kept = [Span(start, min(stop, most), tier) for start, stop, tier in shown if start < most]
-    return Match(tuple(kept), size)
+    return Match(tuple(kept), size, held=by_tier)
 
 
 def _joined(spans: Sequence[Span]) -> list[tuple[int, int]]:

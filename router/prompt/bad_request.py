@@ -1,5 +1,8 @@
 """Errors that tell a caller which field of the request is refused, and why."""
 
+from collections.abc import Mapping
+from typing import Self
+
 
 class BadRequestError(Exception):
     """A request is refused. `field` names the field at fault; the message has the limit, if any."""
@@ -7,6 +10,11 @@ class BadRequestError(Exception):
     def __init__(self, field: str, problem: str) -> None:
         super().__init__(f"{field}: {problem}")
         self.field = field
+        self.problem = problem
+
+    def renamed(self, fields: Mapping[str, str]) -> Self:
+        """Return the same error about the field that `fields` has in place of its own, if any."""
+        return type(self)(fields.get(self.field, self.field), self.problem)
 
 
 class NoTokenizerError(BadRequestError):

@@ -1,15 +1,21 @@
 """The models that the router knows, by every name that a request may give."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Self
 
 
 class UnknownModelError(Exception):
-    """No configured model has this name."""
+    """No configured model has this name. `field` is the request's field that has it."""
 
-    def __init__(self, name: str, known: Iterable[str]) -> None:
+    def __init__(self, name: str, known: Collection[str], field: str = "prompt.model") -> None:
         names = ", ".join(sorted(known)) or "none"
-        super().__init__(f"prompt.model: no model is called {name!r}; known: {names}")
+        super().__init__(f"{field}: no model is called {name!r}; known: {names}")
+        self._name, self._known, self._field = name, known, field
+
+    def renamed(self, fields: Mapping[str, str]) -> Self:
+        """Return the same error about the field that `fields` has in place of its own, if any."""
+        return type(self)(self._name, self._known, fields.get(self._field, self._field))
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,8 @@ class TokenPrompt(msgspec.Struct, frozen=True, eq=False):
     """A prompt as engines cache it; two prompts are equal if engines cache them alike.
 
     `ids` are packed little-endian uint32. `reads_cache` is False if an engine computes the whole prompt,
-    whatever its cache holds (`router.prompt.body.reads_cache`). `memo` is set for a text.
+    whatever its cache holds (`router.prompt.body.reads_cache`). `memo` is set for a text. If `is_whole`,
+    all full blocks count, those too that a request could not find cached.
     """
 
     model: str
@@ -38,6 +39,7 @@ class TokenPrompt(msgspec.Struct, frozen=True, eq=False):
     items: tuple[Item, ...] = ()
     reads_cache: bool = True
     memo: Memo | None = None
+    is_whole: bool = False
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, TokenPrompt) and self._cached_as == other._cached_as
@@ -48,7 +50,7 @@ class TokenPrompt(msgspec.Struct, frozen=True, eq=False):
     @property
     def _cached_as(self) -> tuple[object, ...]:
         named = self.model, self.lora, self.cache_salt, self.extra_key
-        return self.ids, named, self.items, self.reads_cache
+        return self.ids, named, self.items, self.reads_cache, self.is_whole
 
     @property
     def tokens(self) -> int:
@@ -56,14 +58,14 @@ class TokenPrompt(msgspec.Struct, frozen=True, eq=False):
         return len(self.ids) // TOKEN_BYTES
 
     def chain(self, block_size: int, hash_seed: str, *, lookahead: bool = False) -> Chain:
-        """Return the blocks that a request could find cached.
+        """Return the blocks that a request could find cached, or all of them if `is_whole`.
 
         The last token is always computed, so a block that ends with it does not count
         (`shared/engine-events.md`, 4.3). With `lookahead`, a block's key also names the token after it,
         which must not be the last token either: SGLang with EAGLE looks up pairs of adjacent tokens,
         without the last token.
         """
-        anew = 2 if lookahead else 1
+        anew = (0 if self.is_whole else 1) + lookahead
         blocks = max(0, self.tokens - anew) // block_size if self.reads_cache else 0
         apart = self.lora, self.cache_salt, self.extra_key
         alone = bool(self.cache_salt or self.extra_key)

@@ -163,8 +163,7 @@ class Call(grpc.aio.ServicerContext[Any, Any]):
         try:
             while missing := deframer.missing:
                 if self._no_more:
-                    if deframer.held:
-                        raise ValueError("the call's last message is cut off")
+                    deframer.check_end()
                     return grpc.aio.EOF
                 await self._more(missing)
             message, is_compressed = deframer.take()

@@ -95,6 +95,11 @@ class Deframer:
             self._offset = 0
         return message, kind == 1
 
+    def check_end(self) -> None:
+        """Raise ValueError if a message has begun, although no more bytes come."""
+        if self.held:
+            raise ValueError("the call's last message is cut off")
+
     def _join(self, size: int) -> None:
         """Let the first chunk hold the next `size` bytes."""
         chunks = self._chunks

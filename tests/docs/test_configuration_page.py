@@ -24,6 +24,8 @@ TABLES: dict[str, type[schema.Table]] = {
     "`[tokenizers]`": schema.Tokenizers,
     "`[events]`": schema.Events,
     "`[booking]`": schema.Booking,
+    "`[llmd]`": schema.Llmd,
+    "`[llmd.weights]`": schema.TierWeights,
     "`[probe]`": schema.Probe,
     "`[watch]`": schema.Watch,
     "`[[models]]`": schema.Model,

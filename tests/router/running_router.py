@@ -16,13 +16,18 @@ TRANSPORT = os.environ.get("WARMPATH_TRANSPORT", "auto")
 
 @asynccontextmanager
 async def running_router(
-    folder: Path, tables: str, *, top: str = "", metrics: str = "127.0.0.1:0"
+    folder: Path,
+    tables: str,
+    *,
+    top: str = "",
+    metrics: str = "127.0.0.1:0",
+    transport: str = TRANSPORT,
 ) -> AsyncIterator[tuple[Running, grpc.aio.Channel]]:
     """Run a router; its configuration ends with `tables`, its metrics are at `metrics`, host:port."""
     # A drain ends only after a tenth of its time has passed without a call.
     server = (
         f'[server]\nlisten = "127.0.0.1:0"\nmetrics-listen = "{metrics}"\ndrain-seconds = 0.5\n'
-        f'transport = "{TRANSPORT}"\n'
+        f'transport = "{transport}"\n'
     )
     config = parse(f"{top}\n{server}{tables}", "test")
     async with (

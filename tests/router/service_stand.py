@@ -15,7 +15,7 @@ from router.assemble import Running
 from router.commands.local.cluster import WorkerSettings
 from router.pb.warmpath.v1 import router_pb2 as pb
 from router.pb.warmpath.v1 import router_pb2_grpc
-from tests.router.running_router import running_router
+from tests.router.running_router import TRANSPORT, running_router
 from tests.simworker.local_worker import LocalWorker
 
 SETTINGS = WorkerSettings(blocks=200, block_size=16, speed=1000.0, vocab_size=2048)
@@ -59,12 +59,19 @@ class Stand:
 
 @asynccontextmanager
 async def standing(
-    folder: Path, model_folder: Path, engine: str = "vllm", *options: str
+    folder: Path,
+    model_folder: Path,
+    engine: str = "vllm",
+    *options: str,
+    transport: str = TRANSPORT,
+    more: str = "",
 ) -> AsyncIterator[Stand]:
     options = (f"--tokenizer={model_folder}", "--adapter=tuned", *options)
     async with (
         LocalWorker.of(SETTINGS, *options) as worker,
-        running_router(folder, tables(worker, model_folder, engine)) as (router, channel),
+        running_router(
+            folder, tables(worker, model_folder, engine) + more, transport=transport
+        ) as (router, channel),
         aiohttp.ClientSession() as http,
     ):
         stand = Stand(router, worker, router_pb2_grpc.RouterStub(channel), channel, http)

@@ -10,6 +10,7 @@ from router.api.service import SERVICE
 from router.config.read import ConfigError, load
 from router.config.schema import Client
 from router.config.token_file import TokenError, read_token
+from router.llmd import service as indexer
 
 SECRET = "correct-horse-battery"
 SCORE, PODS = "/warmpath.v1.Router/Score", "/warmpath.v1.Router/ListPods"
@@ -33,9 +34,10 @@ def bearer(token: str) -> list[str]:
     return [f"Bearer {token}"]
 
 
-def test_every_method_of_the_service_needs_a_role() -> None:
-    methods = {f"/{SERVICE.full_name}/{one.name}" for one in SERVICE.methods}
-    assert methods == {name for name in ROLES if name.startswith("/warmpath.")}
+def test_every_method_of_the_services_needs_a_role() -> None:
+    services = (SERVICE, indexer.SERVICE)
+    methods = {f"/{of.full_name}/{one.name}" for of in services for one in of.methods}
+    assert methods == {name for name in ROLES if name.startswith(("/warmpath.", "/indexer."))}
     assert not any(is_open(name) for name in ROLES)
 
 

@@ -12,6 +12,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from router.access.roles import ROLES
 from router.api.service import SERVICE
+from router.llmd import service as indexer
 from router.pb.warmpath.v1 import router_pb2 as pb
 from router.pb.warmpath.v1 import router_pb2_grpc
 from tests.router.access.guarded import (
@@ -34,13 +35,13 @@ def folder(tmp_path: Path) -> Folder:
     return Folder(tmp_path)
 
 
-METHODS = [one.name for one in SERVICE.methods]
+METHODS = [f"/{of.full_name}/{one.name}" for of in (SERVICE, indexer.SERVICE) for one in of.methods]
 
 
 async def test_each_method_is_for_those_with_its_role(folder: Folder) -> None:
     refused = {grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED}
     async with serving(folder.config(tls=False)) as router, channel_to(router) as channel:
-        for method in [f"/{SERVICE.full_name}/{name}" for name in METHODS] + [REFLECTION]:
+        for method in [*METHODS, REFLECTION]:
             unknown = await code_of(channel, method)
             assert unknown is grpc.StatusCode.UNAUTHENTICATED, method
             for name, role in (("scorer", "score"), ("reader", "read")):
@@ -65,8 +66,8 @@ async def test_without_clients_anybody_on_this_machine_may_ask(tmp_path: Path) -
     file = tmp_path / "router.toml"
     file.write_text('[server]\nlisten = "127.0.0.1:0"\nmetrics-listen = "127.0.0.1:0"\n' + MODEL)
     async with serving(file) as router, channel_to(router) as channel:
-        for name in METHODS:
-            code = await code_of(channel, f"/{SERVICE.full_name}/{name}")
+        for method in METHODS:
+            code = await code_of(channel, method)
             assert code not in {grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED}
         assert (await get(router, "/metrics"))[0] == 200
 
@@ -87,6 +88,19 @@ async def test_metrics_are_for_readers_and_probes_for_anybody(folder: Folder) ->
         assert 'warmpath_kept_out_total{asked="/metrics",why="role"} 1.0' in text
         for token in TOKENS.values():
             assert token not in text
+
+
+@pytest.mark.parametrize("path", ["/query", "/overlap_scores"])
+async def test_queries_are_for_scorers(folder: Folder, path: str) -> None:
+    async with serving(folder.config(tls=False)) as router, aiohttp.ClientSession() as http:
+        for name, expected in (("", 401), ("reader", 403), ("scorer", 503)):
+            url = f"http://{router.http_address}{path}"
+            headers = dict(bearer(name))
+            body = {"model_name": "m", "token_ids": [1]}
+            async with http.post(url, json=body, headers=headers) as response:
+                text = await response.text()
+                assert response.status == expected, text
+        assert text == '{"error":"no pod serves the model \'m\'"}'
 
 
 async def test_a_certificates_name_gives_roles_on_both_listeners(folder: Folder) -> None:

@@ -1,0 +1,53 @@
+"""An HTTP request as `router.api.intake` reads calls: its body is the call's one message."""
+
+from collections.abc import Sequence
+from typing import NoReturn
+
+import grpc
+import grpc.aio
+from aiohttp import web
+
+from router.api.intake import RefusedError
+
+
+class HttpCall:
+    """The part of gRPC's context of a call that the intake uses."""
+
+    def __init__(self, request: web.Request) -> None:
+        self._request = request
+        self._is_read = False
+
+    @property
+    def next_bytes(self) -> int | None:
+        """The bytes of the body; None if they are not known before it is read."""
+        packed = "Content-Encoding" in self._request.headers
+        return None if packed else self._request.content_length
+
+    def peer(self) -> str:
+        """Return the caller. Each request has a connection of its own, so ports are left out."""
+        return f"http {self._request.remote}"
+
+    def time_remaining(self) -> None:
+        """Return None: HTTP's callers tell no deadline."""
+
+    async def read(self) -> object:
+        """Return the body; gRPC's end after it, or if the caller has gone.
+
+        Raises HTTPRequestEntityTooLarge, and RefusedError if the body is not in its encoding.
+        """
+        if self._is_read:
+            return grpc.aio.EOF
+        self._is_read = True
+        try:
+            return await self._request.read()
+        except ConnectionError:
+            return grpc.aio.EOF
+        except web.RequestPayloadError as error:
+            text = "body: is not in its Content-Encoding or Transfer-Encoding"
+            raise RefusedError(grpc.StatusCode.INVALID_ARGUMENT, text) from error
+
+    async def abort(
+        self, code: grpc.StatusCode, text: str, metadata: Sequence[tuple[str, str]] = ()
+    ) -> NoReturn:
+        """End the call with a status, by the exception that `router.dynamo.pages` answers."""
+        raise RefusedError(code, text, metadata)

@@ -1,0 +1,59 @@
+"""The pages that Dynamo's callers POST to, on the router's HTTP listener."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import grpc
+import msgspec
+from aiohttp import web
+
+from router.api.intake import RefusedError
+from router.api.service import RouterService
+from router.dynamo.http_call import HttpCall
+from router.dynamo.overlaps import Overlaps
+from router.http import Page
+
+STATUSES = {
+    grpc.StatusCode.INVALID_ARGUMENT: 400,
+    grpc.StatusCode.NOT_FOUND: 404,
+    grpc.StatusCode.RESOURCE_EXHAUSTED: 429,
+    grpc.StatusCode.UNAVAILABLE: 503,
+    grpc.StatusCode.DEADLINE_EXCEEDED: 504,
+}
+"""HTTP's statuses by gRPC's, which `RouterService` gives to errors."""
+TOO_LARGE = "the body has more than %d bytes (limits.max-prompt-bytes)"
+
+
+def pages(service: RouterService, overlaps: Overlaps, most_bytes: int) -> Mapping[str, Page]:
+    """Return the pages by path. Calls wait, are refused, drained and counted with those of gRPC.
+
+    A body may have `most_bytes`.
+    """
+
+    def page(handler: Any) -> Page:
+        async def answer(request: web.Request) -> web.Response:
+            if (request.content_length or 0) > most_bytes:
+                return _error(413, TOO_LARGE % most_bytes)
+            try:
+                body = await handler.stream_unary(None, HttpCall(request))
+            except RefusedError as refusal:
+                return _error(STATUSES.get(refusal.code, 500), refusal.text)
+            except web.HTTPRequestEntityTooLarge:
+                return _error(413, TOO_LARGE % most_bytes)
+            return web.Response(body=body, content_type="application/json")
+
+        return answer
+
+    return {
+        f"/{name}": page(service.raw(name, answer))
+        for name, answer in (
+            ("query", overlaps.query),
+            ("overlap_scores", overlaps.overlap_scores),
+        )
+    }
+
+
+def _error(status: int, text: str) -> web.Response:
+    return web.Response(
+        status=status, body=msgspec.json.encode({"error": text}), content_type="application/json"
+    )

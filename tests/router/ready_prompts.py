@@ -1,0 +1,18 @@
+"""Prompts whose tokens a test knows."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from indexer.keys.token import pack_tokens
+from router.prompt.reader import ReadPrompt
+from router.prompt.token_prompt import TokenPrompt
+
+
+class ReadyPrompts:
+    """Reads each prompt as the token ids `ids`, whatever it says."""
+
+    def __init__(self) -> None:
+        self.ids: Sequence[int] = ()
+
+    async def read(self, message: Any, _: float) -> ReadPrompt:
+        return ReadPrompt(TokenPrompt(message.model, pack_tokens(self.ids)), 0)
