@@ -202,12 +202,12 @@ async def test_pods_may_differ_in_block_size_where_tokens_are_told(stand: Stand)
         ["AllBlocksCleared"], ["BlockStored", [name], None, large, 4 * BLOCK, None, "GPU"]
     )
     while True:
-        answer = await stand.query("router", large[: 3 * BLOCK])
         whole = await stand.query("router", large)
         if whole["scores"].keys() == {"1", "2"}:
             break
         await asyncio.sleep(0.01)
     assert whole["scores"] == {"1": {"0": 4 * BLOCK}, "2": {"0": 4 * BLOCK}}
+    answer = await stand.query("router", large[: 3 * BLOCK])
     assert answer["scores"] == {"1": {"0": 3 * BLOCK}}
     body = {"model_name": MODEL, "token_ids": large}
     error = await refused(stand, "overlap_scores", body)
