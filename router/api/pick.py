@@ -35,7 +35,7 @@ from router.pods.table import PodTable
 from router.prompt.bad_request import BadRequestError
 from router.prompt.bounds import check_name
 from router.prompt.deadline import TimeLeft
-from router.prompt.prompt import Form
+from router.prompt.read_prompt import Form
 from router.prompt.reader import PromptReader
 from router.prompt.token_prompt import TokenPrompt
 from router.turns import in_turns, turn_after
