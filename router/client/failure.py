@@ -1,0 +1,50 @@
+"""The error of a call, as its status and trailing metadata tell it."""
+
+from typing import Any
+
+import grpc
+
+PUSHBACK = "grpc-retry-pushback-ms"
+"""When a retry has a chance (gRFC A6); a number below 0, or none at all, forbids it."""
+
+
+class CallError(Exception):
+    """A call failed. `code` is gRPC's status, `message` the router's or gRPC's own text.
+
+    `reason` is the machine-readable reason that the router gave (`google.rpc.ErrorInfo`), None if it
+    gave none. `retry_after` is after how many seconds a retry has a chance, None if it did not say.
+    """
+
+    def __init__(
+        self,
+        code: grpc.StatusCode,
+        message: str,
+        *,
+        reason: str | None = None,
+        retry_after: float | None = None,
+        may_repeat: bool = True,
+    ) -> None:
+        super().__init__(f"{code.name}: {message}")
+        self.code = code
+        self.message = message
+        self.reason = reason
+        self.retry_after = retry_after
+        self.may_repeat = may_repeat
+        """False where the router forbids a retry."""
+
+
+def failure_of(error: grpc.RpcError) -> CallError:
+    """Return what an error of gRPC's library tells; for either of its two interfaces."""
+    raised: Any = error
+    trailing = {str(key): value for key, value in raised.trailing_metadata() or ()}
+    pushback = trailing.get(PUSHBACK)
+    retry_after, may_repeat = None, True
+    if pushback is not None:
+        may_repeat = str(pushback).isascii() and str(pushback).isdigit()
+        retry_after = int(pushback) / 1000 if may_repeat else None
+    return CallError(
+        raised.code(),
+        raised.details() or "",
+        retry_after=retry_after,
+        may_repeat=may_repeat,
+    )
