@@ -123,6 +123,12 @@ class AsyncClient:
                     yield answer_of(reply)
             except grpc.RpcError as error:
                 raise requests.error or failure_of(error) from error
+            except asyncio.CancelledError:
+                # gRPC's library cancels the call where `prompts` raises.
+                task = asyncio.current_task()
+                if requests.error is None or (task is not None and task.cancelling()):
+                    raise
+                raise requests.error from None
             finally:
                 replies.cancel()
 

@@ -4,8 +4,16 @@ from typing import Any
 
 import grpc
 
+from indexer.message import read_message
+from router.pb.warmpath.wire.v1 import status_details_pb2 as wire
+
 PUSHBACK = "grpc-retry-pushback-ms"
 """When a retry has a chance (gRFC A6); a number below 0, or none at all, forbids it."""
+
+DETAILS = "grpc-status-details-bin"
+"""A google.rpc.Status (`proto/warmpath/wire/v1/status_details.proto`)."""
+
+ERROR_INFO = "type.googleapis.com/google.rpc.ErrorInfo"
 
 
 class CallError(Exception):
@@ -45,6 +53,21 @@ def failure_of(error: grpc.RpcError) -> CallError:
     return CallError(
         raised.code(),
         raised.details() or "",
+        reason=_reason(trailing.get(DETAILS)),
         retry_after=retry_after,
         may_repeat=may_repeat,
     )
+
+
+def _reason(details: object) -> str | None:
+    """Return the reason in a status's details; None where they have none, or cannot be read."""
+    if not isinstance(details, bytes):
+        return None
+    try:
+        for detail in read_message(wire.Status, details).details:
+            if detail.type_url == ERROR_INFO:
+                return read_message(wire.ErrorInfo, detail.value).reason or None
+    except ValueError:
+        # Whoever wrote them, the call's own status stands.
+        return None
+    return None

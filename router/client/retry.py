@@ -14,6 +14,9 @@ from router.client.failure import CallError
 
 MOST_ATTEMPTS = 10
 
+LASTING = frozenset({"NO_POD"})
+"""Reasons that outlast the pauses between attempts; a caller that learns of them at once can act."""
+
 
 @dataclass(frozen=True, slots=True)
 class Retry:
@@ -45,13 +48,15 @@ class Retry:
 
         `made` is how often the call was made, `left` the seconds to its deadline.
         """
-        if made >= self.attempts or not failure.may_repeat:
+        if made >= self.attempts or not failure.may_repeat or failure.reason in LASTING:
             return None
+        # A call that the router itself has refused was not carried out.
+        is_refused = failure.reason is not None or failure.retry_after is not None
         if failure.code is grpc.StatusCode.RESOURCE_EXHAUSTED:
             # The router refused to begin. Without its word of a time, the message itself may be too
             # large, and would be next time.
             pause = failure.retry_after
-        elif failure.code is grpc.StatusCode.UNAVAILABLE and is_repeatable:
+        elif failure.code is grpc.StatusCode.UNAVAILABLE and (is_repeatable or is_refused):
             bound = min(self.most_seconds, self.first_seconds * 2 ** (made - 1))
             pause = failure.retry_after
             pause = rng.uniform(0.0, bound) if pause is None else pause
