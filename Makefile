@@ -5,7 +5,7 @@ SHELL := bash
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-PACKAGES := router scorer indexer prefixstore publisher simworker bench
+PACKAGES := router scorer indexer prefixstore publisher simworker bench warmpath
 STAMP := $(VENV)/.ready
 PIP = $(BIN)/python -m pip install --disable-pip-version-check
 # Says on one line which package pip is at: it is minutes on a slow line.

@@ -14,6 +14,9 @@ from router.prompt.token_prompt import TokenPrompt
 Tokenizer = str | Path | Callable[[str], Sequence[int]]
 """A model's folder with its tokenizer.json, or a function from a text to its token ids."""
 
+EXTRA = "the extra `router` (pip install 'warmpath[router]')"
+"""Where folders' tokenizers come from."""
+
 
 class PromptReader:
     """Reads prompts of one model; texts only with a `tokenizer`, whose folder adds special tokens.
@@ -65,13 +68,15 @@ class PromptReader:
 
 def _encoder_of(folder: Path) -> Callable[[str], bytes]:
     # Imported here: whoever has token ids needs no package of tokenizers.
-    from prefixstore.tokenizers.tokenizer import (  # noqa: PLC0415
-        FolderTokenizer,
-        InvalidTextError,
-        TokenizerUnavailableError,
-        check_text,
-    )
-
+    try:
+        from prefixstore.tokenizers.tokenizer import (  # noqa: PLC0415
+            FolderTokenizer,
+            InvalidTextError,
+            TokenizerUnavailableError,
+            check_text,
+        )
+    except ModuleNotFoundError as error:
+        raise ValueError(f"tokenizer: needs {EXTRA}: {error}") from error
     try:
         tokenizer = FolderTokenizer(folder)
     except TokenizerUnavailableError as error:

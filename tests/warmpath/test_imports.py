@@ -11,6 +11,7 @@ import pytest
 
 import warmpath
 from indexer.engines.event import Stored
+from tests.base_install import run
 from warmpath import Index, picked, picker, reader, scorer
 from warmpath import index as index_module
 
@@ -43,6 +44,18 @@ def test_index_scorer_and_picker_work_without_grpc_and_tokenizers() -> None:
     assert "warmpath" not in found
     assert found.isdisjoint({"grpc", "tokenizers", "zmq", "aiohttp"})
     assert "grpc" in imported("import warmpath\nwarmpath.Client")
+
+
+def test_the_base_install_suffices_for_all_but_texts() -> None:
+    done = run(
+        "import warmpath\n"
+        "index = warmpath.Index('m', max_bytes=1 << 24)\n"
+        "index.feed('p', [warmpath.Stored.of([1], range(16), block_size=16)])\n"
+        "assert warmpath.Picker(index).pick(range(17)).candidates[0].matched_tokens == 16\n"
+        "warmpath.Client, warmpath.AsyncClient\n"
+        "warmpath.Scorer(index, tokenizer='folder')"
+    )
+    assert "ValueError: tokenizer: needs the extra `router`" in done.stderr
 
 
 def test_every_public_name_is_there_and_declared_for_type_checkers() -> None:
