@@ -6,11 +6,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
 from indexer.embedded import embedded_index
+from indexer.engines import vllm
 from indexer.engines.check_events import check_events
 from indexer.engines.event import Batch, Event, MalformedEventError, Tier
 from indexer.follow.answer import take_answer
 from indexer.follow.engine import Engine
 from indexer.follow.rank_ingest import RankIngest
+from indexer.follow.rank_source import RankSource
 from indexer.ingest import SWEEP_BUDGET, TICK_SECONDS, Ingest
 from indexer.rank import Rank
 from indexer.trust import Trust
@@ -82,7 +84,7 @@ class Index:
         self,
         pod: str,
         *,
-        engine: str = "vllm",
+        engine: str = "",
         ranks: int = 1,
         blocks: int = 0,
         block_size: int = 32,
@@ -90,11 +92,12 @@ class Index:
         role: Role = "both",
         has_events: bool = True,
     ) -> None:
-        """Add a pod before its first event; `feed` adds one that is not known as vLLM with one rank.
+        """Add a pod before its first event. A pod that is not known `feed` adds itself, with one rank.
 
-        The arguments are those of [[pods]] in the router's file: `engine` is vllm, sglang or trtllm,
-        `blocks` the size of a rank's cache (0: not known), `block_size` the tokens_per_block of trtllm,
-        `address` what a pick returns. Without events, a pod holds what a picker believes that it holds.
+        `engine` is vllm, sglang or trtllm, whose payloads it will be fed; empty for a pod that is fed
+        values. The other arguments are those of [[pods]] in the router's file: `blocks` is the size of
+        a rank's cache (0: not known), `block_size` the tokens_per_block of trtllm, `address` what a
+        pick returns. Without events, a pod holds what a picker believes that it holds.
 
         Raises ValueError for a pod that is known already, and for an impossible value.
         """
@@ -102,7 +105,7 @@ class Index:
         _check("ranks", ranks, 1, MOST_RANKS)
         _check("blocks", blocks, 0, (1 << 32) - 1)
         _check("block_size", block_size, 1, 1 << 20)
-        if engine not in ENGINES:
+        if engine not in ("", *ENGINES):
             raise ValueError(f"engine is {engine!r}; it must be one of {', '.join(ENGINES)}")
         if role not in ("both", "prefill", "decode"):
             raise ValueError(f"role is {role!r}; it must be one of both, prefill, decode")
@@ -120,11 +123,12 @@ class Index:
                 blocks=blocks,
                 block_size=block_size,
             )
+            sources = described.sources() if engine else _value_sources(described)
             found = Pod(
                 pod,
                 address,
                 self.model,
-                tuple(self._ranks_of(described, has_events=has_events)),
+                tuple(self._ranks_of(sources, has_events=has_events)),
                 role=role,
                 has_events=has_events,
                 blocks=blocks,
@@ -134,8 +138,8 @@ class Index:
             self.table.add(found)
             self.changes += 1
 
-    def _ranks_of(self, engine: Engine, *, has_events: bool) -> Iterator[Rank]:
-        for source in engine.sources():
+    def _ranks_of(self, sources: Iterable[RankSource], *, has_events: bool) -> Iterator[Rank]:
+        for source in sources:
             if not has_events:
                 yield self.ingest.add_blind(source.pod, source.rank)
                 continue
@@ -171,10 +175,12 @@ class Index:
 
         `events` are values (`Stored`, `Removed`, `Moved`, `Cleared`), or an engine's own payload: a
         batch of vLLM's or SGLang's, or an answer of TensorRT-LLM's `/kv_cache_events`, which says
-        itself which rank and number each event has. With the engine's `sequence` of a batch, a
-        duplicate is ignored, a gap degrades the trust, and a number that went back is a new life.
-        Without it each call is the next batch: say `missed` where one was lost. A rank's batches have
-        all numbers, or none has.
+        itself which rank and number each event has. A pod that is not known and is fed a payload runs
+        vLLM. One with an engine may be fed values too, more slowly.
+
+        With the engine's `sequence` of a batch, a duplicate is ignored, a gap degrades the trust, and
+        a number that went back is a new life. Without it each call is the next batch: say `missed`
+        where one was lost. A rank's batches have all numbers, or none has.
 
         Raises ValueError, which names the event and the field, where values cannot be applied; then
         none of them is. A payload that cannot be read raises nothing and degrades the trust, as any
@@ -185,8 +191,12 @@ class Index:
             self.pass_time()
             if pod not in self._pods:
                 _check("rank", rank, 0, 0)
-                self.add(pod)
+                self.add(pod, engine="vllm" if isinstance(events, bytes) else "")
             found = self._found(pod)
+            if isinstance(events, bytes) and not found.engine:
+                raise ValueError(
+                    f"pod {pod!r} was added without an engine; a payload needs its name"
+                )
             if isinstance(events, bytes) and found.engine == "trtllm":
                 if rank or sequence is not None:
                     raise ValueError("rank and sequence: TensorRT-LLM's payload has its own")
@@ -277,6 +287,14 @@ class Index:
         if self._numbered.setdefault((pod, rank), is_numbered) is not is_numbered:
             earlier = "without" if is_numbered else "with"
             raise ValueError(f"sequence: earlier batches of {pod!r} came {earlier} numbers")
+
+
+def _value_sources(pod: Engine) -> Iterator[RankSource]:
+    """Yield the sources of ranks whose batches come decoded, so that they are never scanned."""
+    for rank in range(pod.ranks):
+        yield RankSource(
+            pod.pod, rank, pod.model, vllm.decode, has_replay=False, capacity=pod.blocks
+        )
 
 
 def _batch_of(events: Iterable[Event]) -> Batch:

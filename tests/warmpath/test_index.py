@@ -184,11 +184,19 @@ def test_what_does_not_exist_is_named(index: Index) -> None:
         Index("m", max_bytes=1)
 
 
+def test_a_payload_needs_the_name_of_its_engine(index: Index) -> None:
+    index.feed("p", [STORED])
+    index.add("q")
+    for pod in index.pods:
+        with pytest.raises(ValueError, match=f"pod '{pod}' was added without an engine; a payload"):
+            index.feed(pod, payload())
+
+
 def test_batches_with_and_without_numbers_are_not_mixed(index: Index) -> None:
     index.feed("p", payload(), sequence=0)
     with pytest.raises(ValueError, match="sequence: earlier batches of 'p' came with numbers"):
         index.feed("p", [STORED])
-    index.feed("q", [STORED])
+    index.feed("q", payload())
     with pytest.raises(ValueError, match="sequence: earlier batches of 'q' came without numbers"):
         index.feed("q", payload(), sequence=7)
 
