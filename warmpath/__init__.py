@@ -27,17 +27,17 @@ if TYPE_CHECKING:
     from router.client.load import PodLoad
     from router.client.prompt import AnyPrompt, Prompt
     from router.client.retry import Retry
-    from router.client.stream import Answer
+    from router.client.stream import StreamAnswer
     from router.config.schema import Booking as BookingTable
     from router.config.schema import Pick as PickTable
     from router.pick.weigh import NoPodError
     from warmpath.index import Index
     from warmpath.picked import Candidate, Picked, Source
     from warmpath.picker import Picker
+    from warmpath.reader import Tokenizer
     from warmpath.scorer import PodScore, Scorer
 
 __all__ = [
-    "Answer",
     "AnyPrompt",
     "AsyncClient",
     "BookingTable",
@@ -62,8 +62,10 @@ __all__ = [
     "SettingError",
     "Source",
     "Stored",
+    "StreamAnswer",
     "Tier",
     "TlsPaths",
+    "Tokenizer",
     "Trust",
     "pack_extra",
     "pack_tokens",
@@ -82,11 +84,12 @@ _MODULES = {
     "router.client.load": ("PodLoad",),
     "router.client.prompt": ("AnyPrompt", "Prompt"),
     "router.client.retry": ("Retry",),
-    "router.client.stream": ("Answer",),
+    "router.client.stream": ("StreamAnswer",),
     "router.pick.weigh": ("NoPodError",),
     "warmpath.index": ("Index",),
     "warmpath.picked": ("Candidate", "Picked", "Source"),
     "warmpath.picker": ("Picker",),
+    "warmpath.reader": ("Tokenizer",),
     "warmpath.scorer": ("PodScore", "Scorer"),
 }
 _PLACES = {name: (module, name) for module, names in _MODULES.items() for name in names} | {

@@ -19,7 +19,7 @@ from router.client.failure import CallError, failure_of
 from router.client.load import PodLoad
 from router.client.prompt import AnyPrompt
 from router.client.retry import Retry
-from router.client.stream import Answer, Requests, answer_of
+from router.client.stream import Requests, StreamAnswer, answer_of
 from router.pb.warmpath.v1 import router_pb2 as pb
 from router.pb.warmpath.v1.router_pb2_grpc import RouterStub
 
@@ -103,7 +103,7 @@ class Client:
         pods: Sequence[str] = (),
         strategy: str = "",
         timeout: float | None = None,
-    ) -> Iterator[Answer]:
+    ) -> Iterator[StreamAnswer]:
         """Score many prompts over one stream; yield each answer with its prompt's position.
 
         Answers come as they are ready, which may be in another order. `prompts` is read in a thread of

@@ -13,7 +13,7 @@ from router.pb.warmpath.v1 import router_pb2 as pb
 CODES = {code.value[0]: code for code in grpc.StatusCode}
 
 
-class Answer(NamedTuple):
+class StreamAnswer(NamedTuple):
     """The answer to one prompt of a stream: exactly one of `scores` and `error` is set."""
 
     position: int
@@ -23,12 +23,12 @@ class Answer(NamedTuple):
     """Why this prompt was refused; the stream goes on."""
 
 
-def answer_of(reply: pb.ScoreStreamResponse) -> Answer:
+def answer_of(reply: pb.ScoreStreamResponse) -> StreamAnswer:
     """Return what a reply tells."""
     if reply.WhichOneof("result") == "response":
-        return Answer(reply.request_id, reply.response, None)
+        return StreamAnswer(reply.request_id, reply.response, None)
     code = CODES.get(reply.error.code, grpc.StatusCode.UNKNOWN)
-    return Answer(reply.request_id, None, CallError(code, reply.error.message))
+    return StreamAnswer(reply.request_id, None, CallError(code, reply.error.message))
 
 
 class Requests:

@@ -13,7 +13,7 @@ from google.protobuf.message import Message
 
 from router.client.async_client import AsyncClient
 from router.client.client import Client
-from router.client.stream import Answer
+from router.client.stream import StreamAnswer
 from router.pb.warmpath.v1 import router_pb2 as pb
 from router.pb.warmpath.wire.v1 import status_details_pb2 as wire
 
@@ -84,7 +84,7 @@ class ScriptedRouter:
     async def _stream(
         self, requests: AsyncIterator[pb.ScoreRequest], context: grpc.aio.ServicerContext[Any, Any]
     ) -> AsyncIterator[pb.ScoreStreamResponse]:
-        """Answer pairs of requests, the later one first."""
+        """StreamAnswer pairs of requests, the later one first."""
         self.metadata.append(dict(context.invocation_metadata() or ()))
         waiting: list[pb.ScoreRequest] = []
         async for request in requests:
@@ -138,7 +138,7 @@ class Threaded:
 
         return call
 
-    async def score_stream(self, *args: Any, **more: Any) -> AsyncIterator[Answer]:
+    async def score_stream(self, *args: Any, **more: Any) -> AsyncIterator[StreamAnswer]:
         replies = self.client.score_stream(*args, **more)
         while (answer := await asyncio.to_thread(next, replies, None)) is not None:
             yield answer
