@@ -13,7 +13,7 @@ PUSHBACK = "grpc-retry-pushback-ms"
 DETAILS = "grpc-status-details-bin"
 """A google.rpc.Status (`proto/warmpath/wire/v1/status_details.proto`)."""
 
-ERROR_INFO = "type.googleapis.com/google.rpc.ErrorInfo"
+TYPES = "type.googleapis.com/google.rpc."
 
 
 class CallError(Exception):
@@ -45,29 +45,34 @@ def failure_of(error: grpc.RpcError) -> CallError:
     """Return what an error of gRPC's library tells; for either of its two interfaces."""
     raised: Any = error
     trailing = {str(key): value for key, value in raised.trailing_metadata() or ()}
-    pushback = trailing.get(PUSHBACK)
-    retry_after, may_repeat = None, True
+    reason, retry_after = _told(trailing.get(DETAILS))
+    pushback, may_repeat = trailing.get(PUSHBACK), True
     if pushback is not None:
         may_repeat = str(pushback).isascii() and str(pushback).isdigit()
         retry_after = int(pushback) / 1000 if may_repeat else None
     return CallError(
         raised.code(),
         raised.details() or "",
-        reason=_reason(trailing.get(DETAILS)),
+        reason=reason,
         retry_after=retry_after,
         may_repeat=may_repeat,
     )
 
 
-def _reason(details: object) -> str | None:
-    """Return the reason in a status's details; None where they have none, or cannot be read."""
+def _told(details: object) -> tuple[str | None, float | None]:
+    """Return the reason and the least seconds before a retry in a status's details, None for none."""
+    reason: str | None = None
+    seconds: float | None = None
     if not isinstance(details, bytes):
-        return None
+        return None, None
     try:
         for detail in read_message(wire.Status, details).details:
-            if detail.type_url == ERROR_INFO:
-                return read_message(wire.ErrorInfo, detail.value).reason or None
+            if detail.type_url == f"{TYPES}ErrorInfo":
+                reason = read_message(wire.ErrorInfo, detail.value).reason or None
+            elif detail.type_url == f"{TYPES}RetryInfo":
+                delay = read_message(wire.RetryInfo, detail.value).retry_delay
+                seconds = max(0.0, delay.seconds + delay.nanos / 1e9)
     except ValueError:
         # Whoever wrote them, the call's own status stands.
-        return None
-    return None
+        return None, None
+    return reason, seconds

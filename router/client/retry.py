@@ -23,7 +23,8 @@ class Retry:
     """How often and how soon a call is made again; `Retry(attempts=1)`: never.
 
     The pause before a retry is random, at most `first_seconds` before the first one and twice as long
-    before each further one, up to `most_seconds`. Where the router says how long to wait, that counts.
+    before each further one, up to `most_seconds`, and at least what the router says. A router that is
+    busy says it exactly.
     Raises ValueError for an impossible value.
     """
 
@@ -58,8 +59,8 @@ class Retry:
             pause = failure.retry_after
         elif failure.code is grpc.StatusCode.UNAVAILABLE and (is_repeatable or is_refused):
             bound = min(self.most_seconds, self.first_seconds * 2 ** (made - 1))
-            pause = failure.retry_after
-            pause = rng.uniform(0.0, bound) if pause is None else pause
+            # A router that ends says "at once, another one": it may be this one that begins again.
+            pause = max(failure.retry_after or 0.0, rng.uniform(0.0, bound))
         else:
             return None
         return pause if pause is not None and pause < left else None

@@ -33,6 +33,19 @@ def test_the_reason_is_that_of_the_error_info_among_the_details() -> None:
     assert told().reason is None
 
 
+def test_a_retry_has_a_chance_when_the_details_or_the_pushback_say() -> None:
+    kind = "type.googleapis.com/google.rpc.RetryInfo"
+    delay = wire.Duration(seconds=1, nanos=500_000_000)
+    info = details((kind, wire.RetryInfo(retry_delay=delay).SerializeToString()))
+    assert told(("grpc-status-details-bin", info)).retry_after == 1.5
+    both = ("grpc-status-details-bin", info), ("grpc-retry-pushback-ms", "20")
+    assert told(*both).retry_after == 0.02
+    negative = wire.RetryInfo(retry_delay=wire.Duration(seconds=-5)).SerializeToString()
+    assert told(("grpc-status-details-bin", details((kind, negative)))).retry_after == 0.0
+    at_once = details((kind, wire.RetryInfo().SerializeToString()))
+    assert told(("grpc-status-details-bin", at_once)).retry_after == 0.0
+
+
 def test_the_details_are_the_bytes_of_googles_own_messages() -> None:
     # Written by googleapis-common-protos 1.76.0: Status(code=8, message="m", details=[Any of
     # ErrorInfo(reason="OVERLOADED", domain="d", metadata={"a": "b"})]).

@@ -43,10 +43,15 @@ def test_a_call_is_made_again_only_where_that_can_help_and_harms_nobody(
     assert failure.may_repeat
     assert failure.reason != "NO_POD"
     assert failure.code in (UNAVAILABLE, EXHAUSTED)
-    if failure.retry_after is not None:
+    least, bound = (
+        failure.retry_after or 0.0,
+        min(rule.most_seconds, rule.first_seconds * 2 ** (made - 1)),
+    )
+    assert pause >= least
+    if failure.code is EXHAUSTED:
         assert pause == failure.retry_after
     else:
-        assert pause <= min(rule.most_seconds, rule.first_seconds * 2 ** (made - 1))
+        assert pause <= max(least, bound)
     assert is_repeatable or failure.reason is not None or failure.retry_after is not None
 
 

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n/router/pb/warmpath/wire/v1/status_details.proto\x12\x10warmpath.wire.v1\"R\n\x06Status\x12\x0c\n\x04\x63ode\x18\x01 \x01(\x05\x12\x0f\n\x07message\x18\x02 \x01(\t\x12)\n\x07\x64\x65tails\x18\x03 \x03(\x0b\x32\x18.warmpath.wire.v1.Detail\")\n\x06\x44\x65tail\x12\x10\n\x08type_url\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x0c\"\x99\x01\n\tErrorInfo\x12\x0e\n\x06reason\x18\x01 \x01(\t\x12\x0e\n\x06\x64omain\x18\x02 \x01(\t\x12;\n\x08metadata\x18\x03 \x03(\x0b\x32).warmpath.wire.v1.ErrorInfo.MetadataEntry\x1a/\n\rMetadataEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n/router/pb/warmpath/wire/v1/status_details.proto\x12\x10warmpath.wire.v1\"R\n\x06Status\x12\x0c\n\x04\x63ode\x18\x01 \x01(\x05\x12\x0f\n\x07message\x18\x02 \x01(\t\x12)\n\x07\x64\x65tails\x18\x03 \x03(\x0b\x32\x18.warmpath.wire.v1.Detail\")\n\x06\x44\x65tail\x12\x10\n\x08type_url\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x0c\"\x99\x01\n\tErrorInfo\x12\x0e\n\x06reason\x18\x01 \x01(\t\x12\x0e\n\x06\x64omain\x18\x02 \x01(\t\x12;\n\x08metadata\x18\x03 \x03(\x0b\x32).warmpath.wire.v1.ErrorInfo.MetadataEntry\x1a/\n\rMetadataEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"<\n\tRetryInfo\x12/\n\x0bretry_delay\x18\x01 \x01(\x0b\x32\x1a.warmpath.wire.v1.Duration\"*\n\x08\x44uration\x12\x0f\n\x07seconds\x18\x01 \x01(\x03\x12\r\n\x05nanos\x18\x02 \x01(\x05\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -41,4 +41,8 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_ERRORINFO']._serialized_end=350
   _globals['_ERRORINFO_METADATAENTRY']._serialized_start=303
   _globals['_ERRORINFO_METADATAENTRY']._serialized_end=350
+  _globals['_RETRYINFO']._serialized_start=352
+  _globals['_RETRYINFO']._serialized_end=412
+  _globals['_DURATION']._serialized_start=414
+  _globals['_DURATION']._serialized_end=456
 # @@protoc_insertion_point(module_scope)

@@ -126,3 +126,51 @@ class ErrorInfo(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ErrorInfo: _TypeAlias = ErrorInfo  # noqa: Y015
+
+@_typing.final
+class RetryInfo(_message.Message):
+    """google.rpc.RetryInfo"""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RETRY_DELAY_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def retry_delay(self) -> Global___Duration:
+        """The least time before a retry."""
+
+    def __init__(
+        self,
+        *,
+        retry_delay: Global___Duration | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["retry_delay", b"retry_delay"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["retry_delay", b"retry_delay"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RetryInfo: _TypeAlias = RetryInfo  # noqa: Y015
+
+@_typing.final
+class Duration(_message.Message):
+    """google.protobuf.Duration"""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SECONDS_FIELD_NUMBER: _builtins.int
+    NANOS_FIELD_NUMBER: _builtins.int
+    seconds: _builtins.int
+    nanos: _builtins.int
+    def __init__(
+        self,
+        *,
+        seconds: _builtins.int = ...,
+        nanos: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["nanos", b"nanos", "seconds", b"seconds"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Duration: _TypeAlias = Duration  # noqa: Y015
