@@ -101,7 +101,8 @@ class Index:
 
         Raises ValueError for a pod that is known already, and for an impossible value.
         """
-        _check("pod", len(pod), 1, MOST_NAME_CHARS)
+        if not 1 <= len(pod) <= MOST_NAME_CHARS:
+            raise ValueError(f"pod has {len(pod)} characters; it must have 1 to {MOST_NAME_CHARS}")
         _check("ranks", ranks, 1, MOST_RANKS)
         _check("blocks", blocks, 0, (1 << 32) - 1)
         _check("block_size", block_size, 1, 1 << 20)

@@ -23,9 +23,8 @@ class Retry:
     """How often and how soon a call is made again; `Retry(attempts=1)`: never.
 
     The pause before a retry is random, at most `first_seconds` before the first one and twice as long
-    before each further one, up to `most_seconds`, and at least what the router says. A router that is
-    busy says it exactly.
-    Raises ValueError for an impossible value.
+    before each further one, up to `most_seconds`, and at least what the router says; what a busy router
+    says counts exactly. Raises ValueError for an impossible value.
     """
 
     attempts: int = 3

@@ -155,7 +155,7 @@ def test_nothing_of_a_batch_with_an_impossible_event_is_applied(index: Index) ->
 @pytest.mark.parametrize(
     ("fields", "problem"),
     [
-        ({"pod": ""}, "pod is 0; it must be 1 to 1024"),
+        ({"pod": ""}, "pod has 0 characters; it must have 1 to 1024"),
         ({"ranks": 0}, "ranks is 0; it must be 1 to 1024"),
         ({"blocks": -1}, "blocks is -1; it must be 0"),
         ({"block_size": 0}, "block_size is 0; it must be 1 to 1048576"),
