@@ -5,7 +5,7 @@ SHELL := bash
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-PACKAGES := router scorer indexer prefixstore publisher simworker bench
+PACKAGES := router scorer indexer prefixstore publisher simworker bench warmpath
 STAMP := $(VENV)/.ready
 PIP = $(BIN)/python -m pip install --disable-pip-version-check
 # Says on one line which package pip is at: it is minutes on a slow line.
@@ -106,7 +106,8 @@ proto: setup ## regenerate the stubs in router/pb and indexer/pb from proto/
 	@$(PROTOC) -I router/pb=proto router/pb/warmpath/v1/router.proto
 	@$(BIN)/python -m grpc_tools.protoc --plugin=protoc-gen-mypy=$(BIN)/protoc-gen-mypy \
 	  --python_out=$(PROTO_OUT) --mypy_out=quiet:$(PROTO_OUT) \
-	  -I router/pb=proto router/pb/warmpath/wire/v1/score_request.proto router/pb/indexer/v1/indexer.proto
+	  -I router/pb=proto router/pb/warmpath/wire/v1/score_request.proto \
+	  router/pb/warmpath/wire/v1/status_details.proto router/pb/indexer/v1/indexer.proto
 	@$(PROTOC) -I indexer/pb=proto indexer/pb/warmpath/watch/v1/cache_watch.proto
 
 bench: setup ## measure against the peer (installed for this); prints ratios. Score needs h2load (nghttp2-client)

@@ -19,6 +19,12 @@ from indexer.watch.watched_rank import WatchedRank
 
 log = logging.getLogger(__name__)
 
+TICK_SECONDS = 0.1
+"""Pause between two calls of `Ingest.tick`."""
+
+SWEEP_BUDGET = 20_000
+"""Keys that each of these calls searches for dropped slots: about 2 ms."""
+
 
 class Ingest:
     """Every rank's ingestion into one index.

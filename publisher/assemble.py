@@ -10,8 +10,9 @@ from functools import partial
 
 import zmq.asyncio
 
-from indexer.follow.connect import Engine, Patience, connections
+from indexer.follow.connect import Patience, connections
 from indexer.follow.endpoint import EXPOSED, is_exposed
+from indexer.follow.engine import Engine
 from indexer.keys.key import fingerprint
 from indexer.process.grpc_health import HealthService
 from indexer.process.reread import keep_current

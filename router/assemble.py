@@ -52,7 +52,7 @@ from router.peers.exchange import PeerBookings
 from router.peers.run import sharing
 from router.pick.group_window import GroupWindow
 from router.pick.picker import Picker
-from router.pick.picking import Picking
+from router.pick.picking import Picking, believed_bytes
 from router.pods.follow import Follower
 from router.pods.following import following, saved_ranks
 from router.pods.shared_index import (
@@ -70,9 +70,6 @@ from router.prompt.reader import PromptReader
 T = TypeVar("T")
 
 EXPIRE_SECONDS = 1.0
-BELIEVED_BYTES = 100
-"""Bytes of the index that one believed block takes, estimated on the high side."""
-LEAST_BELIEVED_BYTES = 16 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,9 +139,7 @@ async def running(config: Config, folder: Path) -> AsyncIterator[Running]:
         picking = Picking(
             config.pick,
             config.booking,
-            index=embedded_index(
-                max(LEAST_BELIEVED_BYTES, BELIEVED_BYTES * config.pick.max_believed_blocks)
-            ),
+            index=embedded_index(believed_bytes(config.pick)),
             new_id=partial(booking_id.new_id, router),
             rng=Random(secrets.randbits(64)),  # noqa: S311  breaks ties, guards nothing
             witnesses=(decisions, attribution),

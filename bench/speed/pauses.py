@@ -10,8 +10,8 @@ from bench.figure import Figure
 from bench.stand.look_up import HOLDERS, TOKENS, no_collector, random_chain
 from indexer.embedded import embedded_index
 from indexer.index.contract import Index
+from indexer.ingest import SWEEP_BUDGET
 from indexer.keys.key import Chain
-from router.pods.following import SWEEP_BUDGET
 
 SLOTS = 1000
 EACH = 1000

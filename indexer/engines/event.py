@@ -5,11 +5,32 @@ engine announces a block without its tokens (an offload tier's placeholder, a gr
 `tokens` is None, and the block gets a key only if its name is already known.
 """
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Self
+
+import xxhash
+
+from indexer.keys.token import pack_tokens
 
 EngineHash = int
-"""An engine's name for a block: an unsigned 64-bit integer (`indexer.engines.wire.name_of`)."""
+"""An engine's name for a block: an unsigned 64-bit integer (`name_of`)."""
+
+UINT64 = (1 << 64) - 1
+
+
+def name_of(value: int | bytes) -> EngineHash:
+    """Return a block's name: a signed integer as an unsigned one, a digest hashed to 64 bits.
+
+    Two digests get the same name with a chance of one in 2^64; engines' own integers collide as rarely.
+    """
+    return value & UINT64 if isinstance(value, int) else xxhash.xxh64_intdigest(value)
+
+
+def names_of(values: Iterable[int | bytes]) -> tuple[EngineHash, ...]:
+    """Return the names of blocks."""
+    return tuple(map(name_of, values))
 
 
 class MalformedEventError(Exception):
@@ -23,6 +44,12 @@ class Tier(StrEnum):
     CPU = "cpu"
     DISK = "disk"
     REMOTE = "remote"
+
+
+def _tier(field: str, text: str) -> Tier:
+    if text not in set(Tier):
+        raise ValueError(f"{field} is {text!r}; it must be one of {', '.join(Tier)}")
+    return Tier(text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +81,38 @@ class Stored:
     """Whether the engine keeps no block twice in a tier; a second store of a block is then that of a
     block in another namespace."""
 
+    @classmethod
+    def of(
+        cls,
+        hashes: Iterable[int | bytes],
+        tokens: Iterable[int],
+        *,
+        block_size: int,
+        parent: int | bytes | None = None,
+        tier: str = Tier.GPU,
+        lora: str = "",
+        cache_salt: str = "",
+        extras: Sequence[bytes | None] | None = None,
+    ) -> Self:
+        """Return the store of blocks by names of any form, with token ids as integers.
+
+        `block_size` is in tokens; the other arguments are the fields of the same names. Raises
+        ValueError for a token id or a tier that is none.
+
+        >>> Stored.of([7, 8], range(8), block_size=4, parent=6).parent
+        6
+        """
+        return cls(
+            names_of(hashes),
+            None if parent is None else name_of(parent),
+            pack_tokens(tokens),
+            block_size,
+            _tier("tier", tier),
+            lora,
+            cache_salt,
+            None if extras is None else tuple(extras),
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Removed:
@@ -64,6 +123,15 @@ class Removed:
     """None where the engine does not name it; such an engine keeps each block in one tier only."""
     group: int = 0
 
+    @classmethod
+    def of(cls, hashes: Iterable[int | bytes], *, tier: str = Tier.GPU) -> Self:
+        """Return the removal of blocks by names of any form. Raises ValueError for an unknown tier.
+
+        >>> Removed.of([-1], tier="cpu").hashes
+        (18446744073709551615,)
+        """
+        return cls(names_of(hashes), _tier("tier", tier))
+
 
 @dataclass(frozen=True, slots=True)
 class Moved:
@@ -73,6 +141,15 @@ class Moved:
     source: Tier
     target: Tier
     group: int = 0
+
+    @classmethod
+    def of(cls, name: int | bytes, *, source: str, target: str) -> Self:
+        """Return a block's move, by its name in any form. Raises ValueError for an unknown tier.
+
+        >>> Moved.of(7, source="gpu", target="cpu").target
+        <Tier.CPU: 'cpu'>
+        """
+        return cls(name_of(name), _tier("source", source), _tier("target", target))
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,8 @@ from indexer.engines.event import (
     MalformedEventError,
     Removed,
     Stored,
+    name_of,
+    names_of,
 )
 from indexer.engines.medium import tier_of
 from indexer.engines.wire import (
@@ -28,8 +30,6 @@ from indexer.engines.wire import (
     WireBatch,
     decode_batch,
     lora_of,
-    name_of,
-    names_of,
     read_batch,
     within,
 )

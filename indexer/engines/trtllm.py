@@ -27,8 +27,9 @@ from indexer.engines.event import (
     Stored,
     Tier,
     Unread,
+    name_of,
 )
-from indexer.engines.wire import LONGEST_KIND, name_of, within
+from indexer.engines.wire import LONGEST_KIND, within
 from indexer.keys.extra import pack_extra
 from indexer.keys.token import pack_tokens
 from indexer.unreadable import UNREADABLE

@@ -16,6 +16,8 @@ from indexer.engines.event import (
     MalformedEventError,
     Removed,
     Stored,
+    name_of,
+    names_of,
 )
 from indexer.engines.medium import tier_of
 from indexer.engines.wire import (
@@ -24,8 +26,6 @@ from indexer.engines.wire import (
     decode_batch,
     group_of,
     lora_of,
-    name_of,
-    names_of,
     read_batch,
     within,
 )

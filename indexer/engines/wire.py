@@ -11,13 +11,10 @@ from struct import Struct
 from typing import Any, Generic, TypeVar
 
 import msgspec
-import xxhash
 
 from indexer.engines.cache_groups import MOST_NUMBER
-from indexer.engines.event import Batch, Cleared, EngineHash, Event, MalformedEventError, Unread
+from indexer.engines.event import Batch, Cleared, Event, MalformedEventError, Unread
 from indexer.unreadable import UNREADABLE
-
-UINT64 = (1 << 64) - 1
 
 LONGEST_KIND = 40
 """The most characters of an unknown event's type in a message."""
@@ -137,16 +134,3 @@ def lora_of(name: str | None, number: int | None) -> str:
     if name or number is None:
         return name or ""
     return f"\x00lora-id:{number}"
-
-
-def name_of(value: int | bytes) -> EngineHash:
-    """Return a block's name: a signed integer as an unsigned one, a digest hashed to 64 bits.
-
-    Two digests get the same name with a chance of one in 2^64; engines' own integers collide as rarely.
-    """
-    return value & UINT64 if isinstance(value, int) else xxhash.xxh64_intdigest(value)
-
-
-def names_of(values: list[int | bytes]) -> tuple[EngineHash, ...]:
-    """Return the names of blocks."""
-    return tuple(map(name_of, values))

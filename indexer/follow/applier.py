@@ -7,7 +7,7 @@ cache in which no block is left from before something was missed.
 
 from collections.abc import Callable, Sequence
 
-from indexer.engines.event import MalformedEventError, Unread
+from indexer.engines.event import Batch, MalformedEventError, Unread
 from indexer.follow.lag import Lag
 from indexer.follow.rank_source import RankSource
 from indexer.limits import Limits
@@ -100,14 +100,23 @@ class Applier:
             self.malformed += 1
             self.carry_out(self._stream.malformed(str(error), now))
             return
+        self._apply_batch(batch, action.sequence, now)
+
+    def decoded(self, batch: Batch) -> None:
+        """Apply a batch that comes decoded, as the next in order."""
+        self.batches += 1
+        now = self._clock()
+        self._apply_batch(batch, self._stream.decoded(now), now)
+
+    def _apply_batch(self, batch: Batch, sequence: int, now: float) -> None:
         self.capacity = batch.capacity or self.capacity
         counts = self._state.counts
         clears, parentless = counts.clears, counts.parentless
         self._state.apply(batch.events)
         if counts.clears > clears:
-            self._stream.cleared(action.sequence, now)
+            self._stream.cleared(sequence, now)
         for event in batch.unread:
-            self._pass_over(event, action.sequence, now)
+            self._pass_over(event, sequence, now)
         self._judge(parentless, now)
 
     def _compare_rank(self, payload: bytes) -> None:

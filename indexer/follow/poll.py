@@ -11,8 +11,7 @@ from collections.abc import Mapping
 
 import aiohttp
 
-from indexer.engines.event import MalformedEventError
-from indexer.engines.trtllm import address, split
+from indexer.follow.answer import take_answer
 from indexer.follow.engine_tls import EngineTls
 from indexer.follow.rank_ingest import RankIngest
 
@@ -103,21 +102,4 @@ class Poller:
             self._connected = True
             for rank in self._ranks.values():
                 rank.connected()
-        try:
-            events = split(answer)
-        except MalformedEventError as error:
-            self._take_stray(error)
-            return
-        for event in events:
-            try:
-                number, event_id = address(event)
-            except MalformedEventError as error:
-                self._take_stray(error)
-                continue
-            if number in self._ranks:
-                rank = self._ranks[number]
-                rank.live(rank.source.topic, event_id, event)
-
-    def _take_stray(self, error: MalformedEventError) -> None:
-        for rank in self._ranks.values():
-            rank.frame_malformed(str(error))
+        take_answer(self._ranks, answer)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 
 from indexer.engines.cache_groups import Layout
-from indexer.engines.event import Tier
+from indexer.engines.event import Batch, Tier
 from indexer.engines.wire import timestamp_of
 from indexer.follow.applier import BEFORE, COPIES, Applier
 from indexer.follow.lag import Lag
@@ -279,6 +279,22 @@ class RankIngest:
         asked = self.applier.carry_out(actions)
         self._log(before)
         return asked
+
+    def decoded(self, batch: Batch) -> None:
+        """Take a batch that comes decoded, from whoever made or carried the events, as the next one.
+
+        The rank must be connected, and have no replay. Whoever calls this knows when a batch before it
+        was `missed`, since these batches have no numbers that could show it.
+        """
+        before = self.trust
+        self.applier.decoded(batch)
+        self._log(before)
+
+    def missed(self, reason: str) -> None:
+        """Degrade the trust, as events are known to be missing: the blocks shown may be gone."""
+        before = self.trust
+        self.applier.carry_out(self.stream.missed(reason, self._clock()))
+        self._log(before)
 
     def live_many(self, frames: Sequence[tuple[str, int, bytes]]) -> list[AskReplay]:
         """Take live frames in the order in which they came; return the replays to ask for, if any."""

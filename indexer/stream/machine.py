@@ -212,6 +212,17 @@ class Stream:
         self._next += len(payloads) - 1
         self._live = self._next - 1
 
+    def decoded(self, now: float) -> int:
+        """Count a batch that comes decoded as the next one; return its sequence. The caller applies it.
+
+        The rank must be followed without a replay, which alone would compare the batch's bytes.
+        """
+        assert self._state is State.FOLLOWING
+        sequence = self._next
+        self._trust.in_order(sequence, now, is_following=True)
+        self._next = sequence + 1
+        return sequence
+
     def _hold(self, sequence: int, payload: bytes) -> None:
         if not self._held.hold(sequence, payload):
             self.counts.overflows += 1

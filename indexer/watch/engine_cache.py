@@ -5,7 +5,7 @@ import secrets
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
-from indexer.follow.connect import Engine
+from indexer.follow.engine import Engine
 from indexer.follow.rank_ingest import ORPHAN_BYTES, Clock, RankIngest
 from indexer.keys.segment import Segments
 from indexer.resolve.rank_state import PureState

@@ -1,11 +1,10 @@
 """Checks and records the loads of ranks that gateways report in their requests."""
 
 import asyncio
-import math
 from collections.abc import Callable, Sequence
 
 from indexer.ingest import Ingest
-from router.load.engine_metrics import MOST_REQUESTS, Observed
+from router.load.engine_metrics import Observed, problem_of
 from router.load.table import LoadTable
 from router.pb.warmpath.v1 import router_pb2 as pb
 from router.prompt.bad_request import BadRequestError
@@ -22,14 +21,12 @@ async def check_loads(loads: Sequence[pb.PodLoad]) -> None:
     position = -1
     async for one in in_turns(loads, CHECKED_AT_ONCE):
         position += 1
-        if not 0 <= one.kv_usage <= 1:
-            raise BadRequestError(f"loads[{position}].kv_usage", f"is {one.kv_usage}, not 0 to 1")
-        if not 0 <= one.age < math.inf:
-            raise BadRequestError(f"loads[{position}].age", f"is {one.age} s, not 0 or more")
-        if one.running + one.waiting > MOST_REQUESTS:
-            raise BadRequestError(
-                f"loads[{position}]", f"has more than {MOST_REQUESTS} running and waiting requests"
-            )
+        found = problem_of(
+            running=one.running, waiting=one.waiting, kv_usage=one.kv_usage, age=one.age
+        )
+        if found is not None:
+            field, problem = found
+            raise BadRequestError(f"loads[{position}].{field}".rstrip("."), problem)
 
 
 class GatewayLoads:

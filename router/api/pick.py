@@ -6,7 +6,6 @@ import math
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from typing import Literal
 
 from google.protobuf.message import DecodeError
 
@@ -28,6 +27,7 @@ from router.pick.candidate_message import (
 from router.pick.eligible import eligible
 from router.pick.group_window import Chosen, GroupWindow
 from router.pick.picker import Picker
+from router.pick.report import Event, Report, carry_out, check_report
 from router.pick.underway import Underway
 from router.pick.weigh import Ask, Choice, Traits
 from router.pods.namespaces import set_apart
@@ -35,7 +35,7 @@ from router.pods.table import PodTable
 from router.prompt.bad_request import BadRequestError
 from router.prompt.bounds import check_name
 from router.prompt.deadline import TimeLeft
-from router.prompt.prompt import Form
+from router.prompt.read_prompt import Form
 from router.prompt.reader import PromptReader
 from router.prompt.token_prompt import TokenPrompt
 from router.turns import in_turns, turn_after
@@ -43,12 +43,14 @@ from scorer.policy import UnknownPolicyError
 
 log = logging.getLogger(__name__)
 
-ENDS: dict[int, Literal["finished", "failed"]] = {
+EVENTS: dict["pb.ReportRequest.Event.ValueType", Event] = {
+    pb.ReportRequest.FIRST_TOKEN: "first_token",
     pb.ReportRequest.FINISHED: "finished",
     pb.ReportRequest.FAILED: "failed",
+    pb.ReportRequest.STARTED: "started",
 }
 
-EVENTS = {value: name for name, value in pb.ReportRequest.Event.items() if value}
+ENDS = frozenset({pb.ReportRequest.FINISHED, pb.ReportRequest.FAILED})
 
 MOST_SESSION_BYTES = 256
 
@@ -234,43 +236,15 @@ class PickAnswerer:
         return self._peers.hand_on(report.booking_id, report.SerializeToString(), now)
 
     def _reported(self, request: pb.ReportRequest, now: float) -> bool:
-        name, event = request.booking_id, request.event
-        placed = self._picker.get(name)
-        if placed is not None:
-            # A report proves that the answer has arrived, even if writing it has not returned yet.
-            self._picker.settle(placed, now)
-        if event == pb.ReportRequest.STARTED:
-            where = (request.pod, request.rank) if request.pod else None
-            return self._picker.started(name, now, where)
-        if request.HasField("cached_tokens"):
-            tokens = request.prompt_tokens if request.HasField("prompt_tokens") else None
-            self._picker.told(name, request.cached_tokens, tokens)
-        if event == pb.ReportRequest.FIRST_TOKEN:
-            return self._picker.first_token(name, now)
-        was_underway = self._underway.end(name)
-        ended = self._picker.ended(name, ENDS[event], now, output_tokens=request.output_tokens)
-        return ended or was_underway
+        was_underway = request.event in ENDS and self._underway.end(request.booking_id)
+        return carry_out(_report(request), self._picker, now) or was_underway
 
     def _check_report(self, request: pb.ReportRequest) -> None:
         if request.event not in EVENTS:
             problem = f"is {request.event}, not an event" if request.event else "is missing"
-            raise BadRequestError("event", f"{problem}; give {', '.join(EVENTS.values())}")
-        # `cached_tokens` may exceed the router's own count of the prompt's tokens: the engine's template
-        # may make more tokens, and only the beginning of a long text may have been tokenised in time.
-        cached, most = request.cached_tokens, request.prompt_tokens
-        if request.HasField("prompt_tokens") and cached > most:
-            raise BadRequestError("cached_tokens", f"is {cached}; the prompt has {most} tokens")
-        if request.event == pb.ReportRequest.STARTED and request.pod:
-            self._check_rank(request.pod, request.rank)
-
-    def _check_rank(self, pod_id: str, number: int) -> None:
-        pod = next((pod for pod in self._pods if pod.id == pod_id), None)
-        if pod is None:
-            raise BadRequestError("pod", f"is {pod_id!r}; the router knows no such pod")
-        if number >= len(pod.ranks):
-            raise BadRequestError(
-                "rank", f"is {number}; the ranks of pod {pod_id!r} are 0 to {len(pod.ranks) - 1}"
-            )
+            names = (pb.ReportRequest.Event.Name(event) for event in EVENTS)
+            raise BadRequestError("event", f"{problem}; give {', '.join(names)}")
+        check_report(_report(request), self._pods)
 
     async def list_decisions(self, request: pb.ListDecisionsRequest) -> pb.ListDecisionsResponse:
         """Answer ListDecisions."""
@@ -321,6 +295,18 @@ class PickAnswerer:
 def _check_name(name: str) -> None:
     if problem := booking_id.problem_of(name):
         raise BadRequestError("booking_id", problem)
+
+
+def _report(request: pb.ReportRequest) -> Report:
+    return Report(
+        request.booking_id,
+        EVENTS[request.event],
+        pod=request.pod,
+        rank=request.rank,
+        cached_tokens=request.cached_tokens if request.HasField("cached_tokens") else None,
+        prompt_tokens=request.prompt_tokens if request.HasField("prompt_tokens") else None,
+        output_tokens=request.output_tokens,
+    )
 
 
 def _traits(form: Form, prompt: TokenPrompt) -> Traits:

@@ -1,16 +1,14 @@
-"""The connection of commands to a router: TLS, and the token that says who asks."""
+"""The options by which commands connect to a router: TLS, and the token that says who asks."""
 
 import argparse
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-import grpc
+from indexer.process.tls_files import TlsPaths
+from router.client.client import Client
+from router.client.credentials import SettingError
 
-from indexer.process.grpc_tls import channel_credentials
-from indexer.process.listen import is_loopback
-from indexer.process.tls_files import ClientTls, TlsFilesError, TlsPaths
-from router.config.token_file import TokenError, read_token
+OPTIONS = {"tls.ca": "--tls-ca", "tls.cert": "--tls-cert", "token_file": "--token-file"}
+"""The option of each of the client's arguments."""
 
 
 class ChannelError(Exception):
@@ -26,49 +24,14 @@ def add_channel(parser: argparse.ArgumentParser) -> None:
     add("--token-file", type=Path, help="file with the token to send")
 
 
-def open_channel(args: argparse.Namespace) -> grpc.Channel:
-    """Return the channel that the options describe. Raises ChannelError."""
-    channel = _channel(args)
-    if args.token_file is None:
-        return channel
-    try:
-        token = read_token(args.token_file)
-    except TokenError as error:
-        raise ChannelError(f"--token-file: {error}") from None
-    return grpc.intercept_channel(channel, _Bearer(token))
-
-
-def _channel(args: argparse.Namespace) -> grpc.Channel:
+def open_client(args: argparse.Namespace) -> Client:
+    """Return the client that the options describe. Raises ChannelError."""
     if bool(args.tls_cert) != bool(args.tls_key):
         raise ChannelError("--tls-cert and --tls-key: give both or none")
-    if args.tls_ca is None:
-        if args.tls_cert:
-            raise ChannelError("--tls-cert: needs --tls-ca")
-        if args.token_file and not is_loopback(args.router):
-            raise ChannelError(
-                f"--token-file: would go to {args.router} in plain text; give --tls-ca"
-            )
-        return grpc.insecure_channel(args.router)
+    if args.tls_cert and args.tls_ca is None:
+        raise ChannelError("--tls-cert: needs --tls-ca")
+    tls = None if args.tls_ca is None else TlsPaths(args.tls_ca, args.tls_cert, args.tls_key)
     try:
-        tls = ClientTls("the router", TlsPaths(args.tls_ca, args.tls_cert, args.tls_key))
-    except TlsFilesError as error:
-        raise ChannelError(f"--tls-{error.part}: {error.problem}") from error
-    return grpc.secure_channel(args.router, channel_credentials(tls)())
-
-
-class _Bearer(grpc.UnaryUnaryClientInterceptor):
-    """Sends the token with each call."""
-
-    def __init__(self, token: str) -> None:
-        self._header = "authorization", f"Bearer {token}"
-
-    def intercept_unary_unary(
-        self,
-        continuation: Callable[[grpc.ClientCallDetails, Any], Any],
-        client_call_details: grpc.ClientCallDetails,
-        request: Any,
-    ) -> Any:
-        """Make the call with the header."""
-        given: Any = client_call_details
-        sent = given._replace(metadata=[*(given.metadata or ()), self._header])
-        return continuation(sent, request)
+        return Client(args.router, tls=tls, token_file=args.token_file, timeout=args.timeout)
+    except SettingError as error:
+        raise ChannelError(f"{OPTIONS[error.argument]}: {error.problem}") from error

@@ -5,6 +5,7 @@ import json
 import math
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -14,10 +15,12 @@ from google.protobuf.message import Message
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
 
-from router.commands.channel import ChannelError, add_channel, open_channel
+from router.client.client import Client
+from router.client.failure import CallError
+from router.client.prompt import Prompt
+from router.commands.channel import ChannelError, add_channel, open_client
 from router.commands.explained import explained
 from router.pb.warmpath.v1 import router_pb2 as pb
-from router.pb.warmpath.v1 import router_pb2_grpc
 
 Reply = TypeVar("Reply", bound=Message)
 
@@ -40,10 +43,13 @@ def score_main(argv: Sequence[str] | None = None) -> int:
     except (OSError, ValueError) as error:
         print(f"warmpath score: {error}", file=sys.stderr)
         return 2
-    request = pb.ScoreRequest(
-        prompt=prompt, pods=args.pod, strategy=args.strategy, explain=args.explain
+    return call(
+        args,
+        lambda client: client.score(
+            prompt, pods=args.pod, strategy=args.strategy, explain=args.explain
+        ),
+        _scores,
     )
-    return call(args, lambda stub: stub.Score(request, timeout=args.timeout), _scores)
 
 
 def pods_main(argv: Sequence[str] | None = None) -> int:
@@ -51,8 +57,7 @@ def pods_main(argv: Sequence[str] | None = None) -> int:
     parser = router_parser("pods", pods_main.__doc__)
     parser.add_argument("--model", default="", help="only the pods of this model")
     args = parser.parse_args(argv)
-    request = pb.ListPodsRequest(model=args.model)
-    return call(args, lambda stub: stub.ListPods(request, timeout=args.timeout), _pods_table)
+    return call(args, lambda client: client.pods(args.model), _pods_table)
 
 
 def router_parser(name: str, summary: str | None) -> argparse.ArgumentParser:
@@ -86,9 +91,9 @@ def add_prompt(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--pod", action="append", default=[], help="only this pod; may be repeated")
 
 
-def prompt_of(args: argparse.Namespace) -> pb.Prompt:
+def prompt_of(args: argparse.Namespace) -> Prompt:
     """Return the prompt. Raises OSError, and ValueError unless the options give a valid one."""
-    prompt = pb.Prompt(model=args.model, lora=args.lora, cache_salt=args.cache_salt)
+    named = partial(Prompt, model=args.model, lora=args.lora, cache_salt=args.cache_salt)
     sources = ("prompt", "file", "chat_file", "completions_file", "token_ids_file")
     given = [name for name in sources if getattr(args, name) is not None]
     if len(given) != 1:
@@ -96,19 +101,17 @@ def prompt_of(args: argparse.Namespace) -> pb.Prompt:
         raise ValueError(f"give exactly one of {options}")
     source = given[0]
     if source == "prompt":
-        prompt.text = sys.stdin.read() if args.prompt == "-" else args.prompt
-    elif source == "file":
-        prompt.text = _text(args.file, "--file")
-    elif source == "chat_file":
-        prompt.chat_body = args.chat_file.read_bytes()
-    elif source == "completions_file":
-        prompt.completions_body = args.completions_file.read_bytes()
-    else:
-        ids = _token_ids(_text(args.token_ids_file, "--token-ids-file"))
-        if not all(type(token) is int and 0 <= token < 1 << 32 for token in ids):
-            raise ValueError("--token-ids-file: token ids must be integers from 0 to 4294967295")
-        prompt.token_ids.ids.extend(ids)
-    return prompt
+        return named(text=sys.stdin.read() if args.prompt == "-" else args.prompt)
+    if source == "file":
+        return named(text=_text(args.file, "--file"))
+    if source == "chat_file":
+        return named(chat_body=args.chat_file.read_bytes())
+    if source == "completions_file":
+        return named(completions_body=args.completions_file.read_bytes())
+    ids = _token_ids(_text(args.token_ids_file, "--token-ids-file"))
+    if not all(type(token) is int and 0 <= token < 1 << 32 for token in ids):
+        raise ValueError("--token-ids-file: token ids must be integers from 0 to 4294967295")
+    return named(ids)
 
 
 def _text(path: Path, option: str) -> str:
@@ -131,7 +134,7 @@ def _token_ids(text: str) -> list[Any]:
 
 def call(
     args: argparse.Namespace,
-    ask: Callable[[router_pb2_grpc.RouterStub], Reply],
+    ask: Callable[[Client], Reply],
     show: Callable[[Reply], RenderableType],
 ) -> int:
     """Make one call and print its answer; return 1 if it fails."""
@@ -145,16 +148,14 @@ def call(
     return 0
 
 
-def answer(
-    args: argparse.Namespace, ask: Callable[[router_pb2_grpc.RouterStub], Reply]
-) -> Reply | None:
+def answer(args: argparse.Namespace, ask: Callable[[Client], Reply]) -> Reply | None:
     """Make one call and return its answer; print the error and return None if it fails."""
     try:
-        with open_channel(args) as channel:
-            return ask(router_pb2_grpc.RouterStub(channel))
+        with open_client(args) as client:
+            return ask(client)
     except ChannelError as error:
         problem = str(error)
-    except grpc.RpcError as error:
+    except CallError as error:
         problem = _problem(error, args.router)
     print(f"warmpath: {problem}", file=sys.stderr)
     return None
@@ -174,11 +175,10 @@ def print_rich(shown: RenderableType) -> None:
     Console(width=width).print(shown)
 
 
-def _problem(error: grpc.RpcError, router: str) -> str:
-    code, details = error.code(), error.details()
-    if code is grpc.StatusCode.UNAVAILABLE and "connect" in (details or ""):
-        return f"no router answers at {router}: {details}"
-    return f"{code.name}: {details}"
+def _problem(error: CallError, router: str) -> str:
+    if error.code is grpc.StatusCode.UNAVAILABLE and "connect" in error.message:
+        return f"no router answers at {router}: {error.message}"
+    return str(error)
 
 
 def _scores(response: pb.ScoreResponse) -> RenderableType:

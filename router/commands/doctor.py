@@ -40,16 +40,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _asked(
     args: argparse.Namespace,
 ) -> tuple[pb.ListPodsResponse, pb.DiagnoseResponse] | None:
-    pods = answer(
-        args,
-        lambda stub: stub.ListPods(pb.ListPodsRequest(model=args.model), timeout=args.timeout),
-    )
+    pods = answer(args, lambda client: client.pods(args.model))
     if pods is None:
         return None
-    diagnosis = answer(
-        args,
-        lambda stub: stub.Diagnose(pb.DiagnoseRequest(model=args.model), timeout=args.timeout),
-    )
+    diagnosis = answer(args, lambda client: client.diagnose(args.model))
     return None if diagnosis is None else (pods, diagnosis)
 
 

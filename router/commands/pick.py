@@ -28,14 +28,17 @@ def explain_main(argv: Sequence[str] | None = None) -> int:
     except (OSError, ValueError) as error:
         print(f"warmpath explain: {error}", file=sys.stderr)
         return 2
-    request = pb.ExplainRequest(
-        prompt=prompt,
-        pods=args.pod,
-        policy=args.policy,
-        session_id=args.session,
-        disaggregated=args.disaggregated,
+    return call(
+        args,
+        lambda client: client.explain(
+            prompt,
+            pods=args.pod,
+            policy=args.policy,
+            session=args.session,
+            disaggregated=args.disaggregated,
+        ),
+        _explained,
     )
-    return call(args, lambda stub: stub.Explain(request, timeout=args.timeout), _explained)
 
 
 def decisions_main(argv: Sequence[str] | None = None) -> int:
@@ -50,8 +53,11 @@ def decisions_main(argv: Sequence[str] | None = None) -> int:
     if not 0 <= args.limit < 1 << 32:
         print(f"warmpath decisions: --limit: {args.limit} is not 0 to 4294967295", file=sys.stderr)
         return 2
-    request = pb.ListDecisionsRequest(limit=args.limit, model=args.model, pod=args.pod)
-    return call(args, lambda stub: stub.ListDecisions(request, timeout=args.timeout), _decisions)
+    return call(
+        args,
+        lambda client: client.decisions(args.limit, model=args.model, pod=args.pod),
+        _decisions,
+    )
 
 
 def _explained(response: pb.ExplainResponse) -> RenderableType:

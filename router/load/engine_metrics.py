@@ -46,6 +46,24 @@ class Observed:
         return self.running + self.waiting
 
 
+def problem_of(
+    *, running: int, waiting: int, kv_usage: float, age: float
+) -> tuple[str, str] | None:
+    """Return the field of an impossible observation, `age` seconds old, and what is wrong; None if none.
+
+    The field is empty where it is the sum of both kinds of requests.
+    """
+    if running < 0 or waiting < 0:
+        return ("running", f"is {running}") if running < 0 else ("waiting", f"is {waiting}")
+    if not 0 <= kv_usage <= 1:
+        return "kv_usage", f"is {kv_usage}, not 0 to 1"
+    if not 0 <= age < math.inf:
+        return "age", f"is {age} s, not 0 or more"
+    if running + waiting > MOST_REQUESTS:
+        return "", f"has more than {MOST_REQUESTS} running and waiting requests"
+    return None
+
+
 @dataclass(frozen=True, slots=True)
 class Names:
     """The names of one engine's metrics."""

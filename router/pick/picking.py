@@ -21,6 +21,15 @@ from router.pick.sessions import Sessions
 from router.pods.table import Pod
 from scorer.prefill import PrefillModel
 
+BELIEVED_BYTES = 100
+"""Bytes of the index that one believed block takes, estimated on the high side."""
+LEAST_BELIEVED_BYTES = 16 << 20
+
+
+def believed_bytes(pick: config.Pick) -> int:
+    """Return the bytes of the index that holds the blocks of the beliefs."""
+    return max(LEAST_BELIEVED_BYTES, BELIEVED_BYTES * pick.max_believed_blocks)
+
 
 class Picking:
     """The picker and the parts that it uses.

@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterable, Sequence
 import grpc
 import zmq.asyncio
 
-from indexer.follow.connect import Engine, Patience, connections
+from indexer.follow.connect import Patience, connections
 from indexer.follow.endpoint import EXPOSED, is_exposed
+from indexer.follow.engine import Engine
 from indexer.follow.engine_tls import EngineTls
 from indexer.follow.rank_ingest import RankIngest
 from indexer.follow.saved import SavedRank

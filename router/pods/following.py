@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from indexer.follow.saved import SavedRank
-from indexer.ingest import Ingest
+from indexer.ingest import SWEEP_BUDGET, TICK_SECONDS, Ingest
 from indexer.process.tasks import Work, kept
 from router import state_file
 from router.config.schema import Config, IndexTable
@@ -23,10 +23,6 @@ from router.pods.follow import Follower
 from router.pods.kubernetes import KubernetesSource
 
 log = logging.getLogger(__name__)
-
-TICK_SECONDS = 0.1
-SWEEP_BUDGET = 20_000
-"""Keys that one tick searches for dropped slots: about 2 ms of the loop's time."""
 
 
 def saved_ranks(table: IndexTable, folder: Path) -> list[SavedRank]:

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from indexer.follow.rank_ingest import NAMESPACES
 from router.pods.table import Pod
-from router.prompt.reader import ReadPrompt
+from router.prompt.read_prompt import ReadPrompt
 from router.prompt.token_prompt import TokenPrompt
 
 NEVER = (1 << 31,)

@@ -12,7 +12,8 @@ from functools import partial
 
 import zmq.asyncio
 
-from indexer.follow.connect import Engine, Patience, connections
+from indexer.follow.connect import Patience, connections
+from indexer.follow.engine import Engine
 from indexer.follow.rank_ingest import RankIngest
 from indexer.keys.key import fingerprint
 from indexer.process.tasks import Work

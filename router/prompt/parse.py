@@ -15,6 +15,7 @@ from router.pb.warmpath.wire.v1 import score_request_pb2 as wire
 from router.prompt.bad_request import BadRequestError
 from router.prompt.body import Body, ChatBody, Text, parse_chat, parse_completions
 from router.prompt.bounds import Limits, check_name
+from router.prompt.items import check_item
 from router.prompt.models import Model, ModelTable
 from router.prompt.prompt import Prompt
 from router.turns import in_turns
@@ -207,19 +208,7 @@ async def _items(message: AnyPrompt, content: bytes | Text | ChatBody) -> tuple[
     given: Sequence[pb.MultimodalItem | wire.MultimodalItem] = message.multimodal
     async for position, item in in_turns(enumerate(given), ITEMS_AT_ONCE):
         field = f"prompt.multimodal[{position}]"
-        # Protobuf makes each of these values again at each access.
-        name, offset, length = item.hash, item.offset, item.length
-        if not name:
-            raise BadRequestError(f"{field}.hash", "is empty")
-        check_name(f"{field}.hash", name)
-        if not length:
-            raise BadRequestError(f"{field}.length", "is 0; an item has at least one token")
-        if offset < end:
-            raise BadRequestError(
-                f"{field}.offset", f"is {offset}; the item before it ends at {end}"
-            )
-        end = offset + length
-        if tokens is not None and end > tokens:
-            raise BadRequestError(field, f"ends at token {end}; the prompt has {tokens} tokens")
-        items.append(Item(name, offset, length))
+        read = Item(item.hash, item.offset, item.length)
+        end = check_item(field, read, begin=end, tokens=tokens)
+        items.append(read)
     return tuple(items)

@@ -1,15 +1,12 @@
 """A parsed prompt, as its request gives it, before it is tokenised."""
 
-from typing import Literal
-
 import msgspec
 
 from indexer.keys.extra import Item
 from router.prompt.body import ChatBody, Text
 from router.prompt.models import Model
+from router.prompt.read_prompt import Form
 from router.prompt.truncate import Truncation
-
-Form = Literal["ids", "text", "chat"]
 
 
 class Prompt(msgspec.Struct, frozen=True):

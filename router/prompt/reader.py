@@ -1,7 +1,5 @@
 """Turns a request's prompt into the tokens that engines cache."""
 
-import msgspec
-
 from prefixstore.chats.renderer import RenderCrashedError, RendererFullError, RenderTimeoutError
 from prefixstore.pool import PoolFullError
 from prefixstore.tokenizers.tokenizer import TokenizerUnavailableError
@@ -9,7 +7,7 @@ from router.prompt.assemble import Texts
 from router.prompt.bad_request import NoTokenizerError
 from router.prompt.bounds import Limits
 from router.prompt.parse import AnyPrompt, PromptParser
-from router.prompt.prompt import Form
+from router.prompt.read_prompt import ReadPrompt
 from router.prompt.token_prompt import TokenPrompt
 from router.prompt.tokenise import Tokeniser, reckoned
 from router.prompt.trace import Trace
@@ -23,22 +21,6 @@ UNREAD = (
     TokenizerUnavailableError,
 )
 """Errors that mean that a text cannot be tokenised now, whatever its content."""
-
-
-class ReadPrompt(msgspec.Struct, frozen=True):
-    """A prompt with its tokens."""
-
-    prompt: TokenPrompt
-    covered_chars: int
-    """Characters of the text that the tokens cover; 0 for token ids, and for a chat that the engine
-    rendered."""
-    lora_path: str = ""
-    """The adapter that a body names in SGLang's field `lora_path`."""
-    unread: int = 0
-    """Reckoned tokens of the part of the text that was not tokenised."""
-    unread_because: str = ""
-    form: Form = "ids"
-    """The prompt's form in the request."""
 
 
 class PromptReader:

@@ -27,6 +27,7 @@ FOLDERS = (
     "scorer",
     "simworker",
     "tests",
+    "warmpath",
 )
 SOURCES = [
     path.relative_to(ROOT)

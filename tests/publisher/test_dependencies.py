@@ -2,34 +2,11 @@
 
 import importlib.metadata
 import re
-import subprocess
-import sys
 
 import pytest
 
 from router.cli import PARTS
-
-LEFT_OUT = (*PARTS, "llvmlite")
-
-WITHOUT = f"""
-import sys
-
-
-class LeftOut:
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in {LEFT_OUT!r}:
-            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
-
-
-sys.meta_path.insert(0, LeftOut())
-"""
-
-
-def run(code: str, *args: str) -> "subprocess.CompletedProcess[str]":
-    """Run a program where the router's parts are not installed."""
-    return subprocess.run(
-        [sys.executable, "-c", WITHOUT + code, *args], capture_output=True, text=True, check=False
-    )
+from tests.base_install import run
 
 
 def test_the_router_is_an_extra_and_what_it_takes_besides_is_left_out_here() -> None:

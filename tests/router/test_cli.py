@@ -7,6 +7,7 @@ from pathlib import Path
 import grpc.aio
 import pytest
 
+from indexer.keys.token import pack_tokens
 from router import cli
 from router.commands import client
 from router.pb.warmpath.v1 import router_pb2 as pb
@@ -85,8 +86,8 @@ async def test_a_score_in_json_has_the_contracts_own_names(
         ("--file", "some text", "text", "some text"),
         ("--chat-file", '{"messages": []}', "chat_body", b'{"messages": []}'),
         ("--completions-file", '{"prompt": ""}', "completions_body", b'{"prompt": ""}'),
-        ("--token-ids-file", "[1, 2,\n 3]", "token_ids", pb.TokenIds(ids=[1, 2, 3])),
-        ("--token-ids-file", "1 2 3\n", "token_ids", pb.TokenIds(ids=[1, 2, 3])),
+        ("--token-ids-file", "[1, 2,\n 3]", "token_ids_packed", pack_tokens([1, 2, 3])),
+        ("--token-ids-file", "1 2 3\n", "token_ids_packed", pack_tokens([1, 2, 3])),
     ],
 )
 async def test_a_prompt_may_come_from_a_file(

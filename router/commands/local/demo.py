@@ -9,11 +9,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-import grpc.aio
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from router.client.async_client import AsyncClient
 from router.commands.local.cluster import MODEL, Cluster, ClusterError, WorkerSettings
 from router.commands.local.measure import Figures, figures
 from router.commands.local.policies import LeastLoad, Policy, RoundRobin, Warmpath
@@ -152,8 +152,8 @@ async def _run(setting: Setting, name: str, show: Callable[[Replayed], None]) ->
         if not warm:
             policy: Policy = (RoundRobin if name == "round-robin" else LeastLoad)(setting.pods)
             return await _replay(setting, cluster, policy, addresses, show)
-        async with grpc.aio.insecure_channel(cluster.router_address) as channel:
-            policy = Warmpath(channel, MODEL, [worker.id for worker in cluster.workers])
+        async with AsyncClient(cluster.router_address, model=MODEL) as client:
+            policy = Warmpath(client, [worker.id for worker in cluster.workers])
             return await _replay(setting, cluster, policy, addresses, show)
 
 

@@ -14,10 +14,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import grpc.aio
 from rich.console import Console
 from rich.table import Table
 
+from router.client.async_client import AsyncClient
 from router.commands.local.cluster import MODEL, ClusterError
 from router.commands.local.demo import TRACE
 from router.commands.local.fleet_processes import SPEED, FleetProcesses, FleetSettings, file_names
@@ -27,7 +27,6 @@ from router.commands.local.replay import Prepared, Replayed, prepare, replay
 from router.commands.local.workload import build, read_trace
 from router.commands.out_folder import claim
 from router.pb.warmpath.v1 import router_pb2 as pb
-from router.pb.warmpath.v1 import router_pb2_grpc
 
 SPAN = 120.0
 """Modelled seconds from the first arrival to the last."""
@@ -118,16 +117,15 @@ async def _run(settings: FleetSettings, console: Console, *, once: bool, as_json
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, running.cancel)
     tell = partial(console.print, soft_wrap=True)
     async with FleetProcesses(settings, tell) as fleet, AsyncExitStack() as stack:
-        channels = [
-            await stack.enter_async_context(grpc.aio.insecure_channel(address))
+        clients = [
+            await stack.enter_async_context(AsyncClient(address, model=MODEL))
             for address in fleet.addresses
         ]
-        stubs = [router_pb2_grpc.RouterStub(channel) for channel in channels]
         tell("waiting until every router knows every worker")
         begun = time.monotonic()
         async with asyncio.timeout(KNOWN_SECONDS):
-            for stub in stubs:
-                while not await _knows_all(stub, settings.pods):
+            for client in clients:
+                while not await _knows_all(client, settings.pods):
                     fleet.check()
                     await asyncio.sleep(PAUSE)
         known = time.monotonic() - begun
@@ -136,7 +134,7 @@ async def _run(settings: FleetSettings, console: Console, *, once: bool, as_json
         tell(f"sending {len(requests)} requests, {SPAN / SPEED:.0f} s of traffic")
         result = await replay(
             requests,
-            EveryRouter([Warmpath(channel, MODEL, pods) for channel in channels]),
+            EveryRouter([Warmpath(client, pods) for client in clients]),
             [worker.address for worker in fleet.workers],
             speed=SPEED,
             progress=lambda sofar: _tell_progress(tell, sofar, len(requests)),
@@ -144,7 +142,7 @@ async def _run(settings: FleetSettings, console: Console, *, once: bool, as_json
         fleet.check()
         prompt = sum(one.prompt_tokens for one in result.served)
         cached = sum(one.cached_tokens for one in result.served)
-        scores = await _agreed(stubs, requests[-1].packed)
+        scores = await _agreed(clients, requests[-1].packed)
         told = {
             "addresses": asdict(fleet.told()),
             "known_s": round(known, 2),
@@ -173,20 +171,19 @@ def _requests(count: int) -> list[Prepared]:
     return prepare(build(read_trace(TRACE)[:count], span=SPAN, most_output=100))
 
 
-async def _knows_all(stub: Any, pods: int) -> bool:
-    listed = (await stub.ListPods(pb.ListPodsRequest())).pods
+async def _knows_all(client: AsyncClient, pods: int) -> bool:
+    listed = (await client.pods()).pods
     exact = [pod for pod in listed if all(rank.trust.level == pb.Trust.EXACT for rank in pod.ranks)]
     return len(exact) == pods
 
 
-async def _agreed(stubs: Sequence[Any], packed: bytes) -> list[dict[str, int]]:
+async def _agreed(clients: Sequence[AsyncClient], packed: bytes) -> list[dict[str, int]]:
     """Return each router's matched tokens by pod, once all agree or KNOWN_SECONDS have passed."""
-    request = pb.ScoreRequest(prompt=pb.Prompt(model=MODEL, token_ids_packed=packed))
     scores: list[dict[str, int]] = []
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(KNOWN_SECONDS):
             while not scores or any(one != scores[0] for one in scores):
-                replies = [await stub.Score(request) for stub in stubs]
+                replies = [await client.score(packed) for client in clients]
                 scores = [
                     {one.pod: one.matched_tokens for one in reply.scores} for reply in replies
                 ]

@@ -4,11 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-import grpc
-import grpc.aio
-
-from router.pb.warmpath.v1 import router_pb2 as pb
-from router.pb.warmpath.v1 import router_pb2_grpc
+from router.client.async_client import AsyncClient
+from router.client.call import Event
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,26 +79,20 @@ class LeastLoad:
 class Warmpath:
     """Asks a router: Pick, then Report."""
 
-    def __init__(self, channel: grpc.aio.Channel, model: str, pods: Sequence[str]) -> None:
-        self._stub = router_pb2_grpc.RouterStub(channel)
-        self._model = model
+    def __init__(self, client: AsyncClient, pods: Sequence[str]) -> None:
+        self._client = client
         self._positions = {pod: position for position, pod in enumerate(pods)}
 
     async def choose(self, packed: bytes) -> Choice:
         """Call Pick."""
-        prompt = pb.Prompt(model=self._model, token_ids_packed=packed)
-        reply = await self._stub.Pick(pb.PickRequest(prompt=prompt))
+        reply = await self._client.pick(packed)
         return Choice(self._positions[reply.candidates[0].pod], reply.booking_id)
 
     async def first_token(self, choice: Choice) -> None:
         """Report the first token."""
-        event = pb.ReportRequest.FIRST_TOKEN
-        await self._stub.Report(pb.ReportRequest(booking_id=choice.booking, event=event))
+        await self._client.report(choice.booking, "first_token")
 
     async def finished(self, choice: Choice, cached: int | None) -> None:
         """Report the end."""
-        report = pb.ReportRequest(booking_id=choice.booking, event=pb.ReportRequest.FAILED)
-        if cached is not None:
-            report.event = pb.ReportRequest.FINISHED
-            report.cached_tokens = cached
-        await self._stub.Report(report)
+        event: Event = "failed" if cached is None else "finished"
+        await self._client.report(choice.booking, event, cached_tokens=cached)

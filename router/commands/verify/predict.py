@@ -8,7 +8,7 @@ from random import Random
 from indexer.embedded import embedded_index
 from indexer.engines import vllm
 from indexer.engines.event import Event, MalformedEventError, Stored
-from indexer.follow.connect import Engine
+from indexer.follow.engine import Engine
 from indexer.ingest import Ingest
 from indexer.stream.action import AskReplay
 from indexer.trust import Level, Trust

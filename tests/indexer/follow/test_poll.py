@@ -9,8 +9,8 @@ import zmq.asyncio
 from aiohttp import web
 
 from indexer.engines import trtllm
-from indexer.follow.connect import Engine as Described
 from indexer.follow.connect import Patience, connections
+from indexer.follow.engine import Engine as Described
 from indexer.follow.poll import Poller
 from indexer.follow.rank_ingest import RankIngest
 from indexer.trust import Level

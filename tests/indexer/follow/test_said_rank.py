@@ -2,7 +2,7 @@
 
 import msgspec
 
-from indexer.follow.connect import Engine
+from indexer.follow.engine import Engine
 from indexer.follow.rank_ingest import RankIngest
 from indexer.index.memory import MemoryIndex
 from indexer.ingest import Ingest

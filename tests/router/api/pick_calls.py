@@ -24,7 +24,7 @@ from router.pick.group_window import GroupWindow
 from router.pick.picker import Picker
 from router.pick.weigh import Ask
 from router.pods.table import Pod, PodTable
-from router.prompt.reader import ReadPrompt
+from router.prompt.read_prompt import ReadPrompt
 from router.prompt.token_prompt import TokenPrompt
 from tests.router.pick.picker_parts import Parts
 

@@ -20,7 +20,7 @@ from router.pick.candidate_message import AT_ONCE, LEVELS
 from router.pick.group_window import GroupWindow
 from router.pods.table import PodTable
 from router.prompt.bad_request import BadRequestError
-from router.prompt.reader import ReadPrompt
+from router.prompt.read_prompt import ReadPrompt
 from router.prompt.token_prompt import TokenPrompt
 from tests.router.pick.picker_parts import Parts
 

@@ -86,7 +86,7 @@ async def test_without_them_the_refusal_says_what_is_missing(
         ),
         (
             ["--token-file=token", "--router=router.example:7400"],
-            "--token-file: would go to router.example:7400 in plain text; give --tls-ca",
+            "--token-file: would go to router.example:7400 in plain text, without TLS",
         ),
     ],
 )

@@ -11,7 +11,7 @@ from indexer.trust import Level, Trust
 from router.pb.warmpath.v1 import router_pb2 as pb
 from router.pods.namespaces import limit_known, set_apart
 from router.pods.table import Pod, Status
-from router.prompt.reader import ReadPrompt
+from router.prompt.read_prompt import ReadPrompt
 from router.prompt.token_prompt import TokenPrompt
 from tests.router.pick.weighed import FakeRank
 from tests.router.service_stand import IDS, packed, standing

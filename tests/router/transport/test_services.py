@@ -7,7 +7,7 @@ import grpc.aio
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from indexer.follow.connect import Engine
+from indexer.follow.engine import Engine
 from indexer.index.memory import MemoryIndex
 from indexer.ingest import Ingest
 from indexer.keys.key import fingerprint

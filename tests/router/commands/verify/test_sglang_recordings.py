@@ -24,7 +24,7 @@ from indexer.trust import Level, Trust
 from router.match.scorer import Scorer
 from router.pods.namespaces import limit_known, set_apart
 from router.pods.table import Pod, Status
-from router.prompt.reader import ReadPrompt
+from router.prompt.read_prompt import ReadPrompt
 from router.prompt.token_prompt import TokenPrompt
 from scorer.strategies.longest_prefix import longest_prefix
 

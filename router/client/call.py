@@ -1,0 +1,151 @@
+"""The calls of the contract, made of a caller's values; the clients carry them out."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from google.protobuf.message import Message
+
+from router.client.load import PodLoad
+from router.client.prompt import AnyPrompt, prompt_of
+from router.pb.warmpath.v1 import router_pb2 as pb
+
+Event = Literal["started", "first_token", "finished", "failed"]
+
+EVENTS: dict[str, "pb.ReportRequest.Event.ValueType"] = {
+    "started": pb.ReportRequest.STARTED,
+    "first_token": pb.ReportRequest.FIRST_TOKEN,
+    "finished": pb.ReportRequest.FINISHED,
+    "failed": pb.ReportRequest.FAILED,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One call."""
+
+    method: str
+    request: Message
+    is_repeatable: bool = True
+    """Whether it may be made again though nobody knows whether it was carried out."""
+
+
+class Calls:
+    """Makes calls for prompts of `model`, unless they name another one."""
+
+    def __init__(self, model: str) -> None:
+        self._model = model
+
+    def score(
+        self, prompt: AnyPrompt, *, pods: Sequence[str], strategy: str, explain: bool
+    ) -> Call:
+        """Return a Score."""
+        return Call(
+            "Score", self.score_request(prompt, pods=pods, strategy=strategy, explain=explain)
+        )
+
+    def score_request(
+        self,
+        prompt: AnyPrompt,
+        *,
+        pods: Sequence[str],
+        strategy: str,
+        explain: bool = False,
+        request_id: int = 0,
+    ) -> pb.ScoreRequest:
+        """Return the request of a Score, or one of a ScoreStream."""
+        return pb.ScoreRequest(
+            prompt=self._prompt(prompt),
+            pods=pods,
+            strategy=strategy,
+            explain=explain,
+            request_id=request_id,
+        )
+
+    def pick(
+        self,
+        prompt: AnyPrompt,
+        *,
+        pods: Sequence[str],
+        policy: str,
+        session: str,
+        loads: Sequence[PodLoad],
+        shadow: bool,
+        disaggregated: bool,
+        booking_id: str,
+    ) -> Call:
+        """Return a Pick. With a name of the caller's a later one takes the place of the earlier."""
+        request = pb.PickRequest(
+            prompt=self._prompt(prompt),
+            pods=pods,
+            policy=policy,
+            session_id=session,
+            loads=[load.message() for load in loads],
+            shadow=shadow,
+            disaggregated=disaggregated,
+            booking_id=booking_id,
+        )
+        return Call("Pick", request, is_repeatable=bool(booking_id))
+
+    def explain(
+        self,
+        prompt: AnyPrompt,
+        *,
+        pods: Sequence[str],
+        policy: str,
+        session: str,
+        loads: Sequence[PodLoad],
+        disaggregated: bool,
+    ) -> Call:
+        """Return an Explain."""
+        request = pb.ExplainRequest(
+            prompt=self._prompt(prompt),
+            pods=pods,
+            policy=policy,
+            session_id=session,
+            loads=[load.message() for load in loads],
+            disaggregated=disaggregated,
+        )
+        return Call("Explain", request)
+
+    def report(
+        self,
+        booking_id: str,
+        event: Event,
+        *,
+        cached_tokens: int | None,
+        prompt_tokens: int | None,
+        output_tokens: int | None,
+        pod: str,
+        rank: int,
+        loads: Sequence[PodLoad],
+    ) -> Call:
+        """Return a Report. Raises ValueError for an event that is none."""
+        if event not in EVENTS:
+            raise ValueError(f"event is {event!r}; it must be one of {', '.join(EVENTS)}")
+        request = pb.ReportRequest(
+            booking_id=booking_id,
+            event=EVENTS[event],
+            cached_tokens=cached_tokens,
+            prompt_tokens=prompt_tokens,
+            output_tokens=output_tokens,
+            pod=pod,
+            rank=rank,
+            loads=[load.message() for load in loads],
+        )
+        return Call("Report", request)
+
+    def pods(self, model: str) -> Call:
+        """Return a ListPods."""
+        return Call("ListPods", pb.ListPodsRequest(model=model))
+
+    def decisions(self, limit: int, *, model: str, pod: str) -> Call:
+        """Return a ListDecisions."""
+        return Call("ListDecisions", pb.ListDecisionsRequest(limit=limit, model=model, pod=pod))
+
+    def diagnose(self, model: str) -> Call:
+        """Return a Diagnose."""
+        return Call("Diagnose", pb.DiagnoseRequest(model=model))
+
+    def _prompt(self, prompt: AnyPrompt) -> pb.Prompt:
+        return prompt_of(prompt).message(self._model)

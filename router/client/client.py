@@ -1,0 +1,253 @@
+"""The client of a router for code that blocks."""
+
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from random import Random
+from types import TracebackType
+from typing import Any, NamedTuple, Self, cast
+
+import grpc
+
+from indexer.process.tls_files import TlsPaths
+from router.client.call import Call, Calls, Event
+from router.client.connection import DEFAULT_SECONDS, OPTIONS, Connection
+from router.client.credentials import Credentials
+from router.client.failure import CallError, failure_of
+from router.client.load import PodLoad
+from router.client.prompt import AnyPrompt
+from router.client.retry import Retry
+from router.client.stream import Requests, StreamAnswer, answer_of
+from router.pb.warmpath.v1 import router_pb2 as pb
+from router.pb.warmpath.v1.router_pb2_grpc import RouterStub
+
+
+class _Line(NamedTuple):
+    channel: grpc.Channel
+    stub: RouterStub
+
+
+def _open(target: str, shown: grpc.ChannelCredentials | None) -> _Line:
+    if shown is None:
+        channel = grpc.insecure_channel(target, options=OPTIONS)
+    else:
+        channel = grpc.secure_channel(target, shown, options=OPTIONS)
+    return _Line(channel, RouterStub(channel))
+
+
+class Client:
+    """Calls a router. A context manager; any number of threads may use one client.
+
+    `target` is host:port, or any other name that gRPC resolves. `model` is that of prompts which name
+    none. With `tls` the connection is encrypted; `token_file` has the token to send. Files are read
+    again when they change. `timeout` bounds a call in seconds, retries included. Answers are the
+    messages of `proto/warmpath/v1/router.proto`.
+
+    Raises SettingError where the settings do not fit each other or a file cannot be used. Calls raise
+    CallError.
+    """
+
+    def __init__(
+        self,
+        target: str,
+        *,
+        model: str = "",
+        tls: TlsPaths | None = None,
+        token_file: Path | None = None,
+        timeout: float = DEFAULT_SECONDS,
+        retry: Retry | None = None,
+    ) -> None:
+        self._calls = Calls(model)
+        self._timeout = timeout
+        self._retry = retry or Retry()
+        self._rng = Random()  # noqa: S311  spreads retries, guards nothing
+        self._credentials = Credentials(target, tls, token_file)
+        self._connection = Connection(self._credentials, partial(_open, target))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connection; calls that have not ended are cancelled."""
+        line = self._connection.close()
+        if line is not None:
+            line.channel.close()
+
+    def score(
+        self,
+        prompt: AnyPrompt,
+        *,
+        pods: Sequence[str] = (),
+        strategy: str = "",
+        explain: bool = False,
+        timeout: float | None = None,
+    ) -> pb.ScoreResponse:
+        """Return how much of a prompt each pod holds; only of `pods`, unless it is empty."""
+        call = self._calls.score(prompt, pods=pods, strategy=strategy, explain=explain)
+        return cast("pb.ScoreResponse", self._made(call, timeout))
+
+    def score_stream(
+        self,
+        prompts: Iterable[AnyPrompt],
+        *,
+        pods: Sequence[str] = (),
+        strategy: str = "",
+        timeout: float | None = None,
+    ) -> Iterator[StreamAnswer]:
+        """Score many prompts over one stream; yield each answer with its prompt's position.
+
+        Answers come as they are ready, which may be in another order. `prompts` is read in a thread of
+        gRPC's, as fast as the router takes them. The stream lasts until `prompts` has ended and all is
+        answered, or for `timeout` seconds. Raises CallError where the stream itself breaks off: it is
+        not resumed.
+        """
+        requests = Requests(self._calls, pods, strategy)
+        with self._line() as line:
+            replies: Any = line.stub.ScoreStream(
+                requests.each(prompts), timeout=timeout, metadata=self._credentials.metadata
+            )
+            try:
+                for reply in replies:
+                    yield answer_of(reply)
+            except grpc.RpcError as error:
+                raise requests.error or failure_of(error) from error
+            finally:
+                replies.cancel()
+
+    def pick(
+        self,
+        prompt: AnyPrompt,
+        *,
+        pods: Sequence[str] = (),
+        policy: str = "",
+        session: str = "",
+        loads: Sequence[PodLoad] = (),
+        shadow: bool = False,
+        disaggregated: bool = False,
+        booking_id: str = "",
+        timeout: float | None = None,
+    ) -> pb.PickResponse:
+        """Return the pod for a request, and fall-backs; the work is booked until `report` ends it.
+
+        With a `booking_id` of the caller's, unique to the request, a pick is also made again where it
+        is not known whether the first one was carried out.
+        """
+        call = self._calls.pick(
+            prompt,
+            pods=pods,
+            policy=policy,
+            session=session,
+            loads=loads,
+            shadow=shadow,
+            disaggregated=disaggregated,
+            booking_id=booking_id,
+        )
+        return cast("pb.PickResponse", self._made(call, timeout))
+
+    def report(
+        self,
+        booking_id: str,
+        event: Event,
+        *,
+        cached_tokens: int | None = None,
+        prompt_tokens: int | None = None,
+        output_tokens: int | None = None,
+        pod: str = "",
+        rank: int = 0,
+        loads: Sequence[PodLoad] = (),
+        timeout: float | None = None,
+    ) -> bool:
+        """Report what became of a pick; return whether the router knows the booking."""
+        call = self._calls.report(
+            booking_id,
+            event,
+            cached_tokens=cached_tokens,
+            prompt_tokens=prompt_tokens,
+            output_tokens=output_tokens,
+            pod=pod,
+            rank=rank,
+            loads=loads,
+        )
+        return cast("pb.ReportResponse", self._made(call, timeout)).known
+
+    def explain(
+        self,
+        prompt: AnyPrompt,
+        *,
+        pods: Sequence[str] = (),
+        policy: str = "",
+        session: str = "",
+        loads: Sequence[PodLoad] = (),
+        disaggregated: bool = False,
+        timeout: float | None = None,
+    ) -> pb.ExplainResponse:
+        """Return what each pod would cost for a prompt, and why the first one wins. Books nothing."""
+        call = self._calls.explain(
+            prompt,
+            pods=pods,
+            policy=policy,
+            session=session,
+            loads=loads,
+            disaggregated=disaggregated,
+        )
+        return cast("pb.ExplainResponse", self._made(call, timeout))
+
+    def pods(self, model: str = "", *, timeout: float | None = None) -> pb.ListPodsResponse:
+        """Return the pods that the router knows; only those of `model`, unless it is empty."""
+        return cast("pb.ListPodsResponse", self._made(self._calls.pods(model), timeout))
+
+    def decisions(
+        self, limit: int = 0, *, model: str = "", pod: str = "", timeout: float | None = None
+    ) -> pb.ListDecisionsResponse:
+        """Return the last picks, newest first; at most `limit`, unless it is 0."""
+        call = self._calls.decisions(limit, model=model, pod=pod)
+        return cast("pb.ListDecisionsResponse", self._made(call, timeout))
+
+    def diagnose(self, model: str = "", *, timeout: float | None = None) -> pb.DiagnoseResponse:
+        """Return what predictions and picks were worth, and what looks wrong."""
+        return cast("pb.DiagnoseResponse", self._made(self._calls.diagnose(model), timeout))
+
+    @contextmanager
+    def _line(self) -> Iterator[_Line]:
+        used, retired = self._connection.take(time.monotonic())
+        if retired is not None:
+            retired.channel.close()
+        try:
+            yield used.line
+        finally:
+            over = self._connection.give_back(used)
+            if over is not None:
+                over.channel.close()
+
+    def _made(self, call: Call, timeout: float | None) -> Any:
+        end = time.monotonic() + (self._timeout if timeout is None else timeout)
+        made = 0
+        while True:
+            try:
+                with self._line() as line:
+                    ask: Any = getattr(line.stub, call.method)
+                    left = max(0.0, end - time.monotonic())
+                    return ask(call.request, timeout=left, metadata=self._credentials.metadata)
+            except grpc.RpcError as error:
+                made += 1
+                failure = failure_of(error)
+                pause = self._pause(call, failure, made, end)
+                if pause is None:
+                    raise failure from error
+            time.sleep(pause)
+
+    def _pause(self, call: Call, failure: CallError, made: int, end: float) -> float | None:
+        left = end - time.monotonic()
+        return self._retry.pause(
+            failure, made, is_repeatable=call.is_repeatable, left=left, rng=self._rng
+        )

@@ -1,0 +1,80 @@
+"""What a client shows a router and whom it trusts, from files that are read again when they change."""
+
+import threading
+from pathlib import Path
+
+import grpc
+
+from indexer.process.grpc_tls import channel_credentials
+from indexer.process.listen import is_loopback
+from indexer.process.reread import LOOK_SECONDS, Reread
+from indexer.process.tls_files import ClientTls, TlsFilesError, TlsPaths
+from router.config.token_file import TokenError, read_token, token_of
+
+
+class SettingError(ValueError):
+    """A client's settings do not fit each other, or a file cannot be used.
+
+    `argument` names the one at fault: `token_file`, `tls.ca` or `tls.cert`.
+    """
+
+    def __init__(self, argument: str, problem: str) -> None:
+        super().__init__(f"{argument}: {problem}")
+        self.argument = argument
+        self.problem = problem
+
+
+class Credentials:
+    """The credentials of one client. Any thread may use them.
+
+    Without `tls` the connection is in plain text, on which a token is sent to this machine only. Without
+    `tls.ca` the system's authorities are trusted. Raises SettingError.
+    """
+
+    def __init__(self, target: str, tls: TlsPaths | None, token_file: Path | None) -> None:
+        self._tls = None if tls is None else _client_tls(tls)
+        self._newest = channel_credentials(self._tls) if self._tls else None
+        if token_file and tls is None and not is_loopback(target):
+            raise SettingError("token_file", f"would go to {target} in plain text, without TLS")
+        self._token = None if token_file is None else _token(token_file)
+        self._lock = threading.Lock()
+        self._looked = 0.0
+
+    def look(self, now: float) -> None:
+        """Read the files again, unless that was done less than a second ago."""
+        if now - self._looked < LOOK_SECONDS or not self._lock.acquire(blocking=False):
+            return
+        try:
+            self._looked = now
+            for files in (self._tls and self._tls.files, self._token):
+                if files:
+                    files.look()
+        finally:
+            self._lock.release()
+
+    @property
+    def of_channel(self) -> grpc.ChannelCredentials | None:
+        """Those of the next channel, the same object until a file changes; None: plain text."""
+        return self._newest() if self._newest else None
+
+    @property
+    def metadata(self) -> tuple[tuple[str, str], ...]:
+        """The metadata to send with a call."""
+        return (("authorization", f"Bearer {self._token.value}"),) if self._token else ()
+
+
+def _client_tls(paths: TlsPaths) -> ClientTls:
+    if bool(paths.cert) != bool(paths.key):
+        raise SettingError("tls.cert", "needs a key, and a key a cert: give both or none")
+    try:
+        return ClientTls("the router", paths)
+    except TlsFilesError as error:
+        raise SettingError(f"tls.{error.part}", error.problem) from error
+
+
+def _token(path: Path) -> Reread[str]:
+    try:
+        read_token(path)
+        return Reread("the token", [path], lambda contents: token_of(contents[0]))
+    except (OSError, TokenError) as error:
+        raise SettingError("token_file", str(error)) from None

@@ -1,0 +1,78 @@
+"""The error of a call, as its status and trailing metadata tell it."""
+
+from typing import Any
+
+import grpc
+
+from indexer.message import read_message
+from router.pb.warmpath.wire.v1 import status_details_pb2 as wire
+
+PUSHBACK = "grpc-retry-pushback-ms"
+"""When a retry has a chance (gRFC A6); a number below 0, or none at all, forbids it."""
+
+DETAILS = "grpc-status-details-bin"
+"""A google.rpc.Status (`proto/warmpath/wire/v1/status_details.proto`)."""
+
+TYPES = "type.googleapis.com/google.rpc."
+
+
+class CallError(Exception):
+    """A call failed. `code` is gRPC's status, `message` the router's or gRPC's own text.
+
+    `reason` is the machine-readable reason that the router gave (`google.rpc.ErrorInfo`), None if it
+    gave none. `retry_after` is after how many seconds a retry has a chance, None if it did not say.
+    """
+
+    def __init__(
+        self,
+        code: grpc.StatusCode,
+        message: str,
+        *,
+        reason: str | None = None,
+        retry_after: float | None = None,
+        may_repeat: bool = True,
+    ) -> None:
+        super().__init__(f"{code.name}: {message}")
+        self.code = code
+        self.message = message
+        self.reason = reason
+        self.retry_after = retry_after
+        self.may_repeat = may_repeat
+        """False where the router forbids a retry."""
+
+
+def failure_of(error: grpc.RpcError) -> CallError:
+    """Return what an error of gRPC's library tells; for either of its two interfaces."""
+    raised: Any = error
+    trailing = {str(key): value for key, value in raised.trailing_metadata() or ()}
+    reason, retry_after = _told(trailing.get(DETAILS))
+    pushback, may_repeat = trailing.get(PUSHBACK), True
+    if pushback is not None:
+        may_repeat = str(pushback).isascii() and str(pushback).isdigit()
+        retry_after = int(pushback) / 1000 if may_repeat else None
+    return CallError(
+        raised.code(),
+        raised.details() or "",
+        reason=reason,
+        retry_after=retry_after,
+        may_repeat=may_repeat,
+    )
+
+
+def _told(details: object) -> tuple[str | None, float | None]:
+    """Return the reason and the least seconds before a retry in a status's details, None for none."""
+    reason: str | None = None
+    seconds: float | None = None
+    if not isinstance(details, bytes):
+        return None, None
+    try:
+        for detail in read_message(wire.Status, details).details:
+            if detail.type_url == f"{TYPES}ErrorInfo":
+                reason = read_message(wire.ErrorInfo, detail.value).reason or None
+            elif detail.type_url == f"{TYPES}RetryInfo":
+                delay = read_message(wire.RetryInfo, detail.value).retry_delay
+                seconds = max(0.0, delay.seconds + delay.nanos / 1e9)
+    except ValueError:
+        # Whoever wrote them, the call's own status stands.
+        return None, None
+    return reason, seconds

@@ -1,0 +1,46 @@
+"""The load of a rank, as a caller sees it."""
+
+from dataclasses import dataclass
+
+from router.load.engine_metrics import problem_of
+from router.pb.warmpath.v1 import router_pb2 as pb
+
+
+@dataclass(frozen=True, slots=True)
+class PodLoad:
+    """What a caller knows of a rank's load; it counts for a few seconds, corrected by later bookings.
+
+    Raises ValueError for an impossible load.
+
+    >>> PodLoad("pod-1", running=3, waiting=1, kv_usage=0.4).rank
+    0
+    """
+
+    pod: str
+    rank: int = 0
+    running: int = 0
+    """Requests that the engine computes."""
+    waiting: int = 0
+    """Requests in its queue."""
+    kv_usage: float = 0.0
+    """Share of its KV cache that requests hold, 0 to 1."""
+    age: float = 0.0
+    """Seconds since this was so."""
+
+    def __post_init__(self) -> None:
+        found = problem_of(
+            running=self.running, waiting=self.waiting, kv_usage=self.kv_usage, age=self.age
+        )
+        if found is not None:
+            raise ValueError(" ".join(found).strip())
+
+    def message(self) -> pb.PodLoad:
+        """Return the contract's message."""
+        return pb.PodLoad(
+            pod=self.pod,
+            rank=self.rank,
+            running=self.running,
+            waiting=self.waiting,
+            kv_usage=self.kv_usage,
+            age=self.age,
+        )

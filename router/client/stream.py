@@ -1,0 +1,73 @@
+"""The requests and answers of a ScoreStream."""
+
+from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+import grpc
+
+from router.client.call import Calls
+from router.client.failure import CallError
+from router.client.prompt import AnyPrompt
+from router.pb.warmpath.v1 import router_pb2 as pb
+
+CODES = {code.value[0]: code for code in grpc.StatusCode}
+
+
+class StreamAnswer(NamedTuple):
+    """The answer to one prompt of a stream: exactly one of `scores` and `error` is set."""
+
+    position: int
+    """The prompt's position among those that were sent, from 0."""
+    scores: pb.ScoreResponse | None
+    error: CallError | None
+    """Why this prompt was refused; the stream goes on."""
+
+
+def answer_of(reply: pb.ScoreStreamResponse) -> StreamAnswer:
+    """Return what a reply tells."""
+    if reply.WhichOneof("result") == "response":
+        return StreamAnswer(reply.request_id, reply.response, None)
+    code = CODES.get(reply.error.code, grpc.StatusCode.UNKNOWN)
+    return StreamAnswer(reply.request_id, None, CallError(code, reply.error.message))
+
+
+class Requests:
+    """The requests of a stream, numbered; gRPC iterates them, and tells nobody of an error in that."""
+
+    def __init__(self, calls: Calls, pods: Sequence[str], strategy: str) -> None:
+        self._calls = calls
+        self._pods = pods
+        self._strategy = strategy
+        self.error: Exception | None = None
+        """The error with which the prompts ended; None if they did not."""
+
+    def each(self, prompts: Iterable[AnyPrompt]) -> Iterator[pb.ScoreRequest]:
+        """Yield the requests of prompts."""
+        try:
+            for position, prompt in enumerate(prompts):
+                yield self._request(position, prompt)
+        except Exception as error:
+            self.error = error
+            raise
+
+    async def each_async(
+        self, prompts: AsyncIterable[AnyPrompt] | Iterable[AnyPrompt]
+    ) -> AsyncIterator[pb.ScoreRequest]:
+        """Yield the requests of prompts."""
+        if not isinstance(prompts, AsyncIterable):
+            for request in self.each(prompts):
+                yield request
+            return
+        position = 0
+        try:
+            async for prompt in prompts:
+                yield self._request(position, prompt)
+                position += 1
+        except Exception as error:
+            self.error = error
+            raise
+
+    def _request(self, position: int, prompt: AnyPrompt) -> pb.ScoreRequest:
+        return self._calls.score_request(
+            prompt, pods=self._pods, strategy=self._strategy, request_id=position
+        )

@@ -1,0 +1,64 @@
+"""A report on a picked request, and the changes that it makes."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+from router.pick.picker import Picker
+from router.pods.table import Pod
+from router.prompt.bad_request import BadRequestError
+
+Event = Literal["started", "first_token", "finished", "failed"]
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """A report, as `ReportRequest` of the contract describes its fields."""
+
+    booking_id: str
+    event: Event
+    pod: str = ""
+    """With `started`: where the request went; empty: to the first candidate."""
+    rank: int = 0
+    cached_tokens: int | None = None
+    prompt_tokens: int | None = None
+    output_tokens: int = 0
+
+
+def check_report(report: Report, pods: Iterable[Pod]) -> None:
+    """Raise BadRequestError for a report that contradicts itself, or names an unknown rank."""
+    # `cached_tokens` may exceed the router's own count of the prompt's tokens: the engine's template
+    # may make more tokens, and only the beginning of a long text may have been tokenised in time.
+    cached, most = report.cached_tokens, report.prompt_tokens
+    if cached is not None and most is not None and cached > most:
+        raise BadRequestError("cached_tokens", f"is {cached}; the prompt has {most} tokens")
+    if report.event == "started" and report.pod:
+        _check_rank(report.pod, report.rank, pods)
+
+
+def _check_rank(pod_id: str, number: int, pods: Iterable[Pod]) -> None:
+    pod = next((pod for pod in pods if pod.id == pod_id), None)
+    if pod is None:
+        raise BadRequestError("pod", f"is {pod_id!r}; the router knows no such pod")
+    if not 0 <= number < len(pod.ranks):
+        raise BadRequestError(
+            "rank", f"is {number}; the ranks of pod {pod_id!r} are 0 to {len(pod.ranks) - 1}"
+        )
+
+
+def carry_out(report: Report, picker: Picker, now: float) -> bool:
+    """Carry out a report; return False if its booking is not known.
+
+    A report proves that the pick's answer has arrived, so the pick counts as settled.
+    """
+    name = report.booking_id
+    placed = picker.get(name)
+    if placed is not None:
+        picker.settle(placed, now)
+    if report.event == "started":
+        return picker.started(name, now, (report.pod, report.rank) if report.pod else None)
+    if report.cached_tokens is not None:
+        picker.told(name, report.cached_tokens, report.prompt_tokens)
+    if report.event == "first_token":
+        return picker.first_token(name, now)
+    return picker.ended(name, report.event, now, output_tokens=report.output_tokens)

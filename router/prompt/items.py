@@ -1,0 +1,27 @@
+"""Checks a request's multimodal items, which are in the order of their placeholder tokens."""
+
+from indexer.keys.extra import Item
+from router.prompt.bad_request import BadRequestError
+from router.prompt.bounds import check_name
+
+
+def check_item(field: str, item: Item, *, begin: int, tokens: int | None) -> int:
+    """Return the position after an item; the one before it ends at `begin`.
+
+    `tokens` is the prompt's number of tokens, None where it is not known. Raises BadRequestError.
+    """
+    if not item.hash:
+        raise BadRequestError(f"{field}.hash", "is empty")
+    check_name(f"{field}.hash", item.hash)
+    if item.length < 1:
+        raise BadRequestError(
+            f"{field}.length", f"is {item.length}; an item has at least one token"
+        )
+    if item.offset < begin:
+        raise BadRequestError(
+            f"{field}.offset", f"is {item.offset}; the item before it ends at {begin}"
+        )
+    end = item.offset + item.length
+    if tokens is not None and end > tokens:
+        raise BadRequestError(field, f"ends at token {end}; the prompt has {tokens} tokens")
+    return end

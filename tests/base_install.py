@@ -1,0 +1,28 @@
+"""Programs where the router's parts, which are an extra, are not installed."""
+
+import subprocess
+import sys
+
+from router.cli import PARTS
+
+LEFT_OUT = (*PARTS, "llvmlite")
+
+WITHOUT = f"""
+import sys
+
+
+class LeftOut:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {LEFT_OUT!r}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+
+
+sys.meta_path.insert(0, LeftOut())
+"""
+
+
+def run(code: str, *args: str) -> "subprocess.CompletedProcess[str]":
+    """Run a program."""
+    return subprocess.run(
+        [sys.executable, "-c", WITHOUT + code, *args], capture_output=True, text=True, check=False
+    )

@@ -1,0 +1,128 @@
+"""A router's own parts, without sockets, and its answers in a form that can be compared with scores."""
+
+import asyncio
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from indexer.embedded import embedded_index
+from indexer.follow.engine import Engine
+from indexer.ingest import Ingest
+from router.api.score import Answerer
+from router.client.call import Calls
+from router.client.prompt import AnyPrompt
+from router.config import schema as config
+from router.config.credentials import engine_credentials
+from router.match.scorer import Scorer
+from router.pb.warmpath.v1 import router_pb2 as pb
+from router.pb.warmpath.wire.v1 import score_request_pb2 as wire
+from router.pods.table import Pod, PodTable
+from router.prompt.assemble import texts
+from router.prompt.bounds import Limits
+from router.prompt.reader import PromptReader
+from warmpath import PodScore
+
+MODEL = "m"
+
+
+class Shown(NamedTuple):
+    """What an answer shows of one rank; the times are left out, as the clocks differ."""
+
+    pod: str
+    rank: int
+    score: float
+    matched_tokens: int
+    believed_tokens: int
+    tiers: dict[str, int]
+    level: str
+    reason: str
+    ready: bool
+
+
+def shown(scores: Iterable[PodScore]) -> list[Shown]:
+    """Return what the library's scores show."""
+    return [
+        Shown(
+            one.pod,
+            one.rank,
+            one.score,
+            one.matched_tokens,
+            one.believed_tokens,
+            {str(tier): tokens for tier, tokens in one.tiers.items()},
+            str(one.trust.level),
+            one.trust.reason,
+            one.ready,
+        )
+        for one in scores
+    ]
+
+
+def shown_by(response: pb.ScoreResponse) -> list[Shown]:
+    """Return what a router's answer shows."""
+    return [
+        Shown(
+            one.pod,
+            one.rank,
+            one.score,
+            one.matched_tokens,
+            one.believed_tokens,
+            {tier.tier: tier.tokens for tier in one.tiers},
+            pb.Trust.Level.Name(one.trust.level).lower(),
+            one.trust.reason,
+            one.ready,
+        )
+        for one in response.scores
+    ]
+
+
+class RouterSide:
+    """The parts of a router from an engine's frames to an answer's bytes."""
+
+    def __init__(self, reader: PromptReader, runner: asyncio.Runner) -> None:
+        self.now = 0.0
+        self._runner = runner
+        self._ingest = Ingest(
+            embedded_index(1 << 24),
+            hash_seed="",
+            pending_bytes=config.Events().pending_bytes,
+            stale_after=config.Events().stale_seconds,
+            clock=lambda: self.now,
+        )
+        self._table = PodTable()
+        scorer = Scorer(self._ingest, "")
+        self._answerer = Answerer(
+            reader, scorer, self._table, clock=lambda: self.now, wall_offset=0.0
+        )
+
+    def add(self, pod: str, engine: str = "vllm", *, ranks: int = 1, blocks: int = 0) -> None:
+        described = Engine(pod, MODEL, engine, events="", ranks=ranks, blocks=blocks)
+        followed = [self._ingest.add(source) for source in described.sources()]
+        for rank in followed:
+            rank.connected()
+        self._table.add(Pod(pod, "", MODEL, tuple(followed), engine=engine, blocks=blocks))
+
+    def frame(self, pod: str, sequence: int, payload: bytes, rank: int = 0) -> None:
+        followed = self._ingest.rank(pod, rank)
+        followed.live_many([("", sequence, payload)])  # type: ignore[union-attr]
+
+    def score(
+        self, prompt: AnyPrompt, *, pods: Sequence[str] = (), strategy: str = ""
+    ) -> list[Shown]:
+        asked = Calls(MODEL).score_request(prompt, pods=pods, strategy=strategy)
+        request = wire.ScoreRequest.FromString(asked.SerializeToString())
+        scored = self._runner.run(self._answerer.score(request, 10.0))
+        return shown_by(pb.ScoreResponse.FromString(scored.response))
+
+
+@contextmanager
+def reading() -> Iterator[tuple[PromptReader, asyncio.Runner]]:
+    """Provide what reads the prompts of a router, and the loop that it runs on."""
+    engines = engine_credentials(config.Probe(), Path())
+    context = texts(config.Config([config.Model(MODEL)]), Path(), engines)
+    with asyncio.Runner() as runner:
+        read = runner.run(context.__aenter__())
+        try:
+            yield PromptReader(read, Limits(1 << 20, 1 << 20)), runner
+        finally:
+            runner.run(context.__aexit__(None, None, None))
