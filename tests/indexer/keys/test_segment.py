@@ -13,8 +13,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from indexer.engines.event import Cleared, Event, Moved, Removed, Stored, Tier
-from indexer.engines.wire import name_of
+from indexer.engines.event import Cleared, Event, Moved, Removed, Stored, Tier, name_of
 from indexer.invariant import BrokenInvariantError
 from indexer.keys import segment
 from indexer.keys.key import Keyspace, chain

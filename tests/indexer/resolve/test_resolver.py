@@ -2,8 +2,7 @@
 
 from dataclasses import replace
 
-from indexer.engines.event import Cleared, Moved, Removed, Stored, Tier
-from indexer.engines.wire import name_of
+from indexer.engines.event import Cleared, Moved, Removed, Stored, Tier, name_of
 from indexer.index.orphans import Orphans
 from indexer.invariant import BrokenInvariantError
 from indexer.keys.key import Keyspace, chain
