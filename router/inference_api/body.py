@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
+from router.inference_api.unread import not_allowed, text_of
 from router.prompt.body_fields import RawFields
 from router.prompt.bounds import MOST_NAME_BYTES, Limits
 
@@ -14,13 +15,18 @@ class Body:
     raw: bytes
     fields: RawFields
     limits: Limits
-    engine: str
+    engine: str = ""
     """The kind of engine that serves the model: vllm, sglang or trtllm; empty if not known."""
 
     def has(self, name: str) -> bool:
         """Return whether a field is given and not null."""
         raw = self.fields.fields.get(name)
         return raw is not None and bytes(memoryview(raw)[:5]) != b"null"
+
+    def is_list(self, name: str) -> bool:
+        """Return whether a field is a list."""
+        raw = self.fields.fields.get(name)
+        return raw is not None and memoryview(raw)[:1] == b"["
 
     async def value(self, name: str) -> Any:
         """Return a field's value; None if it is missing. Raises FieldError if it cannot be decoded."""
@@ -31,6 +37,16 @@ class Body:
         value = await self.value(name)
         fits = isinstance(value, str) and len(value.encode()) <= MOST_NAME_BYTES
         return value if fits else ""
+
+    async def word(self, name: str) -> str:
+        """Return a field that decides what is cached; empty if it is missing.
+
+        Raises UnreadError if it is no string or too long, and FieldError.
+        """
+        value = text_of({name: await self.value(name)}, name) or ""
+        if len(value.encode()) > MOST_NAME_BYTES:
+            raise not_allowed(f"{name} is longer than {MOST_NAME_BYTES} bytes")
+        return value
 
     async def count(self, name: str) -> int | None:
         """Return a field that is a number of tokens; None if it is missing or no positive integer."""

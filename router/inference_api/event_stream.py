@@ -46,7 +46,9 @@ class EventStream:
             begun = self._begun + part
             if self._is_first_line and begun.startswith(_MARK):
                 begun, self._is_first_line = begun[len(_MARK) :], False
-            if (_DATA + b" ").startswith(begun) or (self._is_first_line and _MARK.startswith(begun)):
+            if (_DATA + b" ").startswith(begun) or (
+                self._is_first_line and _MARK.startswith(begun)
+            ):
                 self._begun = begun
                 return
             self._begun = None

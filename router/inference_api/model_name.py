@@ -6,58 +6,71 @@ from typing import NamedTuple
 import msgspec
 
 from indexer.unreadable import UNREADABLE
-from router.inference_api.json_values import JsonValues
+from router.inference_api.json_values import JsonValues, Paths
+from router.prompt.body_fields import MOST_VALUES
 from router.prompt.bounds import MOST_NAME_BYTES
 from router.prompt.json_strings import SLICE_BYTES
 
 _SPACES = b" \t\r\n"
 
 
-class _Place(NamedTuple):
+MODEL: Paths = {b"model": "model"}
+TOLD: Paths = {b"model": "model", b"stream": "stream"}
+
+
+class Told(NamedTuple):
+    """What a body tells of its request, whatever its API."""
+
+    model: str
+    """Empty if the body names none."""
+    is_streamed: bool
+
+
+class _Value(NamedTuple):
+    name: str
     start: int
     stop: int
-    value: bytes | None
-    """The value's JSON; None if it is too long for a name."""
+    json: bytes
 
 
 async def with_model(body: bytes, name: str) -> bytes:
     """Return a JSON body with another model's name; all other bytes stay as they are.
 
-    A model that is named twice is replaced twice, whichever of them the engine reads. A body that names
-    none is returned as it is.
+    A body that names the model twice gets the new name twice, whichever of the two the engine reads. A
+    body that names none is returned as it is.
     """
     parts, copied = [], 0
     new = msgspec.json.encode(name)
-    for start, stop, _ in await _places(body):
-        parts += [body[copied:start], new]
-        copied = stop
+    for value in await _values(body, MODEL):
+        parts += [body[copied : value.start], new]
+        copied = value.stop
     return b"".join([*parts, body[copied:]]) if parts else body
 
 
-async def model_of(body: bytes) -> str:
-    """Return the model that a body names, even if the body is cut off; empty if it names none."""
-    for place in reversed(await _places(body)):
-        try:
-            name = msgspec.json.decode(place.value or b"", type=str)
-        except UNREADABLE:
-            return ""
-        return name if len(name.encode()) <= MOST_NAME_BYTES else ""
-    return ""
+async def told(body: bytes) -> Told:
+    """Return what a body tells, even if it is cut off."""
+    last = {value.name: value.json for value in await _values(body, TOLD)}
+    try:
+        model = msgspec.json.decode(last.get("model", b""), type=str)
+    except UNREADABLE:
+        model = ""
+    fits = len(model.encode()) <= MOST_NAME_BYTES
+    return Told(model if fits else "", last.get("stream") == b"true")
 
 
-async def _places(body: bytes) -> list[_Place]:
-    """Return where the body's values of `model` lie, without the spaces around them."""
-    found: list[_Place] = []
+async def _values(body: bytes, paths: Paths) -> list[_Value]:
+    """Return the body's values at some paths, without the spaces around them."""
+    found: list[_Value] = []
 
-    def take(_: str, value: bytes | None) -> None:
-        if value is None:
-            found.append(_Place(document.start, document.stop, None))
+    def take(name: str, value: bytes | None) -> None:
+        if value is None or len(found) == MOST_VALUES:
             return
-        before, after = (len(value) - len(s) for s in (value.lstrip(_SPACES), value.rstrip(_SPACES)))
-        if before < len(value):
-            found.append(_Place(document.start + before, document.stop - after, value.strip(_SPACES)))
+        start = document.start + len(value) - len(value.lstrip(_SPACES))
+        stop = document.stop - len(value) + len(value.rstrip(_SPACES))
+        if start < stop:
+            found.append(_Value(name, start, stop, value.strip(_SPACES)))
 
-    document = JsonValues({b"model": "model"}, take)
+    document = JsonValues(paths, take)
     for at in range(0, len(body), SLICE_BYTES):
         document.feed(body[at : at + SLICE_BYTES])
         await asyncio.sleep(0)

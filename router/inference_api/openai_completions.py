@@ -3,9 +3,9 @@
 import msgspec
 
 from indexer.unreadable import UNREADABLE
-from router.inference_api.api import Api, UnreadError
+from router.inference_api.api import Api
+from router.inference_api.unread import Unread, UnreadError
 from router.inference_api.body import Body
-from router.inference_api.request import Unread
 from router.pb.warmpath.v1 import router_pb2 as pb
 
 
@@ -34,4 +34,5 @@ OPENAI_COMPLETIONS = Api(
     fields=("max_tokens", "prompt"),
     most_output_tokens=_most_output_tokens,
     prompt=_prompt,
+    has_ids=True,
 )

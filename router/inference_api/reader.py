@@ -1,24 +1,26 @@
-"""Reads an HTTP inference request: the API by its path, the prompt and the options by its body."""
+"""Reads an HTTP inference request: its API by the path, its prompt and options by the body."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
-from router.inference_api.api import UnreadError
+from router.inference_api.api import Api, UnreadApi
 from router.inference_api.apis import api_of
 from router.inference_api.body import Body
-from router.inference_api.request import InferenceRequest, Unread
-from router.prompt.body_fields import FieldError, raw_fields
+from router.inference_api.model_name import Told, told
+from router.inference_api.multipart import form_model
+from router.inference_api.reckon import reckon
+from router.inference_api.request import InferenceRequest
+from router.inference_api.unread import Unread, UnreadError
+from router.prompt.body_fields import MOST_VALUES, FieldError, FieldLimitError, raw_fields
 from router.prompt.bounds import Limits
 from router.prompt.tokenise import CHARS_PER_TOKEN
 
-UNKNOWN = "unknown"
-"""The name of the API of a path that is in no table."""
-
 
 class InferenceReader:
-    """Reads requests of all APIs; no request is refused, and no body raises an error.
+    """Reads requests of all APIs; it refuses none, and no body raises an error.
 
-    `engine_of` returns the kind of engine that serves a model, by any name of the model: `vllm`, `sglang`
-    or `trtllm`; empty if that is not known or if several kinds do.
+    `engine_of` returns the kind of engine that serves a model, by any name of the model, or by none:
+    `vllm`, `sglang` or `trtllm`; empty if that is not known or if several kinds do.
     """
 
     def __init__(self, limits: Limits, engine_of: Callable[[str], str]) -> None:
@@ -28,41 +30,67 @@ class InferenceReader:
     async def read(
         self, path: str, body: bytes, content_type: str = "", content_encoding: str = ""
     ) -> InferenceRequest:
-        """Read a request; `path` may have a query, the other strings are its headers' values.
+        """Read a request; the path may have a query, the other strings are headers' values.
 
-        A body of megabytes is read in slices, between which other tasks run. Where the caller has only
-        the beginning of a body, since the body is too large, that still tells the model.
+        A body of megabytes is read in slices, and other tasks run in between. Where a body is too large to
+        be kept, its beginning is enough, if it is longer than limits.max-prompt-bytes.
         """
         api = api_of(path)
-        if api is None:
-            return unread(UNKNOWN, Unread.UNKNOWN_PATH, "no API with this path is known", body)
+        kind = content_type.partition(";")[0].strip().lower()
         size, limit = len(body), self._limits.max_prompt_bytes
-        if size > limit:
-            problem = f"the body has {size} bytes; limits.max-prompt-bytes is {limit}"
-            return unread(api.name, Unread.BODY_TOO_LARGE, problem, body)
+        if content_encoding.strip().lower() not in ("", "identity"):
+            error = UnreadError(Unread.BODY_ENCODED, "the body is compressed")
+            return self._unread(api, error, Told("", is_streamed=False), 0)
+        if kind == "multipart/form-data":
+            error = UnreadError(Unread.BODY_NOT_JSON, "the body is a form")
+            return self._unread(api, error, Told(form_model(body[:limit]), is_streamed=False), 0)
+        if kind not in ("", "application/json") and not kind.endswith("+json"):
+            error = UnreadError(Unread.BODY_NOT_JSON, "the content type is not JSON")
+        elif size > limit:
+            problem = f"the body has {size} bytes or more; limits.max-prompt-bytes is {limit}"
+            error = UnreadError(Unread.BODY_TOO_LARGE, problem)
+        elif isinstance(api, UnreadApi):
+            error = UnreadError(api.because, api.problem)
+        else:
+            try:
+                return await self._read(api, body)
+            except FieldLimitError as found:
+                error = UnreadError(Unread.BODY_TOO_LARGE, f"the body {found.args[0]}")
+            except FieldError as found:
+                error = UnreadError(Unread.BODY_NOT_JSON, f"the body {found.args[0]}")
+        return self._unread(api, error, await told(body[:limit]), -(-size // CHARS_PER_TOKEN))
+
+    async def _read(self, api: Api, raw: bytes) -> InferenceRequest:
+        """Read a body that is short enough. Raises FieldError."""
+        most_values = MOST_VALUES + api.has_ids * self._limits.max_prompt_tokens
+        fields = await raw_fields(raw, ("model", "stream", *api.fields), most_values)
+        body = Body(raw, fields, self._limits)
+        head = Told(await body.name("model"), await body.value("stream") is True)
+        most = await api.most_output_tokens(body)
         try:
-            fields = await raw_fields(body, ("model", "stream", *api.fields))
-            read = Body(body, fields, self._limits, "")
-            model = await read.name("model")
-            is_streamed = await read.value("stream") is True
-            most = await api.most_output_tokens(read)
-            prompt = await api.prompt(Body(body, fields, self._limits, self._engine_of(model)))
-        except FieldError as error:
-            return unread(api.name, Unread.BODY_NOT_JSON, str(error), body)
+            prompt = await api.prompt(replace(body, engine=self._engine_of(head.model)))
         except UnreadError as error:
-            return unread(api.name, error.because, str(error), body)
-        return InferenceRequest(api.name, model, prompt, is_streamed, most)
+            return self._unread(api, error, head, await reckon(body, api.fields), most)
+        return InferenceRequest(api.name, head.model, prompt, head.is_streamed, most)
 
-
-def unread(api: str, because: Unread, problem: str, body: bytes) -> InferenceRequest:
-    """Return a request that is routed by load."""
-    return InferenceRequest(
-        api=api,
-        model="",
-        prompt=None,
-        is_streamed=False,
-        most_output_tokens=None,
-        unread_because=because,
-        problem=problem,
-        reckoned_tokens=-(-len(body) // CHARS_PER_TOKEN),
-    )
+    def _unread(
+        self,
+        api: Api | UnreadApi,
+        error: UnreadError,
+        head: Told,
+        reckoned: int,
+        most: int | None = None,
+    ) -> InferenceRequest:
+        """Return a request that is routed by load."""
+        if isinstance(api, UnreadApi):
+            error = UnreadError(api.because, api.problem)
+        return InferenceRequest(
+            api=api.name,
+            model=head.model,
+            prompt=None,
+            is_streamed=head.is_streamed,
+            most_output_tokens=most,
+            unread_because=error.because,
+            problem=str(error),
+            reckoned_tokens=min(reckoned, self._limits.max_prompt_tokens),
+        )

@@ -1,30 +1,9 @@
 """An inference request as a pick needs it."""
 
 from dataclasses import dataclass
-from enum import StrEnum
 
+from router.inference_api.unread import Unread
 from router.pb.warmpath.v1 import router_pb2 as pb
-
-
-class Unread(StrEnum):
-    """Why a request has no prompt for a pick, so that load alone decides."""
-
-    UNKNOWN_PATH = "UNKNOWN_PATH"
-    """No API with this path is known."""
-    NO_PREFIX = "NO_PREFIX"
-    """The API has nothing to compute that a cached prefix would spare: embeddings, say."""
-    BODY_ENCODED = "BODY_ENCODED"
-    """The body is compressed; it is never decompressed."""
-    BODY_NOT_JSON = "BODY_NOT_JSON"
-    """The body, or its content type, is not JSON in UTF-8, or it is no object."""
-    BODY_TOO_LARGE = "BODY_TOO_LARGE"
-    """The body has more bytes than limits.max-prompt-bytes, or too many values or tokens."""
-    SEVERAL_PROMPTS = "SEVERAL_PROMPTS"
-    """The body has several prompts, which a pick cannot place together."""
-    NO_PROMPT = "NO_PROMPT"
-    """The body has no prompt, or one that the API does not allow."""
-    NOT_EXACT = "NOT_EXACT"
-    """The engine's tokens depend on something that the body does not tell."""
 
 
 @dataclass(frozen=True, slots=True)

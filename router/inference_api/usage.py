@@ -51,7 +51,9 @@ def usage_of(raw: bytes) -> Usage:
     if prompt is None and (prompt := _count(found.get("input_tokens"))) is not None:
         prompt += _count(found.get("cache_read_input_tokens")) or 0
         prompt += _count(found.get("cache_creation_input_tokens")) or 0
-    cached = _either(_count(found.get("cached_tokens")), _count(found.get("cache_read_input_tokens")))
+    cached = _either(
+        _count(found.get("cached_tokens")), _count(found.get("cache_read_input_tokens"))
+    )
     for details in ("prompt_tokens_details", "input_tokens_details"):
         if isinstance(inner := found.get(details), dict):
             cached = _either(_count(inner.get("cached_tokens")), cached)
