@@ -1,10 +1,10 @@
 """Anthropic's messages API, /v1/messages: the engine makes a chat of the body, each engine its own."""
 
 from router.inference_api.api import Api
-from router.inference_api.unread import not_exact
 from router.inference_api.body import Body
 from router.inference_api.chat_body import chat_body
 from router.inference_api.sglang_messages import sglang_messages
+from router.inference_api.unread import not_exact
 from router.inference_api.vllm_messages import vllm_messages
 from router.pb.warmpath.v1 import router_pb2 as pb
 
@@ -23,8 +23,10 @@ async def _prompt(body: Body) -> pb.Prompt:
     chat = CHATS.get(body.engine)
     if chat is None:
         raise not_exact(f"how {body.engine or 'the engine'} reads this API")
-    messages, fields = chat({name: await body.value(name) for name in FIELDS})
-    return pb.Prompt(model=await body.name("model"), chat_body=await chat_body(messages, fields))
+    model = await body.name("model")
+    given = {name: await body.value(name) for name in FIELDS}
+    messages, fields = chat(given, await body.traits_of(model))
+    return pb.Prompt(model=model, chat_body=await chat_body(messages, fields))
 
 
 ANTHROPIC_MESSAGES = Api(

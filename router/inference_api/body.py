@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
+from router.inference_api.traits import TraitsOf, no_traits
 from router.inference_api.unread import not_allowed, text_of
 from router.prompt.body_fields import RawFields
 from router.prompt.bounds import MOST_NAME_BYTES, Limits
@@ -17,6 +18,7 @@ class Body:
     limits: Limits
     engine: str = ""
     """The kind of engine that serves the model: vllm, sglang or trtllm; empty if not known."""
+    traits_of: TraitsOf = no_traits
 
     def has(self, name: str) -> bool:
         """Return whether a field is given and not null."""
@@ -26,7 +28,7 @@ class Body:
     def is_list(self, name: str) -> bool:
         """Return whether a field is a list."""
         raw = self.fields.fields.get(name)
-        return raw is not None and memoryview(raw)[:1] == b"["
+        return raw is not None and bytes(memoryview(raw)[:1]) == b"["
 
     async def value(self, name: str) -> Any:
         """Return a field's value; None if it is missing. Raises FieldError if it cannot be decoded."""

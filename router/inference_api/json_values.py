@@ -1,8 +1,8 @@
 """Finds a few values of a JSON document that comes in chunks, in memory that does not grow with it.
 
-A response may be a few bytes or many megabytes, of which a few numbers matter. So nothing is kept but the
-values at the wanted paths, and everything else is passed over. Anything goes in: of bytes that are not
-JSON, values may be found or not, and no error is raised.
+A response may be a few bytes or many megabytes, and a few numbers in it matter. So nothing is kept but
+the values at the wanted paths, and everything else is passed over. Anything goes in: in bytes that are
+not JSON, values may be found or not, and no error is raised.
 """
 
 import re
@@ -118,7 +118,7 @@ class JsonValues:
         if self._is_long:
             return
         self._value += chunk[start : min(end, start + MOST_VALUE_BYTES + 1)]  # type: ignore[operator]
-        if len(self._value) > MOST_VALUE_BYTES:  # type: ignore[arg-type]
+        if len(self._value) > MOST_VALUE_BYTES:
             self._is_long = True
             self._value = bytearray()
 

@@ -4,8 +4,8 @@ import msgspec
 
 from indexer.unreadable import UNREADABLE
 from router.inference_api.api import Api
-from router.inference_api.unread import Unread, UnreadError
 from router.inference_api.body import Body
+from router.inference_api.unread import Unread, UnreadError
 from router.pb.warmpath.v1 import router_pb2 as pb
 
 
@@ -24,8 +24,7 @@ async def _prompt(body: Body) -> pb.Prompt:
         except UNREADABLE as error:
             raise UnreadError(Unread.BODY_NOT_JSON, "the prompt is not JSON") from error
         if len(prompts) > 1:
-            size = len(raw)
-            raise UnreadError(Unread.SEVERAL_PROMPTS, f"{len(prompts)} prompts", size)
+            raise UnreadError(Unread.SEVERAL_PROMPTS, f"the body has {len(prompts)} prompts")
     return pb.Prompt(completions_body=body.raw)
 
 

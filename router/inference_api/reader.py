@@ -10,6 +10,7 @@ from router.inference_api.model_name import Told, told
 from router.inference_api.multipart import form_model
 from router.inference_api.reckon import reckon
 from router.inference_api.request import InferenceRequest
+from router.inference_api.traits import TraitsOf, no_traits
 from router.inference_api.unread import Unread, UnreadError
 from router.prompt.body_fields import MOST_VALUES, FieldError, FieldLimitError, raw_fields
 from router.prompt.bounds import Limits
@@ -23,17 +24,20 @@ class InferenceReader:
     `vllm`, `sglang` or `trtllm`; empty if that is not known or if several kinds do.
     """
 
-    def __init__(self, limits: Limits, engine_of: Callable[[str], str]) -> None:
+    def __init__(
+        self, limits: Limits, engine_of: Callable[[str], str], traits_of: TraitsOf = no_traits
+    ) -> None:
         self._limits = limits
         self._engine_of = engine_of
+        self._traits_of = traits_of
 
     async def read(
         self, path: str, body: bytes, content_type: str = "", content_encoding: str = ""
     ) -> InferenceRequest:
         """Read a request; the path may have a query, the other strings are headers' values.
 
-        A body of megabytes is read in slices, and other tasks run in between. Where a body is too large to
-        be kept, its beginning is enough, if it is longer than limits.max-prompt-bytes.
+        A body of megabytes is read in slices, and other tasks run in between. Where a body is too large
+        to be kept, its beginning is enough, if that is longer than limits.max-prompt-bytes.
         """
         api = api_of(path)
         kind = content_type.partition(";")[0].strip().lower()
@@ -68,7 +72,8 @@ class InferenceReader:
         head = Told(await body.name("model"), await body.value("stream") is True)
         most = await api.most_output_tokens(body)
         try:
-            prompt = await api.prompt(replace(body, engine=self._engine_of(head.model)))
+            engine = self._engine_of(head.model)
+            prompt = await api.prompt(replace(body, engine=engine, traits_of=self._traits_of))
         except UnreadError as error:
             return self._unread(api, error, head, await reckon(body, api.fields), most)
         return InferenceRequest(api.name, head.model, prompt, head.is_streamed, most)

@@ -4,8 +4,8 @@ Follows SGLang 0.5.23, `srt/managers/io_struct.py` (`GenerateReqInput`).
 """
 
 from router.inference_api.api import Api
-from router.inference_api.unread import Unread, UnreadError, not_allowed, not_exact
 from router.inference_api.body import Body, positive
+from router.inference_api.unread import Unread, UnreadError, not_allowed, not_exact
 from router.pb.warmpath.v1 import router_pb2 as pb
 from router.prompt.body_fields import packed_ids
 

@@ -2,8 +2,8 @@
 
 Follows SGLang 0.5.23, `srt/entrypoints/anthropic/serving.py`
 (`_convert_to_chat_completion_request`). What SGLang does with thinking, with tools and with a system
-message among the others depends on the model, and it joins the parts of a content otherwise than chats are
-rendered here: only chats of plain texts are read.
+message among the others depends on the model, and it joins the parts of a content otherwise than chats
+are rendered here: only chats of plain texts are read.
 """
 
 from collections.abc import Mapping
@@ -12,7 +12,9 @@ from typing import Any
 from router.inference_api.unread import list_of, not_allowed, not_exact, object_of, text_of
 
 
-def sglang_messages(body: Mapping[str, Any]) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+def sglang_messages(
+    body: Mapping[str, Any], _: object
+) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """Return the chat's messages and the other fields of its body. Raises UnreadError."""
     for name in ("thinking", "output_config", "tools"):
         if body.get(name):

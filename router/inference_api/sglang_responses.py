@@ -16,7 +16,9 @@ UNREAD = (
 )
 
 
-def sglang_responses(body: Mapping[str, Any]) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+def sglang_responses(
+    body: Mapping[str, Any], _: object
+) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """Return the chat's messages and the other fields of its body. Raises UnreadError."""
     for name in UNREAD:
         if body.get(name):

@@ -11,7 +11,7 @@ class Unread(StrEnum):
     UNKNOWN_PATH = "UNKNOWN_PATH"
     """No API with this path is known."""
     NO_PREFIX = "NO_PREFIX"
-    """The engine computes the whole prompt, whatever its cache holds: embeddings, logprobs of the prompt."""
+    """The engine computes the whole prompt, whatever its cache holds: for embeddings, say."""
     BODY_ENCODED = "BODY_ENCODED"
     """The body is compressed; it is never decompressed."""
     BODY_NOT_JSON = "BODY_NOT_JSON"

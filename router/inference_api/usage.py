@@ -2,13 +2,14 @@
 
 Each API writes it in its own way, and no two of them give one key two meanings:
 
-    OpenAI's completions, chats, embeddings   prompt_tokens, prompt_tokens_details.cached_tokens,
-      and vLLM's /inference/v1/generate       completion_tokens
-    OpenAI's responses                        input_tokens, input_tokens_details.cached_tokens, output_tokens
-    Anthropic's messages                      input_tokens, which leaves out the two that follow,
-                                              cache_read_input_tokens, cache_creation_input_tokens,
-                                              output_tokens
-    SGLang's /generate                        prompt_tokens, cached_tokens, completion_tokens
+    OpenAI's completions, chats, embeddings  prompt_tokens, prompt_tokens_details.cached_tokens,
+      and vLLM's /inference/v1/generate      completion_tokens
+    OpenAI's responses                       input_tokens, input_tokens_details.cached_tokens,
+                                             output_tokens
+    Anthropic's messages                     input_tokens, which leaves out the two that follow,
+                                             cache_read_input_tokens, cache_creation_input_tokens,
+                                             output_tokens
+    SGLang's /generate                       prompt_tokens, cached_tokens, completion_tokens
 """
 
 from dataclasses import dataclass

@@ -68,8 +68,8 @@ class UsageReader:
         self.usage = Usage()
         """As far as the response has told it."""
         self.first_token_seen = False
-        """Whether an event with a token has come. Stays False for a response in one piece: it is complete
-        before its first byte comes, so it does not tell when its first token was there."""
+        """Whether an event with a token has come. Stays False for a response in one piece: it is
+        complete before its first byte comes, so it does not tell when its first token was there."""
         kind = content_type.partition(";")[0].strip().lower()
         is_plain = content_encoding.strip().lower() in ("", "identity")
         is_json = kind in ("", "application/json") or kind.endswith("+json")

@@ -6,6 +6,7 @@ Follows vLLM 0.32, `entrypoints/scale_out/token_in_token_out/protocol.py` (`Gene
 from typing import Any
 
 from router.inference_api.api import Api
+from router.inference_api.body import Body, positive
 from router.inference_api.unread import (
     Unread,
     UnreadError,
@@ -14,7 +15,6 @@ from router.inference_api.unread import (
     not_exact,
     object_of,
 )
-from router.inference_api.body import Body, positive
 from router.pb.warmpath.v1 import router_pb2 as pb
 from router.prompt.body_fields import packed_ids
 from router.prompt.bounds import MOST_ENTRIES

@@ -1,59 +1,82 @@
 """Turns the body of an Anthropic message into the chat that vLLM makes of it.
 
 Follows vLLM 0.32, `entrypoints/anthropic/serving.py` (`to_chat_completion_request`) and `protocol.py`.
-Two things depend on the model's chat template, which is not known here, so a body with one of them is
-not read: a system message among the others, which some templates have merged into the first one, and
-thinking that is disabled, which becomes one of two efforts.
+Two things depend on the model's chat template: a system message among the others, which is merged into
+the first one for templates that want it first, and thinking that is disabled, which becomes one of two
+efforts. Without knowledge of the template, a body with one of them is not read.
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
+from router.inference_api.traits import TemplateTraits
 from router.inference_api.unread import list_of, not_allowed, not_exact, object_of, text_of
 
 BILLING_HEADER = "x-anthropic-billing-header"
-"""Begins a text of the system prompt that Claude Code sends, different in each request: vLLM drops it."""
+"""Begins a system text that Claude Code sends, different in each request; vLLM drops it."""
 EFFORTS = ("low", "medium", "high", "xhigh", "max")
 
 Block = dict[str, Any]
 
 
-def vllm_messages(body: Mapping[str, Any]) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """Return the chat's messages and the other fields of its body. Raises UnreadError."""
-    messages = _system(body.get("system"))
-    for given in list_of(body.get("messages"), "messages"):
-        messages += _messages(given)
+def vllm_messages(
+    body: Mapping[str, Any], traits: TemplateTraits | None
+) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """Return the chat's messages and the other fields of its body. Raises UnreadError.
+
+    `traits` are those of the model's chat template; None: it is not known.
+    """
+    given = [object_of(one, "messages") for one in list_of(body.get("messages"), "messages")]
+    systems = [_system_text(one.get("content")) for one in given if one.get("role") == "system"]
+    if systems and traits is None:
+        raise not_exact("a system message stands among the others")
+    merges = traits is not None and traits.wants_system_first
+    system = _system_texts(body.get("system"))
+    if merges:
+        system += [text for text in systems if text]
+    messages = [{"role": "system", "content": "".join(system)}] if system else []
+    for one in given:
+        if one.get("role") != "system":
+            messages += _messages(one)
+        elif not merges and (text := _system_text(one.get("content"))):
+            messages.append({"role": "system", "content": text})
+    if not messages:
+        raise not_allowed("messages are empty")
     fields = {
         "tools": _tools(body.get("tools")),
-        "reasoning_effort": _effort(body),
+        "reasoning_effort": _effort(body, traits),
         "chat_template_kwargs": body.get("chat_template_kwargs"),
         "cache_salt": body.get("cache_salt"),
     }
     return messages, fields
 
 
-def _system(given: Any) -> list[dict[str, Any]]:
-    if not given:
-        return []
-    texts = [given] if isinstance(given, str) else [*_system_texts(list_of(given, "system"))]
-    return [{"role": "system", "content": "".join(texts)}] if texts else []
+def _system_texts(given: Any) -> list[str]:
+    """Return the texts of the system prompt."""
+    if not given or isinstance(given, str):
+        return [given] if given else []
+    texts = []
+    for block in list_of(given, "system"):
+        kind = object_of(block, "system").get("type")
+        if kind in ("tool_addition", "tool_removal"):
+            raise not_exact("a system message adds or removes a tool")
+        text = text_of(block, "text")
+        if kind == "text" and text and not text.startswith(BILLING_HEADER):
+            texts.append(text)
+    return texts
 
 
-def _system_texts(blocks: Sequence[Any]) -> Iterator[str]:
-    for block in blocks:
-        text = object_of(block, "system").get("text")
-        if block.get("type") == "text" and isinstance(text, str) and text:
-            if not text.startswith(BILLING_HEADER):
-                yield text
+def _system_text(content: Any) -> str:
+    """Return the text of a system message among the others."""
+    if isinstance(content, str) and content.startswith(BILLING_HEADER):
+        return ""
+    return "".join(_system_texts(content))
 
 
-def _messages(given: Any) -> list[dict[str, Any]]:
+def _messages(given: Block) -> list[dict[str, Any]]:
     """Return the messages that one message becomes: results of tools have messages of their own."""
-    message = object_of(given, "messages")
-    role, content = message.get("role"), message.get("content")
-    if role == "system":
-        raise not_exact("a system message stands among the others")
+    role, content = given.get("role"), given.get("content")
     if role not in ("user", "assistant"):
         raise not_allowed("a message has another role than user and assistant")
     if isinstance(content, str):
@@ -158,10 +181,12 @@ def _tool(given: Block) -> dict[str, Any]:
     }
 
 
-def _effort(body: Mapping[str, Any]) -> Any:
+def _effort(body: Mapping[str, Any], traits: TemplateTraits | None) -> Any:
     thinking = body.get("thinking")
     if thinking is not None and object_of(thinking, "thinking").get("type") == "disabled":
-        raise not_exact("thinking is disabled")
+        if traits is None:
+            raise not_exact("thinking is disabled")
+        return "none" if traits.heeds_no_effort else "low"
     output = object_of(body.get("output_config") or {}, "output_config")
     effort = output.get("effort")
     if effort is not None and effort not in EFFORTS:

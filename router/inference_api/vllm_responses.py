@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from router.inference_api.traits import TemplateTraits
 from router.inference_api.unread import list_of, not_allowed, not_exact, object_of, text_of
 
 ROLES = ("user", "system", "developer")
@@ -23,8 +24,13 @@ UNFINISHED = ("in_progress", "incomplete")
 Message = dict[str, Any]
 
 
-def vllm_responses(body: Mapping[str, Any]) -> tuple[list[Message], dict[str, Any]]:
-    """Return the chat's messages and the other fields of its body. Raises UnreadError."""
+def vllm_responses(
+    body: Mapping[str, Any], traits: TemplateTraits | None
+) -> tuple[list[Message], dict[str, Any]]:
+    """Return the chat's messages and the other fields of its body. Raises UnreadError.
+
+    `traits` are those of the model's chat template; None: it is not known.
+    """
     for name in ("previous_response_id", "previous_input_messages"):
         if body.get(name):
             raise not_exact(f"{name} is given")
@@ -39,6 +45,10 @@ def vllm_responses(body: Mapping[str, Any]) -> tuple[list[Message], dict[str, An
     if isinstance(given, str):
         return [*messages, {"role": "user", "content": given}], _fields(body, continues=False)
     items = [object_of(item, "input") for item in list_of(given, "input")]
+    has_calls = any(item.get("type") == "function_call" for item in items)
+    if has_calls and (traits is None or traits.writes_calls_as_given):
+        # A response's calls have their name before the arguments; a chat's have it behind them.
+        raise not_exact("a tool's call stands among the items")
     for item in items:
         _add(messages, item)
     if not messages:
@@ -81,9 +91,7 @@ def _add(messages: list[Message], item: Message) -> None:
     elif kind == "reasoning":
         _add_to(messages, last, "reasoning", _reasoning(item))
     elif kind == "function_call_output":
-        output = item.get("output")
-        if not isinstance(output, str):
-            raise not_exact("a tool's output is no text")
+        output = _content(item.get("output"))
         call_id = text_of(item, "call_id")
         messages.append({"role": "tool", "content": output, "tool_call_id": call_id})
     elif kind not in (None, "message"):
@@ -126,7 +134,7 @@ def _answer(content: Any) -> str:
     if isinstance(content, str):
         return content
     parts = [object_of(part, "content") for part in list_of(content, "content")]
-    if not parts or parts[0].get("type") != "output_text":
+    if not parts or parts[0].get("type") not in ("output_text", "input_text"):
         raise not_exact("an assistant's content has no text")
     text = text_of(parts[0], "text")
     if text is None:
