@@ -9,6 +9,7 @@ are rendered here: only chats of plain texts are read.
 from collections.abc import Mapping
 from typing import Any
 
+from prefixstore.chats.conversation import BILLING_HEADER
 from router.inference_api.unread import list_of, not_allowed, not_exact, object_of, text_of
 
 
@@ -28,12 +29,14 @@ def sglang_messages(
 def _system(given: Any) -> list[dict[str, Any]]:
     if not given or (isinstance(given, str) and not given.strip()):
         return []
-    if isinstance(given, str):
-        return [{"role": "system", "content": given}]
-    blocks = [object_of(block, "system") for block in list_of(given, "system")]
-    texts = [text_of(block, "text") for block in blocks if block.get("type") == "text"]
-    found = "\n".join(text for text in texts if text)
-    return [{"role": "system", "content": found}] if found else []
+    text = given
+    if not isinstance(given, str):
+        blocks = [object_of(block, "system") for block in list_of(given, "system")]
+        texts = [text_of(block, "text") for block in blocks if block.get("type") == "text"]
+        text = "\n".join(one for one in texts if one)
+    if text.startswith(BILLING_HEADER):
+        raise not_exact("the system prompt begins with a header that vLLM alone drops")
+    return [{"role": "system", "content": text}] if text else []
 
 
 def _message(given: Any) -> dict[str, Any]:

@@ -10,11 +10,10 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from prefixstore.chats.conversation import BILLING_HEADER
 from router.inference_api.traits import TemplateTraits
 from router.inference_api.unread import list_of, not_allowed, not_exact, object_of, text_of
 
-BILLING_HEADER = "x-anthropic-billing-header"
-"""Begins a system text that Claude Code sends, different in each request; vLLM drops it."""
 EFFORTS = ("low", "medium", "high", "xhigh", "max")
 
 Block = dict[str, Any]
