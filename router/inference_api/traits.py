@@ -1,24 +1,38 @@
-"""What the engine finds out about a model's chat template, and reads requests by."""
+"""Finds the traits of a model's chat template, by any name of the model."""
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import TypeAlias
 
-
-@dataclass(frozen=True, slots=True)
-class TemplateTraits:
-    """What a template does with a few chats that try it out."""
-
-    wants_system_first: bool
-    """It refuses a system message behind others; vLLM then merges all of them into the first."""
-    heeds_no_effort: bool
-    """It writes another prompt for the reasoning effort `none` than for all others."""
-    writes_calls_as_given: bool
-    """It writes a tool's call with its fields in the order in which they are given."""
-
+from prefixstore.chats.chat import TemplateTraits
+from prefixstore.chats.renderer import Renderer, RendererClosedError, RendererFullError
+from prefixstore.chats.template import TemplateError
+from router.prompt.models import ModelTable, UnknownModelError
 
 TraitsOf: TypeAlias = Callable[[str], Awaitable[TemplateTraits | None]]
-"""Returns the traits of a model's template; None if the template is not known or cannot be tried out."""
+"""Returns the traits of a model's template; None if there is none, or if it cannot be tried out now."""
+
+
+class ModelTraits:
+    """Asks the renderer, waiting at most `seconds`."""
+
+    def __init__(self, models: ModelTable, renderer: Renderer, seconds: float) -> None:
+        self._models = models
+        self._renderer = renderer
+        self._seconds = seconds
+
+    async def __call__(self, model: str) -> TemplateTraits | None:
+        """Return the traits of a model's template, as TraitsOf describes."""
+        try:
+            name = self._models.resolve(model)[0].name
+            return await self._renderer.traits(name, self._seconds)
+        except (
+            KeyError,
+            RendererClosedError,
+            RendererFullError,
+            TemplateError,
+            UnknownModelError,
+        ):
+            return None
 
 
 async def no_traits(_: str) -> TemplateTraits | None:

@@ -10,8 +10,8 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from prefixstore.chats.chat import TemplateTraits
 from prefixstore.chats.conversation import BILLING_HEADER
-from router.inference_api.traits import TemplateTraits
 from router.inference_api.unread import list_of, not_allowed, not_exact, object_of, text_of
 
 EFFORTS = ("low", "medium", "high", "xhigh", "max")

@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from router.inference_api.traits import TemplateTraits
+from prefixstore.chats.chat import TemplateTraits
 from router.inference_api.unread import list_of, not_allowed, not_exact, object_of, text_of
 
 ROLES = ("user", "system", "developer")
