@@ -100,9 +100,8 @@ class UsageReader:
             if len(self._held) + len(piece) <= MOST_HELD_BYTES:
                 self._held += piece
                 return
+            piece, self._held = self._held + piece, b""
             self._event = _Event()
-            self._event.feed(self._held)
-            self._held = b""
         self._event.feed(piece)
 
     def _end_event(self) -> None:
