@@ -97,9 +97,16 @@ def _add(messages: list[Message], item: Message) -> None:
     elif kind not in (None, "message"):
         raise not_exact(f"the item's type is {str(kind)[:40]!r}")
     elif role == "assistant":
+        if isinstance(item.get("content"), str) and "id" in item:
+            raise not_exact(
+                "an assistant's text has an id: the engine takes it for a list of parts"
+            )
         _add_to(messages, last, "content", _answer(item.get("content")))
     elif role in ROLES:
-        messages.append({"role": role, "content": _content(item.get("content"))})
+        if item.get("tools") is not None:
+            raise not_exact("a message has tools of its own")
+        message = {"role": role, "content": _content(item.get("content"))}
+        messages.append(message | {key: item[key] for key in ("name", "task") if key in item})
     else:
         raise not_allowed("an item has an unknown role")
 
@@ -145,10 +152,18 @@ def _answer(content: Any) -> str:
 def _content(content: Any) -> Any:
     if isinstance(content, str):
         return content
-    parts = [object_of(part, "content") for part in list_of(content, "content")]
-    if any(part.get("type") not in ("input_text", "input_image") for part in parts):
-        raise not_exact("a part of a content is neither a text nor an image")
-    return parts
+    return [_part(object_of(part, "content")) for part in list_of(content, "content")]
+
+
+def _part(part: Message) -> Message:
+    kind = part.get("type")
+    if kind == "input_text" and isinstance(part.get("text"), str):
+        return part
+    if kind == "input_image":
+        # The engine's request model puts the fields that it declares first.
+        first = {key: part[key] for key in ("file_id",) if key in part}
+        return {"detail": part.get("detail", "auto"), **first, **part}
+    raise not_exact("a part of a content is neither a text nor an image")
 
 
 def _tools(given: Any) -> list[dict[str, Any]] | None:

@@ -40,7 +40,10 @@ TEMPLATE = (
 BEGIN = {"id": "<s>", "ids": [1], "tokens": ["<s>"]}
 PROCESSOR = {
     "type": "TemplateProcessing",
-    "single": [{"SpecialToken": {"id": "<s>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],
+    "single": [
+        {"SpecialToken": {"id": "<s>", "type_id": 0}},
+        {"Sequence": {"id": "A", "type_id": 0}},
+    ],
     "pair": [
         *({"SpecialToken": {"id": "<s>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}),
         {"Sequence": {"id": "B", "type_id": 1}},
@@ -109,7 +112,9 @@ def recorded(path: str, fields: dict[str, Any]) -> dict[str, Any]:
         line["render_status"] = found["status"]
         if found["status"] == 200:
             rendered = json.loads(found["body"])
-            line["token_ids"] = (rendered[0] if isinstance(rendered, list) else rendered)["token_ids"]
+            line["token_ids"] = (rendered[0] if isinstance(rendered, list) else rendered)[
+                "token_ids"
+            ]
         else:
             line["render_error"] = found["body"][:300]
     else:
@@ -140,7 +145,11 @@ def main() -> None:
                 except OSError:
                     continue
             with gzip.open(given.out, "wt", encoding="utf-8") as out:
-                head = {"template": TEMPLATE, "post_processor": PROCESSOR, "version": send("/version", None)["body"]}
+                head = {
+                    "template": TEMPLATE,
+                    "post_processor": PROCESSOR,
+                    "version": send("/version", None)["body"],
+                }
                 for line in [head, *(recorded(path, body) for path, body in BODIES + STREAMED)]:
                     out.write(json.dumps(line, ensure_ascii=False) + "\n")
         finally:

@@ -23,9 +23,7 @@ from tests.vllm.api_bodies import BODIES, HI
 CHAT = {"model": "m", "messages": [HI]}
 JSON = "application/json"
 LIMITS = Limits(max_prompt_bytes=1 << 20, max_prompt_tokens=1000)
-TRAITS = TemplateTraits(
-    wants_system_first=False, heeds_no_effort=True, writes_calls_as_given=False
-)
+TRAITS = TemplateTraits(wants_system_first=False, heeds_no_effort=True, writes_calls_as_given=False)
 
 
 def reader(engine: str = "vllm", traits: TemplateTraits | None = TRAITS) -> InferenceReader:
@@ -109,7 +107,9 @@ async def test_chats_and_completions_pass_through_byte_for_byte() -> None:
         ("/inference/v1/generate", {"token_ids": [1], "sampling_params": {"max_tokens": 3}}, 3),
     ],
 )
-async def test_the_longest_answer_is_told(path: str, body: dict[str, Any], most: int | None) -> None:
+async def test_the_longest_answer_is_told(
+    path: str, body: dict[str, Any], most: int | None
+) -> None:
     assert (await read(path, body)).most_output_tokens == most
 
 
@@ -136,7 +136,9 @@ async def test_the_longest_answer_is_told(path: str, body: dict[str, Any], most:
         ),
     ],
 )  # fmt: skip
-async def test_token_apis_become_prompts(path: str, body: dict[str, Any], prompt: pb.Prompt) -> None:
+async def test_token_apis_become_prompts(
+    path: str, body: dict[str, Any], prompt: pb.Prompt
+) -> None:
     request = await read(path, body)
     assert request.prompt == prompt
 
@@ -175,7 +177,9 @@ UNREAD: list[tuple[str, Any, Unread]] = [
 
 
 @pytest.mark.parametrize(("path", "body", "because"), UNREAD, ids=str)
-async def test_a_body_without_a_prompt_has_a_reason(path: str, body: Any, because: Unread | None) -> None:
+async def test_a_body_without_a_prompt_has_a_reason(
+    path: str, body: Any, because: Unread | None
+) -> None:
     request = await read(path, body)
     assert request.unread_because == because
     assert request.model == body.get("model", "")
@@ -208,7 +212,10 @@ async def test_without_its_template_a_body_that_depends_on_it_is_not_read() -> N
 
 async def test_what_is_no_text_is_not_reckoned() -> None:
     image = {"type": "image", "source": {"type": "base64", "data": "A" * 100_000}}
-    body = {"model": "m", "messages": [{"role": "user", "content": [image, {"type": "text", "text": LONG}]}]}
+    body = {
+        "model": "m",
+        "messages": [{"role": "user", "content": [image, {"type": "text", "text": LONG}]}],
+    }
     request = await read("/v1/messages", body, engine="trtllm")
     assert 100 < request.reckoned_tokens < 200
     request = await read("/v1/completions", {"prompt": [[1] * 300, [1] * 200]})
@@ -261,13 +268,19 @@ async def test_hostile_bodies_are_routed_by_load(
 
 async def test_a_form_tells_its_model() -> None:
     request = await read("/v1/audio/transcriptions", FORM, "multipart/form-data; boundary=x")
-    assert (request.api, request.model, request.unread_because) == ("audio", "whisper", Unread.NO_PREFIX)
+    assert (request.api, request.model, request.unread_because) == (
+        "audio",
+        "whisper",
+        Unread.NO_PREFIX,
+    )
     long = FORM.replace(b"whisper", b"m" * 2000)
     assert (await read("/v1/audio/translations", long, "multipart/form-data")).model == ""
 
 
 PATH = st.sampled_from([f"/{path}" for path in PATHS])
-KIND = st.sampled_from([JSON, "", "multipart/form-data; boundary=x", "text/plain", "application/x+json"])
+KIND = st.sampled_from(
+    [JSON, "", "multipart/form-data; boundary=x", "text/plain", "application/x+json"]
+)
 
 
 @given(PATH, st.binary(max_size=300), KIND)
@@ -276,7 +289,9 @@ async def test_any_bytes_are_a_request(path: str, body: bytes, kind: str) -> Non
     assert (request.prompt is None) == (request.unread_because is not None)
 
 
-LEAVES = st.one_of(st.none(), st.booleans(), st.integers(-2, 1 << 70), st.floats(), st.text(max_size=5))
+LEAVES = st.one_of(
+    st.none(), st.booleans(), st.integers(-2, 1 << 70), st.floats(), st.text(max_size=5)
+)
 ANYTHING = st.recursive(
     LEAVES,
     lambda inner: st.one_of(
@@ -293,7 +308,13 @@ ANYTHING = st.recursive(
 
 def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     """Return the paths of all values within a value."""
-    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    inner = (
+        value.items()
+        if isinstance(value, dict)
+        else enumerate(value)
+        if isinstance(value, list)
+        else ()
+    )
     return [path, *(one for key, item in inner for one in places(item, (*path, key)))]
 
 

@@ -59,10 +59,19 @@ RESPONSES = events(
 CHAT = events(
     {"choices": [{"index": 0, "delta": {"role": "assistant", "content": ""}}], "usage": None},
     {"choices": [{"index": 0, "delta": {"content": "Hi"}}]},
-    {"choices": [], "usage": {"prompt_tokens": 7, "completion_tokens": 2, "prompt_tokens_details": None}},
+    {
+        "choices": [],
+        "usage": {"prompt_tokens": 7, "completion_tokens": 2, "prompt_tokens_details": None},
+    },
     "[DONE]",
 )
-META = {"id": "x", "finish_reason": None, "prompt_tokens": 9, "cached_tokens": 8, "e2e_latency": 0.1}
+META = {
+    "id": "x",
+    "finish_reason": None,
+    "prompt_tokens": 9,
+    "cached_tokens": 8,
+    "e2e_latency": 0.1,
+}
 SGLANG = events(
     {"text": "H", "output_ids": [1], "meta_info": META | {"completion_tokens": 1}},
     {"text": "Hi", "output_ids": [1, 2], "meta_info": META | {"completion_tokens": 2}},
@@ -156,8 +165,11 @@ def test_an_event_without_a_token_is_no_first_token(stream: bytes) -> None:
 
 
 def test_a_long_event_tells_its_usage_too() -> None:
-    filler = "x\\\"}{" * 30_000
-    long = {"type": "response.completed", "response": {"output": filler, "usage": {"input_tokens": 4}}}
+    filler = 'x\\"}{' * 30_000
+    long = {
+        "type": "response.completed",
+        "response": {"output": filler, "usage": {"input_tokens": 4}},
+    }
     stream = events({"type": "response.created", "response": {"instructions": filler}}, long)
     assert told(read(EVENTS, stream)) == (Usage(4), True)
     assert not read(EVENTS, stream[: len(stream) // 2]).first_token_seen
@@ -192,7 +204,9 @@ def test_any_bytes_are_read(data: bytes, cuts: list[int], kind: str) -> None:
 
 @given(
     st.sampled_from([stream for stream, _, _ in STREAMS]),
-    st.lists(st.tuples(st.integers(0, 1 << 20), st.sampled_from(b'{}[]":,\\\n\r0a\xff')), max_size=9),
+    st.lists(
+        st.tuples(st.integers(0, 1 << 20), st.sampled_from(b'{}[]":,\\\n\r0a\xff')), max_size=9
+    ),
     CUTS,
 )
 @pytest.mark.random
