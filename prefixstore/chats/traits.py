@@ -17,6 +17,8 @@ from prefixstore.chats.template import ChatTemplate
 EFFORTS = ("low", "medium", "high", "xhigh", "max")
 SYSTEM = {"role": "system", "content": "t"}
 USER = {"role": "user", "content": "t"}
+MOST_CHARACTERS = 1 << 20
+"""Most characters that a template may write when it is tried out with short messages."""
 NAME, VALUE = "warmpathname", "warmpathvalue"
 
 
@@ -36,12 +38,15 @@ def _wants_system_first(source: str) -> bool:
         trim_blocks=True, lstrip_blocks=True, extensions=[jinja2.ext.loopcontrols]
     )
     messages = [SYSTEM, USER, SYSTEM, USER]
+    written = 0
     try:
-        for _ in environment.from_string(source).generate(
+        for piece in environment.from_string(source).generate(
             messages=messages, add_generation_prompt=False
         ):
-            pass
-    except MemoryError:
+            written += len(piece)
+            if written > MOST_CHARACTERS:
+                raise RenderLimitError("the chat template writes too much for four short messages")
+    except (MemoryError, RenderLimitError):
         raise
     except Exception:  # noqa: BLE001  a template raises whatever its values' methods raise
         return True

@@ -143,6 +143,9 @@ def _answer(content: Any) -> str:
     parts = [object_of(part, "content") for part in list_of(content, "content")]
     if not parts or parts[0].get("type") not in ("output_text", "input_text"):
         raise not_exact("an assistant's content has no text")
+    if any(part.get("annotations", []) != [] or part.get("logprobs") for part in parts):
+        # If its request model does not take one of them, the engine reads the message otherwise.
+        raise not_exact("an assistant's text has annotations or logprobs")
     text = text_of(parts[0], "text")
     if text is None:
         raise not_allowed("a part has no text")

@@ -26,7 +26,13 @@ def assistant(*blocks: Any) -> dict[str, Any]:
 
 
 def use(**fields: Any) -> dict[str, Any]:
-    return {"type": "tool_use", "id": "toolu_1", "name": "weather", "input": {"city": "Rome", "n": 1.5}, **fields}
+    return {
+        "type": "tool_use",
+        "id": "toolu_1",
+        "name": "weather",
+        "input": {"city": "Rome", "n": 1.5},
+        **fields,
+    }
 
 
 def result(content: Any, **fields: Any) -> dict[str, Any]:
@@ -99,7 +105,13 @@ def item(role: str, content: Any, **fields: Any) -> dict[str, Any]:
 
 
 def called(**fields: Any) -> dict[str, Any]:
-    return {"type": "function_call", "call_id": "c1", "name": "weather", "arguments": '{"city": "Rome"}', **fields}
+    return {
+        "type": "function_call",
+        "call_id": "c1",
+        "name": "weather",
+        "arguments": '{"city": "Rome"}',
+        **fields,
+    }
 
 
 def output(value: Any, **fields: Any) -> dict[str, Any]:
@@ -112,7 +124,12 @@ def thought(**fields: Any) -> dict[str, Any]:
 
 INPUT = {"type": "input_text", "text": "What is this?"}
 OUTPUT = {"type": "output_text", "text": "A fish.", "annotations": []}
-FUNCTION = {"type": "function", "name": "weather", "description": "Tells the weather.", "parameters": SCHEMA}
+FUNCTION = {
+    "type": "function",
+    "name": "weather",
+    "description": "Tells the weather.",
+    "parameters": SCHEMA,
+}
 
 RESPONSES = [
     responses("Tell me about the sea."),
@@ -183,7 +200,12 @@ RESPONSES = [
 
 
 def chat(*given: Any, **fields: Any) -> tuple[str, dict[str, Any]]:
-    return "/v1/chat/completions", {"model": "tiny", "max_tokens": 4, "messages": list(given), **fields}
+    return "/v1/chat/completions", {
+        "model": "tiny",
+        "max_tokens": 4,
+        "messages": list(given),
+        **fields,
+    }
 
 
 def completion(prompt: Any, **fields: Any) -> tuple[str, dict[str, Any]]:
@@ -192,7 +214,12 @@ def completion(prompt: Any, **fields: Any) -> tuple[str, dict[str, Any]]:
 
 def generate(ids: list[int], **fields: Any) -> tuple[str, dict[str, Any]]:
     sampling = {"max_tokens": 4, "temperature": 0}
-    return "/inference/v1/generate", {"model": "tiny", "token_ids": ids, "sampling_params": sampling, **fields}
+    return "/inference/v1/generate", {
+        "model": "tiny",
+        "token_ids": ids,
+        "sampling_params": sampling,
+        **fields,
+    }
 
 
 IDS = [(7 * n) % 2000 + 7 for n in range(100)]

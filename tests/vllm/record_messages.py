@@ -16,7 +16,10 @@ from vllm.entrypoints.anthropic.serving import AnthropicServingMessages
 from tests.vllm.api_bodies import HI, TEXT, messages, user
 
 SYSTEM = {"role": "system", "content": "Now be brief."}
-PARTS = {"role": "system", "content": [TEXT, {"type": "text", "text": "x-anthropic-billing-header: 1"}, TEXT]}
+PARTS = {
+    "role": "system",
+    "content": [TEXT, {"type": "text", "text": "x-anthropic-billing-header: 1"}, TEXT],
+}
 HEADER = {"role": "system", "content": "x-anthropic-billing-header: 1\nrest"}
 OFF = {"type": "disabled"}
 
