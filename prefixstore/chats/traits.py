@@ -37,19 +37,19 @@ def _wants_system_first(source: str) -> bool:
     environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[jinja2.ext.loopcontrols]
     )
-    messages = [SYSTEM, USER, SYSTEM, USER]
+    given = {"messages": [SYSTEM, USER, SYSTEM, USER], "add_generation_prompt": False}
     written = 0
     try:
-        for piece in environment.from_string(source).generate(
-            messages=messages, add_generation_prompt=False
-        ):
+        for piece in environment.from_string(source).generate(given):
             written += len(piece)
             if written > MOST_CHARACTERS:
-                raise RenderLimitError("the chat template writes too much for four short messages")
-    except (MemoryError, RenderLimitError):
+                break
+    except MemoryError:
         raise
     except Exception:  # noqa: BLE001  a template raises whatever its values' methods raise
         return True
+    if written > MOST_CHARACTERS:
+        raise RenderLimitError("the chat template writes too much for four short messages")
     return False
 
 

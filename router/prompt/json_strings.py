@@ -147,8 +147,8 @@ async def take_out(raw: bytes, most: int, kept: Collection[str] = ()) -> tuple[b
     """Return a document with stand-ins for its strings, and the strings; those in `kept` stay.
 
     The returned document is valid JSON if and only if `raw` is. Raises StringError if `raw`
-    ends within a string, and StringLimitError if it has more than `most` strings, or a number that fills a
-    whole slice.
+    ends within a string, and StringLimitError if it has more than `most` strings, or a number that fills
+    a whole slice.
     """
     document = _Document(raw, kept)
     at, opened, strings = 0, -1, 0

@@ -91,7 +91,7 @@ MESSAGES = [
     messages(HI, {"role": "system", "content": "Now be brief."}, HI),
     messages(user([{"type": "image", "source": {"type": "url", "url": "http://127.0.0.1:9/x.png"}}])),
     messages(user([{"type": "document", "source": {}}])),
-    messages(user("Größe: 日本 😀 \\ \" \n\t\u2028 end")),
+    messages(user('Größe: 日本 😀 \\ " \n\t\u2028 end')),
     messages(user(LONG), system=SYSTEM),
 ]  # fmt: skip
 
@@ -194,7 +194,7 @@ RESPONSES = [
     responses("Hi", text={"format": {"type": "json_schema", "name": "s", "schema": SCHEMA, "strict": True}}),
     responses("Hi", cache_salt="secret"),
     responses("Hi", previous_response_id="resp_1"),
-    responses("Größe: 日本 😀 \\ \" \n\t end"),
+    responses('Größe: 日本 😀 \\ " \n\t end'),
     responses([item("user", LONG)], instructions=SYSTEM),
 ]  # fmt: skip
 

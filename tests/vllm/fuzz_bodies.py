@@ -152,7 +152,7 @@ def difference(theirs: Any, ours: Any) -> str:
     except TemplateError:
         return ""
     for one, other in zip(read(plain(theirs[0])), read(body["messages"]), strict=True):
-        if one != other and other != "refused":
+        if other not in (one, "refused"):
             return f"vLLM      {one}\nwarmpath  {other}"
     if json.dumps(plain(theirs[1])) != json.dumps(chat.tools):
         return f"vLLM      {theirs[1]}\nwarmpath  {chat.tools}"
@@ -185,7 +185,7 @@ def main() -> int:
         try:
             theirs = vllms(copy.deepcopy(body), traits)
             theirs = (plain(theirs[0]), *theirs[1:])
-        except Exception:
+        except Exception:  # noqa: BLE001  vLLM refuses in many ways
             outcomes[f"{name}: vLLM refuses"] += 1
             continue
         try:
@@ -196,8 +196,8 @@ def main() -> int:
         found = difference(theirs, ours)
         outcomes[f"{name}: {'different' if found else 'alike'}"] += 1
         if found:
-            print(name, json.dumps(body), found, sep="\n")
-    print(dict(outcomes))
+            sys.stdout.write(f"{name}\n{json.dumps(body)}\n{found}\n")
+    sys.stdout.write(f"{dict(outcomes)}\n")
     return any("different" in outcome for outcome in outcomes)
 
 

@@ -88,14 +88,14 @@ def start(python: str, model: Path, log: Path) -> "subprocess.Popen[bytes]":
 
 
 def send(path: str, body: str | None) -> dict[str, Any]:
-    request = urllib.request.Request(  # noqa: S310  # loopback
+    request = urllib.request.Request(  # loopback
         BASE + path,
         data=None if body is None else body.encode(),
         headers={"Content-Type": "application/json"},
         method="GET" if body is None else "POST",
     )
     try:
-        with urllib.request.urlopen(request, timeout=120) as response:  # noqa: S310
+        with urllib.request.urlopen(request, timeout=120) as response:
             status, headers, raw = response.status, response.headers, response.read()
     except urllib.error.HTTPError as error:
         status, headers, raw = error.code, error.headers, error.read()

@@ -190,7 +190,7 @@ async def test_a_body_without_a_prompt_has_a_reason(
 
 
 @pytest.mark.parametrize("engine", ["trtllm", ""])
-@pytest.mark.parametrize(("path", "body"), BODIES[:3] + [("/v1/responses", {"input": "x"})])
+@pytest.mark.parametrize(("path", "body"), [*BODIES[:3], ("/v1/responses", {"input": "x"})])
 async def test_an_engine_whose_chats_are_not_known_is_not_guessed_at(
     engine: str, path: str, body: dict[str, Any]
 ) -> None:

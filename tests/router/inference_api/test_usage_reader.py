@@ -2,6 +2,7 @@
 
 import json
 import tracemalloc
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -97,16 +98,10 @@ def told(reader: UsageReader) -> tuple[Usage, bool]:
 
 
 @pytest.mark.parametrize(("stream", "usage", "first"), STREAMS)
-def test_the_usage_of_a_stream_is_that_of_its_last_words(
+def test_a_stream_tells_its_usage_and_the_first_token_when_its_event_is_complete(
     stream: bytes, usage: Usage, first: bytes
 ) -> None:
     assert told(read(EVENTS, stream)) == (usage, True)
-
-
-@pytest.mark.parametrize(("stream", "usage", "first"), STREAMS)
-def test_the_first_token_is_seen_with_its_event_and_not_before(
-    stream: bytes, usage: Usage, first: bytes
-) -> None:
     reader = UsageReader(EVENTS)
     at = stream.index(b"\n\n", stream.index(first)) + 2
     for position, byte in enumerate(stream):
@@ -180,7 +175,7 @@ CUTS = st.lists(st.integers(0, 1 << 20), max_size=30)
 
 def cut(data: bytes, cuts: list[int]) -> list[bytes]:
     at = sorted({0, len(data), *(place % (len(data) + 1) for place in cuts)})
-    return [data[start:stop] for start, stop in zip(at, at[1:], strict=False)]
+    return [data[start:stop] for start, stop in pairwise(at)]
 
 
 @given(
