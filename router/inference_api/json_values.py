@@ -29,6 +29,7 @@ _BEFORE_BRACKET = re.compile(_FLAT % b"", re.DOTALL)
 _BEFORE_COMMA = re.compile(_FLAT % b",", re.DOTALL)
 _BEFORE_MARK = re.compile(rb'[^"{}\[\],:]*+')
 _STRING = re.compile(rb'[^"\\]*+(?:\\.[^"\\]*+)*+', re.DOTALL)
+_SPACES = b" \t\r\n"
 
 _OPEN, _CLOSE = b"{[", b"}]"
 
@@ -123,9 +124,14 @@ class JsonValues:
             self._value = bytearray()
 
     def _end_value(self) -> None:
-        value, self._value = self._value, None
+        value, self._value = bytes(self._value or b""), None
         self._next = None
-        self._found(self._name, None if self._is_long else bytes(value or b""))
+        if self._is_long:
+            self._found(self._name, None)
+            return
+        self.start += len(value) - len(value.lstrip(_SPACES))
+        self.stop -= len(value) - len(value.rstrip(_SPACES))
+        self._found(self._name, value.strip(_SPACES))
 
     def _pass_on(self, chunk: bytes, at: int) -> int:
         end = _BEFORE_BRACKET.match(chunk, at).end()  # type: ignore[union-attr]

@@ -11,9 +11,6 @@ from router.prompt.body_fields import MOST_VALUES
 from router.prompt.bounds import MOST_NAME_BYTES
 from router.prompt.json_strings import SLICE_BYTES
 
-_SPACES = b" \t\r\n"
-
-
 MODEL: Paths = {b"model": "model"}
 TOLD: Paths = {b"model": "model", b"stream": "stream"}
 
@@ -59,16 +56,12 @@ async def told(body: bytes) -> Told:
 
 
 async def _values(body: bytes, paths: Paths) -> list[_Value]:
-    """Return the body's values at some paths, without the spaces around them."""
+    """Return the body's values at some paths; those that are too long for a name are left out."""
     found: list[_Value] = []
 
     def take(name: str, value: bytes | None) -> None:
-        if value is None or len(found) == MOST_VALUES:
-            return
-        start = document.start + len(value) - len(value.lstrip(_SPACES))
-        stop = document.stop - len(value) + len(value.rstrip(_SPACES))
-        if start < stop:
-            found.append(_Value(name, start, stop, value.strip(_SPACES)))
+        if value and len(found) < MOST_VALUES:
+            found.append(_Value(name, document.start, document.stop, value))
 
     document = JsonValues(paths, take)
     for at in range(0, len(body), SLICE_BYTES):

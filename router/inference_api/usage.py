@@ -14,10 +14,6 @@ Each API writes it in its own way, and no two of them give one key two meanings:
 
 from dataclasses import dataclass
 
-import msgspec
-
-from indexer.unreadable import UNREADABLE
-
 MOST_TOKENS = (1 << 32) - 1
 """Report's fields hold no more; a larger figure is taken for a fault."""
 
@@ -40,12 +36,8 @@ class Usage:
         )
 
 
-def usage_of(raw: bytes) -> Usage:
-    """Return the usage in the JSON of a response's usage object; of anything else, an empty one."""
-    try:
-        found = msgspec.json.decode(raw)
-    except UNREADABLE:
-        return Usage()
+def usage_of(found: object) -> Usage:
+    """Return the usage in a response's usage object; of anything else, an empty one."""
     if not isinstance(found, dict):
         return Usage()
     prompt = _count(found.get("prompt_tokens"))

@@ -1,59 +1,89 @@
 """Reads a response as it passes: the first token, and the usage."""
 
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from indexer.unreadable import UNREADABLE
 from router.inference_api.event_stream import EventStream
 from router.inference_api.json_values import JsonValues, Paths
 from router.inference_api.usage import Usage, usage_of
 
 MOST_HELD_BYTES = 4096
-"""Most bytes of an event that are held; a longer one is read as it comes."""
+"""Most bytes of an event that are held until it is complete; a longer one is read as it comes."""
 
 BEFORE_FIRST_TOKEN = frozenset(
     (
-        *(b'"message_start"', b'"message_stop"', b'"ping"', b'"error"'),
-        *(b'"response.created"', b'"response.queued"', b'"response.in_progress"'),
-        *(b'"response.failed"', b'"response.incomplete"'),
+        *("message_start", "message_stop", "ping", "error"),
+        *("response.created", "response.queued", "response.in_progress"),
+        *("response.failed", "response.incomplete"),
     )
 )
-"""Types of events, in JSON, that no token comes with: Anthropic's messages, OpenAI's responses."""
+"""Types of events that no token comes with: Anthropic's messages, OpenAI's responses."""
 
+USAGES = (
+    ("usage",),
+    ("meta_info",),  # SGLang's /generate
+    ("message", "usage"),  # Anthropic's message_start
+    ("response", "usage"),  # OpenAI's response.completed
+)
+"""Where in a response or an event the usage may lie."""
 USAGE: Paths = {
     b"usage": "usage",
-    b"meta_info": "usage",  # SGLang's /generate
-    b"message": {b"usage": "usage"},  # Anthropic's message_start
-    b"response": {b"usage": "usage"},  # OpenAI's response.completed
+    b"meta_info": "usage",
+    b"message": {b"usage": "usage"},
+    b"response": {b"usage": "usage"},
 }
 EVENT: Paths = {**USAGE, b"type": "type", b"error": "error", b"choices": "choices"}
 
 
-class _Event:
-    """One event of a stream."""
+class _LongEvent:
+    """An event that is read as it comes."""
 
-    def __init__(self) -> None:
-        self._values: dict[str, bytes | None] = {}
+    def __init__(self, begun: bytes) -> None:
+        self.is_object = begun.startswith(b"{")
+        self.values: dict[str, Any] = {}
+        """Of the event's fields, those that tell whether it has a token; a long one is an empty text."""
+        self.usages: list[Any] = []
         self._document = JsonValues(EVENT, self._found)
-        self._is_object: bool | None = None
-        self.usages: list[bytes] = []
+        self.feed(begun)
 
-    def _found(self, name: str, value: bytes | None) -> None:
-        if name != "usage":
-            self._values[name] = value and value.strip()
-        elif value is not None:
+    def _found(self, name: str, raw: bytes | None) -> None:
+        value = _decoded(raw) if raw is not None else ""
+        if name == "usage":
             self.usages.append(value)
+        else:
+            self.values[name] = value
 
     def feed(self, piece: bytes) -> None:
         """Read the event's next bytes."""
-        if self._is_object is None:
-            self._is_object = piece.startswith(b"{")
         self._document.feed(piece)
 
-    def has_token(self) -> bool:
-        """Return whether the event, which is complete, came with a token or after one."""
-        values = self._values
-        if not self._is_object or values.get("error", b"null") != b"null":
-            return False
-        if "type" in values:
-            return values["type"] not in BEFORE_FIRST_TOKEN
-        return values.get("choices", b"") != b"[]"
+
+def _decoded(raw: bytes) -> Any:
+    try:
+        return msgspec.json.decode(raw)
+    except UNREADABLE:
+        return None
+
+
+def _usages(event: Any) -> Iterator[Any]:
+    for path in USAGES:
+        found: Any = event
+        for key in path:
+            found = found.get(key) if isinstance(found, dict) else None
+        if found is not None:
+            yield found
+
+
+def _has_token(event: Mapping[str, Any]) -> bool:
+    """Return whether an event came with a token, or after one."""
+    if event.get("error") is not None:
+        return False
+    if (kind := event.get("type")) is not None:
+        return not isinstance(kind, str) or kind not in BEFORE_FIRST_TOKEN
+    return event.get("choices") != []
 
 
 class UsageReader:
@@ -75,7 +105,7 @@ class UsageReader:
         is_json = kind in ("", "application/json") or kind.endswith("+json")
         self._events = EventStream() if is_plain and kind == "text/event-stream" else None
         self._document = JsonValues(USAGE, self._found) if is_plain and is_json else None
-        self._event: _Event | None = None
+        self._long: _LongEvent | None = None
         """The event that has begun, if more than MOST_HELD_BYTES of it have come."""
         self._held = b""
         """Otherwise all that has come of it."""
@@ -91,28 +121,36 @@ class UsageReader:
         elif self._document is not None:
             self._document.feed(chunk)
 
-    def _found(self, _: str, value: bytes | None) -> None:
-        if value is not None:
-            self.usage = self.usage.then(usage_of(value))
+    def _found(self, _: str, raw: bytes | None) -> None:
+        if raw is not None:
+            self._tell(_decoded(raw))
+
+    def _tell(self, usage: Any) -> None:
+        self.usage = self.usage.then(usage_of(usage))
 
     def _event_on(self, piece: bytes) -> None:
-        if self._event is None:
+        if self._long is None:
             if len(self._held) + len(piece) <= MOST_HELD_BYTES:
                 self._held += piece
                 return
-            piece, self._held = self._held + piece, b""
-            self._event = _Event()
-        self._event.feed(piece)
+            self._long = _LongEvent(self._held + piece)
+            self._held = b""
+        else:
+            self._long.feed(piece)
 
     def _end_event(self) -> None:
-        event, self._event = self._event, None
+        long, self._long = self._long, None
         held, self._held = self._held, b""
-        if event is None:
+        event: Any
+        if long is not None:
+            event, usages = long.values if long.is_object else None, long.usages
+        elif self.first_token_seen and b"usage" not in held and b"meta_info" not in held:
             # Most events of a stream are tokens that tell no usage.
-            if self.first_token_seen and b"usage" not in held and b"meta_info" not in held:
-                return
-            event = _Event()
-            event.feed(held)
-        for usage in event.usages:
-            self._found("usage", usage)
-        self.first_token_seen = self.first_token_seen or event.has_token()
+            return
+        else:
+            event = _decoded(held)
+            usages = [*_usages(event)]
+        for usage in usages:
+            self._tell(usage)
+        if isinstance(event, dict):
+            self.first_token_seen = self.first_token_seen or _has_token(event)

@@ -72,4 +72,4 @@ def test_a_value_that_is_too_long_is_told_without_its_content() -> None:
 def test_a_document_that_nests_too_deeply_is_not_read_on(name: str) -> None:
     for depth, is_read in ((MOST_NESTED - 2, True), (MOST_NESTED + 2, False)):
         document = f'{{"{name}": {"[" * depth}{"]" * depth}, "b": {{"a": 1}}}}'.encode()
-        assert (("ba", b" 1") in found(document, 100)) == is_read
+        assert (("ba", b"1") in found(document, 100)) == is_read

@@ -153,6 +153,9 @@ def test_a_response_that_cannot_be_read_tells_nothing() -> None:
         events({"choices": []}, {"choices": [ ]}),
         b": a comment\n\nevent: x\nid: 1\n\nretry: 5\n\n",
         b'data: {"choices": [1]}',
+        b"data: " + b"x" * 9999 + b"\n\n",
+        b'data: [{"choices": [1]}]\n\n',
+        b'data: {"type": "ping", "x": "' + b"x" * 9999 + b'"}\n\n',
     ],
 )  # fmt: skip
 def test_an_event_without_a_token_is_no_first_token(stream: bytes) -> None:
