@@ -1,6 +1,6 @@
 """Reads a response as it passes: the first token, and the usage."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -45,14 +45,14 @@ class _LongEvent:
         self.is_object = begun.startswith(b"{")
         self.values: dict[str, Any] = {}
         """Of the event's fields, those that tell whether it has a token; a long one is an empty text."""
-        self.usages: list[Any] = []
+        self.usage = Usage()
         self._document = JsonValues(EVENT, self._found)
         self.feed(begun)
 
     def _found(self, name: str, raw: bytes | None) -> None:
         value = _decoded(raw) if raw is not None else ""
         if name == "usage":
-            self.usages.append(value)
+            self.usage = self.usage.then(usage_of(value))
         else:
             self.values[name] = value
 
@@ -68,13 +68,14 @@ def _decoded(raw: bytes) -> Any:
         return None
 
 
-def _usages(event: Any) -> Iterator[Any]:
+def _usage(event: Any) -> Usage:
+    usage = Usage()
     for path in USAGES:
         found: Any = event
         for key in path:
             found = found.get(key) if isinstance(found, dict) else None
-        if found is not None:
-            yield found
+        usage = usage.then(usage_of(found))
+    return usage
 
 
 def _has_token(event: Mapping[str, Any]) -> bool:
@@ -123,10 +124,7 @@ class UsageReader:
 
     def _found(self, _: str, raw: bytes | None) -> None:
         if raw is not None:
-            self._tell(_decoded(raw))
-
-    def _tell(self, usage: Any) -> None:
-        self.usage = self.usage.then(usage_of(usage))
+            self.usage = self.usage.then(usage_of(_decoded(raw)))
 
     def _event_on(self, piece: bytes) -> None:
         if self._long is None:
@@ -143,14 +141,13 @@ class UsageReader:
         held, self._held = self._held, b""
         event: Any
         if long is not None:
-            event, usages = long.values if long.is_object else None, long.usages
+            event, usage = long.values if long.is_object else None, long.usage
         elif self.first_token_seen and b"usage" not in held and b"meta_info" not in held:
             # Most events of a stream are tokens that tell no usage.
             return
         else:
             event = _decoded(held)
-            usages = [*_usages(event)]
-        for usage in usages:
-            self._tell(usage)
+            usage = _usage(event)
+        self.usage = self.usage.then(usage)
         if isinstance(event, dict):
             self.first_token_seen = self.first_token_seen or _has_token(event)

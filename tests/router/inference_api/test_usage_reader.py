@@ -220,7 +220,7 @@ def test_a_damaged_stream_is_read_alike_however_it_is_cut(
 
 HOSTILE = [
     b"[", b'{"a":', b'{"usage":', b'{"choices":[', b'"', b"\\", b'{"usage":"', b"}", b":", b",", b"\n",
-    b"data:", b"data: x\n", b"data: {", b'"\\"', b"\r",
+    b"data:", b"data: x\n", b"data: {", b'"\\"', b"\r", b'1,"usage":', b'1,"type":"x","choices":[1],"usage":',
 ]  # fmt: skip
 
 
