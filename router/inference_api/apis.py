@@ -17,7 +17,7 @@ EMBEDDINGS = UnreadApi("embeddings", Unread.NO_PREFIX, "embeddings are computed 
 SCORES = UnreadApi("scores", Unread.NO_PREFIX, "scores and classes of texts are computed whole")
 TOKENS = UnreadApi("tokens", Unread.NO_PREFIX, "counting tokens computes none")
 AUDIO = UnreadApi("audio", Unread.NO_PREFIX, "the prompt is a sound")
-IMAGES = UnreadApi("images", Unread.NO_PREFIX, "the answer is an image")
+MEDIA = UnreadApi("media", Unread.NO_PREFIX, "the answer is an image or a film")
 BATCH = UnreadApi("batch", Unread.SEVERAL_PROMPTS, "the body has a list of chats")
 OTHERS = UnreadApi("others", Unread.NOT_EXACT, "how the engine reads this API is not known here")
 
@@ -37,7 +37,8 @@ PATHS: dict[str, Api | UnreadApi] = {
     **dict.fromkeys(("v1/responses/render", "v1/messages/render"), TOKENS),
     **dict.fromkeys(("v1/audio/transcriptions", "v1/audio/translations"), AUDIO),
     "v1/audio/speech": AUDIO,
-    **dict.fromkeys(("v1/images/generations", "v1/images/edits"), IMAGES),
+    **dict.fromkeys(("v1/images/generations", "v1/images/edits"), MEDIA),
+    **dict.fromkeys(("v1/videos", "v1/videos/generations"), MEDIA),
     "v1/chat/completions/batch": BATCH,
     **dict.fromkeys(("v2/chat", "api/generate", "api/chat", "invocations"), OTHERS),
     "vertex_generate": OTHERS,
