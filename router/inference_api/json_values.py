@@ -31,7 +31,7 @@ _BEFORE_MARK = re.compile(rb'[^"{}\[\],:]*+')
 _STRING = re.compile(rb'[^"\\]*+(?:\\.[^"\\]*+)*+', re.DOTALL)
 _SPACES = b" \t\r\n"
 
-_OPEN, _CLOSE = b"{[", b"}]"
+_OPEN = b"{["
 
 
 class JsonValues:

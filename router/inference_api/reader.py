@@ -58,10 +58,12 @@ class InferenceReader:
         else:
             try:
                 return await self._read(api, body)
-            except FieldLimitError as found:
-                error = UnreadError(Unread.BODY_TOO_LARGE, f"the body {found.args[0]}")
             except FieldError as found:
-                error = UnreadError(Unread.BODY_NOT_JSON, f"the body {found.args[0]}")
+                too_large = isinstance(found, FieldLimitError)
+                because = Unread.BODY_TOO_LARGE if too_large else Unread.BODY_NOT_JSON
+                error = UnreadError(because, f"{found.field or 'the body'} {found.problem}")
+            except RecursionError:
+                error = UnreadError(Unread.BODY_TOO_LARGE, "the body nests too deeply")
         return self._unread(api, error, await told(body[:limit]), -(-size // CHARS_PER_TOKEN))
 
     async def _read(self, api: Api, raw: bytes) -> InferenceRequest:

@@ -11,7 +11,7 @@ class InferenceRequest:
     """An inference request, as far as a pick needs it."""
 
     api: str
-    """The name of the API (`apis.APIS`), which `UsageReader` needs; `unknown` for other paths."""
+    """The name of the API in the table (`apis.PATHS`); `unknown` for other paths."""
     model: str
     """As the request names it: a base model, an alias or an adapter. Empty if unknown."""
     prompt: pb.Prompt | None

@@ -95,7 +95,7 @@ def _add(messages: list[Message], item: Message) -> None:
         call_id = text_of(item, "call_id")
         messages.append({"role": "tool", "content": output, "tool_call_id": call_id})
     elif kind not in (None, "message"):
-        raise not_exact(f"the item's type is {str(kind)[:40]!r}")
+        raise not_exact("an item is neither a message, a function's call or output, nor reasoning")
     elif role == "assistant":
         if isinstance(item.get("content"), str) and "id" in item:
             raise not_exact(

@@ -266,6 +266,20 @@ async def test_hostile_bodies_are_routed_by_load(
     assert request.reckoned_tokens <= LIMITS.max_prompt_tokens
 
 
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+async def test_a_body_of_any_depth_is_a_request(engine: str) -> None:
+    for depth in (10, 400, *range(900, 1010, 3)):
+        deep = '{"a":' * depth + "1" + "}" * depth
+        use = f'{{"type":"tool_use","id":"x","name":"f","input":{deep}}}'
+        for path, body in (
+            ("/v1/messages", f'{{"messages":[{{"role":"assistant","content":[{use}]}}]}}'),
+            ("/v1/messages", f'{{"messages":[],"tools":[{{"name":"f","input_schema":{deep}}}]}}'),
+            ("/v1/responses", f'{{"input":"x","chat_template_kwargs":{deep}}}'),
+        ):
+            request = await reader(engine).read(path, body.encode(), JSON)
+            assert (request.prompt is None) == (request.unread_because is not None)
+
+
 async def test_a_form_tells_its_model() -> None:
     request = await read("/v1/audio/transcriptions", FORM, "multipart/form-data; boundary=x")
     assert (request.api, request.model, request.unread_because) == (
@@ -273,6 +287,20 @@ async def test_a_form_tells_its_model() -> None:
         "whisper",
         Unread.NO_PREFIX,
     )
+    for form in (
+        FORM.replace(b'{"model":"no"}', b"\0" * 900_000),
+        b"--x\r\n"
+        + FORM.partition(b"\r\n--x\r\n")[2].partition(b"--x--")[0]
+        + FORM.replace(b"whisper", b"other"),
+        FORM.replace(b'name="model"\r\n', b"name=model\r\nContent-Type: text/plain\r\n"),
+    ):
+        assert (
+            await read("/v1/audio/transcriptions", form, "multipart/form-data")
+        ).model == "whisper"
+    for unit in (b"; name=model\n", b"; name=model\n\n", b"; name=model\n" + b"x\n" * 9):
+        assert (
+            await read("/v1/audio/translations", unit * 40_000, "multipart/form-data")
+        ).model == ""
     long = FORM.replace(b"whisper", b"m" * 2000)
     assert (await read("/v1/audio/translations", long, "multipart/form-data")).model == ""
 

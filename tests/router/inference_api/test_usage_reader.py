@@ -232,7 +232,7 @@ def test_memory_does_not_grow_with_a_response(unit: bytes, kind: str) -> None:
     reader.feed(b'data: {"usage": ' if kind == EVENTS else b"")
     tracemalloc.start()
     try:
-        for _ in range(examples(500, desk=60)):
+        for _ in range(examples(500, desk=20)):
             reader.feed(chunk)
         kept, _ = tracemalloc.get_traced_memory()
     finally:
