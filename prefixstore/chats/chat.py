@@ -18,6 +18,17 @@ class Chat(msgspec.Struct, frozen=True):
     """Further variables of the template; they override special tokens of the same name."""
 
 
+class TemplateTraits(msgspec.Struct, frozen=True):
+    """What a template does with a few chats that try it out (`prefixstore.chats.traits`)."""
+
+    wants_system_first: bool
+    """It refuses a system message behind others; vLLM then merges all of them into the first."""
+    heeds_no_effort: bool
+    """It writes another prompt for the reasoning effort `none` than for any other."""
+    writes_calls_as_given: bool
+    """It may write a tool's call with its fields in the order in which they are given."""
+
+
 class ModelTemplate(msgspec.Struct, frozen=True):
     """A model's chat template, not compiled."""
 

@@ -12,8 +12,10 @@ import logging
 from collections import Counter, deque
 from dataclasses import dataclass
 
-from prefixstore.chats.chat import Chat, ModelTemplate
-from prefixstore.chats.render_frame import Begin, Render, frame
+import msgspec
+
+from prefixstore.chats.chat import Chat, ModelTemplate, TemplateTraits
+from prefixstore.chats.render_frame import Begin, Render, Try, frame
 from prefixstore.chats.render_worker import START_SECONDS, RenderWorker
 from prefixstore.chats.renderer import (
     BrokenTemplateError,
@@ -72,6 +74,7 @@ class ProcessRenderer:
         self._templates: dict[str, ModelTemplate] = {}
         self._broken: dict[str, tuple[ModelTemplate, str]] = {}
         """Templates that could not be compiled, and why; none is sent to a process again."""
+        self._tried: dict[str, tuple[ModelTemplate, TemplateTraits]] = {}
         self._limits = limits
         self._begin = Begin(limits.max_output_bytes, limits.max_memory_bytes, limits.seconds)
         self._count = workers
@@ -123,10 +126,26 @@ class ProcessRenderer:
         Raises TemplateError and its subclasses, RendererFullError, RendererClosedError, and KeyError
         for an unknown template.
         """
+        return await self._answered(template_id, _request(template_id, chat), timeout)
+
+    async def traits(self, template_id: str, timeout: float | None) -> TemplateTraits:
+        """Return a template's traits, waiting at most `timeout` seconds; raises what `render` raises.
+
+        They are found out once for each registration.
+        """
+        template = self._templates[template_id]
+        tried = self._tried.get(template_id)
+        if tried and tried[0] is template:
+            return tried[1]
+        answer = await self._answered(template_id, frame(Try(template_id)), timeout)
+        traits = msgspec.json.decode(answer, type=TemplateTraits)
+        self._tried[template_id] = template, traits
+        return traits
+
+    async def _answered(self, template_id: str, request: bytes, timeout: float | None) -> str:
         if self._closed:
             raise RendererClosedError("the renderer is closed")
-        template = self._templates[template_id]
-        job = self._queue(template_id, template, _request(template_id, chat))
+        job = self._queue(template_id, self._templates[template_id], request)
         try:
             ready, _ = await asyncio.wait((job.done,), timeout=timeout)
             if not ready:

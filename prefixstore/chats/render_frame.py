@@ -1,7 +1,8 @@
 """The messages between the renderer and its processes.
 
 A frame is a length of 4 bytes, little-endian, and a MessagePack map tagged with its type. The renderer
-sends one request at a time: `Begin` once, `Load` for each template, then any number of `Render`.
+sends one request at a time: `Begin` once, `Load` for each template, then any number
+of `Render` and `Try`.
 """
 
 import msgspec
@@ -39,8 +40,17 @@ class Render(msgspec.Struct, frozen=True, tag=True):
     chat: Chat
 
 
+class Try(msgspec.Struct, frozen=True, tag=True):
+    """Asks for a template's traits."""
+
+    template_id: str
+
+
 class Done(msgspec.Struct, frozen=True, tag=True):
-    """Answers a request that succeeded; `text` is the rendered chat, empty for `Begin` and `Load`."""
+    """Answers a request that succeeded.
+
+    `text` is the rendered chat, or a template's traits in JSON; empty for `Begin` and `Load`.
+    """
 
     text: str = ""
 
@@ -55,7 +65,7 @@ class Refused(msgspec.Struct, frozen=True, tag=True):
     heap is fragmented."""
 
 
-Request = Begin | Load | Render
+Request = Begin | Load | Render | Try
 Reply = Done | Refused
 
 _encoder = msgspec.msgpack.Encoder()

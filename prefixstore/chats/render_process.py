@@ -13,6 +13,8 @@ import sys
 from datetime import UTC, datetime
 from typing import BinaryIO
 
+import msgspec
+
 from prefixstore.chats.render_frame import (
     LENGTH_BYTES,
     Begin,
@@ -22,10 +24,12 @@ from prefixstore.chats.render_frame import (
     Render,
     Reply,
     Request,
+    Try,
     frame,
     request_decoder,
 )
 from prefixstore.chats.template import ChatTemplate, RenderLimitError, TemplateError
+from prefixstore.chats.traits import traits_of
 
 
 def main() -> None:
@@ -68,6 +72,9 @@ def _answer(request: Request, templates: dict[str, ChatTemplate], limits: Begin)
             )
         elif isinstance(request, Render):
             return Done(templates[request.template_id].render_chat(request.chat))
+        elif isinstance(request, Try):
+            traits = traits_of(templates[request.template_id])
+            return Done(msgspec.json.encode(traits).decode())
     except RenderLimitError as error:
         return Refused(error.problem, error.field, limit=True)
     except TemplateError as error:

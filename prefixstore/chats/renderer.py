@@ -8,8 +8,9 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Protocol
 
-from prefixstore.chats.chat import Chat, ModelTemplate
+from prefixstore.chats.chat import Chat, ModelTemplate, TemplateTraits
 from prefixstore.chats.template import ChatTemplate, TemplateError
+from prefixstore.chats.traits import traits_of
 
 
 class RendererFullError(Exception):
@@ -51,6 +52,9 @@ class Renderer(Protocol):
         RendererClosedError, and KeyError for an unknown template.
         """
 
+    async def traits(self, template_id: str, timeout: float | None) -> TemplateTraits:
+        """Return what a template does with chats that try it out; raises what `render` raises."""
+
     async def close(self) -> None:
         """Refuse new chats and end the renderings that run."""
 
@@ -79,6 +83,10 @@ class InlineRenderer:
         if self._closed:
             raise RendererClosedError("the renderer is closed")
         return self._templates[template_id].render_chat(chat)
+
+    async def traits(self, template_id: str, timeout: float | None) -> TemplateTraits:  # noqa: ARG002  it never waits
+        """Return a template's traits."""
+        return traits_of(self._templates[template_id])
 
     async def close(self) -> None:
         """Refuse new chats."""

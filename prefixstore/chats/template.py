@@ -52,6 +52,11 @@ class ChatTemplate:
         self._placeholders = dict(placeholders or {})
         self._max_output_bytes = max_output_bytes
 
+    @property
+    def sources(self) -> list[str]:
+        """The source of every template."""
+        return [template.source for template in self._templates.values()]
+
     @classmethod
     def compile(
         cls, source: ModelTemplate, clock: Callable[[], datetime], max_output_bytes: int | None

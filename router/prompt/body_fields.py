@@ -21,6 +21,7 @@ from router.prompt.json_strings import (
     NONE,
     SLICE_BYTES,
     StringError,
+    StringLimitError,
     Strings,
     take_out,
 )
@@ -39,6 +40,10 @@ class FieldError(Exception):
         super().__init__(f"{field}: {problem}")
         self.field = field
         self.problem = problem
+
+
+class FieldLimitError(FieldError):
+    """A body or one of its fields has too many values, or a value that is too long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +82,8 @@ async def raw_fields(raw: bytes, names: tuple[str, ...], most: int = MOST_VALUES
     if len(raw) > LARGE_BYTES:
         try:
             raw, strings = await take_out(raw, MOST_STRINGS, names)
+        except StringLimitError as error:
+            raise FieldLimitError(str(error)) from error
         except StringError as error:
             raise FieldError(str(error)) from error
     await _check_values(raw, most)
@@ -119,7 +126,7 @@ async def packed_ids(raw: msgspec.Raw, name: str, most: int) -> bytes | None:
         if at <= len(inner):
             await asyncio.sleep(0)
     if count > most:
-        raise FieldError(f"has {count} tokens; limits.max-prompt-tokens is {most}", name)
+        raise FieldLimitError(f"has {count} tokens; limits.max-prompt-tokens is {most}", name)
     return b"".join(packed)
 
 
@@ -153,7 +160,7 @@ async def _check_values(raw: bytes | msgspec.Raw, most: int, name: str = "") -> 
     for more in value_counts(bytes(raw)):
         values += more
         if values > most:
-            raise FieldError(f"holds more than {most} values", name)
+            raise FieldLimitError(f"holds more than {most} values", name)
         await asyncio.sleep(0)
 
 

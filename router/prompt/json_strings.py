@@ -36,7 +36,11 @@ _FIRST_OF_PAIR = re.compile(rb"\\u[dD][89abAB]..\Z")
 
 
 class StringError(Exception):
-    """A document ends within a string, or has too many strings or a number that is too long."""
+    """A document ends within a string."""
+
+
+class StringLimitError(StringError):
+    """A document has too many strings or a number that is too long."""
 
 
 class Strings:
@@ -143,7 +147,8 @@ async def take_out(raw: bytes, most: int, kept: Collection[str] = ()) -> tuple[b
     """Return a document with stand-ins for its strings, and the strings; those in `kept` stay.
 
     The returned document is valid JSON if and only if `raw` is. Raises StringError if `raw`
-    ends within a string, has more than `most` strings, or has a number that fills a whole slice.
+    ends within a string, and StringLimitError if it has more than `most` strings, or a number that fills
+    a whole slice.
     """
     document = _Document(raw, kept)
     at, opened, strings = 0, -1, 0
@@ -165,10 +170,10 @@ async def take_out(raw: bytes, most: int, kept: Collection[str] = ()) -> tuple[b
         at += len(piece)
         if opened < 0:
             if len(piece) >= SLICE_BYTES and not _BREAK.search(piece):
-                raise StringError(f"holds a number of more than {SLICE_BYTES} bytes")
+                raise StringLimitError(f"holds a number of more than {SLICE_BYTES} bytes")
             document.copy(at)
         if strings > most:
-            raise StringError(f"holds more than {most} strings")
+            raise StringLimitError(f"holds more than {most} strings")
         await asyncio.sleep(0)
     if opened >= 0:
         raise StringError("is not JSON: it ends within a string")

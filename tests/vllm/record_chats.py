@@ -12,6 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from vllm.entrypoints.anthropic.serving import AnthropicServingMessages
 from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
 from vllm.renderers import chat_utils, hf, merge_kwargs
 
@@ -200,7 +201,9 @@ def main() -> None:
     for path in sorted(templates.glob("*.jinja")):
         source = path.read_text(encoding="utf-8")
         form = hf._detect_content_format(source, default="string")
-        sys.stdout.write(json.dumps({"template": path.name, "format": form}) + "\n")
+        merges = AnthropicServingMessages._detect_merge_inline_system(source)
+        line = {"template": path.name, "format": form, "wants_system_first": merges}
+        sys.stdout.write(json.dumps(line) + "\n")
     for body in BODIES:
         sys.stdout.write(json.dumps(recorded(body), ensure_ascii=False) + "\n")
 

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 import pytest
 
 from prefixstore.chats import render_worker
-from prefixstore.chats.chat import Chat, ModelTemplate
+from prefixstore.chats.chat import Chat, ModelTemplate, TemplateTraits
 from prefixstore.chats.process_renderer import ProcessRenderer, RenderLimits
 from prefixstore.chats.render_frame import Begin, Render, frame
 from prefixstore.chats.renderer import (
@@ -152,6 +152,42 @@ async def test_a_lone_surrogate_that_hides_in_arguments_is_refused(renderer: Ren
     assert await renderer.render("plain", HI, None)
 
 
+async def test_a_template_is_tried_out(renderer: Renderer) -> None:
+    thinks = "{% if enable_thinking is false %}<think></think>{% endif %}"
+    calls = "{% for m in messages %}{% for c in m.tool_calls or [] %}%s{% endfor %}{% endfor %}"
+    named = calls.replace("%s", "{{ c.function.name }}{{ c.function.arguments | tojson }}")
+    for source, traits in (
+        ("{{ messages[0].content }}", TemplateTraits(False, False, False)),
+        ("{{ messages[0].content }}" + thinks, TemplateTraits(False, True, False)),
+        ("{{ reasoning_effort }}", TemplateTraits(False, True, False)),
+        ("{{ raise_exception('no') }}", TemplateTraits(True, False, True)),
+        ("{{ strftime_now('%Y') }}", TemplateTraits(True, False, False)),
+        ("{% for m in messages if m.role == 'system' and not loop.first %}{{ raise_exception('no') }}{% endfor %}", TemplateTraits(True, False, False)),
+        (named, TemplateTraits(False, False, False)),
+        (calls.replace("%s", "{{ c.function | tojson }}"), TemplateTraits(False, False, True)),
+        (named + calls.replace("%s", "{{ c | tojson }}"), TemplateTraits(False, False, True)),
+    ):  # fmt: skip
+        renderer.register("tried", ModelTemplate(source))
+        assert await renderer.traits("tried", None) == traits, source
+        assert await renderer.traits("tried", None) == traits
+    with pytest.raises(KeyError):
+        await renderer.traits("nothing", None)
+
+
+async def test_of_two_templates_one_that_wants_the_system_message_first_suffices(
+    renderer: Renderer,
+) -> None:
+    sources = {"default": "{{ messages[0].content }}", "tool_use": "{{ raise_exception('no') }}"}
+    renderer.register("tried", ModelTemplate(sources))
+    assert (await renderer.traits("tried", None)).wants_system_first
+
+
+async def test_a_template_that_cannot_be_tried_out_harms_no_other(renderer: Renderer) -> None:
+    with pytest.raises(RenderLimitError):
+        await renderer.traits("writes", None)
+    assert await renderer.render("plain", HI, None) == "<s><user>hi"
+
+
 async def test_a_closed_renderer_takes_nothing(renderer: Renderer) -> None:
     await renderer.close()
     with pytest.raises(RendererClosedError):
@@ -191,6 +227,13 @@ async def test_a_template_that_is_broken_is_told_from_a_chat_that_it_refuses(sta
 
 
 # What only processes can do.
+
+
+async def test_a_template_that_hangs_while_it_is_tried_out_is_ended(start: Start) -> None:
+    renderer = await start(limits(seconds=0.5))
+    with pytest.raises((RenderTimeoutError, RenderCrashedError)):
+        await renderer.traits("loops", None)
+    assert await renderer.render("plain", HI, None) == "<s><user>hi"
 
 
 async def test_an_endless_loop_is_ended_and_the_next_chat_is_rendered(start: Start) -> None:

@@ -11,7 +11,8 @@ from prefixstore.chats.chat_request import chat_of
 from prefixstore.chats.content_format import takes_parts
 from prefixstore.chats.conversation import Conversation
 from prefixstore.chats.jinja_template import JinjaTemplate
-from prefixstore.chats.template import _without_developers
+from prefixstore.chats.template import ChatTemplate, _without_developers
+from prefixstore.chats.traits import traits_of
 
 HERE = Path(__file__).parents[1]
 RECORDED = [
@@ -31,6 +32,15 @@ def test_vllm_hands_a_template_the_same_form_of_contents(recorded: dict[str, str
     source = (HERE / "templates" / recorded["template"]).read_text(encoding="utf-8")
     tree = JinjaTemplate(source, lambda: datetime.now(UTC)).tree
     assert takes_parts(tree) == (recorded["format"] == "openai")
+
+
+@pytest.mark.parametrize("recorded", TEMPLATES, ids=str)
+def test_vllm_finds_the_same_templates_to_want_the_system_message_first(
+    recorded: dict[str, str],
+) -> None:
+    source = (HERE / "templates" / recorded["template"]).read_text(encoding="utf-8")
+    template = ChatTemplate(source, {"bos_token": "<s>"}, lambda: datetime.now(UTC))
+    assert traits_of(template).wants_system_first == recorded["wants_system_first"]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,32 @@
+"""The contract of an inference API: how its requests are read."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from router.inference_api.body import Body
+from router.inference_api.unread import Unread
+from router.pb.warmpath.v1 import router_pb2 as pb
+
+
+@dataclass(frozen=True, slots=True)
+class Api:
+    """An API whose requests are JSON objects, and of which some have a prompt for a pick."""
+
+    name: str
+    fields: tuple[str, ...]
+    """The fields of a body that `most_output_tokens` and `prompt` read, `model` and `stream` aside."""
+    most_output_tokens: Callable[[Body], Awaitable[int | None]]
+    """Returns the most tokens of one answer. Raises FieldError."""
+    prompt: Callable[[Body], Awaitable[pb.Prompt]]
+    """Returns the prompt. Raises UnreadError and FieldError."""
+    has_ids: bool = False
+    """Whether the prompt may be token ids, each of which is a value of the body."""
+
+
+@dataclass(frozen=True, slots=True)
+class UnreadApi:
+    """An API none of whose requests has a prompt for a pick."""
+
+    name: str
+    because: Unread
+    problem: str

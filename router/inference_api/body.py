@@ -1,0 +1,60 @@
+"""A request's JSON body, read field by field."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from router.inference_api.traits import TraitsOf, no_traits
+from router.inference_api.unread import not_allowed, text_of
+from router.prompt.body_fields import RawFields
+from router.prompt.bounds import MOST_NAME_BYTES, Limits
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """A body that is a JSON object; only the fields that its API names are known."""
+
+    raw: bytes
+    fields: RawFields
+    limits: Limits
+    engine: str = ""
+    """The kind of engine that serves the model: vllm, sglang or trtllm; empty if not known."""
+    traits_of: TraitsOf = no_traits
+
+    def has(self, name: str) -> bool:
+        """Return whether a field is given and not null."""
+        raw = self.fields.fields.get(name)
+        return raw is not None and bytes(memoryview(raw)[:5]) != b"null"
+
+    def is_list(self, name: str) -> bool:
+        """Return whether a field is a list."""
+        raw = self.fields.fields.get(name)
+        return raw is not None and bytes(memoryview(raw)[:1]) == b"["
+
+    async def value(self, name: str) -> Any:
+        """Return a field's value; None if it is missing. Raises FieldError if it cannot be decoded."""
+        return await self.fields.decoded(name) if name in self.fields.fields else None
+
+    async def name(self, name: str) -> str:
+        """Return a field that is a name; empty if it is missing, too long or no string."""
+        value = await self.value(name)
+        fits = isinstance(value, str) and len(value.encode()) <= MOST_NAME_BYTES
+        return value if fits else ""
+
+    async def word(self, name: str) -> str:
+        """Return a field that decides what is cached; empty if it is missing.
+
+        Raises UnreadError if it is no string or too long, and FieldError.
+        """
+        value = text_of({name: await self.value(name)}, name) or ""
+        if len(value.encode()) > MOST_NAME_BYTES:
+            raise not_allowed(f"{name} is longer than {MOST_NAME_BYTES} bytes")
+        return value
+
+    async def count(self, name: str) -> int | None:
+        """Return a field that is a number of tokens; None if it is missing or no positive integer."""
+        return positive(await self.value(name))
+
+
+def positive(value: Any) -> int | None:
+    """Return a value that is a positive integer, else None."""
+    return value if type(value) is int and value > 0 else None

@@ -1,0 +1,35 @@
+"""OpenAI's responses API, /v1/responses: the engine makes a chat of the body, each engine its own."""
+
+from router.inference_api.api import Api
+from router.inference_api.body import Body
+from router.inference_api.chat_body import chat_body
+from router.inference_api.sglang_responses import sglang_responses
+from router.inference_api.unread import not_exact
+from router.inference_api.vllm_responses import vllm_responses
+from router.pb.warmpath.v1 import router_pb2 as pb
+
+CHATS = {"vllm": vllm_responses, "sglang": sglang_responses}
+FIELDS = (
+    *("input", "instructions", "tools", "reasoning", "truncation", "previous_response_id"),
+    *("previous_input_messages", "prompt", "chat_template_kwargs", "cache_salt"),
+    "extra_key",
+)
+
+
+async def _most_output_tokens(body: Body) -> int | None:
+    return await body.count("max_output_tokens")
+
+
+async def _prompt(body: Body) -> pb.Prompt:
+    chat = CHATS.get(body.engine)
+    if chat is None:
+        raise not_exact(f"how {body.engine or 'the engine'} reads this API")
+    model = await body.name("model")
+    given = {name: await body.value(name) for name in FIELDS}
+    messages, fields = chat(given, await body.traits_of(model))
+    return pb.Prompt(model=model, chat_body=await chat_body(messages, fields))
+
+
+OPENAI_RESPONSES = Api(
+    "openai-responses", (*FIELDS, "max_output_tokens"), _most_output_tokens, _prompt
+)

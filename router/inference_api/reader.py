@@ -1,0 +1,103 @@
+"""Reads an HTTP inference request: its API by the path, its prompt and options by the body."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from router.inference_api.api import Api, UnreadApi
+from router.inference_api.apis import api_of
+from router.inference_api.body import Body
+from router.inference_api.model_name import Told, told
+from router.inference_api.multipart import form_model
+from router.inference_api.reckon import reckon
+from router.inference_api.request import InferenceRequest
+from router.inference_api.traits import TraitsOf, no_traits
+from router.inference_api.unread import Unread, UnreadError
+from router.prompt.body_fields import MOST_VALUES, FieldError, FieldLimitError, raw_fields
+from router.prompt.bounds import Limits
+from router.prompt.tokenise import CHARS_PER_TOKEN
+
+
+class InferenceReader:
+    """Reads requests of all APIs; it refuses none, and no body raises an error.
+
+    `engine_of` returns the kind of engine that serves a model, by any name of the model, or by none:
+    `vllm`, `sglang` or `trtllm`; empty if that is not known or if several kinds do.
+    """
+
+    def __init__(
+        self, limits: Limits, engine_of: Callable[[str], str], traits_of: TraitsOf = no_traits
+    ) -> None:
+        self._limits = limits
+        self._engine_of = engine_of
+        self._traits_of = traits_of
+
+    async def read(
+        self, path: str, body: bytes, content_type: str = "", content_encoding: str = ""
+    ) -> InferenceRequest:
+        """Read a request; the path may have a query, the other strings are headers' values.
+
+        A body of megabytes is read in slices, and other tasks run in between. Where a body is too large
+        to be kept, its beginning is enough, if that is longer than limits.max-prompt-bytes.
+        """
+        api = api_of(path)
+        kind = content_type.partition(";")[0].strip().lower()
+        size, limit = len(body), self._limits.max_prompt_bytes
+        if content_encoding.strip().lower() not in ("", "identity"):
+            error = UnreadError(Unread.BODY_ENCODED, "the body is compressed")
+            return self._unread(api, error, Told("", is_streamed=False), 0)
+        if kind == "multipart/form-data":
+            error = UnreadError(Unread.BODY_NOT_JSON, "the body is a form")
+            return self._unread(api, error, Told(form_model(body[:limit]), is_streamed=False), 0)
+        if kind not in ("", "application/json") and not kind.endswith("+json"):
+            error = UnreadError(Unread.BODY_NOT_JSON, "the content type is not JSON")
+        elif size > limit:
+            problem = f"the body has {size} bytes or more; limits.max-prompt-bytes is {limit}"
+            error = UnreadError(Unread.BODY_TOO_LARGE, problem)
+        elif isinstance(api, UnreadApi):
+            error = UnreadError(api.because, api.problem)
+        else:
+            try:
+                return await self._read(api, body)
+            except FieldError as found:
+                too_large = isinstance(found, FieldLimitError)
+                because = Unread.BODY_TOO_LARGE if too_large else Unread.BODY_NOT_JSON
+                error = UnreadError(because, f"{found.field or 'the body'} {found.problem}")
+            except RecursionError:
+                error = UnreadError(Unread.BODY_TOO_LARGE, "the body nests too deeply")
+        return self._unread(api, error, await told(body[:limit]), -(-size // CHARS_PER_TOKEN))
+
+    async def _read(self, api: Api, raw: bytes) -> InferenceRequest:
+        """Read a body that is short enough. Raises FieldError."""
+        most_values = MOST_VALUES + api.has_ids * self._limits.max_prompt_tokens
+        fields = await raw_fields(raw, ("model", "stream", *api.fields), most_values)
+        body = Body(raw, fields, self._limits)
+        head = Told(await body.name("model"), await body.value("stream") is True)
+        most = await api.most_output_tokens(body)
+        try:
+            engine = self._engine_of(head.model)
+            prompt = await api.prompt(replace(body, engine=engine, traits_of=self._traits_of))
+        except UnreadError as error:
+            return self._unread(api, error, head, await reckon(body, api.fields), most)
+        return InferenceRequest(api.name, head.model, prompt, head.is_streamed, most)
+
+    def _unread(
+        self,
+        api: Api | UnreadApi,
+        error: UnreadError,
+        head: Told,
+        reckoned: int,
+        most: int | None = None,
+    ) -> InferenceRequest:
+        """Return a request that is routed by load."""
+        if isinstance(api, UnreadApi):
+            error = UnreadError(api.because, api.problem)
+        return InferenceRequest(
+            api=api.name,
+            model=head.model,
+            prompt=None,
+            is_streamed=head.is_streamed,
+            most_output_tokens=most,
+            unread_because=error.because,
+            problem=str(error),
+            reckoned_tokens=min(reckoned, self._limits.max_prompt_tokens),
+        )

@@ -1,0 +1,30 @@
+"""An inference request as a pick needs it."""
+
+from dataclasses import dataclass
+
+from router.inference_api.unread import Unread
+from router.pb.warmpath.v1 import router_pb2 as pb
+
+
+@dataclass(frozen=True, slots=True)
+class InferenceRequest:
+    """An inference request, as far as a pick needs it."""
+
+    api: str
+    """The name of the API in the table (`apis.PATHS`); `unknown` for other paths."""
+    model: str
+    """As the request names it: a base model, an alias or an adapter. Empty if unknown."""
+    prompt: pb.Prompt | None
+    """As a pick takes it; its model is that of the request, unless the body names none. A pick may still
+    refuse it, for a model that is not known or messages that no template takes. None: the pick goes by
+    load alone, and by `reckoned_tokens`."""
+    is_streamed: bool
+    """Whether the request asks for a response in server-sent events."""
+    most_output_tokens: int | None
+    """Most tokens of one answer; None if the request names no limit."""
+    unread_because: Unread | None = None
+    """Why there is no prompt; None if there is one."""
+    problem: str = ""
+    """The same in words, without any part of the prompt; empty if there is one."""
+    reckoned_tokens: int = 0
+    """The prompt's number of tokens, estimated by length, where there is no prompt; 0 if unknown."""

@@ -1,0 +1,65 @@
+"""SGLang's own API, /generate: a text or token ids. Its body names no model.
+
+Follows SGLang 0.5.23, `srt/managers/io_struct.py` (`GenerateReqInput`).
+"""
+
+from router.inference_api.api import Api
+from router.inference_api.body import Body, positive
+from router.inference_api.unread import Unread, UnreadError, not_allowed, not_exact
+from router.pb.warmpath.v1 import router_pb2 as pb
+from router.prompt.body_fields import packed_ids
+
+UNREAD = (
+    *("input_embeds", "image_data", "video_data", "audio_data", "positional_embed_overrides"),
+    "session_params",
+)
+"""Fields that put something else than the text's or the ids' tokens into the prompt."""
+
+
+async def _most_output_tokens(body: Body) -> int | None:
+    sampling = await body.value("sampling_params")
+    return positive(sampling.get("max_new_tokens")) if isinstance(sampling, dict) else None
+
+
+async def _prompt(body: Body) -> pb.Prompt:
+    for name in UNREAD:
+        if body.has(name):
+            raise not_exact(f"{name} is given")
+    if await body.value("return_logprob") and await body.value("logprob_start_len") not in (
+        None,
+        -1,
+    ):
+        raise UnreadError(Unread.NO_PREFIX, "logprobs of the prompt need its tokens computed")
+    prompt = pb.Prompt(
+        lora=await body.word("lora_path"),
+        cache_salt=await body.word("cache_salt"),
+        extra_key=await body.word("extra_key"),
+    )
+    if body.has("text") and body.has("input_ids"):
+        raise not_allowed("both text and input_ids are given")
+    if body.is_list("text"):
+        raise UnreadError(Unread.SEVERAL_PROMPTS, "text is a list")
+    text = await body.value("text")
+    if isinstance(text, str) and text:
+        prompt.text = text
+    elif body.is_list("input_ids"):
+        most = body.limits.max_prompt_tokens
+        ids = await packed_ids(body.fields.fields["input_ids"], "input_ids", most)
+        if ids is None:
+            raise UnreadError(Unread.SEVERAL_PROMPTS, "input_ids holds lists")
+        prompt.token_ids_packed = ids
+    else:
+        raise not_allowed("neither text nor input_ids is given")
+    return prompt
+
+
+SGLANG_GENERATE = Api(
+    name="sglang-generate",
+    fields=(
+        *("text", "input_ids", "sampling_params", "return_logprob", "logprob_start_len"),
+        *("lora_path", "cache_salt", "extra_key", *UNREAD),
+    ),
+    most_output_tokens=_most_output_tokens,
+    prompt=_prompt,
+    has_ids=True,
+)

@@ -1,0 +1,153 @@
+"""Reads a response as it passes: the first token, and the usage."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from indexer.unreadable import UNREADABLE
+from router.inference_api.event_stream import EventStream
+from router.inference_api.json_values import JsonValues, Paths
+from router.inference_api.usage import Usage, usage_of
+
+MOST_HELD_BYTES = 4096
+"""Most bytes of an event that are held until it is complete; a longer one is read as it comes."""
+
+BEFORE_FIRST_TOKEN = frozenset(
+    (
+        *("message_start", "message_stop", "ping", "error"),
+        *("response.created", "response.queued", "response.in_progress"),
+        *("response.failed", "response.incomplete"),
+    )
+)
+"""Types of events that no token comes with: Anthropic's messages, OpenAI's responses."""
+
+USAGES = (
+    ("usage",),
+    ("meta_info",),  # SGLang's /generate
+    ("message", "usage"),  # Anthropic's message_start
+    ("response", "usage"),  # OpenAI's response.completed
+)
+"""Where in a response or an event the usage may lie."""
+USAGE: Paths = {
+    b"usage": "usage",
+    b"meta_info": "usage",
+    b"message": {b"usage": "usage"},
+    b"response": {b"usage": "usage"},
+}
+EVENT: Paths = {**USAGE, b"type": "type", b"error": "error", b"choices": "choices"}
+
+
+class _LongEvent:
+    """An event that is read as it comes."""
+
+    def __init__(self, begun: bytes) -> None:
+        self.is_object = begun.startswith(b"{")
+        self.values: dict[str, Any] = {}
+        """Of the event's fields, those that tell whether it has a token; a long one is an empty text."""
+        self.usage = Usage()
+        self._document = JsonValues(EVENT, self._found)
+        self.feed(begun)
+
+    def _found(self, name: str, raw: bytes | None) -> None:
+        value = _decoded(raw) if raw is not None else ""
+        if name == "usage":
+            self.usage = self.usage.then(usage_of(value))
+        else:
+            self.values[name] = value
+
+    def feed(self, piece: bytes) -> None:
+        """Read the event's next bytes."""
+        self._document.feed(piece)
+
+
+def _decoded(raw: bytes) -> Any:
+    try:
+        return msgspec.json.decode(raw)
+    except UNREADABLE:
+        return None
+
+
+def _usage(event: Any) -> Usage:
+    usage = Usage()
+    for path in USAGES:
+        found: Any = event
+        for key in path:
+            found = found.get(key) if isinstance(found, dict) else None
+        usage = usage.then(usage_of(found))
+    return usage
+
+
+def _has_token(event: Mapping[str, Any]) -> bool:
+    """Return whether an event came with a token, or after one."""
+    if event.get("error") is not None:
+        return False
+    if (kind := event.get("type")) is not None:
+        return not isinstance(kind, str) or kind not in BEFORE_FIRST_TOKEN
+    return event.get("choices") != []
+
+
+class UsageReader:
+    """Reads one response of any API.
+
+    No bytes raise an error. A response that is compressed, or that is neither JSON nor a stream of
+    events, tells nothing.
+    """
+
+    def __init__(self, content_type: str, content_encoding: str = "") -> None:
+        """Begin with the values of the response's headers of these names."""
+        self.usage = Usage()
+        """As far as the response has told it."""
+        self.first_token_seen = False
+        """Whether an event with a token has come. Stays False for a response in one piece: it is
+        complete before its first byte comes, so it does not tell when its first token was there."""
+        kind = content_type.partition(";")[0].strip().lower()
+        is_plain = content_encoding.strip().lower() in ("", "identity")
+        is_json = kind in ("", "application/json") or kind.endswith("+json")
+        self._events = EventStream() if is_plain and kind == "text/event-stream" else None
+        self._document = JsonValues(USAGE, self._found) if is_plain and is_json else None
+        self._long: _LongEvent | None = None
+        """The event that has begun, if more than MOST_HELD_BYTES of it have come."""
+        self._held = b""
+        """Otherwise all that has come of it."""
+
+    def feed(self, chunk: bytes) -> None:
+        """Read the response's next bytes."""
+        if self._events is not None:
+            for piece in self._events.feed(chunk):
+                if piece is None:
+                    self._end_event()
+                else:
+                    self._event_on(piece)
+        elif self._document is not None:
+            self._document.feed(chunk)
+
+    def _found(self, _: str, raw: bytes | None) -> None:
+        if raw is not None:
+            self.usage = self.usage.then(usage_of(_decoded(raw)))
+
+    def _event_on(self, piece: bytes) -> None:
+        if self._long is None:
+            if len(self._held) + len(piece) <= MOST_HELD_BYTES:
+                self._held += piece
+                return
+            self._long = _LongEvent(self._held + piece)
+            self._held = b""
+        else:
+            self._long.feed(piece)
+
+    def _end_event(self) -> None:
+        long, self._long = self._long, None
+        held, self._held = self._held, b""
+        event: Any
+        if long is not None:
+            event, usage = long.values if long.is_object else None, long.usage
+        elif self.first_token_seen and b"usage" not in held and b"meta_info" not in held:
+            # Most events of a stream are tokens that tell no usage.
+            return
+        else:
+            event = _decoded(held)
+            usage = _usage(event)
+        self.usage = self.usage.then(usage)
+        if isinstance(event, dict):
+            self.first_token_seen = self.first_token_seen or _has_token(event)

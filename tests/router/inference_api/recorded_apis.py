@@ -1,0 +1,70 @@
+"""Recordings of engines' APIs, and the engine's tokens of a request as the router finds them."""
+
+import gzip
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from tokenizers import Tokenizer
+
+from indexer.keys.token import unpack_tokens
+from prefixstore.chats.chat import ModelTemplate
+from prefixstore.chats.renderer import InlineRenderer
+from router.inference_api.reader import InferenceReader
+from router.inference_api.request import InferenceRequest
+from router.inference_api.traits import ModelTraits
+from router.prompt.body import ChatBody, Text
+from router.prompt.bounds import Limits
+from router.prompt.models import Model, ModelTable
+from router.prompt.parse import PromptParser
+from tests.recordings import SGLANG_APIS, TOKENIZER, VLLM_APIS
+
+LIMITS = Limits(max_prompt_bytes=1 << 20, max_prompt_tokens=10_000)
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    with gzip.open(path, "rt", encoding="utf-8") as file:
+        return [json.loads(line) for line in file]
+
+
+HEAD, *VLLM = lines(VLLM_APIS)
+"""The model of the recordings, and a line for each request."""
+SGLANG = lines(SGLANG_APIS)
+
+
+def named(line: dict[str, Any]) -> str:
+    return f"{line['path']} {line['request'][:90]}"
+
+
+class Reading:
+    """A router's reader of requests, and its parts that turn a prompt into tokens."""
+
+    def __init__(self, engine: str) -> None:
+        tokenizer = json.loads(TOKENIZER.read_text(encoding="utf-8"))
+        tokenizer["post_processor"] = HEAD["post_processor"]
+        self._tokenizer = Tokenizer.from_str(json.dumps(tokenizer))
+        self._renderer = InlineRenderer(clock=lambda: datetime.now(UTC), max_output_bytes=1 << 20)
+        specials = {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>"}
+        self._renderer.register("tiny", ModelTemplate(HEAD["template"], specials))
+        models = ModelTable()
+        models.add(Model("tiny"), [], [])
+        self._parser = PromptParser(models, LIMITS, lambda _: 0)
+        traits = ModelTraits(models, self._renderer, 1.0)
+        self.reader = InferenceReader(LIMITS, lambda _: engine, traits)
+
+    async def read(self, line: dict[str, Any]) -> InferenceRequest:
+        return await self.reader.read(line["path"], line["request"].encode(), "application/json")
+
+    async def token_ids(self, request: InferenceRequest) -> list[int]:
+        assert request.prompt is not None
+        content = (await self._parser.parse(request.prompt)).content
+        match content:
+            case bytes():
+                return list(unpack_tokens(content))
+            case Text():
+                text, special = content.text, content.add_special_tokens
+            case ChatBody():
+                text = await self._renderer.render("tiny", content.chat, None)
+                special = content.add_special_tokens
+        return list(self._tokenizer.encode(text, add_special_tokens=special).ids)

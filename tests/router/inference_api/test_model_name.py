@@ -1,0 +1,92 @@
+"""A body gets another model's name, and keeps every other byte."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from router.inference_api.model_name import Told, told, with_model
+from router.prompt.bounds import MOST_NAME_BYTES
+
+KEYS = st.sampled_from(["model", "messages", "stream", "mod", 'x"model":', "ü"])
+VALUES = st.recursive(
+    st.one_of(st.none(), st.integers(), st.text(max_size=5), st.just('"model": "no"')),
+    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(KEYS, inner, max_size=3)),
+    max_leaves=12,
+)
+NAMES = st.text(max_size=12).filter(lambda name: name.isprintable())
+
+
+@given(st.dictionaries(KEYS, VALUES), NAMES, st.sampled_from([None, 1]), st.booleans())
+async def test_only_the_models_name_changes(
+    fields: dict[str, Any], name: str, indent: int | None, is_ascii: bool
+) -> None:
+    body = json.dumps(fields, indent=indent, ensure_ascii=is_ascii).encode()
+    renamed = await with_model(body, name)
+    if "model" not in fields:
+        assert renamed == body
+        return
+    assert json.loads(renamed) == fields | {"model": name}
+    # The bytes before and behind the name are those of the body.
+    written = json.dumps(fields["model"], indent=indent, ensure_ascii=is_ascii).encode()
+    new = json.dumps(name, ensure_ascii=False).encode()
+    assert len(renamed) - len(new) <= len(body)
+    if indent is None:
+        at = body.index(b'"model": ' + written) if body.count(b'"model": ' + written) == 1 else None
+        if at is not None:
+            assert renamed == body.replace(b'"model": ' + written, b'"model": ' + new)
+
+
+@pytest.mark.parametrize(
+    ("body", "renamed"),
+    [
+        (b'{"model":"a"}', b'{"model":"b"}'),
+        (b' {"x" : 1e400,\n\t"model"\r\n: "a"\n, "y":[{"model":"a"}]} ', b' {"x" : 1e400,\n\t"model"\r\n: "b"\n, "y":[{"model":"a"}]} '),
+        # The engine reads the last one of two; whichever an engine reads, it is the new one.
+        (b'{"model":"a","z":1,"model":"c"}', b'{"model":"b","z":1,"model":"b"}'),
+        (b'{"mod\\u0065l":"a"}', b'{"mod\\u0065l":"b"}'),
+        (b'{"model":null}', b'{"model":"b"}'),
+        (b'{"model":{"a":[1]},"x":"\xff"}', b'{"model":"b","x":"\xff"}'),
+        (b'\xef\xbb\xbf{"model":"a"}', b'\xef\xbb\xbf{"model":"b"}'),
+        # Nothing to rename.
+        (b'{"models":"a","Model":"a"}', b'{"models":"a","Model":"a"}'),
+        (b'[{"model":"a"}]', b'[{"model":"a"}]'),
+        (b'"model"', b'"model"'),
+        (b"", b""),
+        (b'{"model":"a', b'{"model":"a'),
+    ],
+)  # fmt: skip
+async def test_odd_bodies_are_renamed_alike(body: bytes, renamed: bytes) -> None:
+    assert await with_model(body, "b") == renamed
+
+
+@given(st.binary(max_size=60), st.text(max_size=5))
+async def test_any_bytes_can_be_asked_for_a_model(body: bytes, name: str) -> None:
+    await with_model(body, name.encode(errors="ignore").decode())
+    await told(body)
+
+
+async def test_a_large_body_is_renamed_in_slices() -> None:
+    text = '"model": "no", \\ \n' * 100_000
+    fields = {"messages": [{"content": text}], "model": "a", "x": text}
+    body = json.dumps(fields).encode()
+    assert json.loads(await with_model(body, "b")) == fields | {"model": "b"}
+
+
+@pytest.mark.parametrize(
+    ("body", "found"),
+    [
+        (b'{"model":"a","stream":true}', Told("a", is_streamed=True)),
+        (b'{"model":"a","stream":tru', Told("a", is_streamed=False)),
+        (b'{"model":"a","messages":[{"content":"' + b"x" * 99999, Told("a", is_streamed=False)),
+        (b'{"stream":false,"model":7}', Told("", is_streamed=False)),
+        (b'{"model":"%b"}' % (b"m" * MOST_NAME_BYTES), Told("m" * MOST_NAME_BYTES, is_streamed=False)),
+        (b'{"model":"%b"}' % (b"m" * (MOST_NAME_BYTES + 1)), Told("", is_streamed=False)),
+        (b'{"model":"\xff"}', Told("", is_streamed=False)),
+        (b"\x1f\x8b\x08", Told("", is_streamed=False)),
+    ],
+)  # fmt: skip
+async def test_a_body_that_is_cut_off_tells_what_it_can(body: bytes, found: Told) -> None:
+    assert await told(body) == found

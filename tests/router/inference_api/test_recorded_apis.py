@@ -1,0 +1,84 @@
+"""Engines' own recordings: a request's tokens are the engine's, its response tells the usage.
+
+`tests/vllm/record_apis.py` made them with a running vLLM, `tests/sglang/record_apis.py` with SGLang's code.
+"""
+
+import json
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from router.inference_api.unread import Unread
+from router.inference_api.usage_reader import UsageReader
+from tests.router.inference_api.recorded_apis import SGLANG, VLLM, Reading, named
+
+BLOCK = 32
+SERVED = [line for line in VLLM if line["first"]["status"] == 200]
+MAY_BE_UNREAD = {Unread.NOT_EXACT, Unread.SEVERAL_PROMPTS}
+
+
+@pytest.mark.parametrize("line", SERVED, ids=named)
+async def test_a_prompt_that_is_read_has_vllms_tokens(line: dict[str, Any]) -> None:
+    reading = Reading("vllm")
+    request = await reading.read(line)
+    fields = json.loads(line["request"])
+    assert request.model == "tiny"
+    assert request.is_streamed == fields.get("stream", False)
+    assert request.most_output_tokens == (1100 if fields.get("max_tokens") == 1100 else 4)
+    if request.prompt is None:
+        assert request.unread_because in MAY_BE_UNREAD
+        assert request.reckoned_tokens > 0
+        return
+    assert request.unread_because is None
+    assert await reading.token_ids(request) == line["token_ids"]
+    assert request.prompt.cache_salt == "" or request.prompt.cache_salt == fields["cache_salt"]
+
+
+async def test_few_of_vllms_requests_are_not_read() -> None:
+    unread: Counter[str] = Counter()
+    for line in SERVED:
+        unread[line["path"]] += (await Reading("vllm").read(line)).prompt is None
+    # `tools: []`; a namespace, tools that templates see in another form or not at all, truncation.
+    assert unread == Counter({"/v1/messages": 1, "/v1/responses": 6})
+
+
+@pytest.mark.parametrize("line", SGLANG, ids=named)
+async def test_a_prompt_that_is_read_has_sglangs_tokens(line: dict[str, Any]) -> None:
+    if line["path"] == "/v1/chat/completions" or "token_ids" not in line:
+        pytest.skip("chats are rendered as vLLM renders them; SGLang refuses the others")
+    reading = Reading("sglang")
+    request = await reading.read(line)
+    if request.prompt is None:
+        assert request.unread_because in {Unread.NOT_EXACT, Unread.NO_PROMPT}
+    else:
+        assert await reading.token_ids(request) == line["token_ids"]
+
+
+async def test_many_of_sglangs_requests_are_read() -> None:
+    read = [(await Reading("sglang").read(line)).prompt is not None for line in SGLANG]
+    assert sum(read) >= 39
+
+
+@pytest.mark.parametrize("line", SERVED, ids=named)
+async def test_a_response_tells_what_the_prediction_told(line: dict[str, Any]) -> None:
+    fields = json.loads(line["request"])
+    is_stream = fields.get("stream", False)
+    prompt = line.get("token_ids")
+    for sent, is_repeated in ((line["first"], False), (line["again"], True)):
+        reader = UsageReader(sent["content_type"])
+        reader.feed(sent["body"].encode())
+        usage = reader.usage
+        assert reader.first_token_seen == is_stream
+        if is_stream and "completions" in line["path"] and "stream_options" not in fields:
+            assert usage.prompt_tokens is None
+            continue
+        assert usage.output_tokens == 4 * fields.get("n", 1)
+        if prompt is None:
+            continue
+        assert usage.prompt_tokens == len(prompt)
+        if is_repeated:
+            assert usage.cached_tokens == (len(prompt) - 1) // BLOCK * BLOCK
+        elif "n" not in fields:
+            # Of two samples, the engine tells the cached tokens of either.
+            assert usage.cached_tokens == 0

@@ -1,0 +1,62 @@
+"""The traits of a model's template are found by any of its names, and None where they cannot be."""
+
+from datetime import UTC, datetime
+
+import pytest
+
+from prefixstore.chats.chat import ModelTemplate, TemplateTraits
+from prefixstore.chats.renderer import (
+    InlineRenderer,
+    RenderCrashedError,
+    Renderer,
+    RendererClosedError,
+    RendererFullError,
+    RenderTimeoutError,
+)
+from router.inference_api.traits import ModelTraits
+from router.prompt.models import Model, ModelTable
+
+
+def renderer() -> InlineRenderer:
+    return InlineRenderer(clock=lambda: datetime.now(UTC), max_output_bytes=1 << 20)
+
+
+def of(renderer: Renderer) -> ModelTraits:
+    models = ModelTable()
+    models.add(Model("base"), ["alias"], ["adapter"])
+    models.add(Model("ids-only"), [], [])
+    return ModelTraits(models, renderer, 1.0)
+
+
+async def test_a_templates_traits_are_found_by_every_name_of_its_model() -> None:
+    known = renderer()
+    known.register("base", ModelTemplate("{{ messages[0].content }}"))
+    traits = of(known)
+    expected = TemplateTraits(
+        wants_system_first=False, heeds_no_effort=False, writes_calls_as_given=False
+    )
+    for name in ("base", "alias", "adapter", "base:other"):
+        assert await traits(name) == expected
+    for name in ("unknown", "ids-only", ""):
+        assert await traits(name) is None
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        RenderTimeoutError("late"),
+        RenderCrashedError("gone"),
+        RendererFullError("full"),
+        RendererClosedError("closed"),
+    ],
+)
+async def test_a_template_that_cannot_be_tried_out_now_has_none(
+    error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failing = renderer()
+
+    async def fail(*_: object) -> TemplateTraits:
+        raise error
+
+    monkeypatch.setattr(failing, "traits", fail)
+    assert await of(failing)("base") is None
