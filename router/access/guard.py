@@ -15,14 +15,15 @@ import grpc.aio
 from indexer.process.certificate_names import names
 from router.access.callers import Callers, Refusal, Why
 from router.access.roles import is_open
+from router.error_info import Reason, details
 
 log = logging.getLogger(__name__)
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
 CODES = {
-    Why.UNKNOWN: grpc.StatusCode.UNAUTHENTICATED,
-    Why.ROLE: grpc.StatusCode.PERMISSION_DENIED,
+    Why.UNKNOWN: (grpc.StatusCode.UNAUTHENTICATED, Reason.UNKNOWN_CALLER),
+    Why.ROLE: (grpc.StatusCode.PERMISSION_DENIED, Reason.NO_ROLE),
 }
 HEADER = "authorization"
 
@@ -71,7 +72,8 @@ class Guard(grpc.GenericRpcHandler):
             short = method.rpartition("/")[2]
             self._counts.kept_out(short, refusal.why.value)
             log.warning("%s: refused to %s: %s", short, context.peer(), refusal.text)
-            await context.abort(CODES[refusal.why], refusal.text)
+            code, reason = CODES[refusal.why]
+            await context.abort(code, refusal.text, details(code, refusal.text, reason))
 
     def _refusal(self, method: str, context: Context) -> Refusal | None:
         shown = context.invocation_metadata() or ()
@@ -92,7 +94,8 @@ def _answering(
             return await _ended(streams(requests, context), context)
         request = await context.read()
         if request is grpc.aio.EOF:
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "the call has no message")
+            code, text = grpc.StatusCode.INVALID_ARGUMENT, "the call has no message"
+            await context.abort(code, text, details(code, text, Reason.BAD_CALL))
         return await _ended(takes_one(request, context), context)
 
     return answer

@@ -12,14 +12,16 @@ call waits for its turn of the thread (`router.api.admission`), and so does each
 import asyncio
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
-from functools import partial
-from typing import Any, Protocol
+from functools import lru_cache, partial
+from typing import Any, Protocol, Self
 
 import grpc
 import grpc.aio
 
 from router.api.admission import Admission, BusyError, Turn
+from router.api.failures import refusal_of
 from router.api.in_flight import InFlight, LateError, NoPlaceError, Place, State
+from router.transport.server import Refusal
 
 STREAMS = 16
 """Streams that may wait for their next message at once, each with room for the largest message. One that
@@ -53,12 +55,17 @@ class RefusedError(Exception):
     """A call ends with a status and a text, and with trailing metadata."""
 
     def __init__(
-        self, code: grpc.StatusCode, text: str, metadata: Sequence[tuple[str, str]] = ()
+        self, code: grpc.StatusCode, text: str, metadata: Sequence[tuple[str, str | bytes]] = ()
     ) -> None:
         super().__init__(code, text)
         self.code = code
         self.text = text
         self.metadata = metadata
+
+    @classmethod
+    def of(cls, refusal: Refusal) -> Self:
+        """Return the error that ends a call with a refusal."""
+        return cls(refusal.code, refusal.text, refusal.metadata)
 
 
 class Counts(Protocol):
@@ -68,15 +75,12 @@ class Counts(Protocol):
         """Count one answer."""
 
 
-def too_busy(error: BusyError) -> RefusedError:
-    """Return the status of a call that would wait too long for the thread."""
-    milliseconds = max(1, round(1000 * error.seconds))
-    return RefusedError(
-        grpc.StatusCode.RESOURCE_EXHAUSTED,
-        TOO_BUSY % milliseconds,
-        # gRPC's clients obey it when they retry (gRFC A6).
-        [("grpc-retry-pushback-ms", str(milliseconds))],
-    )
+@lru_cache(8)
+def too_busy(seconds: float) -> Refusal:
+    """Return the status of a call that would wait too long; after `seconds` fewer calls will wait."""
+    text = TOO_BUSY % max(1, round(1000 * seconds))
+    error = BusyError(seconds)
+    return refusal_of(error, text, retry_seconds=seconds, limit="limits.wait-seconds")
 
 
 class Intake:
@@ -164,11 +168,15 @@ class Intake:
         finally:
             admission.leave(turn)
 
-    def _refused(self, error: Exception, too_many: str) -> RefusedError:
+    def _refused(self, error: Exception, too_many: str, **told: str) -> RefusedError:
         if isinstance(error, BusyError):
-            return too_busy(error)
-        text = LATE % self._seconds if isinstance(error, LateError) else too_many
-        return RefusedError(grpc.StatusCode.RESOURCE_EXHAUSTED, text)
+            refusal = too_busy(error.seconds)
+        elif isinstance(error, LateError):
+            refusal = refusal_of(error, LATE % self._seconds, limit="limits.message-seconds")
+        else:
+            # By then the calls whose message is late have lost their room.
+            refusal = refusal_of(error, too_many, retry_seconds=self._seconds, **told)
+        return RefusedError.of(refusal)
 
     async def _taken(
         self, method: str, handler: Handler, context: Context, *, is_urgent: bool = False
@@ -184,7 +192,8 @@ class Intake:
             if message is None:
                 raise asyncio.CancelledError("the caller has gone")
         except (NoPlaceError, LateError, BusyError) as error:
-            refused = self._refused(error, TOO_MANY % self._calls.limit)
+            text, limit = TOO_MANY % self._calls.limit, "limits.max-in-flight-bytes"
+            refused = self._refused(error, text, limit=limit)
             self._counts.answered(method, refused.code.name, call.lasted)
             raise refused from None
         else:

@@ -128,7 +128,7 @@ class PickAnswerer:
 
     async def _choose(self, ask: Ask) -> Chosen:
         try:
-            if ask.unread:
+            if not ask.is_whole:
                 # Without all its tokens the prompt cannot be grouped with equal ones.
                 return self._picker.reserve(ask, self._clock())
             return await self._window.choose(ask)

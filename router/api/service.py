@@ -1,11 +1,12 @@
 """The gRPC service: answers calls and maps errors to status codes."""
 
 import asyncio
+import logging
 import math
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any, Protocol, cast
 
 import grpc
@@ -14,16 +15,8 @@ from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
-from indexer.process.shortened import shortened
-from prefixstore.chats.renderer import (
-    RenderCrashedError,
-    RendererClosedError,
-    RendererFullError,
-    RenderTimeoutError,
-)
-from prefixstore.pool import PoolClosedError, PoolFullError
-from prefixstore.tokenizers.tokenizer import TokenizerUnavailableError
-from router.api.admission import Admission, BusyError
+from router.api.admission import Admission
+from router.api.failures import FAILURES, failure_of, refusal_of, text_of
 from router.api.intake import Intake, RefusedError, too_busy
 from router.api.parse import parse
 from router.api.pick import PickAnswerer
@@ -32,28 +25,10 @@ from router.api.score_reply import stream_reply
 from router.drain import Drain, EndingError
 from router.pb.warmpath.v1 import router_pb2 as pb
 from router.pb.warmpath.wire.v1 import score_request_pb2 as wire
-from router.pick.underway import PickEndedError
-from router.pick.weigh import NoPodError
-from router.prompt.bad_request import BadRequestError, NoTokenizerError
-from router.prompt.models import UnknownModelError
+from router.prompt.bad_request import BadRequestError
 from router.transport.server import Gate, Refusal
 
-STATUSES: dict[type[Exception], grpc.StatusCode] = {
-    BadRequestError: grpc.StatusCode.INVALID_ARGUMENT,
-    NoTokenizerError: grpc.StatusCode.INVALID_ARGUMENT,
-    UnknownModelError: grpc.StatusCode.NOT_FOUND,
-    NoPodError: grpc.StatusCode.UNAVAILABLE,
-    PickEndedError: grpc.StatusCode.ABORTED,
-    EndingError: grpc.StatusCode.UNAVAILABLE,
-    PoolFullError: grpc.StatusCode.RESOURCE_EXHAUSTED,
-    PoolClosedError: grpc.StatusCode.UNAVAILABLE,
-    TokenizerUnavailableError: grpc.StatusCode.UNAVAILABLE,
-    RendererFullError: grpc.StatusCode.RESOURCE_EXHAUSTED,
-    RendererClosedError: grpc.StatusCode.UNAVAILABLE,
-    # Unlike a long text, a chat that was not rendered in time has no tokens at all to answer for.
-    RenderTimeoutError: grpc.StatusCode.DEADLINE_EXCEEDED,
-    RenderCrashedError: grpc.StatusCode.UNAVAILABLE,
-}
+log = logging.getLogger(__name__)
 
 SERVICE = pb.DESCRIPTOR.services_by_name["Router"]
 
@@ -62,10 +37,6 @@ URGENT = frozenset({"Report"})
 
 STREAM_WIDTH = 64
 """Most requests of one stream that are answered concurrently."""
-
-MOST_SAID = 400
-"""Most characters of an error's text in a status. It may quote the request, and gRPC limits all trailing
-metadata to 8 KiB, where one character may take 12 bytes."""
 
 REPLY_SECONDS = 0.01
 """Part of the caller's deadline that is reserved for computing and sending the answer."""
@@ -87,7 +58,7 @@ class Meter(Protocol):
 class _Answering:
     """Counts a call while it is answered, and then its answer.
 
-    Raises RefusedError in place of an error that has a status.
+    Raises RefusedError, with its status and reason, in place of any error.
     """
 
     __slots__ = ("_begun", "_drain", "_meter", "_method")
@@ -108,17 +79,16 @@ class _Answering:
         self._drain.end()
         if error is None:
             self._meter.answered(self._method, "OK", time.perf_counter() - self._begun)
-        elif isinstance(error, Exception) and type(error) in STATUSES:
-            raise self._refused(error) from error
         elif isinstance(error, Exception):
-            self._count(grpc.StatusCode.INTERNAL)
+            raise self._refused(error) from error
         else:
             self._count(grpc.StatusCode.CANCELLED)
 
     def _refused(self, error: Exception) -> RefusedError:
-        code = STATUSES[type(error)]
-        self._count(code)
-        return RefusedError(code, shortened(str(error), MOST_SAID))
+        _log_fault(self._method, error)
+        refusal = refusal_of(error)
+        self._count(refusal.code)
+        return RefusedError.of(refusal)
 
     def _count(self, code: grpc.StatusCode) -> None:
         self._meter.answered(self._method, code.name, time.perf_counter() - self._begun)
@@ -203,7 +173,7 @@ class RouterService:
                         else:
                             task.add_done_callback(partial(_call, done))
             except EndingError as error:
-                ending = RefusedError(STATUSES[EndingError], str(error))
+                ending = RefusedError.of(refusal_of(error))
             except RefusedError as error:
                 ending = error
         if ending is not None:
@@ -228,20 +198,16 @@ class RouterService:
         begun = time.perf_counter()
         try:
             response = await self._score(request, self._tokenize_seconds)
-        except Exception as error:
-            if type(error) not in STATUSES:
-                raise
+        except Exception as error:  # noqa: BLE001  the request's error, not the stream's
+            _log_fault("ScoreStream", error)
             return self._refusal(request.request_id, error, time.perf_counter() - begun)
         self._meter.answered("ScoreStream", "OK", time.perf_counter() - begun)
         return stream_reply(request.request_id, response)
 
     def _refusal(self, request_id: int, error: Exception, seconds: float) -> bytes:
-        text = shortened(str(error), MOST_SAID)
-        return self._refused(request_id, STATUSES[type(error)], text, seconds)
-
-    def _refused(self, request_id: int, code: grpc.StatusCode, text: str, seconds: float) -> bytes:
+        code, reason, _ = failure_of(error)
         self._meter.answered("ScoreStream", code.name, seconds)
-        refused = pb.RequestError(code=code.value[0], message=text)
+        refused = pb.RequestError(code=code.value[0], message=text_of(error), reason=reason)
         return pb.ScoreStreamResponse(request_id=request_id, error=refused).SerializeToString()
 
     def unary(
@@ -305,7 +271,7 @@ class RouterService:
             if error is None:
                 return None
             self._meter.refused(name, grpc.StatusCode.RESOURCE_EXHAUSTED.name)
-            return _refusal(error.seconds)
+            return too_busy(error.seconds)
 
         return gate
 
@@ -329,10 +295,10 @@ class RouterService:
         return grpc.method_handlers_generic_handler(SERVICE.full_name, methods)
 
 
-@lru_cache(8)
-def _refusal(seconds: float) -> Refusal:
-    refused = too_busy(BusyError(seconds))
-    return Refusal(refused.code, refused.text, tuple(refused.metadata))
+def _log_fault(method: str, error: Exception) -> None:
+    """Log an error that no caller can bring about, and whose text its caller is not told."""
+    if type(error) not in FAILURES:
+        log.error("%s: unexpected", method, exc_info=error)
 
 
 def _call(done: Callable[[], None], _: object) -> None:

@@ -112,6 +112,9 @@ class Attribution:
         row = self._rows.get((placed.went[0], placed.model))
         if row is None or placed.went not in placed.predicted or not placed.is_placed:
             return
+        if not placed.prompt_tokens:
+            # The prompt is not known: nothing was predicted.
+            return
         predicted = placed.captured
         row.reported_requests += 1
         row.reported_prompt_tokens += placed.prompt_tokens

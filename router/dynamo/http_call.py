@@ -47,7 +47,7 @@ class HttpCall:
             raise RefusedError(grpc.StatusCode.INVALID_ARGUMENT, text) from error
 
     async def abort(
-        self, code: grpc.StatusCode, text: str, metadata: Sequence[tuple[str, str]] = ()
+        self, code: grpc.StatusCode, text: str, metadata: Sequence[tuple[str, str | bytes]] = ()
     ) -> NoReturn:
         """End the call with a status, by the exception that `router.dynamo.pages` answers."""
         raise RefusedError(code, text, metadata)

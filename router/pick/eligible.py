@@ -5,29 +5,34 @@
 
 from collections.abc import Sequence
 
-from router.pick.weigh import NoPodError
+from router.pick.weigh import NoPodError, of_model
 from router.pods.table import Pod, PodTable, that_serve
 
 
 def eligible(pods: PodTable, model: str, named: Sequence[str], lora: str) -> list[Pod]:
     """Return the pods that may take a request, only those in `named` unless it is empty.
 
-    They serve the model and do not refuse requests (as a draining engine's /health does). Of these, the
-    healthy ones take part if there are any, else all, as a pod's health may not be known yet; and of
-    those, the ones that list the adapter `lora` if there are any. Raises NoPodError with the reason.
+    They serve the model, unless its name is empty, and do not refuse requests (as a draining engine's
+    /health does). Of these, the healthy ones take part if there are any, else all, as a pod's health may
+    not be known yet; and of those, the ones that list the adapter `lora` if there are any. Raises
+    NoPodError with the reason.
     """
     found = pods.serving(model)
     if not found:
-        raise NoPodError(f"no pod serves {model!r}")
+        raise NoPodError(f"no pod {_serves(model)}")
     if named:
         wanted = set(named)
         found = [pod for pod in found if pod.id in wanted]
         if not found:
-            raise NoPodError(f"none of the {len(wanted)} named pods serves {model!r}")
+            raise NoPodError(f"none of the {len(wanted)} named pods {_serves(model)}")
     willing = [pod for pod in found if not pod.status.refuses]
     if not willing:
-        raise NoPodError(f"every pod of {model!r} that may be picked refuses requests")
+        raise NoPodError(f"every pod{of_model(model)} that may be picked refuses requests")
     serving = that_serve(willing) or willing
     # An engine may load an adapter on its first request, so pods that do not list it are a fall-back.
     able = [pod for pod in serving if not lora or lora in pod.status.models]
     return able or serving
+
+
+def _serves(model: str) -> str:
+    return f"serves {model!r}" if model else "is known"

@@ -34,7 +34,7 @@ class Placed:
     """The pod and rank that serve it: those picked, unless a report named others."""
     session: str = ""
     is_whole: bool = True
-    """Whether all of its tokens were known, not estimated."""
+    """Whether it has tokens and all of them were known, not estimated."""
     keys: Mapping[Form, bytes] = field(default_factory=dict)
     """The packed keys of its blocks, by form, until its first token."""
     booking: Booking | None = None

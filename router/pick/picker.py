@@ -170,7 +170,7 @@ class Picker:
             shadow=ask.shadow,
             went=where,
             session=ask.session,
-            is_whole=not ask.unread,
+            is_whole=ask.is_whole,
             keys=self._scorer.keys(ask.prompt, ranks),
             choice=choice,
         )

@@ -43,6 +43,11 @@ class NoPodError(Exception):
     """No pod can be picked; the message has the reason."""
 
 
+def of_model(model: str) -> str:
+    """Return the words for a model in such a message; a request need not name one."""
+    return f" of {model!r}" if model else ""
+
+
 @dataclass(frozen=True, slots=True)
 class Traits:
     """Properties of a request by which wrong predictions are grouped, to find their cause."""
@@ -79,6 +84,11 @@ class Ask:
     def tokens(self) -> int:
         """The number of tokens, known or estimated."""
         return self.prompt.tokens + self.unread
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether there is a prompt all of whose tokens are known."""
+        return self.prompt.tokens > 0 and not self.unread
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +220,7 @@ class Weigher:
             field = self._fields[role] = field_of(pods)
         if not field.ranks:
             lack = "may be picked" if role == "both" else f"has the role {role}"
-            raise NoPodError(f"no pod of {ask.prompt.model!r} {lack}")
+            raise NoPodError(f"no pod{of_model(ask.prompt.model)} {lack}")
         return field
 
     def _options(

@@ -130,5 +130,5 @@ class PodTable:
         self._pods, self._of_model = pods, of_model
 
     def serving(self, model: str) -> list[Pod]:
-        """Return the pods of a model."""
-        return [*self._of_model.get(model, ())]
+        """Return the pods of a model, or all pods if a request names none (an empty `model`)."""
+        return [*self._of_model.get(model, ())] if model else [*self]

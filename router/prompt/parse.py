@@ -66,9 +66,12 @@ class PromptParser:
         self._limits = limits
         self._vocab_size = vocab_size
 
-    async def parse(self, message: AnyPrompt) -> Prompt:
-        """Parse a prompt. Raises BadRequestError and UnknownModelError."""
-        form = self._form(message)
+    async def parse(self, message: AnyPrompt, *, may_lack: bool = False) -> Prompt:
+        """Parse a prompt. Raises BadRequestError and UnknownModelError.
+
+        With `may_lack` a prompt in no form has no token ids, and its model's name may be empty.
+        """
+        form = self._form(message, may_lack=may_lack)
         body = NO_BODY
         if form == "chat_body":
             body = await parse_chat(message.chat_body, "prompt.chat_body")
@@ -77,14 +80,16 @@ class PromptParser:
             body = await parse_completions(message.completions_body, f"prompt.{form}", most)
         elif form == "text":
             body = replace(NO_BODY, content=await self._text(message))
-        model, adapter = self._model(message, body)
+        model, adapter = self._model(message, body, may_lack=not form)
         if body.truncation and message.multimodal:
             raise BadRequestError(
                 f"prompt.{form}.truncate_prompt_tokens", "is not supported beside multimodal items"
             )
-        field = FIELDS[form]
+        field = FIELDS.get(form, "prompt")
         content = self._content(message, form, body)
-        if isinstance(content, bytes):
+        if not form and message.multimodal:
+            raise BadRequestError("prompt.multimodal", "is given without a prompt")
+        if form and isinstance(content, bytes):
             self._check_ids(content, model, field)
             if len(content) > LONG:
                 # Matching the prompt may take as long as reading it, so other tasks may run between.
@@ -102,8 +107,11 @@ class PromptParser:
             truncation=body.truncation,
         )
 
-    def _form(self, message: AnyPrompt) -> str:
+    def _form(self, message: AnyPrompt, *, may_lack: bool) -> str:
+        """Return the name of the prompt's form; empty if it has none and may lack it."""
         given = [form for form in FIELDS if message.HasField(form)]  # type: ignore[arg-type]
+        if not given and may_lack:
+            return ""
         if not given:
             raise BadRequestError("prompt", f"is missing; give one of {', '.join(FIELDS)}")
         if len(given) > 1:
@@ -133,17 +141,22 @@ class PromptParser:
         self._check_bytes("text", size)
         return Text(text, add_special_tokens=True)
 
-    def _model(self, message: AnyPrompt, body: Body) -> tuple[Model, str]:
-        """Return the model and the adapter. Raises BadRequestError and UnknownModelError."""
+    def _model(self, message: AnyPrompt, body: Body, *, may_lack: bool) -> tuple[Model, str]:
+        """Return the model and the adapter. Raises BadRequestError and UnknownModelError.
+
+        With `may_lack` a request that names no model has one without a name.
+        """
         if message.model and body.model and message.model != body.model:
             raise BadRequestError(
                 "prompt.model", f"is {message.model!r}, but the body's is {body.model!r}"
             )
         name = message.model or body.model
-        if not name:
-            raise BadRequestError("prompt.model", "is missing")
         check_name("prompt.model", name)
         check_name("prompt.lora", message.lora)
+        if not name and may_lack:
+            return Model(""), message.lora
+        if not name:
+            raise BadRequestError("prompt.model", "is missing")
         model, lora = self._models.resolve(name)
         if lora and message.lora and message.lora != lora:
             raise BadRequestError("prompt.lora", f"is {message.lora!r}, but {name!r} is an adapter")

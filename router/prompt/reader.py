@@ -1,7 +1,12 @@
 """Turns a request's prompt into the tokens that engines cache."""
 
-from prefixstore.chats.renderer import RenderCrashedError, RendererFullError, RenderTimeoutError
-from prefixstore.pool import PoolFullError
+from prefixstore.chats.renderer import (
+    RenderCrashedError,
+    RendererClosedError,
+    RendererFullError,
+    RenderTimeoutError,
+)
+from prefixstore.pool import PoolClosedError, PoolFullError
 from prefixstore.tokenizers.tokenizer import TokenizerUnavailableError
 from router.prompt.assemble import Texts
 from router.prompt.bad_request import NoTokenizerError
@@ -14,9 +19,11 @@ from router.prompt.trace import Trace
 
 UNREAD = (
     NoTokenizerError,
+    PoolClosedError,
     PoolFullError,
     RenderCrashedError,
     RenderTimeoutError,
+    RendererClosedError,
     RendererFullError,
     TokenizerUnavailableError,
 )
@@ -51,9 +58,9 @@ class PromptReader:
         is unavailable; the errors of a pool or renderer that is full or closed; RenderTimeoutError and
         RenderCrashedError. If the time is over while the tokenizer is still being loaded, no error is
         raised: there are no tokens, and the whole text is unread. With `may_reckon` the same holds
-        instead of each error in UNREAD.
+        instead of each error in UNREAD, and a prompt in no form has no tokens.
         """
-        prompt = await self._parser.parse(message)
+        prompt = await self._parser.parse(message, may_lack=may_reckon)
         if trace:
             trace.step("read the request")
         model, because = prompt.model.name, ""

@@ -144,7 +144,7 @@ class Tokeniser:
         if model.tokenizer:
             tokenizer = await self._tokenizer(asked)
             if tokenizer is None:
-                return Ids(b"", unread=reckon(chat_text(content.request())))
+                return Ids(b"", unread=reckon(_text_of(content, field)))
             if isinstance(tokenizer, ChatEncoder):
                 if cut and not cut.side and content.add_special_tokens:
                     raise asked.refused(
@@ -152,7 +152,7 @@ class Tokeniser:
                     )
                 try:
                     # Chats have a store beside that of texts, so no text can be taken for a chat.
-                    name, text = f"{model.tokenizer}\nchat", chat_text(content.request())
+                    name, text = f"{model.tokenizer}\nchat", _text_of(content, field)
                     found = await self._encode(name, tokenizer.chats, text, asked, special=False)
                     asked.tokenised("", found)
                     unread = reckon(text, found.covered_chars)
@@ -242,12 +242,23 @@ def _fits(packed: bytes, truncation: Truncation) -> bool:
 
 
 def reckoned(prompt: Prompt) -> Ids:
-    """Return a prompt's tokens without a tokenizer; for a text or chat, only an estimated number."""
+    """Return a prompt's tokens without a tokenizer; for a text or chat, only an estimated number.
+
+    Raises BadRequestError for a chat that cannot be written as JSON.
+    """
     content = prompt.content
     if isinstance(content, bytes):
         return truncated(Ids(content), prompt.truncation)
-    text = content.text if isinstance(content, Text) else chat_text(content.request())
+    text = content.text if isinstance(content, Text) else _text_of(content, prompt.field)
     return truncated(Ids(b"", unread=reckon(text)), prompt.truncation)
+
+
+def _text_of(chat: ChatBody, field: str) -> str:
+    """Return a chat as JSON. Raises BadRequestError for `field` if that is impossible."""
+    try:
+        return chat_text(chat.request())
+    except InvalidTextError as error:
+        raise BadRequestError(field, str(error)) from error
 
 
 def reckon(text: str, covered_chars: int = 0) -> int:

@@ -9,6 +9,7 @@ import grpc
 import grpc.aio
 
 from indexer.process.certificate_names import ALTERNATIVE_NAME, COMMON_NAME
+from router.error_info import Reason, details
 from router.transport.framing import Deframer, TooLongError, UnknownEncodingError, framed
 from router.transport.header_block import Headers
 from router.transport.metadata import BEGINNING, Metadata, Request, trailers_of, written
@@ -171,15 +172,21 @@ class Call(grpc.aio.ServicerContext[Any, Any]):
             if is_compressed:
                 message = await self._decompressed(message)
         except TooLongError as error:
-            await self.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, str(error))
+            await self._refuse(grpc.StatusCode.RESOURCE_EXHAUSTED, str(error), Reason.TOO_LARGE)
         except UnknownEncodingError as error:
-            await self.abort(grpc.StatusCode.UNIMPLEMENTED, str(error))
+            await self._refuse(grpc.StatusCode.UNIMPLEMENTED, str(error), Reason.UNKNOWN_ENCODING)
         except ValueError as error:
-            await self.abort(grpc.StatusCode.INTERNAL, str(error))
+            await self._refuse(grpc.StatusCode.INTERNAL, str(error), Reason.BAD_CALL)
         try:
             return self.deserialize(message)
         except Exception:  # noqa: BLE001  that of any library
-            await self.abort(grpc.StatusCode.INTERNAL, "a message cannot be deserialized")
+            text = "a message cannot be deserialized"
+            await self._refuse(grpc.StatusCode.INTERNAL, text, Reason.BAD_CALL)
+
+    async def _refuse(
+        self, code: grpc.StatusCode, text: str, reason: "Reason.ValueType"
+    ) -> NoReturn:
+        await self.abort(code, text, details(code, text, reason))
 
     async def _more(self, missing: int) -> None:
         """Wait until more bytes of a message have come, which lacks `missing`."""

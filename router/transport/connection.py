@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import grpc
 
+from router.error_info import Reason, details
 from router.transport import library as lib
 from router.transport.call import Call
 from router.transport.events import EndedError
@@ -188,7 +189,7 @@ class Connection(asyncio.Protocol):
         """Begin a call."""
         if is_too_long:
             text = f"the headers have more than {self._limits.header_bytes} bytes"
-            self._refuse(stream, Refusal(grpc.StatusCode.RESOURCE_EXHAUSTED, text))
+            self._refuse_because(stream, grpc.StatusCode.RESOURCE_EXHAUSTED, text, Reason.TOO_LARGE)
             return
         try:
             request = read_request(headers)
@@ -197,7 +198,7 @@ class Connection(asyncio.Protocol):
             self.session.answer_at_once(stream, [(b":status", status)])
             return
         except BadHeaderError as error:
-            self._refuse(stream, Refusal(grpc.StatusCode.INTERNAL, str(error)))
+            self._refuse_because(stream, grpc.StatusCode.INTERNAL, str(error), Reason.BAD_CALL)
             return
         if self._gate is not None and (refusal := self._gate(request.method, self.peer)):
             self._refuse(stream, refusal)
@@ -208,11 +209,12 @@ class Connection(asyncio.Protocol):
             if handler is not None:
                 self._found[request.method] = handler
         if handler is None:
-            self._refuse(stream, Refusal(grpc.StatusCode.UNIMPLEMENTED, "Method not found!"))
+            code, text = grpc.StatusCode.UNIMPLEMENTED, "Method not found!"
+            self._refuse_because(stream, code, text, Reason.UNKNOWN_METHOD)
             return
         if self.session.unsent > self._limits.unsent_bytes:
-            text = "the client does not read its answers"
-            self._refuse(stream, Refusal(grpc.StatusCode.RESOURCE_EXHAUSTED, text))
+            code, text = grpc.StatusCode.RESOURCE_EXHAUSTED, "the client does not read its answers"
+            self._refuse_because(stream, code, text, Reason.ANSWERS_UNREAD)
             return
         call = Call(self, stream, request, self._limits.message_bytes)
         self._calls[stream] = call
@@ -223,6 +225,11 @@ class Connection(asyncio.Protocol):
 
     def _refuse(self, stream: int, refusal: Refusal) -> None:
         self.session.answer_at_once(stream, _headers_of(refusal))
+
+    def _refuse_because(
+        self, stream: int, code: grpc.StatusCode, text: str, reason: "Reason.ValueType"
+    ) -> None:
+        self._refuse(stream, Refusal.because(code, text, reason))
 
     def received(self, stream: int, data: bytes) -> None:
         """Take data of a call."""
@@ -296,8 +303,11 @@ class Connection(asyncio.Protocol):
 
     async def cut_off(self) -> None:
         """Cancel the calls in progress, and close the connection."""
+        code, text = grpc.StatusCode.UNAVAILABLE, "the server ends"
+        told = details(code, text, Reason.ENDING, retry_seconds=0.0)
         for call in list(self._calls.values()):
-            call.end(grpc.StatusCode.UNAVAILABLE, "the server ends")
+            call.set_trailing_metadata(told)
+            call.end(code, text)
         for task in list(self._tasks):
             task.cancel()
         if self._tasks:

@@ -9,6 +9,7 @@ from typing import Any
 import grpc
 import grpc.aio
 
+from router.error_info import Reason, details
 from router.transport.call import Call
 from router.transport.metadata import Metadata
 
@@ -47,7 +48,8 @@ async def run(call: Call, handler: Any, method: str) -> None:
             function = handler.unary_stream if handler.response_streaming else handler.unary_unary
             asked = await call.read()
             if asked is grpc.aio.EOF:
-                await call.abort(grpc.StatusCode.INTERNAL, "the call has no message")
+                code, text = grpc.StatusCode.INTERNAL, "the call has no message"
+                await call.abort(code, text, details(code, text, Reason.BAD_CALL))
         answer = function(asked, call)
         if not handler.response_streaming:
             call.finish(call.serialize(await answer))

@@ -2,11 +2,12 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, Self
 
 import grpc
 
 from indexer.process.tls_files import ServerTls
+from router.error_info import Metadata, Reason, details
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,7 +16,21 @@ class Refusal:
 
     code: grpc.StatusCode
     text: str
-    metadata: tuple[tuple[str, str], ...] = ()
+    metadata: Metadata = ()
+
+    @classmethod
+    def because(
+        cls,
+        code: grpc.StatusCode,
+        text: str,
+        reason: "Reason.ValueType",
+        *,
+        retry_seconds: float | None = None,
+        **told: str,
+    ) -> Self:
+        """Return a refusal that tells programs its reason (`router.error_info.details`)."""
+        told_details = details(code, text, reason, retry_seconds=retry_seconds, **told)
+        return cls(code, text, told_details)
 
 
 Gate = Callable[[str, str], Refusal | None]

@@ -13,7 +13,7 @@ import grpc.aio
 from indexer.keys.token import pack_tokens
 from router.pb.warmpath.v1 import router_pb2 as pb
 from router.pb.warmpath.v1 import router_pb2_grpc
-from tests.router.running_router import running_router
+from tests.router.running_router import TRANSPORT, running_router
 
 QUIET = "[probe]\ninterval-seconds = 0\n"
 """Disables probes, since no server listens at the pods' addresses."""
@@ -99,12 +99,21 @@ def pod(name: str, address: str = "", **keys: object) -> str:
 
 @asynccontextmanager
 async def standing(
-    folder: Path, tables: str, *, models: str = "", top: str = "", metrics: str = ""
+    folder: Path,
+    tables: str,
+    *,
+    models: str = "",
+    top: str = "",
+    metrics: str = "",
+    transport: str = TRANSPORT,
 ) -> AsyncIterator[Stand]:
     """Run a router of one model, `demo`.
 
     `tables` are added to its configuration, `models` to the model's table. Its metrics are at `metrics`, host:port.
     """
     tables = f'[[models]]\nname = "demo"\nadapters = ["tuned"]\n{models}\n{tables}'
-    async with running_router(folder, tables, top=top, metrics=metrics) as (router, channel):
+    async with running_router(folder, tables, top=top, metrics=metrics, transport=transport) as (
+        router,
+        channel,
+    ):
         yield Stand(router.address, router_pb2_grpc.RouterStub(channel), router.http_address)

@@ -11,6 +11,7 @@ import pytest
 from router.api.admission import LEAST_WAITING, Admission
 from router.api.in_flight import InFlight
 from router.api.intake import Intake
+from tests.router.told_reason import Told, told_by
 from tests.router.transport.served import BOTH, Caller, ends_with, new_server
 
 pytestmark = pytest.mark.parametrize("transport", BOTH)
@@ -71,9 +72,10 @@ async def test_the_newest_call_beyond_those_that_may_wait_is_refused_with_a_hint
             await asyncio.sleep(0.001)
         with pytest.raises(grpc.aio.AioRpcError) as raised:
             await call("uu", b"refused")
-        assert raised.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
         assert "limits.wait-seconds" in (raised.value.details() or "")
-        assert int(raised.value.trailing_metadata()["grpc-retry-pushback-ms"]) >= 1
+        limit = {"limit": "limits.wait-seconds"}
+        told = Told(grpc.StatusCode.RESOURCE_EXHAUSTED, "OVERLOADED", limit, 1e-9, 1)
+        assert told_by(raised.value) == told
         assert stand.counts.codes == ["RESOURCE_EXHAUSTED"]
         urgent = asyncio.ensure_future(call("uu_urgent", b"urgent"))
         while stand.admission.waiting == LEAST_WAITING:

@@ -57,6 +57,24 @@ def test_only_the_pods_named_take_part_and_unknown_names_are_passed_over() -> No
     assert names(pods, named=["b", "nowhere", "c", "b"]) == ["b"]
 
 
+def test_a_request_without_a_model_may_go_to_any_pod_that_is_well() -> None:
+    pods = [pod("a"), pod("b", ILL), pod("c", model="other"), pod("d", DRAINING, model="other")]
+    assert names(pods, model="") == ["a", "c"]
+    assert names(pods, model="", named=["b", "c", "nowhere"]) == ["c"]
+    assert names(pods, model="", named=["b"]) == ["b"]
+
+
+def test_what_is_said_where_no_pod_may_take_a_request_without_a_model_names_none() -> None:
+    for pods, named, said in (
+        ([], [], "no pod is known"),
+        ([pod("a")], ["b", "c"], "none of the 2 named pods is known"),
+        ([pod("a", DRAINING)], [], "every pod that may be picked refuses requests"),
+    ):
+        with pytest.raises(NoPodError) as raised:
+            names(pods, model="", named=named)
+        assert str(raised.value) == said
+
+
 def test_a_pod_that_refuses_requests_is_never_picked() -> None:
     assert names([pod("a", DRAINING), pod("b")]) == ["b"]
     assert names([pod("a", DRAINING), pod("b", ILL)]) == ["b"], "it may be well again"

@@ -12,7 +12,7 @@ from router.pb.warmpath.wire.v1 import score_request_pb2 as wire
 from router.prompt.bad_request import BadRequestError
 from router.prompt.body import ChatBody, Text
 from router.prompt.bounds import Limits
-from router.prompt.models import Model, ModelTable
+from router.prompt.models import Model, ModelTable, UnknownModelError
 from router.prompt.parse import PromptParser, gives_ids
 from router.prompt.prompt import Prompt
 from router.prompt.truncate import Truncation
@@ -145,3 +145,47 @@ async def test_a_prompts_form_is_its_contents_whichever_field_it_came_in(
 ) -> None:
     [prompt, same] = [await parser.parse(one) for one in both(pb.Prompt(model="m", **given))]
     assert prompt.form == same.form == form
+
+
+async def test_a_prompt_in_no_form_is_one_without_tokens_where_it_may_be(
+    parser: PromptParser,
+) -> None:
+    message = pb.Prompt(model="tuned", cache_salt="s", extra_key="e")
+    for schema in both(message):
+        parsed = await parser.parse(schema, may_lack=True)
+        assert (parsed.model, parsed.adapter, parsed.content) == (MODEL, "tuned", b"")
+        assert (parsed.cache_salt, parsed.extra_key, parsed.form) == ("s", "e", "ids")
+        with pytest.raises(BadRequestError, match="prompt: is missing; give one of"):
+            await parser.parse(schema)
+
+
+async def test_a_prompt_in_no_form_need_not_name_a_model(parser: PromptParser) -> None:
+    parsed = await parser.parse(pb.Prompt(lora="a"), may_lack=True)
+    assert (parsed.model, parsed.adapter, parsed.content) == (Model(""), "a", b"")
+    with pytest.raises(UnknownModelError):
+        await parser.parse(pb.Prompt(model="nobody"), may_lack=True)
+
+
+@pytest.mark.parametrize(
+    ("message", "field"),
+    [
+        (pb.Prompt(text="hi"), "prompt.model"),
+        (pb.Prompt(token_ids_packed=PACKED), "prompt.model"),
+        (pb.Prompt(model="m", token_ids_packed=b""), "prompt.token_ids_packed"),
+        (pb.Prompt(model="m", token_ids=pb.TokenIds()), "prompt.token_ids.ids"),
+        (pb.Prompt(model="m", text="hi", token_ids_packed=PACKED), "prompt"),
+        (
+            pb.Prompt(model="m", multimodal=[pb.MultimodalItem(hash="h", length=1)]),
+            "prompt.multimodal",
+        ),
+        (pb.Prompt(model="m" * 1025), "prompt.model"),
+        (pb.Prompt(lora="a" * 1025), "prompt.lora"),
+        (pb.Prompt(cache_salt="s" * 1025), "prompt.cache_salt"),
+    ],
+)
+async def test_where_a_prompt_may_lack_everything_else_is_checked_as_ever(
+    parser: PromptParser, message: pb.Prompt, field: str
+) -> None:
+    with pytest.raises(BadRequestError) as raised:
+        await parser.parse(message, may_lack=True)
+    assert raised.value.field == field

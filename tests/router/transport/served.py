@@ -108,10 +108,12 @@ async def calling(
 
 
 @contextmanager
-def ends_with(code: grpc.StatusCode, text: str | None = None) -> Iterator[None]:
+def ends_with(
+    code: grpc.StatusCode, text: str | None = None
+) -> "Iterator[pytest.ExceptionInfo[grpc.aio.AioRpcError]]":
     """Expect that a call ends with a status; with `text`, that its details contain it."""
     with pytest.raises(grpc.aio.AioRpcError) as raised:
-        yield
+        yield raised
     assert raised.value.code() is code, raised.value
     if text is not None:
         assert text in (raised.value.details() or "")

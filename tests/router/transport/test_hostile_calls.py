@@ -5,6 +5,7 @@ import zlib
 import pytest
 
 from tests.router.http2_client import frame
+from tests.router.told_reason import told_in
 from tests.router.transport import raw_frames as raw
 from tests.router.transport.attacked import attacked, until
 from tests.router.transport.served import MISSING
@@ -12,6 +13,7 @@ from tests.router.transport.served import MISSING
 pytestmark = pytest.mark.skipif(bool(MISSING), reason=MISSING)
 
 RESOURCE_EXHAUSTED, UNIMPLEMENTED, INTERNAL = b"8", b"12", b"13"
+REASONS = {RESOURCE_EXHAUSTED: "TOO_LARGE", INTERNAL: "BAD_CALL"}
 
 
 async def test_calls_that_are_reset_at_once_are_limited(
@@ -76,6 +78,30 @@ async def test_calls_beyond_the_limit_that_is_never_acknowledged_are_a_flood(
 
 
 @pytest.mark.parametrize(
+    ("header", "message", "status", "reason"),
+    [
+        ((b"grpc-encoding", b"br"), raw.message(b"x", 1), UNIMPLEMENTED, "UNKNOWN_ENCODING"),
+        ((b"grpc-timeout", b"soon"), raw.message(b"x"), INTERNAL, "BAD_CALL"),
+        ((b"some-bin", b"!"), raw.message(b"x"), INTERNAL, "BAD_CALL"),
+    ],
+)
+async def test_a_header_that_cannot_be_honoured_ends_its_call_with_the_reason(
+    header: tuple[bytes, bytes],
+    message: bytes,
+    status: bytes,
+    reason: str,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with attacked(caplog, monkeypatch) as server, server.client() as client:
+        client.send(raw.headers(1, raw.fields("Take", header)))
+        client.send(raw.data(1, message, raw.END_STREAM))
+        ended = await client.frame(raw.HEADERS, 1, raw.END_STREAM)
+        assert ended.headers["grpc-status"] == status
+        assert told_in(ended.headers).reason == reason
+
+
+@pytest.mark.parametrize(
     ("what", "status"),
     [
         (b"\0\xff\xff\xff\xff", RESOURCE_EXHAUSTED),
@@ -112,6 +138,8 @@ async def test_a_message_that_cannot_be_read_ends_only_its_call(
         client.send(raw.data(3, b"", raw.END_STREAM))
         ended = await client.frame(raw.HEADERS, 3, raw.END_STREAM)
         assert ended.headers["grpc-status"] == status
+        if status != b"0":
+            assert told_in(ended.headers).reason == REASONS[status]
         await until(lambda: server.calls == 1)
         assert not client.is_closed
 

@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.router.told_reason import told_in
 from tests.router.transport import raw_frames as raw
 from tests.router.transport.attacked import attacked, until
 from tests.router.transport.hostile_client import PREFACE
@@ -24,7 +25,9 @@ async def test_answers_that_are_not_let_through_are_bounded(
         for stream in raw.streams(100):
             client.send(raw.call(stream, "Large", b"%d" % size))
             # Calls after those that filled it are refused.
-            await client.frame(raw.HEADERS, stream)
+            begun = await client.frame(raw.HEADERS, stream)
+            if stream > 2 * 11:
+                assert told_in(begun.headers).reason == "ANSWERS_UNREAD"
         assert server.service.begun["Large"] == 11
         assert server.unsent == 11 * (size + 5 - width)
         await server.answers()

@@ -9,6 +9,7 @@ import grpc
 import grpc.aio
 import pytest
 
+from tests.router.told_reason import Told, told_by
 from tests.router.transport.served import (
     BOTH,
     SERVICE,
@@ -201,8 +202,11 @@ async def test_a_server_that_stops_cuts_off_calls_past_their_grace(transport: st
         asked = asyncio.ensure_future(call("uu_held", b"x"))
         await held.begun.wait()
         await server.stop(0.05)
-        with pytest.raises(grpc.aio.AioRpcError):
+        with pytest.raises(grpc.aio.AioRpcError) as raised:
             await asked
+        if transport == "nghttp2":
+            told = Told(grpc.StatusCode.UNAVAILABLE, "ENDING", {}, 0.0, None)
+            assert told_by(raised.value) == told
         await held.ended.wait()
         assert held.was_cancelled
 

@@ -47,6 +47,11 @@ class Prompt(_message.Message):
     """Exactly one of these five. They are no oneof, so that a prompt given in two forms is refused
     instead of the last one silently winning.
 
+    Pick and Explain also take a prompt in none of them, without `multimodal`: it has 0 tokens, and the
+    pods' load decides, and its session. It may have no `model` either; then any of the pods that the
+    request names may take it, or any pod at all where it names none. That is for requests whose prompt
+    or model a gateway cannot tell, such as embeddings and unknown paths. An unknown `model` is refused.
+
     Plain text, as in a completions request; the model's tokenizer adds its special tokens.
     """
     chat_body: _builtins.bytes
@@ -342,20 +347,130 @@ Global___ScoreStreamResponse: _TypeAlias = ScoreStreamResponse  # noqa: Y015
 class RequestError(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
+    class _Reason:
+        ValueType = _typing.NewType("ValueType", _builtins.int)
+        V: _TypeAlias = ValueType  # noqa: Y015
+
+    class _ReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[RequestError._Reason.ValueType], _builtins.type):
+        DESCRIPTOR: _descriptor.EnumDescriptor
+        REASON_UNSPECIFIED: RequestError._Reason.ValueType  # 0
+        BAD_REQUEST: RequestError._Reason.ValueType  # 1
+        """INVALID_ARGUMENT. The request is at fault; the ErrorInfo's metadata name the `field`."""
+        NO_TOKENIZER: RequestError._Reason.ValueType  # 2
+        """INVALID_ARGUMENT. Score only: nothing configured can tokenise such a prompt for its model; `field`
+        as above. Pick and Explain go by the prompt's length then, and in the other cases of Score only.
+        """
+        UNKNOWN_MODEL: RequestError._Reason.ValueType  # 3
+        """NOT_FOUND. No model, alias or adapter has the prompt's model name."""
+        NO_POD: RequestError._Reason.ValueType  # 4
+        """UNAVAILABLE. Of the pods that may take the request none is left to pick."""
+        PICK_ENDED: RequestError._Reason.ValueType  # 5
+        """ABORTED. The pick's end was reported before it was made, or a later pick has its name."""
+        TOKENIZER_UNAVAILABLE: RequestError._Reason.ValueType  # 6
+        """UNAVAILABLE. Score only: the model's tokenizer, or the process that renders its chats, fails."""
+        TOKENIZER_FULL: RequestError._Reason.ValueType  # 7
+        """RESOURCE_EXHAUSTED. Score only: too many prompts wait for a tokenizer or to be rendered."""
+        RENDER_TIMEOUT: RequestError._Reason.ValueType  # 8
+        """DEADLINE_EXCEEDED. Score only: a chat was not rendered in time."""
+        OVERLOADED: RequestError._Reason.ValueType  # 9
+        """RESOURCE_EXHAUSTED. More calls come than are answered, or their messages would take more memory
+        than they may. The metadata name the `limit`, a key of the configuration, if it is one's alone; a
+        google.rpc.RetryInfo says when a retry has a chance.
+        """
+        MESSAGE_LATE: RequestError._Reason.ValueType  # 10
+        """RESOURCE_EXHAUSTED. A message took too long to arrive while others waited for its room; `limit` as
+        above.
+        """
+        ENDING: RequestError._Reason.ValueType  # 11
+        """UNAVAILABLE. This router is about to end: ask another one, at once."""
+        UNKNOWN_CALLER: RequestError._Reason.ValueType  # 12
+        """UNAUTHENTICATED. The caller has shown neither a known token nor a known certificate."""
+        NO_ROLE: RequestError._Reason.ValueType  # 13
+        """PERMISSION_DENIED. The caller lacks the role that the call needs."""
+        UNKNOWN_METHOD: RequestError._Reason.ValueType  # 14
+        """UNIMPLEMENTED. There is no such method."""
+        TOO_LARGE: RequestError._Reason.ValueType  # 15
+        """RESOURCE_EXHAUSTED. The call's headers or a message have more bytes than are read."""
+        ANSWERS_UNREAD: RequestError._Reason.ValueType  # 16
+        """RESOURCE_EXHAUSTED. The client of this connection does not read its answers."""
+        BAD_CALL: RequestError._Reason.ValueType  # 17
+        """INTERNAL or INVALID_ARGUMENT. The call breaks gRPC's protocol."""
+        UNKNOWN_ENCODING: RequestError._Reason.ValueType  # 18
+        """UNIMPLEMENTED. A message is compressed in a way that is not understood."""
+        INTERNAL_ERROR: RequestError._Reason.ValueType  # 19
+        """INTERNAL. The router has a fault; its log says more."""
+
+    class Reason(_Reason, metaclass=_ReasonEnumTypeWrapper):
+        """Why a call, or a request of a stream, fails: for programs, which should not read messages. A failed
+        call has the reason's name in the google.rpc.ErrorInfo (of the domain `warmpath`) of its status's
+        details, which are in the trailing metadatum `grpc-status-details-bin`. docs/failures.md says what
+        to do about each. A caller treats a reason that it does not know, of a later version, by its status.
+        """
+
+    REASON_UNSPECIFIED: RequestError.Reason.ValueType  # 0
+    BAD_REQUEST: RequestError.Reason.ValueType  # 1
+    """INVALID_ARGUMENT. The request is at fault; the ErrorInfo's metadata name the `field`."""
+    NO_TOKENIZER: RequestError.Reason.ValueType  # 2
+    """INVALID_ARGUMENT. Score only: nothing configured can tokenise such a prompt for its model; `field`
+    as above. Pick and Explain go by the prompt's length then, and in the other cases of Score only.
+    """
+    UNKNOWN_MODEL: RequestError.Reason.ValueType  # 3
+    """NOT_FOUND. No model, alias or adapter has the prompt's model name."""
+    NO_POD: RequestError.Reason.ValueType  # 4
+    """UNAVAILABLE. Of the pods that may take the request none is left to pick."""
+    PICK_ENDED: RequestError.Reason.ValueType  # 5
+    """ABORTED. The pick's end was reported before it was made, or a later pick has its name."""
+    TOKENIZER_UNAVAILABLE: RequestError.Reason.ValueType  # 6
+    """UNAVAILABLE. Score only: the model's tokenizer, or the process that renders its chats, fails."""
+    TOKENIZER_FULL: RequestError.Reason.ValueType  # 7
+    """RESOURCE_EXHAUSTED. Score only: too many prompts wait for a tokenizer or to be rendered."""
+    RENDER_TIMEOUT: RequestError.Reason.ValueType  # 8
+    """DEADLINE_EXCEEDED. Score only: a chat was not rendered in time."""
+    OVERLOADED: RequestError.Reason.ValueType  # 9
+    """RESOURCE_EXHAUSTED. More calls come than are answered, or their messages would take more memory
+    than they may. The metadata name the `limit`, a key of the configuration, if it is one's alone; a
+    google.rpc.RetryInfo says when a retry has a chance.
+    """
+    MESSAGE_LATE: RequestError.Reason.ValueType  # 10
+    """RESOURCE_EXHAUSTED. A message took too long to arrive while others waited for its room; `limit` as
+    above.
+    """
+    ENDING: RequestError.Reason.ValueType  # 11
+    """UNAVAILABLE. This router is about to end: ask another one, at once."""
+    UNKNOWN_CALLER: RequestError.Reason.ValueType  # 12
+    """UNAUTHENTICATED. The caller has shown neither a known token nor a known certificate."""
+    NO_ROLE: RequestError.Reason.ValueType  # 13
+    """PERMISSION_DENIED. The caller lacks the role that the call needs."""
+    UNKNOWN_METHOD: RequestError.Reason.ValueType  # 14
+    """UNIMPLEMENTED. There is no such method."""
+    TOO_LARGE: RequestError.Reason.ValueType  # 15
+    """RESOURCE_EXHAUSTED. The call's headers or a message have more bytes than are read."""
+    ANSWERS_UNREAD: RequestError.Reason.ValueType  # 16
+    """RESOURCE_EXHAUSTED. The client of this connection does not read its answers."""
+    BAD_CALL: RequestError.Reason.ValueType  # 17
+    """INTERNAL or INVALID_ARGUMENT. The call breaks gRPC's protocol."""
+    UNKNOWN_ENCODING: RequestError.Reason.ValueType  # 18
+    """UNIMPLEMENTED. A message is compressed in a way that is not understood."""
+    INTERNAL_ERROR: RequestError.Reason.ValueType  # 19
+    """INTERNAL. The router has a fault; its log says more."""
+
     CODE_FIELD_NUMBER: _builtins.int
     MESSAGE_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
     code: _builtins.int
     """A google.rpc.Code, e.g. 3 INVALID_ARGUMENT, 5 NOT_FOUND."""
     message: _builtins.str
+    reason: Global___RequestError.Reason.ValueType
     def __init__(
         self,
         *,
         code: _builtins.int = ...,
         message: _builtins.str = ...,
+        reason: Global___RequestError.Reason.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "message", b"message"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "message", b"message", "reason", b"reason"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -98,7 +98,8 @@ class RouterServicer:
 
     def Pick(self, request, context):
         """Which pod should take the prompt: ordered candidates, the first is the pick. The work is booked
-        on the picked pod until Report says that it is over or the booking expires.
+        on the picked pod until Report says that it is over or the booking expires. Never fails for want of
+        a tokenizer: a prompt that cannot be tokenised counts by its length.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -46,7 +46,8 @@ class RouterStub:
     """
     Pick: _grpc.UnaryUnaryMultiCallable[_router_pb2.PickRequest, _router_pb2.PickResponse]
     """Which pod should take the prompt: ordered candidates, the first is the pick. The work is booked
-    on the picked pod until Report says that it is over or the booking expires.
+    on the picked pod until Report says that it is over or the booking expires. Never fails for want of
+    a tokenizer: a prompt that cannot be tokenised counts by its length.
     """
     Report: _grpc.UnaryUnaryMultiCallable[_router_pb2.ReportRequest, _router_pb2.ReportResponse]
     """What became of a picked request. Idempotent: repeating a report changes nothing."""
@@ -73,7 +74,8 @@ class RouterAsyncStub(RouterStub):
     """
     Pick: _aio.UnaryUnaryMultiCallable[_router_pb2.PickRequest, _router_pb2.PickResponse]  # type: ignore[assignment]
     """Which pod should take the prompt: ordered candidates, the first is the pick. The work is booked
-    on the picked pod until Report says that it is over or the booking expires.
+    on the picked pod until Report says that it is over or the booking expires. Never fails for want of
+    a tokenizer: a prompt that cannot be tokenised counts by its length.
     """
     Report: _aio.UnaryUnaryMultiCallable[_router_pb2.ReportRequest, _router_pb2.ReportResponse]  # type: ignore[assignment]
     """What became of a picked request. Idempotent: repeating a report changes nothing."""
@@ -115,7 +117,8 @@ class RouterServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_router_pb2.PickResponse, _abc.Awaitable[_router_pb2.PickResponse]]:
         """Which pod should take the prompt: ordered candidates, the first is the pick. The work is booked
-        on the picked pod until Report says that it is over or the booking expires.
+        on the picked pod until Report says that it is over or the booking expires. Never fails for want of
+        a tokenizer: a prompt that cannot be tokenised counts by its length.
         """
 
     @_abc_1.abstractmethod

@@ -1,0 +1,96 @@
+"""The status and the reason of each error with which a call may end."""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import grpc
+
+from indexer.process.shortened import shortened
+from prefixstore.chats.renderer import (
+    RenderCrashedError,
+    RendererClosedError,
+    RendererFullError,
+    RenderTimeoutError,
+)
+from prefixstore.pool import PoolClosedError, PoolFullError
+from prefixstore.tokenizers.tokenizer import TokenizerUnavailableError
+from router.api.admission import BusyError
+from router.api.in_flight import LateError, NoPlaceError
+from router.drain import EndingError
+from router.error_info import Reason
+from router.pick.underway import PickEndedError
+from router.pick.weigh import NoPodError
+from router.prompt.bad_request import BadRequestError, NoTokenizerError
+from router.prompt.models import UnknownModelError
+from router.transport.server import Refusal
+
+MOST_SAID = 300
+"""Most characters of an error's text in a status. It may quote the request, and gRPC limits all trailing
+metadata to 8 KiB. A character may take 12 bytes as text of the status, and 6 more in its details."""
+
+MOST_FIELD = 100
+"""Most characters of a field's name in a status."""
+
+
+class Failure(NamedTuple):
+    """How a call ends."""
+
+    code: grpc.StatusCode
+    reason: "Reason.ValueType"
+    retry_seconds: float | None = None
+    """As `router.error_info.details` takes it, unless the error tells a time itself."""
+
+
+STATUS = grpc.StatusCode
+
+FAILURES: Mapping[type[Exception], Failure] = {
+    BadRequestError: Failure(STATUS.INVALID_ARGUMENT, Reason.BAD_REQUEST),
+    NoTokenizerError: Failure(STATUS.INVALID_ARGUMENT, Reason.NO_TOKENIZER),
+    UnknownModelError: Failure(STATUS.NOT_FOUND, Reason.UNKNOWN_MODEL),
+    NoPodError: Failure(STATUS.UNAVAILABLE, Reason.NO_POD),
+    PickEndedError: Failure(STATUS.ABORTED, Reason.PICK_ENDED),
+    EndingError: Failure(STATUS.UNAVAILABLE, Reason.ENDING, 0.0),
+    PoolFullError: Failure(STATUS.RESOURCE_EXHAUSTED, Reason.TOKENIZER_FULL),
+    PoolClosedError: Failure(STATUS.UNAVAILABLE, Reason.TOKENIZER_UNAVAILABLE),
+    TokenizerUnavailableError: Failure(STATUS.UNAVAILABLE, Reason.TOKENIZER_UNAVAILABLE),
+    RendererFullError: Failure(STATUS.RESOURCE_EXHAUSTED, Reason.TOKENIZER_FULL),
+    RendererClosedError: Failure(STATUS.UNAVAILABLE, Reason.TOKENIZER_UNAVAILABLE),
+    # Unlike a long text, a chat that was not rendered in time has no tokens at all to answer for.
+    RenderTimeoutError: Failure(STATUS.DEADLINE_EXCEEDED, Reason.RENDER_TIMEOUT),
+    RenderCrashedError: Failure(STATUS.UNAVAILABLE, Reason.TOKENIZER_UNAVAILABLE),
+    BusyError: Failure(STATUS.RESOURCE_EXHAUSTED, Reason.OVERLOADED),
+    NoPlaceError: Failure(STATUS.RESOURCE_EXHAUSTED, Reason.OVERLOADED),
+    LateError: Failure(STATUS.RESOURCE_EXHAUSTED, Reason.MESSAGE_LATE),
+}
+
+FAULT = Failure(STATUS.INTERNAL, Reason.INTERNAL_ERROR)
+FAULT_TEXT = "the router has a fault; its log says more"
+
+
+def failure_of(error: Exception) -> Failure:
+    """Return how a call ends with an error; one that is not listed is a fault of the router."""
+    return FAILURES.get(type(error), FAULT)
+
+
+def text_of(error: Exception) -> str:
+    """Return an error's text for its caller, who is told nothing of a fault's."""
+    text = str(error) if type(error) in FAILURES else FAULT_TEXT
+    # A lone surrogate of a request cannot be sent.
+    return shortened(text, MOST_SAID).encode(errors="replace").decode()
+
+
+def refusal_of(
+    error: Exception, text: str = "", *, retry_seconds: float | None = None, **told: str
+) -> Refusal:
+    """Return the status of an error, with its own text unless `text` is given.
+
+    `told` are metadata for programs (`router.error_info`).
+    """
+    code, reason, usual_seconds = failure_of(error)
+    if isinstance(error, BadRequestError):
+        told["field"] = shortened(error.field, MOST_FIELD).encode(errors="replace").decode()
+    if retry_seconds is None:
+        retry_seconds = usual_seconds
+    return Refusal.because(
+        code, text or text_of(error), reason, retry_seconds=retry_seconds, **told
+    )

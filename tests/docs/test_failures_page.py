@@ -1,0 +1,179 @@
+"""The gateway of docs/failures.md does what the page says, run from its text, whatever befalls the router."""
+
+import importlib.util
+import os
+import re
+import signal
+import socket
+import subprocess
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import grpc
+import pytest
+
+from router.commands.local.held_ports import HeldPorts
+from router.error_info import Reason, details
+from router.pb.warmpath.v1 import router_pb2 as pb
+from router.pb.warmpath.v1 import router_pb2_grpc
+from tests.docs.test_pages import ROOT
+
+PAGE = (ROOT / "docs" / "failures.md").read_text(encoding="utf-8")
+PORTS = ("7400", "7401", "8101", "8102", "5557", "5558")
+ROWS = re.findall(r"^\| `([A-Z_]+)` \| `([A-Z_]+)`[^|]* \|", PAGE, re.MULTILINE)
+REASONS = {name: grpc.StatusCode[status] for name, status in ROWS}
+UNREADABLE = {"BAD_REQUEST", "UNKNOWN_MODEL", "TOO_LARGE"}
+Ours = Callable[[str], str]
+BODY = b'{"model": "demo", "prompt": "hi"}'
+
+
+def blocks(kind: str) -> list[str]:
+    return re.findall(rf"```{kind}\n(.*?)```", PAGE, re.DOTALL)
+
+
+@pytest.fixture
+def ours(held_ports: HeldPorts) -> Ours:
+    """Return a function that puts free ports in a text of the page."""
+    ports = {port: held_ports.take() for port in PORTS}
+
+    def put(text: str) -> str:
+        for port, own in ports.items():
+            text = text.replace(f":{port}", f":{own}")
+        return text
+
+    return put
+
+
+@pytest.fixture
+def folder(tmp_path: Path, ours: Ours) -> Path:
+    """Return a folder with what the page's commands need."""
+    (tmp_path / ".venv").symlink_to(ROOT / ".venv")
+    (tmp_path / "deploy").mkdir()
+    example = (ROOT / "deploy" / "warmpath.toml").read_text()
+    (tmp_path / "deploy" / "warmpath.toml").write_text(ours(example))
+    [gateway] = blocks("python")
+    (tmp_path / "gateway.py").write_text(ours(gateway))
+    return tmp_path
+
+
+def test_the_pages_commands_print_what_it_says(folder: Path, ours: Ours) -> None:
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+
+    def run(command: str) -> str:
+        done = subprocess.run(
+            ["bash", "-euc", command],
+            cwd=folder, env=environment, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, (command, done.stdout, done.stderr)
+        return done.stdout
+
+    @contextmanager
+    def serving(command: str) -> Iterator[None]:
+        process = subprocess.Popen(
+            ["bash", "-euc", f"exec {ours(command)}"],
+            cwd=folder, env=environment, stdout=subprocess.PIPE,
+        )  # fmt: skip
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline()
+            yield
+        finally:
+            process.send_signal(signal.SIGTERM)
+            process.communicate()
+
+    alone, engine, router, beside = blocks("sh")
+    assert "chosen by the gateway, after UNAVAILABLE" in run(alone)
+    with serving(engine), serving(router):
+        for command in beside.splitlines():
+            while not (said := run(command)).endswith("chosen by warmpath\n"):
+                # It is about to be ready, or this machine is too busy for the page's deadline.
+                assert re.search("after (UNAVAILABLE|DEADLINE_EXCEEDED)$", said)
+            assert said.startswith(ours("127.0.0.1:8101,"))
+    assert "chosen by the gateway, after UNAVAILABLE" in run(alone)
+
+
+@pytest.fixture
+def gateway(folder: Path) -> ModuleType:
+    """Return the page's gateway as a module, whose deadline no busy machine reaches."""
+    spec = importlib.util.spec_from_file_location("gateway", folder / "gateway.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    module.SECONDS = 600  # type: ignore[attr-defined]
+    del module.SERVICE_CONFIG["healthCheckConfig"]
+    return module
+
+
+class Refusing(router_pb2_grpc.RouterServicer):
+    """A router that refuses picks for a reason; those without a prompt only if it is not the prompt's."""
+
+    def __init__(self, code: grpc.StatusCode, reason: str) -> None:
+        self._code = code
+        self._reason = reason
+        self.asked: list[pb.PickRequest] = []
+
+    def Pick(self, request: pb.PickRequest, context: Any) -> pb.PickResponse:  # noqa: N802
+        self.asked.append(request)
+        if self._reason in UNREADABLE and request.prompt == pb.Prompt():
+            return pb.PickResponse(candidates=[pb.Candidate(pod="pod-1", address="its:1")])
+        if self._reason:
+            told = details(self._code, "no", Reason.Value(self._reason), retry_seconds=None)
+            context.set_trailing_metadata(told)
+        context.abort(self._code, "no")
+        raise AssertionError
+
+
+@contextmanager
+def serving(servicer: router_pb2_grpc.RouterServicer) -> Iterator[str]:
+    with ThreadPoolExecutor(4) as threads:
+        server = grpc.server(threads)
+        router_pb2_grpc.add_RouterServicer_to_server(servicer, server)  # type: ignore[no-untyped-call]
+        port = server.add_insecure_port("127.0.0.1:0")
+        server.start()
+        try:
+            yield f"127.0.0.1:{port}"
+        finally:
+            server.stop(0).wait()
+
+
+def asked(gateway: ModuleType) -> pb.PickRequest:
+    return pb.PickRequest(prompt=pb.Prompt(completions_body=BODY), pods=gateway.PODS)
+
+
+@pytest.mark.parametrize("reason", [*REASONS, ""])
+def test_for_each_reason_the_gateway_does_what_the_page_says(
+    gateway: ModuleType, reason: str
+) -> None:
+    code = REASONS.get(reason, grpc.StatusCode.UNKNOWN)
+    servicer = Refusing(code, reason)
+    with serving(servicer) as address:
+        router = gateway.connect(address)
+        if reason == "NO_POD":
+            with pytest.raises(LookupError, match="503"):
+                gateway.place(router, asked(gateway))
+        elif reason in UNREADABLE:
+            assert gateway.place(router, asked(gateway)) == (["its:1"], "warmpath")
+            assert servicer.asked[-1].pods == list(gateway.PODS)
+        else:
+            addresses, chooser = gateway.place(router, asked(gateway))
+            assert sorted(addresses) == sorted(gateway.PODS.values())
+            assert chooser == f"the gateway, after {reason or 'UNKNOWN'}"
+    attempts = 3 if code is grpc.StatusCode.UNAVAILABLE else 2 if reason in UNREADABLE else 1
+    assert len(servicer.asked) == attempts
+
+
+def test_a_router_that_hangs_is_left_at_the_deadline(gateway: ModuleType) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        gateway.SECONDS = 0.05  # type: ignore[attr-defined]
+        router = gateway.connect(f"127.0.0.1:{silent.getsockname()[1]}")
+        _, chooser = gateway.place(router, asked(gateway))
+    assert chooser == "the gateway, after DEADLINE_EXCEEDED"
+
+
+def test_the_page_is_about_all_reasons() -> None:
+    assert set(REASONS) == set(Reason.keys()) - {"REASON_UNSPECIFIED"}

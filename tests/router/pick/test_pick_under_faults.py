@@ -1,0 +1,292 @@
+"""Whatever befalls tokenizers and renderers, picks go on by length and load, and say why."""
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import threading
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from shutil import copytree
+
+import grpc.aio
+import pytest
+
+from prefixstore.chats import render_worker
+from prefixstore.tokenizers.tokenizer import FolderTokenizer
+from router.pb.warmpath.v1 import router_pb2 as pb
+from tests.fake_engine import FakeEngine, tokenized
+from tests.fake_http import Answer, Asked
+from tests.router.pick_stand import QUIET, UNENDING, Stand, pod, standing, until
+from tests.router.told_reason import told_by
+from tests.router.transport.served import BOTH
+
+pytestmark = pytest.mark.parametrize("transport", BOTH)
+
+TEXT = "Explain prefix caching. " * 500
+TOKENS = len(TEXT) // 4
+"""Reckoned tokens of the text; a chat has a few more."""
+PODS = UNENDING + QUIET + pod("a") + pod("b")
+LOOPS = (
+    "{% if messages[0].content == 'loop' %}"
+    "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}{% endif %}"
+    "{% for m in messages %}{{ m.content }}{% endfor %}"
+)
+PATIENT = "tokenize-seconds = 600\n"
+"""However busy the machine is, no pick is by length for want of time."""
+
+
+class PanicException(BaseException):
+    """What a panic of native code is in Python: no Exception."""
+
+
+def text(content: str = TEXT) -> pb.Prompt:
+    return pb.Prompt(model="demo", text=content)
+
+
+def chat(content: str = TEXT) -> pb.Prompt:
+    body = {"model": "demo", "messages": [{"role": "user", "content": content}]}
+    return pb.Prompt(chat_body=json.dumps(body).encode())
+
+
+async def by_length(stand: Stand, prompt: pb.Prompt, because: str, reason: str) -> None:
+    """Check that a prompt is picked for and explained by its length, and that Score tells the reason."""
+    first = await stand.pick(prompt)
+    assert first.prompt_tokens == first.reckoned_tokens >= TOKENS
+    assert because in first.reckoned_because
+    second = await stand.pick(prompt)
+    assert {first.candidates[0].pod, second.candidates[0].pod} == {"a", "b"}, "it is booked"
+    explained = await stand.explain(prompt)
+    assert explained.reckoned_tokens == first.reckoned_tokens
+    assert because in explained.reckoned_because
+    for one in (first, second):
+        assert await stand.report(one.booking_id, "FINISHED")
+    with pytest.raises(grpc.aio.AioRpcError) as raised:
+        await stand.stub.Score(pb.ScoreRequest(prompt=prompt), timeout=60)
+    assert told_by(raised.value).reason == reason
+    # The other forms are not touched by it.
+    ids = await stand.pick(pb.Prompt(model="demo", token_ids=pb.TokenIds(ids=range(100))))
+    assert (ids.prompt_tokens, ids.reckoned_tokens) == (100, 0)
+    assert await stand.report(ids.booking_id, "FINISHED")
+
+
+def renderers() -> Iterator[int]:
+    """Return the ids of the processes in which this process renders chats."""
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            parent = int(path.read_text().rpartition(")")[2].split()[1])
+            command = path.with_name("cmdline").read_bytes()
+        except (OSError, IndexError):
+            continue
+        if parent == os.getpid() and b"render_process" in command:
+            yield int(path.parent.name)
+
+
+def kill_renderers() -> None:
+    for process in renderers():
+        os.kill(process, signal.SIGKILL)
+
+
+@asynccontextmanager
+async def rendering(
+    folder: Path, model_folder: Path, transport: str, *, limits: str = ""
+) -> AsyncIterator[Stand]:
+    """Run a router with one renderer, whose template never ends for the chat `loop`."""
+    copytree(model_folder, folder, dirs_exist_ok=True)
+    (folder / "chat_template.jinja").write_text(LOOPS, encoding="utf-8")
+    tables = f"[limits]\n{PATIENT}{limits}[templates]\nworkers = 1\nrender-seconds = 600\n{PODS}"
+    async with standing(folder, tables, models='tokenizer = "."', transport=transport) as stand:
+        yield stand
+
+
+async def test_a_renderer_killed_amid_a_chat_leaves_the_chat_to_its_length_and_renders_the_next(
+    tmp_path: Path, model_folder: Path, transport: str
+) -> None:
+    async with rendering(tmp_path, model_folder, transport) as stand:
+        asked = asyncio.ensure_future(stand.pick(chat("loop")))
+        while not asked.done():
+            kill_renderers()
+            await asyncio.sleep(0.01)
+        picked = await asked
+        assert picked.reckoned_tokens == picked.prompt_tokens > 0
+        assert "ended" in picked.reckoned_because
+
+        async def is_rendered() -> bool:
+            return not (await stand.pick(chat())).reckoned_because
+
+        await until(is_rendered)
+
+
+async def test_without_any_renderer_that_starts_chats_are_picked_for_by_length(
+    tmp_path: Path, model_folder: Path, transport: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with rendering(tmp_path, model_folder, transport) as stand:
+        monkeypatch.setattr(render_worker, "COMMAND", ("-c", "raise SystemExit(1)"))
+        kill_renderers()
+
+        async def is_noticed() -> bool:
+            return bool((await stand.pick(chat())).reckoned_because)
+
+        await until(is_noticed)
+        await by_length(stand, chat(), "no process to render in", "TOKENIZER_UNAVAILABLE")
+        assert not (await stand.pick(text())).reckoned_because
+
+
+async def test_chats_beyond_those_that_may_wait_are_picked_for_by_length(
+    tmp_path: Path, model_folder: Path, transport: str
+) -> None:
+    limits = "max-queued-prompts = 1\n"
+    async with rendering(tmp_path, model_folder, transport, limits=limits) as stand:
+        # One is rendered and one waits, at most.
+        asked = [asyncio.ensure_future(stand.pick(chat("loop"))) for _ in range(3)]
+        refused, held = await asyncio.wait(asked, return_when=asyncio.FIRST_COMPLETED)
+        for one in refused:
+            assert "limits.max-queued-prompts is 1" in one.result().reckoned_because
+        for one in held:
+            one.cancel()
+
+
+@asynccontextmanager
+async def tokenising(
+    folder: Path, engine: FakeEngine, transport: str, *, tables: str = ""
+) -> AsyncIterator[Stand]:
+    """Run a router that has an engine alone for its tokenizer, which is asked anew each time."""
+    tables = (
+        f"[tokenizers]\nretry-seconds = 0.001\nskip-seconds = 0.001\nremote-seconds = 600\n"
+        f"{tables}{PODS}"
+    )
+    models = f'tokenizer-urls = ["{engine.url}"]'
+    async with standing(folder, tables, models=models, transport=transport) as stand:
+
+        async def is_loaded() -> bool:
+            return not (await stand.pick(text("short"))).reckoned_because
+
+        await until(is_loaded)
+        yield stand
+
+
+@pytest.fixture
+def engine() -> Iterator[FakeEngine]:
+    with FakeEngine() as engine:
+        yield engine
+
+
+@pytest.mark.parametrize("form", [text, chat])
+@pytest.mark.parametrize(
+    ("answer", "because"),
+    [
+        (Answer(500), "HTTP 500"),
+        (Answer(200, b"{"), "/tokenize"),
+        (Answer(200, b'{"tokens": [-1]}'), "/tokenize"),
+        (Answer(200, b'{"tokens": "none"}'), "/tokenize"),
+        (Answer(302, b"", {"Location": "/elsewhere"}), "HTTP 302"),
+    ],
+    ids=["500", "cut off", "negative", "no list", "moved"],
+)
+async def test_an_engine_that_tokenises_no_more_leaves_its_prompts_to_their_length(
+    form: object, answer: Answer, because: str, tmp_path: Path, engine: FakeEngine, transport: str
+) -> None:
+    tables = f"[limits]\n{PATIENT}"
+    async with tokenising(tmp_path, engine, transport, tables=tables) as stand:
+        engine.answer = lambda _: answer
+        prompt = text() if form is text else chat()
+        await by_length(stand, prompt, because, "TOKENIZER_UNAVAILABLE")
+        engine.answer = tokenized
+
+        async def is_whole() -> bool:
+            return not (await stand.pick(prompt)).reckoned_because
+
+        await until(is_whole)
+
+
+async def test_when_all_threads_of_the_pool_hang_picks_go_on_by_length_until_they_come_back(
+    tmp_path: Path, engine: FakeEngine, transport: str
+) -> None:
+    released = threading.Event()
+
+    def hanging(asked: Asked) -> Answer:
+        assert released.wait(600)
+        return tokenized(asked)
+
+    tables = f"[limits]\n{PATIENT}[prefix-store]\nworkers = 1\nhang-seconds = 0.2\n"
+    async with tokenising(tmp_path, engine, transport, tables=tables) as stand:
+        engine.answer = hanging
+        try:
+
+            async def is_dead() -> bool:
+                picked = await stand.pick(text())
+                assert picked.reckoned_tokens == TOKENS
+                return "all threads hang" in picked.reckoned_because
+
+            await until(is_dead)
+            await by_length(stand, text(), "all threads hang", "TOKENIZER_UNAVAILABLE")
+        finally:
+            released.set()
+
+        async def is_whole() -> bool:
+            return not (await stand.pick(text())).reckoned_because
+
+        await until(is_whole)
+
+
+async def test_texts_beyond_those_that_may_wait_are_picked_for_by_length(
+    tmp_path: Path, engine: FakeEngine, transport: str
+) -> None:
+    def hanging(asked: Asked) -> Answer:
+        assert engine.gate.wait(600)
+        return tokenized(asked)
+
+    tables = f"[limits]\n{PATIENT}max-queued-prompts = 1\n"
+    async with tokenising(tmp_path, engine, transport, tables=tables) as stand:
+        engine.answer = hanging
+        asked = [asyncio.ensure_future(stand.pick(text(f"{TEXT}{n}"))) for n in range(2)]
+        [refused], [held] = await asyncio.wait(asked, return_when=asyncio.FIRST_COMPLETED)
+        assert "limits.max-queued-prompts is 1" in refused.result().reckoned_because
+        await by_length(stand, text(), "limits.max-queued-prompts is 1", "TOKENIZER_FULL")
+        engine.gate.set()
+        assert not (await held).reckoned_because
+
+
+@pytest.mark.parametrize("error", [PanicException("index out of bounds"), RuntimeError("odd")])
+async def test_a_tokenizer_that_panics_leaves_texts_to_their_length(
+    error: BaseException,
+    tmp_path: Path,
+    model_folder: Path,
+    transport: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def panics(*_: object, **__: object) -> list[bytes]:
+        raise error
+
+    models = f'tokenizer = "{model_folder}"'
+    async with standing(tmp_path, PODS, models=models, transport=transport) as stand:
+        monkeypatch.setattr(FolderTokenizer, "encode", panics)
+        because = type(error).__name__
+        await by_length(stand, text(), because, "TOKENIZER_UNAVAILABLE")
+        # A short text is not handed to a thread.
+        picked = await stand.pick(text("short"))
+        assert because in picked.reckoned_because
+        monkeypatch.undo()
+        assert not (await stand.pick(text())).reckoned_because
+
+
+async def test_a_callers_short_deadline_is_kept_while_the_tokenizer_is_slow(
+    tmp_path: Path, engine: FakeEngine, transport: str
+) -> None:
+    def hanging(asked: Asked) -> Answer:
+        assert engine.gate.wait(600)
+        return tokenized(asked)
+
+    tables = f"[limits]\n{PATIENT}"
+    async with tokenising(tmp_path, engine, transport, tables=tables) as stand:
+        engine.answer = hanging
+        picked = None
+        while picked is None:
+            # A machine may be too busy to answer in the hundredth of a second that is left for it.
+            with contextlib.suppress(grpc.aio.AioRpcError):
+                picked = await stand.stub.Pick(pb.PickRequest(prompt=text()), timeout=0.2)
+        assert picked.reckoned_tokens == TOKENS
+        assert "in time" in picked.reckoned_because
+        engine.gate.set()

@@ -1,0 +1,141 @@
+"""A prompt that cannot be tokenised is read by its length where a pick asks, and refused elsewhere."""
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from prefixstore.chats.renderer import RendererClosedError
+from prefixstore.pool import PoolClosedError
+from router.api.failures import FAILURES
+from router.config.credentials import engine_credentials
+from router.config.read import parse
+from router.error_info import Reason
+from router.pb.warmpath.v1 import router_pb2 as pb
+from router.prompt.assemble import Texts, texts
+from router.prompt.bad_request import BadRequestError
+from router.prompt.bounds import Limits
+from router.prompt.reader import UNREAD, PromptReader
+from router.prompt.tokenise import CHARS_PER_TOKEN, Ids
+
+LIMITS = Limits(max_prompt_bytes=1 << 20, max_prompt_tokens=1 << 20)
+OF_TOKENIZERS = {
+    Reason.NO_TOKENIZER, Reason.TOKENIZER_UNAVAILABLE, Reason.TOKENIZER_FULL, Reason.RENDER_TIMEOUT,
+}  # fmt: skip
+
+
+@dataclass
+class Read:
+    """A reader and its parts."""
+
+    reader: PromptReader
+    parts: Texts
+
+
+@asynccontextmanager
+async def reading(folder: Path) -> AsyncIterator[Read]:
+    config = parse(f'[[models]]\nname = "m"\ntokenizer = "{folder}"\n', "test")
+    async with texts(config, folder, engine_credentials(config.probe, folder)) as parts:
+        yield Read(PromptReader(parts, LIMITS), parts)
+
+
+def chat(**fields: Any) -> pb.Prompt:
+    body = {"model": "m", "messages": [{"role": "user", "content": "hi" * 100}], **fields}
+    return pb.Prompt(chat_body=json.dumps(body).encode())
+
+
+TEXT = pb.Prompt(model="m", text="hi" * 100)
+
+
+def test_every_error_for_want_of_a_tokenizer_is_one_that_picks_go_on_after() -> None:
+    of = {error for error, failure in FAILURES.items() if failure.reason in OF_TOKENIZERS}
+    assert of == set(UNREAD)
+
+
+async def test_with_the_pool_and_the_renderer_closed_prompts_are_read_by_their_length(
+    model_folder: Path,
+) -> None:
+    async with reading(model_folder) as read:
+        assert not (await read.reader.read(chat(), 600, may_reckon=True)).unread
+        await read.parts.pool.close()
+        for prompt in (TEXT, chat()):
+            found = await read.reader.read(prompt, 600, may_reckon=True)
+            assert found.unread >= 50
+            assert "closed" in found.unread_because
+            with pytest.raises(PoolClosedError):
+                await read.reader.read(prompt, 600)
+        await read.parts.renderer.close()
+        found = await read.reader.read(chat(), 600, may_reckon=True)
+        assert "the renderer is closed" in found.unread_because
+        with pytest.raises(RendererClosedError):
+            await read.reader.read(chat(), 600)
+
+
+@given(
+    kind=st.sampled_from(sorted(UNREAD, key=lambda kind: kind.__name__)),
+    content=st.text(min_size=1, max_size=200),
+    said=st.text(max_size=50),
+)
+async def test_whatever_ails_a_tokenizer_the_length_is_known(
+    kind: type[Exception], content: str, said: str
+) -> None:
+    error = kind("prompt.text", said) if issubclass(kind, BadRequestError) else kind(said)
+
+    class Ailing:
+        async def tokens(self, *_: object) -> Ids:
+            raise error
+
+        def vocab_size(self, _: object) -> int:
+            return 0
+
+        def troubles(self) -> dict[str, str]:
+            return {}
+
+    class Parts:
+        tokenizers = renderer = pool = None
+
+        class Models:
+            def resolve(self, name: str) -> tuple[Any, str]:
+                from router.prompt.models import Model
+
+                return Model(name), ""
+
+        models = Models()
+
+    reader = PromptReader(Parts(), LIMITS)  # type: ignore[arg-type]
+    reader._tokeniser = Ailing()  # type: ignore[assignment]
+    prompt = pb.Prompt(model="m", text=content)
+    found = await reader.read(prompt, 1, may_reckon=True)
+    assert found.unread == -(-len(content) // CHARS_PER_TOKEN)
+    assert found.unread_because == str(error)
+    assert found.prompt.ids == b""
+    with pytest.raises(kind):
+        await reader.read(prompt, 1)
+
+
+async def test_a_chat_however_deeply_nested_is_read_or_refused_by_its_field(
+    model_folder: Path,
+) -> None:
+    async with reading(model_folder) as read:
+        await read.parts.renderer.close()
+        # Python's own limit on nesting lies between, if it has one.
+        for depth in range(500, 1010):
+            nested = "[" * depth + "]" * depth
+            prompt = pb.Prompt(
+                chat_body=b'{"model": "m", "messages": [{"role": "user", "content": "hi"}], '
+                b'"documents": [{"a": %s}]}' % nested.encode()
+            )
+            try:
+                found = await read.reader.read(prompt, 600, may_reckon=True)
+            except BadRequestError as error:
+                field = error.field
+            else:
+                assert found.unread > depth // 2
+                field = "prompt.chat_body"
+            assert field == "prompt.chat_body"
