@@ -5,15 +5,8 @@ from typing import Any
 import grpc
 
 from indexer.message import read_message
+from router.error_info import DETAILS, PUSHBACK, TYPES
 from router.pb.warmpath.wire.v1 import status_details_pb2 as wire
-
-PUSHBACK = "grpc-retry-pushback-ms"
-"""When a retry has a chance (gRFC A6); a number below 0, or none at all, forbids it."""
-
-DETAILS = "grpc-status-details-bin"
-"""A google.rpc.Status (`proto/warmpath/wire/v1/status_details.proto`)."""
-
-TYPES = "type.googleapis.com/google.rpc."
 
 
 class CallError(Exception):
@@ -48,6 +41,7 @@ def failure_of(error: grpc.RpcError) -> CallError:
     reason, retry_after = _told(trailing.get(DETAILS))
     pushback, may_repeat = trailing.get(PUSHBACK), True
     if pushback is not None:
+        # gRFC A6: anything but a number, 0 or more, forbids a retry.
         may_repeat = str(pushback).isascii() and str(pushback).isdigit()
         retry_after = int(pushback) / 1000 if may_repeat else None
     return CallError(

@@ -11,10 +11,11 @@ from random import Random
 import grpc
 
 from router.client.failure import CallError
+from router.error_info import Reason
 
 MOST_ATTEMPTS = 10
 
-LASTING = frozenset({"NO_POD"})
+LASTING = frozenset({Reason.Name(Reason.NO_POD)})
 """Reasons that outlast the pauses between attempts; a caller that learns of them at once can act."""
 
 

@@ -8,6 +8,7 @@ import grpc
 from router.client.call import Calls
 from router.client.failure import CallError
 from router.client.prompt import AnyPrompt
+from router.error_info import Reason
 from router.pb.warmpath.v1 import router_pb2 as pb
 
 CODES = {code.value[0]: code for code in grpc.StatusCode}
@@ -28,7 +29,9 @@ def answer_of(reply: pb.ScoreStreamResponse) -> StreamAnswer:
     if reply.WhichOneof("result") == "response":
         return StreamAnswer(reply.request_id, reply.response, None)
     code = CODES.get(reply.error.code, grpc.StatusCode.UNKNOWN)
-    return StreamAnswer(reply.request_id, None, CallError(code, reply.error.message))
+    reason = Reason.Name(reply.error.reason) if reply.error.reason in Reason.values() else None
+    error = CallError(code, reply.error.message, reason=reason if reply.error.reason else None)
+    return StreamAnswer(reply.request_id, None, error)
 
 
 class Requests:

@@ -104,7 +104,11 @@ class ScriptedRouter:
 
 def _streamed(request: pb.ScoreRequest) -> pb.ScoreStreamResponse:
     if not request.prompt.token_ids_packed:
-        error = pb.RequestError(code=grpc.StatusCode.INVALID_ARGUMENT.value[0], message="no ids")
+        error = pb.RequestError(
+            code=grpc.StatusCode.INVALID_ARGUMENT.value[0],
+            message="no ids",
+            reason=pb.RequestError.BAD_REQUEST,
+        )
         return pb.ScoreStreamResponse(request_id=request.request_id, error=error)
     tokens = len(request.prompt.token_ids_packed) // 4
     response = pb.ScoreResponse(prompt_tokens=tokens, request_id=request.request_id)

@@ -219,6 +219,7 @@ async def test_a_stream_answers_each_prompt_by_its_position(
     assert found[2].scores.prompt_tokens == 6
     assert found[1].scores is None
     assert str(found[1].error) == "INVALID_ARGUMENT: no ids"
+    assert found[1].error.reason == "BAD_REQUEST"
     assert {tuple(request.pods) for _, request in router.asked} == {("a",)}
 
 
