@@ -176,13 +176,13 @@ async def test_a_new_token_is_taken_and_the_old_one_opens_nothing_new(folder: Fo
         await scored(stream, 1)
         (folder.path / "scorer").write_text("the-next-token-of-it")
         while (
-            await code_of(channel, "/warmpath.v1.Router/Explain", "scorer")
+            await code_of(channel, "/warmpath.v1.Router/Report", "scorer")
             is not grpc.StatusCode.UNAUTHENTICATED
         ):
             await asyncio.sleep(0.01)
         TOKENS["next"] = "the-next-token-of-it"
         try:
-            code = await code_of(channel, "/warmpath.v1.Router/Explain", "next")
+            code = await code_of(channel, "/warmpath.v1.Router/Report", "next")
         finally:
             del TOKENS["next"]
         assert code is grpc.StatusCode.INVALID_ARGUMENT

@@ -80,7 +80,7 @@ async def test_with_the_pool_and_the_renderer_closed_prompts_are_read_by_their_l
 @given(
     kind=st.sampled_from(sorted(UNREAD, key=lambda kind: kind.__name__)),
     content=st.text(min_size=1, max_size=200),
-    said=st.text(max_size=50),
+    said=st.text(min_size=1, max_size=50),
 )
 async def test_whatever_ails_a_tokenizer_the_length_is_known(
     kind: type[Exception], content: str, said: str
@@ -137,5 +137,5 @@ async def test_a_chat_however_deeply_nested_is_read_or_refused_by_its_field(
                 field = error.field
             else:
                 assert found.unread > depth // 2
-                field = "prompt.chat_body"
-            assert field == "prompt.chat_body"
+                continue
+            assert field in {"prompt.chat_body", "prompt.chat_body.messages"}
