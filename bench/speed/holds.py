@@ -236,7 +236,7 @@ class _Context:
     async def write(self, message: bytes) -> None:
         assert message
 
-    async def abort(self, code: grpc.StatusCode, text: str) -> None:
+    async def abort(self, code: grpc.StatusCode, text: str, _: object) -> None:
         raise AssertionError(f"{code}: {text}")
 
 

@@ -7,10 +7,13 @@ from pathlib import Path
 from unittest.mock import patch
 
 import grpc
+import grpc.aio
 
 from router import assemble
 from router.api.service import SERVICE, RouterService
 from router.config.read import parse
+from router.error_info import Metadata
+from router.transport.metadata import trailers_of
 
 CONFIG = """
 [server]
@@ -42,7 +45,18 @@ class RefusedError(Exception):
 
 
 class Call:
-    """The context of a call that a servicer gets."""
+    """The context of a call that a handler gets."""
+
+    def __init__(self, message: bytes) -> None:
+        self._messages: list[object] = [message]
+
+    def peer(self) -> str:
+        """Return the caller's address."""
+        return "a caller"
+
+    async def read(self) -> object:
+        """Return the message; gRPC's end after it."""
+        return self._messages.pop() if self._messages else grpc.aio.EOF
 
     def time_remaining(self) -> float:
         """Return the seconds until the caller's deadline."""
@@ -51,10 +65,11 @@ class Call:
     async def write(self, message: bytes) -> None:
         """Take an answer."""
 
-    async def abort(self, code: grpc.StatusCode, details: str) -> None:
-        """End the call with a status, which must not be INTERNAL."""
+    async def abort(self, code: grpc.StatusCode, details: str, metadata: Metadata) -> None:
+        """End the call with a status, which must not be INTERNAL and has to be small enough to be sent."""
         assert code is not grpc.StatusCode.INTERNAL
-        assert len(details) < 8192
+        trailers = trailers_of(code, details, metadata)
+        assert sum(32 + len(key) + len(value) for key, value in trailers) < 8192
         raise RefusedError(code)
 
 
@@ -79,12 +94,12 @@ class AskedService:
         self.methods = [one for one in SERVICE.methods_by_name if one != "ScoreStream"]
 
     def ask(self, method: str, raw: bytes) -> None:
-        """Call a method with a message's bytes. Raises errors that have no status."""
+        """Call a method with a message's bytes. Raises AssertionError for a fault of the router."""
         found = self._service.handlers().service(Details(f"/{SERVICE.full_name}/{method}"))
         assert found
-        call = found.unary_stream or found.unary_unary
+        call = found.stream_stream or found.stream_unary
         try:
-            self._runner.run(call(raw, Call()))
+            self._runner.run(call(None, Call(raw)))
         except RefusedError:
             return
 
