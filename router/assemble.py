@@ -39,9 +39,15 @@ from router.diagnosis.decisions import Decisions
 from router.drain import Drain
 from router.dynamo.overlaps import Overlaps
 from router.dynamo.pages import pages
+from router.endpoint_picker.engines import engine_of
+from router.endpoint_picker.pick import EndpointPicks
+from router.endpoint_picker.protocol import HEALTH_NAMES, LIVENESS
+from router.endpoint_picker.protocol import SERVICE as EXTERNAL_PROCESSOR
+from router.endpoint_picker.service import EndpointPickerService
 from router.event_loop import LoopThread
 from router.health import Component, Health, fitness_of
 from router.http import serving_http
+from router.inference_api.reader import InferenceReader
 from router.llmd import service as llmd
 from router.llmd.pod_scores import PodScores
 from router.loop_lag import watch_lag
@@ -52,7 +58,7 @@ from router.peers.exchange import PeerBookings
 from router.peers.run import sharing
 from router.pick.group_window import GroupWindow
 from router.pick.picker import Picker
-from router.pick.picking import Picking, believed_bytes
+from router.pick.picking import Picking, believed_bytes, prefill_model
 from router.pods.follow import Follower
 from router.pods.following import following, saved_ranks
 from router.pods.shared_index import (
@@ -170,9 +176,8 @@ async def running(config: Config, folder: Path) -> AsyncIterator[Running]:
         metrics = Metrics(registry)
         lag = kept(Work("watching the loop", partial(watch_lag, metrics.lagged, time.monotonic)))
         stack.callback(lag.cancel)
-        reader = PromptReader(
-            read, Limits(config.limits.max_prompt_bytes, config.limits.max_prompt_tokens)
-        )
+        bounds = Limits(config.limits.max_prompt_bytes, config.limits.max_prompt_tokens)
+        reader = PromptReader(read, bounds)
         scorer = Scorer(
             ingest,
             config.index.hash_seed,
@@ -192,17 +197,6 @@ async def running(config: Config, folder: Path) -> AsyncIterator[Running]:
             longest_wait=limits.wait_seconds,
             soon=loop.call_soon,
             clock=time.monotonic,
-        )
-        registry.register(
-            PartsCollector(
-                ingest,
-                read,
-                picking,
-                attribution,
-                (calls, streams),
-                admission=admission,
-                shared=through,
-            )
         )
         answerer = Answerer(reader, scorer, pods, clock=time.monotonic, wall_offset=wall_offset)
         picks = PickAnswerer(
@@ -234,19 +228,42 @@ async def running(config: Config, folder: Path) -> AsyncIterator[Running]:
                 )
             )
         drain = Drain(time.monotonic)
+        intake = Intake(
+            calls, streams, metrics, seconds=limits.message_seconds, admission=admission
+        )
         service = RouterService(
-            answerer,
+            answerer, picks, metrics, drain, intake, tokenize_seconds=limits.tokenize_seconds
+        )
+        endpoint_picker = EndpointPickerService(
+            EndpointPicks(
+                picks,
+                InferenceReader(bounds, partial(engine_of, read.models, pods)),
+                pods,
+                read.models,
+                config.endpoint_picker,
+                default_model=config.endpoint_picker.model or config.models[0].name,
+                prefill=prefill_model(config.pick),
+                tokenize_seconds=limits.tokenize_seconds,
+            ),
             picks,
+            config.endpoint_picker,
             metrics,
             drain,
-            Intake(
-                calls,
-                streams,
-                metrics,
-                seconds=limits.message_seconds,
+            intake,
+            admission,
+            most_body_bytes=limits.max_prompt_bytes,
+        )
+        registry.register(
+            PartsCollector(
+                ingest,
+                read,
+                picking,
+                attribution,
+                (calls, streams),
                 admission=admission,
-            ),
-            tokenize_seconds=limits.tokenize_seconds,
+                endpoint_picker=endpoint_picker,
+                shared=through,
+            )
         )
         # Health checks have room of their own, so that they wait for no other call or stream.
         few = STANDARD * largest
@@ -268,11 +285,12 @@ async def running(config: Config, folder: Path) -> AsyncIterator[Running]:
             most_bytes=limits.max_prompt_bytes,
         )
         http_address = await stack.enter_async_context(http)
-        services = SERVICE.full_name, llmd.SERVICE.full_name
-        checks = HealthService(health.ready, ("", *services))
+        services = SERVICE.full_name, llmd.SERVICE.full_name, EXTERNAL_PROCESSOR
+        checks = HealthService(health.ready, ("", *services, *HEALTH_NAMES), (LIVENESS,))
         handlers = (
             service.handlers(),
             llmd.handlers(service, PodScores(holdings, config.llmd)),
+            endpoint_picker.handlers(),
             *standard_handlers(checks, services, standard),
         )
         guarded = enter.guarded(handlers, metrics)

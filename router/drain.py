@@ -7,7 +7,9 @@ streams are closed.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -53,27 +55,40 @@ class Drain:
 
     async def each(self, requests: AsyncIterator[T]) -> AsyncIterator[T]:
         """Yield a stream's requests. Raises EndingError if the router ends before the stream does."""
-        task = asyncio.current_task()
-        assert task is not None
-        self._streams += 1
-        try:
-            while not self._refuses.is_set():
-                self._reading.add(task)
+        with self.streaming():
+            while True:
                 try:
-                    request = await anext(requests)
+                    request = await self.before_end(partial(anext, requests))
                 except StopAsyncIteration:
                     return
-                except asyncio.CancelledError:
-                    if self._refuses.is_set() and not task.uncancel():
-                        break
-                    raise
-                finally:
-                    self._reading.discard(task)
-                self._last = self._clock()
                 yield request
-            raise EndingError
+
+    @contextmanager
+    def streaming(self) -> Iterator[None]:
+        """Count a stream while the context is open."""
+        self._streams += 1
+        try:
+            yield
         finally:
             self._streams -= 1
+
+    async def before_end(self, read: Callable[[], Awaitable[T]]) -> T:
+        """Return a stream's next request. Raises EndingError if the router ends before it comes."""
+        task = asyncio.current_task()
+        assert task is not None
+        if self._refuses.is_set():
+            raise EndingError
+        self._reading.add(task)
+        try:
+            request = await read()
+        except asyncio.CancelledError:
+            if self._refuses.is_set() and not task.uncancel():
+                raise EndingError from None
+            raise
+        finally:
+            self._reading.discard(task)
+        self._last = self._clock()
+        return request
 
     @property
     def open(self) -> int:

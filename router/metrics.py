@@ -24,6 +24,7 @@ from indexer.trust import Level
 from router.api.admission import Admission
 from router.api.in_flight import InFlight
 from router.diagnosis.attribution import Attribution
+from router.endpoint_picker.service import EndpointPickerService
 from router.peers.exchange import PeerBookings
 from router.pick.picking import Picking
 from router.pods.shared_index import SharedPods
@@ -72,6 +73,12 @@ class Metrics:
             ["asked", "why"],  # methods and paths that need a role; unknown, role
             registry=registry,
         )
+        self._endpoint_picks = Counter(
+            "warmpath_endpoint_picks",
+            "Gateways' requests that wanted a pick, by what became of them.",
+            ["outcome"],  # router.endpoint_picker.outcomes
+            registry=registry,
+        )
         self._lag = Histogram(
             "warmpath_loop_lag_seconds",
             "By how much the event loop that answers calls woke up late.",
@@ -106,6 +113,10 @@ class Metrics:
         """Count a call or request that was refused to its caller."""
         self._kept_out.labels(asked, why).inc()
 
+    def endpoint_picked(self, outcome: str) -> None:
+        """Count a gateway's request that wanted a pick."""
+        self._endpoint_picks.labels(outcome).inc()
+
     def lagged(self, seconds: float) -> None:
         """Record by how much the loop woke up late, once."""
         self._lag.observe(seconds)
@@ -123,9 +134,11 @@ class PartsCollector(Collector):
         rooms: Sequence[InFlight],
         *,
         admission: Admission,
+        endpoint_picker: EndpointPickerService,
         shared: SharedPods | None = None,
     ) -> None:
         self._shared = shared
+        self._endpoint_picker = endpoint_picker
         self._ingest = ingest
         self._texts = texts
         self._picking = picking
@@ -196,6 +209,20 @@ class PartsCollector(Collector):
         yield from self._in_flight()
         yield from self._admitted()
         yield from self._picks()
+        picker = self._endpoint_picker
+        yield _gauge(
+            "warmpath_endpoint_picker_streams", "Gateways' exchanges in progress.", picker.streams
+        )
+        yield _gauge(
+            "warmpath_endpoint_picker_held_bytes",
+            "Bytes of requests' bodies that wait for their end or their pick.",
+            picker.held_bytes,
+        )
+        yield _gauge(
+            "warmpath_endpoint_picker_max_held_bytes",
+            "Most bytes of bodies that may wait.",
+            picker.max_held_bytes,
+        )
         if self._shared is not None and self._shared.replica is not None:
             yield from _copies(self._shared.replica)
         if self._shared is not None and self._shared.writing is not None:

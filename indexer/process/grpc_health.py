@@ -36,11 +36,17 @@ class WatchersFullError(Exception):
 
 
 class HealthService:
-    """Answers for every service in `names` whether the process is fit, as `is_fit` says."""
+    """Answers for every service in `names` whether the process is fit, as `is_fit` says.
 
-    def __init__(self, is_fit: Callable[[], bool], names: Collection[str]) -> None:
+    For each name in `alive` it answers that the process serves, as long as it does answer.
+    """
+
+    def __init__(
+        self, is_fit: Callable[[], bool], names: Collection[str], alive: Collection[str] = ()
+    ) -> None:
         self._is_fit = is_fit
         self._names = names
+        self._alive = alive
         self._was_fit = False
         self._has_ended = False
         self._news = asyncio.Event()
@@ -52,6 +58,8 @@ class HealthService:
         Raises UnknownServiceError, and ValueError where the request is malformed.
         """
         name = _name(raw)
+        if name in self._alive:
+            return _answer(Status.SERVING)
         if name not in self._names:
             raise UnknownServiceError(name)
         return _answer(self._status())
@@ -69,6 +77,8 @@ class HealthService:
         try:
             while True:
                 status = self._status() if name in self._names else Status.SERVICE_UNKNOWN
+                if name in self._alive:
+                    status = Status.SERVING
                 news = self._news
                 if status != said:
                     said = status

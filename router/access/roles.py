@@ -19,6 +19,7 @@ ROLES: dict[str, Right] = {
     f"{ROUTER}ListPods": "read",
     f"{ROUTER}Diagnose": "read",
     f"{ROUTER}ListDecisions": "read",
+    "/envoy.service.ext_proc.v3.ExternalProcessor/Process": "score",
     "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo": "read",
     "/metrics": "read",
 }

@@ -4,7 +4,7 @@ gRPC's own implementation has no such limit: any client could make the router ke
 largest messages. Requests to these services are small, since they only hold a name.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection
 from contextlib import aclosing
 from typing import Any
 
@@ -24,7 +24,7 @@ MOST_BYTES = 4096
 
 
 def standard_handlers(
-    health: HealthService, services: Sequence[str], intake: Intake
+    health: HealthService, services: Collection[str], intake: Intake
 ) -> tuple[grpc.GenericRpcHandler, ...]:
     """Return the handlers of health and of reflection, which lists `services` and these two."""
 

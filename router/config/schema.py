@@ -27,6 +27,9 @@ BlockSize = Annotated[int, Meta(gt=0, le=1 << 20)]
 Seconds = Annotated[float, Meta(gt=0, le=86400)]
 Weight = Annotated[float, Meta(ge=0, le=1e6)]
 
+HeaderName = Annotated[str, Meta(pattern=r"^([a-z0-9!#$%&'*+.^_`|~-]{1,128})?$")]
+"""The name of an HTTP header, in lower case as HTTP/2 has it; may be empty."""
+
 Role = Literal["both", "prefill", "decode"]
 Right = Literal["score", "read"]
 """A role of a caller."""
@@ -111,8 +114,8 @@ class Client(Table, frozen=True):
     name: str
     """The name in errors and in the log."""
     roles: list[Right]
-    """score: Score, ScoreStream, Pick, Report, Explain, GetPodScores, /query and /overlap_scores. read:
-    ListPods, Diagnose, ListDecisions, reflection and /metrics."""
+    """score: Score, ScoreStream, Pick, Report, Explain, GetPodScores, /query, /overlap_scores and Envoy's
+    Process. read: ListPods, Diagnose, ListDecisions, reflection and /metrics."""
     token_file: str = ""
     """File with the token that the caller sends, one line of 16 to 4096 bytes, relative to this file. It
     is read again when it changes."""
@@ -257,6 +260,54 @@ class Pick(Table, frozen=True):
     """Number of picks of one prompt that go to one rank before another gets any."""
     kept_decisions: Annotated[int, Meta(ge=0, le=100_000)] = 256
     """Picks that `warmpath decisions` shows."""
+
+
+class PickerHeaders(Table, frozen=True):
+    """[endpoint-picker.headers]: names of HTTP headers; a header without a name is not used.
+
+    Clients' own headers with these names never reach an engine.
+    """
+
+    pod: HeaderName = "x-warmpath-pod"
+    """In a response: the id of the pod that served it."""
+    cached_tokens: HeaderName = "x-warmpath-cached-tokens"
+    """In a response: the tokens of the prompt that the pod was predicted to hold."""
+    saved_seconds: HeaderName = "x-warmpath-saved-seconds"
+    """In a response: the seconds of prefill that these tokens were predicted to save."""
+    reason: HeaderName = "x-warmpath-reason"
+    """In a response that the picker gives in place of an engine: why, in one word."""
+    session: HeaderName = "x-warmpath-session"
+    """In a request: its conversation, as `session_id` of a Pick."""
+    rewrite: tuple[HeaderName, ...] = (
+        "x-llm-d-model-name-rewrite",
+        "x-gateway-model-name-rewrite",
+    )
+    """In a request: the name of the model that the engine is to be asked for; the first one counts."""
+    rank: HeaderName = "x-data-parallel-rank"
+    """In a request to a pod with several ranks: the engine's number of the picked one, as vLLM reads it."""
+
+
+class EndpointPicker(Table, frozen=True):
+    """[endpoint-picker]: answering gateways by Envoy's external processing."""
+
+    failure_mode: Literal["fail-close", "fail-open"] = "fail-close"
+    """fail-close: a request without a pick, because the router is too busy, too slow or at fault, is
+    answered with 429 or 503. fail-open: it goes on without a pick, and the gateway balances it."""
+    model: str = ""
+    """The model of requests that name none that is known; empty: the first of [[models]]."""
+    rewrites: dict[str, str] = {}
+    """Models by the name that requests give: the name that engines are asked for."""
+    fall_backs: Annotated[int, Meta(ge=0, le=63)] = 7
+    """Most endpoints to try after the picked one; 0 for gateways that take one address only."""
+    pick_seconds: Seconds = 1.0
+    """Longest time from the end of a request's body to its pick; what is not tokenised by then counts
+    by its length."""
+    body_seconds: Seconds = 30.0
+    """Longest time that a request waits for the end of its body; then load alone decides."""
+    max_held_bytes: Bytes = 128 * MIB
+    """Most bytes of all bodies that wait for their end or their pick; load alone decides about a request
+    beyond it."""
+    headers: PickerHeaders = PickerHeaders()
 
 
 class Tokenizers(Table, frozen=True):
@@ -542,6 +593,7 @@ class Config(Table, frozen=True):
     booking: Booking = Booking()
     pick: Pick = Pick()
     llmd: Llmd = Llmd()
+    endpoint_picker: EndpointPicker = EndpointPicker()
     watch: Watch = Watch()
     probe: Probe = Probe()
     pods: list[Pod] = []

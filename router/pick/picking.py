@@ -31,6 +31,13 @@ def believed_bytes(pick: config.Pick) -> int:
     return max(LEAST_BELIEVED_BYTES, BELIEVED_BYTES * pick.max_believed_blocks)
 
 
+def prefill_model(pick: config.Pick) -> PrefillModel:
+    """Return the cost model of a configuration."""
+    return PrefillModel(
+        pick.prefill_base_seconds, pick.prefill_token_seconds, pick.prefill_context_seconds
+    )
+
+
 class Picking:
     """The picker and the parts that it uses.
 
@@ -88,11 +95,7 @@ class Picking:
             settings=PickSettings(
                 policy=pick.policy,
                 options=pick.options,
-                prefill=PrefillModel(
-                    pick.prefill_base_seconds,
-                    pick.prefill_token_seconds,
-                    pick.prefill_context_seconds,
-                ),
+                prefill=prefill_model(pick),
                 assumed_seconds=pick.assumed_seconds,
                 assumed_blocks=pick.assumed_blocks,
                 confirm_seconds=pick.confirm_seconds,

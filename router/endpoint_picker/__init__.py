@@ -1,0 +1,1 @@
+"""Answers gateways by Envoy's external processing: which endpoint takes an HTTP request."""

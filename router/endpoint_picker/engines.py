@@ -1,0 +1,18 @@
+"""The kind of engine that serves a model: engines read some APIs in their own ways."""
+
+from router.pods.table import PodTable
+from router.prompt.models import ModelTable, UnknownModelError
+
+
+def engine_of(models: ModelTable, pods: PodTable, name: str) -> str:
+    """Return the kind of engine that serves a model; empty if several kinds do, or none.
+
+    `name` is any name of the model; where no model has it, all pods count.
+    """
+    try:
+        model, _ = models.resolve(name)
+    except UnknownModelError:
+        kinds = {pod.engine for pod in pods}
+    else:
+        kinds = {pod.engine for pod in pods.serving(model.name)}
+    return kinds.pop() if len(kinds) == 1 else ""

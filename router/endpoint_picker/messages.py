@@ -1,0 +1,220 @@
+"""Events and replies as Envoy's messages.
+
+The messages are those of the package `xds-protos`. Only what serves the picker imports this module: it
+takes 12 ms and less than 1 MB.
+"""
+
+from collections.abc import Iterable
+from functools import lru_cache
+from typing import Any
+
+from envoy.config.core.v3 import base_pb2
+from envoy.service.ext_proc.v3 import external_processor_pb2 as pb
+from google.protobuf.message import DecodeError
+from google.protobuf.struct_pb2 import Struct
+
+from router.endpoint_picker.actions import (
+    BodyReply,
+    HeadersReply,
+    ImmediateReply,
+    Reply,
+    Settings,
+    TrailersReply,
+)
+from router.endpoint_picker.addresses import endpoint
+from router.endpoint_picker.events import (
+    Event,
+    Headers,
+    Modes,
+    RequestBody,
+    RequestHeaders,
+    RequestTrailers,
+    ResponseBody,
+    ResponseHeaders,
+    ResponseTrailers,
+)
+from router.endpoint_picker.protocol import (
+    DESTINATION,
+    NAMESPACE,
+    SERVED,
+    SUBSET,
+    SUBSET_NAMESPACE,
+    UPSTREAM_ATTRIBUTE,
+    BodyMode,
+)
+
+MOST_BESIDE_BYTES = 256 << 10
+"""Most bytes of a message beside a piece of a body: Envoy's own limit on headers is 60 KiB, and the
+metadata may name thousands of endpoints."""
+BODY_TAGS = (0x22, 0x2A)
+"""The tags of `request_body` and `response_body`, with which a message of theirs begins."""
+
+REPLACES = base_pb2.HeaderValueOption.OVERWRITE_IF_EXISTS_OR_ADD
+
+
+def event_of(raw: bytes) -> Event:
+    """Return the event in a ProcessingRequest. Raises ValueError."""
+    if len(raw) > MOST_BESIDE_BYTES:
+        _check_size(raw)
+    try:
+        message = pb.ProcessingRequest.FromString(raw)
+    except DecodeError as error:
+        raise ValueError("a message is not a ProcessingRequest") from error
+    match message.WhichOneof("request"):
+        case "response_body":
+            body = message.response_body
+            return ResponseBody(body.body, body.end_of_stream)
+        case "request_body":
+            body = message.request_body
+            return RequestBody(body.body, body.end_of_stream, _subset(message))
+        case "request_headers":
+            head = message.request_headers
+            headers = _headers(head.headers.headers)
+            return RequestHeaders(headers, head.end_of_stream, _modes(message), _subset(message))
+        case "response_headers":
+            head = message.response_headers
+            # The first message of an exchange tells its modes; others do not.
+            modes = _modes(message) if message.HasField("protocol_config") else None
+            headers = _headers(head.headers.headers)
+            return ResponseHeaders(headers, head.end_of_stream, _served(message), modes)
+        case "request_trailers":
+            return RequestTrailers(_subset(message))
+        case "response_trailers":
+            return ResponseTrailers()
+    raise ValueError("a message has no known part of an HTTP exchange")
+
+
+def bytes_of(reply: Reply) -> bytes:
+    """Return a reply as a ProcessingResponse."""
+    if isinstance(reply, BodyReply):
+        return _body(reply)
+    if isinstance(reply, HeadersReply):
+        common = pb.CommonResponse(
+            clear_route_cache=bool(reply.endpoints),
+            header_mutation=_mutation(reply.put, reply.remove),
+        )
+        name = f"{reply.side}_headers"
+        return _response(reply.endpoints, **{name: pb.HeadersResponse(response=common)})
+    if isinstance(reply, TrailersReply):
+        return _response(reply.endpoints, **{f"{reply.side}_trailers": pb.TrailersResponse()})
+    assert isinstance(reply, ImmediateReply)
+    immediate = pb.ImmediateResponse(
+        status={"code": reply.status}, headers=_mutation(reply.put, ()), body=reply.body
+    )
+    return _response("", immediate_response=immediate)
+
+
+def _body(reply: BodyReply) -> bytes:
+    if reply.is_sent_back:
+        piece = pb.StreamedBodyResponse(body=reply.data, end_of_stream=reply.ends)
+        mutation = pb.BodyMutation(streamed_response=piece)
+    elif reply.data is not None:
+        mutation = pb.BodyMutation(body=reply.data)
+    elif not reply.put:
+        return _unchanged(reply.side)
+    else:
+        mutation = None
+    common = pb.CommonResponse(
+        body_mutation=mutation,
+        header_mutation=_mutation(reply.put, reply.remove),
+        clear_route_cache=bool(reply.endpoints),
+    )
+    return _response(reply.endpoints, **{f"{reply.side}_body": pb.BodyResponse(response=common)})
+
+
+@lru_cache(2)
+def _unchanged(side: str) -> bytes:
+    return _response("", **{f"{side}_body": pb.BodyResponse(response=pb.CommonResponse())})
+
+
+def _response(endpoints: str, **what: Any) -> bytes:
+    message = pb.ProcessingResponse(**what)
+    if endpoints:
+        told = Struct()
+        told.get_or_create_struct(NAMESPACE)[DESTINATION] = endpoints
+        message.dynamic_metadata.CopyFrom(told)
+    raw: bytes = message.SerializeToString(deterministic=True)
+    return raw
+
+
+def _mutation(put: Settings, remove: Iterable[str]) -> Any:
+    if not put and not remove:
+        return None
+    return pb.HeaderMutation(
+        set_headers=[
+            base_pb2.HeaderValueOption(
+                header=base_pb2.HeaderValue(key=name, raw_value=value.encode("latin-1", "replace")),
+                append_action=REPLACES,
+            )
+            for name, value in put
+        ],
+        remove_headers=remove,
+    )
+
+
+def _headers(found: Any) -> Headers:
+    # Envoy gives raw values; others may give texts.
+    return tuple(
+        (one.key.lower(), one.raw_value.decode("latin-1") if one.raw_value else one.value)
+        for one in found
+    )
+
+
+def _modes(message: Any) -> Modes:
+    """Return the modes of an exchange: where the gateway does not tell, those of the protocol."""
+    is_watched = message.observability_mode
+    if not message.HasField("protocol_config"):
+        return Modes(is_watched=is_watched)
+    config = message.protocol_config
+    return Modes(_mode(config.request_body_mode), _mode(config.response_body_mode), is_watched)
+
+
+def _mode(number: int) -> BodyMode:
+    try:
+        return BodyMode(number)
+    except ValueError:
+        raise ValueError(f"{number} is no known mode of sending a body") from None
+
+
+def _subset(message: Any) -> frozenset[str] | None:
+    """Return the only endpoints that may be picked; None if the gateway names none."""
+    if not message.HasField("metadata_context"):
+        return None
+    spaces = message.metadata_context.filter_metadata
+    if SUBSET_NAMESPACE not in spaces or SUBSET not in spaces[SUBSET_NAMESPACE].fields:
+        return None
+    value = spaces[SUBSET_NAMESPACE].fields[SUBSET]
+    listed = value.list_value.values if value.HasField("list_value") else [value]
+    # Envoy's header-to-metadata filter writes one text with commas.
+    texts = (one.string_value for one in listed if one.HasField("string_value"))
+    split = (part.strip() for text in texts for part in text.split(","))
+    return frozenset(part for part in split if part)
+
+
+def _served(message: Any) -> str:
+    """Return the endpoint that served the request; empty if the gateway does not tell."""
+    if message.HasField("metadata_context"):
+        spaces = message.metadata_context.filter_metadata
+        if NAMESPACE in spaces and SERVED in spaces[NAMESPACE].fields:
+            return endpoint(spaces[NAMESPACE].fields[SERVED].string_value)
+    for attributes in message.attributes.values():
+        if UPSTREAM_ATTRIBUTE in attributes.fields:
+            return endpoint(attributes.fields[UPSTREAM_ATTRIBUTE].string_value)
+    return ""
+
+
+def _check_size(raw: bytes) -> None:
+    """Raise ValueError if a long message is not mainly a piece of a body, as its beginning tells."""
+    beside = len(raw)
+    if raw[0] in BODY_TAGS:
+        size = shift = 0
+        for byte in raw[1:6]:
+            size |= (byte & 0x7F) << shift
+            shift += 7
+            if byte < 0x80:
+                break
+        beside -= min(size, len(raw))
+    if beside > MOST_BESIDE_BYTES:
+        raise ValueError(
+            f"a message has {beside} bytes beside a body; at most {MOST_BESIDE_BYTES} are taken"
+        )

@@ -1,0 +1,163 @@
+"""Makes the picks that exchanges want: an HTTP request in, endpoints out."""
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+
+from router.api.pick import MOST_SESSION_BYTES, PickAnswerer
+from router.config.schema import EndpointPicker
+from router.endpoint_picker.actions import Endpoint, Picked, WantPick
+from router.endpoint_picker.addresses import endpoint, pods_at
+from router.inference_api.model_name import with_model
+from router.inference_api.reader import InferenceReader
+from router.inference_api.request import InferenceRequest
+from router.pb.warmpath.v1 import router_pb2 as pb
+from router.pods.table import Pod, PodTable
+from router.prompt.bad_request import BadRequestError
+from router.prompt.models import ModelTable, UnknownModelError
+from scorer.prefill import PrefillModel
+
+
+class UnmatchedSubsetError(Exception):
+    """None of the endpoints to which the gateway restricts a pick is known."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__(f"none of the {count} endpoints that the gateway allows is known")
+
+
+@dataclass(frozen=True, slots=True)
+class _Named:
+    """A model by the name that a request gives."""
+
+    model: str
+    lora: str = ""
+    """An adapter that no configuration has, and that a pod lists."""
+    is_known: bool = True
+
+
+class EndpointPicks:
+    """Picks endpoints for HTTP requests.
+
+    `prefill` predicts what cached tokens save. A text is tokenised for at most `tokenize_seconds`.
+    """
+
+    def __init__(
+        self,
+        picks: PickAnswerer,
+        reader: InferenceReader,
+        pods: PodTable,
+        models: ModelTable,
+        config: EndpointPicker,
+        *,
+        default_model: str,
+        prefill: PrefillModel,
+        tokenize_seconds: float,
+    ) -> None:
+        self._picks = picks
+        self._reader = reader
+        self._pods = pods
+        self._models = models
+        self._rewrites: Mapping[str, str] = config.rewrites
+        self._most = 1 + config.fall_backs
+        self._default_model = default_model
+        self._prefill = prefill
+        self._tokenize_seconds = tokenize_seconds
+
+    @asynccontextmanager
+    async def pick(self, want: WantPick, patience: float) -> AsyncIterator[Picked]:
+        """Pick, and book the work, within `patience` seconds from now.
+
+        The gateway is to be told within the context: if that fails, the pick is withdrawn. Raises
+        UnmatchedSubsetError, and NoPodError if no pod can be picked.
+        """
+        body = want.body
+        read = await self._read(want, body)
+        target = want.model or self._rewrites.get(read.model, "")
+        if target and read.model and target != read.model:
+            body = await with_model(body, target)
+            read = await self._read(want, body)
+        subset = None if want.subset is None else pods_at(self._pods, want.subset)
+        if want.subset is not None and not subset:
+            raise UnmatchedSubsetError(len(want.subset))
+        named = self._named(read.model, subset)
+        request = pb.PickRequest(
+            prompt=await self._prompt(named, read, body), pods=subset, shadow=want.is_shadow
+        )
+        if len(want.session.encode()) <= MOST_SESSION_BYTES:
+            request.session_id = want.session
+        timeout = min(self._tokenize_seconds, patience)
+        async with self._answered(request, timeout, patience) as response:
+            yield self._picked(response, body if body is not want.body else None)
+
+    @asynccontextmanager
+    async def _answered(
+        self, request: pb.PickRequest, timeout: float, patience: float
+    ) -> AsyncIterator[pb.PickResponse]:
+        """Answer a pick; a prompt that is refused is left to the engine, and load alone decides."""
+        async with AsyncExitStack() as stack:
+            try:
+                entered = self._picks.pick(request, timeout, patience)
+                response = await stack.enter_async_context(entered)
+            except BadRequestError:
+                request.prompt.CopyFrom(pb.Prompt(model=self._base(request.prompt.model)))
+                entered = self._picks.pick(request, timeout, patience)
+                response = await stack.enter_async_context(entered)
+            yield response
+
+    async def _read(self, want: WantPick, body: bytes) -> InferenceRequest:
+        return await self._reader.read(want.path, body, want.content_type, want.content_encoding)
+
+    def _named(self, name: str, subset: list[str] | None) -> _Named:
+        """Return the model of a request; of one that names none that is known, a model of its pods."""
+        try:
+            self._models.resolve(name)
+        except UnknownModelError:
+            allowed = [pod for pod in self._pods if subset is None or pod.id in subset]
+            listing = next((pod for pod in allowed if name and name in pod.status.models), None)
+            if listing is not None:
+                return _Named(listing.model, name)
+            models = {pod.model: None for pod in allowed}
+            default = self._default_model
+            model = default if default in models else next(iter(models), default)
+            return _Named(model, is_known=False)
+        return _Named(name)
+
+    async def _prompt(self, named: _Named, read: InferenceRequest, body: bytes) -> pb.Prompt:
+        if read.prompt is None or not named.is_known:
+            return pb.Prompt(model=named.model)
+        prompt = read.prompt
+        if named.lora:
+            # The engine gets its own body; this one has the name that the router knows.
+            for form in ("chat_body", "completions_body"):
+                if prompt.HasField(form):
+                    setattr(prompt, form, await with_model(body, named.model))
+        prompt.model, prompt.lora = named.model, prompt.lora or named.lora
+        return prompt
+
+    def _base(self, name: str) -> str:
+        return self._models.resolve(name)[0].name
+
+    def _picked(self, response: pb.PickResponse, body: bytes | None) -> Picked:
+        tokens = response.prompt_tokens
+        endpoints: dict[str, Endpoint] = {}
+        for one in response.candidates:
+            address = endpoint(one.address)
+            # Pods that are not known to be well are no fall-backs; one may be all that is left.
+            if address in endpoints or (endpoints and not one.ready):
+                continue
+            cached = min(one.matched_tokens, max(0, tokens - 1))
+            endpoints[address] = Endpoint(one.pod, one.rank, cached, self._saved(tokens, cached))
+            if len(endpoints) == self._most:
+                break
+        best = response.candidates[0]
+        return Picked(response.booking_id, endpoints, self._engine_rank(best), body)
+
+    def _saved(self, tokens: int, cached: int) -> float:
+        whole = self._prefill.seconds(tokens, 0)
+        return max(0.0, whole - self._prefill.seconds(tokens - cached, cached))
+
+    def _engine_rank(self, best: pb.Candidate) -> int | None:
+        pod: Pod | None = next((pod for pod in self._pods if pod.id == best.pod), None)
+        if pod is None or len(pod.ranks) < 2:
+            return None
+        return pod.first_rank + best.rank

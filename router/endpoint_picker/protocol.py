@@ -1,0 +1,55 @@
+"""The names and numbers that version 1 of the endpoint-picker protocol fixes.
+
+Sources: the Gateway API Inference Extension, docs/proposals/004-endpoint-picker-protocol (v1.0.0), and
+Envoy's `envoy/service/ext_proc/v3/external_processor.proto` and
+`envoy/extensions/filters/http/ext_proc/v3/processing_mode.proto`.
+"""
+
+from enum import IntEnum
+
+SERVICE = "envoy.service.ext_proc.v3.ExternalProcessor"
+HEALTH_NAMES = (SERVICE, "inference-extension", "readiness")
+"""Names by which gateways ask for this service's health: the protocol's two, and the one that deployments
+of the extension's own picker configured first."""
+LIVENESS = "liveness"
+"""The name by which gateways ask whether the process is alive, whatever it can do."""
+
+DESTINATION = "x-gateway-destination-endpoint"
+"""Header, and key of the metadata in NAMESPACE: the picked endpoint and its fall-backs."""
+SERVED = "x-gateway-destination-endpoint-served"
+"""Key of the metadata in NAMESPACE: the endpoint that served the request."""
+NAMESPACE = "envoy.lb"
+SUBSET = "x-gateway-destination-endpoint-subset"
+"""Key of the metadata in SUBSET_NAMESPACE: the only endpoints that may be picked."""
+SUBSET_NAMESPACE = "envoy.lb.subset_hint"
+UPSTREAM_ATTRIBUTE = "upstream.address"
+"""Envoy's attribute that tells the endpoint that served a request, where no metadata does."""
+
+PICKERS_OWN = (DESTINATION, SERVED, SUBSET)
+"""Headers that no client may send on to an engine."""
+
+PIECE_BYTES = 62_000
+"""Longest piece of a body that is sent back: Envoy recommends less than 64 KiB, and some gateways take no
+more."""
+
+
+class BodyMode(IntEnum):
+    """How a gateway sends a body, with Envoy's numbers."""
+
+    NONE = 0
+    """Not at all."""
+    STREAMED = 1
+    """In pieces, each of which waits for its answer."""
+    BUFFERED = 2
+    """In one piece."""
+    BUFFERED_PARTIAL = 3
+    """In one piece, as far as the gateway holds a body; the rest passes by."""
+    FULL_DUPLEX_STREAMED = 4
+    """In pieces, which are sent back."""
+    GRPC = 5
+    """As FULL_DUPLEX_STREAMED, each message of gRPC apart."""
+
+    @property
+    def sends_back(self) -> bool:
+        """Whether the picker has to send the body back."""
+        return self >= BodyMode.FULL_DUPLEX_STREAMED

@@ -1,0 +1,24 @@
+"""Refusals, and the HTTP responses that tell clients of them."""
+
+import math
+
+import msgspec
+
+from router.endpoint_picker.actions import ImmediateReply, Refusal, Settings
+
+UNAVAILABLE = 503
+TOO_MANY = 429
+
+
+def immediate(refusal: Refusal, header: str) -> ImmediateReply:
+    """Return a refusal as a response, in the form of OpenAI's errors; `header` is to have the reason."""
+    error = {"message": refusal.text, "type": TYPES[refusal.status], "code": refusal.reason}
+    put: Settings = (("content-type", "application/json"),)
+    if header:
+        put += ((header, refusal.reason),)
+    if refusal.retry_after:
+        put += (("retry-after", str(math.ceil(refusal.retry_after))),)
+    return ImmediateReply(refusal.status, msgspec.json.encode({"error": error}), put)
+
+
+TYPES = {UNAVAILABLE: "service_unavailable", TOO_MANY: "too_many_requests"}

@@ -1,0 +1,216 @@
+"""The request of an exchange: holds its body until the pick, then passes it on unchanged.
+
+    NEW ─headers─► HOLDING ─end, or too much─► PICKING ─picked, let through─► PASSING ─end─► ENDED
+
+Where the gateway sends no body before the headers are answered, the pick comes with the headers (body
+modes NONE, STREAMED and GRPC) or with the answer to the body (BUFFERED).
+"""
+
+from collections.abc import Iterator
+from enum import Enum
+
+from router.endpoint_picker.actions import (
+    Action,
+    BodyReply,
+    HeadersReply,
+    Picked,
+    Refusal,
+    Reply,
+    Settings,
+    Side,
+    TrailersReply,
+    WantPick,
+)
+from router.endpoint_picker.events import (
+    Modes,
+    OrderError,
+    RequestBody,
+    RequestHeaders,
+    RequestTrailers,
+    value_of,
+)
+from router.endpoint_picker.names import Names
+from router.endpoint_picker.protocol import DESTINATION, PIECE_BYTES, BodyMode
+from router.endpoint_picker.refusals import immediate
+
+BUFFERED = (BodyMode.BUFFERED, BodyMode.BUFFERED_PARTIAL)
+
+
+class State(Enum):
+    """How far the request is."""
+
+    NEW = 0
+    HOLDING = 1
+    PICKING = 2
+    PASSING = 3
+    ENDED = 4
+
+
+class RequestSide:
+    """One request. Each method returns what is to be done, in order; events raise OrderError."""
+
+    def __init__(self, names: Names, most_bytes: int) -> None:
+        """Hold at most `most_bytes` of a body, and the piece with which it exceeds that."""
+        self._names = names
+        self._most_bytes = most_bytes
+        self._headers: RequestHeaders = RequestHeaders(())
+        self._subset: frozenset[str] | None = None
+        self._held: list[bytes] = []
+        self._has_body = False
+        self._body_ended = False
+        """Whether the last piece of the body said that nothing follows."""
+        self._has_trailers = False
+        self._has_replied = False
+        """Whether the headers were answered before the pick."""
+        self.held_bytes = 0
+        self.state = State.NEW
+
+    @property
+    def modes(self) -> Modes:
+        """How the gateway sends bodies."""
+        return self._headers.modes
+
+    @property
+    def holds(self) -> bool:
+        """Whether the body is kept until it ends, and need not be: the rest of it can pass by."""
+        modes = self.modes
+        can_pass = modes.request is BodyMode.FULL_DUPLEX_STREAMED or modes.is_watched
+        return self.state is State.HOLDING and can_pass
+
+    def headers(self, event: RequestHeaders) -> list[Action]:
+        """Take the request's headers."""
+        if self.state is not State.NEW:
+            raise OrderError("headers of a request came twice")
+        self._headers, self._subset = event, event.subset
+        mode, is_watched = event.modes.request, event.modes.is_watched
+        if event.ends or mode is BodyMode.NONE:
+            return self._want(is_whole=event.ends)
+        if mode is BodyMode.FULL_DUPLEX_STREAMED or is_watched:
+            self.state = State.HOLDING
+            return []
+        if mode in BUFFERED:
+            # The gateway sends the body only after this, and then still takes changes of headers.
+            self.state, self._has_replied = State.HOLDING, True
+            return [HeadersReply("request", remove=self._names.removed)]
+        return self._want(is_whole=False)
+
+    def body(self, event: RequestBody) -> list[Action]:
+        """Take a piece of the body."""
+        self._check_open()
+        self._has_body, self._body_ended = True, event.ends
+        if self.state is State.PASSING:
+            self.state = State.ENDED if event.ends else State.PASSING
+            return [*self._passed(event.data)]
+        self._subset = self._subset if event.subset is None else event.subset
+        self._held.append(event.data)
+        self.held_bytes += len(event.data)
+        if event.ends or (self.modes.request in BUFFERED and not self.modes.is_watched):
+            return self._want(is_whole=event.ends)
+        if self.held_bytes > self._most_bytes:
+            return self._want(is_whole=False)
+        return []
+
+    def trailers(self, event: RequestTrailers) -> list[Action]:
+        """Take the request's trailers."""
+        self._check_open()
+        self._has_trailers = True
+        if self.state is State.PASSING:
+            self.state = State.ENDED
+            return [] if self.modes.is_watched else [TrailersReply("request")]
+        self._subset = self._subset if event.subset is None else event.subset
+        return self._want(is_whole=True)
+
+    def hold_no_more(self) -> list[Action]:
+        """Want a pick for as much of the body as has come."""
+        return self._want(is_whole=False) if self.holds else []
+
+    def picked(self, picked: Picked) -> list[Reply]:
+        """Send the request on to the picked endpoint."""
+        endpoints = ",".join(picked.endpoints)
+        put: Settings = ((DESTINATION, endpoints),)
+        if picked.engine_rank is not None and self._names.ours.rank:
+            put += ((self._names.ours.rank, str(picked.engine_rank)),)
+        return self._go_on(put, endpoints, picked.body)
+
+    def let_through(self) -> list[Reply]:
+        """Send the request on without a pick."""
+        return self._go_on((), "", None)
+
+    def refused(self, refusal: Refusal) -> list[Reply]:
+        """Answer in place of an engine."""
+        self.abandon()
+        return [] if self.modes.is_watched else [immediate(refusal, self._names.ours.reason)]
+
+    def abandon(self) -> None:
+        """Expect no more of the request, and drop what is held."""
+        self.state = State.ENDED
+        self._drop()
+
+    def _drop(self) -> None:
+        self._held, self.held_bytes = [], 0
+
+    def _check_open(self) -> None:
+        if self.state not in (State.HOLDING, State.PASSING):
+            raise OrderError("a request goes on before its headers, or after its end")
+
+    def _want(self, *, is_whole: bool) -> list[Action]:
+        self.state = State.PICKING
+        headers, ours = self._headers.headers, self._names.ours
+        rewritten = (value_of(headers, name) for name in ours.rewrite if name)
+        return [
+            WantPick(
+                path=value_of(headers, ":path"),
+                body=b"".join(self._held),
+                is_whole=is_whole,
+                content_type=value_of(headers, "content-type"),
+                content_encoding=value_of(headers, "content-encoding"),
+                model=next(filter(None, rewritten), ""),
+                session=value_of(headers, ours.session) if ours.session else "",
+                subset=self._subset,
+                is_shadow=self.modes.is_watched,
+            )
+        ]
+
+    def _go_on(self, put: Settings, endpoints: str, body: bytes | None) -> list[Reply]:
+        assert self.state is State.PICKING
+        has_ended = self._headers.ends or self._body_ended or self._has_trailers
+        self.state = State.ENDED if has_ended else State.PASSING
+        held = b"".join(self._held) if body is None else body
+        self._drop()
+        if self.modes.is_watched:
+            return []
+        replies: list[Reply] = []
+        if self._has_replied and self._has_body:
+            if body is not None:
+                put += (("content-length", str(len(body))),)
+            replies.append(BodyReply("request", body, put=put, endpoints=endpoints))
+        elif self._has_replied:
+            # No body came, only trailers: the headers have gone.
+            return [TrailersReply("request", endpoints)]
+        else:
+            if self._body_ended:
+                # The gateway drops the length that the client told, since the body may have changed.
+                put += (("content-length", str(len(held))),)
+            removed = self._names.of_request(put)
+            replies.append(HeadersReply("request", put, removed, endpoints))
+            if self._has_body:
+                replies += pieces("request", held, ends=self._body_ended)
+        if self._has_trailers:
+            replies.append(TrailersReply("request"))
+        return replies
+
+    def _passed(self, data: bytes) -> Iterator[Reply]:
+        if self.modes.is_watched:
+            return
+        if self.modes.request.sends_back:
+            yield from pieces("request", data, ends=self._body_ended)
+        else:
+            yield BodyReply("request")
+
+
+def pieces(side: Side, data: bytes, *, ends: bool) -> Iterator[BodyReply]:
+    """Yield a body that is sent back, in pieces that gateways take; an empty one is a piece, too."""
+    for at in range(0, len(data) or 1, PIECE_BYTES):
+        is_last = at + PIECE_BYTES >= len(data)
+        piece = data[at : at + PIECE_BYTES]
+        yield BodyReply(side, piece, ends=ends and is_last, is_sent_back=True)

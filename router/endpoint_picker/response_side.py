@@ -1,0 +1,162 @@
+"""The response of an exchange: passes it on unchanged, tells where it is from, and reports on the pick."""
+
+from collections.abc import Iterator
+from enum import Enum
+
+from router.endpoint_picker.actions import (
+    Action,
+    BodyReply,
+    Endpoint,
+    Happened,
+    HeadersReply,
+    Picked,
+    Report,
+    Settings,
+    TrailersReply,
+)
+from router.endpoint_picker.events import (
+    Modes,
+    OrderError,
+    ResponseBody,
+    ResponseHeaders,
+    value_of,
+)
+from router.endpoint_picker.names import Names
+from router.endpoint_picker.protocol import BodyMode
+from router.endpoint_picker.request_side import pieces
+from router.inference_api.usage_reader import UsageReader
+
+LEAST_ERROR = 400
+"""The first of HTTP's statuses with which no request has been computed."""
+
+
+class State(Enum):
+    """How far the response is."""
+
+    NEW = 0
+    PASSING = 1
+    ENDED = 2
+
+
+class ResponseSide:
+    """One response. Each method returns what is to be done, in order; events raise OrderError.
+
+    A booking, if the request was picked for, ends once, with FINISHED or FAILED.
+    """
+
+    def __init__(self, names: Names) -> None:
+        self._names = names
+        self._picked: Picked | None = None
+        self._is_booked = False
+        self._has_first_token = False
+        self._usage: UsageReader | None = None
+        self.modes = Modes()
+        self.state = State.NEW
+
+    def booked(self, picked: Picked) -> None:
+        """Take note of the pick on whose progress to report."""
+        self._picked, self._is_booked = picked, True
+
+    def headers(self, event: ResponseHeaders) -> list[Action]:
+        """Take the response's headers."""
+        if self.state is not State.NEW:
+            raise OrderError("headers of a response came twice")
+        self.state = State.PASSING
+        actions: list[Action] = []
+        where: Endpoint | None = None
+        if self._picked is not None:
+            where = self._where(self._picked, event.served)
+            actions += self._began(self._picked, where, event)
+        if not self.modes.is_watched:
+            put = self._told(where)
+            actions.append(HeadersReply("response", put, self._names.of_response(put)))
+        if self._is_booked:
+            self._usage = UsageReader(
+                value_of(event.headers, "content-type"), value_of(event.headers, "content-encoding")
+            )
+        return [*actions, *self._ended()] if event.ends else actions
+
+    def body(self, event: ResponseBody) -> list[Action]:
+        """Take a piece of the body."""
+        self._check_open()
+        actions: list[Action] = []
+        if self._is_booked and self._usage is not None:
+            self._usage.feed(event.data)
+            if self._usage.first_token_seen and not self._has_first_token:
+                self._has_first_token = True
+                actions.append(self._report(Happened.FIRST_TOKEN))
+        if not self.modes.is_watched:
+            if self.modes.response.sends_back:
+                actions += pieces("response", event.data, ends=event.ends)
+            else:
+                actions.append(BodyReply("response"))
+        return [*actions, *self._ended()] if event.ends else actions
+
+    def trailers(self) -> list[Action]:
+        """Take the response's trailers."""
+        self._check_open()
+        replies = [] if self.modes.is_watched else [TrailersReply("response")]
+        return [*replies, *self._ended()]
+
+    def closed(self) -> Iterator[Report]:
+        """Yield the report on a booking of which nothing more will be told."""
+        # A gateway that sends no bodies closes the stream at the exchange's end, however it ended.
+        is_unseen = self.modes.response is BodyMode.NONE
+        if self.state is State.PASSING and is_unseen:
+            yield from self._ended()
+        else:
+            yield from self._end(Happened.FAILED)
+
+    def _check_open(self) -> None:
+        if self.state is not State.PASSING:
+            raise OrderError("a response goes on before its headers, or after its end")
+
+    def _where(self, picked: Picked, served: str) -> Endpoint | None:
+        """Return the endpoint that serves the request; None if it is none of those that were told."""
+        if served:
+            return picked.endpoints.get(served)
+        if self.modes.is_watched:
+            return None
+        return next(iter(picked.endpoints.values()))
+
+    def _began(
+        self, picked: Picked, where: Endpoint | None, event: ResponseHeaders
+    ) -> Iterator[Report]:
+        first = next(iter(picked.endpoints.values()))
+        if where is not None and (where is not first or self.modes.is_watched):
+            yield self._report(Happened.STARTED, where)
+        status = value_of(event.headers, ":status")
+        if where is None or (status.isdecimal() and int(status) >= LEAST_ERROR):
+            yield from self._end(Happened.FAILED)
+
+    def _told(self, where: Endpoint | None) -> Settings:
+        if where is None:
+            return ()
+        ours = self._names.ours
+        told = (
+            (ours.pod, where.pod),
+            (ours.cached_tokens, str(where.cached_tokens)),
+            (ours.saved_seconds, f"{where.saved_seconds:.3f}"),
+        )
+        return tuple(one for one in told if one[0])
+
+    def _ended(self) -> Iterator[Report]:
+        self.state = State.ENDED
+        yield from self._end(Happened.FINISHED)
+
+    def _end(self, how: Happened) -> Iterator[Report]:
+        if self._is_booked:
+            self._is_booked = False
+            yield self._report(how)
+
+    def _report(self, happened: Happened, where: Endpoint | None = None) -> Report:
+        assert self._picked is not None
+        report = Report(self._picked.booking_id, happened, where)
+        if happened is not Happened.FINISHED or self._usage is None:
+            return report
+        usage = self._usage.usage
+        prompt, cached = usage.prompt_tokens, usage.cached_tokens
+        if prompt is not None and cached is not None and cached > prompt:
+            # Such figures are of no use, and Report refuses them.
+            prompt = cached = None
+        return Report(report.booking_id, happened, where, prompt, cached, usage.output_tokens)

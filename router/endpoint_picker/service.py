@@ -1,0 +1,168 @@
+"""The gRPC service of Envoy's external processing: `envoy.service.ext_proc.v3.ExternalProcessor`."""
+
+import asyncio
+import logging
+from contextlib import AsyncExitStack
+from typing import Any, Protocol
+
+import grpc
+import grpc.aio
+
+from router.api.admission import Admission
+from router.api.intake import Intake, RefusedError
+from router.api.pick import PickAnswerer
+from router.config.schema import EndpointPicker
+from router.drain import Drain, EndingError
+from router.endpoint_picker.actions import Picked, Report, WantPick
+from router.endpoint_picker.events import OrderError
+from router.endpoint_picker.exchange import Exchange
+from router.endpoint_picker.names import names_of
+from router.endpoint_picker.outcomes import CODES, Outcome
+from router.endpoint_picker.pick import EndpointPicks
+from router.endpoint_picker.protocol import SERVICE
+from router.endpoint_picker.stream import Stream
+from router.pb.warmpath.v1 import router_pb2 as pb
+from router.prompt.bad_request import BadRequestError
+
+log = logging.getLogger(__name__)
+
+Context = grpc.aio.ServicerContext[Any, Any]
+
+METHOD = "Process"
+WAITING = 0.8
+"""Share of the time for a pick in which its parts may wait; the rest is for computing."""
+
+
+class Meter(Protocol):
+    """The service's metrics."""
+
+    def answered(self, method: str, code: str, seconds: float) -> None:
+        """Count one answer, with its status code and duration."""
+
+    def endpoint_picked(self, outcome: str) -> None:
+        """Count a request that wanted a pick."""
+
+
+class EndpointPickerService:
+    """Serves gateways: a stream for each HTTP exchange."""
+
+    def __init__(
+        self,
+        picks: EndpointPicks,
+        reports: PickAnswerer,
+        config: EndpointPicker,
+        meter: Meter,
+        drain: Drain,
+        intake: Intake,
+        admission: Admission,
+        *,
+        most_body_bytes: int,
+    ) -> None:
+        """Hold at most `most_body_bytes` of each body."""
+        self.may_let_through = config.failure_mode == "fail-open"
+        self.pick_seconds = config.pick_seconds
+        self.body_seconds = config.body_seconds
+        self.max_held_bytes = config.max_held_bytes
+        self.held_bytes = 0
+        """Bytes of bodies that wait for their end or their pick."""
+        self.streams = 0
+        """Number of open streams."""
+        self._picks = picks
+        self._reports = reports
+        self._meter = meter
+        self._drain = drain
+        self._intake = intake
+        self._admission = admission
+        self._names = names_of(config.headers)
+        self._most_body_bytes = most_body_bytes
+
+    async def Process(self, context: Context) -> None:  # noqa: N802  the contract's name
+        """Drive an exchange; all messages are bytes. Raises RefusedError."""
+        stream = Stream(Exchange(self._names, self._most_body_bytes), context, self)
+        self.streams += 1
+        try:
+            with self._drain.streaming():
+                await self._drive(stream)
+        except EndingError as error:
+            # The gateway goes on by itself with what it was told so far.
+            if not stream.exchange.is_settled:
+                raise RefusedError(grpc.StatusCode.UNAVAILABLE, str(error)) from None
+        except (OrderError, ValueError) as error:
+            raise RefusedError(grpc.StatusCode.INVALID_ARGUMENT, str(error)) from error
+        finally:
+            self.streams -= 1
+            await stream.close()
+
+    async def _drive(self, stream: Stream) -> None:
+        exchange = stream.exchange
+        while not exchange.is_over:
+            if exchange.may_end:
+                raw = await self._drain.before_end(stream.read)
+            else:
+                raw = await stream.read()
+            if raw is None:
+                return
+            await stream.take(raw)
+
+    async def enter(self, stack: AsyncExitStack, want: WantPick, peer: str) -> Picked:
+        """Wait for the router's turn and pick; the pick holds once the stack is closed.
+
+        Raises BusyError, TimeoutError and the errors of `EndpointPicks.pick`.
+        """
+        await _turn(self._admission, peer)
+        async with asyncio.timeout(self.pick_seconds):
+            entered = self._picks.pick(want, WAITING * self.pick_seconds)
+            return await stack.enter_async_context(entered)
+
+    async def report(self, report: Report) -> None:
+        """Report a request's progress."""
+        request = pb.ReportRequest(
+            booking_id=report.booking_id,
+            event=pb.ReportRequest.Event.Value(report.happened.value),
+            cached_tokens=report.cached_tokens,
+            prompt_tokens=report.prompt_tokens,
+            output_tokens=report.output_tokens,
+        )
+        if report.where is not None:
+            request.pod, request.rank = report.where.pod, report.where.rank
+        try:
+            await self._reports.report(request)
+        except BadRequestError as error:
+            # The pod has gone since the pick, for example.
+            log.info("a report on a pick is not taken: %s", error)
+
+    def hold(self, change: int) -> bool:
+        """Count more, or fewer, bytes of held bodies; return whether they are not too many."""
+        self.held_bytes += change
+        return self.held_bytes <= self.max_held_bytes
+
+    def picked(self, outcome: Outcome, seconds: float) -> None:
+        """Count a request that wanted a pick."""
+        self._meter.answered(METHOD, CODES[outcome].name, seconds)
+        self._meter.endpoint_picked(outcome.value)
+
+    def handlers(self) -> grpc.GenericRpcHandler:
+        """Return the handler of the only method; all messages are bytes."""
+        return grpc.method_handlers_generic_handler(
+            SERVICE, {METHOD: self._intake.streams(self.Process)}
+        )
+
+
+async def _turn(admission: Admission, client: str) -> None:
+    """Wait until the work on a pick may begin. Raises BusyError."""
+    begins: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def wake(error: Exception | None) -> None:
+        if begins.done():
+            return
+        if error is None:
+            begins.set_result(None)
+        else:
+            begins.set_exception(error)
+
+    turn = admission.enter(client, wake)
+    if not turn.begins:
+        try:
+            await begins
+        finally:
+            admission.leave(turn)
