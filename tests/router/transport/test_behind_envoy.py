@@ -9,7 +9,7 @@ import grpc.aio
 import pytest
 
 from tests.router.transport.served import BOTH, Caller, ends_with, serving
-from tests.servers.envoy import Envoy
+from tests.servers.envoy import Envoy, http2_proxy
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -39,7 +39,7 @@ async def test_calls_and_streams_pass_through_envoy(transport: str) -> None:
 
     messages = [b"", bytes(100_000), b"x"] * 20
     async with serving(transport, uu=echo, ss=each, uu_hold=hold) as address:
-        envoy = Envoy(address)
+        envoy = Envoy(http2_proxy(address))
         await asyncio.to_thread(envoy.start)
         try:
             async with Caller(envoy.address) as call:
