@@ -32,8 +32,13 @@ class Exchange:
         """Hold at most `most_bytes` of the request's body, and the piece with which it exceeds that."""
         self._request = RequestSide(names, most_bytes)
         self._response = ResponseSide(names)
-        self.is_over = False
-        """Whether a refusal has ended the exchange."""
+        self._is_refused = False
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the gateway has nothing more to tell."""
+        has_response = self._response.state is ResponseState.ENDED
+        return self._is_refused or (has_response and self._request.state is RequestState.ENDED)
 
     @property
     def holds(self) -> bool:
@@ -108,7 +113,7 @@ class Exchange:
 
     def refused(self, refusal: Refusal) -> list[Reply]:
         """End the exchange with a response that is not an engine's."""
-        self.is_over = not self._request.modes.is_watched
+        self._is_refused = not self._request.modes.is_watched
         return self._request.refused(refusal)
 
     def closed(self) -> list[Report]:

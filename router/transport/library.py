@@ -35,6 +35,10 @@ NO_ERROR, PROTOCOL_ERROR, INTERNAL_ERROR, CANCEL, ENHANCE_YOUR_CALM = 0, 1, 2, 8
 DATA_EOF, DATA_NO_END_STREAM = 1, 2
 """Flags that a data source returns: no more data come, and trailers follow them."""
 
+ANSWERED_RESETS = 100
+"""Resets of answered calls that a client may send for each one of an unanswered call. The budget for
+control frames bounds them more tightly unless there are as many calls."""
+
 Pointer = c.c_void_p
 Session = c.c_void_p
 
@@ -205,5 +209,7 @@ def server_options(library: Library, resets_per_second: int) -> Pointer:
     library.option_new(c.byref(options))
     library.option_set_no_auto_window_update(options, 1)
     library.option_set_no_closed_streams(options, 1)
-    library.option_set_stream_reset_rate_limit(options, 10 * resets_per_second, resets_per_second)
+    # libnghttp2 counts the resets of answered calls, too.
+    most = ANSWERED_RESETS * resets_per_second
+    library.option_set_stream_reset_rate_limit(options, 10 * most, most)
     return options

@@ -55,6 +55,8 @@ class Session:
         self._clock = clock
         self._budget = FrameBudget(limits.control_frames_per_second, clock())
         self._resets = FrameBudget(limits.resets_per_second, clock())
+        self._reset_by_client = 0
+        """The stream that the client reset last."""
         self._open: set[int] = set()
         self._bodies: dict[int, Body] = {}
         self.unwanted: set[int] = set()
@@ -288,7 +290,10 @@ class Session:
         else:
             self._count_frame()
             if kind == lib.RST_STREAM:
-                self._count_reset()
+                self._reset_by_client = head.stream
+                # Envoy resets each stream of its external processing at the end, after its answers.
+                if head.stream in self._open and head.stream not in self._bodies:
+                    self._count_reset()
             if kind == lib.PING and head.flags & lib.ACK:
                 self.pings = 0
             self.has_begun = self.has_begun or kind == lib.SETTINGS
@@ -309,8 +314,8 @@ class Session:
 
     def on_closed(self, stream: int, code: int) -> None:
         """Forget a stream, which ended with one of HTTP/2's error codes."""
-        if code not in {lib.NO_ERROR, lib.CANCEL}:
-            # Also one that libnghttp2 has reset, since the client broke the protocol.
+        if code not in {lib.NO_ERROR, lib.CANCEL} and stream != self._reset_by_client:
+            # One that libnghttp2 has reset, since the client broke the protocol.
             self._count_reset()
         self._half_open.pop(stream, None)
         self.unwanted.discard(stream)
