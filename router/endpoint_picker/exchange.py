@@ -89,8 +89,9 @@ class Exchange:
         if isinstance(event, RequestHeaders):
             if self._response.state is not ResponseState.NEW:
                 raise OrderError("a request began after its response")
+            actions = self._request.headers(event)
             self._response.modes = event.modes
-            return self._request.headers(event)
+            return actions
         if isinstance(event, RequestBody):
             return self._request.body(event)
         return self._request.trailers(event)

@@ -1,0 +1,454 @@
+"""An exchange by sequences of events, as pickers are tested with: what it asks for, and what it answers."""
+
+import json
+
+import pytest
+
+from router.endpoint_picker.actions import (
+    BodyReply,
+    Happened,
+    HeadersReply,
+    ImmediateReply,
+    Picked,
+    Refusal,
+    Report,
+    TrailersReply,
+    WantPick,
+)
+from router.endpoint_picker.events import (
+    Modes,
+    OrderError,
+    RequestTrailers,
+    ResponseBody,
+    ResponseHeaders,
+    ResponseTrailers,
+)
+from router.endpoint_picker.protocol import DESTINATION, PICKERS_OWN, PIECE_BYTES, BodyMode
+from tests.router.endpoint_picker.told import (
+    BUFFERED,
+    NAMES,
+    ONE,
+    PICKED,
+    TWO,
+    USAGE,
+    answer,
+    body,
+    event,
+    exchange,
+    pick,
+    picking,
+    post,
+    token,
+)
+
+BOTH = f"{ONE},{TWO}"
+TO_BOTH = HeadersReply(
+    "request", ((DESTINATION, BOTH),), NAMES.of_request(((DESTINATION, BOTH),)), BOTH
+)
+TOLD = (
+    ("x-warmpath-pod", "pod-1"),
+    ("x-warmpath-cached-tokens", "48"),
+    ("x-warmpath-saved-seconds", "0.250"),
+)
+FROM_ONE = HeadersReply("response", TOLD, ("x-warmpath-reason",))
+REFUSAL = Refusal(503, "NO_POD", "no pod serves 'm'")
+
+
+def sent_back(*pieces: bytes, side: str = "request", ends: bool = True) -> list[BodyReply]:
+    last = len(pieces) - 1
+    return [
+        BodyReply(side, piece, ends=ends and at == last, is_sent_back=True)  # type: ignore[arg-type]
+        for at, piece in enumerate(pieces)
+    ]
+
+
+def test_a_body_in_chunks_is_held_until_its_end_and_sent_on_after_the_pick() -> None:
+    one = exchange()
+    assert one.receive(post(("x-warmpath-session", "s"))) == []
+    assert one.receive(body(b'{"model":', ends=False)) == []
+    assert one.held_bytes == 9
+    assert one.holds
+    [want] = one.receive(body(b'"m"}'))
+    assert want == WantPick(
+        path="/v1/completions", body=b'{"model":"m"}', is_whole=True,
+        content_type="application/json", content_encoding="", model="", session="s",
+        subset=None, is_shadow=False,
+    )  # fmt: skip
+    assert one.picked(PICKED) == [TO_BOTH, *sent_back(b'{"model":"m"}')]
+    assert one.held_bytes == 0
+
+
+def test_a_request_without_a_body_is_picked_for_by_its_headers() -> None:
+    one = exchange()
+    assert pick(one, post(ends=True)) == [TO_BOTH]
+
+
+@pytest.mark.parametrize("mode", [BodyMode.NONE, BodyMode.STREAMED, BodyMode.GRPC])
+def test_where_the_body_comes_after_the_answer_to_the_headers_the_pick_comes_with_it(
+    mode: BodyMode,
+) -> None:
+    one = exchange()
+    assert picking(one, post(modes=Modes(mode))).body == b""
+    assert one.picked(PICKED) == [TO_BOTH]
+
+
+def test_streamed_chunks_are_each_answered_and_not_sent_back() -> None:
+    one = exchange()
+    pick(one, post(modes=Modes(BodyMode.STREAMED)))
+    assert one.receive(body(b"1", ends=False)) == [BodyReply("request")]
+    assert one.receive(body(b"2")) == [BodyReply("request")]
+
+
+@pytest.mark.parametrize("mode", [BodyMode.BUFFERED, BodyMode.BUFFERED_PARTIAL])
+def test_a_buffered_body_is_answered_with_the_pick(mode: BodyMode) -> None:
+    one = exchange()
+    headers = post(modes=Modes(mode))
+    assert one.receive(headers) == [HeadersReply("request", remove=NAMES.removed)]
+    assert not one.holds
+    assert picking(one, body(b"{}")).body == b"{}"
+    put = ((DESTINATION, BOTH),)
+    assert one.picked(PICKED) == [BodyReply("request", put=put, endpoints=BOTH)]
+
+
+def test_a_body_that_the_gateway_holds_in_part_is_picked_for_by_that_part() -> None:
+    one = exchange()
+    one.receive(post(modes=Modes(BodyMode.BUFFERED_PARTIAL)))
+    want = picking(one, body(b'{"model":"m","pro', ends=False))
+    assert want.body == b'{"model":"m","pro'
+    assert not want.is_whole
+
+
+def test_trailers_end_a_body() -> None:
+    one = exchange()
+    replies = pick(one, post(), body(b"{}", ends=False), RequestTrailers())
+    assert replies == [TO_BOTH, *sent_back(b"{}", ends=False), TrailersReply("request")]
+
+
+def test_trailers_without_a_body_are_told_of_the_pick_where_the_headers_have_gone() -> None:
+    one = exchange()
+    assert pick(one, post(modes=BUFFERED), RequestTrailers()) == [TrailersReply("request", BOTH)]
+
+
+def test_trailers_of_a_buffered_body_come_after_its_pick() -> None:
+    one = exchange()
+    pick(one, post(modes=BUFFERED), body(b"{}", ends=False))
+    assert one.receive(RequestTrailers()) == [TrailersReply("request")]
+
+
+def test_an_empty_body_is_sent_on_as_one() -> None:
+    one = exchange()
+    assert pick(one, post(), body(b"")) == [TO_BOTH, *sent_back(b"")]
+
+
+def test_a_long_body_is_sent_back_in_pieces_that_gateways_take() -> None:
+    one = exchange(10 * PIECE_BYTES)
+    long = bytes(range(256)) * 1000
+    replies = pick(one, post(), body(long))
+    assert [len(one.data or b"") for one in replies[1:]] == [PIECE_BYTES] * 4 + [8000]
+    assert b"".join(one.data for one in replies[1:]) == long
+    assert [one.ends for one in replies[1:]] == [False] * 4 + [True]
+
+
+def test_a_body_that_is_too_long_is_picked_for_by_its_beginning_and_the_rest_passes_by() -> None:
+    one = exchange(4)
+    want = picking(one, post(), body(b"1234", ends=False), body(b"5", ends=False))
+    assert want.body == b"12345"
+    assert not want.is_whole
+    assert one.picked(PICKED) == [TO_BOTH, *sent_back(b"12345", ends=False)]
+    one.booked(PICKED)
+    assert one.receive(body(b"67", ends=False)) == sent_back(b"67", ends=False)
+    assert one.held_bytes == 0
+    assert one.receive(body(b"")) == sent_back(b"")
+    assert one.receive(answer()) == [FROM_ONE]
+
+
+def test_a_body_that_does_not_end_in_time_is_picked_for_by_its_beginning() -> None:
+    one = exchange()
+    one.receive(post())
+    one.receive(body(b"{", ends=False))
+    [want] = one.hold_no_more()
+    assert isinstance(want, WantPick)
+    assert one.hold_no_more() == []
+    assert one.picked(PICKED) == [TO_BOTH, *sent_back(b"{", ends=False)]
+    assert one.receive(RequestTrailers()) == [TrailersReply("request")]
+
+
+def test_a_gateway_that_holds_the_body_itself_is_waited_for() -> None:
+    one = exchange()
+    one.receive(post(modes=BUFFERED))
+    assert one.hold_no_more() == []
+
+
+def test_the_subset_is_what_the_last_event_of_the_request_told() -> None:
+    one = exchange()
+    early, late = frozenset(["10.0.0.1:80"]), frozenset(["10.0.0.2:80"])
+    headers = post(subset=early)
+    assert picking(one, headers, body(b"", ends=False), body(b"")).subset == early
+    one = exchange()
+    assert picking(one, headers, body(b"", subset=late)).subset == late
+
+
+def test_no_client_sends_on_headers_that_only_the_picker_may_set() -> None:
+    spoofed = [(name, "9.9.9.9:1") for name in NAMES.removed]
+    one = exchange()
+    [reply, _] = pick(one, post(*spoofed), body(b"{}"))
+    assert set(reply.remove) == set(NAMES.removed) - {DESTINATION}
+    assert reply.put == ((DESTINATION, BOTH),)
+    one = exchange()
+    picking(one, post(*spoofed), body(b"{}"))
+    [reply, _] = one.let_through()  # type: ignore[assignment]
+    assert set(reply.remove) >= {*PICKERS_OWN, "x-warmpath-pod", "x-data-parallel-rank"}
+    assert reply.put == ()
+    assert reply.endpoints == ""
+
+
+def test_no_engine_tells_clients_what_only_the_picker_may_tell() -> None:
+    one = exchange()
+    picking(one, post(ends=True))
+    one.let_through()
+    spoofed = ResponseHeaders(((":status", "200"), ("x-warmpath-pod", "x")))
+    assert one.receive(spoofed) == [HeadersReply("response", (), NAMES.told)]
+
+
+def test_the_rank_of_a_pod_with_several_is_told_to_its_engine() -> None:
+    one = exchange()
+    picking(one, post(ends=True))
+    [reply] = one.picked(Picked("b", PICKED.endpoints, engine_rank=3))
+    assert reply.put == ((DESTINATION, BOTH), ("x-data-parallel-rank", "3"))  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("modes", [Modes(), BUFFERED])
+def test_a_body_with_another_models_name_takes_the_place_of_the_clients(modes: Modes) -> None:
+    one = exchange()
+    want = picking(one, post(("x-llm-d-model-name-rewrite", "other"), modes=modes), body(b"{}"))
+    assert want.model == "other"
+    replies = one.picked(Picked("b", PICKED.endpoints, body=b"longer"))
+    assert ("content-length", "6") in replies[0].put  # type: ignore[union-attr]
+    assert replies[-1].data == b"longer"  # type: ignore[union-attr]
+
+
+def test_a_response_passes_and_its_usage_is_reported() -> None:
+    one = exchange()
+    pick(one, post(), body(b"{}"))
+    assert one.receive(answer()) == [FROM_ONE]
+    assert one.receive(ResponseBody(b'{"usage": ')) == sent_back(
+        b'{"usage": ', side="response", ends=False
+    )
+    rest = json.dumps(USAGE).encode() + b"}"
+    [reply, report] = one.receive(ResponseBody(rest, ends=True))
+    assert [reply] == sent_back(rest, side="response")
+    assert report == Report("b-1", Happened.FINISHED, None, 50, 48, 2)
+    assert one.is_over
+    assert one.closed() == []
+
+
+def test_the_first_token_of_a_streamed_response_is_reported_once() -> None:
+    one = exchange()
+    pick(one, post(modes=BUFFERED), body(b"{}"))
+    one.receive(answer(kind="text/event-stream"))
+    reply = BodyReply("response")
+    assert one.receive(ResponseBody(b": ping\n\n")) == [reply]
+    assert one.receive(token()) == [Report("b-1", Happened.FIRST_TOKEN), reply]
+    assert one.receive(token("b")) == [reply]
+    assert one.receive(ResponseBody(event({"choices": [], "usage": USAGE}))) == [reply]
+    assert one.receive(ResponseBody(b"data: [DONE]\n\n", ends=True)) == [
+        reply, Report("b-1", Happened.FINISHED, None, 50, 48, 2),
+    ]  # fmt: skip
+
+
+def test_trailers_end_a_response() -> None:
+    one = exchange()
+    pick(one, post(), body(b"{}"))
+    one.receive(answer(kind="application/grpc"))
+    one.receive(ResponseBody(b"x"))
+    assert one.receive(ResponseTrailers()) == [
+        TrailersReply("response"), Report("b-1", Happened.FINISHED),
+    ]  # fmt: skip
+
+
+def test_headers_may_end_a_response() -> None:
+    one = exchange()
+    pick(one, post(ends=True))
+    ended = one.receive(answer(204, ends=True))
+    assert ended == [FROM_ONE, Report("b-1", Happened.FINISHED)]
+
+
+def test_the_fall_back_that_served_is_reported_and_told() -> None:
+    one = exchange()
+    pick(one, post(), body(b"{}"))
+    [report, reply] = one.receive(answer(served=TWO))
+    assert report == Report("b-1", Happened.STARTED, PICKED.endpoints[TWO])
+    assert dict(reply.put)["x-warmpath-pod"] == "pod-2"  # type: ignore[union-attr]
+    assert dict(reply.put)["x-warmpath-cached-tokens"] == "16"  # type: ignore[union-attr]
+    one = exchange()
+    pick(one, post(), body(b"{}"))
+    assert one.receive(answer(served=ONE)) == [FROM_ONE]
+
+
+def test_an_endpoint_that_was_not_told_releases_the_booking_and_is_not_named() -> None:
+    one = exchange()
+    pick(one, post(), body(b"{}"))
+    assert one.receive(answer(served="10.0.0.9:80")) == [
+        Report("b-1", Happened.FAILED), HeadersReply("response", (), NAMES.told),
+    ]  # fmt: skip
+    replies = one.receive(ResponseBody(b"{}", ends=True))
+    assert replies == sent_back(b"{}", side="response")
+    assert one.closed() == []
+
+
+@pytest.mark.parametrize("status", [400, 429, 500, 503])
+def test_an_engines_error_releases_the_booking_at_once(status: int) -> None:
+    one = exchange()
+    pick(one, post(), body(b"{}"))
+    assert one.receive(answer(status)) == [Report("b-1", Happened.FAILED), FROM_ONE]
+    assert one.receive(ResponseBody(b"{}", ends=True)) == sent_back(b"{}", side="response")
+    assert one.closed() == []
+
+
+def test_figures_that_contradict_each_other_are_not_reported() -> None:
+    one = exchange()
+    pick(one, post(), body(b"{}"))
+    one.receive(answer())
+    told = {"usage": USAGE | {"prompt_tokens": 5}}
+    [*_, report] = one.receive(ResponseBody(json.dumps(told).encode(), ends=True))
+    assert report == Report("b-1", Happened.FINISHED, None, None, None, 2)
+
+
+def test_a_gateway_that_goes_away_fails_the_request() -> None:
+    one = exchange()
+    pick(one, post(), body(b"{}"))
+    assert one.closed() == [Report("b-1", Happened.FAILED)]
+    one = exchange()
+    pick(one, post(), body(b"{}"))
+    one.receive(answer(kind="text/event-stream"))
+    one.receive(token())
+    assert one.closed() == [Report("b-1", Happened.FAILED)]
+    assert exchange().closed() == []
+
+
+def test_where_the_gateway_sends_no_body_of_the_response_its_end_is_the_streams() -> None:
+    one = exchange()
+    pick(one, post(modes=Modes(response=BodyMode.NONE)), body(b"{}"))
+    one.receive(answer())
+    assert not one.is_over
+    assert one.closed() == [Report("b-1", Happened.FINISHED)]
+
+
+def test_a_refusal_answers_in_place_of_an_engine() -> None:
+    one = exchange()
+    picking(one, post(), body(b"{}"))
+    [reply] = one.refused(Refusal(429, "OVERLOADED", "more requests come", retry_after=1.2))
+    assert isinstance(reply, ImmediateReply)
+    assert reply.status == 429
+    assert json.loads(reply.body) == {
+        "error": {"message": "more requests come", "type": "too_many_requests", "code": "OVERLOADED"}
+    }
+    assert dict(reply.put) == {
+        "content-type": "application/json", "x-warmpath-reason": "OVERLOADED", "retry-after": "2",
+    }  # fmt: skip
+    assert one.is_over
+    assert one.closed() == []
+
+
+def test_a_request_without_a_pick_goes_on_with_all_of_its_body() -> None:
+    one = exchange()
+    picking(one, post(), body(b"{}"))
+    removed = HeadersReply("request", (), NAMES.removed)
+    assert one.let_through() == [removed, *sent_back(b"{}")]
+    one = exchange()
+    picking(one, post(modes=BUFFERED), body(b"{}"))
+    assert one.let_through() == [BodyReply("request")]
+    assert one.closed() == []
+
+
+def test_a_response_without_a_request_passes() -> None:
+    one = exchange()
+    told = answer(modes=Modes(response=BodyMode.STREAMED))
+    assert one.receive(told) == [HeadersReply("response", (), NAMES.told)]
+    assert one.receive(ResponseBody(b"x", ends=True)) == [BodyReply("response")]
+    assert one.closed() == []
+
+
+def test_a_gateways_own_answer_ends_a_request_that_is_held() -> None:
+    one = exchange()
+    one.receive(post())
+    one.receive(body(b"{", ends=False))
+    assert one.receive(answer(408)) == [HeadersReply("response", (), NAMES.told)]
+    assert one.held_bytes == 0
+    assert one.hold_no_more() == []
+
+
+def test_a_watched_exchange_is_a_shadow_pick_and_is_not_answered() -> None:
+    one = exchange()
+    watched = Modes(BodyMode.STREAMED, BodyMode.STREAMED, is_watched=True)
+    want = picking(one, post(modes=watched), body(b"{", ends=False), body(b"}"))
+    assert want.is_shadow
+    assert want.body == b"{}"
+    assert one.picked(PICKED) == []
+    one.booked(PICKED)
+    assert one.receive(answer(served=TWO)) == [
+        Report("b-1", Happened.STARTED, PICKED.endpoints[TWO])
+    ]
+    [report] = one.receive(ResponseBody(json.dumps({"usage": USAGE}).encode(), ends=True))
+    assert report == Report("b-1", Happened.FINISHED, None, 50, 48, 2)
+
+
+def test_a_watched_exchange_that_is_not_picked_for_goes_on() -> None:
+    one = exchange()
+    picking(one, post(ends=True, modes=Modes(is_watched=True)))
+    assert one.refused(REFUSAL) == []
+    assert one.receive(answer(ends=True)) == []
+
+
+def test_a_watched_exchange_of_which_nobody_tells_who_served_it_does_not_count() -> None:
+    one = exchange()
+    pick(one, post(ends=True, modes=Modes(is_watched=True)))
+    assert one.receive(answer()) == [Report("b-1", Happened.FAILED)]
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        [body(b"")],
+        [RequestTrailers()],
+        [ResponseBody(b"")],
+        [ResponseTrailers()],
+        [post(), post()],
+        [answer(), answer()],
+        [answer(), post()],
+        [answer(ends=True), ResponseBody(b"")],
+        [answer(), ResponseTrailers(), ResponseTrailers()],
+    ],
+)
+def test_what_http_does_not_allow_is_refused(events: list[object]) -> None:
+    one = exchange()
+    *before, last = events
+    for other in before:
+        one.receive(other)  # type: ignore[arg-type]
+    with pytest.raises(OrderError):
+        one.receive(last)  # type: ignore[arg-type]
+
+
+def test_nothing_of_a_request_comes_after_its_end() -> None:
+    one = exchange()
+    pick(one, post(), body(b"{}"))
+    for late in (body(b""), RequestTrailers()):
+        with pytest.raises(OrderError):
+            one.receive(late)
+
+
+def test_the_stream_may_end_where_no_part_of_a_body_is_here() -> None:
+    one = exchange()
+    assert one.may_end
+    one.receive(post())
+    assert not one.may_end
+    picking(one, body(b"{}"))
+    assert not one.may_end
+    one.picked(PICKED)
+    assert one.may_end
+    one.receive(answer())
+    assert not one.may_end, "Envoy may have sent a chunk that it expects back"
+    one = exchange()
+    pick(one, post(modes=BUFFERED), body(b"{}"))
+    one.receive(answer())
+    assert one.may_end
