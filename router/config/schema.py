@@ -114,8 +114,8 @@ class Client(Table, frozen=True):
     name: str
     """The name in errors and in the log."""
     roles: list[Right]
-    """score: Score, ScoreStream, Pick, Report, Explain, GetPodScores, /query, /overlap_scores and Envoy's
-    Process. read: ListPods, Diagnose, ListDecisions, reflection and /metrics."""
+    """score: Score, ScoreStream, Pick, Report, Explain, GetPodScores, Envoy's Process, /query and
+    /overlap_scores. read: ListPods, Diagnose, ListDecisions, reflection and /metrics."""
     token_file: str = ""
     """File with the token that the caller sends, one line of 16 to 4096 bytes, relative to this file. It
     is read again when it changes."""
@@ -284,7 +284,7 @@ class PickerHeaders(Table, frozen=True):
     )
     """In a request: the name of the model that the engine is to be asked for; the first one counts."""
     rank: HeaderName = "x-data-parallel-rank"
-    """In a request to a pod with several ranks: the engine's number of the picked one, as vLLM reads it."""
+    """In a request to a pod with several ranks: the engine's number of the picked one, for vLLM."""
 
 
 class EndpointPicker(Table, frozen=True):
@@ -293,8 +293,6 @@ class EndpointPicker(Table, frozen=True):
     failure_mode: Literal["fail-close", "fail-open"] = "fail-close"
     """fail-close: a request without a pick, because the router is too busy, too slow or at fault, is
     answered with 429 or 503. fail-open: it goes on without a pick, and the gateway balances it."""
-    model: str = ""
-    """The model of requests that name none that is known; empty: the first of [[models]]."""
     rewrites: dict[str, str] = {}
     """Models by the name that requests give: the name that engines are asked for."""
     fall_backs: Annotated[int, Meta(ge=0, le=63)] = 7

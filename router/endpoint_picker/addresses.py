@@ -10,13 +10,15 @@ from router.pods.table import Pod
 @lru_cache(4096)
 def endpoint(address: str) -> str:
     """Return an address in the one form that equal endpoints share; a host's name stays as it is."""
-    host, colon, port = address.strip().rpartition(":")
-    if not colon or ":" in host.strip("[]") != host.startswith("["):
-        host, port = address.strip(), ""
+    text = address.strip()
+    host, _, port = text.rpartition(":")
+    is_bare = ":" in host and not host.startswith("[")
+    if not host or is_bare or not port.isdecimal():
+        host, port = text, ""
     try:
-        ip = ip_address(host.strip("[]"))
+        ip = ip_address(host.removeprefix("[").removesuffix("]"))
     except ValueError:
-        return address.strip()
+        return text
     shown = f"[{ip}]" if ip.version == 6 else str(ip)
     return f"{shown}:{port}" if port else shown
 

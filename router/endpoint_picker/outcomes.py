@@ -5,15 +5,13 @@ from enum import Enum
 
 import grpc
 
-from indexer.process.shortened import shortened
 from router.api.admission import BusyError
+from router.api.failures import text_of
 from router.endpoint_picker.actions import Refusal
 from router.endpoint_picker.pick import UnmatchedSubsetError
 from router.endpoint_picker.refusals import TOO_MANY, UNAVAILABLE
+from router.error_info import Reason
 from router.pick.weigh import NoPodError
-
-MOST_SAID = 400
-"""Most characters of an error's text in a response."""
 
 
 class Outcome(Enum):
@@ -55,20 +53,29 @@ class Failure:
 
 
 def failure_of(error: Exception, seconds: float) -> Failure:
-    """Return the failure that an error of a pick means; `seconds` is the longest time for a pick."""
-    text, retry_after = shortened(str(error), MOST_SAID), 0.0
+    """Return the failure that an error of a pick means; `seconds` is the longest time for a pick.
+
+    The reasons are those of `warmpath.v1.RequestError`, and two more.
+    """
+    text = text_of(error)
     match error:
         case NoPodError():
-            outcome, status = Outcome.NO_POD, UNAVAILABLE
+            outcome, refusal = Outcome.NO_POD, Refusal(UNAVAILABLE, _name(Reason.NO_POD), text)
         case UnmatchedSubsetError():
-            outcome, status = Outcome.SUBSET_UNMATCHED, UNAVAILABLE
+            outcome = Outcome.SUBSET_UNMATCHED
+            refusal = Refusal(UNAVAILABLE, "SUBSET_UNMATCHED", str(error))
         case BusyError():
-            outcome, status = Outcome.OVERLOADED, TOO_MANY
-            text, retry_after = "more requests come than are picked for", error.seconds
+            outcome, text = Outcome.OVERLOADED, "more requests come than can be picked for"
+            refusal = Refusal(TOO_MANY, _name(Reason.OVERLOADED), text, error.seconds)
         case TimeoutError():
-            outcome, status = Outcome.LATE, UNAVAILABLE
+            outcome = Outcome.LATE
             text = f"no pick was made within {seconds:g} s (endpoint-picker.pick-seconds)"
+            refusal = Refusal(UNAVAILABLE, "PICK_LATE", text)
         case _:
-            outcome, status = Outcome.FAULT, UNAVAILABLE
-            text = "the picker is at fault; its log says more"
-    return Failure(outcome, Refusal(status, outcome.name, text, retry_after))
+            outcome = Outcome.FAULT
+            refusal = Refusal(UNAVAILABLE, _name(Reason.INTERNAL_ERROR), text)
+    return Failure(outcome, refusal)
+
+
+def _name(reason: "Reason.ValueType") -> str:
+    return Reason.Name(reason)

@@ -2,7 +2,6 @@
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
 
 from router.api.pick import MOST_SESSION_BYTES, PickAnswerer
 from router.config.schema import EndpointPicker
@@ -25,16 +24,6 @@ class UnmatchedSubsetError(Exception):
         super().__init__(f"none of the {count} endpoints that the gateway allows is known")
 
 
-@dataclass(frozen=True, slots=True)
-class _Named:
-    """A model by the name that a request gives."""
-
-    model: str
-    lora: str = ""
-    """An adapter that no configuration has, and that a pod lists."""
-    is_known: bool = True
-
-
 class EndpointPicks:
     """Picks endpoints for HTTP requests.
 
@@ -49,7 +38,6 @@ class EndpointPicks:
         models: ModelTable,
         config: EndpointPicker,
         *,
-        default_model: str,
         prefill: PrefillModel,
         tokenize_seconds: float,
     ) -> None:
@@ -59,7 +47,6 @@ class EndpointPicks:
         self._models = models
         self._rewrites: Mapping[str, str] = config.rewrites
         self._most = 1 + config.fall_backs
-        self._default_model = default_model
         self._prefill = prefill
         self._tokenize_seconds = tokenize_seconds
 
@@ -79,10 +66,8 @@ class EndpointPicks:
         subset = None if want.subset is None else pods_at(self._pods, want.subset)
         if want.subset is not None and not subset:
             raise UnmatchedSubsetError(len(want.subset))
-        named = self._named(read.model, subset)
-        request = pb.PickRequest(
-            prompt=await self._prompt(named, read, body), pods=subset, shadow=want.is_shadow
-        )
+        prompt = await self._prompt(read, body)
+        request = pb.PickRequest(prompt=prompt, pods=subset, shadow=want.is_shadow)
         if len(want.session.encode()) <= MOST_SESSION_BYTES:
             request.session_id = want.session
         timeout = min(self._tokenize_seconds, patience)
@@ -99,7 +84,7 @@ class EndpointPicks:
                 entered = self._picks.pick(request, timeout, patience)
                 response = await stack.enter_async_context(entered)
             except BadRequestError:
-                request.prompt.CopyFrom(pb.Prompt(model=self._base(request.prompt.model)))
+                request.prompt.CopyFrom(pb.Prompt(model=request.prompt.model))
                 entered = self._picks.pick(request, timeout, patience)
                 response = await stack.enter_async_context(entered)
             yield response
@@ -107,35 +92,23 @@ class EndpointPicks:
     async def _read(self, want: WantPick, body: bytes) -> InferenceRequest:
         return await self._reader.read(want.path, body, want.content_type, want.content_encoding)
 
-    def _named(self, name: str, subset: list[str] | None) -> _Named:
-        """Return the model of a request; of one that names none that is known, a model of its pods."""
+    async def _prompt(self, read: InferenceRequest, body: bytes) -> pb.Prompt:
+        """Return a prompt; one without a model, which any pod may take, if no pod serves the model."""
+        prompt = read.prompt or pb.Prompt()
+        name = prompt.model = read.model
         try:
             self._models.resolve(name)
         except UnknownModelError:
-            allowed = [pod for pod in self._pods if subset is None or pod.id in subset]
-            listing = next((pod for pod in allowed if name and name in pod.status.models), None)
-            if listing is not None:
-                return _Named(listing.model, name)
-            models = {pod.model: None for pod in allowed}
-            default = self._default_model
-            model = default if default in models else next(iter(models), default)
-            return _Named(model, is_known=False)
-        return _Named(name)
-
-    async def _prompt(self, named: _Named, read: InferenceRequest, body: bytes) -> pb.Prompt:
-        if read.prompt is None or not named.is_known:
-            return pb.Prompt(model=named.model)
-        prompt = read.prompt
-        if named.lora:
-            # The engine gets its own body; this one has the name that the router knows.
+            # Engines load adapters that no configuration has.
+            listing = next((pod for pod in self._pods if name and name in pod.status.models), None)
+            if listing is None:
+                return pb.Prompt()
+            prompt.model, prompt.lora = listing.model, name
             for form in ("chat_body", "completions_body"):
                 if prompt.HasField(form):
-                    setattr(prompt, form, await with_model(body, named.model))
-        prompt.model, prompt.lora = named.model, prompt.lora or named.lora
+                    # The engine gets its own body; this one has the name that the router knows.
+                    setattr(prompt, form, await with_model(body, listing.model))
         return prompt
-
-    def _base(self, name: str) -> str:
-        return self._models.resolve(name)[0].name
 
     def _picked(self, response: pb.PickResponse, body: bytes | None) -> Picked:
         tokens = response.prompt_tokens

@@ -9,8 +9,8 @@ from enum import IntEnum
 
 SERVICE = "envoy.service.ext_proc.v3.ExternalProcessor"
 HEALTH_NAMES = (SERVICE, "inference-extension", "readiness")
-"""Names by which gateways ask for this service's health: the protocol's two, and the one that deployments
-of the extension's own picker configured first."""
+"""Names by which gateways ask for this service's health: the protocol's two, and the one that early
+deployments of the extension's own picker have."""
 LIVENESS = "liveness"
 """The name by which gateways ask whether the process is alive, whatever it can do."""
 
@@ -29,8 +29,8 @@ PICKERS_OWN = (DESTINATION, SERVED, SUBSET)
 """Headers that no client may send on to an engine."""
 
 PIECE_BYTES = 62_000
-"""Longest piece of a body that is sent back: Envoy recommends less than 64 KiB, and some gateways take no
-more."""
+"""Longest piece of a body that is sent back: Envoy recommends less than 64 KiB, and some gateways take
+no more."""
 
 
 class BodyMode(IntEnum):

@@ -1,4 +1,4 @@
-"""The response of an exchange: passes it on unchanged, tells where it is from, and reports on the pick."""
+"""The response of an exchange: passes it on, tells where it is from, and reports on the pick."""
 
 from collections.abc import Iterator
 from enum import Enum

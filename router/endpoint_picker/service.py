@@ -9,6 +9,7 @@ import grpc
 import grpc.aio
 
 from router.api.admission import Admission
+from router.api.failures import refusal_of
 from router.api.intake import Intake, RefusedError
 from router.api.pick import PickAnswerer
 from router.config.schema import EndpointPicker
@@ -21,8 +22,10 @@ from router.endpoint_picker.outcomes import CODES, Outcome
 from router.endpoint_picker.pick import EndpointPicks
 from router.endpoint_picker.protocol import SERVICE
 from router.endpoint_picker.stream import Stream
+from router.error_info import Reason
 from router.pb.warmpath.v1 import router_pb2 as pb
 from router.prompt.bad_request import BadRequestError
+from router.transport.server import Refusal
 
 log = logging.getLogger(__name__)
 
@@ -51,11 +54,11 @@ class EndpointPickerService:
         picks: EndpointPicks,
         reports: PickAnswerer,
         config: EndpointPicker,
+        *,
         meter: Meter,
         drain: Drain,
         intake: Intake,
         admission: Admission,
-        *,
         most_body_bytes: int,
     ) -> None:
         """Hold at most `most_body_bytes` of each body."""
@@ -86,9 +89,12 @@ class EndpointPickerService:
         except EndingError as error:
             # The gateway goes on by itself with what it was told so far.
             if not stream.exchange.is_settled:
-                raise RefusedError(grpc.StatusCode.UNAVAILABLE, str(error)) from None
+                raise RefusedError.of(refusal_of(error)) from None
         except (OrderError, ValueError) as error:
-            raise RefusedError(grpc.StatusCode.INVALID_ARGUMENT, str(error)) from error
+            refusal = Refusal.because(
+                grpc.StatusCode.INVALID_ARGUMENT, str(error), Reason.BAD_REQUEST
+            )
+            raise RefusedError.of(refusal) from error
         finally:
             self.streams -= 1
             await stream.close()

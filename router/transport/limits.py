@@ -46,8 +46,8 @@ class Limits:
     idle_seconds: float = 300.0
     """Longest life of a connection without calls."""
     resets_per_second: int = 100
-    """Streams that a client may reset before their answer begins, or break, over time; ten seconds' worth
-    at once."""
+    """Streams that a client may reset before their answer begins, or break, over time; ten seconds'
+    worth at once."""
     control_frames_per_second: int = 100
     """Frames without a request or a message that a client may send, over time; ten seconds' worth at
     once."""

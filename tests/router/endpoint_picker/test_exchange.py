@@ -341,7 +341,11 @@ def test_a_refusal_answers_in_place_of_an_engine() -> None:
     assert isinstance(reply, ImmediateReply)
     assert reply.status == 429
     assert json.loads(reply.body) == {
-        "error": {"message": "more requests come", "type": "too_many_requests", "code": "OVERLOADED"}
+        "error": {
+            "message": "more requests come",
+            "type": "too_many_requests",
+            "code": "OVERLOADED",
+        }
     }
     assert dict(reply.put) == {
         "content-type": "application/json", "x-warmpath-reason": "OVERLOADED", "retry-after": "2",

@@ -225,4 +225,6 @@ class Exchanges(RuleBasedStateMachine):
 
 
 TestExchanges = Exchanges.TestCase
-TestExchanges.settings = settings(max_examples=examples(3000), stateful_step_count=25, deadline=None)
+TestExchanges.settings = settings(
+    max_examples=examples(3000), stateful_step_count=25, deadline=None
+)

@@ -18,9 +18,7 @@ from router.endpoint_picker.protocol import BodyMode
 
 NAMES: Names = names_of(PickerHeaders())
 ONE, TWO = "10.0.0.1:80", "10.0.0.2:80"
-PICKED = Picked(
-    "b-1", {ONE: Endpoint("pod-1", 0, 48, 0.25), TWO: Endpoint("pod-2", 0, 16, 0.125)}
-)
+PICKED = Picked("b-1", {ONE: Endpoint("pod-1", 0, 48, 0.25), TWO: Endpoint("pod-2", 0, 16, 0.125)})
 BUFFERED = Modes(BodyMode.BUFFERED, BodyMode.STREAMED)
 USAGE = {
     "prompt_tokens": 50, "completion_tokens": 2, "prompt_tokens_details": {"cached_tokens": 48}
