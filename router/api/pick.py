@@ -6,6 +6,7 @@ import math
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from typing import NamedTuple
 
 from google.protobuf.message import DecodeError
 
@@ -62,6 +63,14 @@ DECISIONS_AT_ONCE = 16
 """Decisions listed before other tasks get a turn: about two milliseconds' work."""
 
 
+class Reckoned(NamedTuple):
+    """The length of a prompt that is in no form, as its caller estimates it."""
+
+    tokens: int
+    because: str
+    """Why it is not known."""
+
+
 class PickAnswerer:
     """Answers calls about picks; hands reports of other routers' bookings on through `peers`.
 
@@ -98,14 +107,19 @@ class PickAnswerer:
 
     @asynccontextmanager
     async def pick(
-        self, request: pb.PickRequest, timeout: float, patience: float = math.inf
+        self,
+        request: pb.PickRequest,
+        timeout: float,
+        patience: float = math.inf,
+        *,
+        reckoned: Reckoned | None = None,
     ) -> AsyncIterator[pb.PickResponse]:
         """Answer Pick and book the work. Raises NoPodError if no pod can be chosen.
 
         The caller writes the answer within the context; if that fails or is cancelled, the pick is
         withdrawn. Tokenising takes at most `timeout` seconds, look-ups in Redis at most `patience`
-        seconds from now. A text that could not be tokenised counts by its length. Raises
-        PickEndedError if, before the pick is made, its end is reported or its booking id is reused.
+        seconds from now. A text that could not be tokenised counts by its length, a prompt in no form by
+        what the caller has `reckoned` of it. Raises PickEndedError if, before the pick is made, its end is reported or its booking id is reused.
         """
         name = request.booking_id
         _check_name(name)
@@ -116,6 +130,8 @@ class PickAnswerer:
             await self._gateways.observe(request.loads)
             ask = await self._ask(request, timeout, patience)
             ask = replace(ask, shadow=request.shadow, booking_id=name)
+            if reckoned is not None:
+                ask = replace(ask, unread=reckoned.tokens, unread_because=reckoned.because)
             await turn_after(len(ask.pods))
             placed, choice = await self._choose(ask)
         try:

@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 
-from router.api.pick import MOST_SESSION_BYTES, PickAnswerer
+from router.api.pick import MOST_SESSION_BYTES, PickAnswerer, Reckoned
 from router.config.schema import EndpointPicker
 from router.endpoint_picker.actions import Endpoint, Picked, WantPick
 from router.endpoint_picker.addresses import endpoint, pods_at
@@ -14,6 +14,7 @@ from router.pb.warmpath.v1 import router_pb2 as pb
 from router.pods.table import Pod, PodTable
 from router.prompt.bad_request import BadRequestError
 from router.prompt.models import ModelTable, UnknownModelError
+from router.prompt.tokenise import CHARS_PER_TOKEN
 from scorer.prefill import PrefillModel
 
 
@@ -66,49 +67,54 @@ class EndpointPicks:
         subset = None if want.subset is None else pods_at(self._pods, want.subset)
         if want.subset is not None and not subset:
             raise UnmatchedSubsetError(len(want.subset))
-        prompt = await self._prompt(read, body)
+        prompt, reckoned = await self._prompt(read, body)
         request = pb.PickRequest(prompt=prompt, pods=subset, shadow=want.is_shadow)
         if len(want.session.encode()) <= MOST_SESSION_BYTES:
             request.session_id = want.session
-        timeout = min(self._tokenize_seconds, patience)
-        async with self._answered(request, timeout, patience) as response:
+        async with self._answered(request, patience, reckoned) as response:
             yield self._picked(response, body if body is not want.body else None)
 
     @asynccontextmanager
     async def _answered(
-        self, request: pb.PickRequest, timeout: float, patience: float
+        self, request: pb.PickRequest, patience: float, reckoned: Reckoned | None
     ) -> AsyncIterator[pb.PickResponse]:
         """Answer a pick; a prompt that is refused is left to the engine, and load alone decides."""
+        timeout = min(self._tokenize_seconds, patience)
         async with AsyncExitStack() as stack:
             try:
-                entered = self._picks.pick(request, timeout, patience)
+                entered = self._picks.pick(request, timeout, patience, reckoned=reckoned)
                 response = await stack.enter_async_context(entered)
-            except BadRequestError:
+            except BadRequestError as error:
+                reckoned = _by_length(request.prompt.ByteSize(), str(error))
                 request.prompt.CopyFrom(pb.Prompt(model=request.prompt.model))
-                entered = self._picks.pick(request, timeout, patience)
+                entered = self._picks.pick(request, timeout, patience, reckoned=reckoned)
                 response = await stack.enter_async_context(entered)
             yield response
 
     async def _read(self, want: WantPick, body: bytes) -> InferenceRequest:
         return await self._reader.read(want.path, body, want.content_type, want.content_encoding)
 
-    async def _prompt(self, read: InferenceRequest, body: bytes) -> pb.Prompt:
+    async def _prompt(
+        self, read: InferenceRequest, body: bytes
+    ) -> tuple[pb.Prompt, Reckoned | None]:
         """Return a prompt; one without a model, which any pod may take, if no pod serves the model."""
-        prompt = read.prompt or pb.Prompt()
+        prompt, reckoned = read.prompt, None
+        if prompt is None:
+            prompt, reckoned = pb.Prompt(), Reckoned(read.reckoned_tokens, read.problem)
         name = prompt.model = read.model
         try:
             self._models.resolve(name)
-        except UnknownModelError:
+        except UnknownModelError as error:
             # Engines load adapters that no configuration has.
             listing = next((pod for pod in self._pods if name and name in pod.status.models), None)
             if listing is None:
-                return pb.Prompt()
+                return pb.Prompt(), reckoned or _by_length(len(body), str(error))
             prompt.model, prompt.lora = listing.model, name
             for form in ("chat_body", "completions_body"):
                 if prompt.HasField(form):
                     # The engine gets its own body; this one has the name that the router knows.
                     setattr(prompt, form, await with_model(body, listing.model))
-        return prompt
+        return prompt, reckoned
 
     def _picked(self, response: pb.PickResponse, body: bytes | None) -> Picked:
         tokens = response.prompt_tokens
@@ -134,3 +140,7 @@ class EndpointPicks:
         if pod is None or len(pod.ranks) < 2:
             return None
         return pod.first_rank + best.rank
+
+
+def _by_length(size: int, because: str) -> Reckoned:
+    return Reckoned(-(-size // CHARS_PER_TOKEN), because)
