@@ -118,8 +118,9 @@ class PickAnswerer:
 
         The caller writes the answer within the context; if that fails or is cancelled, the pick is
         withdrawn. Tokenising takes at most `timeout` seconds, look-ups in Redis at most `patience`
-        seconds from now. A text that could not be tokenised counts by its length, a prompt in no form by
-        what the caller has `reckoned` of it. Raises PickEndedError if, before the pick is made, its end is reported or its booking id is reused.
+        seconds from now. A text that could not be tokenised counts by its length, a prompt in no form
+        by what the caller has `reckoned` of it. Raises PickEndedError if, before the pick is made, its
+        end is reported or its booking id is reused.
         """
         name = request.booking_id
         _check_name(name)

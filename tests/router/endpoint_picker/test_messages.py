@@ -107,15 +107,16 @@ def told(endpoints: bytes) -> bytes:
     ("reply", "wire"),
     [
         (
-            HeadersReply(
-                "request", ((DESTINATION, "10.0.0.1:80"),), ("x-a", "x-b"), "10.0.0.1:80"
-            ),
+            HeadersReply("request", ((DESTINATION, "10.0.0.1:80"),), ("x-a", "x-b"), "10.0.0.1:80"),
             held(
                 1,
                 held(
                     1,
                     held(
-                        2, put(DESTINATION.encode(), b"10.0.0.1:80"), held(2, b"x-a"), held(2, b"x-b")
+                        2,
+                        put(DESTINATION.encode(), b"10.0.0.1:80"),
+                        held(2, b"x-a"),
+                        held(2, b"x-b"),
                     ),
                     number(5, 1),
                 ),

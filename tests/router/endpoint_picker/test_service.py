@@ -1,0 +1,479 @@
+"""The service over gRPC, on both transports: exchanges from the first header to the reports."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc
+import grpc.aio
+import pytest
+from envoy.service.ext_proc.v3 import external_processor_pb2 as pb
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from router.api.admission import Admission, BusyError
+from router.api.pick import PickAnswerer
+from router.assemble import running
+from router.config.read import parse
+from router.endpoint_picker.protocol import DESTINATION, SERVICE, BodyMode
+from router.pb.warmpath.v1 import router_pb2
+from scorer.prefill import PrefillModel
+from tests.router.endpoint_picker.gateway import ONE, PODS, TWO, Gateway, asking, completion
+from tests.router.pick_stand import QUIET, pod, until
+from tests.router.told_reason import told_by
+
+USAGE = {
+    "prompt_tokens": 200,
+    "completion_tokens": 3,
+    "prompt_tokens_details": {"cached_tokens": 0},
+}
+ANSWER = json.dumps({"usage": USAGE}).encode()
+NAMES = {ONE: "pod-1", TWO: "pod-2"}
+
+
+@pytest.fixture(params=["nghttp2", "grpcio"])
+def transport(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+async def test_a_request_is_picked_for_and_its_progress_is_reported(
+    tmp_path: Path, transport: str
+) -> None:
+    async with asking(tmp_path, transport=transport) as gateway:
+        one = gateway.exchange()
+        destination = await one.routed(completion())
+        assert set(destination.endpoints) == {ONE, TWO}
+        where = NAMES[destination.endpoints[0]]
+        assert await gateway.decisions() == [("PICKED", where)]
+        assert await gateway.metric("warmpath_bookings") == 1
+        headers = await one.answered(ANSWER, served=destination.endpoints[0])
+        assert headers == {
+            "x-warmpath-pod": where, "x-warmpath-cached-tokens": "0", "x-warmpath-saved-seconds": "0.000",
+        }  # fmt: skip
+        assert await one.ended() == grpc.StatusCode.OK
+        assert await gateway.decisions() == [("FINISHED", where)]
+        assert (await gateway.newest()).cached_tokens == 0
+        assert await gateway.metric('warmpath_endpoint_picks_total{outcome="picked"}') == 1
+        assert await gateway.metric('warmpath_requests_total{code="OK",method="Process"}') == 1
+
+
+async def test_a_pod_that_holds_the_prompt_is_picked_and_the_saving_is_told(
+    tmp_path: Path, transport: str
+) -> None:
+    async with asking(tmp_path, transport=transport) as gateway:
+        one = gateway.exchange()
+        [first, _] = (await one.routed(completion())).endpoints
+        await one.answered(ANSWER)
+        await one.ended()
+        two = gateway.exchange()
+        destination = await two.routed(completion())
+        assert destination.endpoints[0] == first
+        headers = await two.answered(ANSWER)
+        model = PrefillModel()
+        saved = model.seconds(200, 0) - model.seconds(8, 192)
+        assert headers == {
+            "x-warmpath-pod": NAMES[first],
+            "x-warmpath-cached-tokens": "192",
+            "x-warmpath-saved-seconds": f"{saved:.3f}",
+        }
+        await two.ended()
+
+
+async def test_a_streamed_response_tells_its_first_token(tmp_path: Path, transport: str) -> None:
+    async with asking(tmp_path, transport=transport) as gateway:
+        one = gateway.exchange(BodyMode.BUFFERED, BodyMode.STREAMED)
+        await one.request()
+        assert (await one.destination()).endpoints == []
+        await one.body(completion(stream=True))
+        destination = await one.destination()
+        assert len(destination.endpoints) == 2
+        await one.answered(
+            b'data: {"choices":[{"text":"a"}]}\n\n',
+            b'data: {"choices":[],"usage":' + json.dumps(USAGE).encode() + b"}\n\n",
+            kind="text/event-stream",
+        )
+        await one.read()
+        await one.read()
+        await one.ended()
+        newest = await gateway.newest()
+        assert newest.state == router_pb2.Decision.FINISHED
+        assert newest.ttft > 0
+        assert await gateway.metric("warmpath_first_tokens_missing_total") == 0
+
+
+async def test_the_fall_back_that_served_gets_the_booking(tmp_path: Path) -> None:
+    async with asking(tmp_path) as gateway:
+        one = gateway.exchange()
+        [_, second] = (await one.routed(completion())).endpoints
+        headers = await one.answered(ANSWER, served=second)
+        assert headers["x-warmpath-pod"] == NAMES[second]
+        await one.ended()
+        assert await gateway.decisions() == [("FINISHED", NAMES[second])]
+
+
+@pytest.mark.parametrize("body", [None, b"{}", b"", b"not json", completion(model="unknown")])
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/models", "/no/such/path"])
+async def test_nothing_is_refused_for_what_it_asks(
+    tmp_path: Path, path: str, body: bytes | None
+) -> None:
+    async with asking(tmp_path) as gateway:
+        one = gateway.exchange()
+        assert len((await one.routed(body, path=path)).endpoints) == 2
+        await one.answered(status="404")
+        await one.ended()
+        assert [state for state, _ in await gateway.decisions()] == ["FAILED"]
+
+
+@pytest.mark.parametrize(
+    ("subset", "endpoints"),
+    [([TWO], [TWO]), ("10.0.0.2:80,10.0.0.9:80", [TWO]), (["10.0.0.2"], [TWO]), ([ONE, TWO], None)],
+)
+async def test_only_endpoints_of_the_subset_are_picked(
+    tmp_path: Path, subset: Any, endpoints: list[str] | None
+) -> None:
+    async with asking(tmp_path) as gateway:
+        for body in (completion(), None):
+            one = gateway.exchange()
+            destination = await one.routed(body, subset=subset)
+            assert sorted(destination.endpoints) == (endpoints or [ONE, TWO])
+
+
+@pytest.mark.parametrize("subset", [[], "", ["10.0.0.9:80"], ["10.0.0.2:81"]])
+async def test_a_subset_that_matches_nothing_is_unavailable(tmp_path: Path, subset: Any) -> None:
+    async with asking(tmp_path, picker='failure-mode = "fail-open"') as gateway:
+        one = gateway.exchange()
+        await one.request(ends=True, subset=subset)
+        status, error, headers = await one.refused()
+        assert (status, error["code"]) == (503, "SUBSET_UNMATCHED")
+        assert headers["x-warmpath-reason"] == "SUBSET_UNMATCHED"
+        metric = 'warmpath_endpoint_picks_total{outcome="subset_unmatched"}'
+        assert await gateway.metric(metric) == 1
+
+
+async def test_a_model_without_pods_is_unavailable(tmp_path: Path, transport: str) -> None:
+    async with asking(tmp_path, transport=transport) as gateway:
+        one = gateway.exchange()
+        await one.request()
+        await one.body(completion(model="empty"))
+        status, error, _ = await one.refused()
+        assert status == 503
+        assert error == {
+            "message": "no pod serves 'empty'", "type": "service_unavailable", "code": "NO_POD",
+        }  # fmt: skip
+
+
+async def test_a_router_without_pods_is_unavailable(tmp_path: Path) -> None:
+    async with asking(tmp_path, tables=QUIET) as gateway:
+        one = gateway.exchange()
+        await one.request(ends=True)
+        status, error, _ = await one.refused()
+        assert (status, error["code"]) == (503, "NO_POD")
+
+
+async def test_an_adapter_is_picked_for_by_its_name(tmp_path: Path) -> None:
+    async with asking(tmp_path) as gateway:
+        one = gateway.exchange()
+        await one.routed(completion(model="tuned"))
+        newest = await gateway.newest()
+        assert (newest.model, newest.prompt_tokens) == ("demo", 200)
+
+
+async def test_a_model_is_asked_for_by_another_name(tmp_path: Path, transport: str) -> None:
+    picker = 'rewrites = { "gpt" = "demo" }'
+    asked = completion(model="gpt")
+    async with asking(tmp_path, picker=picker, transport=transport) as gateway:
+        for headers in ((), (("x-gateway-model-name-rewrite", "tuned"),)):
+            target = headers[0][1] if headers else "demo"
+            expected = asked.replace(b'"gpt"', b'"%s"' % target.encode())
+            one = gateway.exchange()
+            await one.request(*headers)
+            await one.body(asked)
+            destination = await one.destination()
+            assert destination.headers["content-length"] == str(len(expected))
+            assert destination.removed >= {"x-gateway-model-name-rewrite"}
+            assert await one.passed() == expected
+            assert (await gateway.newest()).prompt_tokens == 200
+            two = gateway.exchange(BodyMode.BUFFERED, BodyMode.NONE)
+            await two.request(*headers)
+            await two.read()
+            await two.body(asked)
+            got = await two.read()
+            assert got.request_body.response.body_mutation.body == expected
+
+
+async def test_a_rank_is_told_by_the_engines_own_number(tmp_path: Path) -> None:
+    tables = QUIET + pod("pod-1", ONE, ranks=2, first_rank=4)
+    async with asking(tmp_path, tables=tables) as gateway:
+        ranks = set()
+        for _ in range(2):
+            one = gateway.exchange()
+            destination = await one.routed(completion())
+            assert destination.endpoints == [ONE], "one address, however many ranks"
+            ranks.add(destination.headers["x-data-parallel-rank"])
+        assert ranks == {"4", "5"}
+
+
+async def test_requests_of_a_conversation_go_to_one_pod(tmp_path: Path) -> None:
+    async with asking(tmp_path) as gateway:
+        found = set()
+        for number in range(6):
+            one = gateway.exchange()
+            body = completion(prompt=list(range(1000 * number, 1000 * number + 100)))
+            destination = await one.routed(body, ("x-warmpath-session", "conversation-17"))
+            found.add(destination.endpoints[0])
+            assert "x-warmpath-session" in destination.removed
+            await one.answered(ANSWER)
+            await one.ended()
+        assert len(found) == 1
+
+
+async def test_gateways_that_take_one_address_get_one(tmp_path: Path) -> None:
+    async with asking(tmp_path, picker="fall-backs = 0") as gateway:
+        one = gateway.exchange()
+        assert len((await one.routed(completion())).endpoints) == 1
+
+
+async def test_headers_of_ours_have_the_names_that_are_configured(tmp_path: Path) -> None:
+    picker = (
+        '[endpoint-picker.headers]\npod = "x-served-by"\ncached-tokens = ""\nsaved-seconds = ""'
+    )
+    async with asking(tmp_path, picker=picker) as gateway:
+        one = gateway.exchange()
+        destination = await one.routed(completion())
+        assert "x-served-by" in destination.removed
+        headers = await one.answered(ANSWER)
+        assert headers == {"x-served-by": NAMES[destination.endpoints[0]]}
+        await one.ended()
+
+
+@pytest.fixture
+def overload(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Refuse every call for want of time."""
+
+    def enter(*_: object, **__: object) -> None:
+        raise BusyError(1.5)
+
+    monkeypatch.setattr(Admission, "enter", enter)
+
+
+@asynccontextmanager
+async def hanging(*_: object, **__: object) -> AsyncIterator[None]:
+    await asyncio.Event().wait()
+    yield
+
+
+@asynccontextmanager
+async def failing(*_: object, **__: object) -> AsyncIterator[None]:
+    raise RuntimeError("unforeseen")
+    yield
+
+
+async def refused(folder: Path, picker: str) -> tuple[int, str, dict[str, str]]:
+    async with asking(folder, picker=picker) as gateway:
+        one = gateway.exchange()
+        await one.request()
+        await one.body(completion())
+        status, error, headers = await one.refused()
+        return status, error["code"], headers
+
+
+async def goes_on(folder: Path, picker: str) -> None:
+    async with asking(folder, picker=f'failure-mode = "fail-open"\n{picker}') as gateway:
+        one = gateway.exchange()
+        destination = await one.routed(completion(), (DESTINATION, "9.9.9.9:1"))
+        assert destination.endpoints == []
+        assert DESTINATION in destination.removed
+        assert await one.answered(ANSWER) == {}
+        assert await one.ended() == grpc.StatusCode.OK
+        assert not await gateway.metric('warmpath_endpoint_picks_total{outcome="picked"}')
+        assert not await gateway.metric("warmpath_bookings")
+
+
+@pytest.mark.usefixtures("overload")
+async def test_an_overloaded_router_sheds_or_lets_through(tmp_path: Path) -> None:
+    status, reason, headers = await refused(tmp_path, "")
+    assert (status, reason, headers["retry-after"]) == (429, "OVERLOADED", "2")
+    await goes_on(tmp_path, "")
+
+
+async def test_a_router_at_fault_refuses_or_lets_through(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(PickAnswerer, "pick", failing)
+    status, reason, _ = await refused(tmp_path, "")
+    assert (status, reason) == (503, "INTERNAL_ERROR")
+    assert "unforeseen" in caplog.text
+    await goes_on(tmp_path, "")
+
+
+async def test_a_pick_that_takes_too_long_is_refused_or_let_through(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(PickAnswerer, "pick", hanging)
+    status, reason, _ = await refused(tmp_path, "pick-seconds = 0.05")
+    assert (status, reason) == (503, "PICK_LATE")
+    await goes_on(tmp_path, "pick-seconds = 0.05")
+
+
+async def test_a_client_that_goes_away_leaves_no_booking(tmp_path: Path, transport: str) -> None:
+    async with asking(tmp_path, transport=transport) as gateway:
+        held = gateway.exchange()
+        await held.request()
+        await held.body(b"{", ends=False)
+        await until_held(gateway, 1)
+        held.call.cancel()
+        picked = gateway.exchange()
+        await picked.routed(completion())
+        picked.call.cancel()
+        streaming = gateway.exchange()
+        await streaming.routed(completion())
+        headers = pb.HttpHeaders()
+        await streaming.tell(response_headers=headers)
+        await streaming.read()
+        streaming.call.cancel()
+        closed = gateway.exchange()
+        await closed.routed(completion())
+        assert await closed.ended() == grpc.StatusCode.OK
+        await gateway.until_nothing_is_left()
+        assert [state for state, _ in await gateway.decisions()] == ["FAILED"] * 3
+
+
+async def until_held(gateway: Any, size: int) -> None:
+    async def is_held() -> bool:
+        held: float = await gateway.metric("warmpath_endpoint_picker_held_bytes")
+        return held == size
+
+    await until(is_held)
+
+
+async def test_a_body_beyond_the_limit_passes_while_it_comes(
+    tmp_path: Path, transport: str
+) -> None:
+    tables = "[limits]\nmax-prompt-bytes = 10\n" + QUIET + PODS
+    async with asking(tmp_path, tables=tables, transport=transport) as gateway:
+        one = gateway.exchange()
+        await one.request()
+        await one.body(b'{"model":"demo",', ends=False)
+        assert len((await one.destination()).endpoints) == 2
+        await one.body(b'"prompt":', ends=False)
+        await one.body(b'"x"}')
+        assert await one.passed() == b'{"model":"demo","prompt":"x"}'
+        newest = await gateway.newest()
+        assert newest.prompt_tokens > 0
+
+
+async def test_a_body_that_stalls_passes_while_it_comes(tmp_path: Path, transport: str) -> None:
+    async with asking(tmp_path, picker="body-seconds = 0.1", transport=transport) as gateway:
+        one = gateway.exchange()
+        await one.request()
+        await one.body(b'{"model":"demo",', ends=False)
+        assert len((await one.destination()).endpoints) == 2
+        await one.body(b'"prompt":"x"}')
+        assert await one.passed() == b'{"model":"demo","prompt":"x"}'
+
+
+async def test_held_bodies_have_room_together(tmp_path: Path) -> None:
+    async with asking(tmp_path, picker="max-held-bytes = 10") as gateway:
+        first, second = gateway.exchange(), gateway.exchange()
+        await first.request()
+        await first.body(b"12345678", ends=False)
+        await until_held(gateway, 8)
+        await second.request()
+        await second.body(b"123", ends=False)
+        assert len((await second.destination()).endpoints) == 2
+        assert await gateway.metric("warmpath_endpoint_picker_held_bytes") == 8
+        await first.body(b"9")
+        assert len((await first.destination()).endpoints) == 2
+        assert await first.passed() == b"123456789"
+
+
+@pytest.mark.parametrize("is_booked", [False, True])
+async def test_a_gateway_that_breaks_the_order_is_refused_and_leaves_no_booking(
+    tmp_path: Path, transport: str, is_booked: bool
+) -> None:
+    async with asking(tmp_path, transport=transport) as gateway:
+        one = gateway.exchange()
+        if is_booked:
+            await one.routed(completion())
+        await one.body(b"late")
+        with pytest.raises(grpc.aio.AioRpcError) as raised:
+            await one.read()
+        assert told_by(raised.value).reason == "BAD_REQUEST"
+        assert raised.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+        await gateway.until_nothing_is_left()
+
+
+async def test_a_watching_gateway_gets_shadow_picks_and_no_answers(
+    tmp_path: Path, transport: str
+) -> None:
+    async with asking(tmp_path, transport=transport) as gateway:
+        one = gateway.exchange()
+        one.is_watched = True
+        await one.request()
+        await one.body(completion())
+        await one.tell(response_headers=pb.HttpHeaders())
+        await one.ended()
+        two = gateway.exchange()
+        two.is_watched = True
+        await two.request()
+        await two.body(completion())
+        attributes = {"envoy.filters.http.ext_proc": {"upstream.address": ONE}}
+        message = pb.ProcessingRequest(observability_mode=True, response_headers=pb.HttpHeaders())
+        for name, fields in attributes.items():
+            message.attributes[name].update(fields)
+        await two.call.write(message)
+        await two.tell(response_body=pb.HttpBody(body=ANSWER, end_of_stream=True))
+        await two.ended()
+        assert await gateway.metric('warmpath_shadow_requests_total{model="demo"}') == 1
+
+
+async def test_gateways_ask_for_health_by_many_names(tmp_path: Path, transport: str) -> None:
+    async with asking(tmp_path, tables=QUIET, transport=transport) as gateway:
+        stub = health_pb2_grpc.HealthStub(gateway.channel)
+        status = health_pb2.HealthCheckResponse
+        for name, expected in (
+            (SERVICE, status.NOT_SERVING), ("inference-extension", status.NOT_SERVING),
+            ("readiness", status.NOT_SERVING), ("", status.NOT_SERVING), ("liveness", status.SERVING),
+        ):  # fmt: skip
+            request = health_pb2.HealthCheckRequest(service=name)
+            assert (await stub.Check(request)).status == expected, name
+            watched = stub.Watch(request)
+            assert (await watched.read()).status == expected, name
+            watched.cancel()
+
+
+async def test_a_stream_ends_with_its_exchange(tmp_path: Path, transport: str) -> None:
+    async with asking(tmp_path, transport=transport) as gateway:
+        one = gateway.exchange()
+        await one.routed(completion())
+        await one.answered(ANSWER)
+        assert await one.call.read() is grpc.aio.EOF
+        assert await one.call.code() == grpc.StatusCode.OK
+
+
+async def test_a_router_that_ends_answers_what_has_begun_and_lets_go_of_the_rest(
+    tmp_path: Path, transport: str
+) -> None:
+    server = f'[server]\nlisten = "127.0.0.1:0"\nmetrics-listen = ""\ntransport = "{transport}"\n'
+    config = parse(f'{server}[[models]]\nname = "demo"\n{QUIET}{PODS}', "test")
+    async with AsyncExitStack() as stack:
+        router = await stack.enter_async_context(running(config, tmp_path))
+        async with grpc.aio.insecure_channel(router.address) as channel:
+            gateway = Gateway(router, channel)
+            waiting, begun = gateway.exchange(), gateway.exchange()
+            await waiting.routed(completion())
+            await begun.request()
+            await begun.body(b"{", ends=False)
+            ending = asyncio.create_task(stack.aclose())
+            assert await waiting.call.read() is grpc.aio.EOF
+            assert await waiting.call.code() == grpc.StatusCode.OK
+            late = gateway.exchange()
+            with pytest.raises(grpc.aio.AioRpcError) as raised:
+                await late.read()
+            assert told_by(raised.value).reason == "ENDING"
+            await begun.body(b"}")
+            assert len((await begun.destination()).endpoints) == 2
+            assert await begun.passed() == b"{}"
+            await ending
