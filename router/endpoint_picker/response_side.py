@@ -41,7 +41,8 @@ class State(Enum):
 class ResponseSide:
     """One response. Each method returns what is to be done, in order; events raise OrderError.
 
-    A booking, if the request was picked for, ends once, with FINISHED or FAILED.
+    A booking, if the request was picked for, ends once, with FINISHED or FAILED. Reports come before
+    replies, since a gateway may be gone while it is replied to.
     """
 
     def __init__(self, names: Names) -> None:
@@ -62,41 +63,44 @@ class ResponseSide:
         if self.state is not State.NEW:
             raise OrderError("headers of a response came twice")
         self.state = State.PASSING
-        actions: list[Action] = []
+        reports: list[Action] = []
         where: Endpoint | None = None
         if self._picked is not None:
             where = self._where(self._picked, event.served)
-            actions += self._began(self._picked, where, event)
-        if not self.modes.is_watched:
-            put = self._told(where)
-            actions.append(HeadersReply("response", put, self._names.of_response(put)))
+            reports += self._began(self._picked, where, event)
         if self._is_booked:
             self._usage = UsageReader(
                 value_of(event.headers, "content-type"), value_of(event.headers, "content-encoding")
             )
-        return [*actions, *self._ended()] if event.ends else actions
+        if event.ends:
+            reports += self._ended()
+        if self.modes.is_watched:
+            return reports
+        put = self._told(where)
+        return [*reports, HeadersReply("response", put, self._names.of_response(put))]
 
     def body(self, event: ResponseBody) -> list[Action]:
         """Take a piece of the body."""
         self._check_open()
-        actions: list[Action] = []
+        reports: list[Action] = []
         if self._is_booked and self._usage is not None:
             self._usage.feed(event.data)
             if self._usage.first_token_seen and not self._has_first_token:
                 self._has_first_token = True
-                actions.append(self._report(Happened.FIRST_TOKEN))
-        if not self.modes.is_watched:
-            if self.modes.response.sends_back:
-                actions += pieces("response", event.data, ends=event.ends)
-            else:
-                actions.append(BodyReply("response"))
-        return [*actions, *self._ended()] if event.ends else actions
+                reports.append(self._report(Happened.FIRST_TOKEN))
+        if event.ends:
+            reports += self._ended()
+        if self.modes.is_watched:
+            return reports
+        if self.modes.response.sends_back:
+            return [*reports, *pieces("response", event.data, ends=event.ends)]
+        return [*reports, BodyReply("response")]
 
     def trailers(self) -> list[Action]:
         """Take the response's trailers."""
         self._check_open()
         replies = [] if self.modes.is_watched else [TrailersReply("response")]
-        return [*replies, *self._ended()]
+        return [*self._ended(), *replies]
 
     def closed(self) -> Iterator[Report]:
         """Yield the report on a booking of which nothing more will be told."""

@@ -265,6 +265,8 @@ async def asking(
         f'[endpoint-picker]\n{picker}\n[[models]]\nname = "demo"\nadapters = ["tuned"]\n{model}\n'
         f'[[models]]\nname = "empty"\n{tables}'
     )
-    async with running_router(folder, config, transport=transport) as (router, channel):
-        async with Gateway(router, channel) as gateway:
-            yield gateway
+    async with (
+        running_router(folder, config, transport=transport) as (router, channel),
+        Gateway(router, channel) as gateway,
+    ):
+        yield gateway

@@ -235,7 +235,7 @@ def test_a_response_passes_and_its_usage_is_reported() -> None:
         b'{"usage": ', side="response", ends=False
     )
     rest = json.dumps(USAGE).encode() + b"}"
-    [reply, report] = one.receive(ResponseBody(rest, ends=True))
+    [report, reply] = one.receive(ResponseBody(rest, ends=True))
     assert [reply] == sent_back(rest, side="response")
     assert report == Report("b-1", Happened.FINISHED, None, 50, 48, 2)
     assert one.is_over
@@ -252,7 +252,7 @@ def test_the_first_token_of_a_streamed_response_is_reported_once() -> None:
     assert one.receive(token("b")) == [reply]
     assert one.receive(ResponseBody(event({"choices": [], "usage": USAGE}))) == [reply]
     assert one.receive(ResponseBody(b"data: [DONE]\n\n", ends=True)) == [
-        reply, Report("b-1", Happened.FINISHED, None, 50, 48, 2),
+        Report("b-1", Happened.FINISHED, None, 50, 48, 2), reply,
     ]  # fmt: skip
 
 
@@ -262,7 +262,7 @@ def test_trailers_end_a_response() -> None:
     one.receive(answer(kind="application/grpc"))
     one.receive(ResponseBody(b"x"))
     assert one.receive(ResponseTrailers()) == [
-        TrailersReply("response"), Report("b-1", Happened.FINISHED),
+        Report("b-1", Happened.FINISHED), TrailersReply("response"),
     ]  # fmt: skip
 
 
@@ -270,7 +270,7 @@ def test_headers_may_end_a_response() -> None:
     one = exchange()
     pick(one, post(ends=True))
     ended = one.receive(answer(204, ends=True))
-    assert ended == [FROM_ONE, Report("b-1", Happened.FINISHED)]
+    assert ended == [Report("b-1", Happened.FINISHED), FROM_ONE]
 
 
 def test_the_fall_back_that_served_is_reported_and_told() -> None:
@@ -310,7 +310,7 @@ def test_figures_that_contradict_each_other_are_not_reported() -> None:
     pick(one, post(), body(b"{}"))
     one.receive(answer())
     told = {"usage": USAGE | {"prompt_tokens": 5}}
-    [*_, report] = one.receive(ResponseBody(json.dumps(told).encode(), ends=True))
+    [report, *_] = one.receive(ResponseBody(json.dumps(told).encode(), ends=True))
     assert report == Report("b-1", Happened.FINISHED, None, None, None, 2)
 
 

@@ -1,0 +1,229 @@
+"""Streams that end at any wait, and gateways that are gone at any write, leave no booking behind."""
+
+import math
+from typing import Any, Literal
+
+import grpc.aio
+import pytest
+from envoy.service.ext_proc.v3 import external_processor_pb2 as pb
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from indexer.keys.token import pack_tokens
+from router.api.admission import Admission
+from router.api.in_flight import InFlight
+from router.api.intake import Intake
+from router.config.schema import EndpointPicker
+from router.drain import Drain
+from router.endpoint_picker.pick import EndpointPicks
+from router.endpoint_picker.protocol import BodyMode
+from router.endpoint_picker.service import EndpointPickerService
+from router.inference_api.request import InferenceRequest
+from router.pb.warmpath.v1 import router_pb2
+from router.pods.table import PodTable
+from router.prompt.models import Model, ModelTable
+from scorer.prefill import PrefillModel
+from tests.examples import examples
+from tests.router.api.pick_calls import Calls, Cancelled, Waits, When
+from tests.router.endpoint_picker.gateway import header_map
+
+Outcome = Literal["answered", "cancelled"]
+
+HEADERS = header_map(
+    ((":path", "/v1/completions"), (":status", "200"), ("content-type", "text/event-stream"))
+)
+TOKEN = b'data: {"choices":[{"text":"a"}]}\n\n'
+
+
+def messages(request: BodyMode, response: BodyMode) -> list[pb.ProcessingRequest]:
+    """Return a whole exchange: a body in two pieces, unless it is buffered, and a streamed answer."""
+    config = pb.ProtocolConfiguration(request_body_mode=request, response_body_mode=response)
+    pieces = [b"{", b"}"] if request is BodyMode.FULL_DUPLEX_STREAMED else [b"{}"]
+    told = [
+        pb.ProcessingRequest(
+            request_headers=pb.HttpHeaders(headers=HEADERS), protocol_config=config
+        )
+    ]
+    for at, piece in enumerate(pieces):
+        body = pb.HttpBody(body=piece, end_of_stream=at == len(pieces) - 1)
+        told.append(pb.ProcessingRequest(request_body=body))
+    told.append(pb.ProcessingRequest(response_headers=pb.HttpHeaders(headers=HEADERS)))
+    for at in range(2):
+        body = pb.HttpBody(body=TOKEN, end_of_stream=at == 1)
+        told.append(pb.ProcessingRequest(response_body=body))
+    return told
+
+
+EXCHANGES = [
+    messages(BodyMode.FULL_DUPLEX_STREAMED, BodyMode.FULL_DUPLEX_STREAMED),
+    messages(BodyMode.BUFFERED, BodyMode.STREAMED),
+]
+
+
+class Tokens:
+    """Reads every request as one of the same token ids."""
+
+    async def read(self, *_: object) -> InferenceRequest:
+        tokens = pack_tokens(range(65))
+        return InferenceRequest(
+            "openai-completions", "m", router_pb2.Prompt(token_ids_packed=tokens), False, None
+        )
+
+
+class Context:
+    """A stream whose reads and writes wait until a test ends them; writes fail from `gone_at` on."""
+
+    def __init__(self, waits: Waits, told: list[pb.ProcessingRequest], gone_at: float) -> None:
+        self._waits = waits
+        self._told = [one.SerializeToString() for one in told]
+        self._gone_at = gone_at
+        self.written = 0
+
+    def peer(self) -> str:
+        return "gateway"
+
+    async def read(self) -> Any:
+        await self._waits.wait()
+        return self._told.pop(0) if self._told else grpc.aio.EOF
+
+    async def write(self, message: bytes) -> None:
+        await self._waits.wait()
+        if self.written >= self._gone_at:
+            raise grpc.aio.InternalError("the stream is closed")
+        pb.ProcessingResponse.FromString(message)
+        self.written += 1
+
+
+class Exchanges(Calls):
+    """Exchanges whose waits a test ends."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        models = ModelTable()
+        models.add(Model("m"), (), ())
+        reader: Any = Tokens()
+        pods = PodTable(self.parts.pods)
+        picks = EndpointPicks(
+            self.picks, reader, pods, models, EndpointPicker(),
+            prefill=PrefillModel(), tokenize_seconds=1.0,
+        )  # fmt: skip
+        meter: Any = Meter()
+        in_flight = InFlight(1, 1, seconds=1.0, clock=lambda: 0.0)
+        self.meter_of_picks = meter
+        self.service_of_picks = EndpointPickerService(
+            picks, self.picks, EndpointPicker(pick_seconds=1000.0, body_seconds=1000.0),
+            meter=meter, drain=Drain(lambda: 0.0),
+            intake=Intake(in_flight, in_flight, meter, seconds=1.0),
+            admission=Admission(
+                longest_wait=1.0, soon=self.loop.call_soon, clock=lambda: self.parts.now
+            ),
+            most_body_bytes=1000,
+        )  # fmt: skip
+        self.begun = 0
+
+    def exchange(
+        self, told: list[pb.ProcessingRequest], *, at: int = 0, when: When = "waiting",
+        gone_at: float = math.inf,
+    ) -> None:  # fmt: skip
+        """Begin an exchange, which is cancelled at its `at`-th wait; 0: never."""
+        self.begun += 1
+        context: Any = Context(self.waits, told, gone_at)
+        call = self.service_of_picks.Process(context)
+
+        async def run() -> None:
+            await Cancelled(call, at, when)
+
+        self.running.append(self.loop.create_task(run()))
+        self.turns()
+
+    def check_nothing_left(self) -> None:
+        self.check_over()
+        self.check()
+        assert not len(self.parts.picker)
+        assert not len(self.parts.bookings)
+        # Events may still announce the blocks of requests whose first token has come.
+        self.parts.picker.expire(self.parts.now + 60.0)
+        assert not self.parts.believed.stats().tickets
+        assert not self.service_of_picks.streams
+        assert not self.service_of_picks.held_bytes
+        assert sum(self.meter_of_picks.outcomes.values()) <= self.begun
+
+
+class Meter:
+    """Counts outcomes."""
+
+    def __init__(self) -> None:
+        self.outcomes: dict[str, int] = {}
+
+    def answered(self, method: str, code: str, seconds: float) -> None:
+        del method, code, seconds
+
+    def endpoint_picked(self, outcome: str) -> None:
+        self.outcomes[outcome] = self.outcomes.get(outcome, 0) + 1
+
+
+WAITS = 30
+"""More waits than an exchange has."""
+
+
+@pytest.mark.parametrize("told", EXCHANGES)
+@pytest.mark.parametrize("when", ["waiting", "answered"])
+def test_a_stream_that_ends_at_any_wait_leaves_nothing(
+    told: list[pb.ProcessingRequest], when: When
+) -> None:
+    cancelled = 0
+    for at in range(1, WAITS):
+        calls = Exchanges()
+        calls.exchange(told, at=at, when=when)
+        calls.finish()
+        calls.check_nothing_left()
+        cancelled += calls.cancelled
+        calls.close()
+    assert 0 < cancelled < WAITS - 1
+
+
+@pytest.mark.parametrize("told", EXCHANGES)
+@pytest.mark.parametrize("shown", range(6))
+def test_an_exchange_of_which_only_a_part_is_told_leaves_nothing(
+    told: list[pb.ProcessingRequest], shown: int
+) -> None:
+    calls = Exchanges()
+    calls.exchange(told[:shown])
+    calls.finish()
+    calls.check_nothing_left()
+    calls.close()
+
+
+@pytest.mark.parametrize("told", EXCHANGES)
+def test_a_gateway_that_is_gone_at_any_write_leaves_nothing(
+    told: list[pb.ProcessingRequest],
+) -> None:
+    outcomes = set()
+    for gone_at in range(8):
+        calls = Exchanges()
+        calls.exchange(told, gone_at=gone_at)
+        calls.finish()
+        calls.check_nothing_left()
+        outcomes |= set(calls.meter_of_picks.outcomes)
+        calls.close()
+    assert outcomes == {"picked", "gone"}
+
+
+@settings(max_examples=examples(600), deadline=None)
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(EXCHANGES), st.integers(0, 6), st.integers(0, WAITS),
+            st.sampled_from(["waiting", "answered"]), st.integers(0, 8),
+        ),
+        min_size=1, max_size=5,
+    )
+)  # fmt: skip
+def test_exchanges_beside_each_other_leave_nothing(exchanges: list[Any]) -> None:
+    calls = Exchanges()
+    for told, shown, at, when, gone_at in exchanges:
+        calls.exchange(told[:shown], at=at, when=when, gone_at=gone_at)
+        calls.go_on()
+    calls.finish()
+    calls.check_nothing_left()
+    calls.close()
