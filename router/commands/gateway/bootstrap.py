@@ -1,0 +1,288 @@
+"""The configuration of Envoy: a `Gateway` in, the bootstrap as JSON's values out. No I/O.
+
+    client ─► listener ─► remove the picker's headers ─► limit the body ─► ask the router ─► pods
+                                                                            │     a pod, and fall-backs
+                                                                            ▼
+                                                            envoy.service.ext_proc.v3.ExternalProcessor
+
+Names of headers and metadata: the Gateway API Inference Extension's endpoint-picker protocol
+(docs/proposals/004-endpoint-picker-protocol, v1.0.0). Fields: Envoy's API, version 3, as of Envoy 1.40.
+"""
+
+from typing import Any
+
+from router.commands.gateway.description import Address, Gateway, RouterTls
+
+Fields = dict[str, Any]
+
+NAMESPACE = "envoy.lb"
+DESTINATION = "x-gateway-destination-endpoint"
+SERVED = "x-gateway-destination-endpoint-served"
+SUBSET = "x-gateway-destination-endpoint-subset"
+SERVICE = "envoy.service.ext_proc.v3.ExternalProcessor"
+
+TYPES = "type.googleapis.com/envoy."
+WINDOW_BYTES = 64 << 10
+"""Of a stream of HTTP/2, as Envoy's page on its use as an edge proxy advises."""
+CONNECTION_WINDOW_BYTES = 1 << 20
+FORMAT = (
+    "%START_TIME% %REQ(:METHOD)% %PATH(NQ)% %RESPONSE_CODE% %RESPONSE_FLAGS% %UPSTREAM_HOST% "
+    "%DURATION%ms pod=%RESP(x-warmpath-pod)% cached=%RESP(x-warmpath-cached-tokens)%\n"
+)
+"""A line for a request; no header of a client, and nothing of any body, is in it."""
+
+
+def bootstrap(gateway: Gateway) -> Fields:
+    """Return the bootstrap of a gateway's Envoy."""
+    fields: Fields = {
+        "static_resources": {
+            "listeners": [_listener(gateway)],
+            "clusters": [_pods(gateway), _router(gateway)],
+        },
+        "overload_manager": {"resource_monitors": [_connections(gateway)]},
+    }
+    if gateway.admin is not None:
+        fields["admin"] = {"address": {"pipe": {"path": str(gateway.admin), "mode": 0o600}}}
+    return fields
+
+
+def _connections(gateway: Gateway) -> Fields:
+    return _extension(
+        "envoy.resource_monitors.global_downstream_max_connections",
+        "extensions.resource_monitors.downstream_connections.v3.DownstreamConnectionsConfig",
+        max_active_downstream_connections=gateway.limits.connections,
+    )
+
+
+def _listener(gateway: Gateway) -> Fields:
+    manager = _extension(
+        "envoy.filters.network.http_connection_manager",
+        "extensions.filters.network.http_connection_manager.v3.HttpConnectionManager",
+        **_manager(gateway),
+    )
+    return {
+        "name": "clients",
+        "address": _socket(gateway.listen),
+        "filter_chains": [{"filters": [manager]}],
+    }
+
+
+def _manager(gateway: Gateway) -> Fields:
+    limits = gateway.limits
+    fields: Fields = {
+        "stat_prefix": "clients",
+        # A client's own X-Envoy headers, with which it could set time-outs and retries, do not count.
+        "use_remote_address": True,
+        "internal_address_config": {},
+        "request_headers_timeout": _seconds(limits.headers_seconds),
+        "stream_idle_timeout": _seconds(limits.silence_seconds),
+        "common_http_protocol_options": {"idle_timeout": _seconds(limits.silence_seconds)},
+        "http2_protocol_options": {
+            "max_concurrent_streams": limits.streams,
+            "initial_stream_window_size": WINDOW_BYTES,
+            "initial_connection_window_size": CONNECTION_WINDOW_BYTES,
+        },
+        "route_config": {
+            "virtual_hosts": [{"name": "all", "domains": ["*"], "routes": [_route(gateway)]}]
+        },
+        "http_filters": [
+            _removed(),
+            _extension(
+                "envoy.filters.http.buffer",
+                "extensions.filters.http.buffer.v3.Buffer",
+                max_request_bytes=limits.body_bytes,
+            ),
+            _ask_router(gateway),
+            _extension(
+                "envoy.filters.http.router",
+                "extensions.filters.http.router.v3.Router",
+                suppress_envoy_headers=True,
+            ),
+        ],
+    }
+    if gateway.logs_requests:
+        fields["access_log"] = [
+            _extension(
+                "envoy.access_loggers.stderr",
+                "extensions.access_loggers.stream.v3.StderrAccessLog",
+                log_format={"text_format_source": {"inline_string": FORMAT}},
+            )
+        ]
+    return fields
+
+
+def _removed() -> Fields:
+    """Return the filter that lets no client name the endpoint; it also counts while the router is away."""
+    return _extension(
+        "envoy.filters.http.header_mutation",
+        "extensions.filters.http.header_mutation.v3.HeaderMutation",
+        mutations={"request_mutations": [{"remove": one} for one in (DESTINATION, SERVED, SUBSET)]},
+    )
+
+
+def _ask_router(gateway: Gateway) -> Fields:
+    may_pass = gateway.failure_mode == "fail-open"
+    # Envoy can go on without the router as long as it has all that it sent there. In full duplex it
+    # keeps nothing; buffered and streamed it keeps each piece until the answer.
+    modes = ("BUFFERED", "STREAMED") if may_pass else ("FULL_DUPLEX_STREAMED",) * 2
+    return _extension(
+        "envoy.filters.http.ext_proc",
+        "extensions.filters.http.ext_proc.v3.ExternalProcessor",
+        grpc_service={"envoy_grpc": {"cluster_name": "router"}},
+        failure_mode_allow=may_pass,
+        status_on_error={"code": "ServiceUnavailable"},
+        message_timeout=_seconds(gateway.limits.pick_seconds),
+        processing_mode={
+            "request_header_mode": "SEND",
+            "request_body_mode": modes[0],
+            "request_trailer_mode": "SEND",
+            "response_header_mode": "SEND",
+            "response_body_mode": modes[1],
+            "response_trailer_mode": "SEND",
+        },
+        metadata_options={
+            "forwarding_namespaces": {"untyped": [NAMESPACE]},
+            "receiving_namespaces": {"untyped": [NAMESPACE]},
+        },
+    )
+
+
+def _route(gateway: Gateway) -> Fields:
+    limits = gateway.limits
+    return {
+        "match": {"prefix": "/"},
+        "route": {
+            "cluster": "pods",
+            # An answer may be streamed for hours; `stream_idle_timeout` ends what stands still.
+            "timeout": "0s",
+            "retry_policy": {
+                # The pod refused the request, or went away before its answer began.
+                "retry_on": "connect-failure,refused-stream,reset,retriable-status-codes",
+                "retriable_status_codes": [503],
+                "num_retries": min(limits.retries, max(1, len(gateway.pods) - 1)),
+            },
+        },
+        "request_body_buffer_limit": limits.body_bytes,
+    }
+
+
+def _pods(gateway: Gateway) -> Fields:
+    in_turn = {
+        "policies": [
+            {
+                "typed_extension_config": _extension(
+                    "envoy.load_balancing_policies.round_robin",
+                    "extensions.load_balancing_policies.round_robin.v3.RoundRobin",
+                )
+            }
+        ]
+    }
+    override = _extension(
+        "envoy.load_balancing_policies.override_host",
+        "extensions.load_balancing_policies.override_host.v3.OverrideHost",
+        override_host_sources=[{"metadata": _lb(DESTINATION)}],
+        selected_host_key=_lb(SERVED),
+        fallback_policy=in_turn,
+    )
+    return {
+        "name": "pods",
+        **_cluster(gateway, gateway.pods),
+        "load_balancing_policy": {"policies": [{"typed_extension_config": override}]},
+    }
+
+
+def _lb(key: str) -> Fields:
+    return {"key": NAMESPACE, "path": [{"key": key}]}
+
+
+def _router(gateway: Gateway) -> Fields:
+    check = _seconds(gateway.limits.check_seconds)
+    http2 = {
+        "@type": f"{TYPES}extensions.upstreams.http.v3.HttpProtocolOptions",
+        "explicit_http_config": {"http2_protocol_options": {}},
+    }
+    fields = {
+        "name": "router",
+        **_cluster(gateway, [gateway.router]),
+        "typed_extension_protocol_options": {
+            "envoy.extensions.upstreams.http.v3.HttpProtocolOptions": http2
+        },
+        "health_checks": [
+            {
+                "timeout": check,
+                "interval": check,
+                "no_traffic_interval": check,
+                "unhealthy_threshold": 2,
+                "healthy_threshold": 1,
+                "grpc_health_check": {"service_name": SERVICE},
+            }
+        ],
+        # A router that is not well is not asked, even if it is the only one.
+        "common_lb_config": {"healthy_panic_threshold": {"value": 0}},
+    }
+    if gateway.router_tls is not None:
+        fields["transport_socket"] = _tls(gateway.router, gateway.router_tls)
+    return fields
+
+
+def _cluster(gateway: Gateway, addresses: "list[Address] | tuple[Address, ...]") -> Fields:
+    limits = gateway.limits
+    name = "router" if addresses == [gateway.router] else "pods"
+    return {
+        "type": "STATIC" if all(one.is_ip for one in addresses) else "STRICT_DNS",
+        "connect_timeout": _seconds(limits.connect_seconds),
+        "load_assignment": {
+            "cluster_name": name,
+            "endpoints": [
+                {"lb_endpoints": [{"endpoint": {"address": _socket(one)}} for one in addresses]}
+            ],
+        },
+        "circuit_breakers": {
+            "thresholds": [
+                {
+                    "max_connections": limits.requests,
+                    "max_pending_requests": limits.requests,
+                    "max_requests": limits.requests,
+                    "max_retries": limits.requests,
+                }
+            ]
+        },
+    }
+
+
+def _tls(router: Address, tls: RouterTls) -> Fields:
+    kind = "IP_ADDRESS" if router.is_ip else "DNS"
+    common: Fields = {
+        "alpn_protocols": ["h2"],
+        "validation_context": {
+            "trusted_ca": {"filename": str(tls.ca)},
+            "match_typed_subject_alt_names": [
+                {"san_type": kind, "matcher": {"exact": router.host}}
+            ],
+        },
+    }
+    if tls.cert is not None:
+        common["tls_certificates"] = [
+            {
+                "certificate_chain": {"filename": str(tls.cert)},
+                "private_key": {"filename": str(tls.key)},
+            }
+        ]
+    fields: Fields = {"common_tls_context": common}
+    if not router.is_ip:
+        fields["sni"] = router.host
+    return _extension(
+        "envoy.transport_sockets.tls", "extensions.transport_sockets.tls.v3.UpstreamTlsContext", **fields
+    )
+
+
+def _extension(name: str, kind: str, **fields: Any) -> Fields:
+    return {"name": name, "typed_config": {"@type": TYPES + kind, **fields}}
+
+
+def _socket(address: Address) -> Fields:
+    return {"socket_address": {"address": address.host, "port_value": address.port}}
+
+
+def _seconds(value: float) -> str:
+    return f"{value:g}s"

@@ -1,0 +1,98 @@
+"""What a gateway is asked to be: where it listens, whom it asks, where requests go, and its limits."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+FailureMode = Literal["fail-close", "fail-open"]
+
+
+class AddressError(ValueError):
+    """A text is not the address that is needed."""
+
+
+class Address(NamedTuple):
+    """A host and a port."""
+
+    host: str
+    """An IP address, without brackets, or a name."""
+    port: int
+
+    @property
+    def is_ip(self) -> bool:
+        """Whether the host needs no look-up."""
+        try:
+            ip_address(self.host)
+        except ValueError:
+            return False
+        return True
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}"
+
+
+def address_of(text: str) -> Address:
+    """Return an address, host:port with IPv6 in brackets. Raises AddressError."""
+    host, _, port = text.rpartition(":")
+    bare = host.removeprefix("[").removesuffix("]")
+    is_bracketed = len(host) - len(bare) == 2
+    if not bare or not port.isdecimal() or int(port) > 65535 or (":" in bare) != is_bracketed:
+        raise AddressError(f"{text!r} is not host:port")
+    return Address(bare, int(port))
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The most of everything that a client can make grow, and the longest waits."""
+
+    connections: int = 10_000
+    """Clients' connections."""
+    requests: int = 10_000
+    """Requests under way."""
+    streams: int = 100
+    """Requests under way on one client's connection of HTTP/2."""
+    body_bytes: int = 8 << 20
+    """A request's body; one beyond it is answered with 413. The router's own limit on prompts."""
+    retries: int = 3
+    """Further pods that are tried after the first."""
+    headers_seconds: float = 10.0
+    """From the first byte of a request to the end of its headers."""
+    silence_seconds: float = 300.0
+    """Without a byte in either direction on a request, or without a request on a connection."""
+    connect_seconds: float = 1.0
+    """Until a connection to a pod or to the router is made."""
+    pick_seconds: float = 5.0
+    """With fail-open: from a piece that the router is sent to its answer."""
+    check_seconds: float = 1.0
+    """Between two checks of the router's health, and until one is answered."""
+
+
+@dataclass(frozen=True, slots=True)
+class RouterTls:
+    """PEM files for the connection to the router."""
+
+    ca: Path
+    cert: Path | None = None
+    key: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Gateway:
+    """One Envoy."""
+
+    listen: Address
+    """Port 0 takes a free one."""
+    router: Address
+    pods: Sequence[Address]
+    """IP addresses, at least one."""
+    failure_mode: FailureMode = "fail-close"
+    """What happens to requests while the router cannot be asked: 503, or any pod in turn."""
+    router_tls: RouterTls | None = None
+    admin: Path | None = None
+    """Socket on which Envoy answers about itself; None: nowhere."""
+    logs_requests: bool = False
+    """Whether Envoy writes a line for each request to its standard error."""
+    limits: Limits = Limits()

@@ -1,0 +1,112 @@
+"""Envoy as a child process."""
+
+import asyncio
+import json
+import shlex
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import aiohttp
+
+from router.commands.gateway.bootstrap import bootstrap
+from router.commands.gateway.description import Gateway
+from router.commands.local.cluster import START_SECONDS, Child, ClusterError
+
+PAUSE = 0.05
+"""Seconds between two looks at whether it listens."""
+ASK_SECONDS = 10.0
+"""Longest wait for an answer from its admin socket."""
+
+
+class EnvoyProcess(Child):
+    """An Envoy that serves while the context is open; its output goes to our standard error."""
+
+    def __init__(self, program: Path, gateway: Gateway) -> None:
+        super().__init__("Envoy", Path("standard error"))
+        self.address = ""
+        """host:port at which it listens."""
+        self._program = program
+        self._gateway = gateway
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+
+    async def __aenter__(self) -> Self:
+        # Only its owner may enter the folder: the admin socket can end Envoy.
+        self._folder = tempfile.TemporaryDirectory(prefix="warmpath-")
+        try:
+            await self._start(Path(self._folder.name))
+        except BaseException:
+            await self._close()
+            raise
+        return self
+
+    async def _start(self, folder: Path) -> None:
+        config, admin = folder / "envoy.json", folder / "admin"
+        fields = bootstrap(replace(self._gateway, admin=admin))
+        config.write_text(json.dumps(fields), encoding="utf-8")
+        words = (
+            str(self._program), "--config-path", str(config), "--disable-hot-restart",
+            "--log-level", "warning",
+        )  # fmt: skip
+        self.command = shlex.join(words)
+        self._process = await asyncio.create_subprocess_exec(
+            *words,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.DEVNULL,
+            # Ctrl-C reaches only the parent, which ends its children in order.
+            start_new_session=True,
+        )
+        try:
+            async with asyncio.timeout(START_SECONDS):
+                self.address = await self._listening(admin)
+        except TimeoutError:
+            raise ClusterError(f"Envoy does not listen after {START_SECONDS:g} s") from None
+
+    async def _listening(self, admin: Path) -> str:
+        """Return the address of its listener once it serves."""
+        timeout = aiohttp.ClientTimeout(total=ASK_SECONDS)
+        connector = aiohttp.UnixConnector(str(admin))
+        async with aiohttp.ClientSession(connector=connector, timeout=timeout) as session:
+            while True:
+                self.check()
+                try:
+                    if await _is_ready(session):
+                        return await _first_listener(session)
+                except aiohttp.ClientError:
+                    # The socket is not there yet, or is being set up.
+                    pass
+                await asyncio.sleep(PAUSE)
+
+    async def ended(self) -> None:
+        """Wait until the process has ended. Raises ClusterError."""
+        assert self._process is not None
+        await self._process.wait()
+        self.check()
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self._close()
+
+    async def _close(self) -> None:
+        await self.stop()
+        if self._folder is not None:
+            self._folder.cleanup()
+
+
+async def _is_ready(session: aiohttp.ClientSession) -> bool:
+    async with session.get("http://envoy/ready") as answer:
+        return answer.status == 200
+
+
+async def _first_listener(session: aiohttp.ClientSession) -> str:
+    async with session.get("http://envoy/listeners?format=json") as answer:
+        listed: dict[str, Any] = await answer.json(content_type=None)
+    bound = listed["listener_statuses"][0]["local_address"]["socket_address"]
+    host = f"[{bound['address']}]" if ":" in bound["address"] else bound["address"]
+    return f"{host}:{bound['port_value']}"
