@@ -9,9 +9,10 @@ Names of headers and metadata: the Gateway API Inference Extension's endpoint-pi
 (docs/proposals/004-endpoint-picker-protocol, v1.0.0). Fields: Envoy's API, version 3, as of Envoy 1.40.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
-from router.commands.gateway.description import Address, Gateway, RouterTls
+from router.commands.gateway.description import Address, Gateway, Limits, RouterTls
 
 Fields = dict[str, Any]
 
@@ -185,8 +186,7 @@ def _pods(gateway: Gateway) -> Fields:
         fallback_policy=in_turn,
     )
     return {
-        "name": "pods",
-        **_cluster(gateway, gateway.pods),
+        **_cluster("pods", gateway.pods, gateway.limits),
         "load_balancing_policy": {"policies": [{"typed_extension_config": override}]},
     }
 
@@ -199,11 +199,19 @@ def _router(gateway: Gateway) -> Fields:
     check = _seconds(gateway.limits.check_seconds)
     http2 = {
         "@type": f"{TYPES}extensions.upstreams.http.v3.HttpProtocolOptions",
-        "explicit_http_config": {"http2_protocol_options": {}},
+        "explicit_http_config": {
+            "http2_protocol_options": {
+                # Health checks keep new requests from a router that hangs; only this frees those that
+                # wait for it already, for which full duplex has no time-out.
+                "connection_keepalive": {
+                    "interval": _seconds(gateway.limits.ping_seconds),
+                    "timeout": _seconds(gateway.limits.pick_seconds),
+                }
+            }
+        },
     }
     fields = {
-        "name": "router",
-        **_cluster(gateway, [gateway.router]),
+        **_cluster("router", [gateway.router], gateway.limits),
         "typed_extension_protocol_options": {
             "envoy.extensions.upstreams.http.v3.HttpProtocolOptions": http2
         },
@@ -225,10 +233,9 @@ def _router(gateway: Gateway) -> Fields:
     return fields
 
 
-def _cluster(gateway: Gateway, addresses: "list[Address] | tuple[Address, ...]") -> Fields:
-    limits = gateway.limits
-    name = "router" if addresses == [gateway.router] else "pods"
+def _cluster(name: str, addresses: Sequence[Address], limits: Limits) -> Fields:
     return {
+        "name": name,
         "type": "STATIC" if all(one.is_ip for one in addresses) else "STRICT_DNS",
         "connect_timeout": _seconds(limits.connect_seconds),
         "load_assignment": {

@@ -65,7 +65,9 @@ class Limits:
     connect_seconds: float = 1.0
     """Until a connection to a pod or to the router is made."""
     pick_seconds: float = 5.0
-    """With fail-open: from a piece that the router is sent to its answer."""
+    """Until the router answers what it is sent; with fail-close, until it answers a ping."""
+    ping_seconds: float = 2.0
+    """Between two pings on a connection to the router."""
     check_seconds: float = 1.0
     """Between two checks of the router's health, and until one is answered."""
 
