@@ -48,7 +48,7 @@ class EnvoyProcess(Child):
         config.write_text(json.dumps(fields), encoding="utf-8")
         words = (
             str(self._program), "--config-path", str(config), "--disable-hot-restart",
-            "--log-level", "warning", "--component-log-level", "ext_proc:error",
+            "--log-level", "warning", "--component-log-level", "ext_proc:error,main:error",
         )  # fmt: skip
         self.command = shlex.join(words)
         self._process = await asyncio.create_subprocess_exec(

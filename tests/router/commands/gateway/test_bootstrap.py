@@ -1,0 +1,71 @@
+"""The configuration of Envoy: golden files, which the real Envoy accepts."""
+
+import json
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from router.commands.gateway import bootstrap as module
+from router.commands.gateway.bootstrap import bootstrap
+from router.commands.gateway.description import Address, Gateway, Limits, RouterTls
+from router.config.schema import Config
+from router.endpoint_picker import protocol
+from tests.servers.certificates import Authority
+from tests.servers.envoy import BINARY
+
+GOLDEN = Path(__file__).parent / "golden"
+PLAIN = Gateway(
+    listen=Address("127.0.0.1", 8000),
+    router=Address("127.0.0.1", 7400),
+    pods=[Address("10.0.0.1", 8000), Address("fd00::2", 8001)],
+)
+FULL = Gateway(
+    listen=Address("::1", 0),
+    router=Address("router.example", 7400),
+    pods=[Address("10.0.0.1", 8000)],
+    failure_mode="fail-open",
+    router_tls=RouterTls(Path("/tls/ca.pem"), Path("/tls/cert.pem"), Path("/tls/key.pem")),
+    admin=Path("/run/admin"),
+    logs_requests=True,
+    limits=Limits(
+        connections=1, requests=2, streams=3, body_bytes=4, retries=5, headers_seconds=6.5,
+        silence_seconds=7, connect_seconds=8, pick_seconds=9, ping_seconds=10, check_seconds=11,
+    ),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "gateway"), [("plain", PLAIN), ("full", FULL)])
+def test_the_configuration_is_the_golden_one(name: str, gateway: Gateway) -> None:
+    golden = (GOLDEN / f"{name}.json").read_text(encoding="utf-8")
+    assert json.dumps(bootstrap(gateway), indent=2) + "\n" == golden
+
+
+def validated(folder: Path, gateway: Gateway) -> "subprocess.CompletedProcess[str]":
+    path = folder / "envoy.json"
+    path.write_text(json.dumps(bootstrap(gateway)), encoding="utf-8")
+    words = [BINARY, "--mode", "validate", "--config-path", path]
+    return subprocess.run(words, capture_output=True, text=True, timeout=120, check=False)
+
+
+def test_envoy_accepts_it(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    own = authority.certificate("gateway")
+    full = replace(FULL, router_tls=RouterTls(authority.ca, own.cert, own.key), admin=tmp_path / "a")
+    for gateway in (PLAIN, full):
+        ended = validated(tmp_path, gateway)
+        assert ended.returncode == 0, ended.stderr
+
+
+def test_its_names_are_those_of_the_router() -> None:
+    names = ("DESTINATION", "SERVED", "SUBSET", "NAMESPACE", "SERVICE")
+    for name in names:
+        assert getattr(module, name) == getattr(protocol, name)
+
+
+def test_its_limits_fit_the_routers_own() -> None:
+    config, limits = Config(models=[]), Limits()
+    assert limits.body_bytes == config.limits.max_prompt_bytes
+    assert limits.pick_seconds > config.endpoint_picker.pick_seconds
+    assert limits.retries <= config.endpoint_picker.fall_backs

@@ -1,0 +1,206 @@
+"""Requests through a real Envoy, with a router in the test's process and pods that tell what they got."""
+
+import hashlib
+import json
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from aiohttp import web
+
+from router.commands.gateway.binary import find_envoy
+from router.commands.gateway.description import FailureMode, Gateway, Limits, RouterTls, address_of
+from router.commands.gateway.process import EnvoyProcess
+from router.commands.local.held_ports import HOST, HeldPorts
+from router.pb.warmpath.v1 import router_pb2 as pb
+from router.pb.warmpath.v1 import router_pb2_grpc
+from tests.router.pick_stand import QUIET, pod, until
+from tests.router.running_router import running_router
+from tests.servers.certificates import Authority
+
+MODES = pytest.mark.parametrize("mode", ["fail-close", "fail-open"])
+PATH = "/v1/completions"
+
+
+@asynccontextmanager
+async def pods(*names: str) -> AsyncIterator[dict[str, str]]:
+    """Serve pods that answer with their name and what they got; yield their addresses."""
+    async with AsyncExitStack() as stack:
+        found = {}
+        for name in names:
+
+            async def serve(request: web.Request, name: str = name) -> web.Response:
+                body = await request.read()
+                told = {"pod": name, "sha256": hashlib.sha256(body).hexdigest()}
+                return web.json_response(told, headers={"x-warmpath-pod": "a pod's own word"})
+
+            app = web.Application(client_max_size=64 << 20)
+            app.router.add_route("*", "/{path:.*}", serve)
+            runner = web.AppRunner(app, access_log=None)
+            await runner.setup()
+            stack.push_async_callback(runner.cleanup)
+            site = web.TCPSite(runner, HOST, 0)
+            await site.start()
+            found[name] = "{}:{}".format(*runner.addresses[0][:2])
+        yield found
+
+
+def tables(addresses: dict[str, str]) -> str:
+    listed = "".join(pod(name, address) for name, address in addresses.items())
+    return QUIET + '[[models]]\nname = "demo"\n[[models]]\nname = "empty"\n' + listed
+
+
+@asynccontextmanager
+async def gateway(
+    router: str, addresses: dict[str, str], mode: FailureMode = "fail-close", **fields: Any
+) -> AsyncIterator[aiohttp.ClientSession]:
+    """Run Envoy; yield a session of its clients."""
+    described = Gateway(
+        listen=address_of(f"{HOST}:0"),
+        router=address_of(router),
+        pods=[address_of(one) for one in addresses.values()],
+        failure_mode=mode,
+        **fields,
+    )
+    async with (
+        EnvoyProcess(find_envoy(None), described) as envoy,
+        aiohttp.ClientSession(f"http://{envoy.address}") as session,
+    ):
+        yield session
+
+
+def completion(*ids: int, model: str = "demo") -> dict[str, Any]:
+    return {"model": model, "prompt": [*ids]}
+
+
+@MODES
+async def test_a_request_gets_to_the_picked_pod_and_its_answer_says_so(
+    tmp_path: Path, mode: FailureMode
+) -> None:
+    async with (
+        pods("pod-1", "pod-2") as addresses,
+        running_router(tmp_path, tables(addresses)) as (router, channel),
+        gateway(router.address, addresses, mode) as session,
+    ):
+        served = set()
+        for cached in ("0", "192"):
+            async with session.post(PATH, json=completion(*range(200))) as answer:
+                assert answer.status == 200
+                told = await answer.json()
+                assert answer.headers["x-warmpath-pod"] == told["pod"]
+                assert answer.headers["x-warmpath-cached-tokens"] == cached
+                served.add(told["pod"])
+        assert len(served) == 1
+        stub = router_pb2_grpc.RouterStub(channel)
+
+        async def has_ended() -> bool:
+            listed = (await stub.ListDecisions(pb.ListDecisionsRequest())).decisions
+            return [one.state for one in listed] == [pb.Decision.FINISHED] * 2
+
+        await until(has_ended)
+
+
+@MODES
+async def test_a_large_body_arrives_as_it_was_sent_and_a_larger_one_is_refused(
+    tmp_path: Path, mode: FailureMode
+) -> None:
+    body = json.dumps(completion(*range(1_000_000))).encode()
+    assert 4 << 20 < len(body) < Limits().body_bytes
+    async with (
+        pods("pod-1", "pod-2") as addresses,
+        running_router(tmp_path, tables(addresses)) as (router, _),
+        gateway(router.address, addresses, mode) as session,
+    ):
+        async with session.post(PATH, data=BytesIO(body)) as answer:
+            assert answer.status == 200
+            assert (await answer.json())["sha256"] == hashlib.sha256(body).hexdigest()
+        async with session.post(PATH, data=BytesIO(bytes(Limits().body_bytes + 1))) as answer:
+            assert answer.status == 413
+
+
+@MODES
+async def test_a_pod_that_is_away_is_passed_over_for_the_next(
+    tmp_path: Path, mode: FailureMode
+) -> None:
+    with HeldPorts() as ports:
+        async with pods("pod-2") as alive:
+            addresses = {"pod-1": f"{HOST}:{ports.take()}", **alive}
+            async with (
+                running_router(tmp_path, tables(addresses)) as (router, channel),
+                gateway(router.address, addresses, mode) as session,
+            ):
+                for start in range(8):
+                    ids = range(start * 1000, start * 1000 + 50)
+                    async with session.post(PATH, json=completion(*ids)) as answer:
+                        assert answer.status == 200
+                        assert answer.headers["x-warmpath-pod"] == "pod-2"
+                stub = router_pb2_grpc.RouterStub(channel)
+                first = (await stub.ListDecisions(pb.ListDecisionsRequest())).decisions[-1]
+                assert first.pod == "pod-2", "the booking is where the request was served"
+
+
+async def test_a_router_that_is_away_or_goes_closes_the_gateway(tmp_path: Path) -> None:
+    async with pods("pod-1") as addresses, AsyncExitStack() as stack:
+        router, _ = await stack.enter_async_context(running_router(tmp_path, tables(addresses)))
+        async with gateway(router.address, addresses) as session:
+            async with session.post(PATH, json=completion(1)) as answer:
+                assert answer.status == 200
+            await stack.aclose()
+            async with session.post(PATH, json=completion(1)) as answer:
+                assert answer.status == 503
+        async with (
+            gateway(router.address, addresses) as session,
+            session.post(PATH, json=completion(1)) as answer,
+        ):
+            assert answer.status == 503
+
+
+async def test_without_a_router_an_open_gateway_serves_by_any_pod_in_turn(tmp_path: Path) -> None:
+    async with pods("pod-1", "pod-2") as addresses, AsyncExitStack() as stack:
+        router, _ = await stack.enter_async_context(running_router(tmp_path, tables(addresses)))
+        async with gateway(router.address, addresses, "fail-open") as session:
+            async with session.post(PATH, json=completion(1)) as answer:
+                assert answer.headers["x-warmpath-pod"] in addresses
+            await stack.aclose()
+            served = set()
+            for _ in range(20):
+                # A client that names an endpoint is not heeded.
+                spoofed = {"x-gateway-destination-endpoint": addresses["pod-1"]}
+                async with session.post(PATH, json=completion(1), headers=spoofed) as answer:
+                    assert answer.status == 200
+                    served.add((await answer.json())["pod"])
+            assert served == {"pod-1", "pod-2"}
+
+
+async def test_what_the_router_refuses_is_told_with_its_reason(tmp_path: Path) -> None:
+    async with (
+        pods("pod-1") as addresses,
+        running_router(tmp_path, tables(addresses)) as (router, _),
+        gateway(router.address, addresses) as session,
+        session.post(PATH, json=completion(1, model="empty")) as answer,
+    ):
+        assert answer.status == 503
+        assert answer.headers["x-warmpath-reason"] == "NO_POD"
+        assert (await answer.json())["error"]["code"] == "NO_POD"
+
+
+async def test_the_router_can_ask_for_the_gateways_certificate(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    its, own = authority.certificate("router"), authority.certificate("gateway", "gateway.example")
+    tls = (
+        f'[server.tls]\ncert = "{its.cert}"\nkey = "{its.key}"\nclient-ca = "{authority.ca}"\n'
+        '[[clients]]\nname = "gateway"\nroles = ["score"]\ncertificate = "gateway.example"\n'
+    )
+    files = RouterTls(authority.ca, own.cert, own.key)
+    async with (
+        pods("pod-1") as addresses,
+        running_router(tmp_path, tls + tables(addresses)) as (router, _),
+        gateway(router.address, addresses, router_tls=files) as session,
+        session.post(PATH, json=completion(1)) as answer,
+    ):
+        assert answer.status == 200
+        assert answer.headers["x-warmpath-pod"] == "pod-1"
