@@ -64,6 +64,8 @@ def _listener(gateway: Gateway) -> Fields:
     return {
         "name": "clients",
         "address": _socket(gateway.listen),
+        # Otherwise a second Envoy on the same port would start, and take a share of the clients.
+        "enable_reuse_port": False,
         "filter_chains": [{"filters": [manager]}],
     }
 
@@ -113,7 +115,7 @@ def _manager(gateway: Gateway) -> Fields:
 
 
 def _removed() -> Fields:
-    """Return the filter that lets no client name the endpoint; it also counts while the router is away."""
+    """Return the filter that lets no client name the endpoint, not even while the router is away."""
     return _extension(
         "envoy.filters.http.header_mutation",
         "extensions.filters.http.header_mutation.v3.HeaderMutation",
@@ -279,7 +281,9 @@ def _tls(router: Address, tls: RouterTls) -> Fields:
     if not router.is_ip:
         fields["sni"] = router.host
     return _extension(
-        "envoy.transport_sockets.tls", "extensions.transport_sockets.tls.v3.UpstreamTlsContext", **fields
+        "envoy.transport_sockets.tls",
+        "extensions.transport_sockets.tls.v3.UpstreamTlsContext",
+        **fields,
     )
 
 

@@ -50,12 +50,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run Envoy in front of a router and its pods until Ctrl-C."""
     args = _parser().parse_args(argv)
     try:
+        gateway = _without_pods(args)
         if args.simulate:
             _check_simulated(args)
-            return _run(args, None)
-        gateway = _described(args)
-        if gateway is None:
+            return _run(args, gateway)
+        pods = _pods(args)
+        if pods is None:
             return 1
+        gateway = replace(gateway, pods=pods)
         if args.print_config:
             print(json.dumps(bootstrap(gateway), indent=2))
             return 0
@@ -104,25 +106,23 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _described(args: argparse.Namespace) -> Gateway | None:
-    """Return the gateway of the options; None, once it is told, if the router lists no pods."""
-    gateway = _without_pods(args)
+def _pods(args: argparse.Namespace) -> list[Address] | None:
+    """Return the addresses of the pods; None, once it is told, if the router lists none."""
     if args.pod:
         if len(args.pod) > MOST_PODS:
             raise OptionError(f"--pod: at most {MOST_PODS}")
-        return replace(gateway, pods=[_ip_address("--pod", one) for one in args.pod])
+        return [_ip_address("--pod", one) for one in args.pod]
     reply = answer(args, lambda stub: stub.ListPods(pb.ListPodsRequest(), timeout=ASK_SECONDS))
     if reply is None:
         return None
-    pods = [_ip_address(f"the router's pod {one.id}", one.address) for one in reply.pods]
-    if not pods:
+    if not reply.pods:
         print(f"warmpath gateway: the router at {args.router} has no pods", file=sys.stderr)
         return None
-    return replace(gateway, pods=sorted(set(pods)))
+    return sorted({_ip_address(f"the router's pod {one.id}", one.address) for one in reply.pods})
 
 
 def _without_pods(args: argparse.Namespace) -> Gateway:
-    """Return the gateway of the options, but for its pods."""
+    """Return the gateway of the options, yet without pods."""
     if not 0 < args.max_body_bytes <= MOST_BODY_BYTES:
         raise OptionError(f"--max-body-bytes: must be from 1 to {MOST_BODY_BYTES}")
     listen = _address("--listen", args.listen)
@@ -184,12 +184,12 @@ def _check_simulated(args: argparse.Namespace) -> None:
             raise OptionError(f"{option}: does not go with --simulate")
 
 
-def _run(args: argparse.Namespace, gateway: Gateway | None) -> int:
-    """Serve until Ctrl-C or SIGTERM; without a gateway, in front of simulated pods."""
+def _run(args: argparse.Namespace, gateway: Gateway) -> int:
+    """Serve until Ctrl-C or SIGTERM; with --simulate, in front of simulated pods."""
     try:
         program = find_envoy(args.envoy)
-        if gateway is None:
-            asyncio.run(_serve_simulated(args, program))
+        if args.simulate:
+            asyncio.run(_serve_simulated(args, program, gateway))
         else:
             asyncio.run(_serve(program, gateway, "MODEL"))
     except (ClusterError, NoEnvoyError, OSError) as error:
@@ -200,7 +200,7 @@ def _run(args: argparse.Namespace, gateway: Gateway | None) -> int:
     return 0
 
 
-async def _serve_simulated(args: argparse.Namespace, program: Path) -> None:
+async def _serve_simulated(args: argparse.Namespace, program: Path, gateway: Gateway) -> None:
     logs = ["router.log", *(f"pod-{number + 1}.log" for number in range(args.simulate))]
     claim(args.out, logs)
     _end_with_sigterm()
@@ -215,14 +215,13 @@ async def _serve_simulated(args: argparse.Namespace, program: Path) -> None:
         cluster = Cluster(settings, args.simulate, args.out, router=True)
         await stack.enter_async_context(cluster)
         gateway = replace(
-            _without_pods(args),
+            gateway,
             router=address_of(cluster.router_address),
             pods=[address_of(one.address) for one in cluster.workers],
         )
-        async with asyncio.TaskGroup() as tasks:
-            watched = tasks.create_task(_tell_of_ends(cluster))
-            await _serve(program, gateway, MODEL)
-            watched.cancel()
+        watching = asyncio.create_task(_tell_of_ends(cluster))
+        stack.callback(watching.cancel)
+        await _serve(program, gateway, MODEL)
 
 
 async def _serve(program: Path, gateway: Gateway, model: str) -> None:
@@ -260,12 +259,13 @@ def _tell(address: str, gateway: Gateway, model: str) -> None:
         "messages": [{"role": "user", "content": QUESTION}],
     }
     pods = ", ".join(map(str, gateway.pods))
+    url = f"http://{address}/v1/chat/completions"
+    curl = f"curl -si {url} -H 'content-type: application/json' -d '{json.dumps(body)}'"
     for line in (
         f"Envoy listens on {address}",
         f"  it asks the router at {gateway.router} ({gateway.failure_mode}); pods: {pods}",
         "Paste this twice; the second time x-warmpath-cached-tokens says what the pod still had:",
-        f"  curl -si http://{address}/v1/chat/completions "
-        f"-H 'content-type: application/json' -d '{json.dumps(body)}'",
+        f"  {curl}",
         "Ctrl-C ends all that was started.",
     ):
         print(line, flush=True)

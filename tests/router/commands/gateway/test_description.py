@@ -6,7 +6,9 @@ from hypothesis import strategies as st
 
 from router.commands.gateway.description import Address, AddressError, address_of
 
-HOSTS = st.one_of(st.ip_addresses().map(str), st.from_regex(r"[a-z][a-z0-9-]{0,20}", fullmatch=True))
+HOSTS = st.one_of(
+    st.ip_addresses().map(str), st.from_regex(r"[a-z][a-z0-9-]{0,20}", fullmatch=True)
+)
 
 
 @given(HOSTS, st.integers(0, 65535))
@@ -15,7 +17,10 @@ def test_an_address_is_read_as_it_is_written(host: str, port: int) -> None:
     assert address_of(str(address)) == address
 
 
-@pytest.mark.parametrize("text", ["", ":80", "host", "host:", "host:x", "1.2.3.4:65536", "::1:80", "[::1]", "[host]:80", "[]:1"])
+@pytest.mark.parametrize(
+    "text",
+    ["", ":80", "host", "host:", "host:x", "1.2.3.4:65536", "::1:80", "[::1]", "[host]:80", "[]:1"],
+)
 def test_other_texts_are_refused(text: str) -> None:
     with pytest.raises(AddressError, match="is not host:port"):
         address_of(text)

@@ -1,0 +1,142 @@
+"""`warmpath gateway`: chats through Envoy to simulated pods with one command, and nothing left after it."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+import pytest
+
+from tests.e2e.test_fleet import children_of
+
+
+@dataclass
+class Started:
+    """A running command."""
+
+    process: "subprocess.Popen[str]"
+    address: str
+    said: IO[str]
+
+    @property
+    def children(self) -> list[int]:
+        return children_of(self.process.pid, b"")
+
+    def chat(self, text: str) -> tuple[dict[str, str], list[bytes]]:
+        """Stream a chat; return the response's headers and its events."""
+        body = {
+            "model": "demo", "max_tokens": 8, "stream": True,
+            "messages": [{"role": "user", "content": text}],
+        }  # fmt: skip
+        request = urllib.request.Request(
+            f"http://{self.address}/v1/chat/completions",
+            json.dumps(body).encode(),
+            {"content-type": "application/json"},
+        )
+        with urllib.request.urlopen(request, timeout=60) as response:
+            return dict(response.headers), [one for one in response if one.strip()]
+
+
+def command(*options: str) -> list[str]:
+    return [sys.executable, "-m", "router", "gateway", "--listen=127.0.0.1:0", *options]
+
+
+@contextmanager
+def gateway(*options: str) -> Iterator[Started]:
+    """Run the command until the context ends, at the latest."""
+    process = subprocess.Popen(
+        command(*options), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    assert process.stdout is not None
+    try:
+        for line in process.stdout:
+            if found := re.match(r"Envoy listens on (\S+)", line):
+                break
+        else:
+            raise AssertionError("it has ended")
+        yield Started(process, found[1], process.stdout)
+    finally:
+        process.terminate()
+        process.communicate(timeout=60)
+
+
+def is_there(process: int) -> bool:
+    return Path(f"/proc/{process}").exists()
+
+
+def test_chats_stream_through_it_and_a_killed_pods_chat_goes_to_another(tmp_path: Path) -> None:
+    with gateway("--simulate=2", f"--out={tmp_path}") as started:
+        text = "a prompt of some blocks, which a pod keeps " * 20
+        first, events = started.chat(text)
+        assert first["x-warmpath-cached-tokens"] == "0"
+        assert events[-1] == b"data: [DONE]\n"
+        assert len(events) > 8
+        again, _ = started.chat(text)
+        assert again["x-warmpath-pod"] == first["x-warmpath-pod"]
+        assert int(again["x-warmpath-cached-tokens"]) > 800
+        assert float(again["x-warmpath-saved-seconds"]) > 0
+        pods = {"pod-1", "pod-2"}
+        [other] = pods - {first["x-warmpath-pod"]}
+        log = (tmp_path / f"{first['x-warmpath-pod']}.log").as_posix()
+        [holder] = [one for one in started.children if writes_to(one, log)]
+        os.kill(holder, signal.SIGKILL)
+        moved, events = started.chat(text)
+        assert moved["x-warmpath-pod"] == other
+        assert events[-1] == b"data: [DONE]\n"
+        ended = f"{first['x-warmpath-pod']} ended with -9"
+        assert any(line.startswith(ended) for line in started.said)
+
+
+def writes_to(process: int, log: str) -> bool:
+    return Path(f"/proc/{process}/fd/2").readlink().as_posix() == log
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_all_that_it_started(tmp_path: Path, how: signal.Signals) -> None:
+    with gateway("--simulate=1", f"--out={tmp_path}") as started:
+        children = started.children
+        assert len(children) == 3
+        started.process.send_signal(how)
+        assert started.process.wait(60) == 0
+        assert not any(map(is_there, children))
+        with pytest.raises(urllib.error.URLError):
+            started.chat("is anybody there?")
+
+
+def test_it_ends_with_envoy(tmp_path: Path) -> None:
+    with gateway("--simulate=1", f"--out={tmp_path}") as started:
+        children = started.children
+        [envoy] = children_of(started.process.pid, b"--disable-hot-restart")
+        os.kill(envoy, signal.SIGKILL)
+        assert started.process.wait(60) == 1
+        assert "warmpath gateway: Envoy ended with -9" in started.said.read()
+        assert not any(map(is_there, children))
+
+
+def test_it_asks_the_router_for_its_pods_and_refuses_a_port_that_is_taken(tmp_path: Path) -> None:
+    pods = '[[pods]]\nid = "{}"\nmodel = "demo"\naddress = "{}"\n'
+    config = tmp_path / "router.toml"
+    listen = '[server]\nlisten = "127.0.0.1:0"\nmetrics-listen = ""\n[[models]]\nname = "demo"\n'
+    config.write_text(
+        listen + pods.format("pod-1", "127.0.0.1:1") + pods.format("pod-2", "[::1]:2")
+    )
+    serve = [sys.executable, "-m", "router", "serve", "--config", str(config)]
+    with subprocess.Popen(serve, stdout=subprocess.PIPE, text=True) as router:
+        assert router.stdout is not None
+        address = router.stdout.readline().split(" on ")[1].split(",")[0].strip()
+        with gateway(f"--router={address}") as started:
+            assert "pods: 127.0.0.1:1, [::1]:2" in started.said.readline()
+            second = command(f"--router={address}", f"--listen={started.address}")
+            ended = subprocess.run(second, capture_output=True, text=True, timeout=60, check=False)
+            assert ended.returncode == 1
+            assert "warmpath gateway: Envoy ended with 1" in ended.stderr
+        router.terminate()
