@@ -1,5 +1,6 @@
 """`warmpath gateway`: chats through Envoy to simulated pods with one command, and nothing left after it."""
 
+import http.client
 import json
 import os
 import re
@@ -31,18 +32,21 @@ class Started:
     def children(self) -> list[int]:
         return children_of(self.process.pid, b"")
 
-    def chat(self, text: str) -> tuple[dict[str, str], list[bytes]]:
-        """Stream a chat; return the response's headers and its events."""
+    def asked(self, text: str, *, max_tokens: int) -> http.client.HTTPResponse:
+        """Ask for a streamed answer to a chat, and return it once its headers are there."""
         body = {
-            "model": "demo", "max_tokens": 8, "stream": True,
+            "model": "demo", "max_tokens": max_tokens, "stream": True,
             "messages": [{"role": "user", "content": text}],
         }  # fmt: skip
-        request = urllib.request.Request(
-            f"http://{self.address}/v1/chat/completions",
-            json.dumps(body).encode(),
-            {"content-type": "application/json"},
-        )
-        with urllib.request.urlopen(request, timeout=60) as response:
+        url = f"http://{self.address}/v1/chat/completions"
+        headers = {"content-type": "application/json"}
+        request = urllib.request.Request(url, json.dumps(body).encode(), headers)
+        response: http.client.HTTPResponse = urllib.request.urlopen(request, timeout=60)
+        return response
+
+    def chat(self, text: str) -> tuple[dict[str, str], list[bytes]]:
+        """Stream a chat to its end; return the response's headers and its events."""
+        with self.asked(text, max_tokens=8) as response:
             return dict(response.headers), [one for one in response if one.strip()]
 
 
@@ -140,3 +144,39 @@ def test_it_asks_the_router_for_its_pods_and_refuses_a_port_that_is_taken(tmp_pa
             assert ended.returncode == 1
             assert "warmpath gateway: Envoy ended with 1" in ended.stderr
         router.terminate()
+
+
+@pytest.mark.parametrize("mode", ["fail-close", "fail-open"])
+def test_a_response_outlives_the_router_if_the_gateway_is_open(tmp_path: Path, mode: str) -> None:
+    with (
+        gateway("--simulate=1", f"--out={tmp_path}", f"--failure-mode={mode}") as started,
+        started.asked("a long story", max_tokens=200) as response,
+    ):
+        response.readline()
+        [router] = children_of(started.process.pid, b"serve")
+        os.kill(router, signal.SIGKILL)
+        if mode == "fail-open":
+            assert response.read().endswith(b"data: [DONE]\n\n")
+        else:
+            with pytest.raises(http.client.IncompleteRead):
+                response.read()
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("mode", ["fail-close", "fail-open"])
+def test_a_router_that_hangs_holds_up_nobody_for_ever(tmp_path: Path, mode: str) -> None:
+    with gateway("--simulate=2", f"--out={tmp_path}", f"--failure-mode={mode}") as started:
+        started.chat("before")
+        [router] = children_of(started.process.pid, b"serve")
+        os.kill(router, signal.SIGSTOP)
+        try:
+            for _ in range(4):
+                if mode == "fail-open":
+                    headers, events = started.chat("without it")
+                    assert events[-1] == b"data: [DONE]\n"
+                    assert "x-warmpath-pod" not in headers
+                else:
+                    with pytest.raises(urllib.error.HTTPError, match="503"):
+                        started.chat("without it")
+        finally:
+            os.kill(router, signal.SIGCONT)

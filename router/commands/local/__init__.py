@@ -1,4 +1,4 @@
-"""`warmpath demo` and `warmpath fleet`: processes on loopback, and traffic for them.
+"""Processes on loopback, and traffic for them: `warmpath demo`, `warmpath fleet`, `warmpath gateway`.
 
 Benchmarks live in `bench/`.
 """

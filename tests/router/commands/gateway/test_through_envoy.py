@@ -1,9 +1,11 @@
 """Requests through a real Envoy, with a router in the test's process and pods that tell what they got."""
 
+import asyncio
 import hashlib
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -24,23 +26,24 @@ from tests.servers.certificates import Authority
 
 MODES = pytest.mark.parametrize("mode", ["fail-close", "fail-open"])
 PATH = "/v1/completions"
+Serve = Callable[[web.Request], Awaitable[web.Response]]
 
 
 @asynccontextmanager
-async def pods(*names: str) -> AsyncIterator[dict[str, str]]:
-    """Serve pods that answer with their name and what they got; yield their addresses."""
+async def pods(*names: str, serve: Serve | None = None) -> AsyncIterator[dict[str, str]]:
+    """Run pods that answer with their name and what they got, or by `serve`; yield their addresses."""
     async with AsyncExitStack() as stack:
         found = {}
         for name in names:
 
-            async def serve(request: web.Request, name: str = name) -> web.Response:
+            async def tell(request: web.Request, name: str = name) -> web.Response:
                 body = await request.read()
                 told = {"pod": name, "sha256": hashlib.sha256(body).hexdigest()}
                 return web.json_response(told, headers={"x-warmpath-pod": "a pod's own word"})
 
             app = web.Application(client_max_size=64 << 20)
-            app.router.add_route("*", "/{path:.*}", serve)
-            runner = web.AppRunner(app, access_log=None)
+            app.router.add_route("*", "/{path:.*}", serve or tell)
+            runner = web.AppRunner(app, access_log=None, handler_cancellation=True)
             await runner.setup()
             stack.push_async_callback(runner.cleanup)
             site = web.TCPSite(runner, HOST, 0)
@@ -120,6 +123,52 @@ async def test_a_large_body_arrives_as_it_was_sent_and_a_larger_one_is_refused(
             assert (await answer.json())["sha256"] == hashlib.sha256(body).hexdigest()
         async with session.post(PATH, data=BytesIO(bytes(Limits().body_bytes + 1))) as answer:
             assert answer.status == 413
+
+
+@MODES
+async def test_a_body_beyond_what_the_router_reads_is_served_all_the_same(
+    tmp_path: Path, mode: FailureMode
+) -> None:
+    body = bytes(Limits().body_bytes + (1 << 20))
+    wide = replace(Limits(), body_bytes=2 * len(body))
+    async with (
+        pods("pod-1", "pod-2") as addresses,
+        running_router(tmp_path, tables(addresses)) as (router, _),
+        gateway(router.address, addresses, mode, limits=wide) as session,
+        session.post(PATH, data=BytesIO(body)) as answer,
+    ):
+        assert answer.status == 200
+        assert (await answer.json())["sha256"] == hashlib.sha256(body).hexdigest()
+
+
+async def hang(_: web.Request) -> web.Response:
+    await asyncio.Event().wait()
+    raise AssertionError
+
+
+@MODES
+async def test_a_client_that_goes_away_leaves_no_booking(tmp_path: Path, mode: FailureMode) -> None:
+    async with (
+        pods("pod-1", serve=hang) as addresses,
+        running_router(tmp_path, tables(addresses)) as (router, channel),
+        gateway(router.address, addresses, mode) as session,
+    ):
+        stub = router_pb2_grpc.RouterStub(channel)
+
+        async def states() -> list[int]:
+            listed = (await stub.ListDecisions(pb.ListDecisionsRequest())).decisions
+            return [one.state for one in listed]
+
+        async def is_picked() -> bool:
+            return await states() == [pb.Decision.PICKED]
+
+        async def has_failed() -> bool:
+            return await states() == [pb.Decision.FAILED]
+
+        asking = asyncio.create_task(session.post(PATH, json=completion(1)).__aenter__())
+        await until(is_picked)
+        asking.cancel()
+        await until(has_failed)
 
 
 @MODES
