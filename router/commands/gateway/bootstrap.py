@@ -22,6 +22,9 @@ SERVED = "x-gateway-destination-endpoint-served"
 SUBSET = "x-gateway-destination-endpoint-subset"
 SERVICE = "envoy.service.ext_proc.v3.ExternalProcessor"
 
+ROUTER_AWAY = "ROUTER_AWAY"
+"""The reason of a 503 for want of the router, beside those of the router's own refusals."""
+
 TYPES = "type.googleapis.com/envoy."
 WINDOW_BYTES = 64 << 10
 """Of a stream of HTTP/2, as Envoy's page on its use as an edge proxy advises."""
@@ -103,6 +106,8 @@ def _manager(gateway: Gateway) -> Fields:
             ),
         ],
     }
+    if gateway.failure_mode == "fail-close":
+        fields["local_reply_config"] = {"mappers": [_refusal()]}
     if gateway.logs_requests:
         fields["access_log"] = [
             _extension(
@@ -112,6 +117,26 @@ def _manager(gateway: Gateway) -> Fields:
             )
         ]
     return fields
+
+
+def _refusal() -> Fields:
+    """Return the mapper that gives a 503 for want of the router the form of the router's own refusals."""
+    message = "the router cannot be asked for a pod"
+    return {
+        "filter": {
+            "extension_filter": _extension(
+                "envoy.access_loggers.extension_filters.cel",
+                "extensions.access_loggers.filters.cel.v3.ExpressionFilter",
+                expression="response.code_details.startsWith('ext_proc_error')",
+            )
+        },
+        "headers_to_add": [{"header": {"key": "x-warmpath-reason", "value": ROUTER_AWAY}}],
+        "body_format_override": {
+            "json_format": {
+                "error": {"message": message, "type": "service_unavailable", "code": ROUTER_AWAY}
+            }
+        },
+    }
 
 
 def _removed() -> Fields:

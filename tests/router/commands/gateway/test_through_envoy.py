@@ -201,6 +201,8 @@ async def test_a_router_that_is_away_or_goes_closes_the_gateway(tmp_path: Path) 
             await stack.aclose()
             async with session.post(PATH, json=completion(1)) as answer:
                 assert answer.status == 503
+                assert answer.headers["x-warmpath-reason"] == "ROUTER_AWAY"
+                assert (await answer.json())["error"]["code"] == "ROUTER_AWAY"
         async with (
             gateway(router.address, addresses) as session,
             session.post(PATH, json=completion(1)) as answer,
