@@ -120,7 +120,7 @@ def _manager(gateway: Gateway) -> Fields:
 
 
 def _refusal() -> Fields:
-    """Return the mapper that gives a 503 for want of the router the form of the router's own refusals."""
+    """Return the mapper that gives a 503 for want of the router the form of the router's refusals."""
     message = "the router cannot be asked for a pod"
     return {
         "filter": {

@@ -29,7 +29,6 @@ from router.commands.local.cluster import MODEL, Cluster, ClusterError, WorkerSe
 from router.commands.local.made_up_tokenizer import write_tokenizer
 from router.commands.local.workload import VOCAB_SIZE
 from router.commands.out_folder import claim
-from router.pb.warmpath.v1 import router_pb2 as pb
 
 LISTEN = "127.0.0.1:8000"
 ASK_SECONDS = 10.0
@@ -103,6 +102,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     add("--out", type=Path, default=Path("out/gateway"), help="folder for logs of --simulate")
     add_channel(parser)
+    parser.set_defaults(timeout=ASK_SECONDS)
     return parser
 
 
@@ -112,7 +112,7 @@ def _pods(args: argparse.Namespace) -> list[Address] | None:
         if len(args.pod) > MOST_PODS:
             raise OptionError(f"--pod: at most {MOST_PODS}")
         return [_ip_address("--pod", one) for one in args.pod]
-    reply = answer(args, lambda stub: stub.ListPods(pb.ListPodsRequest(), timeout=ASK_SECONDS))
+    reply = answer(args, lambda client: client.pods())
     if reply is None:
         return None
     if not reply.pods:
