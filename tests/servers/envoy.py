@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.error
 import urllib.request
 from pathlib import Path
 
@@ -48,6 +49,9 @@ class Envoy(Service):
         self.admin = admin.read_text(encoding="utf-8").strip()
         while not (found := self.asked("/listeners?format=json").get("listener_statuses")):
             self._check(deadline)
+        # Its listener is bound before it takes connections.
+        while not self._is_ready():
+            self._check(deadline)
         bound = found[0]["local_address"]["socket_address"]
         self.address = f"{bound['address']}:{bound['port_value']}"
 
@@ -56,6 +60,13 @@ class Envoy(Service):
         with urllib.request.urlopen(f"http://{self.admin}{path}", timeout=10) as response:
             found: dict[str, list[dict[str, dict[str, dict[str, object]]]]] = json.load(response)
         return found
+
+    def _is_ready(self) -> bool:
+        try:
+            with urllib.request.urlopen(f"http://{self.admin}/ready", timeout=10):
+                return True
+        except urllib.error.HTTPError:
+            return False
 
     def counted(self, name: str) -> int:
         """Return a counter of its statistics."""
