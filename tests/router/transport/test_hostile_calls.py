@@ -30,6 +30,24 @@ async def test_calls_that_are_reset_at_once_are_limited(
         assert server.service.begun["Hold"] <= 51
 
 
+@pytest.mark.parametrize("code", [2, 8], ids=["INTERNAL_ERROR, as Envoy", "CANCEL"])
+async def test_calls_that_are_reset_after_an_answer_are_not_limited(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    async with (
+        attacked(caplog, monkeypatch, resets_per_second=1) as server,
+        server.client() as client,
+    ):
+        for stream in raw.streams(200):
+            client.send(raw.headers(stream, raw.fields("Each")))
+            client.send(raw.data(stream, raw.message(b"x")))
+            await client.frame(raw.DATA, stream)
+            client.send(raw.reset(stream, code))
+        await until(lambda: server.calls == server.tasks == 0)
+        await server.answers()
+        assert server.attackers
+
+
 async def test_calls_that_are_reset_later_are_cancelled(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
