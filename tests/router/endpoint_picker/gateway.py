@@ -261,6 +261,9 @@ async def asking(
     `picker` has keys of [endpoint-picker], `model` those of the model `demo`. At the end nothing may be
     left of any exchange.
     """
+    if "pick-seconds" not in picker:
+        # The first chat starts a process, which takes long where the machine is busy.
+        picker = f"pick-seconds = 60\n{picker}"
     config = (
         f'[endpoint-picker]\n{picker}\n[[models]]\nname = "demo"\nadapters = ["tuned"]\n{model}\n'
         f'[[models]]\nname = "empty"\n{tables}'
