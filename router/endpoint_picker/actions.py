@@ -18,7 +18,6 @@ class WantPick:
     path: str
     body: bytes
     """The whole body, or its beginning."""
-    is_whole: bool
     content_type: str
     content_encoding: str
     model: str

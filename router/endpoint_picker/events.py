@@ -82,6 +82,10 @@ Event = (
 )
 
 
+class MessageError(Exception):
+    """A message is no part of an exchange."""
+
+
 class OrderError(Exception):
     """An event came that HTTP does not allow after those before it."""
 

@@ -25,6 +25,7 @@ from router.endpoint_picker.addresses import endpoint
 from router.endpoint_picker.events import (
     Event,
     Headers,
+    MessageError,
     Modes,
     RequestBody,
     RequestHeaders,
@@ -53,13 +54,13 @@ REPLACES = base_pb2.HeaderValueOption.OVERWRITE_IF_EXISTS_OR_ADD
 
 
 def event_of(raw: bytes) -> Event:
-    """Return the event in a ProcessingRequest. Raises ValueError."""
+    """Return the event in a ProcessingRequest. Raises MessageError."""
     if len(raw) > MOST_BESIDE_BYTES:
         _check_size(raw)
     try:
         message = pb.ProcessingRequest.FromString(raw)
     except DecodeError as error:
-        raise ValueError("a message is not a ProcessingRequest") from error
+        raise MessageError("a message is not a ProcessingRequest") from error
     match message.WhichOneof("request"):
         case "response_body":
             body = message.response_body
@@ -81,7 +82,7 @@ def event_of(raw: bytes) -> Event:
             return RequestTrailers(_subset(message))
         case "response_trailers":
             return ResponseTrailers()
-    raise ValueError("a message has no known part of an HTTP exchange")
+    raise MessageError("a message has no known part of an HTTP exchange")
 
 
 def bytes_of(reply: Reply) -> bytes:
@@ -173,7 +174,7 @@ def _mode(number: int) -> BodyMode:
     try:
         return BodyMode(number)
     except ValueError:
-        raise ValueError(f"{number} is no known mode of sending a body") from None
+        raise MessageError(f"{number} is no known mode of sending a body") from None
 
 
 def _subset(message: Any) -> frozenset[str] | None:
@@ -204,7 +205,7 @@ def _served(message: Any) -> str:
 
 
 def _check_size(raw: bytes) -> None:
-    """Raise ValueError if a long message is not mainly a piece of a body, as its beginning tells."""
+    """Raise MessageError if a long message is not mainly a piece of a body, as its beginning tells."""
     beside = len(raw)
     if raw[0] in BODY_TAGS:
         size = shift = 0
@@ -215,6 +216,6 @@ def _check_size(raw: bytes) -> None:
                 break
         beside -= min(size, len(raw))
     if beside > MOST_BESIDE_BYTES:
-        raise ValueError(
+        raise MessageError(
             f"a message has {beside} bytes beside a body; at most {MOST_BESIDE_BYTES} are taken"
         )

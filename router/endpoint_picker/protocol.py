@@ -34,7 +34,7 @@ no more."""
 
 
 class BodyMode(IntEnum):
-    """How a gateway sends a body, with Envoy's numbers."""
+    """How a gateway sends a body, with Envoy's numbers. Its mode for calls of gRPC is not taken."""
 
     NONE = 0
     """Not at all."""
@@ -46,10 +46,8 @@ class BodyMode(IntEnum):
     """In one piece, as far as the gateway holds a body; the rest passes by."""
     FULL_DUPLEX_STREAMED = 4
     """In pieces, which are sent back."""
-    GRPC = 5
-    """As FULL_DUPLEX_STREAMED, each message of gRPC apart."""
 
     @property
     def sends_back(self) -> bool:
         """Whether the picker has to send the body back."""
-        return self >= BodyMode.FULL_DUPLEX_STREAMED
+        return self is BodyMode.FULL_DUPLEX_STREAMED

@@ -3,7 +3,7 @@
     NEW ─headers─► HOLDING ─end, or too much─► PICKING ─picked, let through─► PASSING ─end─► ENDED
 
 Where the gateway sends no body before the headers are answered, the pick comes with the headers (body
-modes NONE, STREAMED and GRPC) or with the answer to the body (BUFFERED).
+modes NONE and STREAMED) or with the answer to the body (BUFFERED).
 """
 
 from collections.abc import Iterator
@@ -84,7 +84,7 @@ class RequestSide:
         self._headers, self._subset = event, event.subset
         mode, is_watched = event.modes.request, event.modes.is_watched
         if event.ends or mode is BodyMode.NONE:
-            return self._want(is_whole=event.ends)
+            return self._want()
         if mode is BodyMode.FULL_DUPLEX_STREAMED or is_watched:
             self.state = State.HOLDING
             return []
@@ -92,7 +92,7 @@ class RequestSide:
             # The gateway sends the body only after this, and then still takes changes of headers.
             self.state, self._has_replied = State.HOLDING, True
             return [HeadersReply("request", remove=self._names.removed)]
-        return self._want(is_whole=False)
+        return self._want()
 
     def body(self, event: RequestBody) -> list[Action]:
         """Take a piece of the body."""
@@ -105,9 +105,9 @@ class RequestSide:
         self._held.append(event.data)
         self.held_bytes += len(event.data)
         if event.ends or (self.modes.request in BUFFERED and not self.modes.is_watched):
-            return self._want(is_whole=event.ends)
+            return self._want()
         if self.held_bytes > self._most_bytes:
-            return self._want(is_whole=False)
+            return self._want()
         return []
 
     def trailers(self, event: RequestTrailers) -> list[Action]:
@@ -118,11 +118,11 @@ class RequestSide:
             self.state = State.ENDED
             return [] if self.modes.is_watched else [TrailersReply("request")]
         self._subset = self._subset if event.subset is None else event.subset
-        return self._want(is_whole=True)
+        return self._want()
 
     def hold_no_more(self) -> list[Action]:
         """Want a pick for as much of the body as has come."""
-        return self._want(is_whole=False) if self.holds else []
+        return self._want() if self.holds else []
 
     def picked(self, picked: Picked) -> list[Reply]:
         """Send the request on to the picked endpoint."""
@@ -153,15 +153,16 @@ class RequestSide:
         if self.state not in (State.HOLDING, State.PASSING):
             raise OrderError("a request goes on before its headers, or after its end")
 
-    def _want(self, *, is_whole: bool) -> list[Action]:
+    def _want(self) -> list[Action]:
         self.state = State.PICKING
+        body = b"".join(self._held)
+        self._held = [body]
         headers, ours = self._headers.headers, self._names.ours
         rewritten = (value_of(headers, name) for name in ours.rewrite if name)
         return [
             WantPick(
                 path=value_of(headers, ":path"),
-                body=b"".join(self._held),
-                is_whole=is_whole,
+                body=body,
                 content_type=value_of(headers, "content-type"),
                 content_encoding=value_of(headers, "content-encoding"),
                 model=next(filter(None, rewritten), ""),

@@ -15,7 +15,7 @@ from router.api.pick import PickAnswerer
 from router.config.schema import EndpointPicker
 from router.drain import Drain, EndingError
 from router.endpoint_picker.actions import Picked, Report, WantPick
-from router.endpoint_picker.events import OrderError
+from router.endpoint_picker.events import MessageError, OrderError
 from router.endpoint_picker.exchange import Exchange
 from router.endpoint_picker.names import names_of
 from router.endpoint_picker.outcomes import CODES, Outcome
@@ -90,7 +90,7 @@ class EndpointPickerService:
             # The gateway goes on by itself with what it was told so far.
             if not stream.exchange.is_settled:
                 raise RefusedError.of(refusal_of(error)) from None
-        except (OrderError, ValueError) as error:
+        except (OrderError, MessageError) as error:
             refusal = Refusal.because(
                 grpc.StatusCode.INVALID_ARGUMENT, str(error), Reason.BAD_REQUEST
             )

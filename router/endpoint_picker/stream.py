@@ -82,7 +82,7 @@ class Stream:
             await self._act(self.exchange.hold_no_more())
 
     async def take(self, raw: bytes) -> None:
-        """Handle a message. Raises OrderError and ValueError if the gateway is at fault."""
+        """Handle a message. Raises OrderError and MessageError: the gateway is at fault."""
         actions = self.exchange.receive(event_of(raw))
         if self._count_held():
             await self._act(actions)

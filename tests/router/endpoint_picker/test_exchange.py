@@ -70,7 +70,7 @@ def test_a_body_in_chunks_is_held_until_its_end_and_sent_on_after_the_pick() -> 
     assert one.holds
     [want] = one.receive(body(b'"m"}'))
     assert want == WantPick(
-        path="/v1/completions", body=b'{"model":"m"}', is_whole=True,
+        path="/v1/completions", body=b'{"model":"m"}',
         content_type="application/json", content_encoding="", model="", session="s",
         subset=None, is_shadow=False,
     )  # fmt: skip
@@ -83,7 +83,7 @@ def test_a_request_without_a_body_is_picked_for_by_its_headers() -> None:
     assert pick(one, post(ends=True)) == [TO_BOTH]
 
 
-@pytest.mark.parametrize("mode", [BodyMode.NONE, BodyMode.STREAMED, BodyMode.GRPC])
+@pytest.mark.parametrize("mode", [BodyMode.NONE, BodyMode.STREAMED])
 def test_where_the_body_comes_after_the_answer_to_the_headers_the_pick_comes_with_it(
     mode: BodyMode,
 ) -> None:
@@ -115,7 +115,6 @@ def test_a_body_that_the_gateway_holds_in_part_is_picked_for_by_that_part() -> N
     one.receive(post(modes=Modes(BodyMode.BUFFERED_PARTIAL)))
     want = picking(one, body(b'{"model":"m","pro', ends=False))
     assert want.body == b'{"model":"m","pro'
-    assert not want.is_whole
 
 
 def test_trailers_end_a_body() -> None:
@@ -153,7 +152,6 @@ def test_a_body_that_is_too_long_is_picked_for_by_its_beginning_and_the_rest_pas
     one = exchange(4)
     want = picking(one, post(), body(b"1234", ends=False), body(b"5", ends=False))
     assert want.body == b"12345"
-    assert not want.is_whole
     assert one.picked(PICKED) == [TO_BOTH, *sent_back(b"12345", ends=False)]
     one.booked(PICKED)
     assert one.receive(body(b"67", ends=False)) == sent_back(b"67", ends=False)

@@ -8,6 +8,8 @@ import pytest
 from envoy.config.core.v3 import base_pb2
 from envoy.service.ext_proc.v3 import external_processor_pb2 as pb
 from google.protobuf.struct_pb2 import Struct
+from hypothesis import given
+from hypothesis import strategies as st
 
 from router.endpoint_picker.actions import (
     BodyReply,
@@ -18,6 +20,7 @@ from router.endpoint_picker.actions import (
 )
 from router.endpoint_picker.events import (
     Event,
+    MessageError,
     Modes,
     RequestBody,
     RequestHeaders,
@@ -248,13 +251,14 @@ def test_a_watching_gateway_says_so() -> None:
         (b"", "no known part"),
         (held(99, b""), "no known part"),
         (held(2) + held(11, number(1, 77)), "77 is no known mode"),
+        (held(2) + held(11, number(2, 5)), "5 is no known mode"),
         (held(2, bytes(MOST_BESIDE_BYTES)), f"at most {MOST_BESIDE_BYTES} are taken"),
         (held(4, b"") + held(8, bytes(MOST_BESIDE_BYTES)), "beside a body"),
         (held(4, b"")[:1] + b"\xff\xff\xff\xff\xff\x7f" + bytes(MOST_BESIDE_BYTES), "ProcessingRequest"),
     ],
 )  # fmt: skip
 def test_bytes_that_are_no_part_of_an_exchange_are_refused(raw: bytes, problem: str) -> None:
-    with pytest.raises(ValueError, match=problem):
+    with pytest.raises(MessageError, match=problem):
         event_of(raw)
 
 
@@ -263,3 +267,21 @@ def test_a_long_piece_of_a_body_is_taken() -> None:
     event = event_of(body.SerializeToString())
     assert isinstance(event, RequestBody)
     assert len(event.data) == 4 * MOST_BESIDE_BYTES
+
+
+RAW = [base64.b64decode(raw) for messages in RECORDED.values() for raw in messages]
+
+
+@given(
+    st.binary(max_size=200)
+    | st.builds(
+        lambda raw, at, new: raw[: at % len(raw)] + new + raw[at % len(raw) + len(new) :],
+        st.sampled_from(RAW), st.integers(0, 10_000), st.binary(min_size=1, max_size=8),
+    )
+)  # fmt: skip
+def test_no_bytes_are_more_than_refused(raw: bytes) -> None:
+    try:
+        event = event_of(raw)
+    except MessageError:
+        return
+    assert isinstance(event, Event)
