@@ -51,7 +51,7 @@ async def test_bodies_of_lies_are_picked_for_and_pass_unchanged(
     tmp_path: Path, path: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
-    async with asking(tmp_path) as gateway:
+    async with asking(tmp_path, picker="pick-seconds = 60") as gateway:
         for name, body in BODIES.items():
             one = gateway.exchange()
             headers = [("content-encoding", "gzip")] if "gzip" in name else []
