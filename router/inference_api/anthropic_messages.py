@@ -2,9 +2,8 @@
 
 from router.inference_api.api import Api
 from router.inference_api.body import Body
-from router.inference_api.chat_body import chat_body
+from router.inference_api.chat_prompt import chat_prompt
 from router.inference_api.sglang_messages import sglang_messages
-from router.inference_api.unread import not_exact
 from router.inference_api.vllm_messages import vllm_messages
 from router.pb.warmpath.v1 import router_pb2 as pb
 
@@ -20,13 +19,7 @@ async def _most_output_tokens(body: Body) -> int | None:
 
 
 async def _prompt(body: Body) -> pb.Prompt:
-    chat = CHATS.get(body.engine)
-    if chat is None:
-        raise not_exact(f"how {body.engine or 'the engine'} reads this API")
-    model = await body.name("model")
-    given = {name: await body.value(name) for name in FIELDS}
-    messages, fields = chat(given, await body.traits_of(model))
-    return pb.Prompt(model=model, chat_body=await chat_body(messages, fields))
+    return await chat_prompt(body, CHATS, FIELDS)
 
 
 ANTHROPIC_MESSAGES = Api(
