@@ -134,7 +134,6 @@ class Intake:
 
         Raises RefusedError.
         """
-        admission = self._admission
         while True:
             call = _Call()
             try:
@@ -151,18 +150,31 @@ class Intake:
                 done()
                 return
             try:
-                if admission is not None:
-                    turn = admission.enter(context.peer(), call.wake, is_patient=True)
-                    if not turn.begins:
-                        await self._turn(admission, turn, call)
+                if turn := self._enter(call, context, is_patient=True):
+                    await turn
             except BaseException:
                 done()
                 raise
             yield message, done
 
+    def _enter(
+        self, call: "_Call", context: Context, *, is_urgent: bool = False, is_patient: bool = False
+    ) -> Awaitable[None] | None:
+        """Return what to await before the work on a call begins; None if it may begin now.
+
+        Raises BusyError, as may the wait.
+        """
+        admission = self._admission
+        if admission is None:
+            return None
+        turn = admission.enter(
+            context.peer(), call.wake, is_urgent=is_urgent, is_patient=is_patient
+        )
+        # Most calls wait for nothing, and are spared a coroutine.
+        return None if turn.begins else self._begun(admission, turn, call)
+
     @staticmethod
-    async def _turn(admission: Admission, turn: Turn, call: "_Call") -> None:
-        """Wait until the work on a call begins. Raises BusyError."""
+    async def _begun(admission: Admission, turn: Turn, call: "_Call") -> None:
         try:
             await call.turn()
         finally:
@@ -182,12 +194,9 @@ class Intake:
         self, method: str, handler: Handler, context: Context, *, is_urgent: bool = False
     ) -> Any:
         call = _Call()
-        admission = self._admission
         try:
-            if admission is not None:
-                turn = admission.enter(context.peer(), call.wake, is_urgent=is_urgent)
-                if not turn.begins:
-                    await self._turn(admission, turn, call)
+            if turn := self._enter(call, context, is_urgent=is_urgent):
+                await turn
             message = await self._message(self._calls, call, context)
             if message is None:
                 raise asyncio.CancelledError("the caller has gone")

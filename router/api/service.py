@@ -78,7 +78,7 @@ class _Answering:
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
         self._drain.end()
         if error is None:
-            self._meter.answered(self._method, "OK", time.perf_counter() - self._begun)
+            self._count(grpc.StatusCode.OK)
         elif isinstance(error, Exception):
             raise self._refused(error) from error
         else:
