@@ -1,5 +1,6 @@
 """Fixtures for all tests: held ports and a model folder, and the hypothesis profile."""
 
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,6 +20,9 @@ settings.register_profile(
 )
 
 settings.load_profile("warmpath")
+
+# A shell that starts the tests in the background has them ignore Ctrl-C, and so would their processes.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 pytest_plugins = ["tests.servers.fixtures"]
 

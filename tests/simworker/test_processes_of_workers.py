@@ -150,7 +150,8 @@ async def test_a_process_whose_workers_have_all_crashed_ends() -> None:
 
 
 async def test_sigterm_lets_what_runs_end_in_time(http: aiohttp.ClientSession) -> None:
-    async with Spawned("--speed=30", "--drain-seconds=60") as spawned:
+    # Slow, so that on a busy machine too the health is asked for before the request has ended.
+    async with Spawned("--speed=2", "--drain-seconds=60") as spawned:
         address = spawned.ready["address"]
         asked = await under_way(http, address)
         spawned.process.send_signal(signal.SIGTERM)

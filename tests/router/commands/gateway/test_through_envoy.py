@@ -26,6 +26,9 @@ from tests.servers.certificates import Authority
 
 MODES = pytest.mark.parametrize("mode", ["fail-close", "fail-open"])
 PATH = "/v1/completions"
+PATIENT = "[endpoint-picker]\npick-seconds = 60\n"
+"""Lets a pick take long, as it may on a busy machine."""
+PATIENT_LIMITS = Limits(pick_seconds=120.0)
 Serve = Callable[[web.Request], Awaitable[web.Response]]
 
 
@@ -54,7 +57,7 @@ async def pods(*names: str, serve: Serve | None = None) -> AsyncIterator[dict[st
 
 def tables(addresses: dict[str, str]) -> str:
     listed = "".join(pod(name, address) for name, address in addresses.items())
-    return QUIET + '[[models]]\nname = "demo"\n[[models]]\nname = "empty"\n' + listed
+    return QUIET + PATIENT + '[[models]]\nname = "demo"\n[[models]]\nname = "empty"\n' + listed
 
 
 @asynccontextmanager
@@ -67,7 +70,7 @@ async def gateway(
         router=address_of(router),
         pods=[address_of(one) for one in addresses.values()],
         failure_mode=mode,
-        **fields,
+        **{"limits": PATIENT_LIMITS, **fields},
     )
     async with (
         EnvoyProcess(find_envoy(None), described) as envoy,
@@ -130,7 +133,7 @@ async def test_a_body_beyond_what_the_router_reads_is_served_all_the_same(
     tmp_path: Path, mode: FailureMode
 ) -> None:
     body = bytes(Limits().body_bytes + (1 << 20))
-    wide = replace(Limits(), body_bytes=2 * len(body))
+    wide = replace(PATIENT_LIMITS, body_bytes=2 * len(body))
     async with (
         pods("pod-1", "pod-2") as addresses,
         running_router(tmp_path, tables(addresses)) as (router, _),
