@@ -34,14 +34,14 @@ def details(
     reason: "Reason.ValueType",
     *,
     retry_seconds: float | None = None,
-    **told: str,
+    **facts: str,
 ) -> Metadata:
     """Return the trailing metadata of a status that ends a call with this code and text.
 
-    `told` are the metadata of the ErrorInfo. `retry_seconds` is the least time before a retry. 0 means
+    `facts` are the metadata of the ErrorInfo. `retry_seconds` is the least time before a retry. 0 means
     at once, at another router; None means that no retry makes sense, or that nobody knows when.
     """
-    info = wire.ErrorInfo(reason=Reason.Name(reason), domain=DOMAIN, metadata=told)
+    info = wire.ErrorInfo(reason=Reason.Name(reason), domain=DOMAIN, metadata=facts)
     status = wire.Status(code=code.value[0], message=text)
     status.details.add(type_url=f"{TYPES}ErrorInfo", value=info.SerializeToString())
     if retry_seconds is None:

@@ -1,1 +1,1 @@
-"""gRPC servers: one over libnghttp2 in the thread that answers, or gRPC's own. No service lives here."""
+"""Transports: a gRPC server over libnghttp2, and gRPC's own server. No service lives here."""

@@ -15,13 +15,13 @@ class Body:
         self._offset = 0
         """Bytes of the first chunk that are sent."""
         self._seen = -1
-        """What was unsent at the last look, which is since `_seen_at`."""
+        """The value of `unsent` at the last look; it has been the same since `_seen_at`."""
         self._seen_at = 0.0
         self.unsent = 0
         self.trailers: Any = None
         """The headers that end the answer, once no more data come."""
         self.is_deferred = False
-        """Whether libnghttp2 waits to be told of more data."""
+        """Whether libnghttp2 found no data, and asks again only after `session_resume_data`."""
 
     def put(self, data: bytes) -> None:
         """Append data."""

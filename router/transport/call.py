@@ -1,4 +1,4 @@
-"""One call: its messages in, its answer out, and the context that its handler is given."""
+"""One call: its messages in, its answer out, and the context that its handler gets."""
 
 import asyncio
 import logging
@@ -43,16 +43,16 @@ class Link(Protocol):
 class Call(grpc.aio.ServicerContext[Any, Any]):
     """The context of one call, on the event loop of its connection."""
 
-    # Most calls keep most of these as they are, so they are not set for each.
+    # Most calls never change most of these defaults, so `__init__` does not set them for each call.
     _unconsumed = 0
     """Bytes that count against the stream's window."""
     _window = STREAM_WINDOW
     _no_more = False
     """Whether the client has sent its last message."""
     _arrived: asyncio.Future[None] | None = None
-    """What `read` waits for."""
+    """The future that `read` awaits: the next bytes."""
     _sent: asyncio.Future[None] | None = None
-    """What `write` waits for."""
+    """The future that `write` awaits: all data sent."""
     _initial: Headers | None = ()
     """The metadata with which the answer begins, as headers; None once that is sent."""
     _trailing: Metadata = ()
@@ -80,7 +80,7 @@ class Call(grpc.aio.ServicerContext[Any, Any]):
             self._deadline = self._loop.time() + request.seconds
             self._expiry = self._loop.call_later(request.seconds, self._expire)
 
-    # What the connection tells.
+    # Events of the connection.
 
     def received(self, data: bytes) -> None:
         """Take data of the stream; those that come after the answer are of no use."""
@@ -189,7 +189,7 @@ class Call(grpc.aio.ServicerContext[Any, Any]):
         await self.abort(code, text, details(code, text, reason))
 
     async def _more(self, missing: int) -> None:
-        """Wait until more bytes of a message have come, which lacks `missing`."""
+        """Wait for more bytes of a message that lacks `missing` bytes."""
         self._check_open()
         self._consume(self._unconsumed)
         if missing > self._window:

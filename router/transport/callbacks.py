@@ -1,6 +1,6 @@
 """The functions that libnghttp2 calls, shared by all sessions: each finds its session by a number.
 
-An exception cannot pass through C: it is kept for the session, and libnghttp2 is told to give up.
+An exception cannot pass through C: its session keeps it, and libnghttp2 gets an error code.
 """
 
 import ctypes as c
@@ -45,7 +45,7 @@ class Hooks(Protocol):
         """Keep the error of one of these methods, which ends the connection."""
 
 
-# As `ctypes.string_at`, without its Python.
+# As `ctypes.string_at`, without the time of its Python code.
 _bytes_at = c.PYFUNCTYPE(c.py_object, c.c_void_p, c.c_ssize_t)(
     ("PyBytes_FromStringAndSize", c.pythonapi)
 )
@@ -65,7 +65,7 @@ def unregister(number: int) -> bool:
     return _hooks.pop(number, None) is not None
 
 
-# Each of these costs more in layers than in work, so they repeat a few lines.
+# These functions repeat a few lines: a call of a shared one would take longer than their own work.
 
 
 def _begin_headers(_: object, __: object, user: int) -> int:

@@ -19,8 +19,8 @@ def new_server(
 ) -> Server:
     """Return a server of a kind; auto: nghttp2 where it can be used, otherwise grpcio.
 
-    With a `gate`, nghttp2 refuses calls when their headers have come; handlers refuse them, too, but
-    later. grpcio has no place for it.
+    nghttp2 asks the `gate`, if given, as soon as a call's headers have come. grpcio cannot, and never
+    asks it: there the handlers alone refuse calls, and later.
 
     Raises LibraryError if the kind is nghttp2 and the system lacks a library for it.
     """

@@ -30,17 +30,17 @@ from router.transport.session import Session
 log = logging.getLogger(__name__)
 
 WRITE_BYTES = 1 << 20
-"""Bytes that may wait in the socket's buffer before no more are taken out of the session."""
+"""Bytes in the socket's buffer above which no more are taken out of the session."""
 SLICE_BYTES = 64 << 10
-"""Bytes that are taken before the time is looked at."""
+"""Bytes of a client that are handled between two looks at the clock."""
 TURN_SECONDS = 0.005
-"""Longest time in which a connection takes bytes before others have their turn."""
+"""Longest time for which a connection handles bytes before other connections have their turn."""
 CANCEL_SECONDS = 1.0
 """Longest wait for handlers that are cancelled when the server ends."""
 
 
 class Connection(asyncio.Protocol):
-    """Answers the calls of one client. `closed` is called with it when its socket is gone."""
+    """Answers the calls of one client. It calls `closed` with itself once its socket is closed."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class Connection(asyncio.Protocol):
     ) -> None:
         self._handlers = handlers
         self._found: dict[str, Any] = {}
-        """Handlers that were found, by method: they may not depend on a call's metadata."""
+        """Cached handlers by method: the choice of a handler must not depend on a call's metadata."""
         self._limits = limits
         self._gate = gate
         self._opened = opened
@@ -63,11 +63,11 @@ class Connection(asyncio.Protocol):
         self._calls: dict[int, Call] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_in_session = False
-        """Whether libnghttp2 is at work, which must not be asked for bytes to send meanwhile."""
+        """Whether libnghttp2 handles received bytes; meanwhile nobody may ask it for bytes to send."""
         self._rest = b""
         """Bytes of the client that wait for the next turn."""
         self._paused_since: float | None = None
-        self._heard = True
+        self._has_received = True
         """Whether bytes arrived since the last look."""
         self._silent_since = clock()
         self._idle_since = self._made = clock()
@@ -95,7 +95,7 @@ class Connection(asyncio.Protocol):
         """Take bytes of the client."""
         if self._socket.is_closing():
             return
-        self._heard = True
+        self._has_received = True
         if self._rest:
             self._rest += data
         else:
@@ -177,13 +177,13 @@ class Connection(asyncio.Protocol):
     def _break(self, error: EndedError) -> None:
         log.info("%s: the connection ends: %s", self.peer, error)
         if self._paused_since is None:
-            self._socket.write(self.session.last_words(error))
+            self._socket.write(self.session.goaway_of(error))
             self._socket.close()
         else:
             self._socket.abort()
         self._end_calls()
 
-    # The session's events.
+    # Events of the session.
 
     def requested(self, stream: int, headers: Headers, *, is_too_long: bool) -> None:
         """Begin a call."""
@@ -251,7 +251,7 @@ class Connection(asyncio.Protocol):
         if not self._calls:
             self._idle_since = self._clock()
 
-    # The server.
+    # Calls of the server.
 
     @property
     def calls(self) -> int:
@@ -261,8 +261,8 @@ class Connection(asyncio.Protocol):
     def look(self, now: float) -> None:
         """End the connection if the client has gone or breaks a limit of time; ping a silent one."""
         limits = self._limits
-        if self._heard:
-            self._heard = False
+        if self._has_received:
+            self._has_received = False
             self._silent_since = now
         if problem := self._problem(now):
             log.info("%s: the connection is cut off: %s", self.peer, problem)
@@ -304,9 +304,9 @@ class Connection(asyncio.Protocol):
     async def cut_off(self) -> None:
         """Cancel the calls in progress, and close the connection."""
         code, text = grpc.StatusCode.UNAVAILABLE, "the server ends"
-        told = details(code, text, Reason.ENDING, retry_seconds=0.0)
+        trailing = details(code, text, Reason.ENDING, retry_seconds=0.0)
         for call in list(self._calls.values()):
-            call.set_trailing_metadata(told)
+            call.set_trailing_metadata(trailing)
             call.end(code, text)
         for task in list(self._tasks):
             task.cancel()

@@ -1,4 +1,4 @@
-"""What a session finds in the bytes of a client."""
+"""The events that a session finds in the bytes of a client."""
 
 from typing import Protocol
 

@@ -18,7 +18,7 @@ class TooLongError(ValueError):
 
 
 class UnknownEncodingError(ValueError):
-    """A message is compressed in a way that is not understood."""
+    """The compression of a message is not supported."""
 
 
 def framed(message: bytes) -> bytes:
@@ -101,7 +101,7 @@ class Deframer:
             raise ValueError("the call's last message is cut off")
 
     def _join(self, size: int) -> None:
-        """Let the first chunk hold the next `size` bytes."""
+        """Join chunks until the first one has the next `size` bytes."""
         chunks = self._chunks
         if len(chunks[0]) - self._offset < size:
             chunks[0] = chunks[0][self._offset :]

@@ -1,7 +1,7 @@
 """gRPC's own server, for systems without a libnghttp2 that can be used.
 
-It has limits of its own on resets and control frames, which cannot be set. It gets no limit on a
-connection's calls: it resets those beyond it instead of letting them wait.
+Its limits on resets and control frames cannot be set. Its limit of calls per connection is not set
+either: gRPC's server would reset the calls beyond the limit, instead of letting them wait.
 """
 
 from collections.abc import Iterable

@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Details(grpc.HandlerCallDetails):
-    """The call that a handler is looked for."""
+    """The method and metadata of the call, by which gRPC's handlers are found."""
 
     method: str
     invocation_metadata: Metadata
@@ -68,5 +68,5 @@ async def run(call: Call, handler: Any, method: str) -> None:
     except Exception as error:
         if not call.cancelled():
             log.exception("%s: unexpected", method)
-        # As gRPC's own server says it.
+        # The same text as that of gRPC's own server.
         call.end(grpc.StatusCode.UNKNOWN, f"Unexpected {type(error)}: {error}")

@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 
 MOST_HEADERS = 4
-"""Headers beyond so many times `Limits.header_bytes` are not even read: the call is reset, and gets no
-status."""
+"""A call whose headers exceed this multiple of `Limits.header_bytes` is reset; it gets no status."""
 
 Headers = Sequence[tuple[bytes, bytes]]
 
@@ -19,7 +18,7 @@ class HeaderBlock:
         self._headers: list[tuple[bytes, bytes]] = []
         self._bytes = 0
         self.since: float | None = None
-        """Time at which headers began that have not ended."""
+        """Time at which the headers began; None once they have ended."""
 
     def begin(self, now: float) -> None:
         """Begin the headers of a call."""
@@ -28,7 +27,7 @@ class HeaderBlock:
         self.since = now
 
     def put(self, name: bytes, value: bytes) -> bool:
-        """Take a name and its value; return False if there are so many that the call is to be reset."""
+        """Take a name and its value; return False if the headers are so long that the call is reset."""
         # RFC 9113, 6.5.2
         self._bytes += len(name) + len(value) + 32
         if self._bytes <= self._most:
@@ -42,6 +41,6 @@ class HeaderBlock:
         return headers, self._bytes > self._most
 
     def give_up(self) -> None:
-        """Forget headers of which libnghttp2 ignores the rest."""
+        """Forget headers whose rest libnghttp2 ignores."""
         self._headers = []
         self.since = None

@@ -1,7 +1,7 @@
 """libnghttp2, the HTTP/2 library of curl and Apache, through ctypes.
 
 Its functions take microseconds, so they are called with the interpreter lock held (`ctypes.PyDLL`): a
-thread that gives the lock up waits longer than that to have it again.
+thread that releases the lock waits longer than that to get it again.
 
 Source: `nghttp2/nghttp2.h`; only functions that every release since 1.52 has.
 """
@@ -36,8 +36,8 @@ DATA_EOF, DATA_NO_END_STREAM = 1, 2
 """Flags that a data source returns: no more data come, and trailers follow them."""
 
 ANSWERED_RESETS = 100
-"""Resets of answered calls that a client may send for each one of an unanswered call. The budget for
-control frames bounds them more tightly unless there are as many calls."""
+"""A client may reset this many answered calls for each unanswered one. The budget of control frames is
+the tighter bound unless the client makes as many calls."""
 
 Pointer = c.c_void_p
 Session = c.c_void_p

@@ -1,6 +1,6 @@
 """Limits of an HTTP/2 connection, and the count of frames that carry no request.
 
-Frames that libnghttp2 tells of are counted one by one, those that it ignores by their bytes; calls and
+Frames that libnghttp2 reports are counted one by one, frames that it ignores by their bytes. Calls and
 messages earn more than they cost. Sources of the attacks: CVE-2019-9511 to 9518 (floods of PING,
 SETTINGS, empty DATA, WINDOW_UPDATE, tiny windows), CVE-2023-44487 (resets), CVE-2024-28182
 (CONTINUATION), CVE-2025-8671 (frames for which the server resets streams).
@@ -11,15 +11,15 @@ from dataclasses import dataclass
 BURST_SECONDS = 10.0
 """A client may send the control frames of this many seconds at once."""
 FRAMES_A_MESSAGE = 5
-"""Frames that each DATA frame in either direction allows: itself, and a client answers what it reads
-with WINDOW_UPDATE, for the stream and for the connection, and may measure with a PING."""
+"""Frames that each DATA frame in either direction allows: the frame itself, and the client's answers to
+it (WINDOW_UPDATE for the stream and for the connection, and perhaps a PING that measures the line)."""
 FRAMES_A_CALL = 2
 """Frames that each call allows: its headers, and an end without data."""
 SMALL_BYTES = 8
 """Bytes of data that allow one frame, up to those of a message."""
 IGNORED_BYTES = 16 << 10
-"""Bytes of frames that libnghttp2 ignores that count as one frame: frames of unknown types, and data of
-calls that have ended, of which much may be under way when a call is refused."""
+"""Bytes of ignored frames that count as one frame. libnghttp2 ignores frames of unknown types, and data
+of calls that have ended; much of that may be under way when a call is refused."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,10 +16,10 @@ Metadata = tuple[tuple[str, str | bytes], ...]
 """Keys and values; the values of keys that end with -bin are bytes."""
 
 ENCODINGS = (b"identity", b"deflate", b"gzip")
-"""Compressions of messages that are understood."""
+"""Supported compressions of messages."""
 
 KEPT_REQUESTS = 128
-"""Headers that are not read again: most calls of a client have the same."""
+"""Number of cached `Request`s, by their headers: most calls of a client have the same headers."""
 UNITS = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
 _TIMEOUT = re.compile(r"([0-9]{1,8})([HMSmun])")
 _CONTENT_TYPE = b"application/grpc"
@@ -45,7 +45,7 @@ BEGINNING = (
 
 
 class NoCallError(Exception):
-    """A request is not gRPC; `status` is that of HTTP."""
+    """A request is not gRPC; `status` is the HTTP status of its answer."""
 
     def __init__(self, status: int, text: str) -> None:
         super().__init__(text)

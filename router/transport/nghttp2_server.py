@@ -53,7 +53,7 @@ class Nghttp2Server:
         self._connections: set[Connection] = set()
         self._listeners: list[socket.socket] = []
         self._pauses: dict[socket.socket, asyncio.TimerHandle] = {}
-        """When listeners go on that could not accept a connection."""
+        """Listeners that failed to accept a connection, with the timer after which each goes on."""
         self._context: ssl.SSLContext | None = None
         self._working: set[asyncio.Task[None]] = set()
         self._opening = 0
@@ -88,7 +88,7 @@ class Nghttp2Server:
             if listener in self._pauses:
                 self._pauses.pop(listener).cancel()
             listener.close()
-        # Work that was never begun would not close its socket.
+        # A task that never ran would not close its socket.
         await asyncio.sleep(0)
         for work in list(self._working):
             work.cancel()
@@ -132,7 +132,7 @@ class Nghttp2Server:
         asyncio.get_running_loop().add_reader(listener, self._accept, listener)
 
     def _accept(self, listener: socket.socket) -> None:
-        """Take the connections that have come. Those that are not open yet count, too."""
+        """Accept the connections that wait. Those in their TLS handshake count towards the limit."""
         for _ in range(ACCEPTED_AT_ONCE):
             try:
                 accepted, _ = listener.accept()
@@ -161,7 +161,7 @@ class Nghttp2Server:
                 self._connection, accepted, ssl=self._context, ssl_handshake_timeout=seconds
             )
         except OSError as error:
-            # ssl.SSLError and TimeoutError are of this kind, too.
+            # ssl.SSLError and TimeoutError are OSErrors, too.
             log.info("a connection was not opened: %s", error)
         finally:
             self._opening -= 1

@@ -26,11 +26,11 @@ class Refusal:
         reason: "Reason.ValueType",
         *,
         retry_seconds: float | None = None,
-        **told: str,
+        **facts: str,
     ) -> Self:
-        """Return a refusal that tells programs its reason (`router.error_info.details`)."""
-        told_details = details(code, text, reason, retry_seconds=retry_seconds, **told)
-        return cls(code, text, told_details)
+        """Return a refusal with its reason for programs (`router.error_info.details`)."""
+        trailing = details(code, text, reason, retry_seconds=retry_seconds, **facts)
+        return cls(code, text, trailing)
 
 
 Gate = Callable[[str, str], Refusal | None]

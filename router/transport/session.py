@@ -70,8 +70,8 @@ class Session:
         self._payload = 0
         """Bytes of messages in the bytes that arrived last."""
         self._ignored = 0
-        """Bytes that arrived, less those of the frames of which libnghttp2 told, and of those that
-        are counted."""
+        """Bytes of frames that libnghttp2 ignored, since `IGNORED_BYTES` of them last counted as a
+        frame: all bytes that arrived, less those of the frames that it reported."""
         self.block = HeaderBlock(limits.header_bytes)
         self._problem: BaseException | None = None
         self.unsent = 0
@@ -126,8 +126,8 @@ class Session:
             self._lib.submit_goaway(self._session, 0, last, lib.NO_ERROR, None, 0)
         sent = self._frames()
         if self._answered:
-            # A client need not send the rest of a request that is answered (RFC 9113, 8.1), but one that
-            # is told so in the midst of it may take that for an error: it has some time to notice.
+            # A client need not send the rest of a request that is answered (RFC 9113, 8.1). A client
+            # whose stream is reset while it sends may take that for an error, so it gets time to stop.
             answered, self._answered = self._answered, []
             for stream in answered:
                 if self._lib.session_get_stream_remote_close(self._session, stream) == 0:
@@ -157,14 +157,14 @@ class Session:
         if result < 0:
             raise EndedError(f"HTTP/2: {self._lib.strerror(result).decode()}")
 
-    def last_words(self, error: EndedError) -> bytes:
-        """Return the GOAWAY that says an error: libnghttp2 must not go on after it."""
+    def goaway_of(self, error: EndedError) -> bytes:
+        """Return the GOAWAY frame for an error; after it libnghttp2 must send nothing more."""
         last = self._lib.session_get_last_proc_stream_id(self._session)
         return struct.pack(">BHBBIII", 0, 8, lib.GOAWAY, 0, 0, last, error.code)
 
     @property
     def headers_since(self) -> float | None:
-        """Time at which the headers of a call began that have not ended."""
+        """Time at which a call's unfinished headers began; None if no headers are under way."""
         return self.block.since
 
     @property
@@ -217,7 +217,7 @@ class Session:
         return body.unsent if body else 0
 
     def unread_since(self, stream: int, now: float) -> float:
-        """Return the time since which looks find the client to read nothing of a stream's body."""
+        """Return the time since which the client has read nothing of a stream's body, as looks found."""
         body = self._bodies.get(stream)
         return body.unread_since(now) if body else now
 
@@ -236,7 +236,7 @@ class Session:
         self._lib.submit_ping(self._session, 0, None)
 
     def refuse_new(self) -> None:
-        """Take no more calls once the client is told, with the next bytes; calls in progress go on."""
+        """Announce with the next bytes (GOAWAY) that no more calls are taken; open calls go on."""
         if not self._refuses_new:
             self._refuses_new = self._owes_goaway = True
 
@@ -259,7 +259,7 @@ class Session:
             rate = self._limits.resets_per_second
             raise flood("resets of calls", f"resets-per-second = {rate}")
 
-    # `Hooks`: what libnghttp2 calls.
+    # `Hooks`: the methods that libnghttp2 calls.
 
     def on_begin_headers(self) -> None:
         """Begin a header."""
@@ -315,7 +315,7 @@ class Session:
     def on_closed(self, stream: int, code: int) -> None:
         """Forget a stream, which ended with one of HTTP/2's error codes."""
         if code not in {lib.NO_ERROR, lib.CANCEL} and stream != self._reset_by_client:
-            # One that libnghttp2 has reset, since the client broke the protocol.
+            # libnghttp2 has reset the stream, since the client broke the protocol.
             self._count_reset()
         self._half_open.pop(stream, None)
         self.unwanted.discard(stream)

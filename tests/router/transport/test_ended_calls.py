@@ -197,7 +197,7 @@ def test_an_error_in_a_callback_ends_the_connection_and_comes_out_of_it(
     assert isinstance(found.value.__cause__, RuntimeError)
     assert "unexpected" in caplog.text
     # GOAWAY with INTERNAL_ERROR, for the stream that was begun last.
-    assert session.last_words(found.value)[9:] == raw.word(1) + raw.word(2)
+    assert session.goaway_of(found.value)[9:] == raw.word(1) + raw.word(2)
     session.close()
 
 
