@@ -404,15 +404,19 @@ class PartsCollector(Collector):
 
 
 def _shared_bookings(peers: PeerBookings) -> Iterator[Metric]:
-    now, told, relay = time.monotonic(), peers.told, peers.relay
+    now, received, relay = time.monotonic(), peers.received, peers.relay
     name = "warmpath_shared_bookings"
     connected = float(peers.is_connected)
     yield _gauge(f"{name}_connected", "1 if Redis answered the last round.", connected)
-    yield _gauge(f"{name}_routers", "Other routers whose bookings count here.", told.routers(now))
-    yield _gauge(f"{name}_oldest_seconds", "Age of the oldest of these bookings.", told.oldest(now))
-    yield _counter(f"{name}_told", "Times that this router wrote its bookings.", peers.tells)
+    yield _gauge(
+        f"{name}_routers", "Other routers whose bookings count here.", received.routers(now)
+    )
+    yield _gauge(
+        f"{name}_oldest_seconds", "Age of the oldest of these bookings.", received.oldest(now)
+    )
+    yield _counter(f"{name}_told", "Times that this router wrote its bookings.", peers.writes)
     yield _counter(f"{name}_failures", "Rounds with an error of Redis.", peers.failures)
-    yield _counter(f"{name}_malformed", "Invalid values of other routers.", told.malformed)
+    yield _counter(f"{name}_malformed", "Invalid values of other routers.", received.malformed)
     for kind, help_text, count in (
         ("handed_on", "Reports handed on to the router with the booking.", relay.handed_on),
         ("received", "Reports of own bookings received from other routers.", relay.received),

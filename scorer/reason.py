@@ -62,8 +62,8 @@ def reason(
     holds most of the prompt, and any that would win without its session or guard term. With `is_beside`
     the first is the rank of the request's group. With `names_ranks` the sentence names pods and ranks.
     """
-    told = _Reason(prompt_tokens, contenders, names_ranks=names_ranks)
-    return told.beside() if is_beside else told.told(policy)
+    text = _Reason(prompt_tokens, contenders, names_ranks=names_ranks)
+    return text.beside() if is_beside else text.sentence(policy)
 
 
 class _Reason:
@@ -75,7 +75,7 @@ class _Reason:
         self._best = contenders[0]
         self._names_ranks = names_ranks
 
-    def told(self, policy: str) -> str:
+    def sentence(self, policy: str) -> str:
         best, name = self._best, self._name(self._best)
         if len(self._all) == 1:
             return f"{name} is the only candidate; it has {self._holding(best)} and {_queue(best)}."

@@ -15,11 +15,12 @@ from router.load.engine_metrics import Observed
 from router.peers import booking_id as booking_ids
 from router.pick.eligible import eligible
 from router.pick.picking import Picking, believed_bytes
-from router.pick.report import Event, Report, carry_out, check_report
+from router.pick.report import Report, carry_out, check_report
 from router.pick.weigh import Ask, Traits
 from router.pods.namespaces import set_apart
 from router.pods.table import Pod
 from router.prompt.bad_request import BadRequestError
+from router.report_event import ReportEvent
 from warmpath.index import Index
 from warmpath.picked import Picked, picked_of
 from warmpath.reader import Tokenizer
@@ -133,7 +134,7 @@ class Picker:
     def report(
         self,
         booking_id: str,
-        event: Event,
+        event: ReportEvent,
         *,
         cached_tokens: int | None = None,
         prompt_tokens: int | None = None,

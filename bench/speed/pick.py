@@ -155,5 +155,5 @@ class _Asked:
         booking, picker = self._flying.pop(0), self._picker
         assert picker.started(booking, self._now, None)
         picker.first_token(booking, self._now)
-        picker.told(booking, TOKENS // 2, TOKENS)
+        picker.found_cached(booking, TOKENS // 2, TOKENS)
         picker.ended(booking, "finished", self._now)

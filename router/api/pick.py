@@ -28,7 +28,7 @@ from router.pick.candidate_message import (
 from router.pick.eligible import eligible
 from router.pick.group_window import Chosen, GroupWindow
 from router.pick.picker import Picker
-from router.pick.report import Event, Report, carry_out, check_report
+from router.pick.report import Report, carry_out, check_report
 from router.pick.underway import Underway
 from router.pick.weigh import Ask, Choice, Traits
 from router.pods.namespaces import set_apart
@@ -39,17 +39,13 @@ from router.prompt.deadline import TimeLeft
 from router.prompt.read_prompt import Form
 from router.prompt.reader import PromptReader
 from router.prompt.token_prompt import TokenPrompt
+from router.report_event import EVENTS
 from router.turns import in_turns, turn_after
 from scorer.policy import UnknownPolicyError
 
 log = logging.getLogger(__name__)
 
-EVENTS: dict["pb.ReportRequest.Event.ValueType", Event] = {
-    pb.ReportRequest.FIRST_TOKEN: "first_token",
-    pb.ReportRequest.FINISHED: "finished",
-    pb.ReportRequest.FAILED: "failed",
-    pb.ReportRequest.STARTED: "started",
-}
+EVENT_NAMES = {number: name for name, number in EVENTS.items()}
 
 ENDS = frozenset({pb.ReportRequest.FINISHED, pb.ReportRequest.FAILED})
 
@@ -257,9 +253,9 @@ class PickAnswerer:
         return carry_out(_report(request), self._picker, now) or was_underway
 
     def _check_report(self, request: pb.ReportRequest) -> None:
-        if request.event not in EVENTS:
+        if request.event not in EVENT_NAMES:
             problem = f"is {request.event}, not an event" if request.event else "is missing"
-            names = (pb.ReportRequest.Event.Name(event) for event in EVENTS)
+            names = (pb.ReportRequest.Event.Name(event) for event in EVENTS.values())
             raise BadRequestError("event", f"{problem}; give {', '.join(names)}")
         check_report(_report(request), self._pods)
 
@@ -317,7 +313,7 @@ def _check_name(name: str) -> None:
 def _report(request: pb.ReportRequest) -> Report:
     return Report(
         request.booking_id,
-        EVENTS[request.event],
+        EVENT_NAMES[request.event],
         pod=request.pod,
         rank=request.rank,
         cached_tokens=request.cached_tokens if request.HasField("cached_tokens") else None,

@@ -2,22 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 from google.protobuf.message import Message
 
 from router.client.load import PodLoad
 from router.client.prompt import AnyPrompt, prompt_of
 from router.pb.warmpath.v1 import router_pb2 as pb
-
-Event = Literal["started", "first_token", "finished", "failed"]
-
-EVENTS: dict[str, "pb.ReportRequest.Event.ValueType"] = {
-    "started": pb.ReportRequest.STARTED,
-    "first_token": pb.ReportRequest.FIRST_TOKEN,
-    "finished": pb.ReportRequest.FINISHED,
-    "failed": pb.ReportRequest.FAILED,
-}
+from router.report_event import EVENTS, ReportEvent
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +102,7 @@ class Calls:
     def report(
         self,
         booking_id: str,
-        event: Event,
+        event: ReportEvent,
         *,
         cached_tokens: int | None,
         prompt_tokens: int | None,

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Self, cast
 import grpc
 
 from indexer.process.tls_files import TlsPaths
-from router.client.call import Call, Calls, Event
+from router.client.call import Call, Calls
 from router.client.connection import DEFAULT_SECONDS, OPTIONS, Connection
 from router.client.credentials import Credentials
 from router.client.failure import CallError, failure_of
@@ -22,6 +22,7 @@ from router.client.retry import Retry
 from router.client.stream import Requests, StreamAnswer, answer_of
 from router.pb.warmpath.v1 import router_pb2 as pb
 from router.pb.warmpath.v1.router_pb2_grpc import RouterStub
+from router.report_event import ReportEvent
 
 
 class _Line(NamedTuple):
@@ -157,7 +158,7 @@ class Client:
     def report(
         self,
         booking_id: str,
-        event: Event,
+        event: ReportEvent,
         *,
         cached_tokens: int | None = None,
         prompt_tokens: int | None = None,

@@ -107,7 +107,7 @@ class Attribution:
     def first_token(self, placed: Placed, now: float) -> None:
         """Do nothing: no counter depends on the first token."""
 
-    def told(self, placed: Placed, cached: int, prompt_tokens: int | None) -> None:
+    def found_cached(self, placed: Placed, cached: int, prompt_tokens: int | None) -> None:
         """Compare the prediction, if there is one, with the tokens that were found `cached`."""
         row = self._rows.get((placed.went[0], placed.model))
         if row is None or placed.went not in placed.predicted or not placed.is_placed:
@@ -121,7 +121,7 @@ class Attribution:
         row.predicted_tokens += predicted
         row.delivered_tokens += cached
         if placed.is_whole:
-            row.evidence.told(
+            row.evidence.found_cached(
                 placed.traits,
                 placed.prompt_tokens,
                 predicted,

@@ -99,7 +99,7 @@ class Decisions:
             kept.state = pb.Decision.FIRST_TOKEN
             kept.ttft = now - placed.at
 
-    def told(self, placed: Placed, cached: int, prompt_tokens: int | None) -> None:
+    def found_cached(self, placed: Placed, cached: int, prompt_tokens: int | None) -> None:
         """Record the tokens that the engine found cached."""
         del prompt_tokens
         kept = self._kept.get(placed.number)

@@ -129,7 +129,7 @@ class Evidence:
         self.expired = 0.0
         """Those of `ended` that were never reported as finished or failed."""
 
-    def told(
+    def found_cached(
         self,
         traits: Traits,
         tokens: int,

@@ -1,1 +1,1 @@
-"""Answers gateways by Envoy's external processing: which endpoint takes an HTTP request."""
+"""Chooses the endpoint of each HTTP request for gateways, by Envoy's external processing."""

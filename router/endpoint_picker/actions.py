@@ -1,9 +1,10 @@
-"""What an exchange asks of whoever drives it: picks, answers to the gateway, reports."""
+"""The actions that an exchange asks of its stream: picks, replies to the gateway, reports."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import Enum
 from typing import Literal, NamedTuple
+
+from router.report_event import ReportEvent
 
 Side = Literal["request", "response"]
 
@@ -13,7 +14,7 @@ Settings = tuple[tuple[str, str], ...]
 
 @dataclass(frozen=True, slots=True)
 class WantPick:
-    """An endpoint is to be picked; the exchange goes on with `picked`, `refused` or `let_through`."""
+    """Asks for a pick; the exchange goes on with `picked`, `refused` or `let_through`."""
 
     path: str
     body: bytes
@@ -21,11 +22,11 @@ class WantPick:
     content_type: str
     content_encoding: str
     model: str
-    """The name of the model that the engine is to be asked for, by a header; empty: as the body says."""
+    """The model's name that a header asks to put into the body for the engine; empty: the body's own."""
     session: str
     subset: frozenset[str] | None
     is_shadow: bool
-    """Whether the gateway chooses, and only shows the exchange."""
+    """Whether the gateway chooses the endpoint itself, and the picker only watches the exchange."""
 
 
 class Endpoint(NamedTuple):
@@ -47,45 +48,45 @@ class Picked:
     endpoints: Mapping[str, Endpoint]
     """By address, best first, in the order to try them; at least one."""
     engine_rank: int | None = None
-    """The engine's own number of the picked rank; None if its pod has one only."""
+    """The engine's own number of the picked rank; None if its pod has only one rank."""
     body: bytes | None = None
     """The body with another model's name; None if it stays."""
 
 
 @dataclass(frozen=True, slots=True)
 class HeadersReply:
-    """The answer to headers."""
+    """The reply to headers."""
 
     side: Side
     put: Settings = ()
     remove: tuple[str, ...] = ()
     endpoints: str = ""
-    """The endpoints, separated by commas, for the metadata; empty: none are told."""
+    """The endpoints for the metadata, separated by commas; empty: the reply names none."""
 
 
 @dataclass(frozen=True, slots=True)
 class BodyReply:
-    """The answer to a piece of a body."""
+    """The reply to a piece of a body."""
 
     side: Side
     data: bytes | None = None
-    """The piece that the gateway sends on in place of what it sent here; None: that very piece."""
+    """The piece that the gateway sends on in place of its own; None: the gateway's own piece."""
     ends: bool = False
     is_sent_back: bool = False
-    """Whether the body is sent back in pieces, each as an answer of its own."""
+    """Whether the body is sent back in pieces, each in a reply of its own."""
     put: Settings = ()
     remove: tuple[str, ...] = ()
     endpoints: str = ""
-    """As in HeadersReply, where the answer to the headers had to come before the pick."""
+    """As in HeadersReply: set here if the reply to the headers had to come before the pick."""
 
 
 @dataclass(frozen=True, slots=True)
 class TrailersReply:
-    """The answer to trailers."""
+    """The reply to trailers."""
 
     side: Side
     endpoints: str = ""
-    """As in HeadersReply, where nothing but trailers came after the headers."""
+    """As in HeadersReply: set here if the request has trailers and no body."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,23 +101,14 @@ class ImmediateReply:
 Reply = HeadersReply | BodyReply | TrailersReply | ImmediateReply
 
 
-class Happened(Enum):
-    """What became of a picked request, as Report names it."""
-
-    STARTED = "STARTED"
-    FIRST_TOKEN = "FIRST_TOKEN"  # noqa: S105  no password
-    FINISHED = "FINISHED"
-    FAILED = "FAILED"
-
-
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The picked request's progress is to be reported."""
+    """Asks for a report on the progress of the picked request."""
 
     booking_id: str
-    happened: Happened
+    event: ReportEvent
     where: Endpoint | None = None
-    """With STARTED: who serves it."""
+    """With `started`: the endpoint that serves the request."""
     prompt_tokens: int | None = None
     cached_tokens: int | None = None
     output_tokens: int | None = None
@@ -127,12 +119,12 @@ Action = WantPick | Reply | Report
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a request gets no pick."""
+    """The response to a request that gets no pick."""
 
     status: int
     """HTTP's status."""
     reason: str
-    """One word for machines."""
+    """One word for programs."""
     text: str
     retry_after: float = field(default=0.0)
-    """Seconds; 0: not told."""
+    """Seconds after which the client may retry; 0: the response names no time."""

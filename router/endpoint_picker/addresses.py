@@ -24,7 +24,7 @@ def endpoint(address: str) -> str:
 
 
 def pods_at(pods: Iterable[Pod], subset: frozenset[str]) -> list[str]:
-    """Return the ids of the pods at any of some endpoints; one without a port means all of its ports."""
+    """Return the ids of the pods at these endpoints; an endpoint without a port means all its ports."""
     wanted = {endpoint(one) for one in subset}
     found = []
     for pod in pods:

@@ -5,7 +5,7 @@ from router.prompt.models import ModelTable, UnknownModelError
 
 
 def engine_of(models: ModelTable, pods: PodTable, name: str) -> str:
-    """Return the kind of engine that serves a model; empty if several kinds do, or none.
+    """Return the kind of engine that serves a model; empty if no engine or several kinds serve it.
 
     `name` is any name of the model; where no model has it, all pods count.
     """

@@ -1,4 +1,4 @@
-"""What a gateway tells of one HTTP exchange, in the order in which it happens."""
+"""The events of one HTTP exchange that a gateway sends, in the order in which they happen."""
 
 from dataclasses import dataclass
 
@@ -15,7 +15,7 @@ class Modes:
     request: BodyMode = BodyMode.FULL_DUPLEX_STREAMED
     response: BodyMode = BodyMode.FULL_DUPLEX_STREAMED
     is_watched: bool = False
-    """Whether the gateway only shows the exchange and takes no answers (`observability_mode`)."""
+    """Whether the gateway ignores replies and the picker only watches (`observability_mode`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class RequestHeaders:
     """Whether nothing of the request follows."""
     modes: Modes = Modes()
     subset: frozenset[str] | None = None
-    """The only endpoints that may be picked; None: all. Each event of a request may tell it."""
+    """The only endpoints that may be picked; None: all. Each event of a request may have this."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +54,9 @@ class ResponseHeaders:
     headers: Headers
     ends: bool = False
     served: str = ""
-    """The endpoint that served the request; empty if the gateway does not tell."""
+    """The endpoint that served the request; empty if the gateway does not name it."""
     modes: Modes | None = None
-    """Told if it is the first event of an exchange."""
+    """Set only if this is the first event of an exchange."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,11 +83,11 @@ Event = (
 
 
 class MessageError(Exception):
-    """A message is no part of an exchange."""
+    """A message of the gateway is not an event of an exchange."""
 
 
 class OrderError(Exception):
-    """An event came that HTTP does not allow after those before it."""
+    """An event came in an order that HTTP does not allow."""
 
 
 def value_of(headers: Headers, name: str) -> str:

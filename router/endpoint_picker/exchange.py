@@ -15,10 +15,8 @@ from router.endpoint_picker.events import (
     ResponseHeaders,
 )
 from router.endpoint_picker.names import Names
-from router.endpoint_picker.request_side import RequestSide
-from router.endpoint_picker.request_side import State as RequestState
-from router.endpoint_picker.response_side import ResponseSide
-from router.endpoint_picker.response_side import State as ResponseState
+from router.endpoint_picker.request_side import RequestSide, RequestState
+from router.endpoint_picker.response_side import ResponseSide, ResponseState
 
 
 class Exchange:
@@ -36,13 +34,13 @@ class Exchange:
 
     @property
     def is_over(self) -> bool:
-        """Whether the gateway has nothing more to tell."""
+        """Whether no further event can come."""
         has_response = self._response.state is ResponseState.ENDED
         return self._is_refused or (has_response and self._request.state is RequestState.ENDED)
 
     @property
     def holds(self) -> bool:
-        """Whether `hold_no_more` would change anything."""
+        """Whether `hold_no_more` would have an effect."""
         return self._request.holds
 
     @property
@@ -52,13 +50,13 @@ class Exchange:
 
     @property
     def is_settled(self) -> bool:
-        """Whether the gateway was told where the request goes, or has its response."""
+        """Whether a reply has said where the request goes, or its response has begun."""
         begun = self._request.state in (RequestState.PASSING, RequestState.ENDED)
         return begun or self._response.state is not ResponseState.NEW
 
     @property
     def may_end(self) -> bool:
-        """Whether the gateway can go on by itself: no part of a body is here, or on its way to here."""
+        """Whether the gateway can go on alone: no part of a body is held here or on its way here."""
         request, response = self._request, self._response
         if request.state is RequestState.NEW and response.state is ResponseState.NEW:
             return True
@@ -97,15 +95,15 @@ class Exchange:
         return self._request.trailers(event)
 
     def hold_no_more(self) -> list[Action]:
-        """Want a pick for as much of the request's body as has come; the rest passes by."""
+        """Ask for a pick with the part of the body that has come; the rest passes through."""
         return self._request.hold_no_more()
 
     def picked(self, picked: Picked) -> list[Reply]:
-        """Go on with a pick; the first reply tells the gateway of it."""
+        """Go on with a pick; the first reply names the endpoint to the gateway."""
         return self._request.picked(picked)
 
     def booked(self, picked: Picked) -> None:
-        """Report on a pick from now on, since the gateway was told of it."""
+        """Report on a pick from now on, since its reply was sent."""
         self._response.booked(picked)
 
     def let_through(self) -> list[Reply]:
@@ -113,11 +111,11 @@ class Exchange:
         return self._request.let_through()
 
     def refused(self, refusal: Refusal) -> list[Reply]:
-        """End the exchange with a response that is not an engine's."""
+        """End the exchange with a response of the picker's own."""
         self._is_refused = not self._request.modes.is_watched
         return self._request.refused(refusal)
 
     def closed(self) -> list[Report]:
-        """End the exchange: the gateway tells no more of it."""
+        """End the exchange: no more events come."""
         self._request.abandon()
         return [*self._response.closed()]

@@ -1,7 +1,7 @@
 """Events and replies as Envoy's messages.
 
-The messages are those of the package `xds-protos`. Only what serves the picker imports this module: it
-takes 12 ms and less than 1 MB.
+The messages are those of the package `xds-protos`. Only processes that serve the picker import this
+module: the import takes 12 ms and less than 1 MB.
 """
 
 from collections.abc import Iterable
@@ -48,7 +48,7 @@ MOST_BESIDE_BYTES = 256 << 10
 """Most bytes of a message beside a piece of a body: Envoy's own limit on headers is 60 KiB, and the
 metadata may name thousands of endpoints."""
 BODY_TAGS = (0x22, 0x2A)
-"""The tags of `request_body` and `response_body`, with which a message of theirs begins."""
+"""The tags of `request_body` and `response_body`, with which a message with that field begins."""
 
 REPLACES = base_pb2.HeaderValueOption.OVERWRITE_IF_EXISTS_OR_ADD
 
@@ -74,7 +74,7 @@ def event_of(raw: bytes) -> Event:
             return RequestHeaders(headers, head.end_of_stream, _modes(message), _subset(message))
         case "response_headers":
             head = message.response_headers
-            # The first message of an exchange tells its modes; others do not.
+            # Only the first message of an exchange has its modes.
             modes = _modes(message) if message.HasField("protocol_config") else None
             headers = _headers(head.headers.headers)
             return ResponseHeaders(headers, head.end_of_stream, _served(message), modes)
@@ -162,7 +162,7 @@ def _headers(found: Any) -> Headers:
 
 
 def _modes(message: Any) -> Modes:
-    """Return the modes of an exchange: where the gateway does not tell, those of the protocol."""
+    """Return the modes of an exchange: the protocol's where the gateway names none."""
     is_watched = message.observability_mode
     if not message.HasField("protocol_config"):
         return Modes(is_watched=is_watched)
@@ -193,7 +193,7 @@ def _subset(message: Any) -> frozenset[str] | None:
 
 
 def _served(message: Any) -> str:
-    """Return the endpoint that served the request; empty if the gateway does not tell."""
+    """Return the endpoint that served the request; empty if the gateway does not name it."""
     if message.HasField("metadata_context"):
         spaces = message.metadata_context.filter_metadata
         if NAMESPACE in spaces and SERVED in spaces[NAMESPACE].fields:
@@ -205,7 +205,7 @@ def _served(message: Any) -> str:
 
 
 def _check_size(raw: bytes) -> None:
-    """Raise MessageError if a long message is not mainly a piece of a body, as its beginning tells."""
+    """Raise MessageError if a long message does not consist mainly of a piece of a body."""
     beside = len(raw)
     if raw[0] in BODY_TAGS:
         size = shift = 0

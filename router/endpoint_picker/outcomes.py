@@ -1,4 +1,4 @@
-"""What becomes of a request that wants a pick, and the response to one that gets none."""
+"""The outcomes of requests that ask for a pick, and the responses to those that get none."""
 
 from dataclasses import dataclass
 from enum import Enum
@@ -15,7 +15,7 @@ from router.pick.weigh import NoPodError
 
 
 class Outcome(Enum):
-    """What became of one request."""
+    """The outcome of one request for a pick."""
 
     PICKED = "picked"
     NO_POD = "no_pod"
@@ -24,7 +24,7 @@ class Outcome(Enum):
     LATE = "late"
     FAULT = "fault"
     GONE = "gone"
-    """Its stream ended before the pick was told."""
+    """Its stream ended before the reply with the pick was sent."""
 
 
 CODES = {
@@ -36,7 +36,7 @@ CODES = {
     Outcome.FAULT: grpc.StatusCode.INTERNAL,
     Outcome.GONE: grpc.StatusCode.CANCELLED,
 }
-"""The statuses with which the metrics count them among other calls."""
+"""The gRPC statuses under which metrics count outcomes among other calls."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class Failure:
 
 
 def failure_of(error: Exception, seconds: float) -> Failure:
-    """Return the failure that an error of a pick means; `seconds` is the longest time for a pick.
+    """Return the failure for an error of a pick; `seconds` is the longest time for a pick.
 
     The reasons are those of `warmpath.v1.RequestError`, and two more.
     """
@@ -65,7 +65,7 @@ def failure_of(error: Exception, seconds: float) -> Failure:
             outcome = Outcome.SUBSET_UNMATCHED
             refusal = Refusal(UNAVAILABLE, "SUBSET_UNMATCHED", str(error))
         case BusyError():
-            outcome, text = Outcome.OVERLOADED, "more requests come than can be picked for"
+            outcome, text = Outcome.OVERLOADED, "too many requests wait for a pick"
             refusal = Refusal(TOO_MANY, _name(Reason.OVERLOADED), text, error.seconds)
         case TimeoutError():
             outcome = Outcome.LATE

@@ -1,4 +1,4 @@
-"""Makes the picks that exchanges want: an HTTP request in, endpoints out."""
+"""Makes the picks that exchanges ask for: an HTTP request in, endpoints out."""
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -55,8 +55,8 @@ class EndpointPicks:
     async def pick(self, want: WantPick, patience: float) -> AsyncIterator[Picked]:
         """Pick, and book the work, within `patience` seconds from now.
 
-        The gateway is to be told within the context: if that fails, the pick is withdrawn. Raises
-        UnmatchedSubsetError, and NoPodError if no pod can be picked.
+        The caller replies to the gateway within the context; if that fails, the pick is withdrawn.
+        Raises UnmatchedSubsetError, and NoPodError if no pod can be picked.
         """
         body = want.body
         read = await self._read(want, body)
@@ -78,7 +78,7 @@ class EndpointPicks:
     async def _answered(
         self, request: pb.PickRequest, patience: float, reckoned: Reckoned | None
     ) -> AsyncIterator[pb.PickResponse]:
-        """Answer a pick; a prompt that is refused is left to the engine, and load alone decides."""
+        """Answer a pick; a prompt that the router refuses is picked for by load alone."""
         timeout = min(self._tokenize_seconds, patience)
         async with AsyncExitStack() as stack:
             try:
@@ -112,7 +112,7 @@ class EndpointPicks:
             prompt.model, prompt.lora = listing.model, name
             for form in ("chat_body", "completions_body"):
                 if prompt.HasField(form):
-                    # The engine gets its own body; this one has the name that the router knows.
+                    # The router knows only the model's name; the engine still gets the body as it came.
                     setattr(prompt, form, await with_model(body, listing.model))
         return prompt, reckoned
 
@@ -121,7 +121,7 @@ class EndpointPicks:
         endpoints: dict[str, Endpoint] = {}
         for one in response.candidates:
             address = endpoint(one.address)
-            # Pods that are not known to be well are no fall-backs; one may be all that is left.
+            # Pods not known to be healthy are no fall-backs, unless no other pod is left.
             if address in endpoints or (endpoints and not one.ready):
                 continue
             cached = min(one.matched_tokens, max(0, tokens - 1))

@@ -9,10 +9,10 @@ from enum import IntEnum
 
 SERVICE = "envoy.service.ext_proc.v3.ExternalProcessor"
 HEALTH_NAMES = (SERVICE, "inference-extension", "readiness")
-"""Names by which gateways ask for this service's health: the protocol's two, and the one that early
-deployments of the extension's own picker have."""
+"""Names by which gateways ask for this service's health: the protocol's two, and a third that early
+deployments of the extension's own picker use."""
 LIVENESS = "liveness"
-"""The name by which gateways ask whether the process is alive, whatever it can do."""
+"""The name by which gateways ask whether the process is alive, even if it cannot serve yet."""
 
 DESTINATION = "x-gateway-destination-endpoint"
 """Header, and key of the metadata in NAMESPACE: the picked endpoint and its fall-backs."""
@@ -23,29 +23,29 @@ SUBSET = "x-gateway-destination-endpoint-subset"
 """Key of the metadata in SUBSET_NAMESPACE: the only endpoints that may be picked."""
 SUBSET_NAMESPACE = "envoy.lb.subset_hint"
 UPSTREAM_ATTRIBUTE = "upstream.address"
-"""Envoy's attribute that tells the endpoint that served a request, where no metadata does."""
+"""Envoy's attribute with the endpoint that served a request, for exchanges without that metadata."""
 
 PICKERS_OWN = (DESTINATION, SERVED, SUBSET)
 """Headers that no client may send on to an engine."""
 
 PIECE_BYTES = 62_000
-"""Longest piece of a body that is sent back: Envoy recommends less than 64 KiB, and some gateways take
-no more."""
+"""Longest piece of a body that is sent back: Envoy recommends less than 64 KiB, and some gateways refuse
+longer ones."""
 
 
 class BodyMode(IntEnum):
-    """How a gateway sends a body, with Envoy's numbers. Its mode for calls of gRPC is not taken."""
+    """How a gateway sends a body, with Envoy's numbers. Envoy's mode for gRPC is not supported."""
 
     NONE = 0
     """Not at all."""
     STREAMED = 1
-    """In pieces, each of which waits for its answer."""
+    """In pieces; the gateway holds each until its reply."""
     BUFFERED = 2
     """In one piece."""
     BUFFERED_PARTIAL = 3
-    """In one piece, as far as the gateway holds a body; the rest passes by."""
+    """In one piece, up to the gateway's limit; the rest passes through."""
     FULL_DUPLEX_STREAMED = 4
-    """In pieces, which are sent back."""
+    """In pieces; the gateway sends on those that come back in replies."""
 
     @property
     def sends_back(self) -> bool:

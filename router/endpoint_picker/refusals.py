@@ -1,4 +1,4 @@
-"""Refusals, and the HTTP responses that tell clients of them."""
+"""HTTP responses of refused requests."""
 
 import math
 
@@ -11,7 +11,7 @@ TOO_MANY = 429
 
 
 def immediate(refusal: Refusal, header: str) -> ImmediateReply:
-    """Return a refusal as a response, in the form of OpenAI's errors; `header` is to have the reason."""
+    """Return a refusal as a response, in the form of OpenAI's errors; `header` gets the reason."""
     error = {"message": refusal.text, "type": TYPES[refusal.status], "code": refusal.reason}
     put: Settings = (("content-type", "application/json"),)
     if header:

@@ -36,8 +36,8 @@ from router.endpoint_picker.refusals import immediate
 BUFFERED = (BodyMode.BUFFERED, BodyMode.BUFFERED_PARTIAL)
 
 
-class State(Enum):
-    """How far the request is."""
+class RequestState(Enum):
+    """The progress of the request."""
 
     NEW = 0
     HOLDING = 1
@@ -47,7 +47,7 @@ class State(Enum):
 
 
 class RequestSide:
-    """One request. Each method returns what is to be done, in order; events raise OrderError."""
+    """One request. Each method returns the next actions, in order; events raise OrderError."""
 
     def __init__(self, names: Names, most_bytes: int) -> None:
         """Hold at most `most_bytes` of a body, and the piece with which it exceeds that."""
@@ -58,12 +58,12 @@ class RequestSide:
         self._held: list[bytes] = []
         self._has_body = False
         self._body_ended = False
-        """Whether the last piece of the body said that nothing follows."""
+        """Whether the last piece of the body has come, and no trailers follow it."""
         self._has_trailers = False
         self._has_replied = False
         """Whether the headers were answered before the pick."""
         self.held_bytes = 0
-        self.state = State.NEW
+        self.state = RequestState.NEW
 
     @property
     def modes(self) -> Modes:
@@ -72,34 +72,34 @@ class RequestSide:
 
     @property
     def holds(self) -> bool:
-        """Whether the body is kept until it ends, and need not be: the rest of it can pass by."""
+        """Whether the body is held, and its rest could pass through."""
         modes = self.modes
         can_pass = modes.request is BodyMode.FULL_DUPLEX_STREAMED or modes.is_watched
-        return self.state is State.HOLDING and can_pass
+        return self.state is RequestState.HOLDING and can_pass
 
     def headers(self, event: RequestHeaders) -> list[Action]:
         """Take the request's headers."""
-        if self.state is not State.NEW:
+        if self.state is not RequestState.NEW:
             raise OrderError("headers of a request came twice")
         self._headers, self._subset = event, event.subset
         mode, is_watched = event.modes.request, event.modes.is_watched
         if event.ends or mode is BodyMode.NONE:
             return self._want()
         if mode is BodyMode.FULL_DUPLEX_STREAMED or is_watched:
-            self.state = State.HOLDING
+            self.state = RequestState.HOLDING
             return []
         if mode in BUFFERED:
-            # The gateway sends the body only after this, and then still takes changes of headers.
-            self.state, self._has_replied = State.HOLDING, True
-            return [HeadersReply("request", remove=self._names.removed)]
+            # The gateway sends the body only after this reply, and then still accepts new headers.
+            self.state, self._has_replied = RequestState.HOLDING, True
+            return [HeadersReply("request", remove=self._names.in_request)]
         return self._want()
 
     def body(self, event: RequestBody) -> list[Action]:
         """Take a piece of the body."""
         self._check_open()
         self._has_body, self._body_ended = True, event.ends
-        if self.state is State.PASSING:
-            self.state = State.ENDED if event.ends else State.PASSING
+        if self.state is RequestState.PASSING:
+            self.state = RequestState.ENDED if event.ends else RequestState.PASSING
             return [*self._passed(event.data)]
         self._subset = self._subset if event.subset is None else event.subset
         self._held.append(event.data)
@@ -114,14 +114,14 @@ class RequestSide:
         """Take the request's trailers."""
         self._check_open()
         self._has_trailers = True
-        if self.state is State.PASSING:
-            self.state = State.ENDED
+        if self.state is RequestState.PASSING:
+            self.state = RequestState.ENDED
             return [] if self.modes.is_watched else [TrailersReply("request")]
         self._subset = self._subset if event.subset is None else event.subset
         return self._want()
 
     def hold_no_more(self) -> list[Action]:
-        """Want a pick for as much of the body as has come."""
+        """Ask for a pick with the part of the body that has come."""
         return self._want() if self.holds else []
 
     def picked(self, picked: Picked) -> list[Reply]:
@@ -137,24 +137,24 @@ class RequestSide:
         return self._go_on((), "", None)
 
     def refused(self, refusal: Refusal) -> list[Reply]:
-        """Answer in place of an engine."""
+        """Send a response in place of an engine's."""
         self.abandon()
         return [] if self.modes.is_watched else [immediate(refusal, self._names.ours.reason)]
 
     def abandon(self) -> None:
         """Expect no more of the request, and drop what is held."""
-        self.state = State.ENDED
+        self.state = RequestState.ENDED
         self._drop()
 
     def _drop(self) -> None:
         self._held, self.held_bytes = [], 0
 
     def _check_open(self) -> None:
-        if self.state not in (State.HOLDING, State.PASSING):
+        if self.state not in (RequestState.HOLDING, RequestState.PASSING):
             raise OrderError("a request goes on before its headers, or after its end")
 
     def _want(self) -> list[Action]:
-        self.state = State.PICKING
+        self.state = RequestState.PICKING
         body = b"".join(self._held)
         self._held = [body]
         headers, ours = self._headers.headers, self._names.ours
@@ -173,9 +173,9 @@ class RequestSide:
         ]
 
     def _go_on(self, put: Settings, endpoints: str, body: bytes | None) -> list[Reply]:
-        assert self.state is State.PICKING
+        assert self.state is RequestState.PICKING
         has_ended = self._headers.ends or self._body_ended or self._has_trailers
-        self.state = State.ENDED if has_ended else State.PASSING
+        self.state = RequestState.ENDED if has_ended else RequestState.PASSING
         held = b"".join(self._held) if body is None else body
         self._drop()
         if self.modes.is_watched:
@@ -186,7 +186,7 @@ class RequestSide:
         if self._has_replied and self._has_body:
             replies.append(BodyReply("request", body, put=put, endpoints=endpoints))
         elif self._has_replied:
-            # No body came, only trailers: the headers have gone.
+            # No body came, only trailers, and the headers were answered already.
             return [TrailersReply("request", endpoints)]
         else:
             removed = self._names.of_request(put)

@@ -1,4 +1,4 @@
-"""The response of an exchange: passes it on, tells where it is from, and reports on the pick."""
+"""The response of an exchange: passes it on with headers about the pick, and reports on the pick."""
 
 from collections.abc import Iterator
 from enum import Enum
@@ -7,7 +7,6 @@ from router.endpoint_picker.actions import (
     Action,
     BodyReply,
     Endpoint,
-    Happened,
     HeadersReply,
     Picked,
     Report,
@@ -25,13 +24,14 @@ from router.endpoint_picker.names import Names
 from router.endpoint_picker.protocol import BodyMode
 from router.endpoint_picker.request_side import pieces
 from router.inference_api.usage_reader import UsageReader
+from router.report_event import ReportEvent
 
 LEAST_ERROR = 400
-"""The first of HTTP's statuses with which no request has been computed."""
+"""HTTP statuses from here on mean that the engine has not computed the request."""
 
 
-class State(Enum):
-    """How far the response is."""
+class ResponseState(Enum):
+    """The progress of the response."""
 
     NEW = 0
     PASSING = 1
@@ -39,7 +39,7 @@ class State(Enum):
 
 
 class ResponseSide:
-    """One response. Each method returns what is to be done, in order; events raise OrderError.
+    """One response. Each method returns the next actions, in order; events raise OrderError.
 
     A booking, if the request was picked for, ends once, with FINISHED or FAILED. Reports come before
     replies, since a gateway may be gone while it is replied to.
@@ -52,17 +52,17 @@ class ResponseSide:
         self._has_first_token = False
         self._usage: UsageReader | None = None
         self.modes = Modes()
-        self.state = State.NEW
+        self.state = ResponseState.NEW
 
     def booked(self, picked: Picked) -> None:
-        """Take note of the pick on whose progress to report."""
+        """Report on this pick from now on."""
         self._picked, self._is_booked = picked, True
 
     def headers(self, event: ResponseHeaders) -> list[Action]:
         """Take the response's headers."""
-        if self.state is not State.NEW:
+        if self.state is not ResponseState.NEW:
             raise OrderError("headers of a response came twice")
-        self.state = State.PASSING
+        self.state = ResponseState.PASSING
         reports: list[Action] = []
         where: Endpoint | None = None
         if self._picked is not None:
@@ -87,7 +87,7 @@ class ResponseSide:
             self._usage.feed(event.data)
             if self._usage.first_token_seen and not self._has_first_token:
                 self._has_first_token = True
-                reports.append(self._report(Happened.FIRST_TOKEN))
+                reports.append(self._report("first_token"))
         if event.ends:
             reports += self._ended()
         if self.modes.is_watched:
@@ -103,20 +103,20 @@ class ResponseSide:
         return [*self._ended(), *replies]
 
     def closed(self) -> Iterator[Report]:
-        """Yield the report on a booking of which nothing more will be told."""
+        """Yield the last report on a booking: no more events come."""
         # A gateway that sends no bodies closes the stream at the exchange's end, however it ended.
         is_unseen = self.modes.response is BodyMode.NONE
-        if self.state is State.PASSING and is_unseen:
+        if self.state is ResponseState.PASSING and is_unseen:
             yield from self._ended()
         else:
-            yield from self._end(Happened.FAILED)
+            yield from self._end("failed")
 
     def _check_open(self) -> None:
-        if self.state is not State.PASSING:
+        if self.state is not ResponseState.PASSING:
             raise OrderError("a response goes on before its headers, or after its end")
 
     def _where(self, picked: Picked, served: str) -> Endpoint | None:
-        """Return the endpoint that serves the request; None if it is none of those that were told."""
+        """Return the endpoint that serves the request; None if it is not one of the pick's."""
         if served:
             return picked.endpoints.get(served)
         if self.modes.is_watched:
@@ -128,10 +128,10 @@ class ResponseSide:
     ) -> Iterator[Report]:
         first = next(iter(picked.endpoints.values()))
         if where is not None and (where is not first or self.modes.is_watched):
-            yield self._report(Happened.STARTED, where)
+            yield self._report("started", where)
         status = value_of(event.headers, ":status")
         if where is None or (status.isdecimal() and int(status) >= LEAST_ERROR):
-            yield from self._end(Happened.FAILED)
+            yield from self._end("failed")
 
     def _told(self, where: Endpoint | None) -> Settings:
         if where is None:
@@ -145,22 +145,22 @@ class ResponseSide:
         return tuple(one for one in told if one[0])
 
     def _ended(self) -> Iterator[Report]:
-        self.state = State.ENDED
-        yield from self._end(Happened.FINISHED)
+        self.state = ResponseState.ENDED
+        yield from self._end("finished")
 
-    def _end(self, how: Happened) -> Iterator[Report]:
+    def _end(self, event: ReportEvent) -> Iterator[Report]:
         if self._is_booked:
             self._is_booked = False
-            yield self._report(how)
+            yield self._report(event)
 
-    def _report(self, happened: Happened, where: Endpoint | None = None) -> Report:
+    def _report(self, event: ReportEvent, where: Endpoint | None = None) -> Report:
         assert self._picked is not None
-        report = Report(self._picked.booking_id, happened, where)
-        if happened is not Happened.FINISHED or self._usage is None:
+        report = Report(self._picked.booking_id, event, where)
+        if event != "finished" or self._usage is None:
             return report
         usage = self._usage.usage
         prompt, cached = usage.prompt_tokens, usage.cached_tokens
         if prompt is not None and cached is not None and cached > prompt:
             # Such figures are of no use, and Report refuses them.
             prompt = cached = None
-        return Report(report.booking_id, happened, where, prompt, cached, usage.output_tokens)
+        return Report(report.booking_id, event, where, prompt, cached, usage.output_tokens)

@@ -25,6 +25,7 @@ from router.endpoint_picker.stream import Stream
 from router.error_info import Reason
 from router.pb.warmpath.v1 import router_pb2 as pb
 from router.prompt.bad_request import BadRequestError
+from router.report_event import EVENTS
 from router.transport.server import Refusal
 
 log = logging.getLogger(__name__)
@@ -33,7 +34,7 @@ Context = grpc.aio.ServicerContext[Any, Any]
 
 METHOD = "Process"
 WAITING = 0.8
-"""Share of the time for a pick in which its parts may wait; the rest is for computing."""
+"""Share of the time for a pick that may be spent on waits; the rest is for computing."""
 
 
 class Meter(Protocol):
@@ -43,7 +44,7 @@ class Meter(Protocol):
         """Count one answer, with its status code and duration."""
 
     def endpoint_picked(self, outcome: str) -> None:
-        """Count a request that wanted a pick."""
+        """Count a request that asked for a pick."""
 
 
 class EndpointPickerService:
@@ -87,7 +88,7 @@ class EndpointPickerService:
             with self._drain.streaming():
                 await self._drive(stream)
         except EndingError as error:
-            # The gateway goes on by itself with what it was told so far.
+            # After that reply the gateway goes on alone.
             if not stream.exchange.is_settled:
                 raise RefusedError.of(refusal_of(error)) from None
         except (OrderError, MessageError) as error:
@@ -124,7 +125,7 @@ class EndpointPickerService:
         """Report a request's progress."""
         request = pb.ReportRequest(
             booking_id=report.booking_id,
-            event=pb.ReportRequest.Event.Value(report.happened.value),
+            event=EVENTS[report.event],
             cached_tokens=report.cached_tokens,
             prompt_tokens=report.prompt_tokens,
             output_tokens=report.output_tokens,
@@ -135,15 +136,15 @@ class EndpointPickerService:
             await self._reports.report(request)
         except BadRequestError as error:
             # The pod has gone since the pick, for example.
-            log.info("a report on a pick is not taken: %s", error)
+            log.info("a report on a pick was refused: %s", error)
 
     def hold(self, change: int) -> bool:
-        """Count more, or fewer, bytes of held bodies; return whether they are not too many."""
+        """Change the count of held bytes by `change`; return whether it is within its limit."""
         self.held_bytes += change
         return self.held_bytes <= self.max_held_bytes
 
     def picked(self, outcome: Outcome, seconds: float) -> None:
-        """Count a request that wanted a pick."""
+        """Count a request that asked for a pick."""
         self._meter.answered(METHOD, CODES[outcome].name, seconds)
         self._meter.endpoint_picked(outcome.value)
 

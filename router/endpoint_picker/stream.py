@@ -20,10 +20,10 @@ Context = grpc.aio.ServicerContext[Any, Any]
 
 
 class Desk(Protocol):
-    """What the streams of a service share."""
+    """The part of the service that its streams share."""
 
     may_let_through: bool
-    """Whether a request goes on without a pick if the router is to blame that there is none."""
+    """Whether a request goes on without a pick if the pick failed through the router's fault."""
     pick_seconds: float
     body_seconds: float
 
@@ -34,10 +34,10 @@ class Desk(Protocol):
         """Report a request's progress."""
 
     def hold(self, change: int) -> bool:
-        """Count more, or fewer, bytes of held bodies; return whether they are not too many."""
+        """Change the count of held bytes by `change`; return whether it is within its limit."""
 
     def picked(self, outcome: Outcome, seconds: float) -> None:
-        """Count a request that wanted a pick."""
+        """Count a request that asked for a pick."""
 
 
 class Stream:
@@ -48,9 +48,9 @@ class Stream:
         self._context = context
         self._desk = desk
         self._held = 0
-        """Bytes that count as held at the desk."""
+        """Bytes of this stream in the desk's count of held bytes."""
         self._body_due: float | None = None
-        """Time of the loop until which the request's body is waited for."""
+        """Time of the loop after which the stream no longer waits for the request's body."""
         self._reading: asyncio.Task[Any] | None = None
         """Reads a message; it outlives a wait that was given up."""
 
@@ -91,7 +91,7 @@ class Stream:
         self._count_held()
 
     async def close(self) -> None:
-        """Report on what is left, and give up what is held."""
+        """Send the last reports, and release the held bytes."""
         reports = self.exchange.closed()
         self._count_held()
         if self._reading is not None:
@@ -129,7 +129,7 @@ class Stream:
                     replies = self.exchange.picked(found)
                 else:
                     replies = self._unpicked(found)
-                # The pick is withdrawn if the gateway cannot be told of it.
+                # If a reply cannot be sent, the pick is withdrawn.
                 if replies:
                     await self._write(replies.pop(0))
             if isinstance(found, Picked):

@@ -85,7 +85,7 @@ class Bookings:
         """Call `changed` with a rank's name whenever the rank's bookings change, from now on."""
         self._listeners.append(changed)
 
-    def _tell(self, name: tuple[str, int]) -> None:
+    def _announce(self, name: tuple[str, int]) -> None:
         for changed in self._listeners:
             changed(name)
 
@@ -160,9 +160,9 @@ class Bookings:
                 booking.prefill_from = None
             elif booking.prefill_from is not None:
                 # This first token was presumed too early, and so were those of earlier requests.
-                booking.prefill_from = max(booking.prefill_from, rank.told_at)
-            booking.first_token_at = rank.told_at = now
-            self._overdue.heard(silent=False)
+                booking.prefill_from = max(booking.prefill_from, rank.reported_at)
+            booking.first_token_at = rank.reported_at = now
+            self._overdue.count(reported=True)
             self._computed(booking, now)
         return True
 
@@ -224,7 +224,7 @@ class Bookings:
             for booking in [*book.in_flight.values()]:
                 self._end(booking, self._now)
             del self._ranks[pod, rank]
-            self._tell((pod, rank))
+            self._announce((pod, rank))
 
     def expire(self, now: float) -> float:
         """Release due bookings; return the time to use, which small steps back do not lower."""
@@ -243,7 +243,7 @@ class Bookings:
             if self._let_go(booking, now):
                 booking.prefill_from = turn
                 if now >= booking.lost_at:
-                    self._overdue.heard(silent=True)
+                    self._overdue.count(reported=False)
         while self._bookings:
             booking = next(iter(self._bookings.values()))
             if booking.expires > now:
@@ -278,8 +278,8 @@ class Bookings:
                 # A pod may go without a call of `forget`; its ranks must not be kept for ever.
                 for idle in [name for name, book in self._ranks.items() if not book.in_flight]:
                     del self._ranks[idle]
-                    self._tell(idle)
-            book = self._ranks[name] = RankBook(partial(self._tell, name))
+                    self._announce(idle)
+            book = self._ranks[name] = RankBook(partial(self._announce, name))
         ahead = book.load(now, self._head_floor).wait
         book.place(booking)
         if booking.first_token_at is None:
@@ -289,7 +289,7 @@ class Bookings:
     def _miss(self) -> None:
         """Record that a request ended and nobody reported its first token."""
         self.unreported += 1
-        self._overdue.heard(silent=True)
+        self._overdue.count(reported=False)
 
     def _expire(self, booking: Booking, now: float) -> None:
         if booking.first_token_at is None:

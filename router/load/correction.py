@@ -15,8 +15,8 @@ Source = Literal["engine", "gateway"]
 UNKNOWN_TOKENS = 2048
 """Assumed uncached length of a foreign prompt if no own request on the rank can be averaged."""
 
-TOLD_SECONDS = 0.3
-"""Longest time from another router's pick until this router has read it: two rounds, and transfer."""
+SHARED_SECONDS = 0.3
+"""Longest time from another router's pick until this router knows it: two rounds, and transfer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +66,9 @@ class Seen:
 
         Bookings that a router wrote before the observation lack its latest picks, and those that it
         wrote later lack requests that have ended since; so the highest number explained so far counts.
-        Bookings made within TOLD_SECONDS after the observation count as made before it.
+        Bookings made within SHARED_SECONDS after the observation count as made before it.
         """
-        booked = others.out_by(self.observed.at + TOLD_SECONDS)
+        booked = others.out_by(self.observed.at + SHARED_SECONDS)
         waiting = min(booked, others.waiting)
         if booked <= self.explained and waiting <= self.explained_waiting:
             return self

@@ -17,7 +17,7 @@ from msgspec import Meta
 from router.load.rank_bookings import Head, RankBook
 
 AGES = (1.0, 2.0, 4.0, 8.0, 16.0)
-"""For each of these ages in seconds, `RankTold.settled` counts the requests at least as old."""
+"""Ages in seconds; for each, `RankSums.settled` counts the requests that are at least as old."""
 
 MICROSECONDS = 1_000_000
 MOST = (1 << 63) - 1
@@ -26,8 +26,11 @@ MOST = (1 << 63) - 1
 Count = Annotated[int, Meta(ge=0, le=MOST)]
 
 
-class RankTold(msgspec.Struct, frozen=True, array_like=True):
-    """One router's bookings on one rank, as written to Redis. Ages are in microseconds at the write."""
+class RankSums(msgspec.Struct, frozen=True, array_like=True):
+    """The sums of one router's bookings on one rank, as written to Redis.
+
+    Ages are in microseconds at the time of the write.
+    """
 
     pod: str
     rank: Count
@@ -60,11 +63,11 @@ class RankTold(msgspec.Struct, frozen=True, array_like=True):
         )
 
 
-def rank_told(pod: str, rank: int, book: RankBook, now: float) -> RankTold:
+def rank_sums(pod: str, rank: int, book: RankBook, now: float) -> RankSums:
     """Return a rank's bookings in the form that other routers read."""
     head = book.head()
     has_been_free = book.free_since > float("-inf")
-    return RankTold(
+    return RankSums(
         pod,
         rank,
         min(book.nanoseconds, MOST),
@@ -109,14 +112,14 @@ class OthersBook:
     context_tokens: int = 0
     last_pick: int = 0
     settled: tuple[int, ...] = (0,) * len(AGES)
-    told_at: float = float("-inf")
+    received_at: float = float("-inf")
     """Time of the latest of the summed values."""
     head: Head | None = None
     free_since: float = float("-inf")
 
     def out_by(self, time: float) -> int:
         """Return a lower bound of the number of requests in flight that went out by a time."""
-        age = self.told_at - time
+        age = self.received_at - time
         if age <= 0:
             return self.in_flight
         place = bisect_left(AGES, age)
@@ -153,9 +156,9 @@ NOBODY = OthersBook()
 """The sums if no other router has bookings."""
 
 
-def together(told: Iterable[tuple[RankTold, float]]) -> OthersBook:
-    """Return the sums of several routers' bookings on one rank, each given with when it was read."""
-    rows = [*told]
+def sum_of(sums: Iterable[tuple[RankSums, float]]) -> OthersBook:
+    """Return the sums over several routers of one rank; each item has the time when it was received."""
+    rows = [*sums]
     if not rows:
         return NOBODY
     heads = [
@@ -172,7 +175,7 @@ def together(told: Iterable[tuple[RankTold, float]]) -> OthersBook:
         context_tokens=sum(one.context_tokens for one, _ in rows),
         last_pick=max(one.last_pick for one, _ in rows),
         settled=tuple(map(sum, zip(*(one.settled for one, _ in rows), strict=True))),
-        told_at=max(at for _, at in rows),
+        received_at=max(at for _, at in rows),
         head=min(heads, default=None),
         free_since=max(
             (at - one.free / MICROSECONDS for one, at in rows if one.free is not None),

@@ -12,9 +12,9 @@ from heapq import heapify, heappop, heappush
 from indexer.invariant import BrokenInvariantError
 from router.load.rank_bookings import Booking
 
-SILENT_SHARE = 0.05
+UNREPORTED_SHARE = 0.05
 """Share of unreported first tokens above which the router stops waiting for reports."""
-SILENT_WEIGHT = 0.02
+UNREPORTED_WEIGHT = 0.02
 """Least weight of the latest first token in that share, a moving average."""
 SPARE = 64
 """Outdated entries that the heap may have beyond the number of bookings."""
@@ -37,16 +37,16 @@ class Overdue:
         self._seconds = seconds
         self._due: list[tuple[float, int, str]] = []
         """A heap of the times when first tokens are overdue; some entries may be outdated."""
-        self._heard = 0
+        self._counted = 0
         """Number of first tokens that were reported or are known to be unreported."""
-        self._silent = 0.0 if expects_first_tokens else 1.0
+        self._unreported = 0.0 if expects_first_tokens else 1.0
         """Share of these first tokens that were not reported, a moving average."""
 
     def expect(self, booking: Booking, seconds: float, now: float, *, of: int) -> None:
         """Wait for a booking's first token, predicted in `seconds`; `of` is the number of bookings."""
         booking.due_at = min(now + seconds, booking.expires)
         booking.lost_at = min(now + self._factor * seconds + self._seconds, booking.expires)
-        booking.late_at = booking.due_at if self._is_silent else booking.lost_at
+        booking.late_at = booking.due_at if self._expects_none else booking.lost_at
         heappush(self._due, (booking.late_at, booking.number, booking.id))
         if len(self._due) > 2 * of + SPARE:
             self.tidy()
@@ -61,20 +61,22 @@ class Overdue:
         late_at, _, booking_id = heappop(self._due)
         return booking_id, late_at
 
-    def heard(self, *, silent: bool) -> None:
-        """Count a first token; `silent` if it was not reported."""
-        was_silent = self._is_silent
-        self._heard += 1
-        self._silent += max(SILENT_WEIGHT, 1 / self._heard) * (silent - self._silent)
-        if self._is_silent and not was_silent:
+    def count(self, *, reported: bool) -> None:
+        """Count a first token that was reported, or is known to be unreported."""
+        expected_none = self._expects_none
+        self._counted += 1
+        self._unreported += max(UNREPORTED_WEIGHT, 1 / self._counted) * (
+            (not reported) - self._unreported
+        )
+        if self._expects_none and not expected_none:
             for booking in self._waiting():
                 booking.late_at = min(booking.late_at, booking.due_at)
             self.tidy()
 
     @property
-    def _is_silent(self) -> bool:
-        """Whether so many first tokens are unreported that the router does not wait for reports."""
-        return self._silent > SILENT_SHARE
+    def _expects_none(self) -> bool:
+        """Whether so many first tokens are unreported that the router waits for no reports."""
+        return self._unreported > UNREPORTED_SHARE
 
     def tidy(self) -> None:
         """Rebuild the heap from the waiting bookings, without outdated entries."""

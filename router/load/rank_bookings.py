@@ -100,38 +100,38 @@ def wait(nanoseconds: int, head: Head | None, free_since: float, now: float, flo
     return (nanoseconds - whole + left) / NANOSECONDS
 
 
-def _unheard() -> None:
-    """Do nothing: the default for RankBook's `told`."""
+def _ignore() -> None:
+    """Do nothing: the default for RankBook's `on_change`."""
 
 
 class RankBook:
-    """The bookings of one rank. `told` is called after every change."""
+    """The bookings of one rank; it calls `on_change` after every change."""
 
     __slots__ = (
         "_head",
-        "_told",
+        "_on_change",
         "context_tokens",
         "free_since",
         "in_flight",
         "last_pick",
         "nanoseconds",
         "prompt_tokens",
-        "told_at",
+        "reported_at",
         "uncached_tokens",
         "version",
         "waiting",
     )
 
-    def __init__(self, told: Callable[[], None] = _unheard) -> None:
-        self._told = told
+    def __init__(self, on_change: Callable[[], None] = _ignore) -> None:
+        self._on_change = on_change
         self.in_flight: OrderedDict[str, Booking] = OrderedDict()
         """Bookings by id, in the order of `since`."""
         self.waiting: OrderedDict[str, Booking] = OrderedDict()
         """The bookings without a first token, in the same order."""
         self.free_since = float("-inf")
         """Presumed end of the rank's last prefill."""
-        self.told_at = float("-inf")
-        """Time of the last reported first token."""
+        self.reported_at = float("-inf")
+        """Time at which a first token was last reported."""
         self.last_pick = 0
         self.version = 0
         """Grows with every change of the bookings, but not as time passes."""
@@ -170,7 +170,7 @@ class RankBook:
         """Increase the version and announce the change."""
         self.version += 1
         self._head = None
-        self._told()
+        self._on_change()
 
     def picked(self, number: int) -> None:
         """Record the number of the last pick that chose the rank."""
@@ -184,7 +184,7 @@ class RankBook:
     def shift(self, seconds: float) -> None:
         """Shift the remembered times by `seconds`, after the clock was set."""
         self.free_since += seconds
-        self.told_at += seconds
+        self.reported_at += seconds
         self.changed()
 
     def head(self, skip: int = 0) -> Head | None:

@@ -86,7 +86,7 @@ class LoadTable:
         self._with_others: Collection[tuple[str, int]] = ()
         """The ranks with other routers' bookings at `_others_version`."""
         self._to_renew: set[tuple[str, int]] = set()
-        """Ranks on which other routers' bookings may have changed since the last call of `heard`."""
+        """Ranks whose bookings by other routers may have changed since the last `take_changes`."""
 
     def observe(self, pod: str, rank: int, observed: Observed, source: Source = "engine") -> None:
         """Record an observation of a rank, unless a later one is known."""
@@ -99,7 +99,7 @@ class LoadTable:
                 # Recomputing at each observation spares the next pick from doing it for all ranks.
                 self._kept.renew(name, observed.at)
 
-    def heard(self, now: float) -> Collection[tuple[str, int]]:
+    def take_changes(self, now: float) -> Collection[tuple[str, int]]:
         """Process changes of other routers' bookings; return the ranks to `renew`."""
         self._take_in(now)
         changed, self._to_renew = self._to_renew, set()
@@ -118,7 +118,7 @@ class LoadTable:
     def renew(self, pod: str, rank: int, now: float) -> None:
         """Recompute a rank's load from the latest bookings of other routers, before a pick needs it."""
         name = (pod, rank)
-        self._fresh(name, self._told(name, now), now)
+        self._fresh(name, self._others_on(name, now), now)
         self._kept.renew(name, now)
 
     def forget(self, pod: str, rank: int) -> None:
@@ -170,7 +170,7 @@ class LoadTable:
 
     def _found(self, name: tuple[str, int], now: float) -> Correction | None:
         """Return the correction of a rank's bookings; None if own bookings alone count."""
-        others = self._told(name, now)
+        others = self._others_on(name, now)
         seen = self._fresh(name, others, now)
         if seen is None and others is NOBODY:
             return None
@@ -184,9 +184,9 @@ class LoadTable:
             Part("booked waiting", booked.waiting, "bookings", 0.0),
             Part("booked in flight", booked.in_flight, "bookings", 0.0),
         ]
-        others = self._told((pod, rank), now)
+        others = self._others_on((pod, rank), now)
         if others is not NOBODY:
-            age = max(0.0, now - others.told_at)
+            age = max(0.0, now - others.received_at)
             parts.append(Part("routers waiting", others.waiting, "routers", age))
             parts.append(Part("routers in flight", others.in_flight, "routers", age))
         seen = self._fresh((pod, rank), others, now)
@@ -215,7 +215,7 @@ class LoadTable:
     def _book(self, name: tuple[str, int]) -> RankBook:
         return self._bookings.ranks().get(name, NOTHING)
 
-    def _told(self, name: tuple[str, int], now: float) -> OthersBook:
+    def _others_on(self, name: tuple[str, int], now: float) -> OthersBook:
         return NOBODY if self._others is None else self._others.on(*name, now)
 
     def _fresh(self, name: tuple[str, int], others: OthersBook, now: float) -> Seen | None:

@@ -150,7 +150,7 @@ class Scorer:
             for size, lookahead in forms
         }
 
-    def has_told(self, pod: str, rank: int, keys: bytes) -> bool:
+    def has_announced(self, pod: str, rank: int, keys: bytes) -> bool:
         """Return whether a rank holds all blocks with these packed keys according to its events.
 
         Engines store a prompt's blocks in order, so the last block of each group suffices. The result

@@ -5,7 +5,7 @@ and reads the other routers' keys (`received.py`). A report that reaches another
 booked is handed on through a stream in Redis, which the latter reads (`report_relay.py`).
 
     names.routers      hash: router -> server time (ms) at which it last enrolled
-    names.load(R)      R's bookings as `Told`, in MessagePack; expires unless R renews it
+    names.load(R)      R's bookings as `RouterSums`, in MessagePack; expires unless R renews it
     names.reports(R)   stream of serialised ReportRequests for R's bookings, field `report`
 
 Clocks of routers are never compared: a value has ages, which count from the time it was read.
@@ -21,9 +21,9 @@ import msgspec
 from indexer.shared.layout.names import Names
 from indexer.shared.redis.command import Call, Command, Reply, script
 from router.load.bookings import Bookings
-from router.load.other_routers import rank_told
+from router.load.other_routers import rank_sums
 from router.peers.booking_id import router_of
-from router.peers.received import EXPIRE_SECONDS, Told, ToldBookings
+from router.peers.received import EXPIRE_SECONDS, ReceivedBookings, RouterSums
 from router.peers.report_relay import BATCH, MOST_REPORTS, ReportRelay
 
 HEARTBEAT_SECONDS = 1.0
@@ -37,7 +37,7 @@ class _Asked:
     """A round whose replies are awaited: the purpose of each command."""
 
     at: float
-    purposes: list[tuple[Literal["enrol", "tell", "read", "hand on", "clear", "take"], Any]] = (
+    purposes: list[tuple[Literal["enrol", "write", "read", "hand on", "clear", "take"], Any]] = (
         field(default_factory=list)
     )
 
@@ -53,51 +53,53 @@ class PeerBookings:
         self.router = router
         self.is_connected = False
         """Whether Redis answered the last round without an error."""
-        self.tells = 0
+        self.writes = 0
         """Number of times, since the start, that this router's bookings were written."""
         self.failures = 0
         """Number of rounds with an error among the replies."""
         self.relay = ReportRelay()
-        self.told = ToldBookings(router, gone=self.relay.drop)
+        self.received = ReceivedBookings(router, gone=self.relay.drop)
         self._names = names
         self._bookings = bookings
         self._asked: _Asked | None = None
         self._number = 0
         self._versions: dict[tuple[str, int], tuple[int, int]] = {}
         """Versions of the bookings that were written last, by rank."""
-        self._told_at = -math.inf
+        self._written_at = -math.inf
         self._enrolled_at = -math.inf
 
     def ask(self, now: float) -> list[Command | Call]:
         """Return the Redis commands of this round."""
         now = self._bookings.expire(now)
         asked = self._asked = _Asked(now)
-        says: list[Command | Call] = []
+        commands: list[Command | Call] = []
         if not 0 <= now - self._enrolled_at < HEARTBEAT_SECONDS:
             asked.purposes.append(("enrol", None))
-            says.append(self._enrol())
+            commands.append(self._enrol())
         versions = {
             name: (book.version, book.last_pick)
             for name, book in self._bookings.ranks().items()
             if book.in_flight
         }
-        if versions != self._versions or not 0 <= now - self._told_at < HEARTBEAT_SECONDS:
-            asked.purposes.append(("tell", versions))
-            says.append(self._tell(now))
+        if versions != self._versions or not 0 <= now - self._written_at < HEARTBEAT_SECONDS:
+            asked.purposes.append(("write", versions))
+            commands.append(self._write(now))
         for router, batch in self.relay.batches():
             asked.purposes.append(("hand on", (router, len(batch))))
             times = MOST_REPORTS, round(FORGET_SECONDS * 1000)
-            says.append(Call(script("hand_on"), (self._names.reports(router),), (*times, *batch)))
+            commands.append(
+                Call(script("hand_on"), (self._names.reports(router),), (*times, *batch))
+            )
         stream = self._names.reports(self.router)
         if ids := self.relay.taken():
             asked.purposes.append(("clear", ids))
-            says.append(Command(("XDEL", stream, *ids)))
+            commands.append(Command(("XDEL", stream, *ids)))
         asked.purposes.append(("take", None))
-        says.append(Command(("XRANGE", stream, "-", "+", "COUNT", str(BATCH))))
-        for router in self.told.whom():
+        commands.append(Command(("XRANGE", stream, "-", "+", "COUNT", str(BATCH))))
+        for router in self.received.to_read():
             asked.purposes.append(("read", router))
-            says.append(Command(("GET", self._names.load(router))))
-        return says
+            commands.append(Command(("GET", self._names.load(router))))
+        return commands
 
     def answer(self, replies: Sequence[Reply], now: float) -> list[bytes]:
         """Process the replies (or errors) to `ask`; return reports for own bookings."""
@@ -112,19 +114,19 @@ class PeerBookings:
                 continue  # the next round tries again
             if purpose == "enrol":
                 self._enrolled_at = asked.at
-                self.told.enrolled(reply)
-            elif purpose == "tell":
-                self._versions, self._told_at = what, asked.at
-                self.tells += 1
+                self.received.enrolled(reply)
+            elif purpose == "write":
+                self._versions, self._written_at = what, asked.at
+                self.writes += 1
             elif purpose == "hand on":
                 self.relay.confirm(*what)
             elif purpose == "clear":
                 self.relay.cleared(what)
             elif purpose == "take":
                 reports += self.relay.take(reply)
-            elif news := self.told.hear(what, reply, now):
+            elif news := self.received.receive(what, reply, now):
                 self._bookings.overtake(news.picks)
-        self.told.heard(now)
+        self.received.end_round(now)
         return reports
 
     def leave(self) -> list[Command | Call]:
@@ -144,26 +146,26 @@ class PeerBookings:
         """
         router = router_of(booking)
         if not router:
-            handed_on = [self.relay.add(one, report) for one in self.told.alive(now)]
+            handed_on = [self.relay.add(one, report) for one in self.received.alive(now)]
             return any(handed_on)
-        return self.told.is_alive(router, now) and self.relay.add(router, report)
+        return self.received.is_alive(router, now) and self.relay.add(router, report)
 
     def check(self) -> None:
         """Raise BrokenInvariantError if the data are inconsistent."""
-        self.told.check()
+        self.received.check()
         self.relay.check()
 
     def _enrol(self) -> Call:
         times = round(EXPIRE_SECONDS * 1000), round(FORGET_SECONDS * 1000)
         return Call(script("enrol"), (self._names.routers,), (self.router, *times))
 
-    def _tell(self, now: float) -> Command:
+    def _write(self, now: float) -> Command:
         self._number += 1
         ranks = [
-            rank_told(*name, book, now)
+            rank_sums(*name, book, now)
             for name, book in self._bookings.ranks().items()
             if book.in_flight
         ]
-        value = msgspec.msgpack.encode(Told(self._number, self._bookings.picks, ranks))
+        value = msgspec.msgpack.encode(RouterSums(self._number, self._bookings.picks, ranks))
         expiry = str(round(EXPIRE_SECONDS * 1000))
         return Command(("SET", self._names.load(self.router), value, "PX", expiry))

@@ -8,7 +8,7 @@ import msgspec
 
 from indexer.invariant import BrokenInvariantError
 from indexer.unreadable import UNREADABLE
-from router.load.other_routers import NOBODY, Count, OthersBook, RankTold, together
+from router.load.other_routers import NOBODY, Count, OthersBook, RankSums, sum_of
 from router.peers.booking_id import is_router
 
 EXPIRE_SECONDS = 3.0
@@ -22,14 +22,14 @@ MOST_PICKS = 1 << 48
 """Largest credible number of a pick: a million a second for nine years."""
 
 
-class Told(msgspec.Struct, frozen=True, array_like=True):
-    """The value that a router writes."""
+class RouterSums(msgspec.Struct, frozen=True, array_like=True):
+    """The value that a router writes: the sums of its bookings on each rank."""
 
     number: Count
     """Grows with each write, so that an unchanged value shows that the router is silent."""
     picks: Count
     """The number of its last pick (`Bookings.overtake`)."""
-    ranks: list[RankTold]
+    ranks: list[RankSums]
     """The ranks with bookings."""
 
 
@@ -38,11 +38,11 @@ class _Peer:
     """The last value of another router."""
 
     value: bytes
-    heard_at: float
-    ranks: dict[tuple[str, int], RankTold]
+    received_at: float
+    ranks: dict[tuple[str, int], RankSums]
 
 
-class ToldBookings:
+class ReceivedBookings:
     """The bookings of other routers. `now` is a time of this router's clock, in seconds.
 
     `gone` is called with the name of each router whose value is missing, invalid or too old.
@@ -56,7 +56,7 @@ class ToldBookings:
         self._listed: set[str] = set()
         """Other routers that Redis lists."""
         self._peers: dict[str, _Peer] = {}
-        self._together: dict[tuple[str, int], OthersBook] = {}
+        self._summed: dict[tuple[str, int], OthersBook] = {}
         """Cached sums by rank, valid from `_from` until `_until`."""
         self._is_changed = False
         """Whether values have changed since the sums were made."""
@@ -67,33 +67,33 @@ class ToldBookings:
     # Receiving
 
     def enrolled(self, names: Iterable[bytes]) -> None:
-        """Set the routers that Redis lists, which include this one."""
+        """Set the routers that Redis lists, this one among them."""
         read = {name.decode("ascii", "replace") for name in names}
         self._listed = {name for name in read if is_router(name)} - {self._router}
 
-    def whom(self) -> list[str]:
+    def to_read(self) -> list[str]:
         """Return the routers whose values to read next, those with a value first."""
         return [*self._peers, *sorted(self._listed - self._peers.keys())][:MOST_PEERS]
 
-    def hear(self, router: str, value: bytes | None, now: float) -> Told | None:
-        """Process a router's value, None if it has none; return it decoded if it is new and valid."""
+    def receive(self, router: str, value: bytes | None, now: float) -> RouterSums | None:
+        """Take a router's value (None: it has none); return it decoded if it is new and valid."""
         peer = self._peers.get(router)
         if value is None:
             self._go(router)
         elif peer is None or peer.value != value:
             try:
-                told = _decode(value)
+                sums = _decode(value)
             except (ValueError, *UNREADABLE):
                 self.malformed += 1
                 self._go(router)
                 return None
-            ranks = {(one.pod, one.rank): one for one in told.ranks}
+            ranks = {(one.pod, one.rank): one for one in sums.ranks}
             self._peers[router] = _Peer(value, now, ranks)
             self._change()
-            return told
+            return sums
         return None
 
-    def heard(self, now: float) -> None:
+    def end_round(self, now: float) -> None:
         """Refresh the sums if any value has changed."""
         if self._is_changed:
             self._refresh(now)
@@ -106,9 +106,9 @@ class ToldBookings:
         if not self._peers:
             return NOBODY
         name = (pod, rank)
-        found = self._together.get(name)
+        found = self._summed.get(name)
         if found is None:
-            found = self._together[name] = self._sums(name)
+            found = self._summed[name] = self._sums(name)
         return found
 
     def version(self, now: float) -> int:
@@ -128,7 +128,7 @@ class ToldBookings:
     def oldest(self, now: float) -> float:
         """Return the age of the oldest fresh value, in seconds; 0 without any."""
         self._stay_fresh(now)
-        return max((now - peer.heard_at for peer in self._peers.values()), default=0.0)
+        return max((now - peer.received_at for peer in self._peers.values()), default=0.0)
 
     def is_alive(self, router: str, now: float) -> bool:
         """Return whether another router's value is fresh."""
@@ -141,7 +141,7 @@ class ToldBookings:
 
     def check(self) -> None:
         """Raise BrokenInvariantError if sums do not match the values or there are too many routers."""
-        for name, kept in self._together.items():
+        for name, kept in self._summed.items():
             if kept != self._sums(name):
                 raise BrokenInvariantError(f"the sums of {name} are out of date")
             if min(kept.nanoseconds, kept.waiting, kept.in_flight, *kept.settled) < 0:
@@ -159,8 +159,10 @@ class ToldBookings:
         self._version += 1
 
     def _sums(self, name: tuple[str, int]) -> OthersBook:
-        return together(
-            (told, peer.heard_at) for peer in self._peers.values() if (told := peer.ranks.get(name))
+        return sum_of(
+            (sums, peer.received_at)
+            for peer in self._peers.values()
+            if (sums := peer.ranks.get(name))
         )
 
     def _stay_fresh(self, now: float) -> None:
@@ -171,29 +173,29 @@ class ToldBookings:
         """Drop values that are no longer fresh and clear the sums."""
         for router in [name for name, peer in self._peers.items() if not _is_fresh(peer, now)]:
             self._go(router)
-        self._together.clear()
+        self._summed.clear()
         self._version += 1
         self._is_changed = False
-        heard = [peer.heard_at for peer in self._peers.values()]
-        self._from = max(heard, default=now) - EXPIRE_SECONDS
-        self._until = min(heard, default=math.inf) + EXPIRE_SECONDS
+        times = [peer.received_at for peer in self._peers.values()]
+        self._from = max(times, default=now) - EXPIRE_SECONDS
+        self._until = min(times, default=math.inf) + EXPIRE_SECONDS
 
 
 def _is_fresh(peer: _Peer, now: float) -> bool:
-    return abs(now - peer.heard_at) < EXPIRE_SECONDS
+    return abs(now - peer.received_at) < EXPIRE_SECONDS
 
 
-def _decode(value: bytes) -> Told:
+def _decode(value: bytes) -> RouterSums:
     """Return a decoded value. Raises ValueError if it is invalid, and UNREADABLE."""
     if len(value) > MOST_BYTES:
         raise ValueError(f"the value has {len(value)} bytes, more than {MOST_BYTES}")
-    told = msgspec.msgpack.decode(value, type=Told)
-    if told.picks > MOST_PICKS:
+    sums = msgspec.msgpack.decode(value, type=RouterSums)
+    if sums.picks > MOST_PICKS:
         # Routers continue counting after the highest number, so it would spread to all.
-        raise ValueError(f"the last pick is number {told.picks}, above {MOST_PICKS}")
-    if len({(one.pod, one.rank) for one in told.ranks}) != len(told.ranks):
+        raise ValueError(f"the last pick is number {sums.picks}, above {MOST_PICKS}")
+    if len({(one.pod, one.rank) for one in sums.ranks}) != len(sums.ranks):
         raise ValueError("a rank is listed twice")
-    for one in told.ranks:
+    for one in sums.ranks:
         if not one.is_possible:
             raise ValueError(f"rank {one.rank} of {one.pod!r} has impossible figures")
-    return told
+    return sums

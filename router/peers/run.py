@@ -62,7 +62,7 @@ async def _share(
         for report in bookings.answer(replies, clock()):
             reported(report)
         # A pick that comes in between computes the loads that it needs.
-        async for name in in_turns(loads.heard(clock()), LOADS_AT_ONCE):
+        async for name in in_turns(loads.take_changes(clock()), LOADS_AT_ONCE):
             loads.renew(*name, clock())
         if bookings.is_connected != was_connected:
             was_connected = bookings.is_connected

@@ -19,8 +19,8 @@ LOOKS = 4
 class Assigner:
     """Keeps bookings and beliefs in step with picks. `now` is the ingest's clock, seconds.
 
-    `form` returns the form of a rank's blocks (`Scorer.form`), `has_told` whether a rank's events have
-    announced all blocks with these keys (`Scorer.has_told`). Blocks are arriving until
+    `form` returns the form of a rank's blocks (`Scorer.form`), `has_announced` whether a rank's events
+    have announced all blocks with these keys (`Scorer.has_announced`). Blocks are arriving until
     `arriving_seconds` after the predicted first token, and for `confirm_seconds` after the reported one.
     """
 
@@ -30,7 +30,7 @@ class Assigner:
         believed: Believed,
         *,
         form: Callable[[str, str, int], Form],
-        has_told: Callable[[str, int, bytes], bool],
+        has_announced: Callable[[str, int, bytes], bool],
         prefill: PrefillModel,
         arriving_seconds: float,
         confirm_seconds: float,
@@ -38,11 +38,11 @@ class Assigner:
         self._bookings = bookings
         self._believed = believed
         self._form = form
-        self._has_told = has_told
+        self._has_announced = has_announced
         self._prefill = prefill
         self._arriving_seconds = arriving_seconds
         self._confirm_seconds = confirm_seconds
-        self._untold: deque[tuple[int, tuple[str, int]]] = deque()
+        self._unannounced: deque[tuple[int, tuple[str, int]]] = deque()
         """Tickets, with their ranks, of requests that ended before events announced all their blocks;
         some tickets may have expired since."""
 
@@ -144,17 +144,17 @@ class Assigner:
         if placed.ticket is not None:
             if end == "failed" and placed.first_token_at is None:
                 self._believed.withdraw(placed.ticket)
-            elif not self._withdraw_told(placed.ticket, placed.went):
+            elif not self._withdraw_announced(placed.ticket, placed.went):
                 self._believed.confirm(placed.ticket, now + self._confirm_seconds)
-                self._untold.append((placed.ticket, placed.went))
+                self._unannounced.append((placed.ticket, placed.went))
 
-    def _withdraw_told(self, ticket: int, went: tuple[str, int]) -> bool:
+    def _withdraw_announced(self, ticket: int, went: tuple[str, int]) -> bool:
         """Withdraw a ticket if events have announced all its blocks; otherwise return False.
 
         From then on events also show when those blocks are removed.
         """
         keys = self._believed.arriving(ticket)
-        if keys and not self._has_told(*went, keys):
+        if keys and not self._has_announced(*went, keys):
             return False
         self._believed.withdraw(ticket)
         return True
@@ -163,10 +163,10 @@ class Assigner:
         """Remove expired bookings and beliefs, and beliefs that events have replaced."""
         self._bookings.expire(now)
         self._believed.expire(now)
-        for _ in range(min(LOOKS, len(self._untold))):
-            untold = self._untold.popleft()
-            if not self._withdraw_told(*untold):
-                self._untold.append(untold)
+        for _ in range(min(LOOKS, len(self._unannounced))):
+            one = self._unannounced.popleft()
+            if not self._withdraw_announced(*one):
+                self._unannounced.append(one)
 
     def emptied(self, pod: str, rank: int) -> None:
         """Drop the beliefs about a rank whose cache is empty."""

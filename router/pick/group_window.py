@@ -25,7 +25,7 @@ Chosen = tuple[Placed, Choice]
 @dataclass(slots=True, eq=False)
 class _Member:
     ask: Ask
-    told: asyncio.Future[Chosen]
+    chosen: asyncio.Future[Chosen]
 
 
 @dataclass(slots=True, eq=False)
@@ -63,13 +63,13 @@ class GroupWindow:
         member = _Member(ask, loop.create_future())
         group.members.append(member)
         try:
-            return await member.told
+            return await member.chosen
         except asyncio.CancelledError:
-            if member.told.cancelled():
+            if member.chosen.cancelled():
                 self._leave(name, group, member)
-            elif member.told.exception() is None:
+            elif member.chosen.exception() is None:
                 # It was placed in the same turn of the loop in which its caller was cancelled.
-                self._picker.withdraw(member.told.result()[0], self._clock())
+                self._picker.withdraw(member.chosen.result()[0], self._clock())
             raise
 
     def _leave(self, name: object, group: _Group, member: _Member) -> None:
@@ -87,15 +87,15 @@ class GroupWindow:
     def _place(self, members: list[_Member]) -> None:
         """Place the first `size` members on one rank, and the others in the loop's next turn."""
         # Members whose caller was cancelled are done already.
-        wanted = [one for one in members if not one.told.done()]
+        wanted = [one for one in members if not one.chosen.done()]
         rank: tuple[str, int] | None = None
         for member in wanted[: self._size]:
             try:
                 chosen = self._picker.reserve(replace(member.ask, beside=rank), self._clock())
             except Exception as error:  # noqa: BLE001  the caller gets it
-                member.told.set_exception(error)
+                member.chosen.set_exception(error)
             else:
-                member.told.set_result(chosen)
+                member.chosen.set_result(chosen)
                 best = chosen[1].options[0]
                 rank = rank or (best.pod.id, best.rank.number)
         if len(wanted) > self._size:
@@ -107,5 +107,5 @@ class GroupWindow:
         for group in self._groups.values():
             if not group.members:
                 raise BrokenInvariantError("a group without members waits")
-            if any(one.told.done() and not one.told.cancelled() for one in group.members):
+            if any(one.chosen.done() and not one.chosen.cancelled() for one in group.members):
                 raise BrokenInvariantError("a member that was answered waits")

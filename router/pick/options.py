@@ -83,14 +83,14 @@ class Options(Sequence[Option]):
         return self._order[0] != best
 
     def warmest(self) -> Option:
-        """Return the option that holds most of the prompt, known or believed."""
+        """Return the option that holds most of the prompt, believed blocks included."""
         return self._option(self._holding_most(lambda match: match.matched_tokens))
 
     def fullest(self) -> Option:
         """Return the option that is known to hold most of the prompt."""
         return self._option(self._holding_most(lambda match: match.known_tokens))
 
-    def telling(self) -> Sequence[Option]:
+    def for_reason(self) -> Sequence[Option]:
         """Return the options that a reason may name.
 
         These are the best two, the warmest, and, of the options with a guard term and of those with a

@@ -42,8 +42,8 @@ class Placed:
     """The booking on the decoding rank, if that is another one."""
     ticket: int | None = None
     """The ticket of its arriving blocks."""
-    has_told: bool = False
-    """Whether a report has had the engine's cached tokens."""
+    has_cached_tokens: bool = False
+    """Whether a report has given the engine's cached tokens."""
     first_token_at: float | None = None
     is_untimed: bool = False
     """Whether its times must not be used for calibration: a report came late through another router, or
@@ -95,7 +95,7 @@ class Witness(Protocol):
     def first_token(self, placed: Placed, now: float) -> None:
         """Handle the report of the first token."""
 
-    def told(self, placed: Placed, cached: int, prompt_tokens: int | None) -> None:
+    def found_cached(self, placed: Placed, cached: int, prompt_tokens: int | None) -> None:
         """Handle the engine's cached tokens, and its count of prompt tokens; once per pick."""
 
     def ended(self, placed: Placed, end: End, now: float) -> None:

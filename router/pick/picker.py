@@ -95,7 +95,7 @@ class Picker:
             bookings,
             believed,
             form=scorer.form,
-            has_told=scorer.has_told,
+            has_announced=scorer.has_announced,
             prefill=settings.prefill,
             arriving_seconds=settings.arriving_seconds,
             confirm_seconds=settings.confirm_seconds,
@@ -115,7 +115,7 @@ class Picker:
         return self._placed.get(booking_id)
 
     def weigh(self, ask: Ask, now: float) -> Choice:
-        """Return what `choose` would choose; nothing is booked or remembered.
+        """Return the choice that `choose` would make; nothing is booked or remembered.
 
         Raises NoPodError, and UnknownPolicyError for `ask.policy`.
         """
@@ -264,16 +264,16 @@ class Picker:
         if placed is not None:
             placed.is_untimed = True
 
-    def told(self, booking_id: str, cached: int, prompt_tokens: int | None) -> None:
+    def found_cached(self, booking_id: str, cached: int, prompt_tokens: int | None) -> None:
         """Handle the report of the engine's cached tokens; only the first one of a pick counts."""
         placed = self._placed.get(booking_id)
-        if placed is None or placed.has_told:
+        if placed is None or placed.has_cached_tokens:
             return
-        placed.has_told = True
+        placed.has_cached_tokens = True
         if placed.booking is not None:
             placed.booking.reported(cached)
         for witness in self._witnesses:
-            witness.told(placed, cached, prompt_tokens)
+            witness.found_cached(placed, cached, prompt_tokens)
 
     def ended(self, booking_id: str, end: End, now: float, *, output_tokens: int = 0) -> bool:
         """Handle the report of a request's end, with its output tokens; return False if unknown."""
@@ -293,8 +293,8 @@ class Picker:
         self._let_go(placed)
         # Calibration waits for the end, since the report of cached tokens may come with it.
         is_timed = placed.first_token_at is not None and end == "finished"
-        is_told = is_timed and placed.counts_in_full and not placed.is_untimed
-        if placed.booking is not None and is_told:
+        is_measured = is_timed and placed.counts_in_full and not placed.is_untimed
+        if placed.booking is not None and is_measured:
             self._calibration.learn(placed.booking)
         self._assigner.ended(placed, end, now)
         for witness in self._witnesses:

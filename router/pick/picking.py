@@ -73,7 +73,7 @@ class Picking:
         self.loads = LoadTable(
             self.bookings,
             stale_seconds=pick.load_stale_seconds,
-            others=self.peers.told if self.peers else None,
+            others=self.peers.received if self.peers else None,
         )
         self.believed = beliefs(
             index, max_blocks=pick.max_believed_blocks, assumed_seconds=pick.assumed_seconds

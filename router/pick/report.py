@@ -2,13 +2,11 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal
 
 from router.pick.picker import Picker
 from router.pods.table import Pod
 from router.prompt.bad_request import BadRequestError
-
-Event = Literal["started", "first_token", "finished", "failed"]
+from router.report_event import ReportEvent
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,7 +14,7 @@ class Report:
     """A report, as `ReportRequest` of the contract describes its fields."""
 
     booking_id: str
-    event: Event
+    event: ReportEvent
     pod: str = ""
     """With `started`: where the request went; empty: to the first candidate."""
     rank: int = 0
@@ -58,7 +56,7 @@ def carry_out(report: Report, picker: Picker, now: float) -> bool:
     if report.event == "started":
         return picker.started(name, now, (report.pod, report.rank) if report.pod else None)
     if report.cached_tokens is not None:
-        picker.told(name, report.cached_tokens, report.prompt_tokens)
+        picker.found_cached(name, report.cached_tokens, report.prompt_tokens)
     if report.event == "first_token":
         return picker.first_token(name, now)
     return picker.ended(name, report.event, now, output_tokens=report.output_tokens)

@@ -111,7 +111,7 @@ class Choice:
         """The sentence that says why the first option won."""
         text = reason(
             self.prompt_tokens,
-            self.options.telling(),
+            self.options.for_reason(),
             self.policy,
             names_ranks=self.options.has_ranks,
             is_beside=self.is_beside,

@@ -1,4 +1,4 @@
-"""Errors that tell a caller which field of the request is refused, and why."""
+"""Errors about one field of a request, which name the field and the reason."""
 
 from collections.abc import Mapping
 from typing import Self

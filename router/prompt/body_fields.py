@@ -1,4 +1,4 @@
-"""The fields of a JSON body that matter, decoded without holding the loop for long.
+"""Decodes the needed fields of a JSON body without blocking the event loop for long.
 
 A decoder makes an object of each value in one call, which takes seconds for the values that a few
 megabytes can hold. So the strings of a large body are decoded apart, values are counted, fields that do

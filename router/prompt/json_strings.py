@@ -28,7 +28,7 @@ _MARK = secrets.token_hex(8)
 """Begins each stand-in. Each process draws its own, so that no caller can write a stand-in."""
 _QUOTE = re.compile(b'"')
 _BREAK = re.compile(rb"[\s,:\[\]{}\"]")
-"""A byte that ends a number."""
+"""Bytes that end a number."""
 _SPACES = re.compile(rb"[ \t\r\n]{2,}")
 _PAIR_BYTES = len(rb"\ud83d\ude00")
 """The longest sequence of bytes that is one character."""

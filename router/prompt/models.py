@@ -23,7 +23,7 @@ class Model:
     """One base model."""
 
     name: str
-    """The name from which keys derive, whichever name a request uses."""
+    """The name from which block keys are derived, whichever name a request uses."""
     vocab_size: int = 0
     """One more than the highest token id; 0: that of the tokenizer, once it is loaded."""
     tokenizer: str = ""

@@ -69,7 +69,7 @@ class Sources:
         return source
 
     def _key(self, model: Model) -> Callable[[], str] | None:
-        """Return what returns the engines' API key, None if they have none. Raises OSError."""
+        """Return a function that returns the engines' API key; None without a key. Raises OSError."""
         if not model.tokenizer_key_file:
             return None
         path = self._folder / model.tokenizer_key_file

@@ -16,7 +16,7 @@ from indexer.shared.layout.record import BadRecordError, read_record
 from indexer.shared.writer.rival import Rival
 from router import state_file
 from router.load.engine_metrics import parse
-from router.peers.received import ToldBookings
+from router.peers.received import ReceivedBookings
 from router.prompt.body_fields import FieldError, raw_fields
 
 DEEP = 200_000
@@ -75,9 +75,9 @@ def test_json_that_cannot_be_read_costs_only_itself(
 
 
 def _bookings(raw: bytes) -> None:
-    told = ToldBookings("one", lambda _: None)
-    assert told.hear("two", raw, 0.0) is None
-    assert told.malformed == 1
+    received = ReceivedBookings("one", lambda _: None)
+    assert received.receive("two", raw, 0.0) is None
+    assert received.malformed == 1
 
 
 def _state(raw: bytes) -> None:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from router.client.async_client import AsyncClient
-from router.client.call import Event
+from router.report_event import ReportEvent
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,5 +94,5 @@ class Warmpath:
 
     async def finished(self, choice: Choice, cached: int | None) -> None:
         """Report the end."""
-        event: Event = "failed" if cached is None else "finished"
+        event: ReportEvent = "failed" if cached is None else "finished"
         await self._client.report(choice.booking, event, cached_tokens=cached)

@@ -275,7 +275,7 @@ class SimulatedRouter:
         booking = self._booked.pop(request_id)
         if self._reports == "none":
             return
-        self._picker.told(booking, cached, prompt_tokens)
+        self._picker.found_cached(booking, cached, prompt_tokens)
         self._picker.ended(booking, "finished", now)
 
     def check(self) -> None:

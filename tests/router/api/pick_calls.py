@@ -19,7 +19,7 @@ from router.diagnosis.attribution import Attribution
 from router.diagnosis.decisions import Decisions
 from router.drain import Drain
 from router.pb.warmpath.v1 import router_pb2 as pb
-from router.peers.received import Told
+from router.peers.received import RouterSums
 from router.pick.group_window import GroupWindow
 from router.pick.picker import Picker
 from router.pick.weigh import Ask
@@ -275,15 +275,15 @@ class Calls:
             self.go_on()
             self.pass_time(WINDOW_SECONDS)
 
-    def told(self) -> Told:
+    def told(self) -> RouterSums:
         """Return the loads that other routers would get now."""
         peers = self.parts.peers
         assert peers is not None
         # It is sent even if it has not changed.
-        peers._told_at = float("-inf")
+        peers._written_at = float("-inf")
         for ask in peers.ask(self.parts.now):
             if isinstance(ask, Command) and ask.words[0] == "SET":
-                return msgspec.msgpack.decode(ask.words[2], type=Told)
+                return msgspec.msgpack.decode(ask.words[2], type=RouterSums)
         raise AssertionError("nothing was told")
 
     def check(self) -> None:

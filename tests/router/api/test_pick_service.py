@@ -167,7 +167,7 @@ async def test_where_there_is_no_pod_it_is_said_which(stand: Stand) -> None:
 async def test_bad_reports_are_refused_and_change_nothing(stand: Stand) -> None:
     name = (await stand.pick(prompt())).booking_id
     for event, fields, problem in [
-        ("EVENT_UNSPECIFIED", {}, "event: is missing; give FIRST_TOKEN, FINISHED, FAILED, STARTED"),
+        ("EVENT_UNSPECIFIED", {}, "event: is missing; give STARTED, FIRST_TOKEN, FINISHED, FAILED"),
         ("EVENT_UNSPECIFIED", {"cached_tokens": 16}, "event: is missing"),
         ("STARTED", {"pod": "x"}, "pod: is 'x'; the router knows no such pod"),
         ("STARTED", {"pod": "a", "rank": 1}, "rank: is 1; the ranks of pod 'a' are 0 to 0"),

@@ -48,7 +48,7 @@ def test_the_block_size_of_a_rank_without_events_is_the_one_assumed() -> None:
 
 def test_a_report_counts_what_was_predicted_and_delivered() -> None:
     attribution = Attribution()
-    attribution.told(pick(attribution), 640, None)
+    attribution.found_cached(pick(attribution), 640, None)
     counted = row(attribution)
     assert (counted.reported_requests, counted.reported_prompt_tokens) == (1, TOKENS)
     assert (counted.predicted_tokens, counted.delivered_tokens) == (800, 640)
@@ -59,7 +59,7 @@ def test_what_was_only_believed_of_a_prediction_is_kept_with_it() -> None:
     made = choice(option("a", 480, arriving=800))
     one = placed(made)
     attribution.picked(one, made)
-    attribution.told(one, 640, None)
+    attribution.found_cached(one, 640, None)
     tally = row(attribution).evidence.of(lambda _: True)
     assert (tally.tokens, tally.predicted, tally.believed) == (TOKENS, 800, 320)
     assert tally.gap == pytest.approx(160 / 800)
@@ -70,7 +70,7 @@ def test_a_request_that_went_elsewhere_is_compared_with_what_was_predicted_there
     one = pick(attribution)
     follow(one, "b")
     attribution.started(one, 100.1)
-    attribution.told(one, 960, None)
+    attribution.found_cached(one, 960, None)
     assert row(attribution).reported_requests == 0
     assert row(attribution, "b").predicted_tokens == 960
     assert row(attribution, "b").requests == 0
@@ -79,7 +79,7 @@ def test_a_request_that_went_elsewhere_is_compared_with_what_was_predicted_there
 def test_a_shadow_that_nobody_followed_is_not_compared() -> None:
     attribution = Attribution()
     one = pick(attribution, shadow=True)
-    attribution.told(one, 0, None)
+    attribution.found_cached(one, 0, None)
     attribution.ended(one, "finished", 101.0)
     assert row(attribution).reported_requests == 0
 
@@ -88,7 +88,7 @@ def test_a_text_that_was_not_tokenised_in_time_is_no_evidence_of_a_fault() -> No
     attribution = Attribution()
     one = pick(attribution)
     one.is_whole = False
-    attribution.told(one, 0, None)
+    attribution.found_cached(one, 0, None)
     assert row(attribution).delivered_tokens == 0
     assert row(attribution).evidence.of(lambda _: True).reports == 0
 
@@ -98,7 +98,7 @@ def test_what_went_where_nothing_was_predicted_is_not_compared() -> None:
     one = pick(attribution)
     follow(one, "unheard-of")
     attribution.started(one, 100.1)
-    attribution.told(one, 960, None)
+    attribution.found_cached(one, 960, None)
     attribution.ended(one, "finished", 101.0)
     assert [found.pod for found in attribution.rows()] == ["a"]
     assert row(attribution).reported_requests == 0
@@ -124,7 +124,7 @@ def test_a_pod_that_is_gone_is_dropped_and_late_reports_of_it_are_passed_over() 
     one = pick(attribution)
     pick(attribution, model="n")
     attribution.forget("a")
-    attribution.told(one, 640, None)
+    attribution.found_cached(one, 640, None)
     attribution.ended(one, "finished", 101.0)
     assert not attribution.rows()
 
@@ -163,7 +163,7 @@ class AnyReports(RuleBasedStateMachine):
         one = data.draw(st.sampled_from(self.picks))
         follow(one, pod)
         self.attribution.started(one, 101.0)
-        self.attribution.told(one, cached, TOKENS)
+        self.attribution.found_cached(one, cached, TOKENS)
 
     @precondition(lambda self: self.picks)
     @rule(data=st.data(), end=st.sampled_from(["finished", "failed", "expired"]))

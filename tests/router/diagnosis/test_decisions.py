@@ -72,7 +72,7 @@ def test_what_became_of_a_pick_is_followed() -> None:
     decisions.started(one, 100.1)
     assert next(decisions.listed()).state == pb.Decision.STARTED
     decisions.first_token(one, 100.5)
-    decisions.told(one, 640, None)
+    decisions.found_cached(one, 640, None)
     decisions.started(one, 100.6)
     told = next(decisions.listed())
     assert told.state == pb.Decision.FIRST_TOKEN

@@ -33,7 +33,7 @@ def test_rows_shadows_and_findings_are_told_by_model() -> None:
         made = choice(option("a", 800))
         one = placed(made, model=model)
         attribution.picked(one, made)
-        attribution.told(one, 640, None)
+        attribution.found_cached(one, 640, None)
         shadow = placed(made, model=model, shadow=True)
         attribution.picked(shadow, made)
     whole = asyncio.run(

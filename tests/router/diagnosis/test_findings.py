@@ -75,7 +75,9 @@ class Stream:
             predicted = int(cached * predicts) // 16 * 16
             self.row.requests += 1
             only = int(predicted * believed)
-            self.evidence.told(traits, tokens, predicted, found, tokens + extra, believed=only)
+            self.evidence.found_cached(
+                traits, tokens, predicted, found, tokens + extra, believed=only
+            )
             self.evidence.over("finished")
         self.evidence.check()
         return self
@@ -132,7 +134,7 @@ def test_an_engine_that_reuses_parts_of_blocks_says_nothing_of_their_size() -> N
 def test_one_shared_prefix_says_nothing_of_the_size_of_blocks() -> None:
     stream = Stream()
     for _ in range(100):
-        stream.evidence.told(TEXT, 2000, 1000, 1000, None)
+        stream.evidence.found_cached(TEXT, 2000, 1000, 1000, None)
     assert stream.kinds() == []
 
 
@@ -346,7 +348,7 @@ def test_a_gap_is_no_finding_where_it_is_small_or_short_or_explained() -> None:
     short = Stream()
     for _ in range(100):
         # Four blocks: the engine computes the last one anew, the router counts all but a token.
-        short.evidence.told(TEXT, 64, 63, 48, 64)
+        short.evidence.found_cached(TEXT, 64, 63, 48, 64)
     assert short.kinds() == []
     gap = rank(trust=Trust(Level.DEGRADED, "12 batches were missed", NOW - 300))
     assert some_off(Stream(), 5, finds=0.0).kinds(gap) == ["trust"]

@@ -6,7 +6,6 @@ import pytest
 
 from router.endpoint_picker.actions import (
     BodyReply,
-    Happened,
     HeadersReply,
     ImmediateReply,
     Picked,
@@ -103,7 +102,7 @@ def test_streamed_chunks_are_each_answered_and_not_sent_back() -> None:
 def test_a_buffered_body_is_answered_with_the_pick(mode: BodyMode) -> None:
     one = exchange()
     headers = post(modes=Modes(mode))
-    assert one.receive(headers) == [HeadersReply("request", remove=NAMES.removed)]
+    assert one.receive(headers) == [HeadersReply("request", remove=NAMES.in_request)]
     assert not one.holds
     assert picking(one, body(b"{}")).body == b"{}"
     put = ((DESTINATION, BOTH),)
@@ -187,10 +186,10 @@ def test_the_subset_is_what_the_last_event_of_the_request_told() -> None:
 
 
 def test_no_client_sends_on_headers_that_only_the_picker_may_set() -> None:
-    spoofed = [(name, "9.9.9.9:1") for name in NAMES.removed]
+    spoofed = [(name, "9.9.9.9:1") for name in NAMES.in_request]
     one = exchange()
     [reply, _] = pick(one, post(*spoofed), body(b"{}"))
-    assert set(reply.remove) == set(NAMES.removed) - {DESTINATION}
+    assert set(reply.remove) == set(NAMES.in_request) - {DESTINATION}
     assert reply.put == ((DESTINATION, BOTH),)
     one = exchange()
     picking(one, post(*spoofed), body(b"{}"))
@@ -205,7 +204,7 @@ def test_no_engine_tells_clients_what_only_the_picker_may_tell() -> None:
     picking(one, post(ends=True))
     one.let_through()
     spoofed = ResponseHeaders(((":status", "200"), ("x-warmpath-pod", "x")))
-    assert one.receive(spoofed) == [HeadersReply("response", (), NAMES.told)]
+    assert one.receive(spoofed) == [HeadersReply("response", (), NAMES.in_response)]
 
 
 def test_the_rank_of_a_pod_with_several_is_told_to_its_engine() -> None:
@@ -235,7 +234,7 @@ def test_a_response_passes_and_its_usage_is_reported() -> None:
     rest = json.dumps(USAGE).encode() + b"}"
     [report, reply] = one.receive(ResponseBody(rest, ends=True))
     assert [reply] == sent_back(rest, side="response")
-    assert report == Report("b-1", Happened.FINISHED, None, 50, 48, 2)
+    assert report == Report("b-1", "finished", None, 50, 48, 2)
     assert one.is_over
     assert one.closed() == []
 
@@ -246,11 +245,11 @@ def test_the_first_token_of_a_streamed_response_is_reported_once() -> None:
     one.receive(answer(kind="text/event-stream"))
     reply = BodyReply("response")
     assert one.receive(ResponseBody(b": ping\n\n")) == [reply]
-    assert one.receive(token()) == [Report("b-1", Happened.FIRST_TOKEN), reply]
+    assert one.receive(token()) == [Report("b-1", "first_token"), reply]
     assert one.receive(token("b")) == [reply]
     assert one.receive(ResponseBody(event({"choices": [], "usage": USAGE}))) == [reply]
     assert one.receive(ResponseBody(b"data: [DONE]\n\n", ends=True)) == [
-        Report("b-1", Happened.FINISHED, None, 50, 48, 2), reply,
+        Report("b-1", "finished", None, 50, 48, 2), reply,
     ]  # fmt: skip
 
 
@@ -260,7 +259,7 @@ def test_trailers_end_a_response() -> None:
     one.receive(answer(kind="application/grpc"))
     one.receive(ResponseBody(b"x"))
     assert one.receive(ResponseTrailers()) == [
-        Report("b-1", Happened.FINISHED), TrailersReply("response"),
+        Report("b-1", "finished"), TrailersReply("response"),
     ]  # fmt: skip
 
 
@@ -268,14 +267,14 @@ def test_headers_may_end_a_response() -> None:
     one = exchange()
     pick(one, post(ends=True))
     ended = one.receive(answer(204, ends=True))
-    assert ended == [Report("b-1", Happened.FINISHED), FROM_ONE]
+    assert ended == [Report("b-1", "finished"), FROM_ONE]
 
 
 def test_the_fall_back_that_served_is_reported_and_told() -> None:
     one = exchange()
     pick(one, post(), body(b"{}"))
     [report, reply] = one.receive(answer(served=TWO))
-    assert report == Report("b-1", Happened.STARTED, PICKED.endpoints[TWO])
+    assert report == Report("b-1", "started", PICKED.endpoints[TWO])
     assert dict(reply.put)["x-warmpath-pod"] == "pod-2"  # type: ignore[union-attr]
     assert dict(reply.put)["x-warmpath-cached-tokens"] == "16"  # type: ignore[union-attr]
     one = exchange()
@@ -287,7 +286,7 @@ def test_an_endpoint_that_was_not_told_releases_the_booking_and_is_not_named() -
     one = exchange()
     pick(one, post(), body(b"{}"))
     assert one.receive(answer(served="10.0.0.9:80")) == [
-        Report("b-1", Happened.FAILED), HeadersReply("response", (), NAMES.told),
+        Report("b-1", "failed"), HeadersReply("response", (), NAMES.in_response),
     ]  # fmt: skip
     replies = one.receive(ResponseBody(b"{}", ends=True))
     assert replies == sent_back(b"{}", side="response")
@@ -298,7 +297,7 @@ def test_an_endpoint_that_was_not_told_releases_the_booking_and_is_not_named() -
 def test_an_engines_error_releases_the_booking_at_once(status: int) -> None:
     one = exchange()
     pick(one, post(), body(b"{}"))
-    assert one.receive(answer(status)) == [Report("b-1", Happened.FAILED), FROM_ONE]
+    assert one.receive(answer(status)) == [Report("b-1", "failed"), FROM_ONE]
     assert one.receive(ResponseBody(b"{}", ends=True)) == sent_back(b"{}", side="response")
     assert one.closed() == []
 
@@ -309,18 +308,18 @@ def test_figures_that_contradict_each_other_are_not_reported() -> None:
     one.receive(answer())
     told = {"usage": USAGE | {"prompt_tokens": 5}}
     [report, *_] = one.receive(ResponseBody(json.dumps(told).encode(), ends=True))
-    assert report == Report("b-1", Happened.FINISHED, None, None, None, 2)
+    assert report == Report("b-1", "finished", None, None, None, 2)
 
 
 def test_a_gateway_that_goes_away_fails_the_request() -> None:
     one = exchange()
     pick(one, post(), body(b"{}"))
-    assert one.closed() == [Report("b-1", Happened.FAILED)]
+    assert one.closed() == [Report("b-1", "failed")]
     one = exchange()
     pick(one, post(), body(b"{}"))
     one.receive(answer(kind="text/event-stream"))
     one.receive(token())
-    assert one.closed() == [Report("b-1", Happened.FAILED)]
+    assert one.closed() == [Report("b-1", "failed")]
     assert exchange().closed() == []
 
 
@@ -329,7 +328,7 @@ def test_where_the_gateway_sends_no_body_of_the_response_its_end_is_the_streams(
     pick(one, post(modes=Modes(response=BodyMode.NONE)), body(b"{}"))
     one.receive(answer())
     assert not one.is_over
-    assert one.closed() == [Report("b-1", Happened.FINISHED)]
+    assert one.closed() == [Report("b-1", "finished")]
 
 
 def test_a_refusal_answers_in_place_of_an_engine() -> None:
@@ -355,7 +354,7 @@ def test_a_refusal_answers_in_place_of_an_engine() -> None:
 def test_a_request_without_a_pick_goes_on_with_all_of_its_body() -> None:
     one = exchange()
     picking(one, post(), body(b"{}"))
-    removed = HeadersReply("request", (), NAMES.removed)
+    removed = HeadersReply("request", (), NAMES.in_request)
     assert one.let_through() == [removed, *sent_back(b"{}")]
     one = exchange()
     picking(one, post(modes=BUFFERED), body(b"{}"))
@@ -366,7 +365,7 @@ def test_a_request_without_a_pick_goes_on_with_all_of_its_body() -> None:
 def test_a_response_without_a_request_passes() -> None:
     one = exchange()
     told = answer(modes=Modes(response=BodyMode.STREAMED))
-    assert one.receive(told) == [HeadersReply("response", (), NAMES.told)]
+    assert one.receive(told) == [HeadersReply("response", (), NAMES.in_response)]
     assert one.receive(ResponseBody(b"x", ends=True)) == [BodyReply("response")]
     assert one.closed() == []
 
@@ -375,7 +374,7 @@ def test_a_gateways_own_answer_ends_a_request_that_is_held() -> None:
     one = exchange()
     one.receive(post())
     one.receive(body(b"{", ends=False))
-    assert one.receive(answer(408)) == [HeadersReply("response", (), NAMES.told)]
+    assert one.receive(answer(408)) == [HeadersReply("response", (), NAMES.in_response)]
     assert one.held_bytes == 0
     assert one.hold_no_more() == []
 
@@ -388,11 +387,9 @@ def test_a_watched_exchange_is_a_shadow_pick_and_is_not_answered() -> None:
     assert want.body == b"{}"
     assert one.picked(PICKED) == []
     one.booked(PICKED)
-    assert one.receive(answer(served=TWO)) == [
-        Report("b-1", Happened.STARTED, PICKED.endpoints[TWO])
-    ]
+    assert one.receive(answer(served=TWO)) == [Report("b-1", "started", PICKED.endpoints[TWO])]
     [report] = one.receive(ResponseBody(json.dumps({"usage": USAGE}).encode(), ends=True))
-    assert report == Report("b-1", Happened.FINISHED, None, 50, 48, 2)
+    assert report == Report("b-1", "finished", None, 50, 48, 2)
 
 
 def test_a_watched_exchange_that_is_not_picked_for_goes_on() -> None:
@@ -405,7 +402,7 @@ def test_a_watched_exchange_that_is_not_picked_for_goes_on() -> None:
 def test_a_watched_exchange_of_which_nobody_tells_who_served_it_does_not_count() -> None:
     one = exchange()
     pick(one, post(ends=True, modes=Modes(is_watched=True)))
-    assert one.receive(answer()) == [Report("b-1", Happened.FAILED)]
+    assert one.receive(answer()) == [Report("b-1", "failed")]
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from router.endpoint_picker.actions import (
     BodyReply,
-    Happened,
     HeadersReply,
     ImmediateReply,
     Refusal,
@@ -24,13 +23,14 @@ from router.endpoint_picker.events import (
     ResponseTrailers,
 )
 from router.endpoint_picker.protocol import BodyMode
+from router.report_event import ReportEvent
 from tests.examples import examples
 from tests.router.endpoint_picker.told import ONE, PICKED, TWO, answer, body, exchange, post
 
 MOST_BYTES = 50
 PIECES = st.binary(max_size=30)
 MODES = st.builds(Modes, st.sampled_from(BodyMode), st.sampled_from(BodyMode), st.booleans())
-ENDS = (Happened.FINISHED, Happened.FAILED)
+ENDS = ("finished", "failed")
 
 
 class Exchanges(RuleBasedStateMachine):
@@ -44,7 +44,7 @@ class Exchanges(RuleBasedStateMachine):
         self.outcomes = 0
         self.refused = False
         self.booked = False
-        self.reports: list[Happened] = []
+        self.reports: list[ReportEvent] = []
         self.told: dict[str, list[bytes]] = {"request": [], "response": []}
         """The pieces of each body that were told."""
         self.sent: dict[str, list[BodyReply]] = {"request": [], "response": []}
@@ -82,7 +82,7 @@ class Exchanges(RuleBasedStateMachine):
             elif isinstance(action, Report):
                 assert self.booked
                 assert not set(self.reports) & set(ENDS), "nothing is reported after the end"
-                self.reports.append(action.happened)
+                self.reports.append(action.event)
             else:
                 self.reply(action)
 
@@ -183,7 +183,7 @@ class Exchanges(RuleBasedStateMachine):
     @invariant()
     def reports_are_in_order(self) -> None:
         assert len(set(self.reports)) == len(self.reports)
-        order = [Happened.STARTED, Happened.FIRST_TOKEN]
+        order = ["started", "first_token"]
         begun = [one for one in self.reports if one in order]
         assert begun == [one for one in order if one in begun]
 

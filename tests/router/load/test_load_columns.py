@@ -12,9 +12,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from router.load.bookings import Bookings, Work
 from router.load.engine_metrics import Observed
-from router.load.other_routers import rank_told
+from router.load.other_routers import rank_sums
 from router.load.table import LoadTable
-from router.peers.received import Told, ToldBookings
+from router.peers.received import ReceivedBookings, RouterSums
 from scorer.candidate import Load
 from scorer.load_columns import LoadColumns
 from tests.examples import examples
@@ -119,17 +119,17 @@ def test_a_rank_that_is_gone_was_never_picked() -> None:
 def test_a_pick_reckons_nothing_that_was_reckoned_when_others_told(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    told = ToldBookings("0" * 12, gone=lambda _: None)
-    table = LoadTable(new_bookings(), STALE, others=told)
+    received = ReceivedBookings("0" * 12, gone=lambda _: None)
+    table = LoadTable(new_bookings(), STALE, others=received)
     elsewhere = new_bookings(most=50)
     names = [(f"pod-{number}", 0) for number in range(40)]
     for pod, _ in names:
         elsewhere.book(work(2.0, pod), 10.0)
     table.columns(names, 10.0)
-    ranks = [rank_told(*name, book, 10.0) for name, book in elsewhere.ranks().items()]
-    told.hear("1" * 12, msgspec.msgpack.encode(Told(1, 40, ranks)), 10.0)
-    told.heard(10.0)
-    for name in table.heard(10.0):
+    ranks = [rank_sums(*name, book, 10.0) for name, book in elsewhere.ranks().items()]
+    received.receive("1" * 12, msgspec.msgpack.encode(RouterSums(1, 40, ranks)), 10.0)
+    received.end_round(10.0)
+    for name in table.take_changes(10.0):
         table.renew(*name, 10.0)
     asked: list[object] = []
     monkeypatch.setattr(table._kept, "_standing", lambda *of: asked.append(of))
@@ -149,12 +149,12 @@ def test_figures_that_no_float_has_are_rounded_once(tokens: list[int], passed: f
 
 
 class World:
-    """A router's loads, and what two other routers told of theirs."""
+    """A router's loads, and what two other routers received of theirs."""
 
     def __init__(self, *, shares: bool) -> None:
         self.bookings = new_bookings()
-        self.told = ToldBookings("0" * 12, gone=lambda _: None)
-        self.table = LoadTable(self.bookings, STALE, others=self.told if shares else None)
+        self.received = ReceivedBookings("0" * 12, gone=lambda _: None)
+        self.table = LoadTable(self.bookings, STALE, others=self.received if shares else None)
 
 
 PODS = st.sampled_from("pqr")
@@ -261,10 +261,10 @@ class AnyNews(RuleBasedStateMachine):
             bookings.finish(booking.id, self.now)
 
     def hear(self, most: int) -> None:
-        """Take in what was told; a pick comes when the loads of `most` ranks are reckoned."""
+        """Take in what was received; a pick comes when the loads of `most` ranks are reckoned."""
         for world in self.worlds:
-            world.told.heard(self.now)
-            for name in sorted(world.table.heard(self.now))[:most]:
+            world.received.end_round(self.now)
+            for name in sorted(world.table.take_changes(self.now))[:most]:
                 world.table.renew(*name, self.now)
 
     @rule(router=ROUTERS, most=st.integers(0, 9))
@@ -273,19 +273,19 @@ class AnyNews(RuleBasedStateMachine):
         bookings = self.elsewhere[router]
         bookings.expire(self.now)
         ranks = [
-            rank_told(*name, book, self.now)
+            rank_sums(*name, book, self.now)
             for name, book in bookings.ranks().items()
             if book.in_flight
         ]
-        value = msgspec.msgpack.encode(Told(self.number, bookings.picks, ranks))
+        value = msgspec.msgpack.encode(RouterSums(self.number, bookings.picks, ranks))
         for world in self.worlds:
-            assert world.told.hear(router, value, self.now)
+            assert world.received.receive(router, value, self.now)
         self.hear(most)
 
     @rule(router=ROUTERS, most=st.integers(0, 9))
     def another_router_goes(self, router: str, most: int) -> None:
         for world in self.worlds:
-            world.told.hear(router, None, self.now)
+            world.received.receive(router, None, self.now)
         self.hear(most)
 
     @rule(names=st.one_of(st.just(NAMES), st.lists(st.sampled_from(NAMES), max_size=8)))

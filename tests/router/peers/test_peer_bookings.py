@@ -17,7 +17,7 @@ from router.load.other_routers import NOBODY
 from router.load.table import LoadTable
 from router.peers import booking_id
 from router.peers.exchange import HEARTBEAT_SECONDS, PeerBookings
-from router.peers.received import EXPIRE_SECONDS, Told
+from router.peers.received import EXPIRE_SECONDS, RouterSums
 from router.peers.report_relay import MOST_REPORTS
 from scorer.candidate import Load
 from scorer.policies.warmpath import Warmpath
@@ -45,7 +45,7 @@ class Router:
         self.caller_says = ""
         """What the next booking is called; empty: the router names it."""
         self.peers = PeerBookings(self.name, NAMES, self.bookings)
-        self.loads = LoadTable(self.bookings, stale_seconds=5.0, others=self.peers.told)
+        self.loads = LoadTable(self.bookings, stale_seconds=5.0, others=self.peers.received)
         self.ended: list[str] = []
 
     @property
@@ -71,7 +71,7 @@ class Router:
         for report in self.peers.answer(self.store.run(self.peers.ask(self.now)), self.now):
             if self.bookings.finish(report.decode(), self.now):
                 self.ended.append(report.decode())
-        for name in self.loads.heard(self.now):
+        for name in self.loads.take_changes(self.now):
             self.loads.renew(*name, self.now)
 
     def load(self, pod: str = "p") -> Load:
@@ -176,13 +176,13 @@ def test_what_a_dead_router_booked_vanishes_in_three_seconds(
     one, other = two
     one.book()
     rounds(two)
-    assert (other.load().in_flight, other.peers.told.routers(other.now)) == (1, 1)
+    assert (other.load().in_flight, other.peers.received.routers(other.now)) == (1, 1)
     for _ in range(4):
         store.now += EXPIRE_SECONDS / 4
         other.round()
     assert other.load() == Load()
-    assert other.peers.told.routers(other.now) == 0
-    assert other.peers.told.on("p", 0, other.now) is NOBODY
+    assert other.peers.received.routers(other.now) == 0
+    assert other.peers.received.on("p", 0, other.now) is NOBODY
 
 
 def test_a_router_that_leaves_takes_its_bookings_with_it_at_once(
@@ -255,7 +255,7 @@ def test_what_cannot_be_is_passed_over_and_counted(
     store.run([Command(("SET", NAMES.load(one.name), value, "PX", "3000"))])
     other.round()
     assert other.load() == Load()
-    assert other.peers.told.malformed == 1
+    assert other.peers.received.malformed == 1
 
 
 def test_a_name_that_no_router_has_is_not_read(
@@ -326,7 +326,7 @@ def test_reports_that_wait_are_bounded_and_end_with_their_router(
     store.is_away = True
     store.now += EXPIRE_SECONDS
     other.round()
-    assert other.peers.told.routers(other.now) == 0
+    assert other.peers.received.routers(other.now) == 0
     assert other.peers.relay.dropped == MOST_REPORTS
     other.check()
 
@@ -547,7 +547,7 @@ class AnyFleet(RuleBasedStateMachine):
             owner, name = self.booked.pop(-1 - which % len(self.booked))
             told = self.routers[to]
             # Of a caller's name it is known only that some router has the report.
-            hears = told is owner or told.peers.told.is_alive(owner.name, told.now)
+            hears = told is owner or told.peers.received.is_alive(owner.name, told.now)
             if told.finish(name) and hears and not self.store.is_away:
                 self.reported[name] = owner, told
 
@@ -560,7 +560,7 @@ class AnyFleet(RuleBasedStateMachine):
         for report in router.peers.answer(replies, router.now):
             if router.bookings.finish(report.decode(), router.now):
                 router.ended.append(report.decode())
-        for name in router.loads.heard(router.now):
+        for name in router.loads.take_changes(router.now):
             router.loads.renew(*name, router.now)
 
     @rule(
@@ -611,7 +611,7 @@ class AnyFleet(RuleBasedStateMachine):
             self.store.now += EXPIRE_SECONDS / 6
         rounds(self.routers, 2)
         for router in self.routers:
-            assert router.peers.told.routers(router.now) == 2
+            assert router.peers.received.routers(router.now) == 2
             for pod in "pq":
                 self.assert_others_are_counted_once(router, pod)
         for name, (owner, _) in self.reported.items():
@@ -624,7 +624,7 @@ class AnyFleet(RuleBasedStateMachine):
             for other in self.routers
             if other is not router and (pod, 0) in other.bookings.ranks()
         ]
-        told = router.peers.told.on(pod, 0, router.now)
+        told = router.peers.received.on(pod, 0, router.now)
         assert told.nanoseconds == sum(book.nanoseconds for book in books)
         assert told.waiting == sum(len(book.waiting) for book in books)
         assert told.in_flight == sum(len(book.in_flight) for book in books)
@@ -679,4 +679,4 @@ def test_a_value_of_a_thousand_ranks_is_small() -> None:
     ]
     assert isinstance(said, bytes)
     assert len(said) < 100 * 1000
-    assert len(msgspec.msgpack.decode(said, type=Told).ranks) == 1000
+    assert len(msgspec.msgpack.decode(said, type=RouterSums).ranks) == 1000

@@ -39,7 +39,7 @@ class Sharer:
             expire_after=600.0, most=100, new_id=lambda: booking_id.new_id(self.name)
         )
         self.peers = PeerBookings(self.name, Names(prefix), self.bookings)
-        self.loads = LoadTable(self.bookings, stale_seconds=5.0, others=self.peers.told)
+        self.loads = LoadTable(self.bookings, stale_seconds=5.0, others=self.peers.received)
         self.reports: list[bytes] = []
 
     @property
@@ -113,8 +113,8 @@ async def test_a_router_that_ends_leaves_nothing_and_one_that_is_killed_only_wha
         await redis.run(killed.peers.ask(killed.now), timeout=5.0)
         killed_key = names.load(killed.name)
         async with Sharer(prefix).sharing(redis_server.url):
-            await wait_until(lambda: other.peers.told.routers(other.now) == 2)
-        await wait_until(lambda: other.peers.told.routers(other.now) < 2)
+            await wait_until(lambda: other.peers.received.routers(other.now) == 2)
+        await wait_until(lambda: other.peers.received.routers(other.now) < 2)
         assert other.peers.hand_on(booking_id.new_id(killed.name), b"report", other.now)
         await wait_until(lambda: other.peers.relay.handed_on)
         with redis_server.client() as client:
@@ -156,9 +156,9 @@ async def test_routers_that_were_not_heard_of_for_long_are_forgotten(
             client.hset(names.routers, name, str((seconds - ago) * 1000))
         one = Sharer(prefix)
         async with one.sharing(redis_server.url):
-            await wait_until(lambda: one.peers.tells)
+            await wait_until(lambda: one.peers.writes)
             assert set(client.hkeys(names.routers)) == {resting.encode(), one.name.encode()}
-            assert one.peers.told.routers(one.now) == 0
+            assert one.peers.received.routers(one.now) == 0
 
 
 async def test_without_redis_own_bookings_count_and_others_come_back_with_it(
@@ -174,7 +174,7 @@ async def test_without_redis_own_bookings_count_and_others_come_back_with_it(
             await wait_until(lambda: not other.peers.is_connected)
             other.book()
             await wait_until(lambda: other.in_flight() == 1)
-            assert other.peers.told.routers(other.now) == 0
+            assert other.peers.received.routers(other.now) == 0
             server.restart()
             await wait_until(lambda: one.in_flight() == other.in_flight() == 2)
             assert other.peers.is_connected

@@ -168,7 +168,7 @@ class Parts:
         del placed, now
         self.seen.append("first token")
 
-    def told(self, placed: Placed, cached: int, prompt_tokens: int | None) -> None:
+    def found_cached(self, placed: Placed, cached: int, prompt_tokens: int | None) -> None:
         del placed, prompt_tokens
         self.seen.append(f"told {cached}")
 

@@ -92,7 +92,9 @@ class Loop:
                 placed = parts.picker.get(booking)
                 assert placed is not None
                 self.gaps.append(placed.captured - generation.num_cached_tokens)
-                parts.picker.told(booking, generation.num_cached_tokens, placed.prompt_tokens)
+                parts.picker.found_cached(
+                    booking, generation.num_cached_tokens, placed.prompt_tokens
+                )
                 parts.picker.ended(booking, "finished", parts.now)
 
         generation = Generation(name, ids, 4, hear)

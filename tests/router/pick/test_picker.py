@@ -183,7 +183,7 @@ class AnyReports(RuleBasedStateMachine):
 
     @rule(data=st.data(), cached=st.integers(0, 100))
     def told(self, data: st.DataObject, cached: int) -> None:
-        self.parts.picker.told(data.draw(st.sampled_from(self.names)), cached, None)
+        self.parts.picker.found_cached(data.draw(st.sampled_from(self.names)), cached, None)
 
     @rule(data=st.data(), end=st.sampled_from(["finished", "failed"]))
     def ended(self, data: st.DataObject, end: str) -> None:

@@ -30,7 +30,7 @@ def picks(parts: Parts, speeds: Mapping[str, float], requests: int, spread: floa
         parts.now += speeds[pod] * model.seconds(prompt.tokens, 0) * rng.lognormvariate(0, spread)
         picker.first_token(name, parts.now)
         parts.now += 0.3
-        picker.told(name, 0, prompt.tokens)
+        picker.found_cached(name, 0, prompt.tokens)
         picker.ended(name, "finished", parts.now)
         parts.now += 1.0
     return found
