@@ -27,8 +27,8 @@ def health_handler(health: HealthService) -> grpc.GenericRpcHandler:
 
     async def watch(raw: bytes, context: Context) -> None:
         try:
-            async with aclosing(health.watch(raw)) as told:
-                async for status in told:
+            async with aclosing(health.watch(raw)) as statuses:
+                async for status in statuses:
                     await context.write(status)
         except ValueError as error:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))

@@ -4,11 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from indexer.trust import Trust
-from router.pick.options import Option
+from router.pick.options import MOST_CANDIDATES, Option
 from router.pick.weigh import Choice
-
-MOST_TOLD = 64
-"""The most candidates of a pick, the picked one included."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +76,8 @@ def picked_of(booking_id: str, choice: Choice) -> Picked:
     source = choice.source
     return Picked(
         booking_id,
-        [_candidate(option) for option in choice.options[:MOST_TOLD]],
-        [_candidate(option) for option in choice.decode[:MOST_TOLD]],
+        [_candidate(option) for option in choice.options[:MOST_CANDIDATES]],
+        [_candidate(option) for option in choice.decode[:MOST_CANDIDATES]],
         choice.prompt_tokens,
         None
         if source is None

@@ -10,7 +10,6 @@ from bench.stand.made_up_fleet import BLOCK_SIZE, MODEL, batches_of, feed, new_i
 from bench.stand.picking import new_picking
 from indexer.embedded import embedded_index
 from indexer.keys.token import pack_tokens
-from router.api.pick import MOST_TOLD
 from router.diagnosis.attribution import Attribution
 from router.diagnosis.decisions import Decisions
 from router.load.engine_metrics import Observed
@@ -19,6 +18,7 @@ from router.match.scorer import Scorer
 from router.pb.warmpath.v1 import router_pb2 as pb
 from router.pick.candidate_message import candidate_message
 from router.pick.eligible import eligible
+from router.pick.options import MOST_CANDIDATES
 from router.pick.weigh import Ask
 from router.pods.table import Pod, PodTable
 from router.prompt.token_prompt import TokenPrompt
@@ -133,7 +133,7 @@ class _Asked:
         prompt = self._prompts[call % len(self._prompts)]
         ask = Ask(prompt, eligible(self._table, MODEL, (), ""))
         _, choice = self._picker.choose(ask, self._now)
-        candidates = [candidate_message(one, 0.0) for one in choice.options[:MOST_TOLD]]
+        candidates = [candidate_message(one, 0.0) for one in choice.options[:MOST_CANDIDATES]]
         assert pb.PickResponse(candidates=candidates).SerializeToString()
         assert choice.source is None or candidates
 

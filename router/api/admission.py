@@ -26,7 +26,7 @@ FIRST_SECONDS = 250e-6
 WEIGHT = 0.05
 """Weight of the newest measured time in the mean of all."""
 LONGEST_SECONDS = 0.02
-"""A longer time between two beginnings counts as this: it tells of the machine, not of calls."""
+"""A longer time between two beginnings counts as this one: then the machine was slow, not the calls."""
 ANSWERING_TIMES = 3.0
 """The thread answers for at least this many times as long as it reads sockets, while calls wait."""
 MOST_AT_ONCE = 32
@@ -38,7 +38,7 @@ URGENT_TIMES = 8
 
 
 class BusyError(Exception):
-    """A call is refused: too many wait. `seconds` is a time after which fewer will."""
+    """A call is refused, since too many calls wait. After `seconds` fewer will wait."""
 
     def __init__(self, seconds: float) -> None:
         super().__init__(seconds)
@@ -62,7 +62,7 @@ class Turn:
         self.wake = wake
         self.is_urgent = is_urgent
         self.is_patient = is_patient
-        """Whether it waits for as long as it takes: the next message of a stream."""
+        """Whether it may wait without limit, as the next message of a stream does."""
         self.begins = False
         """Whether its work may begin."""
 
@@ -85,7 +85,7 @@ class _Queue:
         self._count(turn, 1)
 
     def take(self) -> Turn:
-        """Remove and return the next call; its client's others then wait for all other clients'."""
+        """Remove and return the next call; all other clients have their turn before this client."""
         client, turns = next(iter(self._of.items()))
         turn = turns.popleft()
         self._count(turn, -1)
@@ -175,9 +175,9 @@ class Admission:
         is_urgent: bool = False,
         is_patient: bool = False,
     ) -> Turn:
-        """Return a call's turn, which may begin at once. `wake` may be called before this returns.
+        """Return a call's turn. Its work begins at once if `begins` is set, otherwise with `wake`.
 
-        Raises BusyError if it is this call that is refused.
+        Raises BusyError if this call is refused.
         """
         self._coming = max(0, self._coming - 1)
         turn = Turn(client, wake, is_urgent=is_urgent, is_patient=is_patient)
@@ -236,14 +236,14 @@ class Admission:
     def _next(self) -> None:
         now = self._clock()
         began, self._began = self._began, 0
-        # What passes while sockets are read enters before they are read again, or has gone.
+        # A call that `refuses` let pass has entered or gone before the sockets are read again.
         self._coming = 0
         if not self._urgent and not self._others:
             return
         if self._resumed > self._turned:
             self._measure(now, began)
         self._turned = now
-        # It runs when the sockets have been read, before the calls that are woken after it.
+        # `_resume` runs after the sockets were read, and before the calls that are woken below.
         self._soon(self._resume)
         wanted = ANSWERING_TIMES * self._read_seconds / max(self.call_seconds, 1e-6)
         for _ in range(min(max(1, math.ceil(wanted)), MOST_AT_ONCE)):

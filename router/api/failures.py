@@ -24,7 +24,7 @@ from router.prompt.bad_request import BadRequestError, NoTokenizerError
 from router.prompt.models import UnknownModelError
 from router.transport.server import Refusal
 
-MOST_SAID = 300
+MOST_TEXT = 300
 """Most characters of an error's text in a status. It may quote the request, and gRPC limits all trailing
 metadata to 8 KiB. A character may take 12 bytes as text of the status, and 6 more in its details."""
 
@@ -38,7 +38,7 @@ class Failure(NamedTuple):
     code: grpc.StatusCode
     reason: "Reason.ValueType"
     retry_seconds: float | None = None
-    """As `router.error_info.details` takes it, unless the error tells a time itself."""
+    """The argument of `router.error_info.details`, unless the error has a time of its own."""
 
 
 STATUS = grpc.StatusCode
@@ -73,24 +73,24 @@ def failure_of(error: Exception) -> Failure:
 
 
 def text_of(error: Exception) -> str:
-    """Return an error's text for its caller, who is told nothing of a fault's."""
+    """Return an error's text for its caller; the text of a fault stays in the log."""
     text = str(error) if type(error) in FAILURES else FAULT_TEXT
     # A lone surrogate of a request cannot be sent.
-    return shortened(text, MOST_SAID).encode(errors="replace").decode()
+    return shortened(text, MOST_TEXT).encode(errors="replace").decode()
 
 
 def refusal_of(
-    error: Exception, text: str = "", *, retry_seconds: float | None = None, **told: str
+    error: Exception, text: str = "", *, retry_seconds: float | None = None, **facts: str
 ) -> Refusal:
     """Return the status of an error, with its own text unless `text` is given.
 
-    `told` are metadata for programs (`router.error_info`).
+    `facts` are metadata for programs (`router.error_info.details`).
     """
     code, reason, usual_seconds = failure_of(error)
     if isinstance(error, BadRequestError):
-        told["field"] = shortened(error.field, MOST_FIELD).encode(errors="replace").decode()
+        facts["field"] = shortened(error.field, MOST_FIELD).encode(errors="replace").decode()
     if retry_seconds is None:
         retry_seconds = usual_seconds
     return Refusal.because(
-        code, text or text_of(error), reason, retry_seconds=retry_seconds, **told
+        code, text or text_of(error), reason, retry_seconds=retry_seconds, **facts
     )

@@ -1,4 +1,4 @@
-"""Finds what each pod holds of a prompt, for calls of other indexers' callers."""
+"""Finds the blocks of a prompt that each pod holds, for callers of other indexers (llm-d, Dynamo)."""
 
 from dataclasses import dataclass
 
@@ -18,7 +18,7 @@ from scorer.strategies.longest_prefix import longest_prefix
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What the pods of a prompt's model hold of it."""
+    """The blocks of a prompt that the pods of its model hold."""
 
     prompt: TokenPrompt
     pods: list[Pod]

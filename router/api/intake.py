@@ -180,14 +180,14 @@ class Intake:
         finally:
             admission.leave(turn)
 
-    def _refused(self, error: Exception, too_many: str, **told: str) -> RefusedError:
+    def _refused(self, error: Exception, too_many: str, **facts: str) -> RefusedError:
         if isinstance(error, BusyError):
             refusal = too_busy(error.seconds)
         elif isinstance(error, LateError):
             refusal = refusal_of(error, LATE % self._seconds, limit="limits.message-seconds")
         else:
             # By then the calls whose message is late have lost their room.
-            refusal = refusal_of(error, too_many, retry_seconds=self._seconds, **told)
+            refusal = refusal_of(error, too_many, retry_seconds=self._seconds, **facts)
         return RefusedError.of(refusal)
 
     async def _taken(

@@ -27,6 +27,7 @@ from router.pick.candidate_message import (
 )
 from router.pick.eligible import eligible
 from router.pick.group_window import Chosen, GroupWindow
+from router.pick.options import MOST_CANDIDATES
 from router.pick.picker import Picker
 from router.pick.report import Report, carry_out, check_report
 from router.pick.underway import Underway
@@ -51,20 +52,16 @@ ENDS = frozenset({pb.ReportRequest.FINISHED, pb.ReportRequest.FAILED})
 
 MOST_SESSION_BYTES = 256
 
-MOST_TOLD = 64
-"""Most candidates in an answer to Pick, the picked one included: encoding all of them would take longer
-than weighing them, and no gateway tries so many fall-backs."""
-
 DECISIONS_AT_ONCE = 16
 """Decisions listed before other tasks get a turn: about two milliseconds' work."""
 
 
 class Reckoned(NamedTuple):
-    """The length of a prompt that is in no form, as its caller estimates it."""
+    """A caller's estimate of the length of a prompt that it cannot give."""
 
     tokens: int
     because: str
-    """Why it is not known."""
+    """Why the caller cannot give the prompt."""
 
 
 class PickAnswerer:
@@ -114,9 +111,9 @@ class PickAnswerer:
 
         The caller writes the answer within the context; if that fails or is cancelled, the pick is
         withdrawn. Tokenising takes at most `timeout` seconds, look-ups in Redis at most `patience`
-        seconds from now. A text that could not be tokenised counts by its length, a prompt in no form
-        by what the caller has `reckoned` of it. Raises PickEndedError if, before the pick is made, its
-        end is reported or its booking id is reused.
+        seconds from now. A text that could not be tokenised counts by its length, a prompt without
+        content by the caller's estimate, `reckoned`. Raises PickEndedError if, before the pick is
+        made, its end is reported or its booking id is reused.
         """
         name = request.booking_id
         _check_name(name)
@@ -149,15 +146,15 @@ class PickAnswerer:
             raise BadRequestError("policy", str(error)) from error
 
     def _response(self, ask: Ask, name: str, choice: Choice) -> pb.PickResponse:
-        told, decode = choice.options[:MOST_TOLD], choice.decode[:MOST_TOLD]
+        best, decode = choice.options[:MOST_CANDIDATES], choice.decode[:MOST_CANDIDATES]
         response = pb.PickResponse(
             booking_id=name,
             prompt_tokens=choice.prompt_tokens,
             reckoned_tokens=ask.unread,
             reckoned_because=ask.unread_because,
-            candidates=[candidate_message(one, self._wall_offset) for one in told],
+            candidates=[candidate_message(one, self._wall_offset) for one in best],
             decode_candidates=[candidate_message(one, self._wall_offset) for one in decode],
-            candidates_left_out=len(choice.options) - len(told),
+            candidates_left_out=len(choice.options) - len(best),
             decode_candidates_left_out=len(choice.decode) - len(decode),
         )
         if choice.source is not None:
@@ -184,7 +181,7 @@ class PickAnswerer:
             reckoned_tokens=ask.unread,
             reckoned_because=ask.unread_because,
         )
-        for told, options in (
+        for messages, options in (
             (response.candidates, choice.options),
             (response.decode_candidates, choice.decode),
         ):
@@ -194,7 +191,7 @@ class PickAnswerer:
                 lambda one: self._loads.explain(one.pod.id, one.rank.number, now),
             ):
                 # In parts, since copying all messages at once would take as long as making them.
-                told.extend(some)
+                messages.extend(some)
         if len(response.candidates) > AT_ONCE:
             await asyncio.sleep(0)
         if choice.source is not None:

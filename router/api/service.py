@@ -222,8 +222,10 @@ class RouterService:
         asked = GetMessageClass(method.input_type)
 
         async def reply(request: bytes, timeout: float, patience: float) -> bytes:
-            told = answer(await parse(asked, request), timeout, patience)
-            return (told if isinstance(told, Message) else await told).SerializeToString()
+            answered = answer(await parse(asked, request), timeout, patience)
+            return (
+                answered if isinstance(answered, Message) else await answered
+            ).SerializeToString()
 
         return self.raw(method.name, reply)
 
@@ -296,7 +298,7 @@ class RouterService:
 
 
 def _log_fault(method: str, error: Exception) -> None:
-    """Log an error that no caller can bring about, and whose text its caller is not told."""
+    """Log a fault of the router: its caller gets no text of the error."""
     if type(error) not in FAILURES:
         log.error("%s: unexpected", method, exc_info=error)
 

@@ -41,8 +41,8 @@ def standard_handlers(
             async for raw, done in messages:
                 done()
                 try:
-                    async with aclosing(health.watch(raw)) as told:
-                        async for status in told:
+                    async with aclosing(health.watch(raw)) as statuses:
+                        async for status in statuses:
                             await context.write(status)
                 except ValueError as error:
                     raise RefusedError(grpc.StatusCode.INVALID_ARGUMENT, str(error)) from error

@@ -10,7 +10,7 @@ from router.pb.warmpath.v1 import router_pb2 as pb
 
 @dataclass(frozen=True, slots=True)
 class Api:
-    """An API whose requests are JSON objects, and of which some have a prompt for a pick."""
+    """An API whose requests are JSON objects; some of them have a prompt for a pick."""
 
     name: str
     fields: tuple[str, ...]
@@ -25,7 +25,7 @@ class Api:
 
 @dataclass(frozen=True, slots=True)
 class UnreadApi:
-    """An API none of whose requests has a prompt for a pick."""
+    """An API whose requests never have a prompt for a pick."""
 
     name: str
     because: Unread

@@ -17,7 +17,7 @@ class EventStream:
 
     def __init__(self) -> None:
         self._begun: bytes | None = b""
-        """The line's first bytes, until they tell its field; then None."""
+        """The line's first bytes, until its field is known; then None."""
         self._is_first_line = True
         self._is_data_line = False
         self._has_data = False

@@ -1,7 +1,7 @@
 """Finds a few values of a JSON document that comes in chunks, in memory that does not grow with it.
 
-A response may be a few bytes or many megabytes, and a few numbers in it matter. So nothing is kept but
-the values at the wanted paths, and everything else is passed over. Anything goes in: in bytes that are
+A response may be a few bytes or many megabytes, and only a few numbers in it are needed. So the values
+at the wanted paths are kept, and everything else is skipped. All bytes are accepted: in bytes that are
 not JSON, values may be found or not, and no error is raised.
 """
 
@@ -37,7 +37,7 @@ _OPEN = b"{["
 class JsonValues:
     """Reads one document; `found` is called with the name and the raw JSON of each wanted value.
 
-    Meanwhile `start` and `stop` are where in the document that value lies.
+    During that call `start` and `stop` are the value's position in the document.
     """
 
     def __init__(self, paths: Paths, found: Callable[[str, bytes | None], None]) -> None:
@@ -49,9 +49,9 @@ class JsonValues:
         """The open containers on the way to wanted values, from the outermost one: the paths within it,
         and whether it is a list."""
         self._next: str | Paths | None = paths
-        """What the next value is wanted for."""
+        """The name of the next value, or the paths within it; None if the next value is skipped."""
         self._passed = 0
-        """Open containers within a container that is passed over, itself included."""
+        """Open containers within a skipped container, that one included."""
         self._value: bytearray | None = None
         """The part of a wanted value that has come; empty past MOST_VALUE_BYTES."""
         self._name = ""

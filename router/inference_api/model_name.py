@@ -12,11 +12,11 @@ from router.prompt.bounds import MOST_NAME_BYTES
 from router.prompt.json_strings import SLICE_BYTES
 
 MODEL: Paths = {b"model": "model"}
-TOLD: Paths = {b"model": "model", b"stream": "stream"}
+HEAD: Paths = {b"model": "model", b"stream": "stream"}
 
 
-class Told(NamedTuple):
-    """What a body tells of its request, whatever its API."""
+class BodyHead(NamedTuple):
+    """The fields of a body that all APIs have in common."""
 
     model: str
     """Empty if the body names none."""
@@ -44,15 +44,15 @@ async def with_model(body: bytes, name: str) -> bytes:
     return b"".join([*parts, body[copied:]]) if parts else body
 
 
-async def told(body: bytes) -> Told:
-    """Return what a body tells, even if it is cut off."""
-    last = {value.name: value.json for value in await _values(body, TOLD)}
+async def read_head(body: bytes) -> BodyHead:
+    """Return these fields of a body, as far as it has come if it is cut off."""
+    last = {value.name: value.json for value in await _values(body, HEAD)}
     try:
         model = msgspec.json.decode(last.get("model", b""), type=str)
     except UNREADABLE:
         model = ""
     fits = len(model.encode()) <= MOST_NAME_BYTES
-    return Told(model if fits else "", last.get("stream") == b"true")
+    return BodyHead(model if fits else "", last.get("stream") == b"true")
 
 
 async def _values(body: bytes, paths: Paths) -> list[_Value]:

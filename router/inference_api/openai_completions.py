@@ -17,7 +17,7 @@ async def _prompt(body: Body) -> pb.Prompt:
     if not body.has("prompt"):
         raise UnreadError(Unread.NO_PROMPT, "the body has no prompt")
     raw = memoryview(body.fields.fields["prompt"])
-    # A list's first bytes tell prompts from token ids, of which there may be a million.
+    # The first bytes show whether a list has prompts or token ids, of which there may be a million.
     if raw[0] == ord("[") and bytes(raw[1:1024]).lstrip()[:1] in (b"[", b'"'):
         try:
             prompts = msgspec.json.decode(raw, type=list[msgspec.Raw])

@@ -6,7 +6,7 @@ from dataclasses import replace
 from router.inference_api.api import Api, UnreadApi
 from router.inference_api.apis import api_of
 from router.inference_api.body import Body
-from router.inference_api.model_name import Told, told
+from router.inference_api.model_name import BodyHead, read_head
 from router.inference_api.multipart import form_model
 from router.inference_api.reckon import reckon
 from router.inference_api.request import InferenceRequest
@@ -44,10 +44,12 @@ class InferenceReader:
         size, limit = len(body), self._limits.max_prompt_bytes
         if content_encoding.strip().lower() not in ("", "identity"):
             error = UnreadError(Unread.BODY_ENCODED, "the body is compressed")
-            return self._unread(api, error, Told("", is_streamed=False), 0)
+            return self._unread(api, error, BodyHead("", is_streamed=False), 0)
         if kind == "multipart/form-data":
             error = UnreadError(Unread.BODY_NOT_JSON, "the body is a form")
-            return self._unread(api, error, Told(form_model(body[:limit]), is_streamed=False), 0)
+            return self._unread(
+                api, error, BodyHead(form_model(body[:limit]), is_streamed=False), 0
+            )
         if kind not in ("", "application/json") and not kind.endswith("+json"):
             error = UnreadError(Unread.BODY_NOT_JSON, "the content type is not JSON")
         elif size > limit:
@@ -64,14 +66,14 @@ class InferenceReader:
                 error = UnreadError(because, f"{found.field or 'the body'} {found.problem}")
             except RecursionError:
                 error = UnreadError(Unread.BODY_TOO_LARGE, "the body nests too deeply")
-        return self._unread(api, error, await told(body[:limit]), -(-size // CHARS_PER_TOKEN))
+        return self._unread(api, error, await read_head(body[:limit]), -(-size // CHARS_PER_TOKEN))
 
     async def _read(self, api: Api, raw: bytes) -> InferenceRequest:
         """Read a body that is short enough. Raises FieldError."""
         most_values = MOST_VALUES + api.has_ids * self._limits.max_prompt_tokens
         fields = await raw_fields(raw, ("model", "stream", *api.fields), most_values)
         body = Body(raw, fields, self._limits)
-        head = Told(await body.name("model"), await body.value("stream") is True)
+        head = BodyHead(await body.name("model"), await body.value("stream") is True)
         most = await api.most_output_tokens(body)
         try:
             engine = self._engine_of(head.model)
@@ -84,7 +86,7 @@ class InferenceReader:
         self,
         api: Api | UnreadApi,
         error: UnreadError,
-        head: Told,
+        head: BodyHead,
         reckoned: int,
         most: int | None = None,
     ) -> InferenceRequest:

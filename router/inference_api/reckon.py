@@ -11,7 +11,7 @@ from router.turns import in_turns
 MEDIA = frozenset(
     ("data", "url", "image_url", "file_data", "image_data", "audio_data", "video_data")
 )
-"""Names of values whose length tells nothing about the number of tokens."""
+"""Names of values whose number of tokens does not depend on their length."""
 VALUES_AT_ONCE = 2048
 
 

@@ -15,9 +15,9 @@ class InferenceRequest:
     model: str
     """As the request names it: a base model, an alias or an adapter. Empty if unknown."""
     prompt: pb.Prompt | None
-    """As a pick takes it; its model is that of the request, unless the body names none. A pick may still
-    refuse it, for a model that is not known or messages that no template takes. None: the pick goes by
-    load alone, and by `reckoned_tokens`."""
+    """The prompt for a pick, with the request's model unless the body names none. A pick may still
+    refuse it, for an unknown model or for messages that no template accepts. None: the pick goes by load
+    and by `reckoned_tokens` alone."""
     is_streamed: bool
     """Whether the request asks for a response in server-sent events."""
     most_output_tokens: int | None

@@ -2,8 +2,8 @@
 
 Follows SGLang 0.5.23, `srt/entrypoints/anthropic/serving.py`
 (`_convert_to_chat_completion_request`). What SGLang does with thinking, with tools and with a system
-message among the others depends on the model, and it joins the parts of a content otherwise than chats
-are rendered here: only chats of plain texts are read.
+message among the others depends on the model, and it joins the parts of a content in another way than
+this router's chats: only chats of plain texts are read.
 """
 
 from collections.abc import Mapping

@@ -1,8 +1,8 @@
 """Turns the body of an OpenAI response into the chat that SGLang makes of it.
 
 Follows SGLang 0.5.23, `srt/entrypoints/openai/serving_responses.py` (`_construct_input_messages`).
-What SGLang does with several system messages depends on the model, and it writes tools and reasoning
-otherwise than chats are rendered here: only chats of plain texts are read.
+What SGLang does with several system messages depends on the model, and it writes tools and reasoning in
+another way than this router's chats: only chats of plain texts are read.
 """
 
 from collections.abc import Mapping

@@ -6,7 +6,7 @@ from typing import Any
 
 
 class Unread(StrEnum):
-    """The reasons, for whoever branches on them."""
+    """The reasons, each one word for programs."""
 
     UNKNOWN_PATH = "UNKNOWN_PATH"
     """No API with this path is known."""
@@ -21,7 +21,7 @@ class Unread(StrEnum):
     SEVERAL_PROMPTS = "SEVERAL_PROMPTS"
     """The body has several prompts, which a pick cannot place together."""
     NO_PROMPT = "NO_PROMPT"
-    """The body has no prompt, or none that the engine takes."""
+    """The body has no prompt, or a prompt that the engine refuses."""
     NOT_EXACT = "NOT_EXACT"
     """The engine's tokens depend on something that is not known here."""
 

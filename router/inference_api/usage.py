@@ -15,20 +15,20 @@ Each API writes it in its own way, and no two of them give one key two meanings:
 from dataclasses import dataclass
 
 MOST_TOKENS = (1 << 32) - 1
-"""Report's fields hold no more; a larger figure is taken for a fault."""
+"""The largest number that a report can have; a larger one counts as a fault of the engine."""
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Numbers of tokens as the engine counted them; None where the response does not tell."""
+    """Numbers of tokens as the engine counted them; None where the response has no number."""
 
     prompt_tokens: int | None = None
-    """With cached tokens, in every API."""
+    """All prompt tokens, cached ones included, in every API."""
     cached_tokens: int | None = None
     output_tokens: int | None = None
 
     def then(self, later: "Usage") -> "Usage":
-        """Return the usage after a later report, which may tell less."""
+        """Return the usage after a later report, which may lack some numbers."""
         return Usage(
             _either(later.prompt_tokens, self.prompt_tokens),
             _either(later.cached_tokens, self.cached_tokens),
@@ -37,7 +37,7 @@ class Usage:
 
 
 def usage_of(found: object) -> Usage:
-    """Return the usage in a response's usage object; of anything else, an empty one."""
+    """Return the usage in a response's usage object; an empty one for any other value."""
     if not isinstance(found, dict):
         return Usage()
     prompt = _count(found.get("prompt_tokens"))

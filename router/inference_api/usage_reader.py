@@ -1,4 +1,4 @@
-"""Reads a response as it passes: the first token, and the usage."""
+"""Finds the first token and the usage in a response that passes through in pieces."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -20,7 +20,7 @@ BEFORE_FIRST_TOKEN = frozenset(
         *("response.failed", "response.incomplete"),
     )
 )
-"""Types of events that no token comes with: Anthropic's messages, OpenAI's responses."""
+"""Types of events without a token, in Anthropic's messages and OpenAI's responses."""
 
 USAGES = (
     ("usage",),
@@ -28,7 +28,7 @@ USAGES = (
     ("message", "usage"),  # Anthropic's message_start
     ("response", "usage"),  # OpenAI's response.completed
 )
-"""Where in a response or an event the usage may lie."""
+"""Paths in a response or an event at which the usage may lie."""
 USAGE: Paths = {
     b"usage": "usage",
     b"meta_info": "usage",
@@ -44,7 +44,7 @@ class _LongEvent:
     def __init__(self, begun: bytes) -> None:
         self.is_object = begun.startswith(b"{")
         self.values: dict[str, Any] = {}
-        """Of the event's fields, those that tell whether it has a token; a long one is an empty text."""
+        """The fields that show whether the event has a token; an empty text stands for a long value."""
         self.usage = Usage()
         self._document = JsonValues(EVENT, self._found)
         self.feed(begun)
@@ -79,7 +79,7 @@ def _usage(event: Any) -> Usage:
 
 
 def _has_token(event: Mapping[str, Any]) -> bool:
-    """Return whether an event came with a token, or after one."""
+    """Return whether an event has a token, or comes only after one."""
     if event.get("error") is not None:
         return False
     if (kind := event.get("type")) is not None:
@@ -90,14 +90,14 @@ def _has_token(event: Mapping[str, Any]) -> bool:
 class UsageReader:
     """Reads one response of any API.
 
-    No bytes raise an error. A response that is compressed, or that is neither JSON nor a stream of
-    events, tells nothing.
+    It accepts all bytes. In a response that is compressed, or that is neither JSON nor a stream of
+    events, it finds nothing.
     """
 
     def __init__(self, content_type: str, content_encoding: str = "") -> None:
         """Begin with the values of the response's headers of these names."""
         self.usage = Usage()
-        """As far as the response has told it."""
+        """The usage that the response has reported so far."""
         self.first_token_seen = False
         """Whether an event with a token has come. Stays False for a response in one piece: it is
         complete before its first byte comes, so it does not tell when its first token was there."""
@@ -109,7 +109,7 @@ class UsageReader:
         self._long: _LongEvent | None = None
         """The event that has begun, if more than MOST_HELD_BYTES of it have come."""
         self._held = b""
-        """Otherwise all that has come of it."""
+        """The part of a shorter event that has come."""
 
     def feed(self, chunk: bytes) -> None:
         """Read the response's next bytes."""
@@ -143,7 +143,7 @@ class UsageReader:
         if long is not None:
             event, usage = long.values if long.is_object else None, long.usage
         elif self.first_token_seen and b"usage" not in held and b"meta_info" not in held:
-            # Most events of a stream are tokens that tell no usage.
+            # Most events of a stream are tokens without a usage.
             return
         else:
             event = _decoded(held)

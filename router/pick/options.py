@@ -18,6 +18,10 @@ from scorer.columns import Columns, Costs
 from scorer.match import Match
 from scorer.reason import GUARD, SESSION
 
+MOST_CANDIDATES = 64
+"""Most candidates in the answer to a pick, the picked one included: making all of them would take longer
+than weighing them, and no gateway tries so many fall-backs."""
+
 
 class Option(NamedTuple):
     """A weighed candidate, with the Pod and Rank objects that scorer's `Candidate` only names."""

@@ -69,7 +69,8 @@ class PromptParser:
     async def parse(self, message: AnyPrompt, *, may_lack: bool = False) -> Prompt:
         """Parse a prompt. Raises BadRequestError and UnknownModelError.
 
-        With `may_lack` a prompt in no form has no token ids, and its model's name may be empty.
+        With `may_lack` a prompt without content is accepted: it has no token ids, and its model's name
+        may be empty.
         """
         form = self._form(message, may_lack=may_lack)
         body = NO_BODY

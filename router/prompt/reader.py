@@ -58,7 +58,7 @@ class PromptReader:
         is unavailable; the errors of a pool or renderer that is full or closed; RenderTimeoutError and
         RenderCrashedError. If the time is over while the tokenizer is still being loaded, no error is
         raised: there are no tokens, and the whole text is unread. With `may_reckon` the same holds
-        instead of each error in UNREAD, and a prompt in no form has no tokens.
+        instead of each error in UNREAD, and a prompt without content has no tokens.
         """
         prompt = await self._parser.parse(message, may_lack=may_reckon)
         if trace:

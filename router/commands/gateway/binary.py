@@ -5,8 +5,8 @@ import sys
 from pathlib import Path
 
 IN_FOLDER = Path("envoy") / "envoy" / "_bin" / "envoy"
-"""Where `make gateway` and `pip install --target` put it, from the environment's folder. The wheel's
-package has the name of one of xds-protos, so it is in a folder of its own."""
+"""The place of Envoy in the environment's folder, after `make gateway` or `pip install --target`. The
+wheel's package has the same name as one of xds-protos, so it has a folder of its own."""
 
 
 class NoEnvoyError(Exception):

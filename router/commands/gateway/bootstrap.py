@@ -23,7 +23,7 @@ SUBSET = "x-gateway-destination-endpoint-subset"
 SERVICE = "envoy.service.ext_proc.v3.ExternalProcessor"
 
 ROUTER_AWAY = "ROUTER_AWAY"
-"""The reason of a 503 for want of the router, beside those of the router's own refusals."""
+"""The reason in a 503 of Envoy itself, when it cannot ask the router."""
 
 TYPES = "type.googleapis.com/envoy."
 WINDOW_BYTES = 64 << 10
@@ -33,7 +33,7 @@ FORMAT = (
     "%START_TIME% %REQ(:METHOD)% %PATH(NQ)% %RESPONSE_CODE% %RESPONSE_FLAGS% %UPSTREAM_HOST% "
     "%DURATION%ms pod=%RESP(x-warmpath-pod)% cached=%RESP(x-warmpath-cached-tokens)%\n"
 )
-"""A line for a request; no header of a client, and nothing of any body, is in it."""
+"""The line of a request in the access log; it has no header of the client and no part of a body."""
 
 
 def bootstrap(gateway: Gateway) -> Fields:
@@ -120,7 +120,7 @@ def _manager(gateway: Gateway) -> Fields:
 
 
 def _refusal() -> Fields:
-    """Return the mapper that gives a 503 for want of the router the form of the router's refusals."""
+    """Return the mapper that gives Envoy's own 503 the form of the router's refusals."""
     message = "the router cannot be asked for a pod"
     return {
         "filter": {
@@ -140,7 +140,7 @@ def _refusal() -> Fields:
 
 
 def _removed() -> Fields:
-    """Return the filter that lets no client name the endpoint, not even while the router is away."""
+    """Return the filter that removes a client's own headers of the picker, even without a router."""
     return _extension(
         "envoy.filters.http.header_mutation",
         "extensions.filters.http.header_mutation.v3.HeaderMutation",
@@ -150,8 +150,8 @@ def _removed() -> Fields:
 
 def _ask_router(gateway: Gateway) -> Fields:
     may_pass = gateway.failure_mode == "fail-open"
-    # Envoy can go on without the router as long as it has all that it sent there. In full duplex it
-    # keeps nothing; buffered and streamed it keeps each piece until the answer.
+    # Envoy can go on without the router only if it has kept all bytes that it sent there. In full
+    # duplex it keeps none; buffered and streamed it keeps each piece until the reply.
     modes = ("BUFFERED", "STREAMED") if may_pass else ("FULL_DUPLEX_STREAMED",) * 2
     return _extension(
         "envoy.filters.http.ext_proc",

@@ -32,7 +32,7 @@ from router.commands.out_folder import claim
 
 LISTEN = "127.0.0.1:8000"
 ASK_SECONDS = 10.0
-"""Longest wait for the router's list of pods."""
+"""Seconds to wait for the router's list of pods."""
 LOOK_SECONDS = 0.2
 """Seconds between two looks at whether a simulated process has ended."""
 MOST_SIMULATED = 64
@@ -107,7 +107,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _pods(args: argparse.Namespace) -> list[Address] | None:
-    """Return the addresses of the pods; None, once it is told, if the router lists none."""
+    """Return the addresses of the pods; None, after a message, if the router lists none."""
     if args.pod:
         if len(args.pod) > MOST_PODS:
             raise OptionError(f"--pod: at most {MOST_PODS}")
@@ -122,7 +122,7 @@ def _pods(args: argparse.Namespace) -> list[Address] | None:
 
 
 def _without_pods(args: argparse.Namespace) -> Gateway:
-    """Return the gateway of the options, yet without pods."""
+    """Return the gateway that the options describe, without its pods."""
     if not 0 < args.max_body_bytes <= MOST_BODY_BYTES:
         raise OptionError(f"--max-body-bytes: must be from 1 to {MOST_BODY_BYTES}")
     listen = _address("--listen", args.listen)
@@ -219,7 +219,7 @@ async def _serve_simulated(args: argparse.Namespace, program: Path, gateway: Gat
             router=address_of(cluster.router_address),
             pods=[address_of(one.address) for one in cluster.workers],
         )
-        watching = asyncio.create_task(_tell_of_ends(cluster))
+        watching = asyncio.create_task(_report_ends(cluster))
         stack.callback(watching.cancel)
         await _serve(program, gateway, MODEL)
 
@@ -228,7 +228,7 @@ async def _serve(program: Path, gateway: Gateway, model: str) -> None:
     """Serve until the task is cancelled. Raises ClusterError if Envoy ends."""
     _end_with_sigterm()
     async with EnvoyProcess(program, gateway) as envoy:
-        _tell(envoy.address, gateway, model)
+        _print_start(envoy.address, gateway, model)
         await envoy.ended()
 
 
@@ -238,21 +238,21 @@ def _end_with_sigterm() -> None:
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, running.cancel)
 
 
-async def _tell_of_ends(cluster: Cluster) -> None:
+async def _report_ends(cluster: Cluster) -> None:
     """Report each simulated process that has ended, once: a killed pod is what users try."""
-    told: set[str] = set()
+    reported: set[str] = set()
     while True:
         for process in cluster.processes:
             try:
                 process.check()
             except ClusterError as error:
-                if process.name not in told:
-                    told.add(process.name)
+                if process.name not in reported:
+                    reported.add(process.name)
                     print(error, flush=True)
         await asyncio.sleep(LOOK_SECONDS)
 
 
-def _tell(address: str, gateway: Gateway, model: str) -> None:
+def _print_start(address: str, gateway: Gateway, model: str) -> None:
     body = {
         "model": model,
         "max_tokens": 20,

@@ -1,4 +1,4 @@
-"""What a gateway is asked to be: where it listens, whom it asks, where requests go, and its limits."""
+"""The description of a gateway: its address, its router, its pods and its limits."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ FailureMode = Literal["fail-close", "fail-open"]
 
 
 class AddressError(ValueError):
-    """A text is not the address that is needed."""
+    """A text is not a valid address."""
 
 
 class Address(NamedTuple):
@@ -83,7 +83,7 @@ class RouterTls:
 
 @dataclass(frozen=True, slots=True)
 class Gateway:
-    """One Envoy."""
+    """The gateway: one Envoy, its router and its pods."""
 
     listen: Address
     """Port 0 takes a free one."""
@@ -91,10 +91,11 @@ class Gateway:
     pods: Sequence[Address]
     """IP addresses, at least one."""
     failure_mode: FailureMode = "fail-close"
-    """What happens to requests while the router cannot be asked: 503, or any pod in turn."""
+    """The fate of requests while the router cannot be asked: fail-close answers 503, fail-open takes any
+    pod in turn."""
     router_tls: RouterTls | None = None
     admin: Path | None = None
-    """Socket on which Envoy answers about itself; None: nowhere."""
+    """The socket of Envoy's administration interface; None: it has none."""
     logs_requests: bool = False
     """Whether Envoy writes a line for each request to its standard error."""
     limits: Limits = Limits()

@@ -176,7 +176,7 @@ def _decoded(path: Path, most: int, kind: type[LineT]) -> Iterator[tuple[str, Li
             try:
                 yield where, decoder.decode(line)
             except UNREADABLE as error:
-                raise ValueError(f"{where}: {bad_line.told(line, error)}") from error
+                raise ValueError(f"{where}: {bad_line.described(line, error)}") from error
 
 
 def _mooncake(path: Path, most: int) -> Traffic:
@@ -290,8 +290,8 @@ def _seconds(where: str, stamp: float | str) -> float:
         try:
             when = datetime.fromisoformat(stamp)
         except ValueError as error:
-            told = f"timestamp is {bad_line.shown(stamp)}, neither seconds nor ISO 8601"
-            raise ValueError(f"{where}: {told}") from error
+            problem = f"timestamp is {bad_line.shown(stamp)}, neither seconds nor ISO 8601"
+            raise ValueError(f"{where}: {problem}") from error
         return (when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp()
     if not math.isfinite(stamp):
         raise ValueError(f"{where}: timestamp is {stamp}, not finite")

@@ -17,7 +17,7 @@ MOST_SHOWN = 40
 PLACE = re.compile(r"(?P<why>.*) - at `\$\.(?P<path>(?P<field>\w+).*)`")
 
 
-def told(line: bytes, error: Exception) -> str:
+def described(line: bytes, error: Exception) -> str:
     """Return a decoder's error about a line: the field, and its value if that may be shown."""
     found = PLACE.fullmatch(str(error))
     if found is None:

@@ -70,7 +70,7 @@ def _main(args: argparse.Namespace) -> int:
         if write_report is not None:
             console.print(f"report: {write_report(args.report / PAGE, rows)}")
     except (OSError, ValueError) as error:
-        print(f"warmpath simulate: {_told(error)}", file=sys.stderr)
+        print(f"warmpath simulate: {_text_of(error)}", file=sys.stderr)
         return 1
     if args.json:
         found = [asdict(row) for row in rows]
@@ -80,7 +80,7 @@ def _main(args: argparse.Namespace) -> int:
     return 0
 
 
-def _told(error: Exception) -> str:
+def _text_of(error: Exception) -> str:
     if isinstance(error, OSError) and error.filename is not None:
         return f"{error.filename}: {error.strerror}"
     return str(error)

@@ -7,8 +7,8 @@ from pathlib import Path
 import grpc
 import pytest
 
-from router.api.pick import MOST_TOLD
 from router.pb.warmpath.v1 import router_pb2 as pb
+from router.pick.options import MOST_CANDIDATES
 from tests.router.pick_stand import QUIET, UNENDING, Stand, by_pod, pod, prompt, standing, until
 
 THREE = QUIET + pod("a") + pod("b") + pod("c")
@@ -44,13 +44,16 @@ async def test_pick_ranks_all_candidates_and_books_the_first(unending: Stand) ->
 
 
 async def test_pick_tells_of_the_best_candidates_and_counts_the_others(tmp_path: Path) -> None:
-    many = "".join(pod(f"pod-{number}") for number in range(MOST_TOLD + 6))
+    many = "".join(pod(f"pod-{number}") for number in range(MOST_CANDIDATES + 6))
     async with standing(tmp_path, QUIET + many) as stand:
         all_of_them = (await stand.explain(prompt())).candidates
         picked = await stand.pick(prompt(), disaggregated=True)
-    assert len(all_of_them) == MOST_TOLD + 6
-    assert (len(picked.candidates), picked.candidates_left_out) == (MOST_TOLD, 6)
-    assert (len(picked.decode_candidates), picked.decode_candidates_left_out) == (MOST_TOLD, 6)
+    assert len(all_of_them) == MOST_CANDIDATES + 6
+    assert (len(picked.candidates), picked.candidates_left_out) == (MOST_CANDIDATES, 6)
+    assert (len(picked.decode_candidates), picked.decode_candidates_left_out) == (
+        MOST_CANDIDATES,
+        6,
+    )
 
 
 async def test_nothing_is_left_out_of_a_few_candidates(stand: Stand) -> None:

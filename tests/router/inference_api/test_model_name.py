@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.inference_api.model_name import Told, told, with_model
+from router.inference_api.model_name import BodyHead, read_head, with_model
 from router.prompt.bounds import MOST_NAME_BYTES
 
 KEYS = st.sampled_from(["model", "messages", "stream", "mod", 'x"model":', "ü"])
@@ -65,7 +65,7 @@ async def test_odd_bodies_are_renamed_alike(body: bytes, renamed: bytes) -> None
 @given(st.binary(max_size=60), st.text(max_size=5))
 async def test_any_bytes_can_be_asked_for_a_model(body: bytes, name: str) -> None:
     await with_model(body, name.encode(errors="ignore").decode())
-    await told(body)
+    await read_head(body)
 
 
 async def test_a_large_body_is_renamed_in_slices() -> None:
@@ -78,15 +78,15 @@ async def test_a_large_body_is_renamed_in_slices() -> None:
 @pytest.mark.parametrize(
     ("body", "found"),
     [
-        (b'{"model":"a","stream":true}', Told("a", is_streamed=True)),
-        (b'{"model":"a","stream":tru', Told("a", is_streamed=False)),
-        (b'{"model":"a","messages":[{"content":"' + b"x" * 99999, Told("a", is_streamed=False)),
-        (b'{"stream":false,"model":7}', Told("", is_streamed=False)),
-        (b'{"model":"%b"}' % (b"m" * MOST_NAME_BYTES), Told("m" * MOST_NAME_BYTES, is_streamed=False)),
-        (b'{"model":"%b"}' % (b"m" * (MOST_NAME_BYTES + 1)), Told("", is_streamed=False)),
-        (b'{"model":"\xff"}', Told("", is_streamed=False)),
-        (b"\x1f\x8b\x08", Told("", is_streamed=False)),
+        (b'{"model":"a","stream":true}', BodyHead("a", is_streamed=True)),
+        (b'{"model":"a","stream":tru', BodyHead("a", is_streamed=False)),
+        (b'{"model":"a","messages":[{"content":"' + b"x" * 99999, BodyHead("a", is_streamed=False)),
+        (b'{"stream":false,"model":7}', BodyHead("", is_streamed=False)),
+        (b'{"model":"%b"}' % (b"m" * MOST_NAME_BYTES), BodyHead("m" * MOST_NAME_BYTES, is_streamed=False)),
+        (b'{"model":"%b"}' % (b"m" * (MOST_NAME_BYTES + 1)), BodyHead("", is_streamed=False)),
+        (b'{"model":"\xff"}', BodyHead("", is_streamed=False)),
+        (b"\x1f\x8b\x08", BodyHead("", is_streamed=False)),
     ],
 )  # fmt: skip
-async def test_a_body_that_is_cut_off_tells_what_it_can(body: bytes, found: Told) -> None:
-    assert await told(body) == found
+async def test_a_body_that_is_cut_off_tells_what_it_can(body: bytes, found: BodyHead) -> None:
+    assert await read_head(body) == found
