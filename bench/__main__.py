@@ -13,6 +13,7 @@ from rich.table import Table
 from bench import peer
 from bench.figure import Figure
 from bench.speed import (
+    gateway,
     holds,
     index,
     ingest,
@@ -44,16 +45,18 @@ BENCHMARKS = {
     "simworker": simworker.measure,
     "pick": pick.measure,
     "holds": holds.measure,
+    "gateway": gateway.measure,
     "policy": policy_bars.measure,
     "redis": _redis,
 }
 
-BY_NAME_ONLY = frozenset({"policy", "redis"})
-"""Benchmarks that run by name only: `policy` takes an hour on two cores, `redis` needs a server."""
+BY_NAME_ONLY = frozenset({"gateway", "policy", "redis"})
+"""Benchmarks that run by name only: `gateway` needs Envoy (`make envoy`), `policy` takes an hour on two
+cores, `redis` needs a server."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Measure index, ingestion, Score, overload, texts, recovery, workers, picks and Redis by ratios."""
+    """Measure index, ingestion, Score, overload, texts, recovery, workers, picks, Envoy, Redis."""
     parser = argparse.ArgumentParser(
         prog="python -m bench",
         description=main.__doc__,

@@ -4,7 +4,7 @@ import statistics
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -42,11 +42,11 @@ def measure(*, quick: bool) -> list[Figure]:
 
 
 @contextmanager
-def holding(*transports: str) -> Iterator["Client"]:
-    """Yield a client of routers, and of the peer, that know all prompts."""
+def holding(*transports: str, addresses: Sequence[str] = ()) -> Iterator["Client"]:
+    """Yield a client of routers, and of the peer, that know all prompts; pods may have addresses."""
     with (
         tempfile.TemporaryDirectory(prefix="warmpath-") as folder,
-        Fleet(PODS, transports=transports) as fleet,
+        Fleet(PODS, transports=transports, addresses=addresses) as fleet,
     ):
         order(fleet.flood, seed=1, prompts=PROMPTS, blocks=BLOCKS, events=1, each=BLOCKS, pods=PODS)
         release(fleet.flood)
@@ -69,6 +69,8 @@ class Client:
 
     def __init__(self, fleet: Fleet, folder: Path, prompt: list[int]) -> None:
         self.fleet = fleet
+        self.prompt = prompt
+        """Token ids that all pods hold."""
         self.packed = pb.ScoreRequest(
             prompt=pb.Prompt(model=MODEL, token_ids_packed=pack_tokens(prompt))
         )

@@ -81,6 +81,7 @@ class Router:
     """A router process that serves gRPC at a port of this machine."""
 
     def __init__(self, process: Python, channels: ExitStack) -> None:
+        self.pid = process.process.pid
         self.port = int(process.hear().rpartition(":")[2])
         channel = channels.enter_context(grpc.insecure_channel(f"127.0.0.1:{self.port}"))
         self.stub = router_pb2_grpc.RouterStub(channel)
@@ -110,8 +111,11 @@ class Fleet:
         apart: bool = False,
         has_words: bool = False,
         transports: Sequence[str] = ("auto",),
+        addresses: Sequence[str] = (),
     ) -> None:
         self.pods = pods
+        self._addresses = addresses or ("127.0.0.1:1",) * pods
+        """Where each pod serves, for routers that are asked for one."""
         self._transports = transports
         self._has_words = has_words
         """Whether the router accepts texts (`bench.stand.words`)."""
@@ -132,7 +136,9 @@ class Fleet:
             self.routers = {}
             for transport in self._transports:
                 config = folder / f"{transport}.toml"
-                config.write_text(_config(ours, tokenizer, transport), encoding="utf-8")
+                config.write_text(
+                    _config(ours, self._addresses, tokenizer, transport), encoding="utf-8"
+                )
                 log = folder / f"{transport}.log"
                 serve = Python("router", "serve", "--config", str(config), log=log)
                 self.routers[transport] = Router(stack.enter_context(serve), stack)
@@ -187,17 +193,17 @@ def release(flood: Python) -> None:
     flood.tell("go")
 
 
-def _config(events: Sequence[str], tokenizer: str, transport: str) -> str:
+def _config(events: Sequence[str], addresses: Sequence[str], tokenizer: str, transport: str) -> str:
     lines = [
         "[server]", 'listen = "127.0.0.1:0"', 'metrics-listen = ""', f'transport = "{transport}"',
         "[probe]", "interval-seconds = 0",
         "[[models]]", f'name = "{MODEL}"', f"vocab-size = {VOCAB_SIZE}",
         f'tokenizer = "{tokenizer}"',
     ]  # fmt: skip
-    for number, endpoint in enumerate(events):
+    for number, (endpoint, address) in enumerate(zip(events, addresses, strict=True)):
         lines += [
             "[[pods]]", f'id = "pod-{number}"', f'model = "{MODEL}"',
-            'address = "127.0.0.1:1"', f'events = "{endpoint}"',
+            f'address = "{address}"', f'events = "{endpoint}"',
         ]  # fmt: skip
     return "\n".join(lines) + "\n"
 

@@ -4,6 +4,7 @@ import asyncio
 import json
 import shlex
 import tempfile
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -11,7 +12,7 @@ from typing import Any, Self
 
 import aiohttp
 
-from router.commands.gateway.bootstrap import bootstrap
+from router.commands.gateway.bootstrap import Fields, bootstrap
 from router.commands.gateway.description import Gateway
 from router.commands.local.cluster import START_SECONDS, Child, ClusterError
 
@@ -24,12 +25,18 @@ ASK_SECONDS = 10.0
 class EnvoyProcess(Child):
     """An Envoy that serves while the context is open; its output goes to our standard error."""
 
-    def __init__(self, program: Path, gateway: Gateway) -> None:
+    def __init__(
+        self,
+        program: Path,
+        gateway: Gateway,
+        configure: Callable[[Gateway], Fields] = bootstrap,
+    ) -> None:
         super().__init__("Envoy", Path("standard error"))
         self.address = ""
         """host:port at which it listens."""
         self._program = program
         self._gateway = gateway
+        self._configure = configure
         self._folder: tempfile.TemporaryDirectory[str] | None = None
 
     async def __aenter__(self) -> Self:
@@ -44,7 +51,7 @@ class EnvoyProcess(Child):
 
     async def _start(self, folder: Path) -> None:
         config, admin = folder / "envoy.json", folder / "admin"
-        fields = bootstrap(replace(self._gateway, admin=admin))
+        fields = self._configure(replace(self._gateway, admin=admin))
         config.write_text(json.dumps(fields), encoding="utf-8")
         words = (
             str(self._program), "--config-path", str(config), "--disable-hot-restart",
@@ -78,6 +85,12 @@ class EnvoyProcess(Child):
                     # The socket is not there yet, or is being set up.
                     pass
                 await asyncio.sleep(PAUSE)
+
+    @property
+    def pid(self) -> int:
+        """The process's id, once it is started."""
+        assert self._process is not None
+        return self._process.pid
 
     def check(self) -> None:
         """Raise ClusterError if the process has ended."""
