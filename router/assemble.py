@@ -48,6 +48,7 @@ from router.event_loop import LoopThread
 from router.health import Component, Health, fitness_of
 from router.http import serving_http
 from router.inference_api.reader import InferenceReader
+from router.inference_api.traits import ModelTraits
 from router.llmd import service as llmd
 from router.llmd.pod_scores import PodScores
 from router.loop_lag import watch_lag
@@ -76,6 +77,8 @@ from router.prompt.reader import PromptReader
 T = TypeVar("T")
 
 EXPIRE_SECONDS = 1.0
+TRYING = 0.2
+"""Share of `endpoint-picker.pick-seconds` in which a request waits until its template is tried out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,10 +237,13 @@ async def running(config: Config, folder: Path) -> AsyncIterator[Running]:
         service = RouterService(
             answerer, picks, metrics, drain, intake, tokenize_seconds=limits.tokenize_seconds
         )
+        # A template is tried out once, within the time for a pick.
+        seconds = TRYING * config.endpoint_picker.pick_seconds
+        traits = ModelTraits(read.models, read.renderer, seconds)
         endpoint_picker = EndpointPickerService(
             EndpointPicks(
                 picks,
-                InferenceReader(bounds, partial(engine_of, read.models, pods)),
+                InferenceReader(bounds, partial(engine_of, read.models, pods), traits),
                 pods,
                 read.models,
                 config.endpoint_picker,

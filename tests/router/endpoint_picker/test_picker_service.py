@@ -127,6 +127,26 @@ async def test_nothing_is_refused_for_what_it_asks(
         assert [state for state, _ in await gateway.decisions()] == ["FAILED"]
 
 
+async def test_a_body_that_depends_on_the_chat_template_is_read_with_it(
+    tmp_path: Path, model_folder: Path
+) -> None:
+    model = f'tokenizer = "{model_folder}"\n'
+    said = [
+        {"role": "user", "content": "one two three four five six seven eight " * 20},
+        {"role": "system", "content": "nine"},
+    ]
+    body = json.dumps({"model": "demo", "max_tokens": 1, "messages": said}).encode()
+    async with asking(tmp_path, model=model) as gateway:
+        cached = []
+        for _ in range(2):
+            one = gateway.exchange()
+            await one.routed(body, path="/v1/messages")
+            cached.append(int((await one.answered(ANSWER))["x-warmpath-cached-tokens"]))
+            await one.ended()
+        assert cached[0] == 0
+        assert cached[1] > 100
+
+
 @pytest.mark.parametrize(
     ("subset", "endpoints"),
     [([TWO], [TWO]), ("10.0.0.2:80,10.0.0.9:80", [TWO]), (["10.0.0.2"], [TWO]), ([ONE, TWO], None)],
