@@ -96,13 +96,13 @@ async def publishing(settings: Settings) -> AsyncIterator[Publishing]:
         collector = PublisherCollector(cache, server, writer, time.monotonic)
         await stack.enter_async_context(entrance.metrics(collector))
         news = News()
-        tell = [server.tell, news.tell]
+        wake = [server.wake, news.wake]
         works = [
             *connections(engine, cache.ranks, context, PATIENCE),
             Work(
-                "collecting changes", partial(collect_forever, cache, tell, pause=COLLECT_SECONDS)
+                "collecting changes", partial(collect_forever, cache, wake, pause=COLLECT_SECONDS)
             ),
-            Work("telling health watchers", health.keep_telling),
+            Work("notifying health watchers", health.keep_notifying),
             Work("ending watchers that do not read", server.end_slow),
             Work("reading certificates", partial(keep_current, entrance.files)),
         ]
@@ -116,8 +116,8 @@ async def publishing(settings: Settings) -> AsyncIterator[Publishing]:
                 Work("writing to the shared index", writing),
                 Work("sweeping the shared index", sweep),
             ]
-            telling = watched(tell_of_server(redis), "looking at the Redis server")
-            stack.push_async_callback(cancel, [telling])
+            notifying = watched(tell_of_server(redis), "looking at the Redis server")
+            stack.push_async_callback(cancel, [notifying])
         stack.push_async_callback(cancel, [kept(work) for work in works])
         yield Publishing(address, cache.journal.epoch, cache, server)
 

@@ -31,7 +31,7 @@ class Settings:
     """Names in callers' certificates; empty: any name will do."""
     insecure: bool = False
     advertise: str = ""
-    """Where others reach the publisher; empty: at `listen`, unless that is a wildcard."""
+    """The address at which others reach the publisher; empty: `listen`, unless that is a wildcard."""
     redis: str = ""
     """URL of the shared index; empty: the publisher writes to none."""
     redis_prefix: str = "warmpath"

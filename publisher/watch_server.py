@@ -52,7 +52,7 @@ class WatchServer:
         self._names = names
         self._news = asyncio.Event()
 
-    def tell(self) -> None:
+    def wake(self) -> None:
         """Wake the watchers: the journal has grown."""
         self._news.set()
         self._news = asyncio.Event()

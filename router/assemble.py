@@ -169,9 +169,9 @@ async def running(config: Config, folder: Path) -> AsyncIterator[Running]:
             credentials=channel_credentials(publishers) if publishers else None,
             tls=engines,
             shared=through,
-            observed=lambda *seen: _tell(loop, picking.loads.observe, *seen),
-            ended=lambda pod: _tell(loop, picking.engine_ended, pod),
-            gone=lambda pod: _tell(loop, forget, pod),
+            observed=lambda *seen: _call_in(loop, picking.loads.observe, *seen),
+            ended=lambda pod: _call_in(loop, picking.engine_ended, pod),
+            gone=lambda pod: _call_in(loop, forget, pod),
             saved=saved_ranks(config.index, folder),
         )
         await _in_thread(thread, following(config, folder, ingest, follower), stack)
@@ -334,11 +334,11 @@ def _shared_pods(
     return shared_pods(config, folder, ingest, settled)
 
 
-def _tell(loop: asyncio.AbstractEventLoop, what: Callable[..., None], *args: object) -> None:
-    """Call `what` with `args` in the thread of `loop`, which answers picks."""
+def _call_in(loop: asyncio.AbstractEventLoop, function: Callable[..., None], *args: object) -> None:
+    """Call `function` with `args` in the thread of `loop`, which answers picks."""
     # The loop may be closed already, when the process is about to end.
     with contextlib.suppress(RuntimeError):
-        loop.call_soon_threadsafe(what, *args)
+        loop.call_soon_threadsafe(function, *args)
 
 
 async def _expire(picker: Picker) -> None:

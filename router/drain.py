@@ -50,7 +50,7 @@ class Drain:
         self._in_flight += 1
 
     def end(self) -> None:
-        """Count a call no more."""
+        """End the count of a call."""
         self._in_flight -= 1
 
     async def each(self, requests: AsyncIterator[T]) -> AsyncIterator[T]:

@@ -9,12 +9,12 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_l
 
 from indexer.process.certificate_names import auth_context, names
 from indexer.process.listen import http_listener
-from router.access.callers import Callers, Refusal, Why
+from router.access.callers import Callers, Refusal, RefusalKind
 from router.access.entrance import Entrance
 from router.access.guard import Counts
 from router.health import Health
 
-STATUSES = {Why.UNKNOWN: 401, Why.ROLE: 403}
+STATUSES = {RefusalKind.UNKNOWN: 401, RefusalKind.ROLE: 403}
 
 Page = Callable[[web.Request], Awaitable[web.Response]]
 
@@ -55,7 +55,7 @@ def http_app(
 ) -> web.Application:
     """Return the application that serves all paths.
 
-    With `callers`, /metrics and `posts` are for those with the role; `counts` counts the others.
+    With `callers`, /metrics and `posts` need a role; `counts` counts the refused requests.
     """
 
     def guarded(page: Page) -> Page:
@@ -64,7 +64,7 @@ def http_app(
             if refusal is None:
                 return await page(request)
             counts.kept_out(request.path, refusal.why.value)
-            headers = {"WWW-Authenticate": "Bearer"} if refusal.why is Why.UNKNOWN else {}
+            headers = {"WWW-Authenticate": "Bearer"} if refusal.why is RefusalKind.UNKNOWN else {}
             status = STATUSES[refusal.why]
             return web.Response(status=status, text=f"{refusal.text}\n", headers=headers)
 

@@ -75,7 +75,7 @@ class Metrics:
         )
         self._endpoint_picks = Counter(
             "warmpath_endpoint_picks",
-            "Gateways' requests that wanted a pick, by what became of them.",
+            "Gateways' requests for a pick, by outcome.",
             ["outcome"],  # router.endpoint_picker.outcomes
             registry=registry,
         )
@@ -114,7 +114,7 @@ class Metrics:
         self._kept_out.labels(asked, why).inc()
 
     def endpoint_picked(self, outcome: str) -> None:
-        """Count a gateway's request that wanted a pick."""
+        """Count a gateway's request for a pick."""
         self._endpoint_picks.labels(outcome).inc()
 
     def lagged(self, seconds: float) -> None:

@@ -1,4 +1,4 @@
-"""Which pods hold which blocks of prompts, as their events tell."""
+"""The index: the blocks of prompts that each pod holds, according to its events."""
 
 import threading
 import time
@@ -30,7 +30,7 @@ _EVENTS = config.Events()
 
 
 class Index:
-    """What each pod holds of one model's prompts, in at most `max_bytes`. Thread-safe.
+    """The blocks of one model's prompts that each pod holds, in at most `max_bytes`. Thread-safe.
 
     `clock` returns seconds and never goes back; all times of an index, its scorers and pickers are its
     times. The first index of a process compiles, or loads compiled code: half a second, once a minute.
@@ -176,8 +176,8 @@ class Index:
 
         `events` are values (`Stored`, `Removed`, `Moved`, `Cleared`), or an engine's own payload: a
         batch of vLLM's or SGLang's, or an answer of TensorRT-LLM's `/kv_cache_events`, which says
-        itself which rank and number each event has. A pod that is not known and is fed a payload runs
-        vLLM. One with an engine may be fed values too, more slowly.
+        itself which rank and number each event has. An unknown pod that is fed a payload counts as one
+        of vLLM. A pod with an engine may be fed values too, more slowly.
 
         With the engine's `sequence` of a batch, a duplicate is ignored, a gap degrades the trust, and
         a number that went back is a new life. Without it each call is the next batch: say `missed`

@@ -15,11 +15,11 @@ class Candidate:
     pod: str
     rank: int
     address: str
-    """As `Index.add` was told."""
+    """The address that `Index.add` was given."""
     matched_tokens: int
     """Leading tokens that it holds, known or believed."""
     believed_tokens: int
-    """Those of `matched_tokens` that no event has told of."""
+    """The part of `matched_tokens` that no event has announced."""
     outstanding_tokens: int
     """Tokens to compute that were booked on it before."""
     cost: float
@@ -50,7 +50,7 @@ class Picked:
     candidates: Sequence[Candidate]
     """The pick, then fall-backs, best first; at most 64."""
     decode: Sequence[Candidate]
-    """Of a disaggregated pick: where to decode, best first, at most 64."""
+    """For a disaggregated pick: the ranks for decoding, best first, at most 64."""
     prompt_tokens: int
     source: Source | None
     choice: Choice = field(repr=False)

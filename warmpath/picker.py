@@ -143,7 +143,7 @@ class Picker:
         rank: int = 0,
         loads: Sequence[PodLoad] = (),
     ) -> bool:
-        """Report what became of a pick: started, first_token, finished or failed.
+        """Report an event of a picked request: started, first_token, finished or failed.
 
         The arguments are the fields of the contract's ReportRequest. Returns False for a booking that
         is unknown, over or expired. Raises ValueError for a report that cannot be true.
@@ -170,7 +170,7 @@ class Picker:
             return carry_out(report, self._picker, now)
 
     def observe(self, *loads: PodLoad) -> None:
-        """Take note of the load of ranks; of unknown ones it is ignored."""
+        """Record loads of ranks; loads of unknown ranks are ignored."""
         with self._lock:
             self._observe(loads, self._forget_removed())
 
@@ -205,7 +205,7 @@ def _check_name(name: str) -> None:
 
 
 def _valid(name: str, table: Table) -> Table:
-    """Return a table whose values are as the file may have them. Raises ValueError."""
+    """Return a table whose values the router's file would accept, too. Raises ValueError."""
     try:
         return msgspec.convert(msgspec.to_builtins(table), type(table))
     except msgspec.ValidationError as error:

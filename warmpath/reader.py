@@ -15,7 +15,7 @@ Tokenizer = str | Path | Callable[[str], Sequence[int]]
 """A model's folder with its tokenizer.json, or a function from a text to its token ids."""
 
 EXTRA = "the extra `router` (pip install 'warmpath[router]')"
-"""Where folders' tokenizers come from."""
+"""The extra that has the package of tokenizers."""
 
 
 class PromptReader:
@@ -67,7 +67,7 @@ class PromptReader:
 
 
 def _encoder_of(folder: Path) -> Callable[[str], bytes]:
-    # Imported here: whoever has token ids needs no package of tokenizers.
+    # Imported here, since a caller with token ids needs no package of tokenizers.
     try:
         from prefixstore.tokenizers.tokenizer import (  # noqa: PLC0415
             FolderTokenizer,

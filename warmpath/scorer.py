@@ -33,7 +33,7 @@ class PodScore:
     matched_tokens: int
     """Leading tokens that a request would find cached; at most all but the last one."""
     believed_tokens: int
-    """Those of `matched_tokens` that no event has told of."""
+    """The part of `matched_tokens` that no event has announced."""
     tiers: Mapping[str, int]
     """Leading tokens by tier; a block in two tiers counts in the faster one."""
     trust: Trust
@@ -47,7 +47,7 @@ class Scorer:
 
     `strategy` is longest-prefix, highest-block, coverage or tiered. `shared_tiers` are tiers that all
     pods share. A `tokenizer` is needed for texts. `believed` are the blocks of requests that were just
-    placed, which no event has told of: `Picker.scorer` has them.
+    placed, and that no event has announced yet: `Picker.scorer` has them.
 
     >>> index = Index("demo")
     >>> index.feed("pod-1", [Stored.of([11, 12], range(32), block_size=16)])
@@ -80,7 +80,7 @@ class Scorer:
             shared_tiers={index.model: frozenset(shared_tiers)},
         )
         self.lock = threading.Lock()
-        """Held by whoever uses the matcher or the beliefs."""
+        """The lock of the matcher and of the beliefs."""
         self._strategy = STRATEGIES[strategy]
         self._believed = believed
 

@@ -195,6 +195,6 @@ async def _feed(
         feed(publisher.rank, batches)
         feed(rank, batches)
         if publisher.cache.collect():
-            publisher.news.tell()
+            publisher.news.wake()
         seed += 1
         await asyncio.sleep(PACE)

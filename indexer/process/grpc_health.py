@@ -92,7 +92,7 @@ class HealthService:
         self._has_ended = True
         self._status()
 
-    async def keep_telling(self) -> None:
+    async def keep_notifying(self) -> None:
         """Wake the clients that watch whenever the status has changed, until cancelled."""
         while True:
             self._status()

@@ -51,17 +51,17 @@ def engine_cache(
 
 
 async def collect_forever(
-    cache: PodCache, tell: Sequence[Callable[[], None]], *, pause: float
+    cache: PodCache, wake: Sequence[Callable[[], None]], *, pause: float
 ) -> NoReturn:
-    """Put changes into the journal each `pause` seconds; call each of `tell` after new entries."""
-    told = 0
+    """Put changes into the journal each `pause` seconds; call each of `wake` after new entries."""
+    sequence = 0
     while True:
         for rank in cache.ranks:
             rank.tick()
         cache.collect()
         # A snapshot for one watcher may have collected changes that the others do not know of yet.
-        if cache.journal.sequence != told:
-            told = cache.journal.sequence
-            for one in tell:
+        if cache.journal.sequence != sequence:
+            sequence = cache.journal.sequence
+            for one in wake:
                 one()
         await asyncio.sleep(pause)

@@ -16,7 +16,7 @@ from router.config.token_file import TokenError, read_token, token_of
 SCHEME = "bearer"
 
 
-class Why(Enum):
+class RefusalKind(Enum):
     """The kind of a refusal."""
 
     UNKNOWN = "unknown"
@@ -29,7 +29,7 @@ class Why(Enum):
 class Refusal:
     """A call is refused; `text` names the role and what was asked, never a token."""
 
-    why: Why
+    why: RefusalKind
     text: str
 
 
@@ -69,13 +69,15 @@ class Callers:
         known = self._known(authorization, names)
         if not known:
             shown = f"{short} needs the role {role!r}, and the caller has shown neither"
-            return Refusal(Why.UNKNOWN, f"{shown} a known token nor a known certificate")
+            return Refusal(RefusalKind.UNKNOWN, f"{shown} a known token nor a known certificate")
         if role is None:
-            return Refusal(Why.ROLE, f"no role allows {short}")
+            return Refusal(RefusalKind.ROLE, f"no role allows {short}")
         if any(role in client.roles for client in known):
             return None
         who = " and ".join(repr(client.name) for client in known)
-        return Refusal(Why.ROLE, f"client {who} lacks the role {role!r}, which {short} needs")
+        return Refusal(
+            RefusalKind.ROLE, f"client {who} lacks the role {role!r}, which {short} needs"
+        )
 
     def _known(self, authorization: Iterable[str], names: Iterable[str]) -> list[Client]:
         shown = (self._by_name[name] for name in names if name in self._by_name)
@@ -84,8 +86,8 @@ class Callers:
             scheme, _, token = header.partition(" ")
             if scheme.lower() == SCHEME:
                 digest = _digest(token.strip())
-                # Digests, and a comparison that takes equally long whatever they are: how long a
-                # refusal takes must say nothing of a token.
+                # Digests are compared in constant time, so that the time of a refusal reveals
+                # nothing of a token.
                 for client, kept in self._by_token:
                     if hmac.compare_digest(kept.value, digest):
                         found[client.name] = client

@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Entrance:
-    """What stands before the handlers of gRPC and before HTTP's paths."""
+    """TLS and the access check, for the handlers of gRPC and for HTTP's paths."""
 
     tls: ServerTls | None
     """None: plain connections."""

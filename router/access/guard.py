@@ -13,7 +13,7 @@ import grpc
 import grpc.aio
 
 from indexer.process.certificate_names import names
-from router.access.callers import Callers, Refusal, Why
+from router.access.callers import Callers, Refusal, RefusalKind
 from router.access.roles import is_open
 from router.error_info import Reason, details
 
@@ -22,8 +22,8 @@ log = logging.getLogger(__name__)
 Context = grpc.aio.ServicerContext[Any, Any]
 
 CODES = {
-    Why.UNKNOWN: (grpc.StatusCode.UNAUTHENTICATED, Reason.UNKNOWN_CALLER),
-    Why.ROLE: (grpc.StatusCode.PERMISSION_DENIED, Reason.NO_ROLE),
+    RefusalKind.UNKNOWN: (grpc.StatusCode.UNAUTHENTICATED, Reason.UNKNOWN_CALLER),
+    RefusalKind.ROLE: (grpc.StatusCode.PERMISSION_DENIED, Reason.NO_ROLE),
 }
 HEADER = "authorization"
 

@@ -5,7 +5,7 @@ from router.config.schema import Right
 ROUTER = "/warmpath.v1.Router/"
 
 OPEN = ("/grpc.health.v1.Health/", "/healthz", "/readyz")
-"""Beginnings of what anybody may ask: whether the router is up."""
+"""Beginnings of the methods and paths that are open to anybody: the router's health."""
 
 ROLES: dict[str, Right] = {
     f"{ROUTER}Score": "score",

@@ -52,11 +52,11 @@ async def serving(
         address = await server.start(config.server.listen, tls)
     except OSError as error:
         raise OSError(f"server.listen: cannot bind {config.server.listen}: {error}") from error
-    telling = kept(Work("informing health watchers", checks.keep_telling))
+    notifying = kept(Work("informing health watchers", checks.keep_notifying))
     try:
         yield address
     finally:
-        telling.cancel()
+        notifying.cancel()
         checks.end()
         seconds = config.server.drain_seconds
         log.info("the process was asked to end: calls in progress have %g s", seconds)

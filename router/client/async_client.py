@@ -176,7 +176,7 @@ class AsyncClient:
         loads: Sequence[PodLoad] = (),
         timeout: float | None = None,
     ) -> bool:
-        """Report what became of a pick; return whether the router knows the booking."""
+        """Report the progress or the end of a picked request; return whether its booking is known."""
         call = self._calls.report(
             booking_id,
             event,
@@ -200,7 +200,7 @@ class AsyncClient:
         disaggregated: bool = False,
         timeout: float | None = None,
     ) -> pb.ExplainResponse:
-        """Return what each pod would cost for a prompt, and why the first one wins. Books nothing."""
+        """Return each pod's cost for a prompt, and why the first one wins. Books nothing."""
         call = self._calls.explain(
             prompt,
             pods=pods,
@@ -225,7 +225,7 @@ class AsyncClient:
     async def diagnose(
         self, model: str = "", *, timeout: float | None = None
     ) -> pb.DiagnoseResponse:
-        """Return what predictions and picks were worth, and what looks wrong."""
+        """Return how good predictions and picks were, and likely faults."""
         return cast("pb.DiagnoseResponse", await self._made(self._calls.diagnose(model), timeout))
 
     @asynccontextmanager

@@ -65,7 +65,7 @@ class Calls:
         disaggregated: bool,
         booking_id: str,
     ) -> Call:
-        """Return a Pick. With a name of the caller's a later one takes the place of the earlier."""
+        """Return a Pick. With a booking id of the caller's, a repeated Pick replaces the earlier one."""
         request = pb.PickRequest(
             prompt=self._prompt(prompt),
             pods=pods,
@@ -111,7 +111,7 @@ class Calls:
         rank: int,
         loads: Sequence[PodLoad],
     ) -> Call:
-        """Return a Report. Raises ValueError for an event that is none."""
+        """Return a Report. Raises ValueError for an unknown event."""
         if event not in EVENTS:
             raise ValueError(f"event is {event!r}; it must be one of {', '.join(EVENTS)}")
         request = pb.ReportRequest(

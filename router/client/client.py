@@ -168,7 +168,7 @@ class Client:
         loads: Sequence[PodLoad] = (),
         timeout: float | None = None,
     ) -> bool:
-        """Report what became of a pick; return whether the router knows the booking."""
+        """Report the progress or the end of a picked request; return whether its booking is known."""
         call = self._calls.report(
             booking_id,
             event,
@@ -192,7 +192,7 @@ class Client:
         disaggregated: bool = False,
         timeout: float | None = None,
     ) -> pb.ExplainResponse:
-        """Return what each pod would cost for a prompt, and why the first one wins. Books nothing."""
+        """Return each pod's cost for a prompt, and why the first one wins. Books nothing."""
         call = self._calls.explain(
             prompt,
             pods=pods,
@@ -215,7 +215,7 @@ class Client:
         return cast("pb.ListDecisionsResponse", self._made(call, timeout))
 
     def diagnose(self, model: str = "", *, timeout: float | None = None) -> pb.DiagnoseResponse:
-        """Return what predictions and picks were worth, and what looks wrong."""
+        """Return how good predictions and picks were, and likely faults."""
         return cast("pb.DiagnoseResponse", self._made(self._calls.diagnose(model), timeout))
 
     @contextmanager

@@ -1,4 +1,4 @@
-"""What a client shows a router and whom it trusts, from files that are read again when they change."""
+"""A client's certificate, token and trusted authorities, from files that are read again on a change."""
 
 import threading
 from pathlib import Path
@@ -54,7 +54,7 @@ class Credentials:
 
     @property
     def of_channel(self) -> grpc.ChannelCredentials | None:
-        """Those of the next channel, the same object until a file changes; None: plain text."""
+        """The credentials of the next channel, one object until a file changes; None: plain text."""
         return self._newest() if self._newest else None
 
     @property

@@ -1,4 +1,4 @@
-"""The error of a call, as its status and trailing metadata tell it."""
+"""The error of a call, made of its status and its trailing metadata."""
 
 from typing import Any
 
@@ -35,10 +35,10 @@ class CallError(Exception):
 
 
 def failure_of(error: grpc.RpcError) -> CallError:
-    """Return what an error of gRPC's library tells; for either of its two interfaces."""
+    """Return an error of gRPC's library, of its blocking or its asyncio part, as a CallError."""
     raised: Any = error
     trailing = {str(key): value for key, value in raised.trailing_metadata() or ()}
-    reason, retry_after = _told(trailing.get(DETAILS))
+    reason, retry_after = _reason_and_retry(trailing.get(DETAILS))
     pushback, may_repeat = trailing.get(PUSHBACK), True
     if pushback is not None:
         # gRFC A6: anything but a number, 0 or more, forbids a retry.
@@ -53,7 +53,7 @@ def failure_of(error: grpc.RpcError) -> CallError:
     )
 
 
-def _told(details: object) -> tuple[str | None, float | None]:
+def _reason_and_retry(details: object) -> tuple[str | None, float | None]:
     """Return the reason and the least seconds before a retry in a status's details, None for none."""
     reason: str | None = None
     seconds: float | None = None
@@ -67,6 +67,6 @@ def _told(details: object) -> tuple[str | None, float | None]:
                 delay = read_message(wire.RetryInfo, detail.value).retry_delay
                 seconds = max(0.0, delay.seconds + delay.nanos / 1e9)
     except ValueError:
-        # Whoever wrote them, the call's own status stands.
+        # Details that cannot be read change nothing about the call's own status.
         return None, None
     return reason, seconds

@@ -8,7 +8,7 @@ from router.pb.warmpath.v1 import router_pb2 as pb
 
 @dataclass(frozen=True, slots=True)
 class PodLoad:
-    """What a caller knows of a rank's load; it counts for a few seconds, corrected by later bookings.
+    """A rank's load as a caller knows it; it counts for a few seconds, corrected by later bookings.
 
     Raises ValueError for an impossible load.
 
@@ -25,7 +25,7 @@ class PodLoad:
     kv_usage: float = 0.0
     """Share of its KV cache that requests hold, 0 to 1."""
     age: float = 0.0
-    """Seconds since this was so."""
+    """The age of these figures, in seconds."""
 
     def __post_init__(self) -> None:
         found = problem_of(

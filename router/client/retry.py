@@ -54,12 +54,13 @@ class Retry:
         # A call that the router itself has refused was not carried out.
         is_refused = failure.reason is not None or failure.retry_after is not None
         if failure.code is grpc.StatusCode.RESOURCE_EXHAUSTED:
-            # The router refused to begin. Without its word of a time, the message itself may be too
-            # large, and would be next time.
+            # The router refused to begin. If it names no time, the message itself may be too large,
+            # and a retry would fail in the same way.
             pause = failure.retry_after
         elif failure.code is grpc.StatusCode.UNAVAILABLE and (is_repeatable or is_refused):
             bound = min(self.most_seconds, self.first_seconds * 2 ** (made - 1))
-            # A router that ends says "at once, another one": it may be this one that begins again.
+            # A router that ends asks for a retry at once at another router; that may be the same one,
+            # started again, so the random pause remains.
             pause = max(failure.retry_after or 0.0, rng.uniform(0.0, bound))
         else:
             return None

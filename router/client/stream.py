@@ -25,7 +25,7 @@ class StreamAnswer(NamedTuple):
 
 
 def answer_of(reply: pb.ScoreStreamResponse) -> StreamAnswer:
-    """Return what a reply tells."""
+    """Return a reply as an answer."""
     if reply.WhichOneof("result") == "response":
         return StreamAnswer(reply.request_id, reply.response, None)
     code = CODES.get(reply.error.code, grpc.StatusCode.UNKNOWN)
@@ -35,7 +35,7 @@ def answer_of(reply: pb.ScoreStreamResponse) -> StreamAnswer:
 
 
 class Requests:
-    """The requests of a stream, numbered; gRPC iterates them, and tells nobody of an error in that."""
+    """The requests of a stream, numbered; gRPC iterates them, and hides an error of the iteration."""
 
     def __init__(self, calls: Calls, pods: Sequence[str], strategy: str) -> None:
         self._calls = calls

@@ -17,7 +17,7 @@ class ChannelError(Exception):
 
 def add_channel(parser: argparse.ArgumentParser) -> None:
     """Add the options of the connection."""
-    add = parser.add_argument_group("who asks, and whom").add_argument
+    add = parser.add_argument_group("connection").add_argument
     add("--tls-ca", type=Path, help="PEM of the router's authority; a plain connection without it")
     add("--tls-cert", type=Path, help="PEM of the certificate to show")
     add("--tls-key", type=Path, help="PEM of its private key")

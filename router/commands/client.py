@@ -31,11 +31,11 @@ def score_main(argv: Sequence[str] | None = None) -> int:
     """Show which pods are warm for a prompt."""
     parser = router_parser("score", score_main.__doc__)
     add_prompt(parser)
-    parser.add_argument("--strategy", default="", help="longest-prefix unless told otherwise")
+    parser.add_argument("--strategy", default="", help="longest-prefix by default")
     parser.add_argument(
         "--explain",
         action="store_true",
-        help="show the text, its tokens, what of them was known, and the time of each step",
+        help="show the text, its tokens, how much of them was stored, and the time of each step",
     )
     args = parser.parse_args(argv)
     try:

@@ -64,8 +64,8 @@ def _absent(response: pb.ListPodsResponse, model: str) -> list[pb.Finding]:
 
 def _unready(pod: pb.Pod) -> str:
     """Return the text about a pod that is not ready: its health, and its trust unless exact."""
-    told = (one.trust.reason for one in pod.ranks if one.trust.level != pb.Trust.EXACT)
-    return "; ".join(dict.fromkeys([f"it is not ready: {pod.status}", *told]))
+    reasons = (one.trust.reason for one in pod.ranks if one.trust.level != pb.Trust.EXACT)
+    return "; ".join(dict.fromkeys([f"it is not ready: {pod.status}", *reasons]))
 
 
 def _report(

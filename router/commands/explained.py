@@ -11,25 +11,27 @@ MOST_TOKENS = 400
 """The most tokens shown; --json has all."""
 
 
-def explained(told: pb.Explanation) -> RenderableType:
+def explained(explanation: pb.Explanation) -> RenderableType:
     """Return the explanation that is printed above the scores."""
-    ids = unpack_tokens(told.token_ids_packed)
+    ids = unpack_tokens(explanation.token_ids_packed)
     parts: list[RenderableType] = []
-    if told.text:
-        stored = told.stored_chars
+    if explanation.text:
+        stored = explanation.stored_chars
         parts += [
-            _heading(f"text: {len(told.text)} characters, the first {stored} known"),
+            _heading(f"text: {len(explanation.text)} characters, the first {stored} known"),
             # A Text, since Rich would take square brackets of a prompt for markup.
-            Text(told.text[:stored], "green") + Text(told.text[stored:]),
+            Text(explanation.text[:stored], "green") + Text(explanation.text[stored:]),
         ]
     shown = " ".join(map(str, ids[:MOST_TOKENS]))
     if len(ids) > MOST_TOKENS:
         shown += f" … ({len(ids) - MOST_TOKENS} more)"
     parts += [
-        _heading(f"tokens: {len(ids)}, {told.stored_tokens} of them from the prefix store"),
+        _heading(f"tokens: {len(ids)}, {explanation.stored_tokens} of them from the prefix store"),
         Text(shown),
-        _heading(f"block keys: {told.keys}, {told.stored_keys} of them from the prefix store"),
-        _steps(told),
+        _heading(
+            f"block keys: {explanation.keys}, {explanation.stored_keys} of them from the prefix store"
+        ),
+        _steps(explanation),
     ]
     return Group(*parts)
 
@@ -38,9 +40,9 @@ def _heading(text: str) -> Text:
     return Text(text, "bold")
 
 
-def _steps(told: pb.Explanation) -> Table:
+def _steps(explanation: pb.Explanation) -> Table:
     table = Table("step", box=None, header_style="bold")
     table.add_column("ms", justify="right")
-    for step in told.steps:
+    for step in explanation.steps:
         table.add_row(step.name, f"{step.seconds * 1e3:.3f}")
     return table

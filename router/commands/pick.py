@@ -18,7 +18,7 @@ def explain_main(argv: Sequence[str] | None = None) -> int:
     parser = router_parser("explain", explain_main.__doc__)
     add_prompt(parser)
     parser.add_argument("--session", default="", help="the session's id")
-    parser.add_argument("--policy", default="", help="the configured one unless told otherwise")
+    parser.add_argument("--policy", default="", help="the configured one by default")
     parser.add_argument(
         "--disaggregated", action="store_true", help="one pod for the prefill and one for decoding"
     )

@@ -1,4 +1,4 @@
-"""Finds contradictions in who may ask: [server.tls], [[clients]], and listeners that others reach."""
+"""Finds contradictions in access control: [server.tls], [[clients]], listeners that others reach."""
 
 from collections.abc import Iterator
 from ipaddress import ip_address

@@ -1,1 +1,1 @@
-"""What NVIDIA Dynamo's callers ask over HTTP: overlaps of a prompt's token ids, in Dynamo's form."""
+"""Queries of NVIDIA Dynamo's callers over HTTP: overlaps of a prompt's token ids, in Dynamo's form."""

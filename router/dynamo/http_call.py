@@ -28,7 +28,7 @@ class HttpCall:
         return f"http {self._request.remote}"
 
     def time_remaining(self) -> None:
-        """Return None: HTTP's callers tell no deadline."""
+        """Return None: an HTTP request has no deadline."""
 
     async def read(self) -> object:
         """Return the body; gRPC's end after it, or if the caller has gone.

@@ -20,7 +20,7 @@ DEFAULT_MODEL = "default"
 MOST_WORKER = (1 << 64) - 1
 """The highest number of a worker."""
 NO_POOL = {"enabled": False, "total_hit_blocks": 0, "ranges": [], "error": None}
-"""The shared cache of Dynamo that a router without one tells of."""
+"""The entry about Dynamo's shared cache, in the answer of a router that has none."""
 
 
 class Overlaps:

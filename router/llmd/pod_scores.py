@@ -35,8 +35,8 @@ class PodScores:
     ) -> llmd.GetPodScoresResponse:
         """Answer GetPodScores. Tokenising takes at most `timeout` seconds, all waits `patience`.
 
-        Raises the errors of `PromptReader.read`, with the request's own fields, except for an unknown
-        model, which no pod holds anything of.
+        Raises the errors of `PromptReader.read`, with the request's own fields. An unknown model is no
+        error: no pod holds a block of it.
         """
         if not request.prompt:
             return llmd.GetPodScoresResponse()
@@ -70,6 +70,6 @@ class PodScores:
 
 
 def identifiers(pod: Pod) -> Mapping[str, str]:
-    """Return what llm-d's callers may call a pod, by kind of name (`llmd.identifier`)."""
+    """Return a pod's names for llm-d's callers, by kind of name (`llmd.identifier`)."""
     host = pod.address.rpartition(":")[0].strip("[]")
     return {"address": pod.address, "host": host, "id": pod.id}

@@ -60,10 +60,12 @@ def set_apart(read: ReadPrompt, pods: Sequence[Pod]) -> TokenPrompt:
 
 def limit_asked(pod: Pod) -> None:
     """Limit the trust in a pod that gets requests with namespaces that its events omit."""
-    untold = [word for name, word in WORDS.items() if name in pod.asked and _is_untold(pod, name)]
-    words = " and ".join(untold)
+    omitted = [word for name, word in WORDS.items() if name in pod.asked and _is_omitted(pod, name)]
+    words = " and ".join(omitted)
     reason = (
-        f"requests with {words} come, whose blocks its events do not tell apart" if words else ""
+        f"its events do not distinguish the blocks of requests with {words}, which come"
+        if words
+        else ""
     )
     for rank in pod.ranks:
         rank.limit(reason, NAMESPACES)
@@ -75,14 +77,14 @@ def limit_known(pod: Pod) -> None:
     reason = ""
     if pod.engine == "sglang" and version and version < (0, 5, 7):
         reason = f"SGLang {pod.status.version} announces the removal of blocks that stay"
-    elif len(pod.status.models) > 1 and version and _is_untold(pod, "lora"):
-        reason = "it serves adapters, whose blocks its events do not tell apart"
+    elif len(pod.status.models) > 1 and version and _is_omitted(pod, "lora"):
+        reason = "it serves adapters, and its events do not distinguish their blocks"
     for rank in pod.ranks:
         rank.limit(reason, ENGINE)
     limit_asked(pod)
 
 
-def _is_untold(pod: Pod, name: str) -> bool:
+def _is_omitted(pod: Pod, name: str) -> bool:
     first = TOLD_FROM.get(pod.engine, {}).get(name)
     if first is None:
         return False

@@ -171,7 +171,7 @@ class Publisher:
         assert held == {tier: keys for tier, keys in truth.items() if keys}
         self.cache.collect()
         self.truths[self.sequence] = truth
-        self._news.tell()
+        self._news.wake()
 
     @property
     def sequence(self) -> int:

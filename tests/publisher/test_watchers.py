@@ -99,7 +99,7 @@ async def test_watchers_that_never_read_lose_their_places_to_routers_of_the_same
         before = journal.sequence
         for _ in range(64):
             journal.add(pb.RankState(rank=0), [CHANGE])
-        published.server.tell()
+        published.server.wake()
         await until_held(published, 0)
         assert published.server.places.slow == 4
         (router,) = await watching(stack, address, 1, sequence=before, epoch=journal.epoch)

@@ -30,7 +30,7 @@ class News:
     def __init__(self) -> None:
         self._event = asyncio.Event()
 
-    def tell(self) -> None:
+    def wake(self) -> None:
         """Say that the journal has grown."""
         self._event.set()
 

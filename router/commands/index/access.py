@@ -45,7 +45,7 @@ def add_access(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--config", type=Path, metavar="ROUTER.toml", help="take all from its [shared-index]")
     add("--url", default="", help="redis://, redis-cluster:// or redis-sentinel://, or rediss…")
-    add("--prefix", type=_prefix, help="of the deployment's keys; warmpath unless told otherwise")
+    add("--prefix", type=_prefix, help="prefix of the deployment's keys; warmpath by default")
     add("--user", default="", help="ACL user")
     add("--password-file", default="", help="file with the password")
     add("--ca", default="", help="PEM of the authority that the servers are recognised by")

@@ -68,8 +68,8 @@ async def check(access: Access) -> Checked:
     pods = await access.pods(sorted({*structure.pods, *access.configured}))
     if lacks := access.lacks():
         # A publisher does not say which keys lie in the buckets that were not reached.
-        told = {name: Compared(seen.problem or lacks) for name, seen in pods.items()}
-        return Checked(told, structure, not_reached=lacks)
+        unread = {name: Compared(seen.problem or lacks) for name, seen in pods.items()}
+        return Checked(unread, structure, not_reached=lacks)
     names = list(pods)
     compared: dict[str, Compared] = {}
     for start in range(0, len(names), PODS_AT_ONCE):
@@ -94,16 +94,16 @@ async def _compare_pods(access: Access, names: Iterable[str]) -> dict[str, Compa
 async def _round(access: Access, names: list[str]) -> dict[str, Compared]:
     """Compare the pods of these names once."""
     firsts = await asyncio.gather(*(_first(access, name) for name in names))
-    told = dict(zip(names, firsts, strict=True))
-    claims = {name: first[0] for name, first in told.items() if not isinstance(first, str)}
+    first_of = dict(zip(names, firsts, strict=True))
+    claims = {name: first[0] for name, first in first_of.items() if not isinstance(first, str)}
     held = await _index(access, claims.values())
     pods = await access.pods(list(claims))
     results = {
-        name: Compared(problem=first) for name, first in told.items() if isinstance(first, str)
+        name: Compared(problem=first) for name, first in first_of.items() if isinstance(first, str)
     }
     seconds = await asyncio.gather(*(_second(access, name, claims[name], pods) for name in claims))
     for name, second in zip(claims, seconds, strict=True):
-        first = told[name]
+        first = first_of[name]
         assert not isinstance(first, str)
         results[name] = (
             Compared(problem=second) if isinstance(second, str) else compare(first, second, held)
@@ -250,8 +250,8 @@ def shown(checked: Checked) -> RenderableType:
         if one.problem:
             table.add_row(Text(name), "-", "-", Text(f"could not be compared: {one.problem}"))
             continue
-        told = "\n".join(_words(spot, difference) for spot, difference in one.differences.items())
-        table.add_row(Text(name), f"{one.keys:,}", f"{one.changed:,}", Text(told or "none"))
+        words = "\n".join(_words(spot, difference) for spot, difference in one.differences.items())
+        table.add_row(Text(name), f"{one.keys:,}", f"{one.changed:,}", Text(words or "none"))
     structure = checked.structure
     lines = [Text(problem) for problem in structure.problems]
     if said := checked.empty or checked.not_reached:
@@ -262,7 +262,7 @@ def shown(checked: Checked) -> RenderableType:
         words = dead_words(None, structure.unread)
         lines.append(Text(f"{words[0].upper()}{words[1:]}."))
     elif structure.dead:
-        lines.append(Text(f"{dead_words(structure.dead, '')}; nobody sees them."))
+        lines.append(Text(f"{dead_words(structure.dead, '')}; no router counts them."))
     return Group(table, *lines)
 
 

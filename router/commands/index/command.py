@@ -44,10 +44,14 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="warmpath index", description=main.__doc__)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     for act, summary, options in (
-        (_stats, "what it holds, on which servers, and how its pods are", ("--json",)),
-        (_check, "compare it with what the pods' publishers say; 1 where they differ", ("--json",)),
-        (_sweep, "remove now what no claim holds any more", ("--wait",)),
-        (_dump, "write all that it holds as lines of JSON", ("--pod", "--out")),
+        (_stats, "count its content by pod, tier and server", ("--json",)),
+        (
+            _check,
+            "compare it with the publishers' snapshots; exit status 1 if they differ",
+            ("--json",),
+        ),
+        (_sweep, "remove the entries that no claim names any more", ("--wait",)),
+        (_dump, "write its content as lines of JSON", ("--pod", "--out")),
     ):
         name = act.__name__.removeprefix("_")
         command = commands.add_parser(name, help=summary, description=f"{summary}.".capitalize())
@@ -63,10 +67,10 @@ def _add(parser: argparse.ArgumentParser, option: str) -> None:
         "--json": {"action": "store_true", "help": "print one JSON object"},
         "--wait": {
             "action": "store_true",
-            "help": "where another one sweeps, wait till it is done",
+            "help": "if another process sweeps, wait for its end",
         },
-        "--pod": {"default": "", "help": "only what this pod holds"},
-        "--out": {"type": Path, "help": "write into this file; must not be there"},
+        "--pod": {"default": "", "help": "only the entries of this pod"},
+        "--out": {"type": Path, "help": "write into this file, which must not exist"},
     }
     parser.add_argument(option, **more[option])
 
@@ -130,14 +134,17 @@ async def _dump(args: argparse.Namespace, access: Access) -> int:
             print(line)
         sys.stdout.flush()
     else:
-        with args.out.open("x", encoding="utf-8") as file:
-            try:
+        is_whole = False
+        file = args.out.open("x", encoding="utf-8")
+        try:
+            with file:
                 async for line in dump(access, args.pod):
                     file.write(f"{line}\n")
-            except AccessError:
-                if not file.tell():
-                    args.out.unlink()
-                raise
+            is_whole = not access.lacks()
+        finally:
+            # An empty file would be in the way of the next attempt.
+            if not is_whole and not args.out.stat().st_size:
+                args.out.unlink()
     if lacks := access.lacks():
         print(f"warmpath index: {lacks}", file=sys.stderr)
         return NO_ANSWER

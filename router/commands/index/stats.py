@@ -53,8 +53,8 @@ async def stats(access: Access) -> dict[str, Any]:
 
 
 def _sum(numbers: Any) -> int | None:
-    told = [number for number in numbers if number is not None]
-    return sum(told) if told else None
+    known = [number for number in numbers if number is not None]
+    return sum(known) if known else None
 
 
 def _held(found: Survey, living: Living) -> tuple[dict[str, Counter[tuple[int, str]]], int]:
@@ -131,8 +131,8 @@ async def _servers(access: Access) -> list[dict[str, Any]]:
     names = access.names
     asked = [Call(script("look"), (names.bucket(n),)) for n in access.buckets]
     servers: dict[str, dict[str, Any]] = {}
-    told = zip(access.buckets, await access.ask(asked), strict=True)
-    for bucket, (server, memory, size) in told:
+    answers = zip(access.buckets, await access.ask(asked), strict=True)
+    for bucket, (server, memory, size) in answers:
         facts = _facts(server) | _facts(memory)
         # Without the right to call INFO all nodes look alike, and make one entry.
         one = servers.setdefault(

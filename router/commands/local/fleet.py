@@ -33,7 +33,7 @@ SPAN = 120.0
 KNOWN_SECONDS = 60.0
 """Longest wait for the routers to know all pods."""
 PAUSE = 0.1
-TOLD = 5
+PROGRESS_MESSAGES = 5
 """Number of progress messages during the traffic."""
 
 
@@ -115,13 +115,13 @@ async def _run(settings: FleetSettings, console: Console, *, once: bool, as_json
     running = asyncio.current_task()
     assert running is not None
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, running.cancel)
-    tell = partial(console.print, soft_wrap=True)
-    async with FleetProcesses(settings, tell) as fleet, AsyncExitStack() as stack:
+    report = partial(console.print, soft_wrap=True)
+    async with FleetProcesses(settings, report) as fleet, AsyncExitStack() as stack:
         clients = [
             await stack.enter_async_context(AsyncClient(address, model=MODEL))
             for address in fleet.addresses
         ]
-        tell("waiting until every router knows every worker")
+        report("waiting until every router knows every worker")
         begun = time.monotonic()
         async with asyncio.timeout(KNOWN_SECONDS):
             for client in clients:
@@ -131,20 +131,20 @@ async def _run(settings: FleetSettings, console: Console, *, once: bool, as_json
         known = time.monotonic() - begun
         requests = _requests(settings.requests)
         pods = [worker.id for worker in fleet.workers]
-        tell(f"sending {len(requests)} requests, {SPAN / SPEED:.0f} s of traffic")
+        report(f"sending {len(requests)} requests, {SPAN / SPEED:.0f} s of traffic")
         result = await replay(
             requests,
             EveryRouter([Warmpath(client, pods) for client in clients]),
             [worker.address for worker in fleet.workers],
             speed=SPEED,
-            progress=lambda sofar: _tell_progress(tell, sofar, len(requests)),
+            progress=lambda sofar: _report_progress(report, sofar, len(requests)),
         )
         fleet.check()
         prompt = sum(one.prompt_tokens for one in result.served)
         cached = sum(one.cached_tokens for one in result.served)
         scores = await _agreed(clients, requests[-1].packed)
-        told = {
-            "addresses": asdict(fleet.told()),
+        summary = {
+            "addresses": asdict(fleet.all_addresses()),
             "known_s": round(known, 2),
             "requests": len(result.served),
             "failed": result.failed,
@@ -153,18 +153,18 @@ async def _run(settings: FleetSettings, console: Console, *, once: bool, as_json
             "routers_agree": all(one == scores[0] for one in scores),
         }
         if as_json:
-            print(json.dumps(told), flush=True)
-        _present(told, fleet, console)
+            print(json.dumps(summary), flush=True)
+        _present(summary, fleet, console)
         if not once:
-            _tell_what_to_try(fleet, console)
-            await fleet.tell_of_ends(tell)
+            _suggest(fleet, console)
+            await fleet.report_ends(report)
 
 
-def _tell_progress(tell: Callable[[str], None], sofar: Replayed, total: int) -> None:
+def _report_progress(report: Callable[[str], None], sofar: Replayed, total: int) -> None:
     """Report the number of finished requests after each fifth of them."""
     done = len(sofar.served) + sofar.failed
-    if done * TOLD // total != (done - 1) * TOLD // total:
-        tell(f"{done} of {total} requests are done")
+    if done * PROGRESS_MESSAGES // total != (done - 1) * PROGRESS_MESSAGES // total:
+        report(f"{done} of {total} requests are done")
 
 
 def _requests(count: int) -> list[Prepared]:
@@ -190,8 +190,8 @@ async def _agreed(clients: Sequence[AsyncClient], packed: bytes) -> list[dict[st
     return scores
 
 
-def _present(told: dict[str, Any], fleet: FleetProcesses, console: Console) -> None:
-    scores = told["scores"]
+def _present(summary: dict[str, Any], fleet: FleetProcesses, console: Console) -> None:
+    scores = summary["scores"]
     table = Table(title="matched tokens of the last prompt, as each router says")
     table.add_column("router")
     for worker in fleet.workers:
@@ -202,14 +202,14 @@ def _present(told: dict[str, Any], fleet: FleetProcesses, console: Console) -> N
         )
     console.print(table)
     console.print(
-        f"{told['requests'] + told['failed']} requests, {told['failed']} failed, "
+        f"{summary['requests'] + summary['failed']} requests, {summary['failed']} failed, "
         f"through {len(fleet.routers)} routers in turn: "
-        f"{told['token_hit_ratio']:.1%} of the tokens served were cached. "
-        f"Every router knew every pod after {told['known_s']} s."
+        f"{summary['token_hit_ratio']:.1%} of the tokens served were cached. "
+        f"Every router knew every pod after {summary['known_s']} s."
     )
 
 
-def _tell_what_to_try(fleet: FleetProcesses, console: Console) -> None:
+def _suggest(fleet: FleetProcesses, console: Console) -> None:
     url = f"--url {fleet.redis.url}"
     for line in (
         f"look into the index: warmpath index stats {url}",

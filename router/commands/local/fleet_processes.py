@@ -62,10 +62,10 @@ def file_names(settings: FleetSettings) -> list[str]:
 class FleetProcesses:
     """All processes of a fleet; an async context manager that ends them."""
 
-    def __init__(self, settings: FleetSettings, tell: Callable[[str], None]) -> None:
-        """`tell` receives a line about each step of the start."""
+    def __init__(self, settings: FleetSettings, report: Callable[[str], None]) -> None:
+        """`report` receives a line about each step of the start."""
         self._settings = settings
-        self._tell = tell
+        self._report = report
         self.folder = settings.out
         self._stack = AsyncExitStack()
         self.redis = RedisCluster(settings.server, settings.masters, settings.out)
@@ -89,19 +89,19 @@ class FleetProcesses:
     async def __aenter__(self) -> Self:
         async with AsyncExitStack() as stack:
             stack.push_async_callback(self.redis.stop, REDIS_SECONDS)
-            self._tell(
+            self._report(
                 f"starting a cluster of {self._settings.masters} {self._settings.server} servers"
             )
             await self.redis.start()
             stack.push_async_callback(self._stop)
-            self._tell(f"starting the workers ({len(self.workers)}), each with a publisher")
+            self._report(f"starting the workers ({len(self.workers)}), each with a publisher")
             workers = WorkerSettings(24_000, 32, SPEED, VOCAB_SIZE)
             await asyncio.gather(*(worker.start(workers) for worker in self.workers))
             pairs = zip(self.workers, self.publishers, strict=True)
             self.published = await asyncio.gather(*(self._publish(*pair) for pair in pairs))
             # The configurations name held ports, so that a router can be restarted by hand.
             ports = stack.enter_context(HeldPorts())
-            self._tell(f"starting the routers ({len(self.routers)})")
+            self._report(f"starting the routers ({len(self.routers)})")
             self.addresses = [f"{HOST}:{ports.take()}" for _ in self.routers]
             routers = [*zip(self.routers, self.addresses, strict=True)]
             # The first router compiles the index if necessary; the others load the compiled code.
@@ -167,20 +167,20 @@ class FleetProcesses:
         for process in self._watched:
             process.check()
 
-    async def tell_of_ends(self, tell: Callable[[str], None]) -> NoReturn:
+    async def report_ends(self, report: Callable[[str], None]) -> NoReturn:
         """Report each process that ends unexpectedly, once, with the command that restarts it."""
-        told: set[str] = set()
+        reported: set[str] = set()
         while True:
             for process in self._watched:
                 try:
                     process.check()
                 except ClusterError as error:
-                    if process.name not in told:
-                        told.add(process.name)
-                        tell(f"{error}; to start it again: {process.command}")
+                    if process.name not in reported:
+                        reported.add(process.name)
+                        report(f"{error}; to start it again: {process.command}")
             await asyncio.sleep(LOOK_SECONDS)
 
-    def told(self) -> Addresses:
+    def all_addresses(self) -> Addresses:
         """Return the addresses of all processes."""
         workers = [worker.address for worker in self.workers]
         return Addresses(self.redis.url, workers, self.published, self.addresses)

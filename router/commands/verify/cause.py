@@ -13,8 +13,8 @@ from indexer.keys.key import Keyspace, chain
 from indexer.trust import Level, Trust
 
 Kind = Literal["stored", "removed", "cleared"]
-Said = tuple[Kind, frozenset[int]]
-"""One event: its kind, and the keys of the blocks that it names."""
+EventKeys = tuple[Kind, frozenset[int]]
+"""An event's kind, and the keys of the blocks that it names."""
 
 
 class Names:
@@ -28,9 +28,9 @@ class Names:
         """Forget all names: the engine's next life begins."""
         self._keys.clear()
 
-    def learn(self, events: Iterable[Event]) -> list[Said]:
+    def learn(self, events: Iterable[Event]) -> list[EventKeys]:
         """Learn the names in a batch; return each event's kind and keys, no keys for slower tiers."""
-        said: list[Said] = []
+        said: list[EventKeys] = []
         for event in events:
             kind: Kind = "stored"
             keys: frozenset[int] = frozenset()
@@ -69,9 +69,9 @@ class Case:
     """The trust at the time of the prediction."""
     predicted: int
     actual: int
-    before: Sequence[Said]
+    before: Sequence[EventKeys]
     """The events before the request's own blocks in the batch that announced these."""
-    lost: Sequence[Said]
+    lost: Sequence[EventKeys]
     """The events of the batches just before that one, if they were lost."""
     after_restart: bool
     """Whether the engine had restarted, which only its next batch showed."""
@@ -101,7 +101,7 @@ def cause(case: Case) -> str:
     return "not explained: no event shows why"
 
 
-def _found(case: Case, said: Iterable[Said]) -> int:
+def _found(case: Case, said: Iterable[EventKeys]) -> int:
     """Return how many leading blocks would be cached after some events, given the prediction."""
     held = set(case.keys[: case.predicted])
     for kind, keys in said:

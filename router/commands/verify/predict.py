@@ -12,7 +12,7 @@ from indexer.follow.engine import Engine
 from indexer.ingest import Ingest
 from indexer.stream.action import AskReplay
 from indexer.trust import Level, Trust
-from router.commands.verify.cause import Case, Names, Said, cause
+from router.commands.verify.cause import Case, EventKeys, Names, cause
 from router.commands.verify.outcome import Mismatch, Outcome
 from router.commands.verify.recording import Asked, Frame, Life, Recording, ReplayEnd
 from router.match.scorer import Scorer
@@ -46,13 +46,13 @@ class _Open:
     on_arrival: int
     predicted: int
     trust: Trust
-    lost: Sequence[Said]
+    lost: Sequence[EventKeys]
     """The events of batches lost just before; only the next batch shows that they are lost."""
     after_restart: bool = False
     """Whether the engine had restarted, which only its next batch showed."""
     scheduled: bool = False
     """Whether its own blocks have been announced; then the prediction is final."""
-    before: Sequence[Said] = ()
+    before: Sequence[EventKeys] = ()
     """The events before those blocks in the batch that announced them."""
 
 
@@ -74,7 +74,7 @@ class _Verification:
         self._conditions = conditions
         self._rng = Random(conditions.seed)  # noqa: S311  repeatable, guards nothing
         self._following = False
-        self._lost: list[Said] = []
+        self._lost: list[EventKeys] = []
         """The events that were lost since the last batch that arrived."""
         asked = [line for line in recording.lines if isinstance(line, Asked)]
         self._model = recording.model or (asked[0].model if asked else "")
@@ -232,7 +232,7 @@ class _Verification:
         [score] = self._scorer.score(prompt, [self._rank], longest_prefix)
         return score.matched_tokens
 
-    def _see_own_blocks(self, events: Sequence[Event], said: Sequence[Said]) -> None:
+    def _see_own_blocks(self, events: Sequence[Event], said: Sequence[EventKeys]) -> None:
         """Settle the prediction of each request whose own blocks this batch announces."""
         for one in self._open.values():
             position = None if one.scheduled else _own_store(events, one.asked)

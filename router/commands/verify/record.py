@@ -191,7 +191,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--replay", default="", help="its replay endpoint; what it had before is then known too")
     add("--topic", default="", help="the topic of its events; all by default")
     add("--listen", default="127.0.0.1:8199", help="host:port where clients are to send requests")
-    add("--out", type=Path, required=True, help="the file to write, .jsonl.gz; must not be there")
+    add("--out", type=Path, required=True, help="the file to write, .jsonl.gz; it must not exist")
     return parser
 
 

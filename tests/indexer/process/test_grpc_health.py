@@ -53,7 +53,7 @@ def test_what_is_no_question_is_refused() -> None:
 
 async def test_who_watches_hears_of_each_change_once() -> None:
     process = Process()
-    telling = asyncio.create_task(process.health.keep_telling())
+    notifying = asyncio.create_task(process.health.keep_notifying())
     watching = process.health.watch(question())
     assert status(await anext(watching)) == NOT_SERVING
     process.is_fit = True
@@ -61,7 +61,7 @@ async def test_who_watches_hears_of_each_change_once() -> None:
     process.health.end()
     assert status(await anext(watching)) == NOT_SERVING
     await watching.aclose()
-    telling.cancel()
+    notifying.cancel()
 
 
 async def test_a_change_that_only_a_watcher_saw_is_followed_by_the_next_one() -> None:
@@ -70,10 +70,10 @@ async def test_a_change_that_only_a_watcher_saw_is_followed_by_the_next_one() ->
     watching = process.health.watch(question())
     assert status(await anext(watching)) == SERVING
     process.is_fit = False
-    telling = asyncio.create_task(process.health.keep_telling())
+    notifying = asyncio.create_task(process.health.keep_notifying())
     assert status(await anext(watching)) == NOT_SERVING
     await watching.aclose()
-    telling.cancel()
+    notifying.cancel()
 
 
 async def test_no_more_clients_watch_than_may_and_one_that_goes_makes_room() -> None:

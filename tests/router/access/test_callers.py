@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from router.access.callers import Callers, Why
+from router.access.callers import Callers, RefusalKind
 from router.access.roles import ROLES, is_open
 from router.api.service import SERVICE
 from router.config.read import ConfigError, load
@@ -45,7 +45,7 @@ def test_a_token_gives_its_clients_roles(callers: Callers) -> None:
     assert callers.refusal(SCORE, bearer(SECRET), ()) is None
     refused = callers.refusal(PODS, bearer(SECRET), ())
     assert refused is not None
-    assert refused.why is Why.ROLE
+    assert refused.why is RefusalKind.ROLE
     assert refused.text == "client 'gateway' lacks the role 'read', which ListPods needs"
 
 
@@ -55,7 +55,7 @@ def test_a_certificates_name_gives_its_clients_roles(callers: Callers) -> None:
     for name in ("operator.example.org", "OPERATOR.example", "operator"):
         refused = callers.refusal(SCORE, (), [name])
         assert refused is not None
-        assert refused.why is Why.UNKNOWN
+        assert refused.why is RefusalKind.UNKNOWN
 
 
 def test_a_caller_has_the_roles_of_all_that_it_proves_to_be(callers: Callers) -> None:
@@ -82,7 +82,7 @@ def test_whoever_has_no_known_token_is_refused_without_a_word_of_it(
 ) -> None:
     refused = callers.refusal(SCORE, [header], ())
     assert refused is not None
-    assert refused.why is Why.UNKNOWN
+    assert refused.why is RefusalKind.UNKNOWN
     assert refused.text == (
         "Score needs the role 'score', and the caller has shown neither a known token nor a known "
         "certificate"
@@ -96,7 +96,7 @@ def test_the_scheme_is_read_as_http_has_it(callers: Callers) -> None:
 def test_a_method_without_a_role_is_refused_to_everybody(callers: Callers) -> None:
     refused = callers.refusal("/warmpath.v1.Router/New", (), ["operator.example"])
     assert refused is not None
-    assert refused.why is Why.ROLE
+    assert refused.why is RefusalKind.ROLE
 
 
 def test_a_token_is_taken_anew_and_the_old_one_opens_nothing(

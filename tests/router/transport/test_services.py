@@ -51,7 +51,7 @@ async def test_a_router_watches_a_publisher(transport: str) -> None:
     for number in range(50):
         rank.live("", *engine.store((0, 1, number + 2)))
         cache.collect()
-        watch.tell()
+        watch.wake()
         await until(lambda: watched.blocks() == rank.blocks())
     assert len(places) == 1
     task.cancel()
@@ -65,7 +65,7 @@ async def test_health_is_asked_once_or_watched(transport: str) -> None:
     checks = HealthService(lambda: is_fit, ("", "a.Service"))
     server = new_server(transport)
     server.add_generic_rpc_handlers([health_handler(checks)])
-    telling = asyncio.create_task(checks.keep_telling())
+    notifying = asyncio.create_task(checks.keep_notifying())
     async with Caller(await server.start("127.0.0.1:0")) as call:
         stub: Any = health_pb2_grpc.HealthStub(call.channel)
         request = health_pb2.HealthCheckRequest(service="a.Service")
@@ -78,5 +78,5 @@ async def test_health_is_asked_once_or_watched(transport: str) -> None:
         with pytest.raises(grpc.aio.AioRpcError):
             await stub.Check(health_pb2.HealthCheckRequest(service="unknown"))
         watched.cancel()
-    telling.cancel()
+    notifying.cancel()
     await server.stop(0)

@@ -342,6 +342,22 @@ def test_nothing_is_called_dead_while_the_node_of_its_record_is_dead(
         assert '"dead":true' not in capsys.readouterr().out
 
 
+def test_an_incomplete_dump_without_a_line_leaves_no_file(
+    prefix: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names = Names(prefix)
+    with RedisCluster(replicas=0, cluster_require_full_coverage="no") as cluster:
+        with Edge(cluster.url) as edge:
+            edge.ensure(names)
+        at_schema = cluster.master_of(names.schema)
+        next(one for one in cluster.nodes_alive() if one is not at_schema).close()
+        file = tmp_path / "dump.jsonl"
+        where = ("--url", cluster.url, "--prefix", prefix, "--out", str(file))
+        assert main(["dump", *where]) == 2
+        assert "buckets were not reached" in capsys.readouterr().err
+        assert not file.exists()
+
+
 def test_nothing_is_called_dead_while_the_node_of_the_list_of_pods_is_dead(
     prefix: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -8,7 +8,7 @@ from indexer.engines.event import Cleared, EngineHash, Removed, Stored, Tier
 from indexer.keys.key import Keyspace, chain
 from indexer.keys.token import pack_tokens
 from indexer.trust import Level, Trust
-from router.commands.verify.cause import Case, Names, Said, cause
+from router.commands.verify.cause import Case, Names, EventKeys, cause
 
 KEYS = (11, 12, 13, 14)
 EXACT = Trust(Level.EXACT, "followed from the first batch", 0.0)
@@ -18,8 +18,8 @@ DEGRADED = Trust(Level.DEGRADED, "batches 3 to 4 are lost", 0.0)
 def case(
     predicted: int,
     actual: int,
-    *before: Said,
-    lost: Sequence[Said] = (),
+    *before: EventKeys,
+    lost: Sequence[EventKeys] = (),
     samples: int = 1,
     trust: Trust = EXACT,
     after_restart: bool = False,
@@ -28,15 +28,15 @@ def case(
     return Case(KEYS, samples, trust, predicted, actual, before, lost, after_restart, at_answer)
 
 
-def removed(*keys: int) -> Said:
+def removed(*keys: int) -> EventKeys:
     return "removed", frozenset(keys)
 
 
-def stored(*keys: int) -> Said:
+def stored(*keys: int) -> EventKeys:
     return "stored", frozenset(keys)
 
 
-CLEARED: Said = ("cleared", frozenset())
+CLEARED: EventKeys = ("cleared", frozenset())
 
 
 def test_an_eviction_is_a_cause_only_where_it_took_a_block_of_the_prompt() -> None:
