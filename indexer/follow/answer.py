@@ -8,7 +8,10 @@ from indexer.follow.rank_ingest import RankIngest
 
 
 def take_answer(ranks: Mapping[int, RankIngest], answer: bytes) -> None:
-    """Let each rank, by the engine's own number, take its events; those of other ranks are ignored."""
+    """Let each rank take its events; `ranks` has them by the engine's own numbers.
+
+    Events of ranks that are not in `ranks` are counted as skipped, at the first rank.
+    """
     try:
         events = split(answer)
     except MalformedEventError as error:
@@ -20,8 +23,10 @@ def take_answer(ranks: Mapping[int, RankIngest], answer: bytes) -> None:
         except MalformedEventError as error:
             _take_stray(ranks, error)
             continue
-        if number in ranks:
-            rank = ranks[number]
+        rank = ranks.get(number)
+        if rank is None:
+            next(iter(ranks.values())).strays += 1
+        else:
             rank.live(rank.source.topic, event_id, event)
 
 

@@ -75,6 +75,8 @@ class RankIngest:
         self._limits = Limits(clock)
         self._ahead = 1
         """How many frames are scanned together."""
+        self.strays = 0
+        """Events of ranks that are not configured, counted here by `indexer.follow.answer`."""
         self.ask: Callable[[AskReplay], None] = lambda _: None
         """Called with a replay to ask for where no received frame is the cause."""
         self.stream = Stream(
@@ -176,7 +178,7 @@ class RankIngest:
             "adopted": resolver.adopted,
             "drifts": self.applier.drifts,
             "overflows": stream.overflows,
-            "skipped": resolver.other_groups + resolver.unplaced,
+            "skipped": resolver.other_groups + resolver.unplaced + self.strays,
         }
 
     def connected(self) -> AskReplay | None:

@@ -245,8 +245,9 @@ class Calibration:
         for of, model in self._models.items():
             if model.known != sorted(known.get(of, [])):
                 raise BrokenInvariantError(f"the known factors of {of} are not those of its ranks")
-            if any(self._averages[rank].model != of for rank in model.compared):
-                raise BrokenInvariantError(f"a rank compared for {of} belongs to another model")
+            compared = [self._averages.get(rank) for rank in model.compared]
+            if any(average is None or average.model != of for average in compared):
+                raise BrokenInvariantError(f"a rank compared for {of} has no measurements there")
             kept = model.differences.items()
             if any(one != self._differing(model, rank) for rank, one in kept):
                 raise BrokenInvariantError(f"a difference of {of} is out of date")

@@ -3,7 +3,6 @@
 Each fault lasts `hold` seconds and is then repaired; everything must heal.
 """
 
-import asyncio
 from functools import partial
 
 from indexer.shared.writer.steps import State
@@ -120,7 +119,6 @@ async def evicting(prefix: str, hold: float) -> Outcome:
 
 async def forgotten(prefix: str, hold: float) -> Outcome:
     """Set the times of pods' last claims to a day ago, or to tomorrow."""
-    del hold
     with RedisServer() as server:
         async with rig(server.url, prefix) as made:
             await made.begin()
@@ -129,6 +127,5 @@ async def forgotten(prefix: str, hold: float) -> Outcome:
             for wrong in (now - 2 * day, now + 2 * day):
                 for name in made.pods:
                     server.ask("HSET", made.names.pods, name, wrong)
-                await made.goes_on()
-            await asyncio.sleep(0)
+                await made.lasts(hold)
             return await made.healed()

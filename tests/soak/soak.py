@@ -12,9 +12,11 @@ import json
 import sys
 import time
 from collections import OrderedDict, deque
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import msgspec
 
@@ -30,6 +32,8 @@ from indexer.stream.action import AskReplay
 from indexer.trust import Level
 
 BLOCK = 16
+MOST_GROWTH = 0.02
+"""Growth of memory in the last part from which on it counts as a leak."""
 PREFIXES = 40
 """System prompts that requests of all engines share."""
 
@@ -207,8 +211,15 @@ def verdict(ingest: Ingest, lines: list[Line]) -> dict[str, object]:
     }
 
 
+def passes(found: Mapping[str, Any]) -> bool:
+    """Return whether no rank is wrong, some rank was compared, and memory did not grow."""
+    # A rank that is not exact is not compared: without any, `wrong` would prove nothing.
+    is_compared = found["trust"].get(Level.EXACT, 0) > 0
+    return not found["wrong"] and is_compared and found["growth"] < MOST_GROWTH
+
+
 def main() -> int:
-    """Run the soak; return 1 if a rank is wrong or memory grew."""
+    """Run the soak; return 1 unless it passes."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--pods", type=int, default=64)
     parser.add_argument("--blocks", type=int, default=3_000_000)
@@ -219,7 +230,7 @@ def main() -> int:
     found = run(args.pods, args.blocks, args.capacity, args.seed)
     found["seconds"] = round(time.monotonic() - begun, 1)
     print(json.dumps(found, indent=1))
-    return 1 if found["wrong"] or float(str(found["growth"])) >= 0.02 else 0
+    return 0 if passes(found) else 1
 
 
 if __name__ == "__main__":

@@ -65,8 +65,10 @@ class SchedulerConfig:
         if self.policy not in known:
             raise ValueError(f"policy is {self.policy!r}, not one of {', '.join(known)}")
         if not self.enable_chunked_prefill and self.token_budget < self.max_model_len:
+            is_batched = self.token_budget == self.max_num_batched_tokens
+            name = "max_num_batched_tokens" if is_batched else "max_num_scheduled_tokens"
             raise ValueError(
-                f"max_num_batched_tokens is {self.token_budget}, less than max_model_len "
+                f"{name} is {self.token_budget}, less than max_model_len "
                 f"{self.max_model_len}: without chunked prefill longer prompts never run"
             )
         if self.max_num_batched_tokens < self.max_num_seqs:

@@ -98,6 +98,22 @@ async def test_each_event_goes_to_its_rank(engine: tuple[Engine, str]) -> None:
     await stop(task)
 
 
+async def test_events_of_a_rank_that_is_not_configured_are_counted_at_the_first(
+    engine: tuple[Engine, str],
+) -> None:
+    server, url = engine
+    followed = ranks(2)
+    server.answers.append(
+        b'[{"event_id":0,"attention_dp_rank":9,"data":{"type":"removed","block_hashes":[]}},'
+        b'{"event_id":0,"attention_dp_rank":1,"window_size":64,"data":'
+        b'{"type":"created","num_blocks_per_cache_level":[4,0]}}]'
+    )
+    task = asyncio.create_task(poller(followed, url).run())
+    await until(lambda: followed[1].applier.batches == 1)
+    assert [rank.counts()["skipped"] for rank in followed.values()] == [1, 0]
+    await stop(task)
+
+
 async def test_ranks_are_numbered_as_the_engine_numbers_them(engine: tuple[Engine, str]) -> None:
     server, url = engine
     followed = ranks(2)

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from indexer.invariant import BrokenInvariantError
 from router.load.bookings import Booking, Bookings, Work
 from router.pick.calibration import FASTEST, LEAST, SLOWEST, Calibration
 
@@ -264,3 +265,16 @@ def test_a_pod_that_goes_leaves_nothing_in_what_is_usual() -> None:
     assert fleet.calibration.usual("m") == pytest.approx(2.0)
     fleet.calibration.forget("a", 0)
     assert fleet.calibration.usual("m") == 1.0
+
+
+def test_a_comparison_without_measurements_breaks_the_invariant() -> None:
+    rank = Rank()
+    rank.run(*[1.0] * 40)
+    rank.calibration.check()
+    rank.calibration._averages.clear()
+    model = rank.calibration._models["m"]
+    model.known.clear()
+    model.differences.clear()
+    assert model.compared
+    with pytest.raises(BrokenInvariantError, match="no measurements"):
+        rank.calibration.check()

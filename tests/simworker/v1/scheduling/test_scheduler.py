@@ -334,6 +334,10 @@ def test_no_tokens_are_taken_beyond_what_was_asked_for() -> None:
         ({"max_num_scheduled_tokens": 0}, "max_num_scheduled_tokens is 0, less than 1"),
         ({"policy": "lottery"}, "policy is 'lottery', not one of fcfs, priority"),
         (
+            {"enable_chunked_prefill": False, "max_num_scheduled_tokens": 10},
+            "max_num_scheduled_tokens is 10, less than max_model_len 100",
+        ),
+        (
             {"enable_chunked_prefill": False},
             "max_num_batched_tokens is 20, less than max_model_len 100",
         ),
