@@ -34,7 +34,7 @@ class GetPodScoresRequest(_message.Message):
     prompt: _builtins.str
     """Plain text; the model's tokenizer adds its special tokens."""
     model_name: _builtins.str
-    """A served name, or an adapter's. No pod has a score for an unknown one."""
+    """A served model's name, or an adapter's. For an unknown name no pod has a score."""
     @_builtins.property
     def pod_identifiers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """The pods to score, each by its address (host:port), its host or its id. Empty: every pod of the
@@ -63,7 +63,7 @@ class GetPodScoresResponse(_message.Message):
     SCORES_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def scores(self) -> _containers.RepeatedCompositeFieldContainer[Global___PodScore]:
-        """Of the pods that hold the prompt's first block."""
+        """The scores of the pods that hold the prompt's first block."""
 
     def __init__(
         self,
@@ -85,7 +85,7 @@ class PodScore(_message.Message):
     POD_FIELD_NUMBER: _builtins.int
     SCORE_FIELD_NUMBER: _builtins.int
     pod: _builtins.str
-    """As the request names it; where the request names none, by `llmd.identifier`."""
+    """The name from the request; if the request names no pods, the name by `llmd.identifier`."""
     score: _builtins.float
     """Leading blocks of `llmd.block-size` tokens, each times the weight of its heaviest tier."""
     def __init__(

@@ -3,8 +3,8 @@
 isort:skip_file
 The contract between a gateway and warmpath.
 
-A gateway asks which pods already hold the KV cache of a prompt (Score), or which one should take
-it (Pick), and says what became of it (Report). Field numbers are never reused.
+A gateway asks which pods already hold the KV cache of a prompt (Score), or which pod should take the
+request (Pick), and reports the request's progress and end (Report). Field numbers are never reused.
 """
 
 from collections import abc as _abc
@@ -25,9 +25,7 @@ DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
 class Prompt(_message.Message):
-    """A prompt in one of its forms, and everything else that decides which cached blocks it
-    can use.
-    """
+    """A prompt in one of its forms, and everything else that decides which cached blocks it can use."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -44,13 +42,13 @@ class Prompt(_message.Message):
     model: _builtins.str
     """The model's name as requests to the engine give it (a served name, or an adapter's)."""
     text: _builtins.str
-    """Exactly one of these five. They are no oneof, so that a prompt given in two forms is refused
-    instead of the last one silently winning.
+    """Exactly one of the next five fields is set. They are not a oneof, so that a prompt in two forms is
+    refused; with a oneof the last form would win silently.
 
-    Pick and Explain also take a prompt in none of them, without `multimodal`: it has 0 tokens, and the
-    pods' load decides, and its session. It may have no `model` either; then any of the pods that the
-    request names may take it, or any pod at all where it names none. That is for requests whose prompt
-    or model a gateway cannot tell, such as embeddings and unknown paths. An unknown `model` is refused.
+    Pick and Explain also accept a prompt with none of the five fields and without `multimodal`. It has 0
+    tokens, so its session and the pods' load decide. Its `model` may be empty, too; then all pods that the
+    request names may take it, or all pods if it names none. This is for requests whose prompt or model a
+    gateway does not know, such as embeddings and unknown paths. An unknown `model` is refused.
 
     Plain text, as in a completions request; the model's tokenizer adds its special tokens.
     """
@@ -61,16 +59,16 @@ class Prompt(_message.Message):
     token_ids_packed: _builtins.bytes
     """Token ids, packed: 4 bytes each, little-endian, unsigned. The fast form."""
     lora: _builtins.str
-    """The LoRA adapter's name, where `model` names the base model. Empty: none."""
+    """The LoRA adapter's name, if `model` is the base model. Empty: none."""
     cache_salt: _builtins.str
-    """Isolates caches: prompts with different salts never share. Empty: none. A body's own
-    `cache_salt` counts where this is empty; two different ones are refused.
+    """Isolates caches: prompts with different salts never share cached blocks. Empty: none. If this is empty,
+    the body's own `cache_salt` counts; two different salts are refused.
     """
     extra_key: _builtins.str
-    """SGLang's `extra_key`: prompts with different ones never share. Empty: none. A body's own counts where
-    this is empty; two different ones are refused. Other engines have none and pass it over, and so does
-    the router where no pod that is asked for runs SGLang. No event tells it: nothing is known to be
-    warm for a prompt that has one.
+    """SGLang's `extra_key`: prompts with different keys never share cached blocks. Empty: none. If this is
+    empty, the body's own key counts; two different keys are refused. Other engines ignore it, and so does
+    the router if no pod of the request runs SGLang. Events do not have it, so no pod is known to be warm
+    for a prompt with an extra key.
     """
     @_builtins.property
     def token_ids(self) -> Global___TokenIds:
@@ -139,7 +137,7 @@ Global___TokenIds: _TypeAlias = TokenIds  # noqa: Y015
 
 @_typing.final
 class MultimodalItem(_message.Message):
-    """One multimodal item: what its placeholder tokens stand for."""
+    """One multimodal item, for which placeholder tokens stand in the prompt."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -179,9 +177,9 @@ class ScoreRequest(_message.Message):
     strategy: _builtins.str
     """longest-prefix (default), highest-block, coverage, tiered."""
     request_id: _builtins.int
-    """Returned with the reply on a stream; any value."""
+    """Any value; the reply on a stream has the same."""
     explain: _builtins.bool
-    """Say how the prompt became tokens."""
+    """Whether the reply has an `explanation`."""
     @_builtins.property
     def prompt(self) -> Global___Prompt: ...
     @_builtins.property
@@ -217,15 +215,15 @@ class ScoreResponse(_message.Message):
     prompt_tokens: _builtins.int
     """Tokens of the prompt, as far as it was tokenised."""
     covered_chars: _builtins.int
-    """Characters of a text prompt that the scores cover; less than the whole where the deadline came
-    before the tokenizer was done. 0 for token ids, and for a chat that an engine rendered.
+    """Characters of a text prompt that the scores cover; fewer than the text has if the deadline came before
+    the tokenizer was done. 0 for token ids, and for a chat that an engine rendered.
     """
     request_id: _builtins.int
     @_builtins.property
     def scores(self) -> _containers.RepeatedCompositeFieldContainer[Global___PodScore]: ...
     @_builtins.property
     def explanation(self) -> Global___Explanation:
-        """Where it was asked for."""
+        """Only if the request asked for it."""
 
     def __init__(
         self,
@@ -246,7 +244,7 @@ Global___ScoreResponse: _TypeAlias = ScoreResponse  # noqa: Y015
 
 @_typing.final
 class Explanation(_message.Message):
-    """How a prompt became tokens."""
+    """The steps from a prompt to its tokens."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -258,20 +256,20 @@ class Explanation(_message.Message):
     KEYS_FIELD_NUMBER: _builtins.int
     STEPS_FIELD_NUMBER: _builtins.int
     text: _builtins.str
-    """The text that was tokenised: the prompt's, or a chat as its template wrote it. Empty for token
-    ids, and where an engine rendered the chat itself.
+    """The text that was tokenised: the prompt's text, or the text that the template made of a chat. Empty for
+    token ids, and if an engine rendered the chat itself.
     """
     token_ids_packed: _builtins.bytes
     """The prompt's tokens, as far as they are known, packed as 4 bytes each, little-endian."""
     stored_chars: _builtins.int
-    """Leading characters of the text that the prefix store knew, and the tokens that it gave for them."""
+    """Leading characters of the text that were in the prefix store, and the tokens that it returned."""
     stored_tokens: _builtins.int
     stored_keys: _builtins.int
-    """Block keys that were known beside the tokens, and those that the scores needed."""
+    """Block keys that were in the prefix store, and block keys that the scores needed."""
     keys: _builtins.int
     @_builtins.property
     def steps(self) -> _containers.RepeatedCompositeFieldContainer[Global___Step]:
-        """In the order they were taken."""
+        """In the order in which they were done."""
 
     def __init__(
         self,
@@ -357,13 +355,13 @@ class RequestError(_message.Message):
         BAD_REQUEST: RequestError._Reason.ValueType  # 1
         """INVALID_ARGUMENT. The request is at fault; the ErrorInfo's metadata name the `field`."""
         NO_TOKENIZER: RequestError._Reason.ValueType  # 2
-        """INVALID_ARGUMENT. Score only: nothing configured can tokenise such a prompt for its model; `field`
-        as above. Pick and Explain go by the prompt's length then, and in the other cases of Score only.
+        """INVALID_ARGUMENT. Score only: nothing configured can tokenise such a prompt for its model; `field` as
+        above. In the cases that are for Score only, Pick and Explain go by the prompt's length.
         """
         UNKNOWN_MODEL: RequestError._Reason.ValueType  # 3
         """NOT_FOUND. No model, alias or adapter has the prompt's model name."""
         NO_POD: RequestError._Reason.ValueType  # 4
-        """UNAVAILABLE. Of the pods that may take the request none is left to pick."""
+        """UNAVAILABLE. No pod that may take the request can be picked."""
         PICK_ENDED: RequestError._Reason.ValueType  # 5
         """ABORTED. The pick's end was reported before it was made, or a later pick has its name."""
         TOKENIZER_UNAVAILABLE: RequestError._Reason.ValueType  # 6
@@ -373,9 +371,9 @@ class RequestError(_message.Message):
         RENDER_TIMEOUT: RequestError._Reason.ValueType  # 8
         """DEADLINE_EXCEEDED. Score only: a chat was not rendered in time."""
         OVERLOADED: RequestError._Reason.ValueType  # 9
-        """RESOURCE_EXHAUSTED. More calls come than are answered, or their messages would take more memory
-        than they may. The metadata name the `limit`, a key of the configuration, if it is one's alone; a
-        google.rpc.RetryInfo says when a retry has a chance.
+        """RESOURCE_EXHAUSTED. Too many calls wait, or their messages would exceed the limit on memory. If one
+        key of the configuration sets the limit, the metadata name it as `limit`. A google.rpc.RetryInfo has
+        the time after which a retry makes sense.
         """
         MESSAGE_LATE: RequestError._Reason.ValueType  # 10
         """RESOURCE_EXHAUSTED. A message took too long to arrive while others waited for its room; `limit` as
@@ -396,28 +394,28 @@ class RequestError(_message.Message):
         BAD_CALL: RequestError._Reason.ValueType  # 17
         """INTERNAL or INVALID_ARGUMENT. The call breaks gRPC's protocol."""
         UNKNOWN_ENCODING: RequestError._Reason.ValueType  # 18
-        """UNIMPLEMENTED. A message is compressed in a way that is not understood."""
+        """UNIMPLEMENTED. The compression of a message is not supported."""
         INTERNAL_ERROR: RequestError._Reason.ValueType  # 19
         """INTERNAL. The router has a fault; its log says more."""
 
     class Reason(_Reason, metaclass=_ReasonEnumTypeWrapper):
-        """Why a call, or a request of a stream, fails: for programs, which should not read messages. A failed
-        call has the reason's name in the google.rpc.ErrorInfo (of the domain `warmpath`) of its status's
-        details, which are in the trailing metadatum `grpc-status-details-bin`. docs/failures.md says what
-        to do about each. A caller treats a reason that it does not know, of a later version, by its status.
+        """The reason why a call, or a request of a stream, fails, for programs, which should not parse messages. A
+        failed call has the reason's name in the google.rpc.ErrorInfo (domain `warmpath`) of its status details,
+        in the trailing metadata `grpc-status-details-bin`. docs/failures.md says how to handle each reason. A
+        caller that does not know a reason (of a later version) goes by the status.
         """
 
     REASON_UNSPECIFIED: RequestError.Reason.ValueType  # 0
     BAD_REQUEST: RequestError.Reason.ValueType  # 1
     """INVALID_ARGUMENT. The request is at fault; the ErrorInfo's metadata name the `field`."""
     NO_TOKENIZER: RequestError.Reason.ValueType  # 2
-    """INVALID_ARGUMENT. Score only: nothing configured can tokenise such a prompt for its model; `field`
-    as above. Pick and Explain go by the prompt's length then, and in the other cases of Score only.
+    """INVALID_ARGUMENT. Score only: nothing configured can tokenise such a prompt for its model; `field` as
+    above. In the cases that are for Score only, Pick and Explain go by the prompt's length.
     """
     UNKNOWN_MODEL: RequestError.Reason.ValueType  # 3
     """NOT_FOUND. No model, alias or adapter has the prompt's model name."""
     NO_POD: RequestError.Reason.ValueType  # 4
-    """UNAVAILABLE. Of the pods that may take the request none is left to pick."""
+    """UNAVAILABLE. No pod that may take the request can be picked."""
     PICK_ENDED: RequestError.Reason.ValueType  # 5
     """ABORTED. The pick's end was reported before it was made, or a later pick has its name."""
     TOKENIZER_UNAVAILABLE: RequestError.Reason.ValueType  # 6
@@ -427,9 +425,9 @@ class RequestError(_message.Message):
     RENDER_TIMEOUT: RequestError.Reason.ValueType  # 8
     """DEADLINE_EXCEEDED. Score only: a chat was not rendered in time."""
     OVERLOADED: RequestError.Reason.ValueType  # 9
-    """RESOURCE_EXHAUSTED. More calls come than are answered, or their messages would take more memory
-    than they may. The metadata name the `limit`, a key of the configuration, if it is one's alone; a
-    google.rpc.RetryInfo says when a retry has a chance.
+    """RESOURCE_EXHAUSTED. Too many calls wait, or their messages would exceed the limit on memory. If one
+    key of the configuration sets the limit, the metadata name it as `limit`. A google.rpc.RetryInfo has
+    the time after which a retry makes sense.
     """
     MESSAGE_LATE: RequestError.Reason.ValueType  # 10
     """RESOURCE_EXHAUSTED. A message took too long to arrive while others waited for its room; `limit` as
@@ -450,7 +448,7 @@ class RequestError(_message.Message):
     BAD_CALL: RequestError.Reason.ValueType  # 17
     """INTERNAL or INVALID_ARGUMENT. The call breaks gRPC's protocol."""
     UNKNOWN_ENCODING: RequestError.Reason.ValueType  # 18
-    """UNIMPLEMENTED. A message is compressed in a way that is not understood."""
+    """UNIMPLEMENTED. The compression of a message is not supported."""
     INTERNAL_ERROR: RequestError.Reason.ValueType  # 19
     """INTERNAL. The router has a fault; its log says more."""
 
@@ -478,7 +476,7 @@ Global___RequestError: _TypeAlias = RequestError  # noqa: Y015
 
 @_typing.final
 class PodScore(_message.Message):
-    """What one rank of one pod holds of the prompt."""
+    """The part of the prompt that one rank of one pod holds."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -497,18 +495,18 @@ class PodScore(_message.Message):
     for tiered. Higher is warmer.
     """
     matched_tokens: _builtins.int
-    """Leading tokens that a request would find cached: at most all but the last one."""
+    """Leading tokens that a request would find cached; the prompt's last token never is."""
     ready: _builtins.bool
-    """False while no event stream of the pod is connected, or it is not known. What its events told
-    counts no more as soon as the trust says STALE.
+    """False after a failed probe, while no event stream of the pod is connected, and for an unknown pod. Blocks
+    that its events announced still count until the trust is STALE.
     """
     believed_tokens: _builtins.int
-    """Of `matched_tokens`, those that no event has told of: blocks on their way there with a request
-    that was just picked, and what was sent to a pod without events. An approximation.
+    """The part of `matched_tokens` that no event has announced: blocks of requests that were just picked for
+    the rank, and prompts that were sent to a pod without events. An approximation.
     """
     @_builtins.property
     def tiers(self) -> _containers.RepeatedCompositeFieldContainer[Global___TierTokens]:
-        """The same by the tier that each block lies in; a block in two tiers counts in the faster one."""
+        """The same tokens by tier; a block in two tiers counts in the faster one."""
 
     @_builtins.property
     def trust(self) -> Global___Trust: ...
@@ -557,7 +555,7 @@ Global___TierTokens: _TypeAlias = TierTokens  # noqa: Y015
 
 @_typing.final
 class Trust(_message.Message):
-    """How far a rank's view may be believed."""
+    """How far the router's view of a rank may be believed."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -569,33 +567,33 @@ class Trust(_message.Message):
         DESCRIPTOR: _descriptor.EnumDescriptor
         LEVEL_UNSPECIFIED: Trust._Level.ValueType  # 0
         COLD: Trust._Level.ValueType  # 1
-        """Nothing seen yet."""
+        """No event has been seen yet."""
         EXACT: Trust._Level.ValueType  # 2
-        """Unbroken since the engine's start, a snapshot or a clear."""
+        """Complete since the engine's start, a snapshot or a clear."""
         DEGRADED: Trust._Level.ValueType  # 3
-        """A gap that replay could not close: what is shown may be missing or already evicted."""
+        """Events were missed: blocks may be missing from the view, or already evicted."""
         STALE: Trust._Level.ValueType  # 4
-        """Its event stream is gone."""
+        """The event stream has ended."""
 
     class Level(_Level, metaclass=_LevelEnumTypeWrapper): ...
     LEVEL_UNSPECIFIED: Trust.Level.ValueType  # 0
     COLD: Trust.Level.ValueType  # 1
-    """Nothing seen yet."""
+    """No event has been seen yet."""
     EXACT: Trust.Level.ValueType  # 2
-    """Unbroken since the engine's start, a snapshot or a clear."""
+    """Complete since the engine's start, a snapshot or a clear."""
     DEGRADED: Trust.Level.ValueType  # 3
-    """A gap that replay could not close: what is shown may be missing or already evicted."""
+    """Events were missed: blocks may be missing from the view, or already evicted."""
     STALE: Trust.Level.ValueType  # 4
-    """Its event stream is gone."""
+    """The event stream has ended."""
 
     LEVEL_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
     SINCE_FIELD_NUMBER: _builtins.int
     level: Global___Trust.Level.ValueType
     reason: _builtins.str
-    """Why, in words."""
+    """The reason for the level, in words."""
     since: _builtins.float
-    """Since when, seconds since the Unix epoch."""
+    """The time since which the level holds, in seconds since the Unix epoch."""
     def __init__(
         self,
         *,
@@ -626,26 +624,26 @@ class PickRequest(_message.Message):
     policy: _builtins.str
     """The policy's name; empty: the configured one."""
     session_id: _builtins.str
-    """What this request has in common with others of its conversation; its pod is kept unless that
-    costs more than the policy's margin. Empty: none.
+    """The id that all requests of one conversation have; they stay on one pod unless that costs more than the
+    policy's margin. Empty: none.
     """
     shadow: _builtins.bool
-    """The caller chooses itself, and only wants to know: nothing is booked before Report says with
-    STARTED where the request went. What would have been saved is in Diagnose.
+    """Shadow mode: the caller chooses the pod itself. Nothing is booked until a report STARTED names the pod
+    that the request went to. Diagnose returns the savings that warmpath's choices would have brought.
     """
     disaggregated: _builtins.bool
     """One pod for the prefill and one for decoding, by the pods' roles."""
     booking_id: _builtins.str
-    """The name that reports are to give the pick; empty: the router chooses one. A caller that chooses it
-    can report a pick whose answer it never saw. 1 to 128 printable ASCII characters without spaces, in
-    another form than the router's own (12 hexadecimal digits, a hyphen, 16 more).
+    """The id of the pick in reports; empty: the router makes one. A caller that makes it can report a pick
+    whose answer it never received. 1 to 128 printable ASCII characters without spaces, in another form than
+    the router's own ids (12 hexadecimal digits, a hyphen, 16 more).
 
-    A name is one request's, among all callers of all routers that share bookings: a gateway's request id
-    with the number of the attempt, say. Of two picks with one name the later one holds, be it a retry or
-    another caller's: the booking that the earlier one left is released as with FAILED, and where the earlier
-    one has no answer yet, its status is ABORTED. At another router the earlier booking is released when an
-    end is reported. A name whose end was reported is spent: the next pick needs another, or it may end with
-    a repetition of that report.
+    The id must be unique to the request among all callers of all routers that share bookings: a gateway's
+    request id with the number of the attempt, for example. If two picks have one id, a retry or another
+    caller's, the later one is valid: the booking of the earlier one is released as by FAILED, and if the
+    earlier one has no answer yet, it ends with ABORTED. Another router releases the earlier booking when an
+    end is reported. After a reported end the id must not be used again: a repetition of that report would
+    end the next pick with the same id.
     """
     @_builtins.property
     def prompt(self) -> Global___Prompt: ...
@@ -655,7 +653,7 @@ class PickRequest(_message.Message):
 
     @_builtins.property
     def loads(self) -> _containers.RepeatedCompositeFieldContainer[Global___PodLoad]:
-        """What the caller knows of the pods' load at this moment."""
+        """The pods' present load, as far as the caller knows it."""
 
     def __init__(
         self,
@@ -698,7 +696,7 @@ class PodLoad(_message.Message):
     kv_usage: _builtins.float
     """Share of its KV cache that requests hold, 0 to 1."""
     age: _builtins.float
-    """How old this is, in seconds."""
+    """The age of these figures, in seconds."""
     def __init__(
         self,
         *,
@@ -731,28 +729,28 @@ class PickResponse(_message.Message):
     CANDIDATES_LEFT_OUT_FIELD_NUMBER: _builtins.int
     DECODE_CANDIDATES_LEFT_OUT_FIELD_NUMBER: _builtins.int
     booking_id: _builtins.str
-    """Names the booking in Report: what the request said, if it said any."""
+    """The id of the pick in reports: the request's `booking_id`, if it has one."""
     prompt_tokens: _builtins.int
     reckoned_tokens: _builtins.int
-    """Of `prompt_tokens`, those that are reckoned from the length of what was not tokenised. They count as
-    not cached.
+    """The part of `prompt_tokens` that was estimated by length, since it was not tokenised. These tokens count
+    as not cached.
     """
     reckoned_because: _builtins.str
-    """Why it was not; empty where all was."""
+    """Why that part was not tokenised; empty if the whole prompt was."""
     candidates_left_out: _builtins.int
     """How many further candidates were weighed, for the prefill and for decoding."""
     decode_candidates_left_out: _builtins.int
     @_builtins.property
     def candidates(self) -> _containers.RepeatedCompositeFieldContainer[Global___Candidate]:
-        """Best first: the pick, then the fall-backs in the order to try them. At most 64; Explain tells of all."""
+        """Best first: the pick, then the fall-backs in the order to try them. At most 64; Explain returns all."""
 
     @_builtins.property
     def decode_candidates(self) -> _containers.RepeatedCompositeFieldContainer[Global___Candidate]:
-        """Of a disaggregated pick: where to decode, best first, at most 64. `candidates` are for the prefill."""
+        """For a disaggregated pick: the ranks for decoding, best first, at most 64. `candidates` are for prefill."""
 
     @_builtins.property
     def source(self) -> Global___Source:
-        """The best other holder of the prefix, for engines that can pull KV from a peer; absent where none
+        """The rank that holds most of the prefix, for engines that can pull KV from a peer; absent if no rank
         holds more than the pick.
         """
 
@@ -828,17 +826,17 @@ class Candidate(_message.Message):
     address: _builtins.str
     """host:port that serves requests."""
     matched_tokens: _builtins.int
-    """Leading tokens that are held, known or believed."""
+    """Leading tokens that the rank holds, known from events or believed."""
     outstanding_tokens: _builtins.int
-    """Tokens to compute that are booked on the rank, this request not counted."""
+    """Tokens to compute that are booked on the rank, without this request."""
     cost: _builtins.float
-    """What the ranking compares; lower is better. Seconds for the default policy."""
+    """The figure that the policy compares; lower is better. Seconds for the default policy."""
     believed_tokens: _builtins.int
-    """Of `matched_tokens`, those that no event has told of (see PodScore)."""
+    """The part of `matched_tokens` that no event has announced (see PodScore)."""
     predicted_ttft: _builtins.float
-    """Seconds until its first token, as predicted: the wait and the prefill."""
+    """Predicted seconds until the first token: the wait and the prefill."""
     ready: _builtins.bool
-    """False where the pod is not known to be well: it is here because no other is."""
+    """False if the pod is not known to be healthy: it is a candidate since no other pod is left."""
     @_builtins.property
     def trust(self) -> Global___Trust: ...
     @_builtins.property
@@ -870,7 +868,7 @@ Global___Candidate: _TypeAlias = Candidate  # noqa: Y015
 
 @_typing.final
 class CandidateDetails(_message.Message):
-    """Why a candidate costs what it costs."""
+    """The figures from which a candidate's cost was computed."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -891,11 +889,11 @@ class CandidateDetails(_message.Message):
     IS_SESSION_FIELD_NUMBER: _builtins.int
     TERMS_FIELD_NUMBER: _builtins.int
     arriving_tokens: _builtins.int
-    """Leading tokens on their way there with requests that were just picked."""
+    """Leading tokens of requests that were just picked for the rank."""
     assumed_tokens: _builtins.int
-    """Leading tokens of what was sent there, where events are missing."""
+    """Leading tokens of prompts that were sent to the rank while events were missing."""
     counted_tokens: _builtins.int
-    """Tokens that the cost counts as cached: the match, discounted where the view is doubtful."""
+    """Tokens that the cost counts as cached: the match, reduced if the trust is not exact."""
     wait_seconds: _builtins.float
     prefill_seconds: _builtins.float
     waiting: _builtins.int
@@ -904,20 +902,20 @@ class CandidateDetails(_message.Message):
     queue: _builtins.int
     kv_usage: _builtins.float
     load_source: _builtins.str
-    """Where the load is from."""
+    """The source of the load: engine or gateway; bookings if none of the two has shown it."""
     load_age: _builtins.float
-    """Seconds since the engine or a gateway told of it; absent where nobody has."""
+    """The age of that load in seconds; absent if no load was observed."""
     calibration: _builtins.float
-    """How much slower than the cost model its prefills are."""
+    """The factor by which its prefills take longer than the cost model predicts."""
     is_session: _builtins.bool
-    """Whether the session's last request went there."""
+    """Whether the session's last request went to this rank."""
     @_builtins.property
     def tiers(self) -> _containers.RepeatedCompositeFieldContainer[Global___TierTokens]:
-        """`matched_tokens` by tier, without what is only believed."""
+        """`matched_tokens` by tier, without believed tokens."""
 
     @_builtins.property
     def terms(self) -> _containers.RepeatedCompositeFieldContainer[Global___Term]:
-        """What the cost is made of."""
+        """The named terms of the cost."""
 
     def __init__(
         self,
@@ -1011,20 +1009,20 @@ class ReportRequest(_message.Message):
     PROMPT_TOKENS_FIELD_NUMBER: _builtins.int
     LOADS_FIELD_NUMBER: _builtins.int
     booking_id: _builtins.str
-    """As the pick's request or its answer says."""
+    """The id of the pick, from its request or its answer."""
     event: Global___ReportRequest.Event.ValueType
     cached_tokens: _builtins.int
-    """What the engine said it had cached (usage.prompt_tokens_details.cached_tokens), where known."""
+    """The cached tokens that the engine reported (usage.prompt_tokens_details.cached_tokens), if known."""
     output_tokens: _builtins.int
-    """With FINISHED or FAILED: the tokens of the answer, where known."""
+    """With FINISHED or FAILED: the tokens of the answer, if known."""
     pod: _builtins.str
-    """With STARTED: where it went, if not to the first candidate."""
+    """With STARTED: the pod and rank that the request went to, unless it is the first candidate."""
     rank: _builtins.int
     prompt_tokens: _builtins.int
-    """The engine's count of the prompt's tokens (usage.prompt_tokens), where known."""
+    """The engine's count of the prompt's tokens (usage.prompt_tokens), if known."""
     @_builtins.property
     def loads(self) -> _containers.RepeatedCompositeFieldContainer[Global___PodLoad]:
-        """What the caller knows of pods' load at this moment."""
+        """The pods' present load, as far as the caller knows it."""
 
     def __init__(
         self,
@@ -1063,9 +1061,9 @@ class ReportResponse(_message.Message):
 
     KNOWN_FIELD_NUMBER: _builtins.int
     known: _builtins.bool
-    """False where the booking is unknown: finished, expired, or of a router that shares none. True also where
-    the report was handed on: to the router that the name tells, or, of a name that a caller chose and this
-    router does not know, to all others.
+    """False if the booking is unknown: it has ended or expired, or belongs to a router that shares no
+    bookings. True also if the report was handed on: an id that a router made names that router; an id that
+    a caller made and this router does not know goes to all other routers.
     """
     def __init__(
         self,
@@ -1131,7 +1129,7 @@ class ExplainResponse(_message.Message):
     RECKONED_TOKENS_FIELD_NUMBER: _builtins.int
     RECKONED_BECAUSE_FIELD_NUMBER: _builtins.int
     reason: _builtins.str
-    """Why the first one won."""
+    """Why the first candidate won."""
     prompt_tokens: _builtins.int
     policy: _builtins.str
     utilisation: _builtins.float
@@ -1174,9 +1172,9 @@ class ListDecisionsRequest(_message.Message):
     MODEL_FIELD_NUMBER: _builtins.int
     POD_FIELD_NUMBER: _builtins.int
     limit: _builtins.int
-    """At most so many; 0: all that are kept."""
+    """The most decisions to return; 0: all that are kept."""
     model: _builtins.str
-    """Only those of this model, and those that chose this pod. Empty: all."""
+    """Only decisions about this model, and only those that chose this pod. Empty: all."""
     pod: _builtins.str
     def __init__(
         self,
@@ -1234,7 +1232,7 @@ class Decision(_message.Message):
         EXPIRED: Decision._State.ValueType  # 6
         """No report came in time."""
         CANCELLED: Decision._State.ValueType  # 7
-        """Its caller went away before the answer could be written: nothing is booked."""
+        """The caller had gone before the answer was written: nothing is booked."""
 
     class State(_State, metaclass=_StateEnumTypeWrapper): ...
     STATE_UNSPECIFIED: Decision.State.ValueType  # 0
@@ -1246,7 +1244,7 @@ class Decision(_message.Message):
     EXPIRED: Decision.State.ValueType  # 6
     """No report came in time."""
     CANCELLED: Decision.State.ValueType  # 7
-    """Its caller went away before the answer could be written: nothing is booked."""
+    """The caller had gone before the answer was written: nothing is booked."""
 
     BOOKING_ID_FIELD_NUMBER: _builtins.int
     AT_FIELD_NUMBER: _builtins.int
@@ -1271,7 +1269,7 @@ class Decision(_message.Message):
     shadow: _builtins.bool
     state: Global___Decision.State.ValueType
     pod: _builtins.str
-    """Where it went; the first candidate unless a report said otherwise."""
+    """The pod and rank that served the request: the first candidate unless a report named another."""
     rank: _builtins.int
     cached_tokens: _builtins.int
     """As reported."""
@@ -1279,7 +1277,7 @@ class Decision(_message.Message):
     """Seconds from the pick to the first token's report."""
     @_builtins.property
     def candidates(self) -> _containers.RepeatedCompositeFieldContainer[Global___Candidate]:
-        """The best few, as they were then."""
+        """The best few candidates, with their figures at the time of the pick."""
 
     def __init__(
         self,
@@ -1365,7 +1363,7 @@ Global___DiagnoseResponse: _TypeAlias = DiagnoseResponse  # noqa: Y015
 
 @_typing.final
 class Attribution(_message.Message):
-    """Where prompt tokens of picked requests went, for one pod and model, since the router started."""
+    """Counts of the prompt tokens of picked requests, for one pod and model, since the router started."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1385,16 +1383,18 @@ class Attribution(_message.Message):
     requests: _builtins.int
     prompt_tokens: _builtins.int
     available_tokens: _builtins.int
-    """Held by whichever candidate held most."""
+    """Prompt tokens held by the candidate that held most."""
     captured_tokens: _builtins.int
-    """Held by the picked one."""
+    """Prompt tokens held by the picked pod."""
     reported_requests: _builtins.int
-    """The same two figures and what the engine found, of requests whose report told of it."""
+    """The requests whose report has the engine's cached tokens; their prompt tokens; the tokens of them that
+    were predicted to be cached, and those that the engine found cached.
+    """
     reported_prompt_tokens: _builtins.int
     predicted_tokens: _builtins.int
     delivered_tokens: _builtins.int
     output_tokens: _builtins.int
-    """Of the answers, as reported."""
+    """Tokens of the answers, as reported."""
     def __init__(
         self,
         *,
@@ -1420,7 +1420,7 @@ Global___Attribution: _TypeAlias = Attribution  # noqa: Y015
 
 @_typing.final
 class Finding(_message.Message):
-    """Something that looks wrong."""
+    """A likely fault."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1429,7 +1429,7 @@ class Finding(_message.Message):
     KIND_FIELD_NUMBER: _builtins.int
     TEXT_FIELD_NUMBER: _builtins.int
     pod: _builtins.str
-    """Empty where it is of all the model's pods."""
+    """Empty if the finding is about all pods of the model."""
     model: _builtins.str
     kind: _builtins.str
     """E.g. "block-size", "cache-salt", "adapter", "template", "hash-seed", "load", "trust"."""
@@ -1452,7 +1452,7 @@ Global___Finding: _TypeAlias = Finding  # noqa: Y015
 
 @_typing.final
 class Shadow(_message.Message):
-    """What warmpath's choices would have saved, had they been followed."""
+    """Comparison of the callers' choices with warmpath's in shadow mode, for one model."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1468,10 +1468,10 @@ class Shadow(_message.Message):
     requests: _builtins.int
     prompt_tokens: _builtins.int
     chosen_tokens: _builtins.int
-    """Tokens held where the caller sent requests, and where warmpath would have."""
+    """Prompt tokens held by the pods that callers chose, and by the pods that warmpath would have chosen."""
     warmpath_tokens: _builtins.int
     chosen_ttft: _builtins.float
-    """Predicted seconds to the first token, summed."""
+    """Sums of the predicted seconds to the first token, for the two choices."""
     warmpath_ttft: _builtins.float
     agreed: _builtins.int
     """Requests for which both chose the same pod."""
@@ -1553,14 +1553,14 @@ class Pod(_message.Message):
     model: _builtins.str
     ready: _builtins.bool
     status: _builtins.str
-    """What its last look-up over HTTP came to."""
+    """The result of its last probe over HTTP."""
     role: _builtins.str
     """both, prefill or decode."""
     @_builtins.property
     def ranks(self) -> _containers.RepeatedCompositeFieldContainer[Global___Rank]: ...
     @_builtins.property
     def served_models(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """The names that it serves, as it says itself; empty where it was not asked or did not tell."""
+        """The model names that the pod lists; empty if it was not probed or lists none."""
 
     def __init__(
         self,
@@ -1596,15 +1596,15 @@ class Rank(_message.Message):
     CAPACITY_FIELD_NUMBER: _builtins.int
     rank: _builtins.int
     block_size: _builtins.int
-    """Tokens a block; 0 while no event has told."""
+    """Tokens per block; 0 while no event has shown it."""
     sequence: _builtins.int
     """Sequence number of the last applied batch; absent before the first."""
     copies: _builtins.int
-    """Blocks of its fastest tier that are taken, every copy and every cache group counted; absent where
-    nobody tells.
+    """Blocks of its fastest tier that are in use, all copies and all cache groups counted; absent if this is
+    not known.
     """
     capacity: _builtins.int
-    """How many it has; 0: not known."""
+    """Blocks of its fastest tier; 0: not known."""
     @_builtins.property
     def trust(self) -> Global___Trust: ...
     @_builtins.property
@@ -1664,7 +1664,7 @@ Global___TierBlocks: _TypeAlias = TierBlocks  # noqa: Y015
 
 @_typing.final
 class EventCounts(_message.Message):
-    """What happened to a rank's event stream since the router started."""
+    """Counters of a rank's event stream since the router started."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1692,17 +1692,17 @@ class EventCounts(_message.Message):
     restarts: _builtins.int
     malformed: _builtins.int
     parentless: _builtins.int
-    """Stored blocks whose parent was unknown: they wait for it and are not indexed till then."""
+    """Stored blocks whose parent was unknown: they are indexed once the parent is announced."""
     skipped: _builtins.int
-    """Events or fields of a kind that warmpath does not index."""
+    """Events or fields of a kind that warmpath does not index. At a pod's first rank also the events of
+    TensorRT-LLM that name a rank that is not configured.
+    """
     adopted: _builtins.int
-    """Those of the parentless whose parent turned up."""
+    """Blocks counted in `parentless` whose parent was announced later."""
     drifts: _builtins.int
     """Times that more blocks were announced than the fastest tier has: hits were announced as stores."""
     overflows: _builtins.int
-    """Times that more waited to be followed than events.pending-bytes; all of it was let go then, and
-    asked for again.
-    """
+    """Times that the waiting batches exceeded events.pending-bytes; they were dropped and requested again."""
     def __init__(
         self,
         *,

@@ -80,61 +80,60 @@ class RouterServicer:
     """Missing associated documentation comment in .proto file."""
 
     def Score(self, request, context):
-        """How much of a prompt each pod holds. Never fails because a pod is unknown, down or not exact:
-        such a pod's score is what can honestly be said, and its trust says what that is worth.
+        """Returns how much of a prompt each pod holds. An unknown or unreachable pod, or a pod whose trust is not
+        exact, is no error: its score is the best estimate, and its trust says how reliable that is.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ScoreStream(self, request_iterator, context):
-        """The same over one long-lived stream. Each reply carries its request's `request_id`; replies may
-        come in another order than requests. A bad request is answered by a reply with `error` set and
-        does not end the stream.
+        """Scores prompts over one long-lived stream. Each reply has its request's `request_id`; replies may come
+        in another order than requests. A bad request gets a reply with `error` set and does not end the stream.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Pick(self, request, context):
-        """Which pod should take the prompt: ordered candidates, the first is the pick. The work is booked
-        on the picked pod until Report says that it is over or the booking expires. Never fails for want of
-        a tokenizer: a prompt that cannot be tokenised counts by its length.
+        """Chooses the pod for a request: returns candidates, best first, and the first one is the pick. The work
+        is booked on the picked pod until its end is reported or the booking expires. A missing tokenizer is no
+        error: a prompt that cannot be tokenised counts by its length.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Report(self, request, context):
-        """What became of a picked request. Idempotent: repeating a report changes nothing.
+        """Reports the progress or the end of a picked request. Idempotent: a repeated report changes nothing.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Explain(self, request, context):
-        """Why Pick would choose as it does, for one prompt. Books nothing.
+        """Returns the choice that Pick would make for a prompt, and the reasons. Books nothing.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListDecisions(self, request, context):
-        """The last picks, newest first, and what became of them. No prompt is kept.
+        """Returns the last picks and their outcomes, newest first. No prompt is kept.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Diagnose(self, request, context):
-        """What predictions and picks were worth, per pod and model, and what looks wrong.
+        """Returns how good predictions and picks were, by pod and model, and likely faults.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListPods(self, request, context):
-        """The pods that the router knows, and how far its view of each may be believed.
+        """Returns the pods that the router knows, with the trust in its view of each.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

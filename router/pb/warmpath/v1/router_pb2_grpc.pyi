@@ -3,8 +3,8 @@
 isort:skip_file
 The contract between a gateway and warmpath.
 
-A gateway asks which pods already hold the KV cache of a prompt (Score), or which one should take
-it (Pick), and says what became of it (Report). Field numbers are never reused.
+A gateway asks which pods already hold the KV cache of a prompt (Score), or which pod should take the
+request (Pick), and reports the request's progress and end (Report). Field numbers are never reused.
 """
 
 from collections import abc as _abc
@@ -36,57 +36,55 @@ class RouterStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> RouterAsyncStub: ...
     Score: _grpc.UnaryUnaryMultiCallable[_router_pb2.ScoreRequest, _router_pb2.ScoreResponse]
-    """How much of a prompt each pod holds. Never fails because a pod is unknown, down or not exact:
-    such a pod's score is what can honestly be said, and its trust says what that is worth.
+    """Returns how much of a prompt each pod holds. An unknown or unreachable pod, or a pod whose trust is not
+    exact, is no error: its score is the best estimate, and its trust says how reliable that is.
     """
     ScoreStream: _grpc.StreamStreamMultiCallable[_router_pb2.ScoreRequest, _router_pb2.ScoreStreamResponse]
-    """The same over one long-lived stream. Each reply carries its request's `request_id`; replies may
-    come in another order than requests. A bad request is answered by a reply with `error` set and
-    does not end the stream.
+    """Scores prompts over one long-lived stream. Each reply has its request's `request_id`; replies may come
+    in another order than requests. A bad request gets a reply with `error` set and does not end the stream.
     """
     Pick: _grpc.UnaryUnaryMultiCallable[_router_pb2.PickRequest, _router_pb2.PickResponse]
-    """Which pod should take the prompt: ordered candidates, the first is the pick. The work is booked
-    on the picked pod until Report says that it is over or the booking expires. Never fails for want of
-    a tokenizer: a prompt that cannot be tokenised counts by its length.
+    """Chooses the pod for a request: returns candidates, best first, and the first one is the pick. The work
+    is booked on the picked pod until its end is reported or the booking expires. A missing tokenizer is no
+    error: a prompt that cannot be tokenised counts by its length.
     """
     Report: _grpc.UnaryUnaryMultiCallable[_router_pb2.ReportRequest, _router_pb2.ReportResponse]
-    """What became of a picked request. Idempotent: repeating a report changes nothing."""
+    """Reports the progress or the end of a picked request. Idempotent: a repeated report changes nothing."""
     Explain: _grpc.UnaryUnaryMultiCallable[_router_pb2.ExplainRequest, _router_pb2.ExplainResponse]
-    """Why Pick would choose as it does, for one prompt. Books nothing."""
+    """Returns the choice that Pick would make for a prompt, and the reasons. Books nothing."""
     ListDecisions: _grpc.UnaryUnaryMultiCallable[_router_pb2.ListDecisionsRequest, _router_pb2.ListDecisionsResponse]
-    """The last picks, newest first, and what became of them. No prompt is kept."""
+    """Returns the last picks and their outcomes, newest first. No prompt is kept."""
     Diagnose: _grpc.UnaryUnaryMultiCallable[_router_pb2.DiagnoseRequest, _router_pb2.DiagnoseResponse]
-    """What predictions and picks were worth, per pod and model, and what looks wrong."""
+    """Returns how good predictions and picks were, by pod and model, and likely faults."""
     ListPods: _grpc.UnaryUnaryMultiCallable[_router_pb2.ListPodsRequest, _router_pb2.ListPodsResponse]
-    """The pods that the router knows, and how far its view of each may be believed."""
+    """Returns the pods that the router knows, with the trust in its view of each."""
 
 @_typing.type_check_only
 class RouterAsyncStub(RouterStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     Score: _aio.UnaryUnaryMultiCallable[_router_pb2.ScoreRequest, _router_pb2.ScoreResponse]  # type: ignore[assignment]
-    """How much of a prompt each pod holds. Never fails because a pod is unknown, down or not exact:
-    such a pod's score is what can honestly be said, and its trust says what that is worth.
+    """Returns how much of a prompt each pod holds. An unknown or unreachable pod, or a pod whose trust is not
+    exact, is no error: its score is the best estimate, and its trust says how reliable that is.
     """
     ScoreStream: _aio.StreamStreamMultiCallable[_router_pb2.ScoreRequest, _router_pb2.ScoreStreamResponse]  # type: ignore[assignment]
-    """The same over one long-lived stream. Each reply carries its request's `request_id`; replies may
-    come in another order than requests. A bad request is answered by a reply with `error` set and
-    does not end the stream.
+    """Scores prompts over one long-lived stream. Each reply has its request's `request_id`; replies may come
+    in another order than requests. A bad request gets a reply with `error` set and does not end the stream.
     """
     Pick: _aio.UnaryUnaryMultiCallable[_router_pb2.PickRequest, _router_pb2.PickResponse]  # type: ignore[assignment]
-    """Which pod should take the prompt: ordered candidates, the first is the pick. The work is booked
-    on the picked pod until Report says that it is over or the booking expires. Never fails for want of
-    a tokenizer: a prompt that cannot be tokenised counts by its length.
+    """Chooses the pod for a request: returns candidates, best first, and the first one is the pick. The work
+    is booked on the picked pod until its end is reported or the booking expires. A missing tokenizer is no
+    error: a prompt that cannot be tokenised counts by its length.
     """
     Report: _aio.UnaryUnaryMultiCallable[_router_pb2.ReportRequest, _router_pb2.ReportResponse]  # type: ignore[assignment]
-    """What became of a picked request. Idempotent: repeating a report changes nothing."""
+    """Reports the progress or the end of a picked request. Idempotent: a repeated report changes nothing."""
     Explain: _aio.UnaryUnaryMultiCallable[_router_pb2.ExplainRequest, _router_pb2.ExplainResponse]  # type: ignore[assignment]
-    """Why Pick would choose as it does, for one prompt. Books nothing."""
+    """Returns the choice that Pick would make for a prompt, and the reasons. Books nothing."""
     ListDecisions: _aio.UnaryUnaryMultiCallable[_router_pb2.ListDecisionsRequest, _router_pb2.ListDecisionsResponse]  # type: ignore[assignment]
-    """The last picks, newest first, and what became of them. No prompt is kept."""
+    """Returns the last picks and their outcomes, newest first. No prompt is kept."""
     Diagnose: _aio.UnaryUnaryMultiCallable[_router_pb2.DiagnoseRequest, _router_pb2.DiagnoseResponse]  # type: ignore[assignment]
-    """What predictions and picks were worth, per pod and model, and what looks wrong."""
+    """Returns how good predictions and picks were, by pod and model, and likely faults."""
     ListPods: _aio.UnaryUnaryMultiCallable[_router_pb2.ListPodsRequest, _router_pb2.ListPodsResponse]  # type: ignore[assignment]
-    """The pods that the router knows, and how far its view of each may be believed."""
+    """Returns the pods that the router knows, with the trust in its view of each."""
 
 class RouterServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -95,8 +93,8 @@ class RouterServicer(metaclass=_abc_1.ABCMeta):
         request: _router_pb2.ScoreRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_router_pb2.ScoreResponse, _abc.Awaitable[_router_pb2.ScoreResponse]]:
-        """How much of a prompt each pod holds. Never fails because a pod is unknown, down or not exact:
-        such a pod's score is what can honestly be said, and its trust says what that is worth.
+        """Returns how much of a prompt each pod holds. An unknown or unreachable pod, or a pod whose trust is not
+        exact, is no error: its score is the best estimate, and its trust says how reliable that is.
         """
 
     @_abc_1.abstractmethod
@@ -105,9 +103,8 @@ class RouterServicer(metaclass=_abc_1.ABCMeta):
         request_iterator: _MaybeAsyncIterator[_router_pb2.ScoreRequest],
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_router_pb2.ScoreStreamResponse], _abc.AsyncIterator[_router_pb2.ScoreStreamResponse]]:
-        """The same over one long-lived stream. Each reply carries its request's `request_id`; replies may
-        come in another order than requests. A bad request is answered by a reply with `error` set and
-        does not end the stream.
+        """Scores prompts over one long-lived stream. Each reply has its request's `request_id`; replies may come
+        in another order than requests. A bad request gets a reply with `error` set and does not end the stream.
         """
 
     @_abc_1.abstractmethod
@@ -116,9 +113,9 @@ class RouterServicer(metaclass=_abc_1.ABCMeta):
         request: _router_pb2.PickRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_router_pb2.PickResponse, _abc.Awaitable[_router_pb2.PickResponse]]:
-        """Which pod should take the prompt: ordered candidates, the first is the pick. The work is booked
-        on the picked pod until Report says that it is over or the booking expires. Never fails for want of
-        a tokenizer: a prompt that cannot be tokenised counts by its length.
+        """Chooses the pod for a request: returns candidates, best first, and the first one is the pick. The work
+        is booked on the picked pod until its end is reported or the booking expires. A missing tokenizer is no
+        error: a prompt that cannot be tokenised counts by its length.
         """
 
     @_abc_1.abstractmethod
@@ -127,7 +124,7 @@ class RouterServicer(metaclass=_abc_1.ABCMeta):
         request: _router_pb2.ReportRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_router_pb2.ReportResponse, _abc.Awaitable[_router_pb2.ReportResponse]]:
-        """What became of a picked request. Idempotent: repeating a report changes nothing."""
+        """Reports the progress or the end of a picked request. Idempotent: a repeated report changes nothing."""
 
     @_abc_1.abstractmethod
     def Explain(
@@ -135,7 +132,7 @@ class RouterServicer(metaclass=_abc_1.ABCMeta):
         request: _router_pb2.ExplainRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_router_pb2.ExplainResponse, _abc.Awaitable[_router_pb2.ExplainResponse]]:
-        """Why Pick would choose as it does, for one prompt. Books nothing."""
+        """Returns the choice that Pick would make for a prompt, and the reasons. Books nothing."""
 
     @_abc_1.abstractmethod
     def ListDecisions(
@@ -143,7 +140,7 @@ class RouterServicer(metaclass=_abc_1.ABCMeta):
         request: _router_pb2.ListDecisionsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_router_pb2.ListDecisionsResponse, _abc.Awaitable[_router_pb2.ListDecisionsResponse]]:
-        """The last picks, newest first, and what became of them. No prompt is kept."""
+        """Returns the last picks and their outcomes, newest first. No prompt is kept."""
 
     @_abc_1.abstractmethod
     def Diagnose(
@@ -151,7 +148,7 @@ class RouterServicer(metaclass=_abc_1.ABCMeta):
         request: _router_pb2.DiagnoseRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_router_pb2.DiagnoseResponse, _abc.Awaitable[_router_pb2.DiagnoseResponse]]:
-        """What predictions and picks were worth, per pod and model, and what looks wrong."""
+        """Returns how good predictions and picks were, by pod and model, and likely faults."""
 
     @_abc_1.abstractmethod
     def ListPods(
@@ -159,6 +156,6 @@ class RouterServicer(metaclass=_abc_1.ABCMeta):
         request: _router_pb2.ListPodsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_router_pb2.ListPodsResponse, _abc.Awaitable[_router_pb2.ListPodsResponse]]:
-        """The pods that the router knows, and how far its view of each may be believed."""
+        """Returns the pods that the router knows, with the trust in its view of each."""
 
 def add_RouterServicer_to_server(servicer: RouterServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

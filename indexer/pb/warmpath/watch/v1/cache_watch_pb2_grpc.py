@@ -45,9 +45,9 @@ class CacheWatchServicer:
     """Missing associated documentation comment in .proto file."""
 
     def Watch(self, request, context):
-        """Follow a pod's cache. The first message is a Hello. Where the position that the caller gives is
-        still in the journal, deltas from there follow; else a snapshot, then deltas. A caller that falls
-        behind the journal is ended with OUT_OF_RANGE and comes back for a snapshot.
+        """Follows a pod's cache. The first message is a Hello. If the caller's position is still in the journal,
+        the deltas after it follow; otherwise a snapshot, and then deltas. The stream of a caller that falls
+        behind the journal ends with OUT_OF_RANGE; the caller then asks again and gets a snapshot.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
