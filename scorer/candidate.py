@@ -30,6 +30,8 @@ class Load(NamedTuple):
     """Share of the KV cache that requests hold, 0 to 1, from the engine's latest metrics."""
     last_pick: int = 0
     """The number of the last pick that chose the rank (numbers grow); 0: none did."""
+    foreign_wait: float = 0.0
+    """The seconds of `wait` that belong to requests which no router has booked."""
 
 
 IDLE = Load()

@@ -25,6 +25,7 @@ class LoadColumns:
     queue: Column
     kv_usage: Column
     last_pick: Column
+    foreign_wait: Column
 
     def at(self, places: NDArray[np.intp]) -> Iterator[Load]:
         """Yield the loads of the ranks at these indices."""
@@ -39,6 +40,7 @@ class LoadColumns:
             queue,
             kv_usage,
             last_pick,
+            foreign_wait,
         ) in np.array(figures).T.tolist():
             yield Load(
                 wait,
@@ -50,6 +52,7 @@ class LoadColumns:
                 int(queue),
                 kv_usage,
                 int(last_pick),
+                foreign_wait,
             )
 
 

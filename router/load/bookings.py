@@ -81,6 +81,11 @@ class Bookings:
         """The least share of its predicted prefill that a rank's first waiting request weighs."""
         return self._head_floor
 
+    @property
+    def hears_first_tokens(self) -> bool:
+        """Whether first tokens are reported; False until the first report."""
+        return not self._overdue.expects_none
+
     def listen(self, changed: Callable[[tuple[str, int]], None]) -> None:
         """Call `changed` with a rank's name whenever the rank's bookings change, from now on."""
         self._listeners.append(changed)

@@ -173,6 +173,7 @@ def correct(book: RankBook, others: OthersBook, seen: Seen | None, slack: float)
         queue=queue,
         kv_usage=kv_usage,
         last_pick=max(book.last_pick, rest.last_pick),
+        foreign_wait=unknown_waiting * typical.nanoseconds / NANOSECONDS,
     )
     heads = [head for head in (book.head(len(waited)), rest.head) if head is not None]
     free_since = max(book.free_since, others.free_since)

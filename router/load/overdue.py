@@ -46,7 +46,7 @@ class Overdue:
         """Wait for a booking's first token, predicted in `seconds`; `of` is the number of bookings."""
         booking.due_at = min(now + seconds, booking.expires)
         booking.lost_at = min(now + self._factor * seconds + self._seconds, booking.expires)
-        booking.late_at = booking.due_at if self._expects_none else booking.lost_at
+        booking.late_at = booking.due_at if self.expects_none else booking.lost_at
         heappush(self._due, (booking.late_at, booking.number, booking.id))
         if len(self._due) > 2 * of + SPARE:
             self.tidy()
@@ -63,18 +63,18 @@ class Overdue:
 
     def count(self, *, reported: bool) -> None:
         """Count a first token that was reported, or is known to be unreported."""
-        expected_none = self._expects_none
+        expected_none = self.expects_none
         self._counted += 1
         self._unreported += max(UNREPORTED_WEIGHT, 1 / self._counted) * (
             (not reported) - self._unreported
         )
-        if self._expects_none and not expected_none:
+        if self.expects_none and not expected_none:
             for booking in self._waiting():
                 booking.late_at = min(booking.late_at, booking.due_at)
             self.tidy()
 
     @property
-    def _expects_none(self) -> bool:
+    def expects_none(self) -> bool:
         """Whether so many first tokens are unreported that the router waits for no reports."""
         return self._unreported > UNREPORTED_SHARE
 

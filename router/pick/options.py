@@ -86,6 +86,12 @@ class Options(Sequence[Option]):
         self._order = sorted(self._order, key=lambda place: place != first)
         return self._order[0] != best
 
+    def cheapest(self) -> tuple[float, int]:
+        """Return the least seconds of prefill of all candidates, and the tokens cached there."""
+        columns = self._columns
+        place = int(columns.prefill.argmin())
+        return float(columns.prefill[place]), int(columns.cached[place])
+
     def warmest(self) -> Option:
         """Return the option that holds most of the prompt, believed blocks included."""
         return self._option(self._holding_most(lambda match: match.matched_tokens))

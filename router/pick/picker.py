@@ -24,7 +24,7 @@ from router.pick.calibration import Calibration
 from router.pick.pending import End, Placed, Witness
 from router.pick.predicted import Predicted, Predictions, held, predicted
 from router.pick.sessions import Sessions
-from router.pick.weigh import Ask, Choice, Weigher
+from router.pick.weigh import NOBODY, Ask, Choice, Weigher
 from router.pods.table import Pod
 from scorer.policy import DEFAULT
 from scorer.prefill import PrefillModel
@@ -114,12 +114,11 @@ class Picker:
         """Return a pick whose request has not ended, None for an unknown id."""
         return self._placed.get(booking_id)
 
-    def weigh(self, ask: Ask, now: float) -> Choice:
-        """Return the choice that `choose` would make; nothing is booked or remembered.
-
-        Raises NoPodError, and UnknownPolicyError for `ask.policy`.
-        """
-        return self._weigher.weigh(ask, now)
+    def weigh(
+        self, ask: Ask, now: float, ahead: Mapping[tuple[str, int], float] = NOBODY
+    ) -> Choice:
+        """Return the choice that `choose` would make; nothing is booked or remembered. As `Weigher.weigh`."""
+        return self._weigher.weigh(ask, now, ahead)
 
     async def refresh(self, ask: Ask, timeout: float) -> None:
         """Read a prompt's keys from the shared index into memory (`Scorer.refresh`)."""
@@ -133,16 +132,16 @@ class Picker:
         self.settle(placed, now)
         return placed.booking_id, choice
 
-    def reserve(self, ask: Ask, now: float) -> tuple[Placed, Choice]:
-        """Make a pick whose answer is not written yet. Raises as `weigh`.
+    def reserve(self, ask: Ask, now: float, choice: Choice | None = None) -> tuple[Placed, Choice]:
+        """Make a pick whose answer is not written yet: by `choice`, made just now, or a new one.
 
         Unless in shadow, it is booked and its blocks count as arriving, so that the next pick sees it.
         `settle` it once the answer was sent, otherwise `withdraw` it. An earlier pick with the same
-        booking id is released.
+        booking id is released. Raises as `weigh`.
         """
         self.expire(now)
         self._release(ask.booking_id, now)
-        choice = self._weigher.weigh(ask, now)
+        choice = choice or self._weigher.weigh(ask, now)
         self._weigher.see(ask.prompt.model, choice.busy, now)
         options, tokens = choice.options, choice.prompt_tokens
         kept = options[:MOST_FALLBACKS]

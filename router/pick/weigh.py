@@ -10,8 +10,9 @@ Nothing is booked here; `router.pick.picker` does that with the choice.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
+from types import MappingProxyType
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -37,6 +38,8 @@ from scorer.prefill import PrefillModel
 from scorer.reason import reason
 from scorer.strategies.longest_prefix import longest_prefix
 from scorer.warmth import warmth
+
+NOBODY: Mapping[tuple[str, int], float] = MappingProxyType({})
 
 
 class NoPodError(Exception):
@@ -159,9 +162,12 @@ class Weigher:
         self._policies: dict[str, Policy] = {policy: make_policy(policy, options)}
         self._utilisations: dict[str, Utilisation] = {}
 
-    def weigh(self, ask: Ask, now: float) -> Choice:
+    def weigh(
+        self, ask: Ask, now: float, ahead: Mapping[tuple[str, int], float] = NOBODY
+    ) -> Choice:
         """Return the choice, its options best first; nothing is booked or remembered.
 
+        `ahead` are seconds of prefill by rank that count as waiting there, in addition to the load.
         Raises NoPodError, and UnknownPolicyError for `ask.policy`.
         """
         policy = self._policy(ask.policy)
@@ -170,6 +176,8 @@ class Weigher:
         decoding = self._field(ask, "decode") if ask.disaggregated else None
         loads = self._loads.columns(prefilling.names, now)
         busy = int(np.count_nonzero(loads.waiting)) / len(prefilling.names)
+        if ahead:
+            loads = _behind(loads, prefilling, ahead)
         utilisation = self._utilisation(ask.prompt.model).after(busy, now)
         request = Request(ask.tokens, utilisation, ask.session)
         stale_since = now - self._assumed_seconds
@@ -276,6 +284,18 @@ class Weigher:
             figures.T[places] = warmth(match, level, tokens, self._prefill)
         cached, prefill, arriving = figures
         return cached, prefill, arriving
+
+
+def _behind(
+    loads: LoadColumns, field: Field, ahead: Mapping[tuple[str, int], float]
+) -> LoadColumns:
+    """Return the loads of a field's ranks with the seconds `ahead` added to their waits."""
+    wait = loads.wait.copy()
+    for name, seconds in ahead.items():
+        place = field.places.get(name)
+        if place is not None:
+            wait[place] += seconds
+    return replace(loads, wait=wait)
 
 
 class _Weighing(NamedTuple):

@@ -1,0 +1,76 @@
+"""Measures how much later first tokens are reported than the bookings predict.
+
+The queue keeps a pod's own queue short, so it must hear soon that a prefill is over: if first tokens are
+reported half a second late, pods stand idle while requests wait for them. The bookings cannot tell a
+late report from a slow prefill, except where a request went to a rank with no other one waiting. There
+the time beyond the predicted prefill is the lag: of the report, of the way to the engine, or behind work
+that no router has booked. To keep a rank busy, that much more work must be booked on it.
+
+Measured with `shared/bench/queue/sim.cpp` (conversation trace, 8 pods, load 0.75): at a lag of 0.2 s
+the best room is about 0.6 s and at 0.5 s it is 1.2 s; at 1 s a queue gains nothing.
+"""
+
+from collections import deque
+from statistics import median
+
+from router.pick.pending import End, Placed
+from router.pick.weigh import Choice
+
+WINDOW = 64
+"""Samples of which the median counts."""
+LEAST = 8
+"""Samples without which the lag is not known."""
+LONGEST_PREFILL = 1.0
+"""Longer predicted prefills are no samples, in seconds: their own error would count as lag."""
+BUSY_SECONDS = 1e-6
+"""Booked seconds above which a rank had another request waiting; a sum of floats may not be 0."""
+
+
+class Lag:
+    """The median of the latest samples; it witnesses picks (`router.pick.pending.Witness`)."""
+
+    def __init__(self) -> None:
+        self._samples: deque[float] = deque(maxlen=WINDOW)
+        self._median = 0.0
+        self._alone: set[int] = set()
+        """Numbers of picks without a first token that went to a rank where no other request waited."""
+
+    @property
+    def seconds(self) -> float:
+        """The lag; 0 while it is not known, and never less."""
+        return self._median
+
+    def picked(self, placed: Placed, choice: Choice) -> None:
+        """Remember a pick that went to a rank with no other request waiting."""
+        load = choice.options[0].candidate.load
+        if not placed.shadow and load.wait - load.foreign_wait < BUSY_SECONDS:
+            self._alone.add(placed.number)
+
+    def withdrawn(self, placed: Placed, choice: Choice) -> None:
+        """Do nothing: the pick was never remembered."""
+
+    def started(self, placed: Placed, now: float) -> None:
+        """Forget a pick that went elsewhere."""
+        del now
+        if placed.went != placed.picked:
+            self._alone.discard(placed.number)
+
+    def first_token(self, placed: Placed, now: float) -> None:
+        """Take a sample."""
+        if placed.number not in self._alone:
+            return
+        self._alone.discard(placed.number)
+        booking = placed.booking
+        if booking is None or placed.is_untimed or booking.work.prefill > LONGEST_PREFILL:
+            return
+        self._samples.append(now - placed.at - booking.work.prefill)
+        if len(self._samples) >= LEAST:
+            self._median = max(0.0, median(self._samples))
+
+    def told(self, placed: Placed, cached: int, prompt_tokens: int | None) -> None:
+        """Do nothing."""
+
+    def ended(self, placed: Placed, end: End, now: float) -> None:
+        """Forget a pick."""
+        del end, now
+        self._alone.discard(placed.number)

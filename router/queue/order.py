@@ -1,0 +1,265 @@
+"""The order in which waiting requests are considered.
+
+    class (`priority`)   the highest first
+    share of a tenant    the least virtual time first: the uncached tokens that it was given so far, by
+                         its weight (start-time fair queueing)
+    key                  arrival + beta x cheapest prefill, the least first
+
+Requests that want the same pods share a lane, so that those whose pods are full keep nobody from other
+pods. Tenants share the pods of a model, whatever the lanes of their requests.
+
+Source: Goyal, Vin, Cheng, "Start-time Fair Queueing", 1996.
+"""
+
+from bisect import bisect_left, insort
+from collections import OrderedDict
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+
+from indexer.invariant import BrokenInvariantError
+from router.queue.waiting import Waiting, Wanted
+
+MOST_IDLE = 4096
+"""Most tenants of a kind without waiting requests that are remembered, as they are ahead of others."""
+
+Kind = tuple[int, str]
+"""A class, and the model whose pods its tenants share."""
+
+
+@dataclass(slots=True, eq=False)
+class _Share:
+    """A tenant's share of the pods of a model, in one class."""
+
+    kind: Kind
+    tenant: str
+    weight: float
+    virtual: float
+    """Its virtual time: uncached tokens by weight."""
+    lines: "dict[Wanted, _Line]" = field(default_factory=dict)
+
+
+@dataclass(slots=True, eq=False)
+class _Contest:
+    """The tenants of one kind."""
+
+    number: int = 0
+    """Those with waiting requests."""
+    clock: float = 0.0
+    """The virtual time of the share whose request was served last."""
+    idle: OrderedDict[str, float] = field(default_factory=OrderedDict)
+    """Virtual times of the tenants without waiting requests that are ahead of `clock`."""
+
+
+Head = tuple[float, float, int, "_Line"]
+"""The virtual time of a line's share, the key and the number of its first request, and the line."""
+
+
+@dataclass(slots=True, eq=False)
+class _Line:
+    """The waiting requests of one share in one lane, by key."""
+
+    share: _Share
+    wanted: Wanted
+    requests: list[tuple[float, int, Waiting]] = field(default_factory=list)
+    head: Head | None = None
+
+
+class Order:
+    """All waiting requests in order. `shares` are the tenants' weights; a missing tenant has 1."""
+
+    def __init__(self, shares: Mapping[str, float]) -> None:
+        self._weights = shares
+        self._lanes: dict[Wanted, dict[int, list[Head]]] = {}
+        """By lane and class: the heads of its lines in order."""
+        self._shares: dict[tuple[Kind, str], _Share] = {}
+        """Shares with waiting requests."""
+        self._contests: dict[Kind, _Contest] = {}
+        """The kinds with waiting requests."""
+        self._of_class: dict[int, dict[int, Waiting]] = {}
+        """The requests of each class by number, in the order of their arrival."""
+
+    def __len__(self) -> int:
+        return sum(map(len, self._of_class.values()))
+
+    @property
+    def lanes(self) -> Collection[Wanted]:
+        """The lanes with waiting requests."""
+        return self._lanes.keys()
+
+    def counts(self) -> Mapping[int, int]:
+        """Return the number of waiting requests by class."""
+        return {priority: len(waiting) for priority, waiting in self._of_class.items()}
+
+    def add(self, waiting: Waiting) -> None:
+        """Add a request."""
+        share = self._share(waiting)
+        line = share.lines.get(waiting.wanted)
+        if line is None:
+            line = share.lines[waiting.wanted] = _Line(share, waiting.wanted)
+        insort(line.requests, (waiting.key, waiting.number, waiting))
+        self._renew(line)
+        self._of_class.setdefault(waiting.priority, {})[waiting.number] = waiting
+
+    def remove(self, waiting: Waiting, *, is_served: bool) -> None:
+        """Remove a request; with `is_served`, its share pays for its uncached tokens."""
+        kind = (waiting.priority, waiting.wanted.model)
+        share = self._shares[kind, waiting.tenant]
+        line = share.lines[waiting.wanted]
+        del line.requests[bisect_left(line.requests, (waiting.key, waiting.number))]
+        if is_served:
+            contest = self._contests[kind]
+            contest.clock = max(contest.clock, share.virtual)
+            share.virtual += _cost(waiting, share)
+        for one in [*share.lines.values()]:
+            self._renew(one)
+        if not share.lines:
+            self._rest(share)
+        of_class = self._of_class[waiting.priority]
+        del of_class[waiting.number]
+        if not of_class:
+            del self._of_class[waiting.priority]
+
+    def move(self, waiting: Waiting, key: float) -> None:
+        """Give a request another key."""
+        if key == waiting.key:
+            return
+        share = self._shares[(waiting.priority, waiting.wanted.model), waiting.tenant]
+        line = share.lines[waiting.wanted]
+        del line.requests[bisect_left(line.requests, (waiting.key, waiting.number))]
+        waiting.key = key
+        insort(line.requests, (key, waiting.number, waiting))
+        self._renew(line)
+
+    def of_lane(self, wanted: Wanted) -> list[Waiting]:
+        """Return the requests of a lane."""
+        heads = (head for heads in self._lanes[wanted].values() for head in heads)
+        return [waiting for head in heads for _, _, waiting in head[3].requests]
+
+    def least(self) -> Waiting | None:
+        """Return the latest request of the lowest class; None if nothing waits."""
+        if not self._of_class:
+            return None
+        return next(reversed(self._of_class[min(self._of_class)].values()))
+
+    def passing(self, lanes: Collection[Wanted]) -> Iterator[Waiting]:
+        """Yield the requests of `lanes` in order; none is added, moved or removed meanwhile.
+
+        `lanes` may lose elements meanwhile: a lane that has left it is skipped from then on. Tenants
+        take turns as if each yielded request were served.
+        """
+        given: dict[_Share, float] = {}
+        # The requests' numbers are unique, so that neither lines nor iterators are compared.
+        heap: list[tuple[_Next, Iterator[_Next] | None]] = []
+        for heads in [self._heads(wanted) for wanted in lanes if wanted in self._lanes]:
+            heappush(heap, (next(heads), heads))
+        while heap:
+            (priority, virtual, key, number, line, place), others = heappop(heap)
+            following = next(others, None) if others is not None else None
+            if following is not None:
+                heappush(heap, (following, others))
+            if line.wanted not in lanes:
+                continue
+            share = line.share
+            reached = share.virtual + given.get(share, 0.0)
+            if reached > virtual:
+                heappush(heap, ((priority, reached, key, number, line, place), None))
+                continue
+            waiting = line.requests[place][2]
+            reached += _cost(waiting, share)
+            given[share] = reached - share.virtual
+            if place + 1 < len(line.requests):
+                key, number, _ = line.requests[place + 1]
+                heappush(heap, ((priority, reached, key, number, line, place + 1), None))
+            yield waiting
+
+    def _heads(self, wanted: Wanted) -> "Iterator[_Next]":
+        """Yield the heads of a lane's lines in order."""
+        classes = self._lanes[wanted]
+        for priority in sorted(classes, reverse=True):
+            for virtual, key, number, line in classes[priority]:
+                yield -priority, virtual, key, number, line, 0
+
+    def _share(self, waiting: Waiting) -> _Share:
+        kind, tenant = (waiting.priority, waiting.wanted.model), waiting.tenant
+        share = self._shares.get((kind, tenant))
+        if share is None:
+            contest = self._contests.setdefault(kind, _Contest())
+            contest.number += 1
+            # Who was idle gets no credit for it, and who has had more than its share still owes it.
+            virtual = max(contest.idle.pop(tenant, 0.0), contest.clock)
+            weight = self._weights.get(tenant, 1.0)
+            share = self._shares[kind, tenant] = _Share(kind, tenant, weight, virtual)
+        return share
+
+    def _rest(self, share: _Share) -> None:
+        """Let a share without waiting requests go; remember it if it is ahead of the others."""
+        del self._shares[share.kind, share.tenant]
+        contest = self._contests[share.kind]
+        contest.number -= 1
+        if not contest.number:
+            # Nobody competes: all begin anew.
+            del self._contests[share.kind]
+        elif share.virtual > contest.clock:
+            contest.idle[share.tenant] = share.virtual
+            if len(contest.idle) > MOST_IDLE:
+                contest.idle.popitem(last=False)
+
+    def _renew(self, line: _Line) -> None:
+        """Put a line's head in its place among the heads of its lane, after a change of the line."""
+        priority = line.share.kind[0]
+        classes = self._lanes.setdefault(line.wanted, {})
+        heads = classes.setdefault(priority, [])
+        if line.head is not None:
+            del heads[bisect_left(heads, line.head[:3], key=_plain)]
+            line.head = None
+        if line.requests:
+            key, number, _ = line.requests[0]
+            line.head = (line.share.virtual, key, number, line)
+            insort(heads, line.head, key=_plain)
+            return
+        del line.share.lines[line.wanted]
+        if not heads:
+            del classes[priority]
+        if not classes:
+            del self._lanes[line.wanted]
+
+    def check(self) -> None:
+        """Raise BrokenInvariantError if the parts disagree."""
+        found: dict[int, Waiting] = {}
+        for share in self._shares.values():
+            if not share.lines:
+                raise BrokenInvariantError("a share without waiting requests is kept")
+            for wanted, line in share.lines.items():
+                numbers = [(key, number) for key, number, _ in line.requests]
+                if not numbers or numbers != sorted(numbers):
+                    raise BrokenInvariantError("a line is empty or not in order")
+                if line.head != (share.virtual, *numbers[0], line):
+                    raise BrokenInvariantError("a line's head is not its first request")
+                heads = self._lanes[wanted][share.kind[0]]
+                if sum(head[3] is line for head in heads) != 1:
+                    raise BrokenInvariantError("a line is not once in its lane")
+                found |= {number: one for _, number, one in line.requests}
+        for classes in self._lanes.values():
+            for heads in classes.values():
+                if not heads or [*map(_plain, heads)] != sorted(map(_plain, heads)):
+                    raise BrokenInvariantError("the heads of a lane are not in order")
+        if found != {n: one for of in self._of_class.values() for n, one in of.items()}:
+            raise BrokenInvariantError("the classes do not have the requests of the lines")
+        for kind, contest in self._contests.items():
+            if contest.number != sum(share.kind == kind for share in self._shares.values()):
+                raise BrokenInvariantError("a contest has another number of tenants than it says")
+            if not contest.number or len(contest.idle) > MOST_IDLE:
+                raise BrokenInvariantError("a contest without tenants, or too many idle ones")
+
+
+_Next = tuple[int, float, float, int, _Line, int]
+"""The class, negated, of a request, its share's virtual time, its key, number, line and place there."""
+
+
+def _plain(head: Head) -> tuple[float, float, int]:
+    return head[:3]
+
+
+def _cost(waiting: Waiting, share: _Share) -> float:
+    return max(1, waiting.uncached) / share.weight

@@ -1,0 +1,307 @@
+"""The queue: a request waits here until the rank that its cost chooses has room.
+
+    enter ─► order ─► release: weigh in order, those passed over count as waiting ─► reserve
+               └─► leave: the caller has gone, or a higher class needs the place
+
+A request that is sent at once waits in one pod's queue and can no longer change its mind. Here it goes
+to the rank that is right once one has room, and short prefills need not stand behind a long one. The
+algorithm is that of "Queue" in `shared/bench/policy-study-2.md`.
+
+No sockets, no tasks and no clock of its own: the router and `warmpath simulate` run this same code. They
+call `release` after each event that may give room (an arrival, a report, an engine's load, a change of
+pods) and at the time that the last `release` returned.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from heapq import heapify, heappop, heappush
+
+from indexer.invariant import BrokenInvariantError
+from router.load.table import LoadTable
+from router.pick.picker import Picker
+from router.pick.weigh import Ask, Choice, NoPodError
+from router.pods.table import Pod
+from router.queue.lag import Lag
+from router.queue.order import Order
+from router.queue.released import QueueFullError, Refused, Release, Sent, Standing
+from router.queue.rooms import Name, Rooms
+from router.queue.settings import QueueSettings
+from router.queue.waiting import Entering, Waiting, Wanted
+
+MOST_LANES = 64
+"""Most lanes that one release considers; if there are more, they take turns."""
+MOST_COUNTED = 1000
+"""Most waiting requests that `standing` counts."""
+SHORTEST_PAUSE = 0.005
+"""Least seconds between two releases without news."""
+IDLE_PAUSE = 0.05
+"""Seconds after a release that could not look at all requests, and sent none."""
+LONGEST_PAUSE = 0.5
+"""Most seconds between two releases while requests wait, since bookings and observations expire."""
+LAG_TIMES = 2.0
+"""Seconds of booked prefill that a rank may have in addition for each second of lag (`Lag`)."""
+MOST_LAG = 0.6
+"""Lag in seconds beyond which no request is held."""
+RETRY_SECONDS = 1.0
+"""Time after which a request that found no place may try again."""
+SPARE = 64
+"""Outdated entries that the heap of times may have beyond the number of waiting requests."""
+
+
+class Queue:
+    """The waiting requests of one router. `now` is the ingest's clock, in seconds, in every call.
+
+    `eligible` returns the pods that are wanted, as they are now; it raises NoPodError. `hears` returns
+    whether first tokens are reported: nothing is held if they are not.
+    """
+
+    def __init__(
+        self,
+        picker: Picker,
+        loads: LoadTable,
+        *,
+        eligible: Callable[[Wanted], Sequence[Pod]],
+        hears: Callable[[], bool],
+        lag: Lag,
+        settings: QueueSettings,
+    ) -> None:
+        self._picker = picker
+        self._loads = loads
+        self._eligible = eligible
+        self._hears = hears
+        self._lag = lag
+        self._settings = settings
+        self._order = Order(settings.shares)
+        self._times: list[tuple[float, int, Waiting]] = []
+        """A heap of the times at which requests go to the best pod; some entries may be outdated."""
+        self._refused: list[Refused] = []
+        """Requests that gave their place to a higher class; the next release tells."""
+        self._fresh: tuple[Waiting, Choice, float] | None = None
+        """The request that has just entered, with its choice and the time of it."""
+        self._number = 0
+        self._turn = 0
+        self._drains = False
+        self.bytes = 0
+        """Bytes of all waiting requests."""
+
+    def __len__(self) -> int:
+        return len(self._order)
+
+    @property
+    def order(self) -> Order:
+        """The waiting requests in order; callers only read it."""
+        return self._order
+
+    @property
+    def hold_seconds(self) -> float:
+        """Booked prefill up to which a rank has room, in seconds; infinity: nothing is held."""
+        lag = self._lag.seconds
+        if self._drains or lag > MOST_LAG or not self._hears():
+            return float("inf")
+        return self._settings.hold_seconds + LAG_TIMES * lag
+
+    def enter(self, entering: Entering, now: float) -> Waiting:
+        """Let a request wait. A `release` must follow at once; it may send the request.
+
+        Raises QueueFullError, and as `Picker.weigh`. A request of a lower class may lose its place.
+        """
+        choice = self._picker.weigh(entering.ask, now)
+        self._make_room(entering)
+        self._number += 1
+        waiting = self._waiting(entering, choice)
+        self._order.add(waiting)
+        self.bytes += waiting.size
+        heappush(self._times, (waiting.until, waiting.number, waiting))
+        if len(self._times) > 2 * len(self._order) + SPARE:
+            self._times = [entry for entry in self._times if entry[2].is_waiting]
+            heapify(self._times)
+        self._fresh = waiting, choice, now
+        return waiting
+
+    def _waiting(self, entering: Entering, choice: Choice) -> Waiting:
+        seconds, cached = choice.options.cheapest()
+        latest = entering.arrived + self._settings.most_wait_seconds
+        return Waiting(
+            self._number,
+            *entering._replace(until=min(entering.until, latest)),
+            seconds=seconds,
+            uncached=entering.ask.tokens - cached,
+            key=self._key(entering.arrived, seconds),
+        )
+
+    def leave(self, waiting: Waiting) -> bool:
+        """Remove a request whose caller has gone; return False if it does not wait any more."""
+        self._fresh = None
+        if not waiting.is_waiting:
+            return False
+        self._remove(waiting, is_served=False)
+        return True
+
+    def drain(self) -> None:
+        """Hold nothing from now on: the next releases send every request to the pod that is best."""
+        self._drains = True
+
+    def release(self, now: float) -> Release:
+        """Send the requests whose turn it is and whose rank has room."""
+        fresh, self._fresh = self._fresh, None
+        if fresh is not None and fresh[2] != now:
+            fresh = None
+        refused, self._refused = self._refused, []
+        sent: list[Sent] = []
+        are_more = self._send_due(now, sent, refused)
+        rooms = Rooms(self._loads, self.hold_seconds, now)
+        pods = self._lanes(rooms, refused)
+        moved: list[tuple[Waiting, Choice]] = []
+        looks = 0
+        for waiting in self._order.passing(pods):
+            if looks == self._settings.most_looks:
+                are_more = True
+                break
+            looks += 1
+            ask = waiting.ask = _among(waiting.ask, pods[waiting.wanted])
+            try:
+                if fresh is not None and fresh[0] is waiting and not (sent or rooms.ahead):
+                    choice = fresh[1]
+                else:
+                    choice = self._picker.weigh(ask, now, rooms.ahead)
+            except NoPodError as error:
+                refused.append(Refused(waiting, error))
+                continue
+            best = choice.options[0].candidate
+            name = best[:2]
+            if rooms.has(name):
+                sent.append(Sent(waiting, *self._picker.reserve(ask, now, choice)))
+                waiting.uncached = ask.tokens - best.cached
+                filled = rooms.booked(name, pods)
+            else:
+                moved.append((waiting, choice))
+                filled = rooms.passed(name, best.prefill, pods)
+            for wanted in filled:
+                del pods[wanted]
+            if not pods:
+                break
+        for one in sent:
+            self._remove(one.waiting, is_served=True)
+        for other in refused:
+            self._remove(other.waiting, is_served=False)
+        for waiting, choice in moved:
+            waiting.seconds, cached = choice.options.cheapest()
+            waiting.uncached = waiting.ask.tokens - cached
+            self._order.move(waiting, self._key(waiting.arrived, waiting.seconds))
+        return Release(sent, refused, self._next_at(now, rooms, sends=bool(sent), more=are_more))
+
+    def standing(self, entering: Entering, now: float) -> Standing:
+        """Return the place that a request would have; nothing changes. Raises as `Picker.weigh`."""
+        choice = self._picker.weigh(entering.ask, now)
+        self._fresh = None
+        new = self._waiting(entering, choice)
+        new.number += 1
+        rooms = Rooms(self._loads, self.hold_seconds, now)
+        self._order.add(new)
+        behind = 0
+        try:
+            for waiting in self._order.passing({new.wanted: ()}):
+                if waiting is new or behind == MOST_COUNTED:
+                    break
+                behind += 1
+                if behind <= self._settings.most_looks:
+                    before = self._picker.weigh(waiting.ask, now, rooms.ahead)
+                    best = before.options[0].candidate
+                    rooms.passed(best[:2], best.prefill, ())
+        finally:
+            self._order.remove(new, is_served=False)
+        if rooms.ahead:
+            choice = self._picker.weigh(entering.ask, now, rooms.ahead)
+        return Standing(behind, choice, rooms.until(choice.options[0].candidate[:2]))
+
+    def _key(self, arrived: float, seconds: float) -> float:
+        settings = self._settings
+        return arrived + min(settings.beta * seconds, settings.most_passed_seconds)
+
+    def _make_room(self, entering: Entering) -> None:
+        """Refuse waiting requests of lower classes until another one fits. Raises QueueFullError."""
+        most, most_bytes = self._settings.most_requests, self._settings.most_bytes
+        while len(self) and (len(self) >= most or self.bytes + entering.size > most_bytes):
+            problem = f"{len(self)} requests ({self.bytes} bytes) wait for a pod with room"
+            error = QueueFullError(problem, RETRY_SECONDS)
+            least = self._order.least()
+            if least is None or least.priority >= entering.priority:
+                raise error
+            self._remove(least, is_served=False)
+            self._refused.append(Refused(least, error))
+
+    def _remove(self, waiting: Waiting, *, is_served: bool) -> None:
+        """Remove a request if it waits."""
+        if waiting.is_waiting:
+            waiting.is_waiting = False
+            self.bytes -= waiting.size
+            self._order.remove(waiting, is_served=is_served)
+
+    def _send_due(self, now: float, sent: list[Sent], refused: list[Refused]) -> bool:
+        """Send the requests that may wait no longer; return whether there are more of them."""
+        while (due := self._first_due()) is not None and due.until <= now:
+            if len(sent) >= self._settings.most_looks:
+                return True
+            heappop(self._times)
+            try:
+                due.ask = _among(due.ask, self._eligible(due.wanted))
+                sent.append(Sent(due, *self._picker.reserve(due.ask, now)))
+            except NoPodError as error:
+                refused.append(Refused(due, error))
+            self._remove(due, is_served=True)
+        return False
+
+    def _first_due(self) -> Waiting | None:
+        """Return the request whose time to go comes first; None if nothing waits."""
+        while self._times and not self._times[0][2].is_waiting:
+            heappop(self._times)
+        return self._times[0][2] if self._times else None
+
+    def _lanes(self, rooms: Rooms, refused: list[Refused]) -> dict[Wanted, Sequence[Pod]]:
+        """Return the lanes that have a rank with room, with their pods; refuse those without a pod."""
+        lanes = [*self._order.lanes]
+        if len(lanes) > MOST_LANES:
+            self._turn = (self._turn + MOST_LANES) % len(lanes)
+            lanes = (lanes[self._turn :] + lanes[: self._turn])[:MOST_LANES]
+        found = {}
+        for wanted in lanes:
+            try:
+                pods = self._eligible(wanted)
+            except NoPodError as error:
+                refused += [Refused(waiting, error) for waiting in self._order.of_lane(wanted)]
+                continue
+            if rooms.add(wanted, _ranks(pods, wanted)):
+                found[wanted] = pods
+        return found
+
+    def _next_at(self, now: float, rooms: Rooms, *, sends: bool, more: bool) -> float:
+        due = self._first_due()
+        if due is None:
+            return float("inf")
+        if more:
+            return min(due.until, now if sends else now + IDLE_PAUSE)
+        pause = min(max(SHORTEST_PAUSE, rooms.soonest()), LONGEST_PAUSE)
+        return min(due.until, now + pause)
+
+    def check(self) -> None:
+        """Raise BrokenInvariantError if the parts disagree, or a limit is exceeded."""
+        self._order.check()
+        waiting = [entry[2] for entry in self._times if entry[2].is_waiting]
+        if len(waiting) != len(self) or len(self._times) > 2 * len(self) + SPARE + 1:
+            raise BrokenInvariantError("the times are not those of the waiting requests")
+        if self.bytes != sum(one.size for one in waiting):
+            raise BrokenInvariantError("the bytes are not those of the waiting requests")
+        if len(self) > self._settings.most_requests:
+            raise BrokenInvariantError("too many requests wait")
+
+
+def _among(ask: Ask, pods: Sequence[Pod]) -> Ask:
+    """Return a request with the pods that may take it now."""
+    return ask if ask.pods == pods else replace(ask, pods=pods)
+
+
+def _ranks(pods: Sequence[Pod], wanted: Wanted) -> list[Name]:
+    """Return the ranks that prefill."""
+    if wanted.disaggregated:
+        pods = [pod for pod in pods if pod.role != "decode"]
+    return [(pod.id, rank.number) for pod in pods for rank in pod.ranks]

@@ -1,0 +1,52 @@
+"""What a release of the queue returns, and the error of a request that finds no place."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from router.pick.pending import Placed
+from router.pick.weigh import Choice, NoPodError
+from router.queue.waiting import Waiting
+
+
+class QueueFullError(Exception):
+    """A request is refused: too many of its class or of higher ones wait."""
+
+    def __init__(self, problem: str, seconds: float) -> None:
+        super().__init__(problem)
+        self.seconds = seconds
+        """A time after which there may be room."""
+
+
+class Sent(NamedTuple):
+    """A request that goes to its pod now: its pick is reserved, to be settled or withdrawn."""
+
+    waiting: Waiting
+    placed: Placed
+    choice: Choice
+
+
+class Refused(NamedTuple):
+    """A request that waits no longer and gets no pick."""
+
+    waiting: Waiting
+    error: NoPodError | QueueFullError
+
+
+class Release(NamedTuple):
+    """The result of a release."""
+
+    sent: Sequence[Sent]
+    refused: Sequence[Refused]
+    next_at: float
+    """Time of the next release if there is no news until then; infinity if nothing waits."""
+
+
+class Standing(NamedTuple):
+    """The place that a request would have in the queue."""
+
+    behind: int
+    """Requests that would go before it and want the same pods."""
+    choice: Choice
+    """The choice at this moment; the prefills of those requests count as waiting."""
+    seconds: float
+    """Predicted seconds until the chosen rank has room; 0 if it has."""

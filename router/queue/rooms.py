@@ -1,0 +1,84 @@
+"""Which ranks have room for another request, and which lanes have such a rank."""
+
+from collections.abc import Collection, Sequence
+
+from router.load.table import LoadTable
+from router.queue.waiting import Wanted
+
+Name = tuple[str, int]
+"""A pod, and the number of its rank."""
+
+
+class Rooms:
+    """The booked seconds of prefill of ranks during one release.
+
+    A rank has room while the routers have booked at most `hold` seconds there. Requests that no router
+    has booked do not count: other traffic never waits for this queue, so waiting for it would starve.
+    """
+
+    def __init__(self, loads: LoadTable, hold: float, now: float) -> None:
+        self._loads = loads
+        self._hold = hold
+        self._now = now
+        self._booked: dict[Name, float] = {}
+        self._ahead: dict[Name, float] = {}
+        self._with_room: dict[Wanted, set[Name]] = {}
+
+    @property
+    def ahead(self) -> dict[Name, float]:
+        """Seconds of prefill, by rank, of the requests that were passed over."""
+        return self._ahead
+
+    def add(self, wanted: Wanted, names: Sequence[Name]) -> bool:
+        """Add a lane with its ranks; return whether one of them has room."""
+        missing = [name for name in names if name not in self._booked]
+        if missing:
+            self._read(missing)
+        found = {name for name in names if self.has(name)}
+        self._with_room[wanted] = found
+        return bool(found)
+
+    def has(self, name: Name) -> bool:
+        """Return whether a rank has room behind those that were passed over."""
+        return self.seconds(name) <= self._hold
+
+    def seconds(self, name: Name) -> float:
+        """Return the seconds of prefill that are booked on a rank, or wait for it."""
+        if name not in self._booked:
+            self._read([name])
+        return self._booked[name] + self._ahead.get(name, 0.0)
+
+    def until(self, name: Name) -> float:
+        """Return the predicted seconds until a rank has room."""
+        return max(0.0, self.seconds(name) - self._hold)
+
+    def passed(self, name: Name, prefill: float, lanes: Collection[Wanted]) -> set[Wanted]:
+        """Count a request that was passed over as waiting; return those of `lanes` without room now."""
+        self._ahead[name] = self._ahead.get(name, 0.0) + prefill
+        return self._without_room(name, lanes)
+
+    def booked(self, name: Name, lanes: Collection[Wanted]) -> set[Wanted]:
+        """Read a rank's load anew, after a booking; return those of `lanes` without room now."""
+        self._read([name])
+        return self._without_room(name, lanes)
+
+    def _without_room(self, name: Name, lanes: Collection[Wanted]) -> set[Wanted]:
+        if self.has(name):
+            return set()
+        emptied = set()
+        for wanted in lanes:
+            names = self._with_room[wanted]
+            names.discard(name)
+            if not names:
+                emptied.add(wanted)
+        return emptied
+
+    def soonest(self) -> float:
+        """Return the least predicted seconds until a rank without room has some; infinity: never."""
+        waits = (booked - self._hold for booked in self._booked.values() if booked > self._hold)
+        return min(waits, default=float("inf"))
+
+    def _read(self, names: Sequence[Name]) -> None:
+        loads = self._loads.columns(names, self._now)
+        booked = (loads.wait - loads.foreign_wait).tolist()
+        self._booked.update(zip(names, booked, strict=True))

@@ -1,0 +1,29 @@
+"""The queue's settings."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class QueueSettings:
+    """The settings of a queue. Times are seconds; the defaults of the first three are the study's.
+
+    Source: "Queue" in `shared/bench/policy-study-2.md`.
+    """
+
+    hold_seconds: float = 0.2
+    """Booked prefill of a rank up to which the rank has room for another request."""
+    beta: float = 10.0
+    """A request goes before those that arrived up to `beta` times their additional prefill earlier."""
+    most_looks: int = 32
+    """Most waiting requests that one release weighs."""
+    most_passed_seconds: float = 60.0
+    """No request is passed over by one of its class and tenant that arrived this much later."""
+    most_wait_seconds: float = 30.0
+    """Longest wait; then a request goes to the pod that is best at that time."""
+    most_requests: int = 10_000
+    """Most waiting requests."""
+    most_bytes: int = 256 << 20
+    """Most bytes of all waiting requests."""
+    shares: Mapping[str, float] = field(default_factory=dict)
+    """Weights of the tenants' shares; a tenant that is missing has 1."""

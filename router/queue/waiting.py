@@ -1,0 +1,55 @@
+"""A request that waits in the queue."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from router.pick.weigh import Ask
+
+
+class Wanted(NamedTuple):
+    """The pods that a request wants; requests that want the same ones share a lane."""
+
+    model: str
+    lora: str = ""
+    named: Sequence[str] = ()
+    """Ids of pods, in a tuple; empty: all pods of the model."""
+    disaggregated: bool = False
+
+
+class Entering(NamedTuple):
+    """A request that enters the queue. Times are seconds of the queue's clock."""
+
+    ask: Ask
+    wanted: Wanted
+    arrived: float
+    until: float = float("inf")
+    """Time at which it goes to the pod that is best then: its caller waits no longer."""
+    priority: int = 0
+    """Its class: a higher one goes first."""
+    tenant: str = ""
+    """The tenant whose share it uses."""
+    size: int = 0
+    """Its bytes in memory."""
+
+
+@dataclass(slots=True, eq=False)
+class Waiting:
+    """A request that waits. Times are seconds of the queue's clock."""
+
+    number: int
+    """Unique in a queue, and higher than those of requests that entered before."""
+    ask: Ask
+    wanted: Wanted
+    arrived: float
+    until: float
+    priority: int
+    tenant: str
+    size: int
+    seconds: float
+    """Its cheapest prefill, when it was last weighed."""
+    uncached: int
+    """The tokens of that prefill."""
+    key: float
+    """Its place within its class and its tenant's share: the least goes first."""
+    is_waiting: bool = True

@@ -1,0 +1,89 @@
+"""A queue over a picker whose reports a test makes."""
+
+from collections.abc import Sequence
+from itertools import count
+
+from router.pick.weigh import NoPodError
+from router.pods.table import Pod
+from router.queue.lag import Lag
+from router.queue.queue import Queue
+from router.queue.released import Release, Sent
+from router.queue.settings import QueueSettings
+from router.queue.waiting import Entering, Waiting, Wanted
+from tests.router.pick.picker_parts import KeyedPrompt, Parts
+
+BASE = 0.02
+TOKEN = 70e-6
+
+
+class QueueStand:
+    """A queue; `hears` and `settings` are its own, `pods` are numbered from 0."""
+
+    def __init__(self, pods: int = 2, *, hears: bool = True, **settings: object) -> None:
+        self.lag = Lag()
+        self.parts = Parts(pods, witnesses=(self.lag,), prefill_context_seconds=0.0)
+        self.hears = hears
+        self.pods: Sequence[Pod] = self.parts.pods
+        self.queue = Queue(
+            self.parts.picker,
+            self.parts.loads,
+            eligible=self.eligible,
+            hears=lambda: self.hears,
+            lag=self.lag,
+            settings=QueueSettings(**settings),  # type: ignore[arg-type]
+        )
+        self._keys = count(1_000_000, 10_000)
+        self.release = Release((), (), float("inf"))
+        """The result of the last release."""
+
+    def eligible(self, wanted: Wanted) -> list[Pod]:
+        found = [pod for pod in self.pods if not wanted.named or pod.id in wanted.named]
+        if not found:
+            raise NoPodError("no pod is left")
+        return found
+
+    def entering(
+        self,
+        tokens: int = 10_000,
+        *,
+        named: Sequence[str] = (),
+        prompt: KeyedPrompt | None = None,
+        **fields: object,
+    ) -> Entering:
+        """Return a request of its own prompt, of so many tokens, none of them cached."""
+        wanted = Wanted("m", named=tuple(named))
+        first = next(self._keys)
+        prompt = prompt or KeyedPrompt(range(first, first + tokens // 16), tokens)
+        ask = self.parts.ask(prompt, pods=self.eligible(wanted))
+        return Entering(ask, wanted, self.parts.now, **fields)  # type: ignore[arg-type]
+
+    def enter(self, tokens: int = 10_000, **fields: object) -> Waiting:
+        """Let a request enter, and release."""
+        waiting = self.queue.enter(self.entering(tokens, **fields), self.parts.now)  # type: ignore[arg-type]
+        self.look()
+        return waiting
+
+    def look(self, after: float = 0.0) -> Sequence[Sent]:
+        """Release after some seconds, settle what goes, and return it."""
+        self.parts.now += after
+        self.release = self.queue.release(self.parts.now)
+        for sent in self.release.sent:
+            self.parts.picker.settle(sent.placed, self.parts.now)
+        self.queue.check()
+        self.parts.picking.check()
+        return self.release.sent
+
+    def first_token(self, sent: Sent, after: float = 0.0) -> Sequence[Sent]:
+        """Report a first token after some seconds, and release."""
+        self.parts.now += after
+        assert self.parts.picker.first_token(sent.placed.booking_id, self.parts.now)
+        return self.look()
+
+    def fill(self, tokens: int = 30_000) -> list[Sent]:
+        """Give every pod a prefill of so many tokens."""
+        sent = []
+        for _ in self.pods:
+            self.enter(tokens)
+            sent += self.release.sent
+        assert len({one.placed.went for one in sent}) == len(self.pods)
+        return sent

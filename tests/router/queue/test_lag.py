@@ -1,0 +1,66 @@
+"""The lag of first tokens, measured where a request was alone."""
+
+import pytest
+
+from router.queue.lag import LEAST
+from tests.router.queue.queue_stand import BASE, TOKEN, QueueStand
+
+
+def run(stand: QueueStand, tokens: int, lag: float, times: int = LEAST) -> None:
+    for _ in range(times):
+        stand.enter(tokens)
+        [sent] = stand.release.sent
+        stand.first_token(sent, after=BASE + tokens * TOKEN + lag)
+
+
+def test_the_lag_is_the_median_time_beyond_the_predicted_prefill() -> None:
+    stand = QueueStand(pods=1)
+    run(stand, 500, 0.1)
+    assert stand.lag.seconds == pytest.approx(0.1)
+    run(stand, 5_000, 0.4, times=2 * LEAST)
+    assert stand.lag.seconds == pytest.approx(0.4)
+
+
+def test_a_few_samples_are_no_evidence() -> None:
+    stand = QueueStand(pods=1)
+    run(stand, 500, 5.0, times=LEAST - 1)
+    assert stand.lag.seconds == 0.0
+
+
+def test_early_first_tokens_are_no_negative_lag() -> None:
+    stand = QueueStand(pods=1)
+    run(stand, 5_000, -0.2)
+    assert stand.lag.seconds == 0.0
+
+
+def test_a_long_prefill_is_no_sample() -> None:
+    stand = QueueStand(pods=1)
+    run(stand, 50_000, 5.0)
+    assert stand.lag.seconds == 0.0
+
+
+def test_who_waited_behind_another_request_is_no_sample() -> None:
+    stand = QueueStand(pods=1, hears=False)
+    for _ in range(LEAST):
+        stand.enter(500)
+        first = stand.release.sent[0]
+        stand.enter(500)
+        second = stand.release.sent[0]
+        stand.first_token(first, after=BASE + 500 * TOKEN)
+        stand.first_token(second, after=7.0)
+    assert stand.lag.seconds < 0.001
+
+
+def test_who_went_elsewhere_or_ended_before_its_first_token_is_no_sample() -> None:
+    stand = QueueStand()
+    for number in range(2 * LEAST):
+        stand.enter(500)
+        [sent] = stand.release.sent
+        name = sent.placed.booking_id
+        if number % 2:
+            elsewhere = "pod-1" if sent.placed.went[0] == "pod-0" else "pod-0"
+            assert stand.parts.picker.started(name, stand.parts.now, (elsewhere, 0))
+            stand.first_token(sent, after=3.0)
+        stand.parts.now += 1.0
+        assert stand.parts.picker.ended(name, "finished", stand.parts.now)
+    assert stand.lag.seconds == 0.0

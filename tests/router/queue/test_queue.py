@@ -1,0 +1,244 @@
+"""The queue: who is held, who goes first, and who leaves."""
+
+import math
+
+import pytest
+
+from router.pick.weigh import NoPodError
+from router.queue.queue import RETRY_SECONDS
+from router.queue.released import QueueFullError
+from tests.router.pick.picker_parts import KeyedPrompt
+from tests.router.queue.queue_stand import BASE, TOKEN, QueueStand
+
+
+def test_a_request_goes_at_once_where_a_pod_has_room() -> None:
+    stand = QueueStand()
+    waiting = stand.enter()
+    [sent] = stand.release.sent
+    assert sent.waiting is waiting
+    assert not waiting.is_waiting
+    assert sent.placed.booking is not None
+    assert len(stand.queue) == 0
+    assert stand.release.next_at == math.inf
+
+
+def test_a_request_waits_while_every_pod_is_booked_and_goes_with_the_first_token() -> None:
+    stand = QueueStand()
+    before = stand.fill()
+    waiting = stand.enter()
+    assert stand.release.sent == []
+    assert waiting.is_waiting
+    [sent] = stand.first_token(before[1], after=0.1)
+    assert sent.waiting is waiting
+    assert sent.placed.went == before[1].placed.went
+
+
+def test_a_request_waits_though_a_pod_has_room_if_another_one_is_soon_better() -> None:
+    stand = QueueStand()
+    stand.enter(5_000, named=["pod-0"])
+    stand.parts.warm(0, 1_000)
+    # Pod 0 has little work, and more of the prompt than its wait is worth.
+    waiting = stand.enter(prompt=KeyedPrompt(range(1, 1_001)))
+    assert waiting.is_waiting
+    assert stand.release.next_at - stand.parts.now == pytest.approx(BASE + 5_000 * TOKEN - 0.2)
+    [sent] = stand.look(after=BASE + 5_000 * TOKEN - 0.2 + 1e-6)
+    assert sent.placed.went == ("pod-0", 0)
+
+
+def test_the_least_arrival_plus_ten_prefills_goes_first() -> None:
+    stand = QueueStand(pods=1)
+    [before] = stand.fill()
+    long = stand.enter(20_000)
+    stand.look(after=1.0)
+    short = stand.enter(5_000)
+    [first] = stand.first_token(before)
+    assert first.waiting is short
+    assert long.is_waiting
+    [second] = stand.first_token(first, after=0.3)
+    assert second.waiting is long
+
+
+def test_who_waits_for_long_is_no_longer_passed_over() -> None:
+    stand = QueueStand(pods=1)
+    [before] = stand.fill(400_000)
+    long = stand.enter(20_000)
+    stand.parts.now += 10 * (20_000 - 5_000) * TOKEN + 0.5
+    short = stand.enter(5_000)
+    [first] = stand.first_token(before)
+    assert first.waiting is long
+    assert short.is_waiting
+
+
+def test_nobody_is_passed_over_for_longer_than_the_bound() -> None:
+    stand = QueueStand(pods=1, most_passed_seconds=2.0)
+    [before] = stand.fill(200_000)
+    long = stand.enter(100_000)
+    stand.parts.now += 2.1
+    stand.enter(500)
+    [first] = stand.first_token(before)
+    assert first.waiting is long
+
+
+def test_who_is_passed_over_counts_as_waiting_for_those_behind() -> None:
+    stand = QueueStand(pods=2)
+    before = stand.fill(30_000)
+    at_1 = next(one for one in before if one.placed.went[0] == "pod-1")
+    first = stand.enter(2_000, named=["pod-0"])
+    # The pod that holds it is booked for a while, and the other one is about to be free.
+    second = stand.enter(2_000)
+    sent = stand.first_token(at_1, after=0.1)
+    assert [one.waiting for one in sent] == [second]
+    assert first.is_waiting
+
+
+def test_a_request_for_full_pods_keeps_nobody_from_other_pods() -> None:
+    stand = QueueStand(pods=2, most_looks=4)
+    stand.enter(200_000, named=["pod-0"])
+    held = [stand.enter(500, named=["pod-0"]) for _ in range(10)]
+    assert all(one.is_waiting for one in held)
+    other = stand.enter(10_000, named=["pod-1"])
+    assert not other.is_waiting
+
+
+def test_at_its_time_a_request_goes_to_the_best_pod_whatever_is_booked_there() -> None:
+    stand = QueueStand()
+    stand.fill(200_000)
+    waiting = stand.enter(until=stand.parts.now + 0.25)
+    assert stand.release.next_at == waiting.until
+    assert stand.look(after=0.2) == []
+    [sent] = stand.look(after=0.05)
+    assert sent.waiting is waiting
+
+
+def test_no_request_waits_longer_than_the_bound() -> None:
+    stand = QueueStand(most_wait_seconds=3.0)
+    stand.fill(200_000)
+    waiting = stand.enter(until=math.inf)
+    assert waiting.until == stand.parts.now + 3.0
+    [sent] = stand.look(after=3.0)
+    assert sent.waiting is waiting
+
+
+def test_a_caller_that_goes_leaves_the_queue() -> None:
+    stand = QueueStand(pods=1)
+    [before] = stand.fill()
+    waiting = stand.enter(size=10)
+    assert stand.queue.bytes == 10
+    assert stand.queue.leave(waiting)
+    assert not stand.queue.leave(waiting)
+    assert stand.queue.bytes == 0
+    assert stand.first_token(before) == []
+
+
+def test_a_higher_class_goes_first() -> None:
+    stand = QueueStand(pods=1)
+    [before] = stand.fill()
+    stand.enter(500)
+    urgent = stand.enter(20_000, priority=1)
+    [first] = stand.first_token(before)
+    assert first.waiting is urgent
+
+
+def test_a_full_queue_refuses_the_newcomer_of_the_lowest_class() -> None:
+    stand = QueueStand(pods=1, most_requests=2)
+    stand.fill()
+    for _ in range(2):
+        stand.enter()
+    with pytest.raises(QueueFullError) as refused:
+        stand.enter()
+    assert refused.value.seconds == RETRY_SECONDS
+    assert "2 requests" in str(refused.value)
+
+
+def test_a_full_queue_refuses_the_latest_of_a_lower_class_for_a_higher_one() -> None:
+    stand = QueueStand(pods=1, most_bytes=100)
+    stand.fill()
+    kept = stand.enter(size=50)
+    lost = stand.enter(size=50)
+    urgent = stand.enter(size=40, priority=1)
+    [refused] = stand.release.refused
+    assert refused.waiting is lost
+    assert isinstance(refused.error, QueueFullError)
+    assert kept.is_waiting
+    assert urgent.is_waiting
+    assert stand.queue.bytes == 90
+
+
+def test_one_request_larger_than_the_limit_may_wait_alone() -> None:
+    stand = QueueStand(pods=1, most_bytes=100)
+    stand.fill()
+    assert stand.enter(size=1000).is_waiting
+
+
+def test_waiting_requests_are_refused_when_their_last_pod_goes() -> None:
+    stand = QueueStand(pods=2)
+    stand.fill()
+    waiting = stand.enter()
+    stand.pods = []
+    stand.look()
+    [refused] = stand.release.refused
+    assert refused.waiting is waiting
+    assert isinstance(refused.error, NoPodError)
+    assert len(stand.queue) == 0
+
+
+def test_a_pod_that_comes_takes_what_waits() -> None:
+    stand = QueueStand(pods=1)
+    stand.fill()
+    waiting = stand.enter()
+    stand.pods = [*stand.pods, stand.parts.pod("new")]
+    [sent] = stand.look()
+    assert sent.waiting is waiting
+    assert sent.placed.went == ("new", 0)
+
+
+@pytest.mark.parametrize("how", ["silent", "late", "drains"])
+def test_nothing_is_held(how: str) -> None:
+    stand = QueueStand(pods=1, most_looks=2)
+    stand.fill(200_000)
+    held = [stand.enter() for _ in range(3)]
+    assert all(one.is_waiting for one in held)
+    if how == "silent":
+        stand.hears = False
+    elif how == "drains":
+        stand.queue.drain()
+    else:
+        late(stand, 1.0)
+    assert [one.waiting for one in stand.look()] == held[:2]
+    # A release sends only so many; the next one follows at once.
+    assert stand.release.next_at <= stand.parts.now
+    assert [one.waiting for one in stand.look()] == held[2:]
+
+
+def late(stand: QueueStand, seconds: float) -> None:
+    """Let first tokens on a rank without another request come late."""
+    others = QueueStand(pods=1)
+    for _ in range(8):
+        others.enter(500)
+        [sent] = others.release.sent
+        others.first_token(sent, after=BASE + 500 * TOKEN + seconds)
+        stand.lag.picked(sent.placed, sent.choice)
+        stand.lag.first_token(sent.placed, others.parts.now)
+
+
+def test_more_is_booked_where_first_tokens_are_reported_late() -> None:
+    stand = QueueStand(pods=1)
+    assert stand.queue.hold_seconds == 0.2
+    late(stand, 0.3)
+    assert stand.queue.hold_seconds == pytest.approx(0.8)
+
+
+def test_a_standing_names_the_pod_and_the_time_and_changes_nothing() -> None:
+    stand = QueueStand(pods=1)
+    stand.fill()
+    wait = stand.parts.wait(0)
+    standing = stand.queue.standing(stand.entering(1_000), stand.parts.now)
+    assert standing.behind == 0
+    assert standing.seconds == pytest.approx(wait - 0.2)
+    for _ in range(3):
+        stand.enter(2_000)
+    standing = stand.queue.standing(stand.entering(8_000), stand.parts.now)
+    assert standing.behind == 3
+    assert standing.seconds == pytest.approx(wait + 3 * (BASE + 2_000 * TOKEN) - 0.2)
+    assert len(stand.queue) == 3
+    stand.queue.check()
