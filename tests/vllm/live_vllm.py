@@ -7,17 +7,12 @@ engine's own `cached_tokens`.
 
 import asyncio
 import json
-import os
-import signal
-import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
-import aiohttp
 import grpc.aio
 import pytest
 
@@ -28,11 +23,15 @@ from router.commands.verify.recording import read_recording
 from router.config.read import parse
 from router.pb.warmpath.v1 import router_pb2 as pb
 from router.pb.warmpath.v1 import router_pb2_grpc
+from tests.vllm.engine import FOLDER, TOPIC, Engine
 
-FOLDER = Path(os.environ["WARMPATH_VLLM_FOLDER"])
-"""Holds the virtual environment `v`, and the models `tiny-llama` and `tiny-lora`."""
 RANKS = 2
 BLOCKS = 96
+OPTIONS = (
+    "--max-model-len", "1024", "--max-num-seqs", "8", "--max-num-batched-tokens", "1024",
+    "--block-size", "32", "--num-gpu-blocks-override", str(BLOCKS), "--enable-lora",
+    "--max-lora-rank", "8", "--lora-modules", "tuned=tiny-lora",
+)  # fmt: skip
 WORDS = [
     "the",
     "of",
@@ -65,84 +64,6 @@ def text(words: int, seed: int) -> str:
     return " ".join(rng.choice(WORDS) for _ in range(words))
 
 
-@dataclass
-class Engine:
-    """A running vLLM."""
-
-    port: int
-    events: int
-    replay: int
-    publisher: int
-    log: Path
-    process: "subprocess.Popen[bytes] | None" = None
-
-    def start(self) -> None:
-        config = {
-            "enable_kv_cache_events": True, "publisher": "zmq", "topic": "kv-events",
-            "endpoint": f"tcp://*:{self.events}", "replay_endpoint": f"tcp://127.0.0.1:{self.replay}",
-        }  # fmt: skip
-        options = (
-            f"--pod watched --model tiny --ranks {RANKS} --topic kv-events --metrics-listen '' "
-            f"--events tcp://127.0.0.1:{self.events} --replay tcp://127.0.0.1:{self.replay} "
-            f"--listen 127.0.0.1:{self.publisher}"
-        )
-        with self.log.open("ab") as log:
-            self.process = subprocess.Popen(
-                [
-                    str(FOLDER / "v" / "bin" / "python"), "-m", "vllm.entrypoints.openai.api_server",
-                    "--model", "tiny-llama", "--served-model-name", "tiny", "--host", "127.0.0.1",
-                    "--port", str(self.port), "--dtype", "float32", "--max-model-len", "1024",
-                    "--max-num-seqs", "8", "--max-num-batched-tokens", "1024", "--block-size", "32",
-                    "--num-gpu-blocks-override", str(BLOCKS), "--enforce-eager", "--enable-prefix-caching",
-                    "--prefix-caching-hash-algo", "sha256_cbor", "--enable-prompt-tokens-details",
-                    "--enable-lora", "--max-lora-rank", "8", "--lora-modules", "tuned=tiny-lora",
-                    "--data-parallel-size", str(RANKS), "--kv-events-config", json.dumps(config),
-                ],
-                cwd=FOLDER, stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
-                env=os.environ | {
-                    "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-                    "OMP_NUM_THREADS": "1", "VLLM_SERVER_DEV_MODE": "1", "HF_HUB_OFFLINE": "1",
-                    "VLLM_NO_USAGE_STATS": "1", "WARMPATH_PUBLISH": options,
-                },
-            )  # fmt: skip
-
-    def stop(self) -> None:
-        assert self.process
-        # Never SIGKILL: the engine cores would stay behind.
-        self.process.send_signal(signal.SIGTERM)
-        assert self.process.wait(timeout=120) == 0
-
-    @property
-    def base(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
-
-    async def up(self) -> None:
-        async with aiohttp.ClientSession() as http:
-            while True:
-                assert self.process
-                assert self.process.poll() is None, f"the engine has ended: {self.log}"
-                try:
-                    async with http.get(f"{self.base}/health") as response:
-                        if response.status == 200:
-                            return
-                except aiohttp.ClientError:
-                    pass
-                await asyncio.sleep(0.5)
-
-    async def ask(self, body: dict[str, object], rank: int, base: str = "") -> int:
-        """Have one rank answer; return the cached tokens that it reports."""
-        headers = {"X-data-parallel-rank": str(rank)}
-        whole = {"model": "tiny", "max_tokens": 3, "temperature": 0} | body
-        path = "chat/completions" if "messages" in body else "completions"
-        async with (
-            aiohttp.ClientSession() as http,
-            http.post(f"{base or self.base}/v1/{path}", json=whole, headers=headers) as response,
-        ):
-            answer = await response.json()
-            assert response.status == 200, answer
-        return int(answer["usage"]["prompt_tokens_details"]["cached_tokens"] or 0)
-
-
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
     with HeldPorts() as ports:
@@ -151,7 +72,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
             ports.take(), ports.take(1), ports.take(1), ports.take()
         )  # fmt: skip
         log = tmp_path_factory.mktemp("vllm") / "log"
-        engine = Engine(listen, events, replay, publisher, log)
+        engine = Engine(listen, events, replay, log, OPTIONS, publisher=publisher, ranks=RANKS)
         engine.start()
         yield engine
         engine.stop()
@@ -199,7 +120,7 @@ async def routing(engine: Engine) -> AsyncIterator[Router]:
         '[server]\nlisten = "127.0.0.1:0"\nmetrics-listen = ""\n'
         '[[models]]\nname = "tiny"\ntokenizer = "tiny-llama"\nadapters = ["tuned"]\n'
         f'[[pods]]\nid = "watched"\n{pod}watch = "127.0.0.1:{engine.publisher}"\n'
-        f'[[pods]]\nid = "direct"\n{pod}topic = "kv-events"\n'
+        f'[[pods]]\nid = "direct"\n{pod}topic = "{TOPIC}"\n'
         f'events = "tcp://127.0.0.1:{engine.events}"\nreplay = "tcp://127.0.0.1:{engine.replay}"\n'
     )
     async with (
