@@ -117,7 +117,7 @@ class Picker:
     def weigh(
         self, ask: Ask, now: float, ahead: Mapping[tuple[str, int], float] = NOBODY
     ) -> Choice:
-        """Return the choice that `choose` would make; nothing is booked or remembered. As `Weigher.weigh`."""
+        """Return the choice of `choose`; nothing is booked or remembered. Raises as `Weigher.weigh`."""
         return self._weigher.weigh(ask, now, ahead)
 
     async def refresh(self, ask: Ask, timeout: float) -> None:

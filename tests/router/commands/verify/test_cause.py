@@ -8,7 +8,7 @@ from indexer.engines.event import Cleared, EngineHash, Removed, Stored, Tier
 from indexer.keys.key import Keyspace, chain
 from indexer.keys.token import pack_tokens
 from indexer.trust import Level, Trust
-from router.commands.verify.cause import Case, Names, EventKeys, cause
+from router.commands.verify.cause import Case, EventKeys, Names, cause
 
 KEYS = (11, 12, 13, 14)
 EXACT = Trust(Level.EXACT, "followed from the first batch", 0.0)
