@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from random import Random
-from typing import TypeVar
 
 from prometheus_client import CollectorRegistry
 
@@ -73,8 +72,7 @@ from router.pods.table import Pod, PodTable
 from router.prompt.assemble import texts
 from router.prompt.bounds import Limits
 from router.prompt.reader import PromptReader
-
-T = TypeVar("T")
+from router.queue.queueing import held_picks
 
 EXPIRE_SECONDS = 1.0
 TRYING = 0.2
@@ -140,7 +138,7 @@ async def running(config: Config, folder: Path) -> AsyncIterator[Running]:
         through = None
         if shared.url:
             pods_of_index = _shared_pods(config, folder, ingest, health)
-            through = await _in_thread(thread, pods_of_index, stack)
+            through = await thread.enter(pods_of_index, stack)
         wall_offset = time.time() - time.monotonic()
         decisions = Decisions(config.pick.kept_decisions, wall_offset=wall_offset)
         attribution = Attribution()
@@ -169,12 +167,12 @@ async def running(config: Config, folder: Path) -> AsyncIterator[Running]:
             credentials=channel_credentials(publishers) if publishers else None,
             tls=engines,
             shared=through,
-            observed=lambda *seen: _call_in(loop, picking.loads.observe, *seen),
+            observed=lambda *seen: _call_in(loop, picking.observe, *seen),
             ended=lambda pod: _call_in(loop, picking.engine_ended, pod),
             gone=lambda pod: _call_in(loop, forget, pod),
             saved=saved_ranks(config.index, folder),
         )
-        await _in_thread(thread, following(config, folder, ingest, follower), stack)
+        await thread.enter(following(config, folder, ingest, follower), stack)
         registry = CollectorRegistry()
         metrics = Metrics(registry)
         lag = kept(Work("watching the loop", partial(watch_lag, metrics.lagged, time.monotonic)))
@@ -202,6 +200,7 @@ async def running(config: Config, folder: Path) -> AsyncIterator[Running]:
             clock=time.monotonic,
         )
         answerer = Answerer(reader, scorer, pods, clock=time.monotonic, wall_offset=wall_offset)
+        held = held_picks(config, picking, picker, pods, meter=metrics, may=enter.classes_of)
         picks = PickAnswerer(
             reader,
             pods,
@@ -218,6 +217,7 @@ async def running(config: Config, folder: Path) -> AsyncIterator[Running]:
             attribution=attribution,
             clock=time.monotonic,
             wall_offset=wall_offset,
+            held=held,
             peers=picking.peers,
         )
         if picking.peers is not None and redis is not None:
@@ -227,6 +227,7 @@ async def running(config: Config, folder: Path) -> AsyncIterator[Running]:
                     picking.loads,
                     redis,
                     reported=picks.handed_on,
+                    read=picking.on_room,
                     rng=Random(secrets.randbits(64)),  # noqa: S311  spreads rounds, guards nothing
                 )
             )
@@ -267,6 +268,7 @@ async def running(config: Config, folder: Path) -> AsyncIterator[Running]:
                 (calls, streams),
                 admission=admission,
                 endpoint_picker=endpoint_picker,
+                held=held,
                 shared=through,
             )
         )
@@ -306,15 +308,8 @@ async def running(config: Config, folder: Path) -> AsyncIterator[Running]:
         health.set("listening", ok=True, reason="gRPC listens")
         yield Running(address, http_address, health, ingest)
         health.set("draining", ok=False, reason="the process was asked to end")
-
-
-async def _in_thread(
-    thread: LoopThread, context: AbstractAsyncContextManager[T], stack: AsyncExitStack
-) -> T:
-    """Enter a context in a thread; the same thread leaves it when the stack closes."""
-    entered = await thread.call(context.__aenter__())
-    stack.push_async_exit(lambda *_: thread.call(context.__aexit__(None, None, None)))
-    return entered
+        if held is not None:
+            held.drain()
 
 
 def _shared_pods(

@@ -9,6 +9,7 @@ import asyncio
 import sys
 import threading
 from collections.abc import Coroutine
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from typing import Any, Self, TypeVar
 
 T = TypeVar("T")
@@ -51,3 +52,9 @@ class LoopThread:
     async def call(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine in the thread's loop and return its result."""
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
+
+    async def enter(self, context: AbstractAsyncContextManager[T], stack: AsyncExitStack) -> T:
+        """Enter a context in the thread; the same thread leaves it when the stack closes."""
+        entered = await self.call(context.__aenter__())
+        stack.push_async_exit(lambda *_: self.call(context.__aexit__(None, None, None)))
+        return entered

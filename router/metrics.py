@@ -29,9 +29,11 @@ from router.peers.exchange import PeerBookings
 from router.pick.picking import Picking
 from router.pods.shared_index import SharedPods
 from router.prompt.assemble import Texts
+from router.queue.held_picks import HeldPicks
 
 SECONDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1, 5)
 TOKENS = (64, 256, 1024, 4096, 16384, 65536, 262144, 1048576)
+WAITS = (0.001, 0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 LAGS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 5)
 SHARES = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
 
@@ -79,6 +81,13 @@ class Metrics:
             ["outcome"],  # router.endpoint_picker.outcomes
             registry=registry,
         )
+        self._queued = Histogram(
+            "warmpath_queue_wait_seconds",
+            "Time that picks waited in the queue, by class and by what became of them.",
+            ["class", "outcome"],  # queue.classes; sent, refused, left
+            buckets=WAITS,
+            registry=registry,
+        )
         self._lag = Histogram(
             "warmpath_loop_lag_seconds",
             "By how much the event loop that answers calls woke up late.",
@@ -117,6 +126,10 @@ class Metrics:
         """Count a gateway's request for a pick."""
         self._endpoint_picks.labels(outcome).inc()
 
+    def waited(self, priority: str, outcome: str, seconds: float) -> None:
+        """Record how long a pick of a class waited in the queue, and what became of it."""
+        self._queued.labels(priority, outcome).observe(seconds)
+
     def lagged(self, seconds: float) -> None:
         """Record by how much the loop woke up late, once."""
         self._lag.observe(seconds)
@@ -135,10 +148,12 @@ class PartsCollector(Collector):
         *,
         admission: Admission,
         endpoint_picker: EndpointPickerService,
+        held: HeldPicks | None = None,
         shared: SharedPods | None = None,
     ) -> None:
         self._shared = shared
         self._endpoint_picker = endpoint_picker
+        self._held = held
         self._ingest = ingest
         self._texts = texts
         self._picking = picking
@@ -208,6 +223,8 @@ class PartsCollector(Collector):
         )
         yield from self._in_flight()
         yield from self._admitted()
+        if self._held is not None:
+            yield from _queued(self._held)
         yield from self._picks()
         picker = self._endpoint_picker
         yield _gauge(
@@ -507,6 +524,27 @@ def _look_ups(remote: RemoteIndex) -> Iterator[Metric]:
     yield _gauge(f"{name}_copy_max_bytes", "Most bytes of the copy.", copy.max_bytes)
     left_alone = remote.reach.open_buckets
     yield _gauge(f"{name}_open_buckets", "Buckets left alone now.", left_alone)
+
+
+def _queued(held: HeldPicks) -> Iterator[Metric]:
+    queue = held.queue
+    waiting = GaugeMetricFamily(
+        "warmpath_queue_waiting", "Picks that wait in the queue.", labels=["class"]
+    )
+    for name, count in held.waiting().items():
+        waiting.add_metric([name], count)
+    yield waiting
+    yield _gauge("warmpath_queue_bytes", "Bytes of the picks that wait.", queue.bytes)
+    yield _gauge(
+        "warmpath_queue_hold_seconds",
+        "Booked prefill up to which a rank has room; infinite: no pick waits.",
+        queue.hold_seconds,
+    )
+    yield _gauge(
+        "warmpath_queue_lag_seconds",
+        "How much later first tokens are reported than predicted.",
+        queue.lag_seconds,
+    )
 
 
 def _gauge(name: str, help_text: str, value: float) -> Metric:

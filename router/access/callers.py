@@ -79,6 +79,11 @@ class Callers:
             RefusalKind.ROLE, f"client {who} lacks the role {role!r}, which {short} needs"
         )
 
+    def classes(self, authorization: Iterable[str], names: Iterable[str]) -> frozenset[str]:
+        """Return the classes of the queue that a caller may name; the arguments are as for `refusal`."""
+        known = self._known(authorization, names)
+        return frozenset(name for client in known for name in client.classes)
+
     def _known(self, authorization: Iterable[str], names: Iterable[str]) -> list[Client]:
         shown = (self._by_name[name] for name in names if name in self._by_name)
         found = {client.name: client for client in shown}

@@ -1,7 +1,7 @@
 """The protection of a router's listeners: their TLS, and who may call."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ import grpc
 from indexer.process.reread import Reread
 from indexer.process.tls_files import ServerTls
 from router.access.callers import Callers
-from router.access.guard import Counts, Guard
+from router.access.guard import Context, Counts, Guard, shown_by
 from router.config.access import exposed
 from router.config.credentials import server_tls
 from router.config.schema import Config
@@ -33,6 +33,10 @@ class Entrance:
         """The files of certificates and tokens, to be kept current."""
         tls = [self.tls.files] if self.tls is not None else []
         return [*tls, *(self.callers.files if self.callers is not None else ())]
+
+    def classes_of(self, context: Context) -> Collection[str] | None:
+        """Return the classes of the queue that a call's sender may name; None: all."""
+        return None if self.callers is None else self.callers.classes(*shown_by(context))
 
     def guarded(
         self, handlers: Sequence[grpc.GenericRpcHandler], counts: Counts

@@ -6,7 +6,7 @@ It stands before any handlers and on any transport that offers `invocation_metad
 
 import inspect
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from typing import Any, Protocol
 
 import grpc
@@ -76,9 +76,14 @@ class Guard(grpc.GenericRpcHandler):
             await context.abort(code, refusal.text, details(code, refusal.text, reason))
 
     def _refusal(self, method: str, context: Context) -> Refusal | None:
-        shown = context.invocation_metadata() or ()
-        headers = [str(value) for key, value in shown if key == HEADER]
-        return self._callers.refusal(method, headers, names(context.auth_context()))
+        return self._callers.refusal(method, *shown_by(context))
+
+
+def shown_by(context: Context) -> tuple[list[str], Iterable[str]]:
+    """Return a caller's headers with tokens, and the names in its certificate."""
+    shown = context.invocation_metadata() or ()
+    headers = [str(value) for key, value in shown if key == HEADER]
+    return headers, names(context.auth_context())
 
 
 def _answering(

@@ -22,6 +22,7 @@ from router.pick.underway import PickEndedError
 from router.pick.weigh import NoPodError
 from router.prompt.bad_request import BadRequestError, NoTokenizerError
 from router.prompt.models import UnknownModelError
+from router.queue.released import QueueFullError
 from router.transport.server import Refusal
 
 MOST_TEXT = 300
@@ -48,6 +49,7 @@ FAILURES: Mapping[type[Exception], Failure] = {
     NoTokenizerError: Failure(STATUS.INVALID_ARGUMENT, Reason.NO_TOKENIZER),
     UnknownModelError: Failure(STATUS.NOT_FOUND, Reason.UNKNOWN_MODEL),
     NoPodError: Failure(STATUS.UNAVAILABLE, Reason.NO_POD),
+    QueueFullError: Failure(STATUS.RESOURCE_EXHAUSTED, Reason.QUEUE_FULL),
     PickEndedError: Failure(STATUS.ABORTED, Reason.PICK_ENDED),
     EndingError: Failure(STATUS.UNAVAILABLE, Reason.ENDING, 0.0),
     PoolFullError: Failure(STATUS.RESOURCE_EXHAUSTED, Reason.TOKENIZER_FULL),
@@ -89,6 +91,8 @@ def refusal_of(
     code, reason, usual_seconds = failure_of(error)
     if isinstance(error, BadRequestError):
         facts["field"] = shortened(error.field, MOST_FIELD).encode(errors="replace").decode()
+    if isinstance(error, QueueFullError):
+        facts["limit"], usual_seconds = error.limit, error.seconds
     if retry_seconds is None:
         retry_seconds = usual_seconds
     return Refusal.because(

@@ -21,6 +21,7 @@ import grpc.aio
 from router.api.admission import Admission, BusyError, Turn
 from router.api.failures import refusal_of
 from router.api.in_flight import InFlight, LateError, NoPlaceError, Place, State
+from router.queue.give_room import GIVE_ROOM
 from router.transport.server import Refusal
 
 STREAMS = 16
@@ -206,6 +207,9 @@ class Intake:
             self._counts.answered(method, refused.code.name, call.lasted)
             raise refused from None
         else:
+            if call.place is not None:
+                # A pick that waits counts in the queue's own limit meanwhile.
+                GIVE_ROOM.set(partial(self._calls.leave, call.place))
             return await handler(message, context)
         finally:
             if call.place is not None:

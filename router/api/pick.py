@@ -28,8 +28,9 @@ from router.pick.candidate_message import (
 from router.pick.eligible import eligible
 from router.pick.group_window import Chosen, GroupWindow
 from router.pick.options import MOST_CANDIDATES
+from router.pick.pending import Placed
 from router.pick.picker import Picker
-from router.pick.report import Report, carry_out, check_report
+from router.pick.report import EVENT_NAMES, carry_out, check_report, report_of
 from router.pick.underway import Underway
 from router.pick.weigh import Ask, Choice, Traits
 from router.pods.namespaces import set_apart
@@ -40,13 +41,14 @@ from router.prompt.deadline import TimeLeft
 from router.prompt.read_prompt import Form
 from router.prompt.reader import PromptReader
 from router.prompt.token_prompt import TokenPrompt
+from router.queue.held_picks import HeldPicks
+from router.queue.place import ANYBODY, Asker, Place
+from router.queue.standing import standing_message, waits, with_waiting
 from router.report_event import EVENTS
 from router.turns import in_turns, turn_after
 from scorer.policy import UnknownPolicyError
 
 log = logging.getLogger(__name__)
-
-EVENT_NAMES = {number: name for name, number in EVENTS.items()}
 
 ENDS = frozenset({pb.ReportRequest.FINISHED, pb.ReportRequest.FAILED})
 
@@ -83,8 +85,10 @@ class PickAnswerer:
         attribution: Attribution,
         clock: Callable[[], float],
         wall_offset: float,
+        held: HeldPicks | None = None,
         peers: PeerBookings | None = None,
     ) -> None:
+        self._held = held
         self._peers = peers
         self._reader = reader
         self._pods = pods
@@ -106,19 +110,21 @@ class PickAnswerer:
         patience: float = math.inf,
         *,
         reckoned: Reckoned | None = None,
+        asker: Asker = ANYBODY,
     ) -> AsyncIterator[pb.PickResponse]:
         """Answer Pick and book the work. Raises NoPodError if no pod can be chosen.
 
         The caller writes the answer within the context; if that fails or is cancelled, the pick is
-        withdrawn. Tokenising takes at most `timeout` seconds, look-ups in Redis at most `patience`
-        seconds from now. A text that could not be tokenised counts by its length, a prompt without
-        content by the caller's estimate, `reckoned`. Raises PickEndedError if, before the pick is
-        made, its end is reported or its booking id is reused.
+        withdrawn. Tokenising takes at most `timeout` seconds, look-ups in Redis and the wait in the
+        queue at most `patience` seconds from now. A text that could not be tokenised counts by its
+        length, a prompt without content by the caller's estimate, `reckoned`. Raises PickEndedError if,
+        before the pick is made, its end is reported or its booking id is reused.
         """
         name = request.booking_id
         _check_name(name)
         if booking_id.router_of(name):
             raise BadRequestError("booking_id", "has the form of the router's own booking ids")
+        place, left = self._place(request, asker), TimeLeft(patience)
         await check_loads(request.loads)
         with self._underway.pick(name):
             await self._gateways.observe(request.loads)
@@ -127,17 +133,23 @@ class PickAnswerer:
             if reckoned is not None:
                 ask = replace(ask, unread=reckoned.tokens, unread_because=reckoned.because)
             await turn_after(len(ask.pods))
-            placed, choice = await self._choose(ask)
+            placed, choice = await self._choose(ask, place, left)
         try:
             await turn_after(len(ask.pods))
-            yield self._response(ask, placed.booking_id, choice)
+            yield self._response(ask, placed, choice)
         except BaseException:
             self._picker.withdraw(placed, self._clock())
             raise
         self._picker.settle(placed, self._clock())
 
-    async def _choose(self, ask: Ask) -> Chosen:
+    def _place(self, request: pb.PickRequest | pb.ExplainRequest, asker: Asker) -> Place | None:
+        return None if self._held is None else self._held.place(request, asker)
+
+    async def _choose(self, ask: Ask, place: Place | None, left: TimeLeft) -> Chosen:
         try:
+            if self._held is not None and place is not None and not ask.shadow:
+                enters = place.entering(ask, self._clock(), left.seconds())
+                return await self._held.choose(enters, place.client)
             if not ask.is_whole:
                 # Without all its tokens the prompt cannot be grouped with equal ones.
                 return self._picker.reserve(ask, self._clock())
@@ -145,10 +157,11 @@ class PickAnswerer:
         except UnknownPolicyError as error:
             raise BadRequestError("policy", str(error)) from error
 
-    def _response(self, ask: Ask, name: str, choice: Choice) -> pb.PickResponse:
+    def _response(self, ask: Ask, placed: Placed, choice: Choice) -> pb.PickResponse:
         best, decode = choice.options[:MOST_CANDIDATES], choice.decode[:MOST_CANDIDATES]
         response = pb.PickResponse(
-            booking_id=name,
+            booking_id=placed.booking_id,
+            waited_seconds=placed.waited,
             prompt_tokens=choice.prompt_tokens,
             reckoned_tokens=ask.unread,
             reckoned_because=ask.unread_because,
@@ -162,24 +175,34 @@ class PickAnswerer:
         return response
 
     async def explain(
-        self, request: pb.ExplainRequest, timeout: float, patience: float = math.inf
+        self,
+        request: pb.ExplainRequest,
+        timeout: float,
+        patience: float = math.inf,
+        asker: Asker = ANYBODY,
     ) -> pb.ExplainResponse:
         """Answer Explain; books nothing. Raises NoPodError. Times are as in `pick`."""
+        place = self._place(request, asker)
         await check_loads(request.loads)
         await self._gateways.observe(request.loads)
         ask = await self._ask(request, timeout, patience)
-        now = self._clock()
+        now, standing = self._clock(), None
         try:
-            choice = self._picker.weigh(ask, now)
+            if self._held is None or place is None:
+                choice = self._picker.weigh(ask, now)
+            else:
+                standing = self._held.queue.standing(place.entering(ask, now), now)
+                choice = standing.choice
         except UnknownPolicyError as error:
             raise BadRequestError("policy", str(error)) from error
         response = pb.ExplainResponse(
             prompt_tokens=choice.prompt_tokens,
             policy=choice.policy,
             utilisation=choice.utilisation,
-            reason=choice.reason,
+            reason=choice.reason + waits(standing),
             reckoned_tokens=ask.unread,
             reckoned_because=ask.unread_because,
+            standing=standing_message(standing),
         )
         for messages, options in (
             (response.candidates, choice.options),
@@ -247,18 +270,24 @@ class PickAnswerer:
 
     def _reported(self, request: pb.ReportRequest, now: float) -> bool:
         was_underway = request.event in ENDS and self._underway.end(request.booking_id)
-        return carry_out(_report(request), self._picker, now) or was_underway
+        is_known = carry_out(report_of(request), self._picker, now)
+        if self._held is not None:
+            self._held.news()
+        return is_known or was_underway
 
     def _check_report(self, request: pb.ReportRequest) -> None:
         if request.event not in EVENT_NAMES:
             problem = f"is {request.event}, not an event" if request.event else "is missing"
             names = (pb.ReportRequest.Event.Name(event) for event in EVENTS.values())
             raise BadRequestError("event", f"{problem}; give {', '.join(names)}")
-        check_report(_report(request), self._pods)
+        check_report(report_of(request), self._pods)
 
     async def list_decisions(self, request: pb.ListDecisionsRequest) -> pb.ListDecisionsResponse:
         """Answer ListDecisions."""
         listed = self._decisions.listed(request.limit, model=request.model, pod=request.pod)
+        if self._held is not None:
+            offset = self._wall_offset
+            listed = with_waiting(listed, self._held.queue, request, self._clock(), offset)
         response = pb.ListDecisionsResponse()
         async for one in in_turns(listed, DECISIONS_AT_ONCE):
             response.decisions.append(one)
@@ -305,18 +334,6 @@ class PickAnswerer:
 def _check_name(name: str) -> None:
     if problem := booking_id.problem_of(name):
         raise BadRequestError("booking_id", problem)
-
-
-def _report(request: pb.ReportRequest) -> Report:
-    return Report(
-        request.booking_id,
-        EVENT_NAMES[request.event],
-        pod=request.pod,
-        rank=request.rank,
-        cached_tokens=request.cached_tokens if request.HasField("cached_tokens") else None,
-        prompt_tokens=request.prompt_tokens if request.HasField("prompt_tokens") else None,
-        output_tokens=request.output_tokens,
-    )
 
 
 def _traits(form: Form, prompt: TokenPrompt) -> Traits:

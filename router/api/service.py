@@ -26,6 +26,7 @@ from router.drain import Drain, EndingError
 from router.pb.warmpath.v1 import router_pb2 as pb
 from router.pb.warmpath.wire.v1 import score_request_pb2 as wire
 from router.prompt.bad_request import BadRequestError
+from router.queue.place import Asker
 from router.transport.server import Gate, Refusal
 
 log = logging.getLogger(__name__)
@@ -37,6 +38,8 @@ URGENT = frozenset({"Report"})
 
 STREAM_WIDTH = 64
 """Most requests of one stream that are answered concurrently."""
+
+Context = grpc.aio.ServicerContext[Any, Any]
 
 REPLY_SECONDS = 0.01
 """Part of the caller's deadline that is reserved for computing and sending the answer."""
@@ -191,7 +194,8 @@ class RouterService:
             left = _left(context)
             timeout = min(self._tokenize_seconds, left)
             asked = await parse(pb.PickRequest, request)
-            async with self._picks.pick(asked, timeout, left) as response:
+            asker = Asker(context.peer(), context)
+            async with self._picks.pick(asked, timeout, left, asker=asker) as response:
                 await _write(context, response.SerializeToString())
 
     async def _stream_reply(self, request: wire.ScoreRequest) -> bytes:
@@ -307,7 +311,7 @@ def _call(done: Callable[[], None], _: object) -> None:
     done()
 
 
-async def _write(context: grpc.aio.ServicerContext[Any, Any], message: bytes) -> None:
+async def _write(context: Context, message: bytes) -> None:
     """Write a message. Raises CancelledError if the call has ended."""
     try:
         await context.write(message)
@@ -315,7 +319,7 @@ async def _write(context: grpc.aio.ServicerContext[Any, Any], message: bytes) ->
         raise asyncio.CancelledError("the call has ended") from error
 
 
-def _left(context: grpc.aio.ServicerContext[Any, Any]) -> float:
+def _left(context: Context) -> float:
     """Return how many seconds an answer may wait for a tokenizer or Redis."""
     # Without a deadline gRPC returns None, which the stubs do not declare.
     left = cast("float | None", context.time_remaining())

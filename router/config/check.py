@@ -26,6 +26,7 @@ def contradictions(config: Config) -> Iterator[tuple[tuple[str | int, ...], str]
     yield from _endpoints(config)
     yield from _sources(config)
     yield from _pick(config.pick)
+    yield from _queue(config)
     yield from _shared_index(config.shared_index)
     limits = config.limits
     if limits.max_prompt_bytes > limits.max_queued_bytes:
@@ -90,6 +91,26 @@ def _pick(pick: Pick) -> Iterator[tuple[tuple[str | int, ...], str]]:
         make_policy(pick.policy, pick.options)
     except ValueError as error:
         yield ("pick", "options"), str(error)
+
+
+def _queue(config: Config) -> Iterator[tuple[tuple[str | int, ...], str]]:
+    """Yield the problems of the queue's classes, and of settings that exclude the queue."""
+    known = config.queue.classes
+    if len({*known}) < len(known):
+        yield ("queue", "classes"), "has a class twice"
+    if config.queue.usual_class not in known:
+        problem = f"is {config.queue.usual_class!r}; the classes are {', '.join(known)}"
+        yield ("queue", "usual-class"), problem
+    for position, client in enumerate(config.clients):
+        for name in client.classes:
+            if name not in known:
+                problem = f"no class of [queue] is named {name!r}; known: {', '.join(known)}"
+                yield ("clients", position, "classes"), problem
+    if config.pick.queue == "on" and config.pick.group_seconds:
+        problem = (
+            'goes with queue = "off": in the queue, picks of one prompt wait for the first anyway'
+        )
+        yield ("pick", "group-seconds"), problem
 
 
 def _shared_index(table: SharedIndex) -> Iterator[tuple[tuple[str | int, ...], str]]:

@@ -121,6 +121,8 @@ class Client(Table, frozen=True):
     is read again when it changes."""
     certificate: str = ""
     """A name in the caller's certificate: an alternative name (DNS or URI), or the common name."""
+    classes: list[str] = []
+    """Classes of [queue] that it may name besides the usual one. Without [[clients]] all are open."""
 
 
 class Limits(Table, frozen=True):
@@ -260,6 +262,44 @@ class Pick(Table, frozen=True):
     """Number of picks of one prompt that go to one rank before another gets any."""
     kept_decisions: Annotated[int, Meta(ge=0, le=100_000)] = 256
     """Picks that `warmpath decisions` shows."""
+    queue: Literal["off", "on"] = "off"
+    """on: a pick waits until the pod that it chooses has room; [queue] has the limits. off: each pick
+    is answered at once, for gateways that cannot wait."""
+
+
+ClassName = Annotated[str, Meta(pattern=r"^[a-z0-9_-]{1,64}$")]
+
+
+class Queue(Table, frozen=True):
+    """[queue]: picks that wait until a pod has room (pick.queue)."""
+
+    hold_seconds: Annotated[float, Meta(gt=0, le=60)] = 0.2
+    """Seconds of prefill booked on a rank up to which it has room for the next request. It bridges the
+    time from a first token to its report; the router adds to it where reports come later."""
+    prefill_times: Annotated[float, Meta(ge=0, le=1000)] = 10.0
+    """A request goes before those that arrived earlier by up to this many times the seconds that its
+    prefill is shorter; 0: first come, first served, which gains little."""
+    passed_seconds: Seconds = 60.0
+    """No request is passed over by one of its class and tenant that arrived this much later."""
+    wait_seconds: Seconds = 30.0
+    """Longest wait, if the caller's deadline is not shorter; then a request goes to the best pod."""
+    max_requests: Annotated[int, Meta(gt=0, le=100_000)] = 10_000
+    """Most waiting requests; beyond it those of the lowest class are refused."""
+    max_bytes: Bytes = 128 * MIB
+    """Most bytes of waiting requests, as for max-requests; Pick's messages count here while they wait,
+    not in limits.max-in-flight-bytes."""
+    max_looks: Annotated[int, Meta(gt=0, le=1024)] = 32
+    """Most waiting requests that are weighed at one event; one takes about 0.1 ms."""
+    classes: Annotated[tuple[ClassName, ...], Meta(min_length=1, max_length=16)] = (
+        "low",
+        "normal",
+        "high",
+    )
+    """The classes that requests may name, the lowest first. A higher one goes before all lower ones."""
+    usual_class: ClassName = "normal"
+    """The class of requests that name none."""
+    shares: dict[str, Annotated[float, Meta(gt=0, le=1e6)]] = {}
+    """Weights of tenants' shares within a class, by uncached tokens; a tenant that is missing has 1."""
 
 
 class PickerHeaders(Table, frozen=True):
@@ -278,6 +318,12 @@ class PickerHeaders(Table, frozen=True):
     """In a response that the picker gives in place of an engine: why, in one word."""
     session: HeaderName = "x-warmpath-session"
     """In a request: its conversation, as `session_id` of a Pick."""
+    priority: HeaderName = "x-warmpath-priority"
+    """In a request: its class (queue.classes). A class that the gateway may not name counts as the usual
+    one."""
+    tenant: HeaderName = "x-gateway-inference-fairness-id"
+    """In a request: the tenant whose share it uses, as the Gateway API Inference Extension names it. The
+    gateway must set or remove it: clients could claim others' shares."""
     rewrite: tuple[HeaderName, ...] = (
         "x-llm-d-model-name-rewrite",
         "x-gateway-model-name-rewrite",
@@ -590,6 +636,7 @@ class Config(Table, frozen=True):
     events: Events = Events()
     booking: Booking = Booking()
     pick: Pick = Pick()
+    queue: Queue = Queue()
     llmd: Llmd = Llmd()
     endpoint_picker: EndpointPicker = EndpointPicker()
     watch: Watch = Watch()

@@ -31,14 +31,18 @@ async def sharing(
     redis: Redis,
     *,
     reported: Callable[[bytes], None],
+    read: Callable[[], None],
     rng: Random,
     clock: Callable[[], float] = time.monotonic,
 ) -> AsyncIterator[None]:
     """Share bookings while the context is open; `reported` receives reports that others hand on.
 
+    `read` is called when others' bookings were read.
     The picker must run in the same event loop.
     """
-    share = partial(_share, bookings, loads, redis, reported=reported, rng=rng, clock=clock)
+    share = partial(
+        _share, bookings, loads, redis, reported=reported, read=read, rng=rng, clock=clock
+    )
     task = kept(Work("sharing bookings with other routers", share))
     try:
         yield
@@ -53,6 +57,7 @@ async def _share(
     redis: Redis,
     *,
     reported: Callable[[bytes], None],
+    read: Callable[[], None],
     rng: Random,
     clock: Callable[[], float],
 ) -> None:
@@ -64,6 +69,7 @@ async def _share(
         # A pick that comes in between computes the loads that it needs.
         async for name in in_turns(loads.take_changes(clock()), LOADS_AT_ONCE):
             loads.renew(*name, clock())
+        read()
         if bookings.is_connected != was_connected:
             was_connected = bookings.is_connected
             if was_connected:

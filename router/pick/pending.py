@@ -50,6 +50,8 @@ class Placed:
     its pod was removed."""
     output_tokens: int = 0
     """Output tokens, as reported with its end."""
+    waited: float = 0.0
+    """Seconds that it waited in the queue."""
     choice: Choice | None = None
     """The choice, until it is known whether the caller received the answer."""
 

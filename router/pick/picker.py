@@ -110,6 +110,10 @@ class Picker:
     def __len__(self) -> int:
         return len(self._placed)
 
+    def add_witness(self, witness: Witness) -> None:
+        """Let a further witness see the picks from now on."""
+        self._witnesses = (*self._witnesses, witness)
+
     def get(self, booking_id: str) -> Placed | None:
         """Return a pick whose request has not ended, None for an unknown id."""
         return self._placed.get(booking_id)

@@ -11,6 +11,7 @@ from indexer.believed.beliefs import Believed
 from indexer.index.contract import Index
 from router.config import schema as config
 from router.load.bookings import Bookings
+from router.load.engine_metrics import Observed
 from router.load.table import LoadTable
 from router.match.scorer import Scorer
 from router.peers.exchange import PeerBookings
@@ -36,6 +37,10 @@ def prefill_model(pick: config.Pick) -> PrefillModel:
     return PrefillModel(
         pick.prefill_base_seconds, pick.prefill_token_seconds, pick.prefill_context_seconds
     )
+
+
+def _ignore() -> None:
+    pass
 
 
 class Picking:
@@ -81,6 +86,8 @@ class Picking:
         self.sessions = Sessions(most=pick.max_sessions, seconds=pick.session_seconds)
         self.calibration = Calibration()
         self._picker: Picker | None = None
+        self.on_room: Callable[[], None] = _ignore
+        """Called after an event, other than a report, that may give a rank room."""
 
     def picker(self, scorer: Scorer) -> Picker:
         """Make and return the picker with a scorer; call it once."""
@@ -113,15 +120,22 @@ class Picking:
         """Picks whose caller had gone before the answer was written, or that a later one replaced."""
         return self._picker.withdrawn if self._picker is not None else 0
 
+    def observe(self, pod: str, rank: int, observed: Observed) -> None:
+        """Record an observation of a rank's engine."""
+        self.loads.observe(pod, rank, observed)
+        self.on_room()
+
     def engine_ended(self, pod: Pod) -> None:
         """Drop the beliefs about a pod whose engine has ended."""
         if self._picker is not None:
             self._picker.engine_ended(pod)
+        self.on_room()
 
     def forget(self, pod: Pod) -> None:
         """Drop everything that is kept about a removed pod."""
         if self._picker is not None:
             self._picker.forget(pod)
+        self.on_room()
 
     def check(self) -> None:
         """Raise BrokenInvariantError if any part is inconsistent."""

@@ -3,10 +3,13 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from router.pb.warmpath.v1 import router_pb2 as pb
 from router.pick.picker import Picker
 from router.pods.table import Pod
 from router.prompt.bad_request import BadRequestError
-from router.report_event import ReportEvent
+from router.report_event import EVENTS, ReportEvent
+
+EVENT_NAMES = {number: name for name, number in EVENTS.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +24,19 @@ class Report:
     cached_tokens: int | None = None
     prompt_tokens: int | None = None
     output_tokens: int = 0
+
+
+def report_of(request: pb.ReportRequest) -> Report:
+    """Return a report of the contract; its event must be one of EVENT_NAMES."""
+    return Report(
+        request.booking_id,
+        EVENT_NAMES[request.event],
+        pod=request.pod,
+        rank=request.rank,
+        cached_tokens=request.cached_tokens if request.HasField("cached_tokens") else None,
+        prompt_tokens=request.prompt_tokens if request.HasField("prompt_tokens") else None,
+        output_tokens=request.output_tokens,
+    )
 
 
 def check_report(report: Report, pods: Iterable[Pod]) -> None:

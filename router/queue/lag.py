@@ -67,7 +67,7 @@ class Lag:
         if len(self._samples) >= LEAST:
             self._median = max(0.0, median(self._samples))
 
-    def told(self, placed: Placed, cached: int, prompt_tokens: int | None) -> None:
+    def found_cached(self, placed: Placed, cached: int, prompt_tokens: int | None) -> None:
         """Do nothing."""
 
     def ended(self, placed: Placed, end: End, now: float) -> None:

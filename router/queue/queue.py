@@ -12,9 +12,11 @@ call `release` after each event that may give room (an arrival, a report, an eng
 pods) and at the time that the last `release` returned.
 """
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from heapq import heapify, heappop, heappush
+from itertools import islice
 
 from indexer.invariant import BrokenInvariantError
 from router.load.table import LoadTable
@@ -91,6 +93,11 @@ class Queue:
     def order(self) -> Order:
         """The waiting requests in order; callers only read it."""
         return self._order
+
+    @property
+    def lag_seconds(self) -> float:
+        """The measured lag of reported first tokens (`Lag`)."""
+        return self._lag.seconds
 
     @property
     def hold_seconds(self) -> float:
@@ -170,7 +177,7 @@ class Queue:
             best = choice.options[0].candidate
             name = best[:2]
             if rooms.has(name):
-                sent.append(Sent(waiting, *self._picker.reserve(ask, now, choice)))
+                sent.append(self._sent(waiting, now, choice))
                 waiting.uncached = ask.tokens - best.cached
                 filled = rooms.booked(name, pods)
             else:
@@ -214,6 +221,24 @@ class Queue:
             choice = self._picker.weigh(entering.ask, now, rooms.ahead)
         return Standing(behind, choice, rooms.until(choice.options[0].candidate[:2]))
 
+    def standings(self, now: float) -> Sequence[tuple[Waiting, Standing]]:
+        """Return the requests that go first, at most as many as a release looks at; nothing changes."""
+        rooms = Rooms(self._loads, self.hold_seconds, now)
+        behind: Counter[Wanted] = Counter()
+        found = []
+        lanes = dict.fromkeys(self._order.lanes)
+        for waiting in islice(self._order.passing(lanes), self._settings.most_looks):
+            try:
+                choice = self._picker.weigh(waiting.ask, now, rooms.ahead)
+            except NoPodError:
+                continue
+            best = choice.options[0].candidate
+            standing = Standing(behind[waiting.wanted], choice, rooms.until(best[:2]))
+            found.append((waiting, standing))
+            behind[waiting.wanted] += 1
+            rooms.passed(best[:2], best.prefill, ())
+        return found
+
     def _key(self, arrived: float, seconds: float) -> float:
         settings = self._settings
         return arrived + min(settings.beta * seconds, settings.most_passed_seconds)
@@ -223,7 +248,8 @@ class Queue:
         most, most_bytes = self._settings.most_requests, self._settings.most_bytes
         while len(self) and (len(self) >= most or self.bytes + entering.size > most_bytes):
             problem = f"{len(self)} requests ({self.bytes} bytes) wait for a pod with room"
-            error = QueueFullError(problem, RETRY_SECONDS)
+            limit = "queue.max-requests" if len(self) >= most else "queue.max-bytes"
+            error = QueueFullError(problem, limit, RETRY_SECONDS)
             least = self._order.least()
             if least is None or least.priority >= entering.priority:
                 raise error
@@ -245,11 +271,16 @@ class Queue:
             heappop(self._times)
             try:
                 due.ask = _among(due.ask, self._eligible(due.wanted))
-                sent.append(Sent(due, *self._picker.reserve(due.ask, now)))
+                sent.append(self._sent(due, now))
             except NoPodError as error:
                 refused.append(Refused(due, error))
             self._remove(due, is_served=True)
         return False
+
+    def _sent(self, waiting: Waiting, now: float, choice: Choice | None = None) -> Sent:
+        placed, choice = self._picker.reserve(waiting.ask, now, choice)
+        placed.waited = max(0.0, now - waiting.arrived)
+        return Sent(waiting, placed, choice)
 
     def _first_due(self) -> Waiting | None:
         """Return the request whose time to go comes first; None if nothing waits."""

@@ -11,8 +11,10 @@ from router.queue.waiting import Waiting
 class QueueFullError(Exception):
     """A request is refused: too many of its class or of higher ones wait."""
 
-    def __init__(self, problem: str, seconds: float) -> None:
-        super().__init__(problem)
+    def __init__(self, problem: str, limit: str, seconds: float) -> None:
+        super().__init__(f"{problem} ({limit})")
+        self.limit = limit
+        """The key of the configuration that is reached."""
         self.seconds = seconds
         """A time after which there may be room."""
 

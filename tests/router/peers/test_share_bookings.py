@@ -62,6 +62,7 @@ class Sharer:
                 self.loads,
                 redis,
                 reported=self.reports.append,
+                read=lambda: None,
                 rng=Random(1),
                 clock=clock,
             ):

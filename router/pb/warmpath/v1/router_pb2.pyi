@@ -397,6 +397,10 @@ class RequestError(_message.Message):
         """UNIMPLEMENTED. The compression of a message is not supported."""
         INTERNAL_ERROR: RequestError._Reason.ValueType  # 19
         """INTERNAL. The router has a fault; its log says more."""
+        QUEUE_FULL: RequestError._Reason.ValueType  # 20
+        """RESOURCE_EXHAUSTED. Too many picks of this class or of higher ones wait for a pod with room; the
+        metadata name the `limit`, and a google.rpc.RetryInfo says when a retry has a chance.
+        """
 
     class Reason(_Reason, metaclass=_ReasonEnumTypeWrapper):
         """The reason why a call, or a request of a stream, fails, for programs, which should not parse messages. A
@@ -451,6 +455,10 @@ class RequestError(_message.Message):
     """UNIMPLEMENTED. The compression of a message is not supported."""
     INTERNAL_ERROR: RequestError.Reason.ValueType  # 19
     """INTERNAL. The router has a fault; its log says more."""
+    QUEUE_FULL: RequestError.Reason.ValueType  # 20
+    """RESOURCE_EXHAUSTED. Too many picks of this class or of higher ones wait for a pod with room; the
+    metadata name the `limit`, and a google.rpc.RetryInfo says when a retry has a chance.
+    """
 
     CODE_FIELD_NUMBER: _builtins.int
     MESSAGE_FIELD_NUMBER: _builtins.int
@@ -621,6 +629,8 @@ class PickRequest(_message.Message):
     SHADOW_FIELD_NUMBER: _builtins.int
     DISAGGREGATED_FIELD_NUMBER: _builtins.int
     BOOKING_ID_FIELD_NUMBER: _builtins.int
+    PRIORITY_FIELD_NUMBER: _builtins.int
+    TENANT_FIELD_NUMBER: _builtins.int
     policy: _builtins.str
     """The policy's name; empty: the configured one."""
     session_id: _builtins.str
@@ -645,6 +655,12 @@ class PickRequest(_message.Message):
     end is reported. After a reported end the id must not be used again: a repetition of that report would
     end the next pick with the same id.
     """
+    priority: _builtins.str
+    """Its class, one of queue.classes that the caller may name; empty: the usual one. A higher class leaves
+    the queue first.
+    """
+    tenant: _builtins.str
+    """The tenant whose share of its class it uses while picks wait; at most 256 bytes, empty: one for all."""
     @_builtins.property
     def prompt(self) -> Global___Prompt: ...
     @_builtins.property
@@ -666,10 +682,12 @@ class PickRequest(_message.Message):
         shadow: _builtins.bool = ...,
         disaggregated: _builtins.bool = ...,
         booking_id: _builtins.str = ...,
+        priority: _builtins.str = ...,
+        tenant: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["prompt", b"prompt"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["booking_id", b"booking_id", "disaggregated", b"disaggregated", "loads", b"loads", "pods", b"pods", "policy", b"policy", "prompt", b"prompt", "session_id", b"session_id", "shadow", b"shadow"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["booking_id", b"booking_id", "disaggregated", b"disaggregated", "loads", b"loads", "pods", b"pods", "policy", b"policy", "priority", b"priority", "prompt", b"prompt", "session_id", b"session_id", "shadow", b"shadow", "tenant", b"tenant"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -728,6 +746,7 @@ class PickResponse(_message.Message):
     RECKONED_BECAUSE_FIELD_NUMBER: _builtins.int
     CANDIDATES_LEFT_OUT_FIELD_NUMBER: _builtins.int
     DECODE_CANDIDATES_LEFT_OUT_FIELD_NUMBER: _builtins.int
+    WAITED_SECONDS_FIELD_NUMBER: _builtins.int
     booking_id: _builtins.str
     """The id of the pick in reports: the request's `booking_id`, if it has one."""
     prompt_tokens: _builtins.int
@@ -740,6 +759,8 @@ class PickResponse(_message.Message):
     candidates_left_out: _builtins.int
     """How many further candidates were weighed, for the prefill and for decoding."""
     decode_candidates_left_out: _builtins.int
+    waited_seconds: _builtins.float
+    """Seconds that the pick waited in the queue until its pod had room."""
     @_builtins.property
     def candidates(self) -> _containers.RepeatedCompositeFieldContainer[Global___Candidate]:
         """Best first: the pick, then the fall-backs in the order to try them. At most 64; Explain returns all."""
@@ -766,10 +787,11 @@ class PickResponse(_message.Message):
         reckoned_because: _builtins.str = ...,
         candidates_left_out: _builtins.int = ...,
         decode_candidates_left_out: _builtins.int = ...,
+        waited_seconds: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["source", b"source"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["booking_id", b"booking_id", "candidates", b"candidates", "candidates_left_out", b"candidates_left_out", "decode_candidates", b"decode_candidates", "decode_candidates_left_out", b"decode_candidates_left_out", "prompt_tokens", b"prompt_tokens", "reckoned_because", b"reckoned_because", "reckoned_tokens", b"reckoned_tokens", "source", b"source"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["booking_id", b"booking_id", "candidates", b"candidates", "candidates_left_out", b"candidates_left_out", "decode_candidates", b"decode_candidates", "decode_candidates_left_out", b"decode_candidates_left_out", "prompt_tokens", b"prompt_tokens", "reckoned_because", b"reckoned_because", "reckoned_tokens", b"reckoned_tokens", "source", b"source", "waited_seconds", b"waited_seconds"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1088,9 +1110,13 @@ class ExplainRequest(_message.Message):
     SESSION_ID_FIELD_NUMBER: _builtins.int
     LOADS_FIELD_NUMBER: _builtins.int
     DISAGGREGATED_FIELD_NUMBER: _builtins.int
+    PRIORITY_FIELD_NUMBER: _builtins.int
+    TENANT_FIELD_NUMBER: _builtins.int
     policy: _builtins.str
     session_id: _builtins.str
     disaggregated: _builtins.bool
+    priority: _builtins.str
+    tenant: _builtins.str
     @_builtins.property
     def prompt(self) -> Global___Prompt: ...
     @_builtins.property
@@ -1106,10 +1132,12 @@ class ExplainRequest(_message.Message):
         session_id: _builtins.str = ...,
         loads: _abc.Iterable[Global___PodLoad] | None = ...,
         disaggregated: _builtins.bool = ...,
+        priority: _builtins.str = ...,
+        tenant: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["prompt", b"prompt"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["disaggregated", b"disaggregated", "loads", b"loads", "pods", b"pods", "policy", b"policy", "prompt", b"prompt", "session_id", b"session_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["disaggregated", b"disaggregated", "loads", b"loads", "pods", b"pods", "policy", b"policy", "priority", b"priority", "prompt", b"prompt", "session_id", b"session_id", "tenant", b"tenant"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1128,6 +1156,7 @@ class ExplainResponse(_message.Message):
     SOURCE_FIELD_NUMBER: _builtins.int
     RECKONED_TOKENS_FIELD_NUMBER: _builtins.int
     RECKONED_BECAUSE_FIELD_NUMBER: _builtins.int
+    STANDING_FIELD_NUMBER: _builtins.int
     reason: _builtins.str
     """Why the first candidate won."""
     prompt_tokens: _builtins.int
@@ -1143,6 +1172,12 @@ class ExplainResponse(_message.Message):
     def decode_candidates(self) -> _containers.RepeatedCompositeFieldContainer[Global___Candidate]: ...
     @_builtins.property
     def source(self) -> Global___Source: ...
+    @_builtins.property
+    def standing(self) -> Global___Standing:
+        """The place in the queue that a pick would have now; absent where it would not wait. `candidates` are
+        weighed with the prefills of those before it.
+        """
+
     def __init__(
         self,
         *,
@@ -1155,14 +1190,47 @@ class ExplainResponse(_message.Message):
         source: Global___Source | None = ...,
         reckoned_tokens: _builtins.int = ...,
         reckoned_because: _builtins.str = ...,
+        standing: Global___Standing | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["source", b"source"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["source", b"source", "standing", b"standing"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["candidates", b"candidates", "decode_candidates", b"decode_candidates", "policy", b"policy", "prompt_tokens", b"prompt_tokens", "reason", b"reason", "reckoned_because", b"reckoned_because", "reckoned_tokens", b"reckoned_tokens", "source", b"source", "utilisation", b"utilisation"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["candidates", b"candidates", "decode_candidates", b"decode_candidates", "policy", b"policy", "prompt_tokens", b"prompt_tokens", "reason", b"reason", "reckoned_because", b"reckoned_because", "reckoned_tokens", b"reckoned_tokens", "source", b"source", "standing", b"standing", "utilisation", b"utilisation"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ExplainResponse: _TypeAlias = ExplainResponse  # noqa: Y015
+
+@_typing.final
+class Standing(_message.Message):
+    """The place of a pick that waits."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BEHIND_FIELD_NUMBER: _builtins.int
+    POD_FIELD_NUMBER: _builtins.int
+    RANK_FIELD_NUMBER: _builtins.int
+    SECONDS_FIELD_NUMBER: _builtins.int
+    behind: _builtins.int
+    """Waiting picks that go before it and want the same pods."""
+    pod: _builtins.str
+    """The rank that it would go to, and the predicted seconds until that has room."""
+    rank: _builtins.int
+    seconds: _builtins.float
+    def __init__(
+        self,
+        *,
+        behind: _builtins.int = ...,
+        pod: _builtins.str = ...,
+        rank: _builtins.int = ...,
+        seconds: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["behind", b"behind", "pod", b"pod", "rank", b"rank", "seconds", b"seconds"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Standing: _TypeAlias = Standing  # noqa: Y015
 
 @_typing.final
 class ListDecisionsRequest(_message.Message):
@@ -1233,6 +1301,8 @@ class Decision(_message.Message):
         """No report came in time."""
         CANCELLED: Decision._State.ValueType  # 7
         """The caller had gone before the answer was written: nothing is booked."""
+        WAITING: Decision._State.ValueType  # 8
+        """It waits in the queue; nothing is booked yet."""
 
     class State(_State, metaclass=_StateEnumTypeWrapper): ...
     STATE_UNSPECIFIED: Decision.State.ValueType  # 0
@@ -1245,6 +1315,8 @@ class Decision(_message.Message):
     """No report came in time."""
     CANCELLED: Decision.State.ValueType  # 7
     """The caller had gone before the answer was written: nothing is booked."""
+    WAITING: Decision.State.ValueType  # 8
+    """It waits in the queue; nothing is booked yet."""
 
     BOOKING_ID_FIELD_NUMBER: _builtins.int
     AT_FIELD_NUMBER: _builtins.int
@@ -1259,6 +1331,8 @@ class Decision(_message.Message):
     RANK_FIELD_NUMBER: _builtins.int
     CACHED_TOKENS_FIELD_NUMBER: _builtins.int
     TTFT_FIELD_NUMBER: _builtins.int
+    WAITED_SECONDS_FIELD_NUMBER: _builtins.int
+    STANDING_FIELD_NUMBER: _builtins.int
     booking_id: _builtins.str
     at: _builtins.float
     """Seconds since the Unix epoch."""
@@ -1275,9 +1349,15 @@ class Decision(_message.Message):
     """As reported."""
     ttft: _builtins.float
     """Seconds from the pick to the first token's report."""
+    waited_seconds: _builtins.float
+    """Seconds that it waited in the queue."""
     @_builtins.property
     def candidates(self) -> _containers.RepeatedCompositeFieldContainer[Global___Candidate]:
         """The best few candidates, with their figures at the time of the pick."""
+
+    @_builtins.property
+    def standing(self) -> Global___Standing:
+        """Of a waiting one: its place in the queue."""
 
     def __init__(
         self,
@@ -1295,10 +1375,12 @@ class Decision(_message.Message):
         rank: _builtins.int = ...,
         cached_tokens: _builtins.int | None = ...,
         ttft: _builtins.float | None = ...,
+        waited_seconds: _builtins.float = ...,
+        standing: Global___Standing | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_cached_tokens", b"_cached_tokens", "_ttft", b"_ttft", "cached_tokens", b"cached_tokens", "ttft", b"ttft"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_cached_tokens", b"_cached_tokens", "_ttft", b"_ttft", "cached_tokens", b"cached_tokens", "standing", b"standing", "ttft", b"ttft"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_cached_tokens", b"_cached_tokens", "_ttft", b"_ttft", "at", b"at", "booking_id", b"booking_id", "cached_tokens", b"cached_tokens", "candidates", b"candidates", "model", b"model", "pod", b"pod", "policy", b"policy", "prompt_tokens", b"prompt_tokens", "rank", b"rank", "reason", b"reason", "shadow", b"shadow", "state", b"state", "ttft", b"ttft"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_cached_tokens", b"_cached_tokens", "_ttft", b"_ttft", "at", b"at", "booking_id", b"booking_id", "cached_tokens", b"cached_tokens", "candidates", b"candidates", "model", b"model", "pod", b"pod", "policy", b"policy", "prompt_tokens", b"prompt_tokens", "rank", b"rank", "reason", b"reason", "shadow", b"shadow", "standing", b"standing", "state", b"state", "ttft", b"ttft", "waited_seconds", b"waited_seconds"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__cached_tokens: _TypeAlias = _typing.Literal["cached_tokens"]  # noqa: Y015
     _WhichOneofArgType__cached_tokens: _TypeAlias = _typing.Literal["_cached_tokens", b"_cached_tokens"]  # noqa: Y015

@@ -1,0 +1,174 @@
+"""Lets calls of Pick wait in the queue, and wakes them when it sends them.
+
+    choose ─► Queue.enter ─► release ─► the call goes on with its pick
+    news (a report, a load, a change of pods) ─► release in the loop's next turn
+    the time that the last release returned  ─► release
+
+Calls and reports of a client may share a connection, and the number of calls on a connection is bounded.
+So only half of them may wait, and further picks of this client are made at once: otherwise its reports,
+which give the waiting ones room, could not come.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, Protocol
+
+from indexer.invariant import BrokenInvariantError
+from router.pb.warmpath.v1 import router_pb2 as pb
+from router.pick.pending import Placed
+from router.pick.picker import Picker
+from router.pick.weigh import Choice
+from router.queue.classes import Classes
+from router.queue.give_room import GIVE_ROOM
+from router.queue.place import ANYBODY, Asker, Place, place_of
+from router.queue.queue import Queue
+from router.queue.released import QueueFullError, Release
+from router.queue.waiting import Entering, Waiting
+
+Chosen = tuple[Placed, Choice]
+"""A pick and the choice that it was made from."""
+
+
+class Meter(Protocol):
+    """The metrics of waiting picks."""
+
+    def waited(self, priority: str, outcome: str, seconds: float) -> None:
+        """Count a pick that has left the queue, with its class and the seconds that it waited."""
+
+
+class HeldPicks:
+    """The picks of one router that wait. `clock` is the ingest's, in seconds.
+
+    At most `most_of_client` picks of one
+    client, a connection, wait. `may` returns the classes that a call's sender may name besides the usual
+    one, given the call's context; None: all.
+    """
+
+    def __init__(
+        self,
+        queue: Queue,
+        picker: Picker,
+        *,
+        classes: Classes,
+        may: Callable[[Any], Collection[str] | None],
+        clock: Callable[[], float],
+        meter: Meter,
+        most_of_client: int,
+    ) -> None:
+        self.queue = queue
+        self.classes = classes
+        self._may = may
+        self._picker = picker
+        self._clock = clock
+        self._meter = meter
+        self._most_of_client = most_of_client
+        self._told: dict[Waiting, asyncio.Future[Chosen]] = {}
+        self._of_client: Counter[str] = Counter()
+        self._soon: asyncio.Handle | None = None
+        self._later: asyncio.TimerHandle | None = None
+
+    def place(self, request: pb.PickRequest | pb.ExplainRequest, asker: Asker = ANYBODY) -> Place:
+        """Return a request's place. Raises BadRequestError for its priority and its tenant."""
+        may = self._may(asker.context) if request.priority and asker.context else None
+        return place_of(request, asker.client, self.classes, may)
+
+    def waiting(self) -> Mapping[str, int]:
+        """Return the number of waiting picks by class."""
+        counts = self.queue.order.counts()
+        return {name: counts.get(at, 0) for at, name in enumerate(self.classes.names)}
+
+    async def choose(self, entering: Entering, client: str) -> Chosen:
+        """Reserve a pick, like `Picker.reserve`, once a pod has room or the request may not wait longer.
+
+        Raises QueueFullError, and as `Picker.weigh`.
+        """
+        if self._of_client[client] >= self._most_of_client:
+            return self._picker.reserve(entering.ask, self._clock())
+        waiting = self._enter(entering)
+        told: asyncio.Future[Chosen] = asyncio.get_running_loop().create_future()
+        self._told[waiting] = told
+        self._release()
+        if told.done():
+            return told.result()
+        if give_room := GIVE_ROOM.get(None):
+            give_room()
+        self._of_client[client] += 1
+        try:
+            return await told
+        except asyncio.CancelledError:
+            if told.cancelled():
+                self._told.pop(waiting, None)
+                self.queue.leave(waiting)
+                self._count(waiting, "left")
+            elif told.exception() is None:
+                # It was sent in the same turn of the loop in which its caller was cancelled.
+                self._picker.withdraw(told.result()[0], self._clock())
+            raise
+        finally:
+            self._of_client[client] -= 1
+            if not self._of_client[client]:
+                del self._of_client[client]
+
+    def _enter(self, entering: Entering) -> Waiting:
+        try:
+            return self.queue.enter(entering, self._clock())
+        except QueueFullError:
+            self._meter.waited(self.classes.names[entering.priority], "refused", 0.0)
+            raise
+
+    def news(self) -> None:
+        """Look at the queue in the loop's next turn, after an event that may give a pod room."""
+        if self._soon is None and len(self.queue):
+            self._soon = asyncio.get_running_loop().call_soon(self._release)
+
+    def drain(self) -> None:
+        """Send the waiting picks to the best pods, and let no other one wait: the router ends."""
+        self.queue.drain()
+        self.news()
+
+    def close(self) -> None:
+        """Look at the queue no more."""
+        for handle in (self._soon, self._later):
+            if handle is not None:
+                handle.cancel()
+
+    def _release(self) -> None:
+        for handle in (self._soon, self._later):
+            if handle is not None:
+                handle.cancel()
+        self._soon = self._later = None
+        now = self._clock()
+        release = self.queue.release(now)
+        self._tell(release, now)
+        if len(self.queue):
+            loop = asyncio.get_running_loop()
+            self._later = loop.call_later(max(0.0, release.next_at - now), self._release)
+
+    def _tell(self, release: Release, now: float) -> None:
+        for sent in release.sent:
+            told = self._told.pop(sent.waiting, None)
+            if told is None or told.done():
+                # Its caller was cancelled in this turn of the loop.
+                self._picker.withdraw(sent.placed, now)
+                continue
+            told.set_result((sent.placed, sent.choice))
+            self._count(sent.waiting, "sent")
+        for refused in release.refused:
+            told = self._told.pop(refused.waiting, None)
+            if told is not None and not told.done():
+                told.set_exception(refused.error)
+                self._count(refused.waiting, "refused")
+
+    def _count(self, waiting: Waiting, outcome: str) -> None:
+        seconds = max(0.0, self._clock() - waiting.arrived)
+        self._meter.waited(self.classes.names[waiting.priority], outcome, seconds)
+
+    def check(self) -> None:
+        """Raise BrokenInvariantError if a call waits outside the queue, or nobody will look at it."""
+        self.queue.check()
+        awaited = sum(not told.done() for told in self._told.values())
+        if awaited > len(self.queue):
+            raise BrokenInvariantError("a call waits that is not in the queue")
+        if len(self.queue) and self._soon is None and self._later is None:
+            raise BrokenInvariantError("requests wait, and nobody will look at the queue")

@@ -1,0 +1,75 @@
+"""The place of a Pick's request in the queue: its class, its tenant, and how long it may wait."""
+
+import math
+from collections.abc import Collection
+from typing import NamedTuple, cast
+
+from router.pb.warmpath.v1 import router_pb2 as pb
+from router.pick.weigh import Ask
+from router.prompt.bounds import check_name
+from router.prompt.token_prompt import TokenPrompt
+from router.queue.classes import Classes
+from router.queue.waiting import Entering, Wanted
+
+MOST_TENANT_BYTES = 256
+ANSWER_SHARE = 0.1
+"""Share of the time until the caller's deadline that is kept for the answer: so early the wait ends."""
+MOST_ANSWER_SECONDS = 0.5
+"""Most of that time."""
+
+
+class Asker(NamedTuple):
+    """The caller of Pick."""
+
+    client: str = ""
+    """Its connection."""
+    context: object = None
+    """The context of its call; None: there is none, and it may name every class."""
+
+
+ANYBODY = Asker()
+
+
+class Place(NamedTuple):
+    """The properties of a request that matter in the queue only."""
+
+    client: str
+    priority: int
+    """Its class."""
+    tenant: str
+    named: tuple[str, ...]
+    """The pods that it names."""
+    size: int
+    """Bytes of its message."""
+
+    def entering(self, ask: Ask, now: float, left: float = math.inf) -> Entering:
+        """Return the entry of a request that arrives `now`; its caller waits for `left` seconds more."""
+        prompt = cast("TokenPrompt", ask.prompt)
+        answering = min(ANSWER_SHARE * left, MOST_ANSWER_SECONDS)
+        return Entering(
+            ask,
+            Wanted(prompt.model, prompt.lora, self.named, ask.disaggregated),
+            now,
+            now + left - answering,
+            self.priority,
+            self.tenant,
+            # About a byte for each token: the keys of its blocks.
+            self.size + ask.tokens,
+        )
+
+
+def place_of(
+    request: pb.PickRequest | pb.ExplainRequest,
+    client: str,
+    classes: Classes,
+    may: Collection[str] | None,
+) -> Place:
+    """Return a request's place; `may` as for `Classes.place`. Raises BadRequestError."""
+    check_name("tenant", request.tenant, MOST_TENANT_BYTES)
+    return Place(
+        client,
+        classes.place(request.priority, may),
+        request.tenant,
+        tuple(sorted({*request.pods})),
+        request.ByteSize(),
+    )

@@ -1,0 +1,65 @@
+"""Builds the queue of the service from its configuration."""
+
+import time
+from collections.abc import Callable, Collection
+from typing import Any
+
+from router.config.schema import Config
+from router.pick.eligible import eligible
+from router.pick.picker import Picker
+from router.pick.picking import Picking
+from router.pods.table import PodTable
+from router.queue.classes import Classes
+from router.queue.held_picks import HeldPicks, Meter
+from router.queue.lag import Lag
+from router.queue.queue import Queue
+from router.queue.settings import QueueSettings
+
+
+def held_picks(
+    config: Config,
+    picking: Picking,
+    picker: Picker,
+    pods: PodTable,
+    *,
+    meter: Meter,
+    may: Callable[[Any], Collection[str] | None],
+    clock: Callable[[], float] = time.monotonic,
+) -> HeldPicks | None:
+    """Return the picks that wait, with their queue; None without a queue.
+
+    `may` returns the classes that a call's sender may name, of its context; None: all.
+    """
+    if config.pick.queue == "off":
+        return None
+    table, lag = config.queue, Lag()
+    picker.add_witness(lag)
+    queue = Queue(
+        picker,
+        picking.loads,
+        eligible=lambda wanted: eligible(pods, wanted.model, wanted.named, wanted.lora),
+        hears=lambda: picking.bookings.hears_first_tokens,
+        lag=lag,
+        settings=QueueSettings(
+            hold_seconds=table.hold_seconds,
+            beta=table.prefill_times,
+            most_looks=table.max_looks,
+            most_passed_seconds=table.passed_seconds,
+            most_wait_seconds=table.wait_seconds,
+            most_requests=table.max_requests,
+            most_bytes=table.max_bytes,
+            shares=table.shares,
+        ),
+    )
+    held = HeldPicks(
+        queue,
+        picker,
+        classes=Classes(table.classes, table.usual_class),
+        may=may,
+        clock=clock,
+        meter=meter,
+        # The other half of a connection's calls is for reports.
+        most_of_client=max(1, config.server.http2.max_streams // 2),
+    )
+    picking.on_room = held.news
+    return held

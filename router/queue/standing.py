@@ -1,0 +1,78 @@
+"""Tells where waiting picks stand: in sentences, and in messages of Explain and ListDecisions."""
+
+from collections.abc import Iterator
+from itertools import chain, islice
+
+from router.pb.warmpath.v1 import router_pb2 as pb
+from router.pick.candidate_message import candidate_message
+from router.queue.queue import Queue
+from router.queue.released import Standing
+from scorer.reason import seconds
+
+
+def waits(standing: Standing | None) -> str:
+    """Return the sentence, after a space, that a pick would wait; empty if it would not."""
+    if standing is None or not (standing.behind or standing.seconds):
+        return ""
+    return f" It would wait {_place(standing)}."
+
+
+def standing_message(standing: Standing | None) -> pb.Standing | None:
+    """Return the message of a standing; None if a pick would not wait."""
+    if standing is None or not (standing.behind or standing.seconds):
+        return None
+    return _message(standing)
+
+
+def _message(standing: Standing) -> pb.Standing:
+    best = standing.choice.options[0].candidate
+    return pb.Standing(
+        behind=standing.behind, pod=best.pod, rank=best.rank, seconds=standing.seconds
+    )
+
+
+def with_waiting(
+    decisions: Iterator[pb.Decision],
+    queue: Queue,
+    request: pb.ListDecisionsRequest,
+    now: float,
+    wall_offset: float,
+) -> Iterator[pb.Decision]:
+    """Return the waiting picks that a request asks for, before the decisions; as many as it wants."""
+    waiting = (
+        one
+        for one in _waiting(queue, now, wall_offset)
+        if request.model in ("", one.model) and request.pod in ("", one.standing.pod)
+    )
+    return islice(chain(waiting, decisions), request.limit or None)
+
+
+def _waiting(queue: Queue, now: float, wall_offset: float) -> Iterator[pb.Decision]:
+    """Yield the waiting picks that go first, as decisions that are not made yet."""
+    for waiting, standing in queue.standings(now):
+        choice = standing.choice
+        best = choice.options[0]
+        yield pb.Decision(
+            booking_id=waiting.ask.booking_id,
+            at=waiting.arrived + wall_offset,
+            model=waiting.wanted.model,
+            policy=choice.policy,
+            prompt_tokens=choice.prompt_tokens,
+            candidates=[candidate_message(best, wall_offset, ())],
+            reason=f"It waits {_place(standing)}.",
+            state=pb.Decision.WAITING,
+            waited_seconds=max(0.0, now - waiting.arrived),
+            standing=_message(standing),
+        )
+
+
+def _place(standing: Standing) -> str:
+    """Return a standing in words: "behind 3; vllm-2 has room in 0.4 s"."""
+    best = standing.choice.options[0]
+    name = best.candidate.pod
+    if standing.choice.options.has_ranks:
+        name += f" rank {best.candidate.rank}"
+    behind = f"behind {standing.behind}" if standing.behind else "as the first"
+    if not standing.seconds:
+        return f"{behind}; {name} has room"
+    return f"{behind}; {name} has room in {seconds(standing.seconds)}"

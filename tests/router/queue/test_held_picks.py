@@ -1,0 +1,204 @@
+"""Picks that wait, over gRPC: until a pod has room, their deadline, their caller's end, the router's end."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+
+import grpc
+import pytest
+
+from router.pb.warmpath.v1 import router_pb2 as pb
+from router.pb.warmpath.v1 import router_pb2_grpc
+from router.pb.warmpath.wire.v1 import status_details_pb2 as wire
+from tests.router.pick_stand import QUIET, Stand, pod, prompt, standing, until
+
+QUEUE = f'{QUIET}[pick]\nqueue = "on"\nprefill-base-seconds = 60\n{pod("a")}'
+"""A fleet of one pod on which a prefill takes longer than a test."""
+
+
+@pytest.fixture(params=["nghttp2", "grpcio"])
+def transport(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@asynccontextmanager
+async def full(
+    folder: Path, tables: str = QUEUE, **settings: str
+) -> AsyncIterator[tuple[Stand, str]]:
+    """Run a router whose only pod has a prefill; yield the pick of that prefill with it."""
+    async with standing(folder, tables, **settings) as stand:
+        # Nothing is held before a first token was reported.
+        first = await stand.pick(prompt(first=1), wait=True)
+        assert await stand.report(first.booking_id, "FIRST_TOKEN")
+        second = await stand.pick(prompt(first=2))
+        assert second.waited_seconds < 1
+        yield stand, second.booking_id
+
+
+async def waiting(stand: Stand) -> list[pb.Decision]:
+    return [one for one in await stand.decisions() if one.state == pb.Decision.WAITING]
+
+
+def begin(stand: Stand, first: int, **fields: object) -> "asyncio.Task[pb.PickResponse]":
+    return asyncio.ensure_future(stand.pick(prompt(first=first), **fields))
+
+
+async def wait_for(stand: Stand, number: int) -> None:
+    async def holds() -> bool:
+        return len(await waiting(stand)) == number
+
+    await until(holds)
+
+
+async def test_a_pick_waits_until_the_first_token_of_another_one(
+    tmp_path: Path, transport: str
+) -> None:
+    async with full(tmp_path, transport=transport) as (stand, before):
+        held = begin(stand, 3)
+        await wait_for(stand, 1)
+        [decision] = await waiting(stand)
+        assert decision.model == "demo"
+        assert decision.standing.pod == "a"
+        assert decision.standing.behind == 0
+        assert "It waits as the first; a has room in" in decision.reason
+        explained = await stand.explain(prompt(first=4))
+        assert explained.standing.behind == 1
+        assert explained.standing.pod == "a"
+        assert 60 < explained.standing.seconds < 120
+        assert "It would wait behind 1; a has room in" in explained.reason
+        assert not held.done()
+        assert await stand.report(before, "FIRST_TOKEN")
+        answer = await held
+        assert answer.candidates[0].pod == "a"
+        assert answer.waited_seconds > 0
+        assert await waiting(stand) == []
+
+
+async def test_a_higher_class_goes_first(tmp_path: Path) -> None:
+    async with full(tmp_path) as (stand, before):
+        usual = begin(stand, 3, tenant="x")
+        await wait_for(stand, 1)
+        urgent = begin(stand, 4, priority="high")
+        await wait_for(stand, 2)
+        assert await stand.report(before, "FAILED")
+        await urgent
+        assert not usual.done()
+        await stop(usual)
+
+
+async def test_at_the_deadline_a_pick_goes_to_the_best_pod(tmp_path: Path, transport: str) -> None:
+    async with full(tmp_path, transport=transport) as (stand, _):
+        request = pb.PickRequest(prompt=prompt(first=3))
+        answer = await stand.stub.Pick(request, timeout=3)
+        assert answer.candidates[0].pod == "a"
+        assert 1.5 < answer.waited_seconds < 3
+
+
+async def test_a_caller_that_goes_leaves_the_queue_and_no_booking(
+    tmp_path: Path, transport: str
+) -> None:
+    async with full(tmp_path, transport=transport) as (stand, before):
+        held = begin(stand, 3)
+        await wait_for(stand, 1)
+        await stop(held)
+        await wait_for(stand, 0)
+        assert await stand.report(before, "FAILED")
+        after = await stand.explain(prompt(first=5))
+        # Only the first pick is left, which has its first token.
+        assert after.candidates[0].details.in_flight == 1
+        assert after.candidates[0].details.waiting == 0
+
+
+async def test_the_end_of_a_waiting_pick_ends_its_call(tmp_path: Path) -> None:
+    async with full(tmp_path) as (stand, _):
+        held = begin(stand, 3, booking_id="mine")
+        await wait_for(stand, 1)
+        assert await stand.report("mine", "FAILED")
+        code, _ = await stand.refused(held)
+        assert code is grpc.StatusCode.ABORTED
+        assert await waiting(stand) == []
+
+
+async def test_a_shadow_pick_does_not_wait(tmp_path: Path) -> None:
+    async with full(tmp_path) as (stand, _):
+        answer = await stand.pick(prompt(first=3), shadow=True)
+        assert answer.waited_seconds == 0
+
+
+async def test_waiting_picks_are_answered_when_the_router_ends(
+    tmp_path: Path, transport: str
+) -> None:
+    async with AsyncExitStack() as outlives:
+        async with full(tmp_path, transport=transport) as (stand, _):
+            channel = grpc.aio.insecure_channel(stand.address)
+            await outlives.enter_async_context(channel)
+            other = Stand(stand.address, router_pb2_grpc.RouterStub(channel))
+            held = [begin(other, first) for first in range(3, 43)]
+            # No more are listed than are looked at.
+            await wait_for(stand, 32)
+        for one in held:
+            assert (await one).candidates[0].pod == "a"
+
+
+async def test_a_full_queue_refuses_with_a_time_to_retry(tmp_path: Path) -> None:
+    async with full(tmp_path, f"[queue]\nmax-requests = 1\n{QUEUE}") as (stand, _):
+        held = begin(stand, 3)
+        await wait_for(stand, 1)
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await stand.pick(prompt(first=4))
+        assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        metadata = dict(refused.value.trailing_metadata() or ())
+        status = wire.Status.FromString(metadata["grpc-status-details-bin"])
+        info = wire.ErrorInfo.FromString(status.details[0].value)
+        assert info.reason == "QUEUE_FULL"
+        assert info.metadata["limit"] == "queue.max-requests"
+        assert wire.RetryInfo.FromString(status.details[1].value).retry_delay.seconds == 1
+        # A higher class takes the place of a lower one.
+        urgent = begin(stand, 5, priority="high")
+        code, _ = await stand.refused(held)
+        assert code is grpc.StatusCode.RESOURCE_EXHAUSTED
+        await stop(urgent)
+
+
+async def test_half_of_a_connections_calls_may_wait(tmp_path: Path) -> None:
+    tables = f"[server.http2]\nmax-streams = 4\n{QUEUE}"
+    async with full(tmp_path, tables) as (stand, _):
+        held = [begin(stand, first) for first in (3, 4)]
+        await wait_for(stand, 2)
+        answer = await stand.pick(prompt(first=5))
+        assert answer.waited_seconds == 0
+        for one in held:
+            await stop(one)
+
+
+async def test_an_unknown_class_is_refused_with_the_known_ones(tmp_path: Path) -> None:
+    async with full(tmp_path) as (stand, _):
+        code, text = await stand.refused(stand.pick(prompt(first=3), priority="huge"))
+        assert code is grpc.StatusCode.INVALID_ARGUMENT
+        assert text == "priority: is 'huge'; this caller may name low, normal, high"
+        _, text = await stand.refused(stand.pick(prompt(first=3), tenant="x" * 257))
+        assert text == "tenant: is longer than 256 bytes"
+
+
+async def test_the_metrics_count_by_class(tmp_path: Path) -> None:
+    import aiohttp
+
+    async with full(tmp_path, metrics="127.0.0.1:0") as (stand, before):
+        held = begin(stand, 3, priority="low")
+        await wait_for(stand, 1)
+        async with aiohttp.ClientSession() as session:
+            page = await (await session.get(f"http://{stand.http_address}/metrics")).text()
+            assert 'warmpath_queue_waiting{class="low"} 1.0' in page
+            assert "warmpath_queue_hold_seconds 0.2" in page
+            assert await stand.report(before, "FAILED")
+            await held
+            page = await (await session.get(f"http://{stand.http_address}/metrics")).text()
+        assert 'warmpath_queue_wait_seconds_count{class="low",outcome="sent"} 1.0' in page
+        assert 'warmpath_queue_waiting{class="low"} 0.0' in page
+
+
+async def stop(call: "asyncio.Task[pb.PickResponse]") -> None:
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
