@@ -15,7 +15,7 @@ import zmq
 
 from indexer.follow.endpoint import endpoint_problem
 from indexer.process.end_signals import on_signals
-from indexer.process.http_log import pass_over_what_is_no_http
+from indexer.process.http_log import ignore_malformed_http
 from indexer.process.listen import is_host_port
 from indexer.process.log_limit import limited_handler
 from indexer.shared.layout.names import prefix_problem
@@ -39,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         level=logging.INFO,
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
     )
-    pass_over_what_is_no_http()
+    ignore_malformed_http()
     if bool(args.tls_cert) != bool(args.tls_key):
         parser.error("--tls-cert and --tls-key: give both or none")
     if args.tls_client_ca and not args.tls_cert:

@@ -18,7 +18,7 @@ from indexer.process.grpc_health import HealthService
 from indexer.process.reread import keep_current
 from indexer.process.tasks import Work, cancel, kept, watched
 from indexer.shared.layout.names import Names
-from indexer.shared.layout.schema import tell_of_server
+from indexer.shared.layout.schema import log_server_warnings
 from indexer.shared.redis.address import AddressError
 from indexer.shared.redis.command import Redis
 from indexer.shared.sweep.sweeper import sweep_forever
@@ -116,7 +116,7 @@ async def publishing(settings: Settings) -> AsyncIterator[Publishing]:
                 Work("writing to the shared index", writing),
                 Work("sweeping the shared index", sweep),
             ]
-            notifying = watched(tell_of_server(redis), "looking at the Redis server")
+            notifying = watched(log_server_warnings(redis), "looking at the Redis server")
             stack.push_async_callback(cancel, [notifying])
         stack.push_async_callback(cancel, [kept(work) for work in works])
         yield Publishing(address, cache.journal.epoch, cache, server)

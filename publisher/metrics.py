@@ -10,7 +10,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from indexer.shared.writer.machine import Writer
-from indexer.shared.writer.steps import Cause, State
+from indexer.shared.writer.steps import Cause, WriterState
 from indexer.trust import Level
 from indexer.watch.pod_cache import PodCache
 from publisher.watch_server import WatchServer
@@ -75,7 +75,7 @@ class PublisherCollector(Collector):
             "1 for the state that the writer is in.",
             labels=["state"],
         )
-        for one in State:
+        for one in WriterState:
             state.add_metric([one], float(writer.state is one))
         rebuilds = CounterMetricFamily(
             "warmpath_publisher_redis_rebuilds",

@@ -19,7 +19,7 @@ from indexer.shared.query.index import RemoteIndex
 from indexer.shared.replica.pod_copy import Resync
 from indexer.shared.replica.run import Replica
 from indexer.shared.writer.machine import Writer
-from indexer.shared.writer.steps import Cause, State
+from indexer.shared.writer.steps import Cause, WriterState
 from indexer.trust import Level
 from router.api.admission import Admission
 from router.api.in_flight import InFlight
@@ -485,7 +485,7 @@ def _writers(writers: Mapping[str, Writer]) -> Iterator[Metric]:
     ]
     for pod, writer in sorted(dict(writers).items()):
         counts = writer.counts
-        for one in State:
+        for one in WriterState:
             state.add_metric([pod, one], float(writer.state is one))
         trouble.add_metric([pod], float(bool(writer.trouble)))
         for cause in Cause:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from indexer.process.end_signals import on_signals
-from indexer.process.http_log import pass_over_what_is_no_http
+from indexer.process.http_log import ignore_malformed_http
 from indexer.process.log_limit import limited_handler
 from router.assemble import running
 from router.config.read import ConfigError, load
@@ -33,7 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         level=args.log_level.upper(),
         format=f"%(asctime)s {name}%(levelname)s %(name)s: %(message)s",
     )
-    pass_over_what_is_no_http()
+    ignore_malformed_http()
     # httpx2 logs each request to an engine's tokenizer at INFO.
     logging.getLogger("httpx2").setLevel(logging.WARNING)
     try:

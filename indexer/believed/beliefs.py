@@ -22,7 +22,7 @@ BUDGET = 1024
 
 
 class BelievedStats(NamedTuple):
-    """How much is believed."""
+    """The number of believed blocks and of tickets."""
 
     blocks: int
     """A block counts once for each ticket with it, and once for each rank that is assumed to hold it."""

@@ -19,7 +19,7 @@ from indexer.compiled.names.odd import OddNames
 from indexer.compiled.names.restore import TIERS
 from indexer.compiled.names.saving import claim_slots, hold_saved
 from indexer.compiled.names.saving import save as save_plain
-from indexer.compiled.names.telling import NEVER, Bounds
+from indexer.compiled.names.trust_bounds import NEVER, Bounds
 from indexer.compiled.scan.dialect import DIALECTS
 from indexer.compiled.scan.scan import scan
 from indexer.compiled.scan.scanned import room
@@ -274,7 +274,7 @@ class ArrayState:
         """Raise BrokenInvariantError where any part contradicts itself."""
         self.resolver.check()
         odd = self.resolver.names
-        self._odd.standing.check({name: odd.keys_of(name) for name in odd.keys})
+        self._odd.by_key.check({name: odd.keys_of(name) for name in odd.keys})
         names, numbers = self._plain.all()
         if not odd.keys.keys().isdisjoint(names.tolist()):
             raise BrokenInvariantError("a name is plain and odd")

@@ -1,7 +1,7 @@
 """Carries out the actions of a rank's stream: batches change the rank's state and may change its trust.
 
-The stream (`indexer.stream`) decides which batch is next. The applier decodes and applies it, and tells
-the stream of signs that change the trust: an unknown parent, more blocks than the cache holds, or a
+The stream (`indexer.stream`) decides which batch is next. The applier decodes and applies it. It reports
+signs that change the trust to the stream: an unknown parent, more blocks than the cache holds, or a
 cache in which no block is left from before something was missed.
 """
 
@@ -176,9 +176,9 @@ class Applier:
             self._state.settle()
             self._stream.turned_over(now)
         self._measure(now)
-        self.tell_repeated()
+        self.limit_repeated()
 
-    def tell_repeated(self) -> None:
+    def limit_repeated(self) -> None:
         """Limit the trust where stores may have been hits and the cache's size is not known."""
         is_unsure = not self.capacity and self._state.may_show_hits()
         self._limits.set(HITS, REPEATED if is_unsure else "")

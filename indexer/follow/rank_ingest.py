@@ -151,7 +151,7 @@ class RankIngest:
         """Set the cache's size in blocks, unless it is configured."""
         if not self.source.capacity:
             self.applier.capacity = blocks
-            self.applier.tell_repeated()
+            self.applier.limit_repeated()
 
     def copies(self) -> int | None:
         """Return how many blocks of the fastest tier are in use; None if it has several pools."""
@@ -211,9 +211,9 @@ class RankIngest:
         self.stream.tick(now)
         self._log(before)
         self.lag.tick(self.sequence, now)
-        self._tell_lag()
+        self._limit_lag()
 
-    def _tell_lag(self) -> None:
+    def _limit_lag(self) -> None:
         if self.lag.is_behind is not (LAG in self._limits.reasons):
             bound = f"{BEHIND}: more than {self.lag.most_seconds:g} s"
             self.limit(bound if self.lag.is_behind else "", LAG)
@@ -274,7 +274,7 @@ class RankIngest:
         self.state.restore(saved.resolver)
         self.stream.restore(saved.stream, self._clock())
         self.applier.capacity = self.capacity or saved.capacity
-        self.applier.tell_repeated()
+        self.applier.limit_repeated()
         self._limits.set(BEFORE, saved.limit)
 
     def _act(self, before: Trust, actions: list[Action]) -> AskReplay | None:
@@ -324,7 +324,7 @@ class RankIngest:
         """Measure how late a frame was applied, unless it was held or refused."""
         if sequence == self.sequence and self._is_ours(topic):
             self.lag.followed(timestamp_of(payload), sequence, self._clock())
-            self._tell_lag()
+            self._limit_lag()
 
     def _is_ours(self, topic: str) -> bool:
         # ZeroMQ matches topics by prefix, so a neighbour's frames arrive too.

@@ -86,7 +86,7 @@ class Subscriber:
         """Follow one connection from its making to its end.
 
         Each connection has its own socket: batches that an old one has queued would otherwise arrive
-        after the new one's replay, and nothing could tell them from new batches.
+        after the new one's replay, and nothing would distinguish them from new batches.
         """
         live = zmq.Socket(self._context, zmq.SUB)
         try:
@@ -124,7 +124,7 @@ class Subscriber:
             monitor.close(linger=0)
 
     def _monitor(self, live: "zmq.Socket[bytes]") -> Any:
-        """Return a socket that tells when the live one is connected and when it is gone."""
+        """Return a socket that reports when the live one is connected and when it is gone."""
         address = f"inproc://monitor-{next(_monitors)}"
         live.monitor(address, CONNECTED | GONE)
         monitor = self._context.socket(zmq.PAIR)

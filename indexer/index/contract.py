@@ -30,7 +30,7 @@ class Stretch(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class IndexStats:
-    """How much an index holds."""
+    """The size of an index."""
 
     keys: int
     """Distinct keys with at least one live holder, or not yet swept."""
@@ -47,9 +47,9 @@ class IndexStats:
 
 
 class Index(Protocol):
-    """What every backend promises; `tests/conformance/test_index.py` runs on all of them.
+    """The contract of every form of the index; `tests/conformance/test_index.py` tests all of them.
 
-    One thread writes; each backend states what other threads may do meanwhile. All writes are
+    One thread writes; each form states what other threads may do meanwhile. All writes are
     idempotent: adding held keys, removing keys that are not held, and dropping an empty slot change
     nothing.
     """

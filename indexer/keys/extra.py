@@ -1,4 +1,4 @@
-"""The extra of a block: everything beside its tokens that it depends on, in one canonical byte form.
+"""The extra of a block: everything on which it depends beside its tokens, in one canonical byte form.
 
 Different images have equal placeholder token ids, so the items that overlap a block enter its key;
 embeddings replace tokens altogether. Engines write these things in several shapes

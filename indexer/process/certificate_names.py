@@ -6,8 +6,8 @@ from typing import Any
 COMMON_NAME = "x509_common_name"
 ALTERNATIVE_NAME = "x509_subject_alternative_name"
 KINDS = ("DNS", "URI")
-"""The kinds of alternative names that name a client. gRPC's library also lists addresses and e-mail
-addresses, which the configuration takes for no client (`router.config.exposure`)."""
+"""The kinds of alternative names that name a client. gRPC's library also lists IP and e-mail addresses,
+which the configuration refuses as a client's name (`router.config.access`)."""
 
 
 def auth_context(shown: Mapping[str, Any] | None) -> dict[str, list[bytes]]:

@@ -14,8 +14,8 @@ from grpc_health.v1 import health_pb2 as pb
 from indexer.message import read_message
 
 LOOK_SECONDS = 0.1
-"""Seconds between two looks at the status, to tell the clients that watch of a change. A client that
-asks once gets the status of that moment."""
+"""Seconds between two looks at the status, after which watching clients get a change. A client that asks
+once gets the status of that moment."""
 MOST_BYTES = 4096
 """The most bytes of a request, which only has a service's name."""
 MOST_WATCHERS = 1024
@@ -36,9 +36,9 @@ class WatchersFullError(Exception):
 
 
 class HealthService:
-    """Answers for every service in `names` whether the process is fit, as `is_fit` says.
+    """Answers for every service in `names` whether the process is fit, as `is_fit` returns.
 
-    For each name in `alive` it answers that the process serves, as long as it does answer.
+    For each name in `alive` the answer is always that the process serves.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class HealthService:
             self._watchers -= 1
 
     def end(self) -> None:
-        """Say from now on that the process is not fit: it is about to end."""
+        """Answer from now on that the process is not fit: it is about to end."""
         self._has_ended = True
         self._status()
 

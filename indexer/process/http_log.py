@@ -5,7 +5,7 @@ import logging
 from aiohttp.http_exceptions import HttpProcessingError
 
 
-def pass_over_what_is_no_http() -> None:
+def ignore_malformed_http() -> None:
     """Let aiohttp's servers log no traceback for a malformed request, which has been answered."""
     logging.getLogger("aiohttp.server").addFilter(_is_ours)
 

@@ -1,7 +1,7 @@
 """TLS from PEM files, for listeners and for connections out: new handshakes use the newest files.
 
 Connections that are open go on as they are. Each change makes a new `ssl.SSLContext`, since a context
-keeps its sessions: whoever was let in could go on with one for two hours after their authority has gone.
+keeps its sessions: a client could resume a session for two hours after its authority was removed.
 """
 
 import ssl
@@ -84,7 +84,7 @@ class ServerTls:
         self._http_optional = http_optional
         self.files = _reread(name, paths, self._make)
         self.grpc_context: ssl.SSLContext = _NewestContext(lambda: self.files.value.grpc)
-        """Of HTTP/2, by ALPN."""
+        """For HTTP/2, which ALPN selects."""
         self.http_context: ssl.SSLContext = _NewestContext(lambda: self.files.value.http)
         """Of HTTP/1.1."""
 
@@ -110,7 +110,7 @@ class ServerTls:
 
 
 class _Server(NamedTuple):
-    """What one state of the files makes."""
+    """The values made from one state of the files."""
 
     pem: Pem
     grpc: ssl.SSLContext

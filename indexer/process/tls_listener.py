@@ -1,7 +1,7 @@
 """A TLS listener with a limit on handshakes.
 
-asyncio's own listener bounds neither the number of handshakes under way nor lets anyone end them, so
-whoever connects and says nothing would use up the file descriptors.
+asyncio's own listener has no limit on handshakes under way and no way to end them, so clients that
+connect and send nothing would use up the file descriptors.
 """
 
 import asyncio
@@ -113,5 +113,5 @@ class _Handshakes:
                 ssl_handshake_timeout=self._seconds,
             )
         except OSError:
-            # Whoever called has no certificate that is wanted, speaks no TLS, or has gone.
+            # The client has no accepted certificate, does not speak TLS, or has gone.
             connection.close()

@@ -43,7 +43,7 @@ class RankSlots:
     def apply_whole(self, change: Change) -> bool:
         """Apply one change; return whether every added key was absent, or every removed key present.
 
-        An index that has given up keys to make room cannot tell; then this returns True.
+        If the index has given up keys to make room, this is not known, and the result is True.
         """
         if not isinstance(change, Added | Gone):
             self.apply(change)

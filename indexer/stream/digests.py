@@ -1,4 +1,4 @@
-"""Digests of the batches that were applied last, which tell a duplicate from a restart."""
+"""Digests of the batches that were applied last, which distinguish a duplicate from a restart."""
 
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence

@@ -54,7 +54,7 @@ NONE_YET = 1 << 63
 that the engine is in the same life. It is above every sequence."""
 
 
-class State(Enum):
+class StreamState(Enum):
     """The stream's present work: waiting for a connection, replaying or following."""
 
     WAITING = auto()
@@ -105,7 +105,7 @@ class Stream:
         self._has_replay = has_replay
         self._is_queue = is_queue
         self._stale_after = stale_after
-        self._state = State.WAITING
+        self._state = StreamState.WAITING
         self._trust = StreamTrust(now)
         self._disconnected_at: float | None = now
         self._next = 0
@@ -134,7 +134,7 @@ class Stream:
     @property
     def can_heal(self) -> bool:
         """Whether `turned_over` may restore the trust."""
-        return self.is_damaged and self._state is State.FOLLOWING
+        return self.is_damaged and self._state is StreamState.FOLLOWING
 
     @property
     def is_connected(self) -> bool:
@@ -142,7 +142,7 @@ class Stream:
         return self._disconnected_at is None
 
     @property
-    def state(self) -> State:
+    def state(self) -> StreamState:
         """The stream's present work."""
         return self._state
 
@@ -156,7 +156,7 @@ class Stream:
             if self._trust.level is Level.EXACT:
                 self._trust.set(Level.DEGRADED, "reconnected, replay requested", now, passing=True)
             return self._ask(now)
-        self._state = State.FOLLOWING
+        self._state = StreamState.FOLLOWING
         if again and not self._is_queue:
             reason = "reconnected without a replay endpoint: a restart cannot be ruled out"
             return self._degrade(reason, self._next, now)
@@ -167,7 +167,7 @@ class Stream:
         if self._disconnected_at is None:
             self._disconnected_at = now
         self._replay.drop()
-        self._state = State.WAITING
+        self._state = StreamState.WAITING
         self._held.drop()
 
     def tick(self, now: float) -> None:
@@ -179,9 +179,9 @@ class Stream:
 
     def live(self, sequence: int, payload: bytes, now: float) -> list[Action]:
         """Take a batch from the live socket."""
-        actions = self.connected(now) if self._state is State.WAITING else []
+        actions = self.connected(now) if self._state is StreamState.WAITING else []
         before, self._live = self._live, sequence
-        if self._state is State.REPLAYING:
+        if self._state is StreamState.REPLAYING:
             self._hold(sequence, payload)
         elif sequence == self._next:
             actions += self._accept(sequence, payload, now)
@@ -203,7 +203,7 @@ class Stream:
     @property
     def expected(self) -> int:
         """The sequence of the live batch that would be applied at once; -1 where none would."""
-        return self._next if self._state is State.FOLLOWING else -1
+        return self._next if self._state is StreamState.FOLLOWING else -1
 
     def follow(self, payloads: Sequence[bytes], now: float) -> None:
         """Count the expected batches as applied; the caller applies them."""
@@ -217,7 +217,7 @@ class Stream:
 
         The rank must be followed without a replay, which alone would compare the batch's bytes.
         """
-        assert self._state is State.FOLLOWING
+        assert self._state is StreamState.FOLLOWING
         sequence = self._next
         self._trust.in_order(sequence, now, is_following=True)
         self._next = sequence + 1
@@ -228,7 +228,7 @@ class Stream:
             self.counts.overflows += 1
 
     def _accept(self, sequence: int, payload: bytes, now: float) -> list[Action]:
-        self._trust.in_order(sequence, now, is_following=self._state is State.FOLLOWING)
+        self._trust.in_order(sequence, now, is_following=self._state is StreamState.FOLLOWING)
         self._next = sequence + 1
         self._digests.add(sequence, payload)
         return [Apply(sequence, payload)]
@@ -272,7 +272,7 @@ class Stream:
     def _ask(self, now: float) -> list[Action]:
         if self._next == 0 and self._trust.level is not Level.COLD:
             self._trust.set(Level.COLD, "nothing applied yet, replay requested", now)
-        self._state = State.REPLAYING
+        self._state = StreamState.REPLAYING
         self._held.drop()
         return [self._request(0.0)]
 
@@ -284,7 +284,7 @@ class Stream:
         return self._replay.ask(self._next, has_fence=has_fence, delay=delay)
 
     def _is_running(self, ticket: int) -> bool:
-        return self._state is State.REPLAYING and self._replay.is_current(ticket)
+        return self._state is StreamState.REPLAYING and self._replay.is_current(ticket)
 
     def replayed(self, ticket: int, sequence: int, payload: bytes, now: float) -> list[Action]:
         """Take one batch of a replay's answer."""
@@ -358,7 +358,7 @@ class Stream:
 
     def _follow(self, now: float) -> list[Action]:
         """Go on with the live batches that were held."""
-        self._state = State.FOLLOWING
+        self._state = StreamState.FOLLOWING
         held = self._held.take()
         if self._trust.level is Level.COLD and not (held and held[0][0] > self._next):
             self._trust.be_exact("followed from the first batch", now)
@@ -375,7 +375,7 @@ class Stream:
                 return [*actions, self._new_life(_back(self._next, sequence), now), *self._ask(now)]
             else:
                 self.counts.duplicates += 1
-            if self._state is State.REPLAYING:
+            if self._state is StreamState.REPLAYING:
                 # There is another gap: hold the batches after it.
                 for later in held:
                     self._hold(*later)
@@ -399,12 +399,12 @@ class Stream:
     def stray(self, reason: str, now: float) -> None:
         """Handle a message that could not be read as a batch."""
         self._trust.strayed(reason, max(self._next, self._held.last + 1))
-        if self._state is not State.REPLAYING and not self.is_damaged:
+        if self._state is not StreamState.REPLAYING and not self.is_damaged:
             self._trust.set(Level.DEGRADED, reason, now, passing=True)
 
     def suspect(self, reason: str, now: float) -> list[Action]:
         """Handle a possible restart: ask for a replay that shows it, or else degrade the trust."""
-        if self._state is State.WAITING or self._next == 0:
+        if self._state is StreamState.WAITING or self._next == 0:
             return []
         if not self._has_replay:
             return self.missed(reason, now)
@@ -423,7 +423,7 @@ class Stream:
         """Handle a clear in an applied batch: events missed before it no longer matter."""
         if self._trust.level is not Level.DEGRADED or sequence < self._trust.heals_at:
             return
-        if self._state is State.REPLAYING:
+        if self._state is StreamState.REPLAYING:
             reason = "cleared by the engine, but the replay is not over"
             self._trust.set(Level.DEGRADED, reason, now, passing=True)
         else:
@@ -454,10 +454,10 @@ class Stream:
 
     def check(self) -> None:
         """Raise BrokenInvariantError where the machine contradicts itself."""
-        if self._held and self._state is not State.REPLAYING:
+        if self._held and self._state is not StreamState.REPLAYING:
             raise BrokenInvariantError("batches are held although no replay runs")
         self._held.check()
-        if self._state is State.REPLAYING and self._trust.level is Level.EXACT:
+        if self._state is StreamState.REPLAYING and self._trust.level is Level.EXACT:
             raise BrokenInvariantError("exact while a replay is not over")
         self._trust.check()
         if not self._digests.are_below(self._next):

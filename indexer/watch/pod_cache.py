@@ -77,14 +77,14 @@ class PodCache:
         self.pod = pod
         self.journal = journal
         self._ranks: list[tuple[RankIngest, Resolver, Pending]] = []
-        self._told: list[tuple[Trust, Layout] | None] = []
+        self._collected: list[tuple[Trust, Layout] | None] = []
 
     def add(self, rank: RankIngest, resolver: Resolver, sink: Pending) -> None:
         """Add a rank, whose changes go to `sink`. Ranks are added in order from 0."""
         if rank.number != len(self._ranks):
             raise ValueError(f"rank is {rank.number}; the next to add is {len(self._ranks)}")
         self._ranks.append((rank, resolver, sink))
-        self._told.append(None)
+        self._collected.append(None)
 
     @property
     def ranks(self) -> list[RankIngest]:
@@ -96,11 +96,11 @@ class PodCache:
         changed = False
         for number, (rank, _, sink) in enumerate(self._ranks):
             # A new sequence of the engine without any change is not worth a delta.
-            told = rank.trust, rank.layout
-            if not sink.changes and told == self._told[number]:
+            present = rank.trust, rank.layout
+            if not sink.changes and present == self._collected[number]:
                 continue
             changes, sink.changes = sink.changes, []
-            self._told[number] = told
+            self._collected[number] = present
             self.journal.add(_state(rank), [_message(change) for change in changes])
             changed = True
         return changed

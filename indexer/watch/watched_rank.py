@@ -45,7 +45,7 @@ class WatchedRank:
         self._slots = slots
         self._stale_after = stale_after
         self._clock = clock
-        self._said = Trust(Level.COLD, "the publisher was not reached yet", clock())
+        self._published = Trust(Level.COLD, "the publisher was not reached yet", clock())
         self._lost: Trust | None = None
         self._short: Trust | None = None
         """The trust since the index gave up some of the rank's keys; None after a new snapshot."""
@@ -62,16 +62,16 @@ class WatchedRank:
     def trust(self) -> Trust:
         """How far the router's view of this rank may be believed."""
         # Each field is read once, since another thread may change it meanwhile.
-        short, said = self._short, self._said
-        if short and said.level is Level.EXACT:
+        short, published = self._short, self._published
+        if short and published.level is Level.EXACT:
             return self._lost or short
-        return self._lost or self._limits.on(said)
+        return self._lost or self._limits.on(published)
 
     @property
     def is_connected(self) -> bool:
         """Whether the engine's events reach the publisher, and the publisher's deltas reach us."""
         connected = self._disconnected_at is None or self._presumed
-        return connected and self._said.level is not Level.STALE
+        return connected and self._published.level is not Level.STALE
 
     def learn_capacity(self, blocks: int) -> None:
         """Do nothing: the publisher knows the capacity, and heals its trust."""
@@ -93,7 +93,7 @@ class WatchedRank:
 
     def begin_snapshot(self, *, keep: bool = False) -> None:
         """Forget the rank's blocks, as a snapshot follows. With `keep` they stay until it has ended."""
-        if keep and self._said.level is not Level.COLD:
+        if keep and self._published.level is not Level.COLD:
             self._slots.set_aside()
             level = Level.DEGRADED
         else:
@@ -102,7 +102,7 @@ class WatchedRank:
         self.limit("", TWICE)
         self._short = None
         self._snapshots += 1
-        self._say(level, "a snapshot is under way")
+        self._set_trust(level, "a snapshot is under way")
 
     def end_snapshot(self) -> None:
         """Forget the blocks kept from before the snapshot. The caller passes the rank's state next."""
@@ -121,7 +121,7 @@ class WatchedRank:
         self._short = None
         self._lost = None
         self.sequence = None
-        self._say(Level.COLD, reason)
+        self._set_trust(Level.COLD, reason)
         self._presumed = False
         self.disconnected(reason)
 
@@ -132,32 +132,32 @@ class WatchedRank:
         self._lost = None
 
     def disconnected(self, reason: str, *, presumed: bool = False) -> None:
-        """Begin a disconnection; `presumed` says to assume that events still reach the publisher."""
+        """Begin a disconnection; with `presumed`, events are assumed to reach the publisher still."""
         reason = shortened(reason, MOST_REASON)
         if self._disconnected_at is None:
             self._disconnected_at = self._clock()
             self._presumed = presumed
         self._problem = reason
-        if self._said.level is Level.COLD:
+        if self._published.level is Level.COLD:
             # Each attempt may change the reason; `since` stays, as the rank was cold all the time.
-            self._said = Trust(Level.COLD, reason, self._said.since)
+            self._published = Trust(Level.COLD, reason, self._published.since)
         elif self._lost:
             self._lost = Trust(Level.STALE, reason, self._lost.since)
 
     def refused(self, reason: str) -> None:
         """Degrade the rank until the next snapshot, since a message of its publisher was refused."""
-        if self._said.level is Level.EXACT:
-            self._say(Level.DEGRADED, reason)
+        if self._published.level is Level.EXACT:
+            self._set_trust(Level.DEGRADED, reason)
 
     def tick(self) -> None:
         """Let time pass: a connection gone for too long makes the rank stale."""
         gone = self._disconnected_at
         if gone is None or self._lost or self._clock() - gone < self._stale_after:
             return
-        if self._said.level is not Level.COLD:
+        if self._published.level is not Level.COLD:
             reason = self._problem or "the publisher is disconnected"
             self._lost = Trust(Level.STALE, reason, self._clock())
-            self._log(self._said.level)
+            self._log(self._published.level)
 
     def take_part(self, part: pb.SnapshotPart) -> None:
         """Take some keys of a snapshot. Raises ValueError where it is malformed."""
@@ -190,18 +190,18 @@ class WatchedRank:
         self.layout = layout_of(state)
         self.sequence = state.engine_sequence if state.HasField("engine_sequence") else None
         self.capacity, self._copies = state.capacity, copies_of(state)
-        self._say(level, state.reason)
+        self._set_trust(level, state.reason)
 
     def lost_room(self) -> None:
         """Degrade the rank until its next snapshot: the index had no room for all of its keys."""
         if not self._short:
             self._short = Trust(Level.DEGRADED, LOST_ROOM, self._clock())
 
-    def _say(self, level: Level, reason: str) -> None:
+    def _set_trust(self, level: Level, reason: str) -> None:
         # A reason may quote a publisher, and goes into every answer.
         reason = shortened(reason, MOST_REASON)
-        if (level, reason) != (self._said.level, self._said.reason):
-            before, self._said = self.trust.level, Trust(level, reason, self._clock())
+        if (level, reason) != (self._published.level, self._published.reason):
+            before, self._published = self.trust.level, Trust(level, reason, self._clock())
             if level is not before:
                 self._log(before)
 

@@ -14,7 +14,7 @@ from indexer.keys.key import fingerprint
 from indexer.process.tasks import Work, cancel, kept, watched
 from indexer.rank import Rank
 from indexer.shared.layout.names import Names
-from indexer.shared.layout.schema import tell_of_server
+from indexer.shared.layout.schema import log_server_warnings
 from indexer.shared.query.index import RemoteIndex
 from indexer.shared.records.registry import Registry
 from indexer.shared.redis.command import Redis
@@ -67,7 +67,7 @@ async def reached(
         sweep = partial(sweep_forever, redis, names, owner=owner, clock=time.monotonic)
         tasks = [
             kept(Work("sweeping the shared index", sweep)),
-            watched(tell_of_server(redis), "looking at the Redis server"),
+            watched(log_server_warnings(redis), "looking at the Redis server"),
         ]
     try:
         yield redis

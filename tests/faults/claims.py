@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from indexer.shared.writer.steps import Cause, State
+from indexer.shared.writer.steps import Cause, WriterState
 from tests.faults.rig import Outcome, rig
 from tests.servers.redis_server import RedisServer
 from tests.servers.relay import Relay
@@ -20,7 +20,9 @@ async def contended(prefix: str, hold: float) -> Outcome:
             pod = made.pods["a"]
             first = pod.publisher
             second = await made.publish(pod)
-            await made.until(lambda: first.writer.state is State.WAITING, "the first one stops")
+            await made.until(
+                lambda: first.writer.state is WriterState.WAITING, "the first one stops"
+            )
             await made.until(lambda: second.is_current, "the second one has it")
             record = await made.record("a")
             assert record is not None
@@ -52,7 +54,9 @@ async def zombie(prefix: str, hold: float) -> Outcome:
             await made.until(lambda: second.is_current, "the second one has it")
             await made.lasts(hold)
             held_up.resume()
-            await made.until(lambda: first.writer.state is State.WAITING, "the first one stops")
+            await made.until(
+                lambda: first.writer.state is WriterState.WAITING, "the first one stops"
+            )
             await made.goes_on()
             return await made.healed()
 

@@ -20,7 +20,7 @@ from indexer.shared.layout.names import Names
 from indexer.shared.redis.command import Redis
 from indexer.shared.writer.machine import Writer
 from indexer.shared.writer.run import News, random_base, write
-from indexer.shared.writer.steps import State
+from indexer.shared.writer.steps import WriterState
 from indexer.watch.journal import Journal
 from indexer.watch.pod_cache import Pending, PodCache
 from tests.indexer.engine_model import BLOCK, Block, EngineModel
@@ -183,7 +183,9 @@ class Publisher:
         """Whether all changes have been written to Redis."""
         writer = self.writer
         return (
-            writer.state is State.CURRENT and writer.applied == self.sequence and not writer.trouble
+            writer.state is WriterState.CURRENT
+            and writer.applied == self.sequence
+            and not writer.trouble
         )
 
     def note(self, now: float) -> None:

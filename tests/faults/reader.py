@@ -19,7 +19,7 @@ from indexer.shared.query.index import FRESH_SECONDS, SLACK_SECONDS, RemoteIndex
 from indexer.shared.records.registry import Registry
 from indexer.shared.records.remote_rank import RemoteRank
 from indexer.shared.redis.command import Redis
-from indexer.shared.replica.pod_copy import State
+from indexer.shared.replica.pod_copy import CopyState
 from indexer.shared.replica.run import Replica
 from indexer.trust import Level, Trust
 from indexer.watch.watched_rank import WatchedRank
@@ -181,15 +181,19 @@ class Copying(Reader):
     def _truths(self, rank: Rank, begun: float) -> list[Held]:
         del begun
         now = asyncio.get_running_loop().time()
-        heard_at = self.replica._registry.heard_at(rank.pod)
-        if self._heard.get(rank.pod, (None, now))[0] != heard_at:
-            self._heard[rank.pod] = heard_at, now
+        read_at = self.replica._registry.read_at(rank.pod)
+        if self._heard.get(rank.pod, (None, now))[0] != read_at:
+            self._heard[rank.pod] = read_at, now
         elif now - self._heard[rank.pod][1] > LATE:
             raise WrongError(
                 f"{self.name}: {rank.pod} is exact, but its record was not read for {LATE:.0f} s"
             )
         copy = self.replica._copies[rank.pod]
-        if copy.state is not State.FOLLOWING or copy._begun is None or copy._begun.claim is None:
+        if (
+            copy.state is not CopyState.FOLLOWING
+            or copy._begun is None
+            or copy._begun.claim is None
+        ):
             raise WrongError(f"{self.name}: {rank.pod} is exact, its copy is {copy.state}")
         publisher = self._pods[rank.pod].publisher_of(copy._begun.claim.base)
         return [publisher.truths[copy.position]]
@@ -244,14 +248,14 @@ class Looking(Reader):
 
     def _truths(self, rank: Rank, begun: float) -> list[Held]:
         record = self.registry.record(rank.pod)
-        heard_at = self.registry.heard_at(rank.pod)
+        read_at = self.registry.read_at(rank.pod)
         assert record is not None
         assert record.claim is not None
-        assert heard_at is not None
+        assert read_at is not None
         publisher = self._pods[rank.pod].publisher_of(record.claim.base)
         # Places come from the last read record; blocks may be as old as a cached copy.
         loop = asyncio.get_running_loop()
-        read = loop.time() - (self._clock() - heard_at)
+        read = loop.time() - (self._clock() - read_at)
         oldest = min(read - 1.0, begun - FRESH_SECONDS - SLACK_SECONDS)
         low = publisher.applied_at(oldest)
         return [truth for sequence, truth in publisher.truths.items() if sequence >= low]

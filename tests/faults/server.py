@@ -5,7 +5,7 @@ Each fault lasts `hold` seconds and is then repaired; everything must heal.
 
 from functools import partial
 
-from indexer.shared.writer.steps import State
+from indexer.shared.writer.steps import WriterState
 from tests.faults.rig import Outcome, Rig, rig
 from tests.servers.redis_server import Binary, RedisServer
 
@@ -96,7 +96,7 @@ async def full(prefix: str, hold: float, *, binary: Binary = "redis") -> Outcome
             await made.doubted()
             await made.lasts(hold)
             # Leases are still renewed, so nothing must be rewritten once there is room.
-            assert {writer.state for writer in writers} == {State.CURRENT}
+            assert {writer.state for writer in writers} == {WriterState.CURRENT}
             await made.work(partial(server.ask, "CONFIG", "SET", "maxmemory", "0"))
             return await made.healed()
 

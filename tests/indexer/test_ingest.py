@@ -24,7 +24,7 @@ from indexer.index.memory import MemoryIndex
 from indexer.ingest import Ingest
 from indexer.resolve.resolver import Resolver
 from indexer.stream.action import AskReplay, Reset
-from indexer.stream.machine import State
+from indexer.stream.machine import StreamState
 from indexer.stream.replay_call import FIRST_PATIENCE
 from indexer.trust import Level
 from tests.examples import examples
@@ -197,7 +197,7 @@ class Line:
         trust, stream = self.rank.trust, self.rank.stream
         if trust.level is not Level.EXACT:
             return
-        assert stream.state is not State.REPLAYING
+        assert stream.state is not StreamState.REPLAYING
         number = -1 if stream.sequence is None else stream.sequence
         truths = [life[number] for life in self.lives if number in life]
         seen = {tier: held(self.rank, tier) for tier in (Tier.GPU, Tier.CPU)}

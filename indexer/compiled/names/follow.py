@@ -37,7 +37,7 @@ from indexer.compiled.names.names import (
     row_of,
 )
 from indexer.compiled.names.roots import Roots
-from indexer.compiled.names.telling import Bounds, is_telling
+from indexer.compiled.names.trust_bounds import Bounds, may_change_trust
 from indexer.compiled.scan.dialect import STORED as IS_STORE
 from indexer.compiled.scan.scanned import (
     ANOTHER,
@@ -82,7 +82,7 @@ def _touch(blocks: Blocks, names: NDArray[np.uint64], keys: NDArray[np.uint64]) 
 
 
 @inlined
-def _teaches(mine: Own, scanned: Scanned, first: int, last: int) -> bool:
+def _changes_layout(mine: Own, scanned: Scanned, first: int, last: int) -> bool:
     """Whether some events would change the known layout (`indexer.resolve.groups.Groups.learn`)."""
     for event in range(first, last):
         row = scanned.events[event]
@@ -135,7 +135,7 @@ def follow(
     """Apply batches, at most `allowed` of their blocks; return why it stopped.
 
     `ends` has the position after each batch's last event. The function also stops after a batch
-    that may change the trust (`indexer.compiled.names.telling`).
+    that may change the trust (`indexer.compiled.names.trust_bounds`).
 
     `position` is where the next call goes on: the event; the block in it; the number of the block
     before; the number of the block to prove next (-1: not begun; 0: done, before the event's first block
@@ -147,7 +147,7 @@ def follow(
         batch = position[4]
         begins = ends[batch - 1] if batch else 0
         is_new = position[0] == begins and position[1] == 0 and position[3] < 0
-        if is_new and _teaches(mine, scanned, begins, ends[batch]):
+        if is_new and _changes_layout(mine, scanned, begins, ends[batch]):
             return STRANGE
         while position[0] < ends[batch]:
             event = position[0]
@@ -239,6 +239,6 @@ def follow(
                 position[1] = at + 1
             position[0], position[1], position[3] = event + 1, 0, -1
         position[4] = batch + 1
-        if is_telling(blocks, mine, bounds):
+        if may_change_trust(blocks, mine, bounds):
             return TELLING
     return DONE

@@ -14,9 +14,9 @@ import numpy as np
 from indexer.compiled.array_index import ArrayIndex
 from indexer.compiled.blocks import table
 from indexer.compiled.names.names import COUNTS, FASTEST, OTHERS, REMOVED, STORED, UNKNOWN, UNPLACED
+from indexer.compiled.names.names_by_key import NamesByKey
 from indexer.compiled.names.plain import PlainNames
 from indexer.compiled.names.restore import TIERS
-from indexer.compiled.names.standing import Standing
 from indexer.engines.event import EngineHash, Event, Moved, Removed, Stored
 from indexer.resolve.change import Change, Emptied, Gone, Spot
 from indexer.resolve.rank_slots import RankSlots
@@ -47,7 +47,7 @@ class OddNames:
         )
         self.names = self.resolver.names
         self.plain = PlainNames(index, slots)
-        self.standing = Standing()
+        self.by_key = NamesByKey()
         self._index = index
         self._slots = slots
         self._touched: dict[EngineHash, None] = {}
@@ -90,7 +90,7 @@ class OddNames:
         for change in changes:
             self._slots.apply(change)
             if isinstance(change, Emptied):
-                self.standing.clear()
+                self.by_key.clear()
                 self._touched.clear()
                 self.left.clear()
                 self._lost = 0
@@ -117,10 +117,10 @@ class OddNames:
             # Applied before the next event, whose names are searched for in the index.
             self.pass_on(self.resolver.apply(event))
             if isinstance(event, Stored):
-                self._tell_beginning(event)
+                self._note_beginning(event)
 
-    def _tell_beginning(self, event: Stored) -> None:
-        """Mark in the arrays the parent that a store waits for, or remember the root of its prompt."""
+    def _note_beginning(self, event: Stored) -> None:
+        """Mark in the arrays the parent that a store waits for, or keep the root of its prompt there."""
         if event.parent is not None:
             orphans = self.resolver.orphans
             if orphans.are_waiting_for(event.parent):
@@ -141,11 +141,11 @@ class OddNames:
         for name in names:
             self.touch(name)
             if name in self.names.keys:
-                self.standing.add(name, self.names.keys_of(name))
+                self.by_key.add(name, self.names.keys_of(name))
 
     def forgotten(self, name: EngineHash, keys: Iterable[int]) -> None:
         """Let a name stand for its keys no longer."""
-        self.standing.discard(name, keys)
+        self.by_key.discard(name, keys)
 
     def touch(self, *names: EngineHash) -> None:
         """Let `settle_touched` look at names: they may be plain again."""
@@ -185,7 +185,7 @@ class OddNames:
 
     def _pull_keys(self, keys: Iterable[int]) -> None:
         """Take out the names that stand for keys, where any do."""
-        wanted = np.array([key for key in keys if key not in self.standing], np.uint64)
+        wanted = np.array([key for key in keys if key not in self.by_key], np.uint64)
         for name in self.plain.held_under(wanted):
             if name not in self.names.keys:
                 self._touched[name] = None
@@ -198,7 +198,7 @@ class OddNames:
         self.names.keys[name] = key
         if above:
             self.names.above[name] = above
-        self.standing.add(name, (key,))
+        self.by_key.add(name, (key,))
         for spot, in_doubt in spots:
             self.names.holdings[spot].take(name, key, in_doubt=in_doubt)
 
@@ -219,7 +219,7 @@ class OddNames:
             return False
         if name in self.names.earlier or not self.plain.block_size:
             return False
-        return len(self.standing.of(self.names.keys[name])) == 1 and all(
+        return len(self.by_key.of(self.names.keys[name])) == 1 and all(
             name not in holding.copies
             or (
                 group in self.plain.groups
@@ -236,7 +236,7 @@ class OddNames:
         for name in names:
             key = self.names.keys.pop(name)
             keys.append(key)
-            self.standing.discard(name, (key,))
+            self.by_key.discard(name, (key,))
             for holding in self.names.holdings.values():
                 if name in holding.copies:
                     holding.drop(name, (key,))
@@ -246,7 +246,7 @@ class OddNames:
 
     def mark_odd(self) -> None:
         """Mark in the arrays which names and keys are odd."""
-        self.plain.mark(*self.standing.take_changed(self.names.keys))
+        self.plain.mark(*self.by_key.take_changed(self.names.keys))
 
     def adapt(self) -> None:
         """Copy the layout and the slots into the arrays."""
@@ -278,7 +278,7 @@ class OddNames:
         """Forget the names of blocks that the index has given up, or count them for later."""
         self.plain.purge()
         self._lost = sum(
-            len(self.standing.of(key))
+            len(self.by_key.of(key))
             for key in set(chain_of.from_iterable(self._lost_keys().values()))
         )
         if not self._is_busy and (self._lost or self.left):
@@ -304,7 +304,7 @@ class OddNames:
         self._lost = 0
         for spot, keys in self._lost_keys().items():
             holding = self.names.holdings[spot]
-            names = dict.fromkeys(chain_of.from_iterable(map(self.standing.of, keys)))
+            names = dict.fromkeys(chain_of.from_iterable(map(self.by_key.of, keys)))
             left: list[int] = []
             for name in names:
                 if name in holding.copies:
@@ -327,7 +327,7 @@ class OddNames:
     def prove(self, spot: Spot, name: EngineHash, above: int) -> int:
         """Prove the plain names above a name; return the key where that stops, 0 for none."""
         self.touch(name)
-        if above in self.standing:
+        if above in self.by_key:
             return above
         # A plain name is the only name of its key.
         number = self.plain.prove(spot, self.number_under(above))

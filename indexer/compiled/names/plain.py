@@ -30,10 +30,10 @@ from indexer.compiled.names.names import (
     SPOTS,
     Own,
 )
+from indexer.compiled.names.names_by_key import Marks
 from indexer.compiled.names.restore import TIERS
 from indexer.compiled.names.roots import Roots
-from indexer.compiled.names.standing import Marks
-from indexer.compiled.names.telling import Bounds
+from indexer.compiled.names.trust_bounds import Bounds
 from indexer.engines.cache_groups import WINDOW_KINDS, Layout
 from indexer.resolve.change import Spot
 from indexer.resolve.rank_slots import RankSlots

@@ -1,4 +1,4 @@
-"""Tells living slots from dead ones, by the records of all pods.
+"""Distinguishes living slots from dead ones, by the records of all pods.
 
 A living slot belongs to a place of a pod: a rank, a tier and a cache group. A dead slot belongs
 to none, and never will again.
@@ -16,7 +16,7 @@ from indexer.unreadable import UNREADABLE
 
 
 class Owner(msgspec.Struct, frozen=True):
-    """The part of a pod's record that says which slots are the pod's."""
+    """The part of a pod's record from which the pod's slots follow."""
 
     token: int
     claim: Claim | None

@@ -67,7 +67,7 @@ class Names:
 
     @property
     def schema(self) -> str:
-        """The hash of the schema, which says how all other keys are to be read."""
+        """The hash of the schema: the version of all other keys' layout."""
         return f"{self.prefix}:schema"
 
     @property
@@ -81,7 +81,7 @@ class Names:
         return f"{self.prefix}:routers"
 
     def load(self, router: str) -> str:
-        """Return the key of the bookings that a router tells the others."""
+        """Return the key of the bookings that a router shares with the others."""
         return f"{self.prefix}:{{{self.prefix}:r{quote(router, safe='')}}}:load"
 
     def reports(self, router: str) -> str:

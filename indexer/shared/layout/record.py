@@ -60,7 +60,7 @@ class Claim(msgspec.Struct, frozen=True):
     base: Annotated[int, Meta(ge=0, lt=1 << 47)]
     """Random, 47 bits: the slots of this claim are base * SLOTS_OF_A_CLAIM + n."""
     places: Annotated[list[SpotOf | None], Meta(max_length=SLOTS_OF_A_CLAIM)]
-    """The place of each of its slots; None for a place that was dropped."""
+    """The place of each of its slots, by number; None for a dropped place."""
     keyspace: str
     """Fingerprint of model and hash seed (`indexer.keys.key.fingerprint`)."""
     model: str

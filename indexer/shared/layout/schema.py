@@ -1,4 +1,4 @@
-"""Checks that this version can read what lies under a prefix, and that the server suits the index."""
+"""Checks that this version can read the data under a prefix, and that the server suits the index."""
 
 import asyncio
 import logging
@@ -98,7 +98,7 @@ async def check_server(redis: Redis, *, timeout: float = TIMEOUT) -> list[str]:
     return [*_memory(facts), *_persistence(facts)]
 
 
-async def tell_of_server(redis: Redis, *, pause: float = 1.0) -> None:
+async def log_server_warnings(redis: Redis, *, pause: float = 1.0) -> None:
     """Ask the server each `pause` seconds until it answers; then log the warnings of `check_server`."""
     while True:
         try:

@@ -24,8 +24,8 @@ LONGEST_PAUSE = 8.0
 """The longest pause between two probes, seconds."""
 
 
-class State(StrEnum):
-    """Whether a breaker lets requests through: all, none, or only a probe."""
+class BreakerState(StrEnum):
+    """The requests that a breaker lets through: all, none, or only a probe."""
 
     CLOSED = "closed"
     OPEN = "open"
@@ -42,7 +42,7 @@ class Breaker:
         pause: float = PAUSE,
         longest_pause: float = LONGEST_PAUSE,
     ) -> None:
-        self.state = State.CLOSED
+        self.state = BreakerState.CLOSED
         self.openings = 0
         """How often it has opened; a failed probe does not count."""
         self._most = failures
@@ -55,7 +55,7 @@ class Breaker:
     @property
     def is_closed(self) -> bool:
         """Whether callers may ask."""
-        return self.state is State.CLOSED
+        return self.state is BreakerState.CLOSED
 
     def take_probe(self, now: float) -> bool:
         """Return whether a probe is due; the caller then makes it and passes the result to `probed`.
@@ -64,16 +64,16 @@ class Breaker:
         """
         if self.is_closed or now < self._probe_at:
             return False
-        self.state = State.HALF_OPEN
+        self.state = BreakerState.HALF_OPEN
         self._probe_at = now + self._pause
         return True
 
     def probed(self, now: float, *, ok: bool) -> None:
         """Take the result of a probe, also of one that already counts as lost."""
-        if self.state is not State.HALF_OPEN:
+        if self.state is not BreakerState.HALF_OPEN:
             return
         if ok:
-            self.state = State.CLOSED
+            self.state = BreakerState.CLOSED
             self._failures = self._most - 1
         else:
             self._open(now)
@@ -93,9 +93,9 @@ class Breaker:
             self._open(now)
 
     def _open(self, now: float) -> None:
-        if self.state is State.CLOSED:
+        if self.state is BreakerState.CLOSED:
             self.openings += 1
-        self.state = State.OPEN
+        self.state = BreakerState.OPEN
         self._failures = 0
         self._probe_at = now + self._pause
         self._pause = min(self._longest_pause, 2 * self._pause)

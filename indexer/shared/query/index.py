@@ -271,7 +271,7 @@ class RemoteIndex:
     def failed(self, reason: str) -> None:
         """Doubt all ranks for a reason: reading their records failed, and has to begin again."""
         for rank in list(self._ranks.values()):
-            rank.heard(f"the shared index could not be followed: {reason}")
+            rank.record_read(f"the shared index could not be followed: {reason}")
 
     async def _poll_forever(self) -> None:
         while True:
@@ -296,7 +296,7 @@ class RemoteIndex:
     def _take_records(self) -> None:
         ranks = list(self._ranks.values())
         for rank in ranks:
-            rank.heard(self._registry.problem(rank.pod))
+            rank.record_read(self._registry.problem(rank.pod))
             record = self._registry.record(rank.pod)
             claim = record.claim if record and not rank.refused else None
             if self._places.take(rank.pod, claim):

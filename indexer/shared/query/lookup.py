@@ -87,7 +87,7 @@ class LookUp:
         self.asked = {}
 
     def stretches(self) -> list[Stretch]:
-        """Return who holds what, by slots of the shared index; each slot's stretches are in order."""
+        """Return the stretches of each slot of the shared index, in order."""
         found, failed = stretches(self.keys, self.values, loose=self._loose)
         self.failed += failed
         return found
@@ -126,7 +126,7 @@ Known = dict[tuple[bytes, bytes], Holders]
 
 
 Part = tuple[int, int, bytes | None]
-"""The first block, the end, and the packed value that says who holds the blocks between."""
+"""The first block, the end, and the packed value with the holders of the blocks between."""
 
 
 def stretches(

@@ -51,7 +51,7 @@ class Births:
             self._read_at = disruptions
 
     def compare(self, read: Mapping[int, bytes | None]) -> None:
-        """Compare what was read of buckets with what is known of them; None: the bucket is not there."""
+        """Compare the times that were read with the known ones, by bucket; None: there is no bucket."""
         if any(self._of.get(bucket, b"") != born for bucket, born in read.items()):
             self._of |= read
             # Redis mostly loses several buckets together. The next `ask` reads all, so that prompts

@@ -1,4 +1,4 @@
-"""Tells which buckets can be reached: each has a circuit breaker (`breaker`), and is probed.
+"""Decides which buckets answers may read: each has a circuit breaker (`breaker`), and is probed.
 
 A read for an answer may be large, and a probe is small. So a probe that succeeds does not make up for
 failed reads; it only lets the next answer read the bucket again.
@@ -23,13 +23,13 @@ PROBE = b"probe"
 
 
 class Reach:
-    """Says which buckets answers may read. `timeout` bounds a probe, seconds; only one thread calls."""
+    """The breakers of all buckets. `timeout` bounds a probe, seconds; only one thread calls."""
 
     def __init__(
         self, redis: Redis, names: Names, *, timeout: float, clock: Callable[[], float]
     ) -> None:
         self.problem = ""
-        """What went wrong last; empty after a read without failures while no bucket is left alone."""
+        """The last failure; empty after a read without failures while no bucket is left alone."""
         self.trouble: Trust | None = None
         """The doubt about all answers while buckets are left alone; None while no bucket is."""
         self._redis = redis
@@ -53,7 +53,7 @@ class Reach:
             self.problem = problem
         if failed:
             self._failing.set()
-            self._tell()
+            self._update_trouble()
         elif self.trouble is None:
             self.problem = ""
 
@@ -99,7 +99,7 @@ class Reach:
             elif problem:
                 breaker.failed(now)
                 failed = True
-        self._tell()
+        self._update_trouble()
         return failed
 
     @property
@@ -112,7 +112,7 @@ class Reach:
         """How often a bucket came to be left alone since the start, failed probes not counted."""
         return sum(breaker.openings for breaker in self._breakers)
 
-    def _tell(self) -> None:
+    def _update_trouble(self) -> None:
         """Update `trouble`; log when the first bucket is left alone and when all are asked again."""
         count, before = self.open_buckets, self.trouble
         if not count:
@@ -136,7 +136,7 @@ class Reach:
 
 
 def problem_of(reply: Reply, fields: int) -> str:
-    """Return what is wrong with a reply to an HMGET; empty where nothing is."""
+    """Return the problem of a reply to an HMGET; empty for a good reply."""
     if isinstance(reply, UnreachableError | RefusedError):
         return f"{AWAY}{reply}"
     if not isinstance(reply, list) or len(reply) != fields:

@@ -23,7 +23,7 @@ Keys = NDArray[np.uint64]
 
 @dataclass(frozen=True, slots=True)
 class Copied:
-    """What the copy says of a prompt."""
+    """The copy's answer about a prompt."""
 
     stretches: list[Stretch]
     read_at: float

@@ -1,4 +1,4 @@
-"""Reads pods' records in the shared index together, and says how far each pod may be believed."""
+"""Reads pods' records in the shared index together, and derives the trust in each pod from them."""
 
 import asyncio
 import logging
@@ -28,13 +28,13 @@ UNWRITTEN = "its publisher is writing what it holds"
 
 @dataclass(slots=True)
 class _Reading:
-    """The last good reading of a pod's record, and what has gone wrong since."""
+    """The last good reading of a pod's record, and the problem of the last attempt since."""
 
     doubt: Doubt
     fields: Mapping[bytes, bytes] | None = None
     """None before the first reading."""
     record: Record | None = None
-    heard_at: float | None = None
+    read_at: float | None = None
     problem: str = UNREAD
     """Why the last attempt failed; empty where it did not."""
 
@@ -42,7 +42,7 @@ class _Reading:
 class Registry:
     """Reads the records of pods, and remembers the last good reading of each.
 
-    `clock` gives the seconds for `heard_at`; nothing else depends on it.
+    `clock` gives the seconds for `read_at`; nothing else depends on it.
     """
 
     def __init__(self, redis: Redis, names: Names, clock: Callable[[], float]) -> None:
@@ -130,13 +130,13 @@ class Registry:
                 return
             reading.fields = fields
         reading.problem = ""
-        reading.heard_at = self._clock()
+        reading.read_at = self._clock()
 
     @property
     def is_disrupted(self) -> bool:
         """Whether a connection was lost or made, or content lost, since the records were last read.
 
-        What the records said before that is no reason to believe blocks that are read after it.
+        Records from before that do not confirm blocks that are read after it.
         """
         return self._breaks != self._disruptions
 
@@ -158,10 +158,10 @@ class Registry:
         reading = self._readings.get(pod)
         return reading.problem if reading else UNREAD
 
-    def heard_at(self, pod: str) -> float | None:
+    def read_at(self, pod: str) -> float | None:
         """Return when a pod's record was last read, by the clock; None for never."""
         reading = self._readings.get(pod)
-        return reading.heard_at if reading else None
+        return reading.read_at if reading else None
 
     def limit(self, pod: str) -> str:
         """Return why a pod's ranks are degraded at best; empty where they may be exact."""
@@ -175,7 +175,7 @@ class Registry:
     def trust_of(self, pod: str, rank: int) -> tuple[Level, str]:
         """Return how far a rank may be believed, and why, by the last reading of its pod's record."""
         reading = self._readings.get(pod)
-        if reading is None or reading.heard_at is None:
+        if reading is None or reading.read_at is None:
             return Level.COLD, reading.problem if reading else UNREAD
         record = reading.record
         if record is None:

@@ -56,7 +56,7 @@ class RemoteRank:
         self._limits = Limits(clock)
         self._state: pb.RankState | None = None
         self._problem = ""
-        self._told = ""
+        self._logged = ""
         """The reason for which the rank cannot be used, as last logged; empty where it can."""
 
     @property
@@ -86,15 +86,15 @@ class RemoteRank:
         """Return how many blocks of its fastest tier are in use; None if its publisher does not say."""
         return copies_of(self._state) if self._state else None
 
-    def heard(self, problem: str) -> None:
+    def record_read(self, problem: str) -> None:
         """Take the record as last read; `problem` says why that failed this time, else is empty.
 
-        An index that does not answer says nothing of the engine: `is_connected` stays as it was.
+        If the index does not answer, nothing is learnt about the engine: `is_connected` stays.
         """
         self._problem = problem
         self._take_record()
         if not problem:
-            is_read = self._registry.heard_at(self.pod) is not None
+            is_read = self._registry.read_at(self.pod) is not None
             self.is_connected = is_read and self.recorded.level not in {Level.STALE, Level.COLD}
 
     def _take_record(self) -> None:
@@ -121,22 +121,22 @@ class RemoteRank:
                     reason,
                 )
             elif level is Level.COLD:
-                self._tell_cold(before.reason, record)
-        self._tell_refused(record)
+                self._log_cold(before.reason, record)
+        self._log_refused(record)
 
-    def _tell_cold(self, before: str, record: Record | None) -> None:
+    def _log_cold(self, before: str, record: Record | None) -> None:
         """Log why the pod is cold, once for each kind of reason; rank 0 logs for all of its ranks."""
         reason = self.recorded.reason
         is_new = reason.partition(":")[0] != before.partition(":")[0]
         if is_new and self.number == 0 and reason != self._refusal(record):
             log.info("pod %s: %s", self.pod, reason)
 
-    def _tell_refused(self, record: Record | None) -> None:
+    def _log_refused(self, record: Record | None) -> None:
         """Log once why the pod's blocks cannot be used; rank 0 logs for all of its ranks."""
         refused = self._refusal(record)
-        if refused and refused != self._told and self.number == 0:
+        if refused and refused != self._logged and self.number == 0:
             log.warning("pod %s: %s", self.pod, refused)
-        self._told = refused
+        self._logged = refused
 
     def _refusal(self, record: Record | None) -> str:
         claim = record.claim if record else None
@@ -149,8 +149,8 @@ class RemoteRank:
         if level is Level.COLD:
             return level, reason
         problem = self._registry.problem(self.pod)
-        heard_at = self._registry.heard_at(self.pod)
-        if problem and heard_at is not None and self._clock() - heard_at >= self._stale_after:
+        read_at = self._registry.read_at(self.pod)
+        if problem and read_at is not None and self._clock() - read_at >= self._stale_after:
             return Level.STALE, problem
         problem = problem or self._problem
         if problem and (level is Level.EXACT or reason == UNCONFIRMED):
@@ -184,7 +184,7 @@ class RemoteRank:
         return {}
 
     def tick(self) -> None:
-        """Do nothing: this is called in another thread, and `heard` looks at the time."""
+        """Do nothing: this is called in another thread, and `record_read` looks at the time."""
 
     def lost_room(self) -> None:
         """Do nothing: none of its keys lie in this router's index."""

@@ -35,7 +35,7 @@ _TLS_THERE = re.compile(r'Connection closed by server|Protocol error, got "\\x15
 
 @dataclass(frozen=True, slots=True)
 class RedisSettings:
-    """How Redis is reached. Files are read again for each connection, so that they can be renewed."""
+    """The settings of connections. Files are read again for each one, so that they can be renewed."""
 
     url: str
     """See `address.parse`."""

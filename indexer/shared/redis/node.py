@@ -95,7 +95,7 @@ class Node:
                     link.scripts.discard(name)
                     refusal = got[number] if number < len(got) else None
             mine = [got[number] for number in own if number < len(got)]
-            # The refusal to load a script says more than the error that the script is not there.
+            # The refusal to load a script is more helpful than the error about a missing script.
             replies += [refusal if refusal and is_unknown(reply) else reply for reply in mine]
 
     @staticmethod

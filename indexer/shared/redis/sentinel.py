@@ -49,14 +49,14 @@ class SentinelMaster:
             self._looking = self._loop.create_task(self._look())
         return self._master
 
-    async def moved(self, place: str, slot: int, told_by: Node) -> None:  # noqa: ARG002 - as below
+    async def moved(self, place: str, slot: int, sender: Node) -> None:  # noqa: ARG002 - as below
         """Refuse: the node belongs to a cluster, and the URL does not."""
-        self.asked(place, b"", told_by)
+        self.asked(place, b"", sender)
 
-    def asked(self, place: str, key: bytes, told_by: Node) -> Node:  # noqa: ARG002 - the Protocol's
+    def asked(self, place: str, key: bytes, sender: Node) -> Node:  # noqa: ARG002 - the Protocol's
         """Refuse: the node belongs to a cluster, and the URL does not."""
         raise RefusedError(
-            f"{told_by.name} belongs to a cluster, whose URL begins with redis-cluster://"
+            f"{sender.name} belongs to a cluster, whose URL begins with redis-cluster://"
         )
 
     async def doubt(self, node: Node) -> bool:

@@ -36,10 +36,10 @@ class Topology(Protocol):
     async def node_of(self, key: bytes) -> Node:
         """Return the node to ask. Raises RefusedError or UnreachableError where none is known."""
 
-    async def moved(self, place: str, slot: int, told_by: Node) -> None:
-        """Follow MOVED, which `told_by` sent: a slot lies at that place ("host:port") for good."""
+    async def moved(self, place: str, slot: int, sender: Node) -> None:
+        """Follow MOVED, which `sender` sent: a slot lies at that place ("host:port") for good."""
 
-    def asked(self, place: str, key: bytes, told_by: Node) -> Node:
+    def asked(self, place: str, key: bytes, sender: Node) -> Node:
         """Follow ASK: return the node ("host:port") that has a key already, while its slot moves."""
 
     async def doubt(self, node: Node) -> bool:
@@ -59,14 +59,14 @@ class OneNode:
         """Return the node."""
         return self._node
 
-    async def moved(self, place: str, slot: int, told_by: Node) -> None:  # noqa: ARG002 - as below
+    async def moved(self, place: str, slot: int, sender: Node) -> None:  # noqa: ARG002 - as below
         """Refuse: the node belongs to a cluster, and the URL does not."""
-        self.asked(place, b"", told_by)
+        self.asked(place, b"", sender)
 
-    def asked(self, place: str, key: bytes, told_by: Node) -> Node:  # noqa: ARG002 - the Protocol's
+    def asked(self, place: str, key: bytes, sender: Node) -> Node:  # noqa: ARG002 - the Protocol's
         """Refuse: the node belongs to a cluster, and the URL does not."""
         raise RefusedError(
-            f"{told_by.name} belongs to a cluster, whose URL begins with redis-cluster://"
+            f"{sender.name} belongs to a cluster, whose URL begins with redis-cluster://"
         )
 
     async def doubt(self, node: Node) -> bool:  # noqa: ARG002 - the Protocol's
@@ -107,18 +107,18 @@ class Cluster:
             raise RefusedError(f"CLUSTERDOWN no node of the cluster serves slot {slot}")
         return self._node(place)
 
-    async def moved(self, place: str, slot: int, told_by: Node) -> None:
+    async def moved(self, place: str, slot: int, sender: Node) -> None:
         """Change a slot's master, and begin to look up all slots."""
-        there = _read_place(place, told_by)
+        there = _read_place(place, sender)
         if self._slots and self._slots[slot] != there:
             self._slots[slot] = there
             self._ahead.clear()
             self._disrupted()
             self._start_refresh()
 
-    def asked(self, place: str, key: bytes, told_by: Node) -> Node:
+    def asked(self, place: str, key: bytes, sender: Node) -> Node:
         """Return the node at that place; count a disruption the first time that a key is asked there."""
-        there = _read_place(place, told_by)
+        there = _read_place(place, sender)
         if self._ahead.get(key) != there:
             self._ahead[key] = there
             self._disrupted()
@@ -204,7 +204,7 @@ class Cluster:
             await self._nodes.pop(place).close()
 
 
-def _read_place(text: str, told_by: Node) -> Place:
+def _read_place(text: str, sender: Node) -> Place:
     """Return the place in a MOVED or ASK; without a host it is on the host of the node that sent it."""
     host, _, port = text.rpartition(":")
-    return Place(host.strip("[]") or told_by.name.rpartition(":")[0].strip("[]"), int(port))
+    return Place(host.strip("[]") or sender.name.rpartition(":")[0].strip("[]"), int(port))

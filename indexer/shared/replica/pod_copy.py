@@ -40,7 +40,7 @@ CATCHING_UP = (
 )
 
 
-class State(StrEnum):
+class CopyState(StrEnum):
     """The stages of a copy."""
 
     NOTHING = "nothing"
@@ -80,7 +80,7 @@ class Holder:
 
 @dataclass(slots=True)
 class Counts:
-    """What happened to a copy so far."""
+    """Counts of a copy's events so far."""
 
     resyncs: Counter[Resync]
     entries: int = 0
@@ -96,7 +96,7 @@ class PodCopy:
 
     def __init__(self, pod: str, ranks: Sequence[WatchedRank], keyspace: str, prefix: str) -> None:
         self.pod = pod
-        self.state = State.NOTHING
+        self.state = CopyState.NOTHING
         self.position = 0
         """The last sequence of its writer's journal that is in the copy."""
         self.counts = Counts(Counter())
@@ -128,7 +128,7 @@ class PodCopy:
 
         None while the copy follows no log.
         """
-        if self.state not in {State.READ, State.FOLLOWING}:
+        if self.state not in {CopyState.READ, CopyState.FOLLOWING}:
             return None
         # An entry is named by the last sequence that is in it.
         words = "XRANGE", names.log(self.pod), f"{self.position + 1}-0", "+", "COUNT", PAGE
@@ -159,17 +159,17 @@ class PodCopy:
             if limit:
                 rank.limit(limit)
             rank.connected()
-        if self.state is State.NOTHING:
+        if self.state is CopyState.NOTHING:
             self._need(Resync.START)
-        elif self.state is not State.NEEDED and not self._is_of(claim):
+        elif self.state is not CopyState.NEEDED and not self._is_of(claim):
             self._need(Resync.CLAIM)
         has_more = False
-        if entries is not None and self.state in {State.READ, State.FOLLOWING}:
-            if self.state is State.READ:
+        if entries is not None and self.state in {CopyState.READ, CopyState.FOLLOWING}:
+            if self.state is CopyState.READ:
                 self._take_over(record)
             has_more = self._follow(record, before, entries)
         self._limit(limit)
-        return has_more and self.state is State.FOLLOWING
+        return has_more and self.state is CopyState.FOLLOWING
 
     def _is_of(self, claim: Claim) -> bool:
         return bool(self._begun and self._begun.claim and self._begun.claim.base == claim.base)
@@ -185,7 +185,7 @@ class PodCopy:
                 rank.take_state(said)
         self._mark = record
         self._doubt.lost()
-        self.state = State.FOLLOWING
+        self.state = CopyState.FOLLOWING
 
     def _follow(self, record: Record, before: Record | None, entries: Reply) -> bool:
         """Apply the log's next entries; return whether it may have more."""
@@ -224,13 +224,13 @@ class PodCopy:
 
     def _limit(self, limit: str) -> None:
         mark, record = self._mark, self._record
-        if record and self.state is State.FOLLOWING:
+        if record and self.state is CopyState.FOLLOWING:
             self._doubt.read(record.token, record.audits)
             if mark:
                 audited = record.audits > mark.audits and self.position == record.applied
                 if audited or self.position > mark.applied:
                     mark = self._mark = None
-        if self.state is not State.FOLLOWING:
+        if self.state is not CopyState.FOLLOWING:
             limit = limit or OLD
         elif mark or self._doubt.holds:
             limit = limit or CATCHING_UP
@@ -238,7 +238,7 @@ class PodCopy:
             rank.limit(limit)
 
     def _need(self, why: Resync) -> None:
-        self.state = State.NEEDED
+        self.state = CopyState.NEEDED
         self.counts.resyncs[why] += 1
         log.info("pod %s: its blocks are to be read from the shared index: %s", self.pod, why)
         for rank in self._ranks:
@@ -246,7 +246,7 @@ class PodCopy:
 
     def _hold_nothing(self, reason: str, *, level: int = logging.INFO) -> None:
         self._record = None
-        self.state = State.NOTHING
+        self.state = CopyState.NOTHING
         if reason != self._nothing:
             self._nothing = reason
             log.log(level, "pod %s: %s", self.pod, reason)
@@ -265,7 +265,7 @@ class PodCopy:
     def fail(self, problem: str) -> None:
         """Let the copy be read again: an error may have left changes applied in part."""
         self.lost(problem)
-        if self.state in {State.READ, State.FOLLOWING}:
+        if self.state in {CopyState.READ, CopyState.FOLLOWING}:
             self._need(Resync.FAILED)
 
     def begin(self) -> dict[int, Holder]:
@@ -283,7 +283,7 @@ class PodCopy:
             rank.begin_snapshot(keep=keep)
         self._begun = record
         self.position = record.applied
-        self.state = State.READING
+        self.state = CopyState.READING
         return {
             claim.slot(number): Holder(self, place.rank, (place.tier, place.group))
             for number, place in enumerate(claim.places)
@@ -292,26 +292,26 @@ class PodCopy:
 
     def hold(self, rank: int, spot: Spot, keys: list[int]) -> None:
         """Add keys of a place that were read from the buckets."""
-        if self.state is State.READING:
+        if self.state is CopyState.READING:
             self._ranks[rank].take_keys(spot, keys)
 
     def read(self) -> None:
         """End the reading: every bucket was read."""
-        if self.state is State.READING:
-            self.state = State.READ
+        if self.state is CopyState.READING:
+            self.state = CopyState.READ
 
     def abandon(self) -> None:
         """Give the reading up."""
-        if self.state is State.READING:
-            self.state = State.NEEDED
+        if self.state is CopyState.READING:
+            self.state = CopyState.NEEDED
 
     def drop(self) -> None:
         """Take no more keys: the pod is not copied any more."""
-        self.state = State.NOTHING
+        self.state = CopyState.NOTHING
 
     def check(self) -> None:
         """Raise BrokenInvariantError where it contradicts itself."""
-        if self.state in {State.READING, State.READ, State.FOLLOWING}:
+        if self.state in {CopyState.READING, CopyState.READ, CopyState.FOLLOWING}:
             if self._begun is None or self._record is None:
                 raise BrokenInvariantError("the copy was begun, but has no record")
             if self.position < self._begun.applied:

@@ -13,7 +13,7 @@ from indexer.keys.segment_value import BadSegmentError
 from indexer.shared.layout.names import Names
 from indexer.shared.records.registry import AWAY, UNREAD, Registry
 from indexer.shared.redis.command import Redis, RefusedError, UnreachableError
-from indexer.shared.replica.pod_copy import Holder, PodCopy, Resync, State
+from indexer.shared.replica.pod_copy import CopyState, Holder, PodCopy, Resync
 from indexer.shared.replica.scan import Keys, Scan
 from indexer.watch.watched_rank import WatchedRank
 
@@ -92,7 +92,7 @@ class Replica:
         for copy in self._copies.values():
             copy.fail(problem)
         self._say(problem)
-        self._tell_settled()
+        self._settle_if_ready()
 
     async def step(self) -> float:
         """Poll once, and read buckets where copies need it; return the seconds until the next poll."""
@@ -103,7 +103,7 @@ class Replica:
             await self._read_pages(self._scan)
             if has_more or self._clock() >= next_poll:
                 break
-        self._tell_settled()
+        self._settle_if_ready()
         return 0.0 if has_more else max(0.0, next_poll - self._clock())
 
     async def _poll(self) -> bool:
@@ -140,7 +140,7 @@ class Replica:
     def _begin_scan(self) -> None:
         if self._scan is not None or self._clock() < self._not_before:
             return
-        needed = [copy for copy in self._copies.values() if copy.state is State.NEEDED]
+        needed = [copy for copy in self._copies.values() if copy.state is CopyState.NEEDED]
         if not needed:
             return
         holders: dict[int, Holder] = {}
@@ -151,7 +151,7 @@ class Replica:
         self._scan = Scan(self._names, holders)
 
     async def _read_pages(self, scan: Scan) -> None:
-        if not any(copy.state is State.READING for copy in self._reading):
+        if not any(copy.state is CopyState.READING for copy in self._reading):
             self._end_scan()
             return
         commands = scan.asked(self.redis.disruptions)
@@ -192,14 +192,14 @@ class Replica:
             log.warning("the shared index's buckets cannot be read: %s", problem)
         self._trouble = problem
 
-    def _tell_settled(self) -> None:
+    def _settle_if_ready(self) -> None:
         if self._settled is None:
             return
         problems = [self._registry.problem(pod) for pod in self._copies]
         if UNREAD in problems or (not problems and self._clock() < self._no_pods_until):
             return
         problem = self._trouble or next(filter(None, problems), "")
-        busy = {State.NEEDED, State.READING, State.READ}
+        busy = {CopyState.NEEDED, CopyState.READING, CopyState.READ}
         if problem or not any(copy.state in busy for copy in self._copies.values()):
             self._settled(problem or "every pod that has a publisher is copied")
             self._settled = None
@@ -219,7 +219,7 @@ class Replica:
         return self._entries_of_gone + sum(copy.counts.entries for copy in copies)
 
     def lags(self) -> dict[str, int]:
-        """Return by how many sequences each pod's copy is behind what its record says."""
+        """Return by how many sequences each pod's copy is behind its record."""
         return {copy.pod: copy.lag for copy in list(self._copies.values())}
 
     def check(self) -> None:

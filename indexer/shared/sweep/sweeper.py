@@ -40,7 +40,7 @@ AT_REST = "rest "
 
 @dataclass(slots=True)
 class Counts(Swept):
-    """What a sweeper did since it started."""
+    """Counts of a sweeper's work since it started."""
 
     passes: int = 0
     """Passes that went to the end."""
@@ -108,11 +108,11 @@ class Sweeper:
             try:
                 await self.sweep()
             except SWEEP_ERRORS as error:
-                self._tell(str(error))
+                self._log_problem(str(error))
             # A random pause, so that processes that started together do not ask together.
             await self._sleep(self._pause * (0.25 + 0.25 * self._chance()))
 
-    def _tell(self, problem: str) -> None:
+    def _log_problem(self, problem: str) -> None:
         """Log why a pass ended early, once for each reason in a row."""
         if problem != self._problem:
             self._problem = problem

@@ -24,7 +24,15 @@ from indexer.shared.writer.lease import AUDITS_OF_A_LEASE, Lease
 from indexer.shared.writer.record_calls import RecordCalls
 from indexer.shared.writer.retry import LAST_PAUSE, Retry
 from indexer.shared.writer.rival import Rival
-from indexer.shared.writer.steps import AnewError, Cause, Counts, Rest, State, Steps, TakenError
+from indexer.shared.writer.steps import (
+    AnewError,
+    Cause,
+    Counts,
+    Rest,
+    Steps,
+    TakenError,
+    WriterState,
+)
 from indexer.shared.writer.tenure import Tenure
 from indexer.watch.pod_cache import PodCache
 
@@ -35,7 +43,7 @@ BUCKET_LIFE = 86_400.0
 
 
 class Writer:
-    """Writes what a pod's cache holds, then the changes in its journal.
+    """Writes the blocks of a pod's cache, then the changes in its journal.
 
     `owner` is a random name for one life of this writer. `random_base` returns 47 random bits.
     `take_over` says whether its first claim wins over another writer's. `lease` and `bucket_life` are in
@@ -58,7 +66,7 @@ class Writer:
         clock: Callable[[], float],
         place: str = "",
     ) -> None:
-        self.state = State.UNCLAIMED
+        self.state = WriterState.UNCLAIMED
         self.counts = Counts()
         self.written_at: float | None = None
         """When, by the clock, Redis last had all changes up to `applied` for certain; None: never."""
@@ -97,16 +105,16 @@ class Writer:
         return self.tenure.applied if self.tenure else 0
 
     def steps(self) -> Steps[NoReturn]:
-        """Yield what is to be done, one step after the other. Send the replies of each `Ask`."""
+        """Yield the writer's steps, one after the other. Send the replies of each `Ask`."""
         cause, floor, pause = Cause.START, 0, 0.0
         while True:
             self.counts.rebuilds[cause] += 1
             audits = self.counts.audits
             try:
                 tenure = self.tenure = yield from self._claim(cause, floor, pause)
-                self._enter(State.FENCING)
+                self._enter(WriterState.FENCING)
                 yield from tenure.fence()
-                self._enter(State.REBUILDING)
+                self._enter(WriterState.REBUILDING)
                 yield from tenure.rebuild()
                 self._become_current()
                 yield from self._go_on(tenure)
@@ -122,9 +130,13 @@ class Writer:
                 yield from self._wait()
                 cause, floor, pause = Cause.FREE, 0, 0.0
 
-    def _enter(self, state: State, why: str = "") -> None:
+    def _enter(self, state: WriterState, why: str = "") -> None:
         if state is not self.state:
-            level = logging.INFO if state in {State.CURRENT, State.WAITING} else logging.DEBUG
+            level = (
+                logging.INFO
+                if state in {WriterState.CURRENT, WriterState.WAITING}
+                else logging.DEBUG
+            )
             log.log(
                 level,
                 "pod %s: shared index: %s, was %s%s",
@@ -136,7 +148,7 @@ class Writer:
             self.state = state
 
     def _claim(self, cause: Cause, floor: int, pause: float) -> Steps[Tenure]:
-        self._enter(State.CLAIMING, cause)
+        self._enter(WriterState.CLAIMING, cause)
         yield from self._lease.give_up(f"everything is to be written anew: {cause}")
         if pause:
             yield Rest(pause)
@@ -192,7 +204,7 @@ class Writer:
     def _become_current(self) -> None:
         self.written_at = self._clock()
         self._rival.forget()
-        self._enter(State.CURRENT)
+        self._enter(WriterState.CURRENT)
         if self._place:
             log.info(
                 "pod %s: writing to the shared index at %s under prefix %s",
@@ -215,7 +227,7 @@ class Writer:
 
     def _wait(self) -> Steps[None]:
         """Wait until no other writer has the pod."""
-        self._enter(State.WAITING, "another writer has the pod")
+        self._enter(WriterState.WAITING, "another writer has the pod")
         self._lease.let_go()
         while True:
             yield Rest(self._lease.audit_seconds)
@@ -223,7 +235,7 @@ class Writer:
             # This writer is the owner where its own claim arrived late.
             if owner is None or owner == self._owner.encode():
                 return
-            self._rival.tell_of(owner.decode(errors="replace"), claim)
+            self._rival.log_rival(owner.decode(errors="replace"), claim)
 
     def farewell(self) -> list[Call]:
         """Return the calls to make at the writer's end: they make the record unsound for readers."""
@@ -235,7 +247,7 @@ class Writer:
         """Raise BrokenInvariantError where the state and the claim contradict each other."""
         if self.tenure is not None:
             self.tenure.check()
-        if self.state is State.CURRENT:
+        if self.state is WriterState.CURRENT:
             if not self.token:
                 raise BrokenInvariantError("the writer is current without a claim")
             if self.tenure is None or not self.tenure.has_every_bucket:

@@ -24,7 +24,7 @@ class Rival:
         self._owner = ""
         """The other writer that was logged last."""
 
-    def tell_of(self, owner: str, said: bytes | None) -> None:
+    def log_rival(self, owner: str, said: bytes | None) -> None:
         """Log once which writer has the pod, by its claim `said`.
 
         Does nothing if the claim cannot be read or is an earlier owner's.

@@ -31,7 +31,7 @@ class News:
         self._event = asyncio.Event()
 
     def wake(self) -> None:
-        """Say that the journal has grown."""
+        """Wake the writer: the journal has grown."""
         self._event.set()
 
     async def wait(self, seconds: float) -> bool:

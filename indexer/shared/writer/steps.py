@@ -9,7 +9,7 @@ from typing import TypeVar
 from indexer.shared.redis.command import Call, Command, Reply
 
 
-class State(StrEnum):
+class WriterState(StrEnum):
     """The states of a writer (`indexer.shared.writer.machine`)."""
 
     UNCLAIMED = "unclaimed"
@@ -70,7 +70,7 @@ class TakenError(Exception):
 
 @dataclass(slots=True)
 class Counts:
-    """What a writer has done so far."""
+    """Counts of a writer's work so far."""
 
     batches: int = 0
     changes: int = 0

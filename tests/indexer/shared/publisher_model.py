@@ -12,7 +12,7 @@ from indexer.resolve.resolver import Resolver
 from indexer.shared.layout.names import Names
 from indexer.shared.redis.command import Call, Command, Reply
 from indexer.shared.writer.machine import Writer
-from indexer.shared.writer.steps import Ask, State
+from indexer.shared.writer.steps import Ask, WriterState
 from indexer.watch.journal import Journal
 from indexer.watch.pod_cache import Pending, PodCache
 from tests.indexer.engine_model import EngineModel
@@ -106,7 +106,7 @@ class PublisherModel:
     @property
     def is_current(self) -> bool:
         journal = self.cache.journal
-        return self.writer.state is State.CURRENT and self.writer.applied == journal.sequence
+        return self.writer.state is WriterState.CURRENT and self.writer.applied == journal.sequence
 
     def write(self, commands: int) -> None:
         """Let the writer take `commands` steps: a command, a wait, or the reading of replies."""

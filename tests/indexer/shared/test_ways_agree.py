@@ -24,7 +24,7 @@ from indexer.rank import Rank
 from indexer.shared.layout.names import Names
 from indexer.shared.query.index import RemoteIndex
 from indexer.shared.records.registry import Registry
-from indexer.shared.replica.pod_copy import State
+from indexer.shared.replica.pod_copy import CopyState
 from indexer.shared.replica.run import Replica
 from indexer.trust import Level
 from indexer.watch.watched_rank import WatchedRank
@@ -146,7 +146,7 @@ class Ways:
         publisher, copy = self.publishers[pod], self.replica._copies[pod]
         return (
             publisher.is_current
-            and copy.state is State.FOLLOWING
+            and copy.state is CopyState.FOLLOWING
             and copy.position == publisher.cache.journal.sequence
             and all(
                 rank_of(ingest, pod, told.number).trust.level is told.trust.level

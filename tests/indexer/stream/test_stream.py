@@ -4,7 +4,7 @@ import pytest
 
 from indexer.stream.action import Action, Apply, AskReplay, Doubt, Reset
 from indexer.stream.digests import KEPT
-from indexer.stream.machine import State, Stream
+from indexer.stream.machine import Stream, StreamState
 from indexer.stream.replay_call import FIRST_PATIENCE, LONGEST_BACK_OFF, PATIENCE
 from indexer.trust import Level
 
@@ -229,7 +229,7 @@ def test_a_batch_lost_behind_the_replay_is_asked_for_once_more() -> None:
     driven = following()
     driven.live(5, 8)
     driven.answer(2, 3, 4, 5)
-    assert driven.stream.state is State.REPLAYING
+    assert driven.stream.state is StreamState.REPLAYING
     assert driven.level() is Level.DEGRADED
     driven.answer(5, 6, 7, 8)
     driven.expect(*range(9))
@@ -310,7 +310,7 @@ def test_where_replays_only_fail_the_stream_goes_on_with_what_comes_live() -> No
     driven = following()
     driven.live(5)
     for _ in range(PATIENCE):
-        assert driven.stream.state is State.REPLAYING
+        assert driven.stream.state is StreamState.REPLAYING
         driven.fail()
     driven.live(6)
     driven.expect(0, 1, 2, 5, 6)
@@ -417,7 +417,7 @@ def test_answers_to_an_abandoned_replay_are_ignored() -> None:
     driven.take(driven.stream.replayed(old.ticket, 3, payload(3), 0.0))
     driven.take(driven.stream.replay_ended(old.ticket, 0.0))
     driven.expect(0, 1, 2)
-    assert driven.stream.state is State.REPLAYING
+    assert driven.stream.state is StreamState.REPLAYING
 
 
 def test_a_restart_seen_live_begins_a_new_life() -> None:

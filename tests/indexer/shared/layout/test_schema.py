@@ -6,7 +6,7 @@ import pytest
 
 from indexer.shared.layout import schema
 from indexer.shared.layout.names import Names
-from indexer.shared.layout.schema import SchemaError, check_server, ensure, tell_of_server
+from indexer.shared.layout.schema import SchemaError, check_server, ensure, log_server_warnings
 from indexer.shared.redis.command import Redis, RefusedError, UnreachableError
 from indexer.shared.redis.connect import RedisSettings, connect
 from tests.servers.redis_cluster import RedisCluster
@@ -138,9 +138,9 @@ async def test_what_should_be_known_is_logged_once_when_the_server_is_there(
     with RedisServer() as server:
         server.kill()
         client = await connect(RedisSettings(server.url))
-        telling = asyncio.create_task(tell_of_server(client, pause=0.01))
+        logging_warnings = asyncio.create_task(log_server_warnings(client, pause=0.01))
         await asyncio.to_thread(server.restart)
-        await asyncio.wait_for(telling, 60)
+        await asyncio.wait_for(logging_warnings, 60)
         await client.close()
     assert [
         record.message for record in caplog.records if "appendonly is off" in record.message

@@ -3,7 +3,7 @@
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from indexer.shared.query.breaker import FAILURES, LONGEST_PAUSE, PAUSE, Breaker, State
+from indexer.shared.query.breaker import FAILURES, LONGEST_PAUSE, PAUSE, Breaker, BreakerState
 
 
 def opened() -> Breaker:
@@ -35,7 +35,7 @@ def test_it_opens_after_failures_in_a_row() -> None:
     for _ in range(FAILURES):
         assert breaker.is_closed
         breaker.failed(0.0)
-    assert (breaker.state, breaker.openings) == (State.OPEN, 1)
+    assert (breaker.state, breaker.openings) == (BreakerState.OPEN, 1)
 
 
 def test_the_pause_between_probes_doubles_to_a_bound() -> None:
@@ -49,7 +49,7 @@ def test_one_probe_is_let_through_at_a_time() -> None:
     breaker = opened()
     assert not breaker.take_probe(PAUSE - 0.01)
     assert breaker.take_probe(PAUSE)
-    assert breaker.state is State.HALF_OPEN
+    assert breaker.state is BreakerState.HALF_OPEN
     assert not breaker.take_probe(PAUSE)
     # The pause is twice as long by now; the probe is given up for lost.
     assert breaker.take_probe(PAUSE + 2 * PAUSE)
@@ -61,7 +61,7 @@ def test_what_closed_on_a_probe_opens_again_on_one_failure_and_waits_longer() ->
     breaker.probed(1.0, ok=True)
     assert breaker.is_closed
     breaker.failed(1.0)
-    assert (breaker.state, breaker.openings) == (State.OPEN, 2)
+    assert (breaker.state, breaker.openings) == (BreakerState.OPEN, 2)
     assert not breaker.take_probe(1.0 + PAUSE)
     assert breaker.take_probe(1.0 + 2 * PAUSE)
 
@@ -83,7 +83,7 @@ def test_what_was_asked_before_it_opened_changes_nothing_any_more() -> None:
     breaker.succeeded()
     breaker.failed(0.0)
     breaker.probed(0.0, ok=True)
-    assert (breaker.state, breaker.openings) == (State.OPEN, 1)
+    assert (breaker.state, breaker.openings) == (BreakerState.OPEN, 1)
 
 
 class BreakerMachine(RuleBasedStateMachine):

@@ -77,7 +77,7 @@ class Stand:
         if isinstance(said, dict) and said:
             said |= {b"audits": b"%d" % audits} | {n.encode(): v for n, v in changes.items()}
         await self.registry.read(["p"], [], 1.0)
-        self.rank.heard(self.registry.problem("p"))
+        self.rank.record_read(self.registry.problem("p"))
         return self.rank.trust.level, self.rank.trust.reason
 
     async def confirmed(self) -> None:

@@ -14,7 +14,7 @@ from indexer.ingest import Ingest
 from indexer.shared.layout.names import Names
 from indexer.shared.layout.record import Claim
 from indexer.shared.redis.command import Call, Command, Reply
-from indexer.shared.replica.pod_copy import Resync, State
+from indexer.shared.replica.pod_copy import CopyState, Resync
 from indexer.shared.replica.run import Replica
 from indexer.trust import Level
 from indexer.watch.watched_rank import WatchedRank
@@ -347,7 +347,7 @@ async def test_a_router_is_settled_when_the_pods_that_it_came_to_know_are_copied
     await stand.poll()
     assert not stand.settled, "no pod is known yet"
     stand.replica.add("p", [stand.rank], "keyspace")
-    stand.replica._tell_settled()
+    stand.replica._settle_if_ready()
     assert not stand.settled, "the pod was not asked for yet"
     await stand.poll()
     assert not stand.settled, "the pod is being copied"
@@ -413,7 +413,7 @@ async def test_a_pass_over_the_buckets_that_fails_half_way_is_finished_later(
 
     monkeypatch.setattr(stand.server, "run", fails)
     await stand.poll(4)
-    assert stand.replica._copies["p"].state is State.FOLLOWING
+    assert stand.replica._copies["p"].state is CopyState.FOLLOWING
     await stand.believe()
 
 
@@ -461,7 +461,7 @@ async def test_what_was_being_written_when_the_buckets_were_read_is_not_exact_ye
     await stand.poll(3)
     assert hooked.hook is None
     copy = stand.replica._copies["p"]
-    assert copy.state is State.FOLLOWING
+    assert copy.state is CopyState.FOLLOWING
     assert stand.rank.trust.level is Level.DEGRADED
     assert "has not audited" in stand.rank.trust.reason
     stand.write()
@@ -482,7 +482,7 @@ async def test_an_audit_confirms_only_what_the_copy_has(
     Hooked(stand, monkeypatch, "HSCAN", lambda: half_a_batch(stand))
     await stand.poll(2)
     copy = stand.replica._copies["p"]
-    assert copy.state is State.FOLLOWING
+    assert copy.state is CopyState.FOLLOWING
     position = copy.position
 
     def finish() -> None:

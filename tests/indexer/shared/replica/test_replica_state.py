@@ -24,9 +24,9 @@ from indexer.compiled.array_index import ArrayIndex
 from indexer.ingest import Ingest
 from indexer.shared.layout.names import Names
 from indexer.shared.replica import pod_copy, scan
-from indexer.shared.replica.pod_copy import State
+from indexer.shared.replica.pod_copy import CopyState
 from indexer.shared.replica.run import Replica
-from indexer.shared.writer.steps import State as WriterState
+from indexer.shared.writer.steps import WriterState
 from indexer.trust import Level
 from indexer.watch.watched_rank import WatchedRank
 from tests.examples import examples
@@ -207,13 +207,13 @@ class Copying(RuleBasedStateMachine):
         for pod in PODS:
             copy = self.replica._copies[pod]
             for rank in self.ranks[pod]:
-                assert rank.trust.level is not Level.EXACT or copy.state is State.FOLLOWING
-                if copy.state is State.FOLLOWING and not rank._limits.reasons:
+                assert rank.trust.level is not Level.EXACT or copy.state is CopyState.FOLLOWING
+                if copy.state is CopyState.FOLLOWING and not rank._limits.reasons:
                     assert copy._begun is not None
                     assert copy._begun.claim is not None
                     publisher = self.publisher_of[copy._begun.claim.base]
                     rank._slots.check(publisher.truths[copy.position][rank.number])
-                if copy.state is State.NOTHING:
+                if copy.state is CopyState.NOTHING:
                     assert not any(rank.blocks().values())
 
     @rule()
@@ -241,7 +241,7 @@ class Copying(RuleBasedStateMachine):
         copy, publisher = self.replica._copies[pod], self.publishers[pod]
         return (
             publisher.is_current
-            and copy.state is State.FOLLOWING
+            and copy.state is CopyState.FOLLOWING
             and copy.position == publisher.writer.applied
             and all(
                 rank.trust.level is told.trust.level and not rank._limits.reasons

@@ -22,7 +22,7 @@ from indexer.shared.redis.connect import RedisSettings, connect
 from indexer.shared.writer.machine import Writer
 from indexer.shared.writer.run import News, random_base, write
 from indexer.shared.writer.script_calls import Status, apply_calls, outcome
-from indexer.shared.writer.steps import Cause, State
+from indexer.shared.writer.steps import Cause, WriterState
 from indexer.watch.journal import Journal
 from indexer.watch.pod_cache import Pending, PodCache
 from tests.indexer.engine_model import EngineModel
@@ -215,7 +215,7 @@ async def test_in_a_cluster_it_goes_on_when_a_master_is_lost_and_a_replica_takes
         pod.store(range(1000, 1100))
         await until(
             lambda: (
-                one.writer.state is State.CURRENT
+                one.writer.state is WriterState.CURRENT
                 and one.writer.applied == pod.cache.journal.sequence
                 and not one.writer.trouble
             ),
@@ -249,7 +249,7 @@ async def test_it_starts_without_redis_and_writes_when_it_is_there(prefix: str) 
         server.stop()
         async with writing(pod, server.url, names) as one:
             await until(lambda: one.writer.trouble, "it is not reached")
-            assert one.writer.state is State.CLAIMING
+            assert one.writer.state is WriterState.CLAIMING
             server.restart()
             await told(pod, server.ask, names)
 
@@ -295,8 +295,8 @@ async def test_of_two_writers_the_last_has_the_pod_and_the_first_takes_it_back_w
             async with AsyncExitStack() as stack:
                 other = writing(pod, redis_server.url, names, owner="two")
                 two = await stack.enter_async_context(other)
-                await until(lambda: one.writer.state is State.WAITING, "one is fenced off")
-                await until(lambda: two.writer.state is State.CURRENT, "two has the pod")
+                await until(lambda: one.writer.state is WriterState.WAITING, "one is fenced off")
+                await until(lambda: two.writer.state is WriterState.CURRENT, "two has the pod")
                 await until(lambda: "writer two" in caplog.text, "one says who has the pod")
                 pod.store(range(1000, 1100))
                 await told(pod, redis_server.ask, names)
@@ -307,7 +307,7 @@ async def test_of_two_writers_the_last_has_the_pod_and_the_first_takes_it_back_w
             assert left is not None
             assert not left.sound
             assert left.reason == "its publisher has ended"
-            await until(lambda: one.writer.state is State.CURRENT, "one has it again")
+            await until(lambda: one.writer.state is WriterState.CURRENT, "one has it again")
             await told(pod, redis_server.ask, names)
     waiting = [line for line in caplog.messages if "another writer has the pod" in line]
     assert len(waiting) == 1
@@ -327,9 +327,9 @@ async def test_a_writer_that_takes_nothing_over_waits_for_the_lease(
             await told(pod, redis_server.ask, names)
             other = writing(pod, redis_server.url, names, owner="two", take_over=False)
             two = await stack.enter_async_context(other)
-            await until(lambda: two.writer.state is State.WAITING, "two waits")
+            await until(lambda: two.writer.state is WriterState.WAITING, "two waits")
         assert redis_server.ask("PEXPIRE", names.record("p"), 100)
-        await until(lambda: two.writer.state is State.CURRENT, "two has it")
+        await until(lambda: two.writer.state is WriterState.CURRENT, "two has it")
         await told(pod, redis_server.ask, names)
 
 
@@ -376,7 +376,7 @@ async def test_at_the_memory_limit_the_pod_is_said_to_be_unsound_and_heals_when_
             await until(unsound, "the record is unsound")
             await until(lambda: one.writer.trouble.startswith("OOM"), "it says why")
             # The lease goes on: nothing has to be written anew when there is room.
-            assert one.writer.state is State.CURRENT
+            assert one.writer.state is WriterState.CURRENT
             server.ask("CONFIG", "SET", "maxmemory", "0")
             await told(pod, server.ask, names)
             assert one.writer.counts.rebuilds == {Cause.START: 1}

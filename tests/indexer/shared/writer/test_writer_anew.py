@@ -11,7 +11,7 @@ from indexer.shared.layout.record import Claim
 from indexer.shared.writer.lease import AUDITS_OF_A_LEASE
 from indexer.shared.writer.machine import Writer
 from indexer.shared.writer.retry import FIRST_PAUSE, LAST_PAUSE
-from indexer.shared.writer.steps import Ask, Cause, Rest, State
+from indexer.shared.writer.steps import Ask, Cause, Rest, WriterState
 from indexer.watch.journal import Journal
 from indexer.watch.pod_cache import PodCache
 from tests.indexer.shared.writer_model import Bucket, RedisModel
@@ -80,7 +80,7 @@ def test_tokens_do_not_go_back_where_redis_was_emptied(stand: Stand) -> None:
     stand.audit(1)
     assert stand.writer.token == 2
     stand.redis.keys.clear()
-    stand.go_on(lambda: stand.writer.token == 3 and stand.writer.state is State.CURRENT)
+    stand.go_on(lambda: stand.writer.token == 3 and stand.writer.state is WriterState.CURRENT)
     # That its list has gone is found first; nothing else was in the way.
     assert stand.writer.counts.rebuilds == {Cause.START: 1, Cause.LOST: 1, Cause.FORGOTTEN: 1}
 

@@ -39,7 +39,7 @@ from indexer.shared.layout.record import Claim
 from indexer.shared.redis.command import Call, Command, RefusedError, Reply, UnreachableError
 from indexer.shared.writer import tenure
 from indexer.shared.writer.machine import Writer
-from indexer.shared.writer.steps import Ask, Cause, Rest, State
+from indexer.shared.writer.steps import Ask, Cause, Rest, WriterState
 from indexer.watch.journal import Journal
 from indexer.watch.pod_cache import Pending, PodCache
 from tests.examples import examples
@@ -214,7 +214,7 @@ class Writing(RuleBasedStateMachine):
 
     @initialize(begun=st.booleans())
     def begin(self, begun: bool) -> None:
-        while begun and self.writers[0].writer.state is not State.CURRENT:
+        while begun and self.writers[0].writer.state is not WriterState.CURRENT:
             self.advance_writer(0, ["done"])
 
     # What engines do.
@@ -453,8 +453,8 @@ class Writing(RuleBasedStateMachine):
 
     def is_settled(self) -> bool:
         states = sorted(driven.writer.state for driven in self.writers)
-        others = [State.WAITING] * (len(states) - 1)
-        return states == [State.CURRENT, *others] and int(self.said.get("audits", 0)) > 1
+        others = [WriterState.WAITING] * (len(states) - 1)
+        return states == [WriterState.CURRENT, *others] and int(self.said.get("audits", 0)) > 1
 
     def teardown(self) -> None:
         self.faults_end()
@@ -580,7 +580,7 @@ def test_a_claim_with_a_token_that_buckets_have_already_is_made_anew() -> None:
     alone.model.drop(alone.names.fence("p/1"))
     alone.start_another()
     second = alone.writers[1].writer
-    while second.state is not State.CURRENT:
+    while second.state is not WriterState.CURRENT:
         alone.go_on(1, 1)
         alone.now += 0.01
     assert second.counts.rebuilds[Cause.FENCED] == 1
@@ -606,7 +606,7 @@ def test_calls_that_come_again_late_change_nothing(redis_server: RedisServer) ->
         for _ in range(60):
             one.go_on_while_calls_are_repeated(0, 1)
             one.now += LEASE / 100
-        assert writer.state is State.CURRENT
+        assert writer.state is WriterState.CURRENT
         said = one.said
         repeated = [asked for asked in one.late if asked.script.name != "claim"]
         for asked in [*repeated, *reversed(repeated)]:

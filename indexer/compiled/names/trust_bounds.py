@@ -31,7 +31,7 @@ class Bounds(NamedTuple):
 
 
 @inlined
-def is_telling(blocks: Blocks, mine: Own, bounds: Bounds) -> bool:
+def may_change_trust(blocks: Blocks, mine: Own, bounds: Bounds) -> bool:
     """Whether the rank's trust may change after the batch that was applied last."""
     held = 0
     for at in range(bounds.pool.size):

@@ -1,4 +1,4 @@
-"""The odd names of one rank by the keys that they stand for, and the words that are yet to be marked."""
+"""The odd names of one rank by the keys that they stand for, and the changes not yet in the arrays."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -9,7 +9,7 @@ Marks = tuple[list[int], list[int]]
 """Words that became odd, and words that are no longer odd."""
 
 
-class Standing:
+class NamesByKey:
     """The odd names of each key that has odd names."""
 
     def __init__(self) -> None:
@@ -68,9 +68,9 @@ class Standing:
 
     def check(self, keys: Mapping[EngineHash, Iterable[int]]) -> None:
         """Raise BrokenInvariantError where the keys' names disagree with `keys`, the names' keys."""
-        standing: dict[int, set[EngineHash]] = {}
+        names_of: dict[int, set[EngineHash]] = {}
         for name, of_name in keys.items():
             for key in of_name:
-                standing.setdefault(key, set()).add(name)
-        if standing != {key: set(names) for key, names in self._names.items()}:
+                names_of.setdefault(key, set()).add(name)
+        if names_of != {key: set(names) for key, names in self._names.items()}:
             raise BrokenInvariantError("the odd names of the keys do not add up")
