@@ -94,8 +94,8 @@ class Workers:
     async def run(self, work: Callable[[], Result]) -> Result:
         """Run `work` on a thread and return its result.
 
-        Raises what it raises, and WorkFailedError if it crashes, takes longer than `hang_seconds`, or
-        no thread is left.
+        Raises the error of `work`, and WorkFailedError if `work` crashes, if it takes longer than
+        `hang_seconds`, or if no thread is left.
         """
         worker = await self._take()
         loop = asyncio.get_running_loop()
@@ -109,11 +109,11 @@ class Workers:
             else:
                 ended.set_result(result)  # type: ignore[arg-type]
 
-        def tell(result: Result | None, error: BaseException | None) -> None:
+        def deliver(result: Result | None, error: BaseException | None) -> None:
             if not loop.is_closed():
                 loop.call_soon_threadsafe(finish, result, error)
 
-        worker.give(lambda: tell(*outcome(work)))
+        worker.give(lambda: deliver(*outcome(work)))
         try:
             done, _ = await asyncio.wait((ended,), timeout=self._hang_seconds)
         except asyncio.CancelledError:

@@ -42,7 +42,7 @@ class BadStateError(Exception):
     """The state file or its path cannot be used; the message has the reason."""
 
 
-class State(msgspec.Struct, frozen=True):
+class SavedState(msgspec.Struct, frozen=True):
     """The content of a state file."""
 
     hash_seed: str
@@ -159,7 +159,7 @@ def load(path: Path, hash_seed: str) -> list[SavedRank]:
     if hashlib.blake2b(payload, digest_size=DIGEST_BYTES).digest() != digest:
         raise BadStateError(f"{path}: is damaged: its checksum does not match")
     try:
-        state = msgspec.msgpack.decode(payload, type=State)
+        state = msgspec.msgpack.decode(payload, type=SavedState)
     except UNREADABLE as error:
         raise BadStateError(f"{path}: {error}") from error
     if state.hash_seed != fingerprint("", hash_seed):

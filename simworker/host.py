@@ -67,17 +67,17 @@ class Host:
         host = self._listen[0]
         address = f"[{host}]" if ":" in host else host
         first = self._publishers[0]
-        said: dict[str, Any] = {
+        described: dict[str, Any] = {
             "address": f"{address}:{self._runner.addresses[0][1]}",
             "events": first.endpoint,
             "replay": first.replay_endpoint,
         }
         if len(self._publishers) > 1:
-            said["ranks"] = [
+            described["ranks"] = [
                 {"events": publisher.endpoint, "replay": publisher.replay_endpoint}
                 for publisher in self._publishers
             ]
-        return said
+        return described
 
     def reset_connections(self, spare: object = None) -> None:
         """Reset every HTTP connection except `spare`; requests on them get no answer."""

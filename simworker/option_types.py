@@ -1,4 +1,4 @@
-"""Types of the command line's values: each reads a text, or says why it cannot."""
+"""Types of the command line's values: each reads a text, or raises an error with the reason."""
 
 import argparse
 import json

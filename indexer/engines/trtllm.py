@@ -34,7 +34,8 @@ from indexer.keys.extra import pack_extra
 from indexer.keys.token import pack_tokens
 from indexer.unreadable import UNREADABLE
 
-MOST_NAME_BYTES = 64
+MOST_HASH_BYTES = 64
+"""The most bytes of a block hash that TensorRT-LLM writes as hexadecimal digits."""
 MOST_TOKEN_DIGITS = 10
 """The most digits of a token id, a number below 2^32; an item's digest has more."""
 
@@ -245,7 +246,7 @@ def _name(value: int | str) -> EngineHash:
         name = bytes.fromhex(value)
     except ValueError:
         name = b""
-    if not name or len(value) != 2 * len(name) or len(name) > MOST_NAME_BYTES:
+    if not name or len(value) != 2 * len(name) or len(name) > MOST_HASH_BYTES:
         raise MalformedEventError("a block_hash is neither a number nor a digest in hexadecimal")
     return name_of(name)
 

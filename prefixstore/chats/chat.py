@@ -19,7 +19,7 @@ class Chat(msgspec.Struct, frozen=True):
 
 
 class TemplateTraits(msgspec.Struct, frozen=True):
-    """What a template does with a few chats that try it out (`prefixstore.chats.traits`)."""
+    """A template's behaviour in a few trial chats (`prefixstore.chats.traits`)."""
 
     wants_system_first: bool
     """It refuses a system message behind others; vLLM then merges all of them into the first."""

@@ -32,7 +32,7 @@ def chat_of(body: Body) -> Chat:
     if body.get("chat_template") is not None:
         raise TemplateError("templates from requests are refused", "chat_template")
     if body.get("system") is not None:
-        # Anthropic's Messages API has this field. The chat API ignores it, which no sender would want.
+        # Anthropic's Messages API has this field; the chat API would ignore it, to a sender's surprise.
         problem = "is not a field of the chat API; give it as a message whose role is system"
         raise TemplateError(problem, "system")
     messages = _optional(body, "messages", list)

@@ -129,7 +129,7 @@ class ProcessRenderer:
         return await self._answered(template_id, _request(template_id, chat), timeout)
 
     async def traits(self, template_id: str, timeout: float | None) -> TemplateTraits:
-        """Return a template's traits, waiting at most `timeout` seconds; raises what `render` raises.
+        """Return a template's traits, waiting at most `timeout` seconds. Raises the errors of `render`.
 
         They are found out once for each registration.
         """

@@ -50,7 +50,7 @@ class RenderWorker:
 
     @classmethod
     async def start(cls, limits: Begin) -> "RenderWorker":
-        """Start a process. Raises what `call` raises, and OSError."""
+        """Start a process. Raises the errors of `call`, and OSError."""
         ours, theirs = socket.socketpair()
         with theirs:
             reader, writer = await asyncio.open_unix_connection(sock=ours)
@@ -77,7 +77,7 @@ class RenderWorker:
         return worker
 
     async def load(self, template_id: str, template: ModelTemplate, seconds: float) -> None:
-        """Load a template into the process unless it has it. Raises what `call` raises."""
+        """Load a template into the process unless it is loaded. Raises the errors of `call`."""
         if self._loaded.get(template_id) is not template:
             await self.call(frame(Load(template_id, template)), seconds)
             self._loaded[template_id] = template

@@ -53,7 +53,7 @@ class Renderer(Protocol):
         """
 
     async def traits(self, template_id: str, timeout: float | None) -> TemplateTraits:
-        """Return what a template does with chats that try it out; raises what `render` raises."""
+        """Return a template's traits, found with trial chats; raises the errors of `render`."""
 
     async def close(self) -> None:
         """Refuse new chats and end the renderings that run."""

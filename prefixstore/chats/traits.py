@@ -1,4 +1,4 @@
-"""Tries a chat template out, as vLLM does when it starts, to know how it reads requests for it.
+"""Finds a chat template's traits with trial chats, as vLLM does when it starts.
 
 Follows vLLM 0.32, `entrypoints/anthropic/serving.py` (`_detect_merge_inline_system`,
 `_probe_disabled_thinking_effort`).
@@ -18,7 +18,7 @@ EFFORTS = ("low", "medium", "high", "xhigh", "max")
 SYSTEM = {"role": "system", "content": "t"}
 USER = {"role": "user", "content": "t"}
 MOST_CHARACTERS = 1 << 20
-"""Most characters that a template may write when it is tried out with short messages."""
+"""Most characters that a template may write for the short messages of a trial."""
 NAME, VALUE = "warmpathname", "warmpathvalue"
 
 

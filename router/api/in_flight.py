@@ -25,7 +25,7 @@ STRANGERS = ""
 """The client that all strangers count as."""
 
 
-class State(Enum):
+class CallState(Enum):
     """The progress of a call."""
 
     WAITING = 0
@@ -58,7 +58,7 @@ class Place:
         """The connection, or `STRANGERS`."""
         self.bytes = max(size, 1)
         self.wake = wake
-        self.state = State.WAITING
+        self.state = CallState.WAITING
         self.since = 0.0
         """Time of the clock from which the call could read its message."""
 
@@ -125,17 +125,17 @@ class InFlight:
     def has_read(self, place: Place, size: int) -> None:
         """Give a place the size in bytes of its message, which has been read."""
         self._reading.pop(place, None)
-        place.state = State.READ
+        place.state = CallState.READ
         self._remember(place.connection, came=True)
         self._resize(place, max(size, 1))
         self._go_on()
 
     def leave(self, place: Place) -> None:
         """Free the place of a call that has ended, in any state."""
-        state, place.state = place.state, State.LEFT
-        if state is State.LEFT:
+        state, place.state = place.state, CallState.LEFT
+        if state is CallState.LEFT:
             return
-        if state is State.WAITING:
+        if state is CallState.WAITING:
             self._forget(place)
         else:
             self._reading.pop(place, None)
@@ -204,7 +204,7 @@ class InFlight:
         return not taken or taken + place.bytes <= self.limit - self.bytes
 
     def _let_in(self, place: Place) -> None:
-        place.state = State.READING
+        place.state = CallState.READING
         place.since = self._clock()
         self._reading[place] = None
         self.bytes += place.bytes
@@ -235,7 +235,7 @@ class InFlight:
             longest = self._queues[newest.connection]
         refused = longest[-1]
         self._forget(refused)
-        refused.state = State.LEFT
+        refused.state = CallState.LEFT
         if refused is newest:
             raise NoPlaceError
         refused.wake(NoPlaceError())
@@ -247,6 +247,6 @@ class InFlight:
         assert self.waiting <= self._most_waiting
         assert self.bytes == sum(self._taken.values())
         assert all(taken > 0 for taken in self._taken.values())
-        assert all(place.state is State.READING for place in self._reading)
+        assert all(place.state is CallState.READING for place in self._reading)
         assert len(self._known) <= MOST_KNOWN
         assert self._next() is None, "a call waits though it has room"

@@ -20,7 +20,7 @@ import grpc.aio
 
 from router.api.admission import Admission, BusyError, Turn
 from router.api.failures import refusal_of
-from router.api.in_flight import InFlight, LateError, NoPlaceError, Place, State
+from router.api.in_flight import CallState, InFlight, LateError, NoPlaceError, Place
 from router.queue.give_room import GIVE_ROOM
 from router.transport.server import Refusal
 
@@ -223,7 +223,7 @@ class Intake:
         # Our own transport knows the length of a message that has begun to arrive; gRPC's does not.
         size: int | None = getattr(context, "next_bytes", None)
         call.place = place = room.enter(context.peer(), call.wake, size)
-        if place.state is State.WAITING:
+        if place.state is CallState.WAITING:
             self._look_later()
             await call.turn()
         try:

@@ -22,6 +22,7 @@ from indexer.unreadable import UNREADABLE
 from router.load.engine_metrics import NAMES, Observed, lines, parse
 from router.pods.namespaces import limit_known
 from router.pods.table import Pod, Status
+from router.prompt.bounds import MOST_NAME_BYTES
 
 log = logging.getLogger(__name__)
 
@@ -50,8 +51,8 @@ LATER_SECONDS = 0.01
 """Start times that differ by less are the same start, rounded."""
 MOST_BYTES = 2 << 20
 """Longest answer per 16 ranks, rounded up; the metrics of eight ranks have about 1 MB."""
-MOST_NAME_BYTES, MOST_NAMES_BYTES = 1024, 64 << 10
-"""Longest name of a model or adapter, and longest sum of a pod's names: ListPods shows them all."""
+MOST_NAMES_BYTES = 64 << 10
+"""Longest sum of the names of a pod's models and adapters: ListPods shows them all."""
 MOST_VERSION_BYTES = 128
 """Longest version of an engine."""
 
@@ -266,10 +267,10 @@ class Prober:
     async def _version(self, session: aiohttp.ClientSession) -> str:
         path = VERSIONS[self._engine]
         try:
-            said = msgspec.json.decode(await self._get(session, path), type=Versioned).version
+            version = msgspec.json.decode(await self._get(session, path), type=Versioned).version
         except UNREADABLE:
             return ""
-        return said if len(said.encode()) <= MOST_VERSION_BYTES else ""
+        return version if len(version.encode()) <= MOST_VERSION_BYTES else ""
 
     async def _get(self, session: aiohttp.ClientSession, path: str) -> bytes:
         """Return the body of an answer with status 200, otherwise an empty one."""

@@ -43,7 +43,7 @@ CHARS_PER_TOKEN = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class PromptTask:
     """A prompt, the time left for it, and the trace of its steps."""
 
     prompt: Prompt
@@ -96,65 +96,65 @@ class Tokeniser:
         content = prompt.content
         if isinstance(content, bytes):
             return truncated(Ids(content), prompt.truncation)
-        asked = Asked(prompt, TimeLeft(timeout), trace)
+        task = PromptTask(prompt, TimeLeft(timeout), trace)
         if isinstance(content, ChatBody):
-            return await self._chat(content, asked)
-        return await self._text(content.text, asked, special=content.add_special_tokens)
+            return await self._chat(content, task)
+        return await self._text(content.text, task, special=content.add_special_tokens)
 
-    async def _text(self, text: str, asked: Asked, *, special: bool) -> Ids:
+    async def _text(self, text: str, task: PromptTask, *, special: bool) -> Ids:
         """Return a text's tokens; `special` says whether special tokens are added around them."""
-        model, field = asked.prompt.model, asked.prompt.field
+        model, field = task.prompt.model, task.prompt.field
         if not text:
             raise BadRequestError(field, "is empty; at least one character is needed")
         if not model.tokenizer:
             raise NoTokenizerError(
                 field, f"model {model.name!r} has no tokenizer configured; send token ids"
             )
-        tokenizer = await self._tokenizer(asked)
+        tokenizer = await self._tokenizer(task)
         if tokenizer is None:
             return Ids(b"", unread=reckon(text))
         try:
-            found = await self._encode(model.tokenizer, tokenizer, text, asked, special=special)
+            found = await self._encode(model.tokenizer, tokenizer, text, task, special=special)
         except InvalidTextError as error:
             raise BadRequestError(field, str(error)) from error
         except TokenizerUnavailableError as error:
             raise self._unavailable(model, error) from error
-        asked.tokenised(text, found)
+        task.tokenised(text, found)
         ids = Ids(found.ids, found.covered_chars, found.memo, reckon(text, found.covered_chars))
-        cut = asked.prompt.truncation
+        cut = task.prompt.truncation
         if not special or ids.unread or cut is None or cut.side or _fits(found.ids, cut):
             return truncated(ids, cut)
-        plain = await self._encode(model.tokenizer, tokenizer, text, asked, special=False)
+        plain = await self._encode(model.tokenizer, tokenizer, text, task, special=False)
         if plain.covered_chars < len(text):
             return truncated(ids._replace(unread=reckon(text)), cut)
         try:
             return Ids(cut_between(found.ids, plain.ids, cut), found.covered_chars)
         except NoRoomError:
             problem = f"is {cut.tokens}; the tokenizer's special tokens alone are as many"
-            raise asked.refused(problem) from None
+            raise task.refused(problem) from None
         except ValueError as error:
-            raise asked.refused(f"cannot be honoured: {error}") from error
+            raise task.refused(f"cannot be honoured: {error}") from error
 
-    async def _chat(self, content: ChatBody, asked: Asked) -> Ids:
+    async def _chat(self, content: ChatBody, task: PromptTask) -> Ids:
         """Return a chat's tokens: from an engine if one tokenises for the model, else by the template.
 
         If the engine fails, a chat template of the router's own is the fall-back.
         """
-        model, field, cut = asked.prompt.model, asked.prompt.field, asked.prompt.truncation
+        model, field, cut = task.prompt.model, task.prompt.field, task.prompt.truncation
         if model.tokenizer:
-            tokenizer = await self._tokenizer(asked)
+            tokenizer = await self._tokenizer(task)
             if tokenizer is None:
                 return Ids(b"", unread=reckon(_text_of(content, field)))
             if isinstance(tokenizer, ChatEncoder):
                 if cut and not cut.side and content.add_special_tokens:
-                    raise asked.refused(
+                    raise task.refused(
                         "needs truncation_side beside add_special_tokens: the engine renders the chat"
                     )
                 try:
                     # Chats have a store beside that of texts, so no text can be taken for a chat.
                     name, text = f"{model.tokenizer}\nchat", _text_of(content, field)
-                    found = await self._encode(name, tokenizer.chats, text, asked, special=False)
-                    asked.tokenised("", found)
+                    found = await self._encode(name, tokenizer.chats, text, task, special=False)
+                    task.tokenised("", found)
                     unread = reckon(text, found.covered_chars)
                     return truncated(Ids(found.ids, 0, found.memo, unread), cut)
                 except InvalidTextError as error:
@@ -162,14 +162,14 @@ class Tokeniser:
                 except TokenizerUnavailableError as error:
                     if not self._renderer.knows(model.name):
                         raise self._unavailable(model, error) from error
-        text = await self._render(content, asked)
-        asked.step("render the chat")
-        return await self._text(text, asked, special=content.add_special_tokens)
+        text = await self._render(content, task)
+        task.step("render the chat")
+        return await self._text(text, task, special=content.add_special_tokens)
 
-    async def _render(self, content: ChatBody, asked: Asked) -> str:
-        name = asked.prompt.model.name
+    async def _render(self, content: ChatBody, task: PromptTask) -> str:
+        name = task.prompt.model.name
         try:
-            return await self._renderer.render(name, content.chat, asked.left.seconds())
+            return await self._renderer.render(name, content.chat, task.left.seconds())
         except KeyError as error:
             raise NoTokenizerError(
                 "prompt.chat_body", f"model {name!r} has no chat template; send token ids"
@@ -183,17 +183,17 @@ class Tokeniser:
             field = f"prompt.chat_body.{error.field or 'messages'}"
             raise BadRequestError(field, error.problem) from error
 
-    async def _tokenizer(self, asked: Asked) -> Tokenizer | None:
+    async def _tokenizer(self, task: PromptTask) -> Tokenizer | None:
         """Return a model's tokenizer; None if it is not loaded in time."""
         try:
             # The timeout ends only the wait: the cache goes on loading.
-            async with asyncio.timeout(asked.left.seconds()):
-                tokenizer = await self._tokenizers.get(asked.prompt.model.tokenizer)
+            async with asyncio.timeout(task.left.seconds()):
+                tokenizer = await self._tokenizers.get(task.prompt.model.tokenizer)
         except TimeoutError:
             return None
         except TokenizerUnavailableError as error:
-            raise self._unavailable(asked.prompt.model, error) from error
-        asked.step("have the tokenizer")
+            raise self._unavailable(task.prompt.model, error) from error
+        task.step("have the tokenizer")
         return tokenizer
 
     async def _encode(
@@ -201,7 +201,7 @@ class Tokeniser:
         tokenizer_id: str,
         tokenizer: Tokenizer,
         text: str,
-        asked: Asked,
+        task: PromptTask,
         *,
         special: bool,
     ) -> Tokens:
@@ -210,11 +210,11 @@ class Tokeniser:
             tokenizer,
             text,
             add_special_tokens=special,
-            timeout=asked.left.seconds(),
+            timeout=task.left.seconds(),
         )
-        asked.step("tokenise")
-        self._troubles.pop(asked.prompt.model.name, None)
-        self._limits.check_tokens(asked.prompt.field, len(found.ids) // TOKEN_BYTES)
+        task.step("tokenise")
+        self._troubles.pop(task.prompt.model.name, None)
+        self._limits.check_tokens(task.prompt.field, len(found.ids) // TOKEN_BYTES)
         return found
 
     def _unavailable(

@@ -8,8 +8,8 @@ of a whole answer and of the last chunk has the number of cached tokens, as with
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from simworker.api.request_options import RequestOptions
 from simworker.api.token_stream import Piece
-from simworker.api.wish import Wish
 from simworker.server.flight import Flight
 from simworker.server.text import TextCodec
 
@@ -34,13 +34,13 @@ class Answer:
     object_chunk = ""
 
     def __init__(
-        self, wish: Wish, flights: Sequence[Flight], text: TextCodec, created: int
+        self, options: RequestOptions, flights: Sequence[Flight], text: TextCodec, created: int
     ) -> None:
-        self._wish = wish
+        self._options = options
         self._flights = flights
         self._text = text
         self._head = {
-            "id": f"{self.prefix}-{wish.answer_id}", "created": created, "model": wish.model
+            "id": f"{self.prefix}-{options.answer_id}", "created": created, "model": options.model
         }  # fmt: skip
         self._begun = [False] * len(flights)
         self._first_cached: int | None = None
@@ -67,13 +67,13 @@ class Answer:
         return chunk | {"usage": self._usage(self._first_cached)}
 
     def _with_usage(self, chunk: dict[str, Any], choice: int) -> dict[str, Any]:
-        if self._wish.continuous_usage:
+        if self._options.continuous_usage:
             flight = self._flights[choice]
             chunk["usage"] = usage(len(flight.ask.prompt), len(flight.tokens), None)
         return chunk
 
     def _usage(self, cached_tokens: int | None) -> dict[str, Any]:
-        prompts = self._flights[:: self._wish.samples]
+        prompts = self._flights[:: self._options.samples]
         return usage(
             sum(len(flight.ask.prompt) for flight in prompts),
             sum(len(flight.tokens) for flight in self._flights),
@@ -116,14 +116,14 @@ class CompletionAnswer(Answer):
         return choice | self._ids(piece, first=first)
 
     def _ids(self, piece: Piece, *, first: bool) -> dict[str, Any]:
-        if not self._wish.return_token_ids:
+        if not self._options.return_token_ids:
             return {}
         prompt = self._flights[piece.choice].ask.prompt
         return {"token_ids": piece.tokens} | ({"prompt_token_ids": prompt} if first else {})
 
     def _echo(self, choice: int) -> str:
         # vLLM echoes no text if it returns ids.
-        if not self._wish.echo or self._wish.return_token_ids:
+        if not self._options.echo or self._options.return_token_ids:
             return ""
         return self._text.decode(self._flights[choice].ask.prompt)
 
@@ -146,13 +146,13 @@ class ChatAnswer(Answer):
                 delta = {"role": "assistant", "content": ""}
                 role = {"index": choice, "delta": delta, "logprobs": None, "finish_reason": None}
                 chunk = self._head | {"object": self.object_chunk, "choices": [role]}
-                if self._wish.continuous_usage:
+                if self._options.continuous_usage:
                     chunk["usage"] = usage(len(self._flights[choice].ask.prompt), 0, None)
                 yield chunk | self._prompt_ids()
         yield from super().chunks(piece)
 
     def _prompt_ids(self) -> dict[str, Any]:
-        if not self._wish.return_token_ids:
+        if not self._options.return_token_ids:
             return {}
         return {"prompt_token_ids": self._flights[0].ask.prompt}
 
@@ -170,6 +170,6 @@ class ChatAnswer(Answer):
             "finish_reason": piece.finish_reason,
             "stop_reason": None,
         }
-        if self._wish.return_token_ids:
+        if self._options.return_token_ids:
             part["token_ids"] = piece.tokens
         return part

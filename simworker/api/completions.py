@@ -11,7 +11,7 @@ from simworker.api.errors import bad
 from simworker.api.fields import read_body
 from simworker.api.generate import generate
 from simworker.api.refused import CHAT, COMPLETIONS, refuse
-from simworker.api.wish import read_wish
+from simworker.api.request_options import read_options
 from simworker.server.worker import Worker
 
 MOST_PROMPTS = 1024
@@ -39,7 +39,7 @@ class Completions:
         worker = self._worker
         fields = await read_body(request)
         refuse(fields, COMPLETIONS)
-        wish = read_wish(
+        options = read_options(
             request, fields, worker.identity, worker.adapters,
             answer_id=self._answer_id(), default_tokens=DEFAULT_TOKENS,
         )  # fmt: skip
@@ -48,8 +48,8 @@ class Completions:
             worker.text.encode(prompt, special=special) if isinstance(prompt, str) else prompt
             for prompt in _prompts(fields.get("prompt"))
         ]
-        asks = [wish.ask(prompt, worker.identity) for prompt in prompts]
-        return await generate(request, worker, wish, asks, CompletionAnswer)
+        asks = [options.ask(prompt, worker.identity) for prompt in prompts]
+        return await generate(request, worker, options, asks, CompletionAnswer)
 
     async def chat(self, request: web.Request) -> web.StreamResponse:
         """Serve a chat."""
@@ -59,13 +59,13 @@ class Completions:
         messages = fields.get("messages")
         if not isinstance(messages, list) or not messages:
             raise bad("messages", "a list with at least one message is needed")
-        wish = read_wish(
+        options = read_options(
             request, fields, worker.identity, worker.adapters,
             answer_id=self._answer_id(), default_tokens=None,
         )  # fmt: skip
         ids = worker.text.render(messages, fields.body)
-        asks = [wish.ask(ids, worker.identity)]
-        return await generate(request, worker, wish, asks, ChatAnswer)
+        asks = [options.ask(ids, worker.identity)]
+        return await generate(request, worker, options, asks, ChatAnswer)
 
     def _answer_id(self) -> str:
         return f"{self._life}-{next(self._numbers)}"

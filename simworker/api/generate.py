@@ -1,4 +1,4 @@
-"""From a wish and its prompts to an answer, whole or streamed."""
+"""From a request's options and its prompts to an answer, whole or streamed."""
 
 import contextlib
 import time
@@ -9,8 +9,8 @@ from aiohttp import web
 
 from simworker.api.answers import Answer
 from simworker.api.errors import ApiError, json_response
+from simworker.api.request_options import RequestOptions
 from simworker.api.token_stream import Collected, TokenStream
-from simworker.api.wish import Wish
 from simworker.engine import RefusedError
 from simworker.server.flight import Ask, Flight
 from simworker.server.worker import DrainingError, NoSuchRankError, Worker
@@ -24,23 +24,25 @@ _encode = msgspec.json.Encoder().encode
 async def generate(
     request: web.Request,
     worker: Worker,
-    wish: Wish,
+    options: RequestOptions,
     asks: Sequence[Ask],
     kind: type[Answer],
 ) -> web.StreamResponse:
     """Serve the samples of some prompts. Raises ApiError."""
-    choices = len(asks) * wish.samples
+    choices = len(asks) * options.samples
     if choices > MOST_CHOICES:
-        raise ApiError(f"n: {len(asks)} prompts of {wish.samples} samples are over {MOST_CHOICES}")
-    tokens = TokenStream(choices, wish.stream_interval) if wish.stream else Collected(choices)
+        raise ApiError(
+            f"n: {len(asks)} prompts of {options.samples} samples are over {MOST_CHOICES}"
+        )
+    tokens = TokenStream(choices, options.stream_interval) if options.stream else Collected(choices)
     flights: list[Flight] = []
     try:
         for choice in range(choices):
-            ask = asks[choice // wish.samples]
-            flights.append(_submit(worker, ask, tokens, choice, wish))
-        answer = kind(wish, flights, worker.text, int(time.time()))
+            ask = asks[choice // options.samples]
+            flights.append(_submit(worker, ask, tokens, choice, options))
+        answer = kind(options, flights, worker.text, int(time.time()))
         if isinstance(tokens, TokenStream):
-            return await _stream(request, tokens, answer, include_usage=wish.include_usage)
+            return await _stream(request, tokens, answer, include_usage=options.include_usage)
         pieces = await tokens.whole()
         for flight in flights:
             if flight.error:
@@ -54,10 +56,10 @@ async def generate(
 
 
 def _submit(
-    worker: Worker, ask: Ask, tokens: TokenStream | Collected, choice: int, wish: Wish
+    worker: Worker, ask: Ask, tokens: TokenStream | Collected, choice: int, options: RequestOptions
 ) -> Flight:
     try:
-        return worker.submit(ask, tokens.sink(choice), wish.rank)
+        return worker.submit(ask, tokens.sink(choice), options.rank)
     except RefusedError as error:
         raise ApiError(str(error)) from error
     except NoSuchRankError as error:

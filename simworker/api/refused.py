@@ -1,4 +1,4 @@
-"""Fields that a simulated model cannot honour, each with the values that ask for nothing.
+"""Request fields that a simulated model cannot honour, each with the values that have no effect.
 
 Fields that only shape probabilities (`temperature`, `seed`, `logit_bias`, penalties, …) are ignored,
 since the answer's tokens are arbitrary anyway. So are `stop` and `stop_token_ids`: an answer never stops

@@ -19,7 +19,7 @@ from typing import Any
 
 import msgspec
 
-from simworker.events.version import Field, Layout, Version, said
+from simworker.events.version import Field, Layout, Version, version_text
 from simworker.events.wire_event import CPU, Cleared, Removed, Stored, WireEvent
 
 OLDEST: Version = (0, 5, 6)
@@ -60,12 +60,12 @@ class SglangDialect:
         version = version or NEWEST
         if not OLDEST <= version <= NEWEST or version in NOT_ESTABLISHED:
             raise ValueError(
-                f"SGLang's events are known from {said(OLDEST)} to {said(NEWEST)}, "
+                f"SGLang's events are known from {version_text(OLDEST)} to {version_text(NEWEST)}, "
                 "except 0.5.18 and 0.5.19"
             )
         if byte_hashes:
             raise ValueError("SGLang has no hashes as bytes")
-        self.version = said(version)
+        self.version = version_text(version)
         self.replays_topic = version >= REPLAY_TOPIC_SINCE
         self._runs = version >= RUNS_SINCE
         self._layout = Layout(version, maps=version >= MAPS_SINCE)

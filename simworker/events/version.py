@@ -7,7 +7,7 @@ from typing import Any
 Version = tuple[int, ...]
 
 
-def said(version: Version) -> str:
+def version_text(version: Version) -> str:
     """Return a version in the engine's own form, three numbers at least."""
     return ".".join(map(str, (*version, 0, 0)[: max(3, len(version))]))
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from simworker.events.version import Field, Layout, Version, said
+from simworker.events.version import Field, Layout, Version, version_text
 from simworker.events.wire_event import Removed, Stored, WireEvent
 
 OLDEST: Version = (0, 9)
@@ -61,10 +61,14 @@ class VllmDialect:
         """Take a version, the newest by default. Raises ValueError for one out of range."""
         version = version or NEWEST
         if not OLDEST <= version[:2] <= NEWEST[:2]:
-            raise ValueError(f"vLLM's events are known from {said(OLDEST)} to {said(NEWEST)}")
+            raise ValueError(
+                f"vLLM's events are known from {version_text(OLDEST)} to {version_text(NEWEST)}"
+            )
         if byte_hashes and version < BYTE_HASHES_SINCE:
-            raise ValueError(f"vLLM {said(version)} has no hashes as bytes; 0.10.2 and later have")
-        self.version = said(version)
+            raise ValueError(
+                f"vLLM {version_text(version)} has no hashes as bytes; 0.10.2 and later have"
+            )
+        self.version = version_text(version)
         self.replays_topic = version >= REPLAY_TOPIC_SINCE
         self._says_rank = version >= RANK_SINCE
         self._bytes = byte_hashes

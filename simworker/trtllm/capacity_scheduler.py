@@ -15,7 +15,7 @@ from enum import Enum
 
 from simworker.trtllm.blocks.block_key import BlockKey
 from simworker.trtllm.cache.kv_cache_manager import KVCacheManager
-from simworker.trtllm.requests.active_request import ActiveRequest, State
+from simworker.trtllm.requests.active_request import ActiveRequest, RequestState
 
 
 class CapacityPolicy(Enum):
@@ -70,7 +70,7 @@ class CapacityScheduler:
         for request in active:
             if len(scheduled) >= self._max_num_requests:
                 break
-            if request.state is State.GENERATING:
+            if request.state is RequestState.GENERATING:
                 scheduled.append(request)
                 self._reserve(request, available)
             else:
@@ -93,7 +93,7 @@ class CapacityScheduler:
             for window in self._windows
         }
         fits = all(needed[window] <= available[window] for window in self._windows)
-        if fits or request.state is State.GENERATING:
+        if fits or request.state is RequestState.GENERATING:
             for window in self._windows:
                 available[window] -= needed[window]
         return fits
@@ -138,7 +138,7 @@ class CapacityScheduler:
         keys = {
             self._manager.find_new_context_block(request.llm)
             for request in active
-            if request.state is State.CONTEXT
+            if request.state is RequestState.CONTEXT
         }
         return {key for key in keys if key is not None}
 
@@ -149,7 +149,7 @@ class CapacityScheduler:
 
     def _should_wait(self, request: ActiveRequest, contributed: set[BlockKey]) -> bool:
         """Whether a request can reuse a prompt in `contributed`; if not, its own prompt is added."""
-        if request.state is not State.WAITING or not self._may_wait:
+        if request.state is not RequestState.WAITING or not self._may_wait:
             return False
         key = self._manager.find_new_context_block(request.llm)
         if key is None:

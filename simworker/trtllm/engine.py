@@ -17,7 +17,7 @@ from simworker.trtllm.capacity_scheduler import CapacityPolicy, CapacitySchedule
 from simworker.trtllm.events.kv_cache_event import KVCacheEvent
 from simworker.trtllm.events.serialise import serialise
 from simworker.trtllm.micro_batch_scheduler import MicroBatchScheduler
-from simworker.trtllm.requests.active_request import ActiveRequest, State
+from simworker.trtllm.requests.active_request import ActiveRequest, RequestState
 from simworker.trtllm.requests.llm_request import LlmRequest
 
 
@@ -122,7 +122,7 @@ class TrtllmEngine:
         self._contexts, self._generating = self._batch.schedule(fitting)
         self.work = StepWork()
         for request in self._contexts:
-            if request.state is State.WAITING:
+            if request.state is RequestState.WAITING:
                 self._start(request)
             self.work.prefills.append((request.context_chunk_size, request.context_position))
         for request in self._generating:
@@ -138,7 +138,7 @@ class TrtllmEngine:
         llm.max_new_tokens -= len(llm.tokens) - llm.prompt_len
         llm.prompt_len = len(llm.tokens)
         llm.num_computed_tokens = 0
-        request.state = State.WAITING
+        request.state = RequestState.WAITING
         request.context_position = 0
         request.generation.num_preemptions += 1
         self._preemptions += 1
@@ -155,7 +155,7 @@ class TrtllmEngine:
         end = min(found + request.context_chunk_size, llm.prompt_len)
         if end < llm.prompt_len:
             end -= end % self.manager.tokens_per_block
-        request.state = State.CONTEXT
+        request.state = RequestState.CONTEXT
         request.context_position = found
         request.context_chunk_size = end - found
         llm.num_computed_tokens = found
@@ -185,7 +185,7 @@ class TrtllmEngine:
         if request.context_remaining_length:
             return False
         llm.num_computed_tokens = None
-        request.state = State.GENERATING
+        request.state = RequestState.GENERATING
         self.manager.store_context_blocks(llm)
         return True
 
@@ -239,7 +239,7 @@ class TrtllmEngine:
             if not request.has_started:
                 continue
             held = self.manager.get_sequence(llm.request_id).num_tokens
-            if request.state is State.CONTEXT:
+            if request.state is RequestState.CONTEXT:
                 wanted = {llm.prompt_len}
             else:
                 wanted = {len(llm.tokens) - 1, len(llm.tokens)}

@@ -6,7 +6,7 @@ contexts into chunks first come, first served.
 
 from collections.abc import Sequence
 
-from simworker.trtllm.requests.active_request import ActiveRequest, State
+from simworker.trtllm.requests.active_request import ActiveRequest, RequestState
 
 
 class MicroBatchScheduler:
@@ -38,7 +38,7 @@ class MicroBatchScheduler:
         num_tokens = 0
         num_context_tokens = 0
         for request in fitting[: self._max_batch_size]:
-            if request.state is State.GENERATING:
+            if request.state is RequestState.GENERATING:
                 if num_tokens + 1 > self._max_num_tokens:
                     break
                 generating.append(request)

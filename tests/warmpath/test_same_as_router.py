@@ -22,7 +22,7 @@ from indexer.engines import sglang, vllm
 from indexer.engines.event import MalformedEventError, Stored
 from indexer.keys.extra import Item
 from indexer.keys.token import unpack_tokens
-from router.commands.verify.recording import Asked, Frame, read_recording
+from router.commands.verify.recording import Frame, RecordedRequest, read_recording
 from router.prompt.reader import PromptReader
 from tests.examples import examples
 from tests.indexer.engine_model import EngineModel
@@ -98,7 +98,7 @@ def test_every_request_of_a_recorded_engine_gets_the_same_scores(
         if isinstance(line, Frame) and not line.replayed:
             sides.router.frame("recorded", line.sequence, line.payload)
             sides.raw.feed("recorded", line.payload, sequence=line.sequence)
-        elif isinstance(line, Asked) and line.ids:
+        elif isinstance(line, RecordedRequest) and line.ids:
             lora = line.model if line.model in recording.adapters else ""
             prompt = Prompt(line.ids, lora=lora, cache_salt=line.cache_salt, items=line.items)
             for strategy in STRATEGIES:
@@ -123,7 +123,7 @@ def test_the_first_life_of_a_recorded_engine_can_be_told_in_values(
                 break
             assert sides.frame("recorded", line.sequence, line.payload)
             expected += 1
-        elif isinstance(line, Asked) and line.ids:
+        elif isinstance(line, RecordedRequest) and line.ids:
             lora = line.model if line.model in recording.adapters else ""
             prompt = Prompt(line.ids, lora=lora, cache_salt=line.cache_salt, items=line.items)
             matched += sum(sides.compare(prompt)) > 0

@@ -14,7 +14,7 @@ from indexer.stream.action import AskReplay
 from indexer.trust import Level, Trust
 from router.commands.verify.cause import Case, EventKeys, Names, cause
 from router.commands.verify.outcome import Mismatch, Outcome
-from router.commands.verify.recording import Asked, Frame, Life, Recording, ReplayEnd
+from router.commands.verify.recording import Frame, Life, RecordedRequest, Recording, ReplayEnd
 from router.match.scorer import Scorer
 from router.prompt.token_prompt import TokenPrompt
 from scorer.strategies.longest_prefix import longest_prefix
@@ -42,7 +42,7 @@ class Conditions:
 class _Open:
     """A request that has been sent and not answered yet."""
 
-    asked: Asked
+    asked: RecordedRequest
     on_arrival: int
     predicted: int
     trust: Trust
@@ -76,7 +76,7 @@ class _Verification:
         self._following = False
         self._lost: list[EventKeys] = []
         """The events that were lost since the last batch that arrived."""
-        asked = [line for line in recording.lines if isinstance(line, Asked)]
+        asked = [line for line in recording.lines if isinstance(line, RecordedRequest)]
         self._model = recording.model or (asked[0].model if asked else "")
         self._adapters = set(recording.adapters)
         self._now = 0.0
@@ -102,7 +102,7 @@ class _Verification:
         """The engine's replay buffer: batches by sequence."""
         self._connected = False
         self._life = 1
-        self._open: dict[Asked, _Open] = {}
+        self._open: dict[RecordedRequest, _Open] = {}
         self._names = Names(self._model)
         self._outcome = Outcome(cut_after=recording.cut_after)
 
@@ -150,10 +150,10 @@ class _Verification:
             self._outcome.trust_changes.append(change)
             self._outcome.trust = trust
 
-    def _timeline(self) -> Iterator[Frame | Life | ReplayEnd | Asked]:
+    def _timeline(self) -> Iterator[Frame | Life | ReplayEnd | RecordedRequest]:
         """Yield the lines in order, each request twice: when it was sent and when answered."""
         arrivals = sorted(
-            (line for line in self._recording.lines if isinstance(line, Asked)),
+            (line for line in self._recording.lines if isinstance(line, RecordedRequest)),
             key=lambda asked: asked.arrived,
             reverse=True,
         )
@@ -217,7 +217,7 @@ class _Verification:
                     break
             asked = again or self._rank.replay_ended(asked.ticket)
 
-    def _prompt(self, asked: Asked, ids: bytes) -> TokenPrompt:
+    def _prompt(self, asked: RecordedRequest, ids: bytes) -> TokenPrompt:
         return TokenPrompt(
             model=self._model,
             ids=ids,
@@ -227,7 +227,7 @@ class _Verification:
             reads_cache=asked.reads_cache,
         )
 
-    def _predict(self, asked: Asked) -> int:
+    def _predict(self, asked: RecordedRequest) -> int:
         prompt = self._prompt(asked, asked.ids)
         [score] = self._scorer.score(prompt, [self._rank], longest_prefix)
         return score.matched_tokens
@@ -286,7 +286,7 @@ class _Verification:
         )
 
 
-def _own_store(events: Sequence[Event], asked: Asked) -> int | None:
+def _own_store(events: Sequence[Event], asked: RecordedRequest) -> int | None:
     """Return the position of the first store of only this request's tokens, None without one.
 
     Prompt and answer are one sequence. A store that begins with the request's tokens and goes on

@@ -54,7 +54,7 @@ class ReplayEnd:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Asked:
+class RecordedRequest:
     """One request that the engine answered, and the figures that it reported."""
 
     id: int
@@ -74,7 +74,7 @@ class Asked:
     items: tuple[Item, ...] = ()
 
 
-Line = Frame | Life | ReplayEnd | Asked
+Line = Frame | Life | ReplayEnd | RecordedRequest
 
 
 @dataclass(slots=True)
@@ -208,7 +208,7 @@ def _take_flags(recording: Recording, flags: list[str]) -> None:
                 recording.adapters.add(module.partition("=")[0])
 
 
-def _asked(raw: dict[str, Any]) -> Asked:
+def _asked(raw: dict[str, Any]) -> RecordedRequest:
     body, usage = raw["body"], raw.get("usage") or {}
     details = usage.get("prompt_tokens_details") if isinstance(usage, dict) else usage
     for name, value in (("body", body), ("usage", usage), ("prompt_tokens_details", details)):
@@ -220,7 +220,7 @@ def _asked(raw: dict[str, Any]) -> Asked:
     if usage and ids:
         # vLLM leaves the figure out where it looked nothing up (`shared/engine-events.md`, 4.7).
         cached = int((details or {}).get("cached_tokens") or 0)
-    return Asked(
+    return RecordedRequest(
         id=int(raw["id"]),
         arrived=float(raw["t_start"]),
         t=float(raw["t"]),

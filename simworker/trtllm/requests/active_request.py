@@ -7,7 +7,7 @@ from simworker.engine import Generation
 from simworker.trtllm.requests.llm_request import LlmRequest
 
 
-class State(Enum):
+class RequestState(Enum):
     """The state of a request."""
 
     WAITING = "waiting"
@@ -25,7 +25,7 @@ class ActiveRequest:
     generation: Generation
     seed: bytes
     """Digest of all its tokens so far (`seed_of`)."""
-    state: State = State.WAITING
+    state: RequestState = RequestState.WAITING
     context_position: int = 0
     """Tokens of the context that are computed."""
     context_chunk_size: int = 0
@@ -39,4 +39,4 @@ class ActiveRequest:
     @property
     def has_started(self) -> bool:
         """Whether it holds blocks."""
-        return self.state is not State.WAITING
+        return self.state is not RequestState.WAITING

@@ -5,7 +5,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from router.api.in_flight import InFlight, LateError, NoPlaceError, Place, State
+from router.api.in_flight import CallState, InFlight, LateError, NoPlaceError, Place
 from tests.examples import examples
 
 LIMIT, LARGEST, SECONDS, MOST_WAITING = 100, 10, 5.0, 12
@@ -30,7 +30,7 @@ class Machine(RuleBasedStateMachine):
     def enter(self, client: str, size: int | None) -> None:
         def wake(error: Exception | None) -> None:
             if error is None:
-                assert place.state is State.READING
+                assert place.state is CallState.READING
             else:
                 self.ended.append(place)
 
@@ -45,10 +45,10 @@ class Machine(RuleBasedStateMachine):
     def a_call_comes(self, client: str, size: int | None) -> None:
         self.enter(client, size)
 
-    @precondition(lambda self: self.of(State.READING))
+    @precondition(lambda self: self.of(CallState.READING))
     @rule(data=st.data())
     def a_message_is_read(self, data: st.DataObject) -> None:
-        place = data.draw(st.sampled_from(self.of(State.READING)))
+        place = data.draw(st.sampled_from(self.of(CallState.READING)))
         self.places.has_read(place, data.draw(st.integers(0, place.bytes)))
 
     @precondition(lambda self: self.calls)
@@ -61,7 +61,7 @@ class Machine(RuleBasedStateMachine):
         self.now += seconds
         self.places.end_late()
 
-    def of(self, state: State) -> list[Place]:
+    def of(self, state: CallState) -> list[Place]:
         self.calls = [place for place in self.calls if place not in self.ended or self.end(place)]
         return [place for place in self.calls if place.state is state]
 
@@ -77,14 +77,16 @@ class Machine(RuleBasedStateMachine):
         self.calls = [place for place in self.calls if place not in self.ended]
         self.ended = []
         self.places.check()
-        inside = [place for place in self.calls if place.state in {State.READING, State.READ}]
+        inside = [
+            place for place in self.calls if place.state in {CallState.READING, CallState.READ}
+        ]
         assert self.places.bytes == sum(place.bytes for place in inside)
         assert self.places.bytes <= LIMIT or len(inside) == 1
 
     def teardown(self) -> None:
         """Whoever waits is let in when those before end, and nothing is left then."""
         for _ in range(len(self.calls)):
-            inside = [place for place in self.calls if place.state is not State.WAITING]
+            inside = [place for place in self.calls if place.state is not CallState.WAITING]
             if self.calls:
                 assert inside
                 self.end(inside[0])
@@ -127,13 +129,13 @@ def send(places: InFlight, connection: str) -> None:
 
 def test_one_client_leaves_room_for_another(places: InFlight) -> None:
     greedy = [places.enter("greedy", _ignored) for _ in range(12)]
-    assert sum(place.state is State.READING for place in greedy) == 5
-    assert places.enter("other", _ignored).state is State.READING
+    assert sum(place.state is CallState.READING for place in greedy) == 5
+    assert places.enter("other", _ignored).state is CallState.READING
 
 
 def test_a_message_larger_than_the_limit_is_read_alone(places: InFlight) -> None:
-    assert places.enter("a", _ignored, 2 * LIMIT).state is State.READING
-    assert places.enter("b", _ignored).state is State.WAITING
+    assert places.enter("a", _ignored, 2 * LIMIT).state is CallState.READING
+    assert places.enter("b", _ignored).state is CallState.WAITING
 
 
 def test_the_client_that_waits_most_loses_its_latest_call(places: InFlight) -> None:
@@ -143,7 +145,7 @@ def test_the_client_that_waits_most_loses_its_latest_call(places: InFlight) -> N
     for client in "bcdef":
         places.enter(client, _ignored)
     assert not refused
-    assert places.enter("g", _ignored).state is State.WAITING
+    assert places.enter("g", _ignored).state is CallState.WAITING
     [error] = refused
     assert isinstance(error, NoPlaceError)
     with pytest.raises(NoPlaceError):
@@ -181,9 +183,9 @@ def test_who_waits_for_places_of_its_own_ends_no_other_client(
 
 def test_connections_that_have_sent_nothing_yet_share_the_places_of_one(places: InFlight) -> None:
     strangers = [places.enter(f"stranger {number}", _ignored) for number in range(MOST_WAITING)]
-    assert sum(place.state is State.READING for place in strangers) == 5
+    assert sum(place.state is CallState.READING for place in strangers) == 5
     for connection in "abc":
-        assert places.enter(connection, _ignored).state is State.READING
+        assert places.enter(connection, _ignored).state is CallState.READING
         send(places, connection)
 
 
@@ -200,9 +202,9 @@ def test_a_connection_whose_message_was_late_is_a_stranger_and_the_last_of_them(
     fresh = places.enter("fresh", _ignored)
     for place in hoarded:
         places.leave(place)
-    assert waiting.state is State.READING
-    assert fresh.state is State.READING
-    assert [place.state for place in again] == [State.READING] * 3 + [State.WAITING] * 2
+    assert waiting.state is CallState.READING
+    assert fresh.state is CallState.READING
+    assert [place.state for place in again] == [CallState.READING] * 3 + [CallState.WAITING] * 2
 
 
 def _ignored(error: Exception | None) -> None:

@@ -11,7 +11,7 @@ from indexer.index.memory import MemoryIndex
 from indexer.ingest import Ingest
 from indexer.keys.token import unpack_tokens
 from router.api.holdings import Holdings
-from router.commands.verify.recording import Asked, Frame, Life, read_recording
+from router.commands.verify.recording import Frame, Life, RecordedRequest, read_recording
 from router.config.schema import Llmd
 from router.llmd.pod_scores import PodScores
 from router.match.scorer import Scorer
@@ -60,7 +60,7 @@ def scores(*, pure: bool, block_size: int) -> Iterator[tuple[dict[str, float], d
                 for frame in waiting:
                     take("late", frame)
                 waiting.clear()
-        elif isinstance(line, Asked) and not line.items:
+        elif isinstance(line, RecordedRequest) and not line.items:
             reader.ids = unpack_tokens(line.ids)
             request = llmd.GetPodScoresRequest(prompt="text", model_name=MODEL)
             answer = asyncio.run(answerer.get_pod_scores(request, 1.0, 1.0))

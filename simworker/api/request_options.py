@@ -23,7 +23,7 @@ REPORT_MODES = ("incremental", "full")
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class RequestOptions:
     """One request without its prompt."""
 
     answer_id: str
@@ -79,7 +79,7 @@ def find_model(fields: Fields, identity: Identity, adapters: Adapters) -> Adapte
     return adapter
 
 
-def read_wish(
+def read_options(
     request: web.Request,
     fields: Fields,
     identity: Identity,
@@ -87,7 +87,7 @@ def read_wish(
     *,
     answer_id: str,
     default_tokens: int | None,
-) -> Wish:
+) -> RequestOptions:
     """Validate a request's fields. Raises ApiError."""
     adapter = find_model(fields, identity, adapters)
     longest = identity.max_model_len
@@ -111,7 +111,7 @@ def read_wish(
         raise bad("prompt_logprobs", "cannot be given where stream is true")
     for known in ("kv_transfer_params", "ec_transfer_params"):
         fields.object(known)
-    return Wish(
+    return RequestOptions(
         answer_id=request.headers.get("X-Request-Id") or fields.text("request_id") or answer_id,
         model=adapter.name if adapter else identity.model,
         adapter=adapter,
