@@ -88,7 +88,7 @@ class PickAnswerer:
         held: HeldPicks | None = None,
         peers: PeerBookings | None = None,
     ) -> None:
-        self._held = held
+        self.held = held
         self._peers = peers
         self._reader = reader
         self._pods = pods
@@ -143,13 +143,13 @@ class PickAnswerer:
         self._picker.settle(placed, self._clock())
 
     def _place(self, request: pb.PickRequest | pb.ExplainRequest, asker: Asker) -> Place | None:
-        return None if self._held is None else self._held.place(request, asker)
+        return None if self.held is None else self.held.place(request, asker)
 
     async def _choose(self, ask: Ask, place: Place | None, left: TimeLeft) -> Chosen:
         try:
-            if self._held is not None and place is not None and not ask.shadow:
+            if self.held is not None and place is not None and not ask.shadow:
                 enters = place.entering(ask, self._clock(), left.seconds())
-                return await self._held.choose(enters, place.client)
+                return await self.held.choose(enters, place.client)
             if not ask.is_whole:
                 # Without all its tokens the prompt cannot be grouped with equal ones.
                 return self._picker.reserve(ask, self._clock())
@@ -188,10 +188,10 @@ class PickAnswerer:
         ask = await self._ask(request, timeout, patience)
         now, standing = self._clock(), None
         try:
-            if self._held is None or place is None:
+            if self.held is None or place is None:
                 choice = self._picker.weigh(ask, now)
             else:
-                standing = self._held.queue.standing(place.entering(ask, now), now)
+                standing = self.held.queue.standing(place.entering(ask, now), now)
                 choice = standing.choice
         except UnknownPolicyError as error:
             raise BadRequestError("policy", str(error)) from error
@@ -271,8 +271,8 @@ class PickAnswerer:
     def _reported(self, request: pb.ReportRequest, now: float) -> bool:
         was_underway = request.event in ENDS and self._underway.end(request.booking_id)
         is_known = carry_out(report_of(request), self._picker, now)
-        if self._held is not None:
-            self._held.news()
+        if self.held is not None:
+            self.held.news()
         return is_known or was_underway
 
     def _check_report(self, request: pb.ReportRequest) -> None:
@@ -285,9 +285,9 @@ class PickAnswerer:
     async def list_decisions(self, request: pb.ListDecisionsRequest) -> pb.ListDecisionsResponse:
         """Answer ListDecisions."""
         listed = self._decisions.listed(request.limit, model=request.model, pod=request.pod)
-        if self._held is not None:
+        if self.held is not None:
             offset = self._wall_offset
-            listed = with_waiting(listed, self._held.queue, request, self._clock(), offset)
+            listed = with_waiting(listed, self.held.queue, request, self._clock(), offset)
         response = pb.ListDecisionsResponse()
         async for one in in_turns(listed, DECISIONS_AT_ONCE):
             response.decisions.append(one)

@@ -24,6 +24,10 @@ class WantPick:
     model: str
     """The model's name that a header asks to put into the body for the engine; empty: the body's own."""
     session: str
+    priority: str
+    """The class that a header names; empty: none."""
+    tenant: str
+    """The tenant that a header names; empty: none."""
     subset: frozenset[str] | None
     is_shadow: bool
     """Whether the gateway chooses the endpoint itself, and the picker only watches the exchange."""

@@ -32,7 +32,8 @@ def names_of(ours: PickerHeaders) -> Names:
     in_response = tuple(
         name for name in (ours.pod, ours.cached_tokens, ours.saved_seconds, ours.reason) if name
     )
-    others = (*PICKERS_OWN, *in_response, ours.session, *ours.rewrite, ours.rank)
+    asked = (ours.session, *ours.rewrite, ours.rank, ours.priority, ours.tenant)
+    others = (*PICKERS_OWN, *in_response, *asked)
     in_request = tuple(dict.fromkeys(name for name in others if name))
     assert in_request[0] == DESTINATION
     return Names(ours, in_request, in_response)

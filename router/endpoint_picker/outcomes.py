@@ -12,6 +12,7 @@ from router.endpoint_picker.pick import UnmatchedSubsetError
 from router.endpoint_picker.refusals import TOO_MANY, UNAVAILABLE
 from router.error_info import Reason
 from router.pick.weigh import NoPodError
+from router.queue.released import QueueFullError
 
 
 class Outcome(Enum):
@@ -67,6 +68,9 @@ def failure_of(error: Exception, seconds: float) -> Failure:
         case BusyError():
             outcome, text = Outcome.OVERLOADED, "too many requests wait for a pick"
             refusal = Refusal(TOO_MANY, _name(Reason.OVERLOADED), text, error.seconds)
+        case QueueFullError():
+            outcome = Outcome.OVERLOADED
+            refusal = Refusal(TOO_MANY, _name(Reason.QUEUE_FULL), text, error.seconds)
         case TimeoutError():
             outcome = Outcome.LATE
             text = f"no pick was made within {seconds:g} s (endpoint-picker.pick-seconds)"

@@ -15,6 +15,7 @@ from router.pods.table import Pod, PodTable
 from router.prompt.bad_request import BadRequestError
 from router.prompt.models import ModelTable, UnknownModelError
 from router.prompt.tokenise import CHARS_PER_TOKEN
+from router.queue.place import ANYBODY, Asker
 from scorer.prefill import PrefillModel
 
 
@@ -52,7 +53,9 @@ class EndpointPicks:
         self._tokenize_seconds = tokenize_seconds
 
     @asynccontextmanager
-    async def pick(self, want: WantPick, patience: float) -> AsyncIterator[Picked]:
+    async def pick(
+        self, want: WantPick, patience: float, asker: Asker = ANYBODY
+    ) -> AsyncIterator[Picked]:
         """Pick, and book the work, within `patience` seconds from now.
 
         The caller replies to the gateway within the context; if that fails, the pick is withdrawn.
@@ -71,23 +74,31 @@ class EndpointPicks:
         request = pb.PickRequest(prompt=prompt, pods=subset, shadow=want.is_shadow)
         if len(want.session.encode()) <= MOST_SESSION_BYTES:
             request.session_id = want.session
-        async with self._answered(request, patience, reckoned) as response:
+        if self._picks.held is not None:
+            request.priority, request.tenant = self._picks.held.named(
+                want.priority, want.tenant, asker
+            )
+        async with self._answered(request, patience, reckoned, asker) as response:
             yield self._picked(response, body if body is not want.body else None)
 
     @asynccontextmanager
     async def _answered(
-        self, request: pb.PickRequest, patience: float, reckoned: Reckoned | None
+        self, request: pb.PickRequest, patience: float, reckoned: Reckoned | None, asker: Asker
     ) -> AsyncIterator[pb.PickResponse]:
         """Answer a pick; a prompt that the router refuses is picked for by load alone."""
         timeout = min(self._tokenize_seconds, patience)
         async with AsyncExitStack() as stack:
             try:
-                entered = self._picks.pick(request, timeout, patience, reckoned=reckoned)
+                entered = self._picks.pick(
+                    request, timeout, patience, reckoned=reckoned, asker=asker
+                )
                 response = await stack.enter_async_context(entered)
             except BadRequestError as error:
                 reckoned = _by_length(request.prompt.ByteSize(), str(error))
                 request.prompt.CopyFrom(pb.Prompt(model=request.prompt.model))
-                entered = self._picks.pick(request, timeout, patience, reckoned=reckoned)
+                entered = self._picks.pick(
+                    request, timeout, patience, reckoned=reckoned, asker=asker
+                )
                 response = await stack.enter_async_context(entered)
             yield response
 

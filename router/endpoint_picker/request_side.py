@@ -167,6 +167,8 @@ class RequestSide:
                 content_encoding=value_of(headers, "content-encoding"),
                 model=next(filter(None, rewritten), ""),
                 session=value_of(headers, ours.session) if ours.session else "",
+                priority=value_of(headers, ours.priority) if ours.priority else "",
+                tenant=value_of(headers, ours.tenant) if ours.tenant else "",
                 subset=self._subset,
                 is_shadow=self.modes.is_watched,
             )

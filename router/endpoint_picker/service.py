@@ -25,6 +25,7 @@ from router.endpoint_picker.stream import Stream
 from router.error_info import Reason
 from router.pb.warmpath.v1 import router_pb2 as pb
 from router.prompt.bad_request import BadRequestError
+from router.queue.place import Asker
 from router.report_event import EVENTS
 from router.transport.server import Refusal
 
@@ -111,14 +112,14 @@ class EndpointPickerService:
                 return
             await stream.take(raw)
 
-    async def enter(self, stack: AsyncExitStack, want: WantPick, peer: str) -> Picked:
+    async def enter(self, stack: AsyncExitStack, want: WantPick, asker: Asker) -> Picked:
         """Wait for the router's turn and pick; the pick holds once the stack is closed.
 
         Raises BusyError, TimeoutError and the errors of `EndpointPicks.pick`.
         """
-        await _turn(self._admission, peer)
+        await _turn(self._admission, asker.client)
         async with asyncio.timeout(self.pick_seconds):
-            entered = self._picks.pick(want, WAITING * self.pick_seconds)
+            entered = self._picks.pick(want, WAITING * self.pick_seconds, asker)
             return await stack.enter_async_context(entered)
 
     async def report(self, report: Report) -> None:

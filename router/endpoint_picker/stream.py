@@ -13,6 +13,7 @@ from router.endpoint_picker.actions import Action, Picked, Reply, Report, WantPi
 from router.endpoint_picker.exchange import Exchange
 from router.endpoint_picker.messages import bytes_of, event_of
 from router.endpoint_picker.outcomes import Failure, Outcome, failure_of
+from router.queue.place import Asker
 
 log = logging.getLogger(__name__)
 
@@ -27,7 +28,7 @@ class Desk(Protocol):
     pick_seconds: float
     body_seconds: float
 
-    async def enter(self, stack: AsyncExitStack, want: WantPick, peer: str) -> Picked:
+    async def enter(self, stack: AsyncExitStack, want: WantPick, asker: Asker) -> Picked:
         """Wait for the router's turn and pick; the pick holds once the stack is closed."""
 
     async def report(self, report: Report) -> None:
@@ -144,8 +145,9 @@ class Stream:
 
     async def _found(self, stack: AsyncExitStack, want: WantPick) -> Picked | Failure:
         seconds = self._desk.pick_seconds
+        asker = Asker(self._context.peer(), self._context)
         try:
-            return await self._desk.enter(stack, want, self._context.peer())
+            return await self._desk.enter(stack, want, asker)
         except Exception as error:
             failure = failure_of(error, seconds)
             if failure.outcome is Outcome.FAULT:

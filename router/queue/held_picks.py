@@ -21,7 +21,7 @@ from router.pick.picker import Picker
 from router.pick.weigh import Choice
 from router.queue.classes import Classes
 from router.queue.give_room import GIVE_ROOM
-from router.queue.place import ANYBODY, Asker, Place, place_of
+from router.queue.place import ANYBODY, MOST_TENANT_BYTES, Asker, Place, place_of
 from router.queue.queue import Queue
 from router.queue.released import QueueFullError, Release
 from router.queue.waiting import Entering, Waiting
@@ -72,6 +72,15 @@ class HeldPicks:
         """Return a request's place. Raises BadRequestError for its priority and its tenant."""
         may = self._may(asker.context) if request.priority and asker.context else None
         return place_of(request, asker.client, self.classes, may)
+
+    def named(self, priority: str, tenant: str, asker: Asker) -> tuple[str, str]:
+        """Return the class and the tenant that a header names; empty in place of one that may not be."""
+        may = self._may(asker.context) if priority and asker.context else None
+        is_known = len(tenant.encode()) <= MOST_TENANT_BYTES
+        return (
+            priority if self.classes.may_name(priority, may) else "",
+            tenant if is_known else "",
+        )
 
     def waiting(self) -> Mapping[str, int]:
         """Return the number of waiting picks by class."""

@@ -26,6 +26,7 @@ TABLES: dict[str, type[schema.Table]] = {
     "`[tokenizers]`": schema.Tokenizers,
     "`[events]`": schema.Events,
     "`[booking]`": schema.Booking,
+    "`[queue]`": schema.Queue,
     "`[llmd]`": schema.Llmd,
     "`[llmd.weights]`": schema.TierWeights,
     "`[probe]`": schema.Probe,

@@ -63,7 +63,8 @@ def sent_back(*pieces: bytes, side: str = "request", ends: bool = True) -> list[
 
 def test_a_body_in_chunks_is_held_until_its_end_and_sent_on_after_the_pick() -> None:
     one = exchange()
-    assert one.receive(post(("x-warmpath-session", "s"))) == []
+    named = ("x-warmpath-priority", "high"), ("x-gateway-inference-fairness-id", "t")
+    assert one.receive(post(("x-warmpath-session", "s"), *named)) == []
     assert one.receive(body(b'{"model":', ends=False)) == []
     assert one.held_bytes == 9
     assert one.holds
@@ -71,7 +72,7 @@ def test_a_body_in_chunks_is_held_until_its_end_and_sent_on_after_the_pick() -> 
     assert want == WantPick(
         path="/v1/completions", body=b'{"model":"m"}',
         content_type="application/json", content_encoding="", model="", session="s",
-        subset=None, is_shadow=False,
+        priority="high", tenant="t", subset=None, is_shadow=False,
     )  # fmt: skip
     assert one.picked(PICKED) == [TO_BOTH, *sent_back(b'{"model":"m"}')]
     assert one.held_bytes == 0
