@@ -7,8 +7,11 @@ the same way, have the same outcome to the last event.
                    ▲                                                            │
                    └───────────── the state that `on_events` keeps ◄────────────┘
 
-At one moment, arrivals and aborts come first, then ends of steps, then deliveries. A request that
-arrives at the moment a step ends is in the next step.
+At one moment, arrivals and aborts come first, then ends of steps, then deliveries, then what was asked
+for with `call_at`. A request that arrives at the moment a step ends is in the next step.
+
+`route` may leave a request unsent (None), for `send` later. A worker may die and begin anew (`restart`):
+its requests are unsent again.
 
 Engines may take many equal steps as one (the `horizon` of `Engine.begin_step`). An engine that can end
 such a leap early (`LeapingEngine`) gets an infinite horizon, and its leap is cut when a request comes or
@@ -26,10 +29,15 @@ from simworker.engine import BrokenInvariantError, Engine, Generation, RefusedEr
 
 EventT = TypeVar("EventT")
 
-Route = Callable[[Generation, float], int]
-"""Takes a request and the time, returns the number of the worker that serves it."""
+Route = Callable[[Generation, float], int | None]
+"""Takes a request and the time, returns the number of the worker that serves it.
 
-_ARRIVAL, _STEP_END, _DELIVERY = range(3)
+None leaves it unsent; `VirtualCluster.send` sends it."""
+
+NOBODY = -1
+"""The number of the worker of a request that is unsent."""
+
+_ARRIVAL, _STEP_END, _DELIVERY, _CALL = range(4)
 
 
 @runtime_checkable
@@ -49,6 +57,7 @@ class Outcome:
 
     request_id: str
     worker: int
+    """NOBODY while it is unsent."""
     arrival: float
     num_prompt_tokens: int
     num_cached_tokens: int = -1
@@ -102,10 +111,7 @@ class VirtualCluster(Generic[EventT]):
         self.now = 0.0
         self.steps = 0
         """Number of steps ended so far; a leap counts as one."""
-        self._workers = [
-            _Worker(engine, engine.cut_step if isinstance(engine, LeapingEngine) else None)
-            for engine in engines
-        ]
+        self._workers = [_Worker(engine, _cut_of(engine)) for engine in engines]
         self._route = route
         self._on_events = on_events
         self._event_delay = event_delay
@@ -119,6 +125,39 @@ class VirtualCluster(Generic[EventT]):
         if time < self.now:
             raise ValueError(f"time is {time}, before {self.now}")
         self._push(time, _ARRIVAL, 0, request_id)
+
+    def call_at(self, time: float, do: Callable[[], None]) -> None:
+        """Call a function at a future time, or later at this moment. Raises ValueError for the past."""
+        if time < self.now:
+            raise ValueError(f"time is {time}, before {self.now}")
+        self._push(time, _CALL, 0, do)
+
+    def send(self, generation: Generation, number: int) -> None:
+        """Send an unsent request to a worker. Raises ValueError for another request.
+
+        Call it neither from `Generation.on_tokens` nor from `on_events`, while a step ends.
+        """
+        outcome = self._open.get(generation.request_id)
+        if outcome is None or outcome.worker != NOBODY:
+            raise ValueError(f"{generation.request_id} is not an unsent request")
+        self._send(outcome, generation, number)
+
+    def restart(self, number: int, engine: Engine[EventT]) -> list[str]:
+        """Let a worker die and begin anew with another engine; return the requests unsent by that.
+
+        Events that are on their way are lost, and tokens that these requests got do not count. To `send`
+        one of them again takes another Generation.
+        """
+        worker = self._workers[number]
+        worker.engine, worker.cut_step = engine, _cut_of(engine)
+        worker.end = inf
+        worker.version += 1
+        unsent = [name for name, outcome in self._open.items() if outcome.worker == number]
+        for name in unsent:
+            outcome = self._open[name]
+            outcome.worker, outcome.first_token = NOBODY, -1.0
+            outcome.num_cached_tokens, outcome.num_output_tokens = -1, 0
+        return unsent
 
     def run(self, arrivals: Iterable[tuple[float, Generation]]) -> list[Outcome]:
         """Submit requests at their times, in order, and run until all have ended.
@@ -151,13 +190,22 @@ class VirtualCluster(Generic[EventT]):
                 if what == self._workers[number].version:
                     self._end_step(number)
             elif kind == _DELIVERY:
-                self._deliver(number, what)
+                self._deliver(number, *what)
+            elif kind == _CALL:
+                what()
             else:
                 self._abort(what)
 
     def _arrive(self, generation: Generation) -> Outcome:
+        outcome = Outcome(generation.request_id, NOBODY, self.now, generation.num_prompt_tokens)
+        self._open[generation.request_id] = outcome
         number = self._route(generation, self.now)
-        outcome = Outcome(generation.request_id, number, self.now, generation.num_prompt_tokens)
+        if number is not None:
+            self._send(outcome, generation, number)
+        return outcome
+
+    def _send(self, outcome: Outcome, generation: Generation, number: int) -> None:
+        outcome.worker = number
         worker = self._workers[number]
         self._cut(number)
         on_tokens = generation.on_tokens
@@ -176,11 +224,10 @@ class VirtualCluster(Generic[EventT]):
             worker.engine.submit(generation)
         except RefusedError as error:
             outcome.refused = str(error)
-            return outcome
-        self._open[generation.request_id] = outcome
+            del self._open[generation.request_id]
+            return
         if worker.end == inf:
             self._begin_step(number)
-        return outcome
 
     def _close(self, outcome: Outcome, generation: Generation) -> None:
         outcome.end = self.now
@@ -189,10 +236,12 @@ class VirtualCluster(Generic[EventT]):
 
     def _abort(self, request_id: str) -> None:
         outcome = self._open.pop(request_id, None)
-        if outcome is not None:
+        if outcome is None:
+            return
+        if outcome.worker != NOBODY:
             self._cut(outcome.worker)
             self._workers[outcome.worker].engine.abort(request_id)
-            outcome.end = self.now
+        outcome.end = self.now
 
     def _begin_step(self, number: int) -> None:
         worker = self._workers[number]
@@ -225,7 +274,8 @@ class VirtualCluster(Generic[EventT]):
         events = worker.engine.end_step()
         if events and self._on_events is not None:
             if self._event_delay:
-                self._push(self.now + self._event_delay, _DELIVERY, number, events)
+                told = (worker.engine, events)
+                self._push(self.now + self._event_delay, _DELIVERY, number, told)
             else:
                 self._on_events(self.now, number, events)
         if worker.engine.busy:
@@ -234,8 +284,8 @@ class VirtualCluster(Generic[EventT]):
             worker.end = inf
             worker.version += 1
 
-    def _deliver(self, number: int, events: Sequence[EventT]) -> None:
-        if self._on_events is not None:
+    def _deliver(self, number: int, engine: Engine[EventT], events: Sequence[EventT]) -> None:
+        if self._on_events is not None and engine is self._workers[number].engine:
             self._on_events(self.now, number, events)
 
     def check(self) -> None:
@@ -251,3 +301,7 @@ class VirtualCluster(Generic[EventT]):
                 raise BrokenInvariantError(f"worker {number} forgot its requests")
             if under_way and worker.end < self.now:
                 raise BrokenInvariantError(f"worker {number}'s step ended unnoticed")
+
+
+def _cut_of(engine: Engine[EventT]) -> Callable[[float], float] | None:
+    return engine.cut_step if isinstance(engine, LeapingEngine) else None

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from router.commands.simulate.cell import Cell
@@ -36,6 +36,7 @@ class Figures:
     ttft_mean_s: float
     ttft_p50_s: float
     ttft_p90_s: float
+    ttft_p95_s: float
     ttft_p99_s: float
     tpot_p90_ms: float
     """90th percentile of the milliseconds for each token of an answer after the first."""
@@ -63,6 +64,7 @@ def figures(
     *,
     refused: int,
     ceiling: float,
+    load: float,
     speed: float,
     busy: Sequence[float],
     begun: float,
@@ -78,27 +80,14 @@ def figures(
     makespan = max(one.end for one in outcomes)
     prompt = sum(one.num_prompt_tokens for one in outcomes)
     hit = sum(one.num_cached_tokens for one in outcomes) / prompt
-    settings = {
-        name: value
-        for name, value in asdict(cell).items()
-        if name
-        in (
-            "preset",
-            "event_delay",
-            "scrape",
-            "no_events_share",
-            "estimate_factor",
-            "slow_factor",
-            "reports",
-            "raw_bursts",
-        )
-    }
+    shown = {"trace", *(one.name for one in fields(Figures))}
+    settings = {name: value for name, value in asdict(cell).items() if name not in shown}
     return Figures(
         trace=cell.trace.name.split(".")[0],
-        policy=cell.policy,
+        policy=cell.title,
         pods=cell.pods,
         blocks_per_pod=cell.blocks_per_pod,
-        load=cell.load,
+        load=round(load, 4),
         engine=cell.engine,
         seed=cell.seed,
         requests=len(outcomes),
@@ -109,6 +98,7 @@ def figures(
         ttft_mean_s=round(sum(ttft) / len(ttft), 4),
         ttft_p50_s=_quantile(ttft, 0.5),
         ttft_p90_s=_quantile(ttft, 0.9),
+        ttft_p95_s=_quantile(ttft, 0.95),
         ttft_p99_s=_quantile(ttft, 0.99),
         tpot_p90_ms=round(_quantile(tpot, 0.9) * 1000, 2),
         e2e_p90_s=_quantile(e2e, 0.9),

@@ -9,7 +9,8 @@ from simworker.engine import Engine, Generation, Load
 from simworker.latency import LatencyModel
 from simworker.serial.block_cache import BlockCache
 from simworker.serial.engine import SerialEngine
-from simworker.v1.assemble import build_engine, kv_cache_config
+from simworker.v1.assemble import build_engine as vllm_engine
+from simworker.v1.assemble import kv_cache_config
 from simworker.v1.cache.kv_cache_event import CacheEvent
 from simworker.v1.engine import V1Engine
 from simworker.v1.scheduling.scheduler_config import SchedulerConfig
@@ -33,19 +34,21 @@ class FleetSettings:
     block_size: int
     """Tokens."""
     latency: LatencyModel
-    slow_factor: float = 1.0
-    """How many times as long every second pod takes for everything."""
+    longest: int
+    """The most tokens of a prompt with its answer."""
+    factors: Sequence[float] = ()
+    """How many times as long each pod takes for everything; empty: all pods are alike."""
     is_pooled: bool = False
     """Whether all pods share one cache, as large as all their caches together."""
 
     def latency_of(self, pod: int) -> LatencyModel:
         """Return the latency model of a pod, by its number."""
-        return self.latency.times(self.slow_factor) if pod % 2 else self.latency
+        return self.latency.times(self.factors[pod]) if self.factors else self.latency
 
-    def can_serve(self, one: LoggedRequest) -> bool:
-        """Return whether a request fits into an empty pod's cache."""
-        size = self.block_size
-        return -(-one.prompt_tokens // size) - (-one.output_tokens // size) <= self.blocks
+
+def can_serve(one: LoggedRequest, block_size: int, blocks: int) -> bool:
+    """Return whether a request fits into an empty pod's cache."""
+    return -(-one.prompt_tokens // block_size) - (-one.output_tokens // block_size) <= blocks
 
 
 class SimulatedEngine(Engine[CacheEvent], LeapingEngine, Protocol):
@@ -59,37 +62,35 @@ class SimulatedEngine(Engine[CacheEvent], LeapingEngine, Protocol):
         """Raise BrokenInvariantError if the engine is inconsistent."""
 
 
-def build_fleet(settings: FleetSettings, longest: int) -> Sequence[SimulatedEngine]:
-    """Return the pods' engines; a prompt with its answer has at most `longest` tokens.
-
-    Raises ValueError for impossible settings.
-    """
-    if settings.engine == "serial":
-        size, pods = settings.block_size, settings.pods
-        caches = [BlockCache(settings.blocks) for _ in range(pods)]
-        if settings.is_pooled:
-            caches = [BlockCache(settings.blocks * pods)] * pods
-        return [
-            SerialEngine(cache, size, settings.latency_of(pod)) for pod, cache in enumerate(caches)
-        ]
-    if settings.is_pooled:
+def build_fleet(settings: FleetSettings) -> list[SimulatedEngine]:
+    """Return the pods' engines. Raises ValueError for impossible settings."""
+    if not settings.is_pooled:
+        return [build_engine(settings, pod) for pod in range(settings.pods)]
+    if settings.engine != "serial":
         raise ValueError("policy pooled: only engine serial can share a cache")
+    cache = BlockCache(settings.blocks * settings.pods)
     return [
-        MeteredEngine(_vllm(settings, settings.latency_of(pod), longest))
+        SerialEngine(cache, settings.block_size, settings.latency_of(pod))
         for pod in range(settings.pods)
     ]
 
 
-def _vllm(settings: FleetSettings, latency: LatencyModel, longest: int) -> V1Engine:
-    return build_engine(
-        # One block more, since vLLM's null block holds no content.
-        kv_cache_config(settings.blocks + 1, settings.block_size),
-        SchedulerConfig(
-            max_model_len=longest,
-            max_num_seqs=MAX_NUM_SEQS,
-            max_num_batched_tokens=MAX_NUM_BATCHED_TOKENS,
-        ),
-        latency,
+def build_engine(settings: FleetSettings, pod: int) -> SimulatedEngine:
+    """Return an engine, which holds nothing, for a pod with a cache of its own."""
+    latency = settings.latency_of(pod)
+    if settings.engine == "serial":
+        return SerialEngine(BlockCache(settings.blocks), settings.block_size, latency)
+    return MeteredEngine(
+        vllm_engine(
+            # One block more, since vLLM's null block holds no content.
+            kv_cache_config(settings.blocks + 1, settings.block_size),
+            SchedulerConfig(
+                max_model_len=settings.longest,
+                max_num_seqs=MAX_NUM_SEQS,
+                max_num_batched_tokens=MAX_NUM_BATCHED_TOKENS,
+            ),
+            latency,
+        )
     )
 
 

@@ -77,10 +77,20 @@ def _setting(rows: Sequence[Figures]) -> str:
             f"The router expects prefill to last {settings['estimate_factor']:g} times as long as "
             "it does."
         )
-    if settings["slow_factor"] != 1:
-        sentences.append(f"Every second pod takes {settings['slow_factor']:g} times as long.")
+    if settings["factors"]:
+        factors = ", ".join(f"{factor:g}" for factor in settings["factors"])
+        sentences.append(f"Pods take {factors} times as long for everything.")
     if settings["reports"] != "all":
         sentences.append(_UNREPORTED[settings["reports"]])
+    if settings["report_delay"]:
+        sentences.append(f"Reports reach the router {settings['report_delay']:g} s late.")
+    if settings["routers"] > 1:
+        sentences.append(
+            f"{settings['routers']} routers take requests by {settings['routers_by']}; their bookings "
+            f"are {settings['bookings']}."
+        )
+    if settings["outage"]:
+        sentences.append(f"The first pod is dead for {settings['outage']:g} s.")
     if settings["raw_bursts"]:
         sentences.append("Requests of one time stamp come at once.")
     sentences += [

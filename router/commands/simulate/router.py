@@ -2,48 +2,59 @@
 
     events of engines ──► WatchedRank ──► index ─┐
     metrics, once a scrape ──► LoadTable ────────┼──► Picker ──► a pod's number
-    first tokens and ends, at once ──────────────┘
+    reports of first tokens and ends ────────────┤
+    bookings of other routers ───────────────────┘
 
-Events arrive as a publisher's deltas of block keys, which `Followed` makes: where an engine holds
-several copies of a block, its key is added with the first copy and removed with the last.
 The code of `router`, `indexer` and `scorer` makes all decisions, with the defaults of `warmpath serve`.
 """
 
-from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from itertools import count
+from math import inf
 from random import Random
-from typing import Literal, get_args
+from typing import Literal, NamedTuple, get_args
 
 from indexer.believed.beliefs import Believed
 from indexer.engines.event import Tier
 from indexer.index.contract import Index
 from indexer.ingest import Ingest
 from indexer.keys.key import Chain
-from indexer.keys.word import WORD_BYTES, pack_words
-from indexer.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
-from indexer.resolve.holding import Holding
-from indexer.watch.watched_rank import WatchedRank
+from indexer.keys.word import WORD_BYTES
+from indexer.shared.layout.names import Names
+from indexer.shared.redis.command import Call, Command, Reply
 from router.commands.simulate.access_log import LoggedRequest
 from router.commands.simulate.fleet import SimulatedEngine
+from router.commands.simulate.followed import Followed, Record
 from router.commands.simulate.study import Variant
 from router.config import schema as config
 from router.load.engine_metrics import Observed
 from router.match.scorer import Scorer
+from router.peers.exchange import PeerBookings
 from router.pick.picking import Picking
 from router.pick.weigh import Ask
-from router.pods.table import Pod
+from router.pods.table import Pod, Status, that_serve
 from scorer.prefill import PrefillModel
-from simworker.v1.cache.kv_cache_event import BlockRemoved, BlockStored, CacheEvent
+from simworker.v1.cache.kv_cache_event import CacheEvent
 
 MODEL = "simulated"
 SESSION_POLICY = "session-hash"
 TICK = 1.0
 """Least seconds between two calls of `Ingest.tick`, which lets time pass (expiry, staleness)."""
 
+NAMES = Names("warmpath")
+"""Of what routers share."""
+
 Reports = Literal["all", "ends", "none"]
 """The gateway's reports: first tokens and ends, only ends, or none."""
 REPORTS: tuple[Reports, ...] = get_args(Reports)
+
+
+class Pick(NamedTuple):
+    """A router's answer."""
+
+    booking: str
+    pod: int
+    """The pod's number."""
 
 
 class LoggedPrompt:
@@ -72,85 +83,12 @@ class NothingArrives(Believed):
         return super().arrive(pod, rank, b"", expires=expires)
 
 
-class Followed:
-    """One rank's cache as a publisher beside its engine would follow it.
-
-    With `is_shared` several engines send events of one cache; a block then counts once.
-    """
-
-    def __init__(self, rank: WatchedRank, block_size: int, *, is_shared: bool = False) -> None:
-        self._rank = rank
-        self._is_shared = is_shared
-        self._held = Holding()
-        self._state = pb.RankState(
-            trust="exact",
-            reason="followed from the engine's start",
-            groups=[pb.Group(number=0, kind="full_attention", block_size=block_size)],
-        )
-        rank.connected()
-        rank.take_state(self._state)
-
-    def take(self, events: Sequence[CacheEvent]) -> None:
-        """Apply an engine's cache events."""
-        changes = []
-        for event in events:
-            if isinstance(event, BlockStored):
-                fresh = [key for name in event.block_hashes for key in self._hold(int(name))]
-                changes.append(_added(fresh))
-            elif isinstance(event, BlockRemoved):
-                gone = [key for name in event.block_hashes for key in self._release(int(name))]
-                changes.append(_gone(gone))
-        self.change(changes)
-
-    def _hold(self, name: int) -> Sequence[int]:
-        if self._is_shared and name in self._held.copies:
-            return ()
-        return self._held.hold(name, (name,))
-
-    def _release(self, name: int) -> Sequence[int]:
-        if self._is_shared and name not in self._held.copies:
-            return ()
-        return self._held.release(name, (name,))
-
-    def change(self, changes: Sequence[pb.Change]) -> None:
-        """Send changes to the router."""
-        self._rank.take_delta(pb.Delta(changes=changes, state=self._state))
-
-
-def _added(keys: Sequence[int]) -> pb.Change:
-    return pb.Change(added=pb.Keys(tier=Tier.GPU, keys=pack_words(keys)))
-
-
-def _gone(keys: Sequence[int]) -> pb.Change:
-    return pb.Change(gone=pb.Keys(tier=Tier.GPU, keys=pack_words(keys)))
-
-
-class Record:
-    """An LRU of the prompts sent to a pod; the router gets its changes in place of events."""
-
-    def __init__(self, followed: Followed, blocks: int) -> None:
-        self._followed = followed
-        self._blocks = blocks
-        self._sent: OrderedDict[int, None] = OrderedDict()
-
-    def send(self, keys: Sequence[int]) -> None:
-        """Record that a prompt was sent to the pod."""
-        sent = self._sent
-        fresh = [key for key in keys if key not in sent]
-        for key in reversed(keys):
-            sent[key] = None
-            sent.move_to_end(key)
-        gone = []
-        while len(sent) > self._blocks:
-            gone.append(sent.popitem(last=False)[0])
-        self._followed.change([_added(fresh), _gone(gone)])
-
-
 class SimulatedRouter:
     """Routes requests to pods by number. Times are seconds of the cluster's clock.
 
     `eventless` are the pods without events, `scrape` is the interval of reading metrics, `reports` the
-    kind of reports. `counts_last_block`: whether engines reuse a block that ends with its prompt.
+    kind of reports. `counts_last_block`: whether engines reuse a block that ends with its prompt. A
+    router with a `name` shares its bookings (`share`).
     """
 
     def __init__(
@@ -163,10 +101,11 @@ class SimulatedRouter:
         block_size: int,
         counts_last_block: bool,
         estimate: PrefillModel,
-        eventless: frozenset[int],
+        eventless: Collection[int],
         scrape: float,
         reports: Reports,
-        seed: int,
+        rng: Random,
+        name: str = "",
     ) -> None:
         self._variant = variant
         self._engines = engines
@@ -176,7 +115,7 @@ class SimulatedRouter:
         self._reports = reports
         self._scraped = self._ticked = float("-inf")
         self._now = 0.0
-        self._booked: dict[str, str] = {}
+        self._dead: set[int] = set()
         numbers = count()
         self._ingest = Ingest(
             new_index(),
@@ -214,7 +153,8 @@ class SimulatedRouter:
             config.Booking(),
             index=new_index(),
             new_id=lambda: str(next(numbers)),
-            rng=Random(seed),
+            rng=rng,
+            share=(lambda bookings: PeerBookings(name, NAMES, bookings)) if name else None,
             beliefs=Believed if variant.counts_arriving else NothingArrives,
         )
         self._picker = self._picking.picker(
@@ -228,8 +168,9 @@ class SimulatedRouter:
             )
         )
 
-    def place(self, request_id: str, one: LoggedRequest, now: float) -> int:
-        """Pick a pod for a request and book it there."""
+    def ask(self, request_id: str, one: LoggedRequest, now: float) -> Pick | None:
+        """Pick a pod for a request and book it there; return None if the request waits."""
+        del request_id
         self._pass_time(now)
         keys = one.packed_keys
         if not self._counts_last_block:
@@ -237,14 +178,24 @@ class SimulatedRouter:
         by_session = self._variant.policy == SESSION_POLICY
         ask = Ask(
             LoggedPrompt(keys, one.prompt_tokens, self._block_size),
-            self._pods,
+            that_serve(self._pods) if self._dead else self._pods,
             session=one.affinity if by_session else one.session,
         )
-        self._booked[request_id], choice = self._picker.choose(ask, now)
+        booking, choice = self._picker.choose(ask, now)
         number = self._numbers[choice.options[0].pod.id]
         if self._records:
             self._records[number].send(one.keys)
-        return number
+        return Pick(booking, number)
+
+    def released(self, now: float) -> list[tuple[str, Pick]]:
+        """Return the requests that waited and go now, by their ids, with their pods."""
+        self._pass_time(now)
+        return []
+
+    def wakes_at(self, now: float) -> float:
+        """Return when to ask again for what may go; infinite: at the next arrival or report."""
+        del now
+        return inf
 
     def _pass_time(self, now: float) -> None:
         self._now = now
@@ -253,7 +204,9 @@ class SimulatedRouter:
             self._ingest.tick(1 << 16)
         if now - self._scraped >= self._scrape:
             self._scraped = now
-            for pod, engine in zip(self._pods, self._engines, strict=True):
+            for number, (pod, engine) in enumerate(zip(self._pods, self._engines, strict=True)):
+                if number in self._dead:
+                    continue
                 load = engine.load()
                 seen = Observed(load.running, load.waiting, load.kv_cache_usage, now)
                 self._picking.loads.observe(pod.id, 0, seen)
@@ -265,18 +218,48 @@ class SimulatedRouter:
         if followed is not None:
             followed.take(events)
 
-    def first_token(self, request_id: str, now: float) -> None:
+    def share(self, run: Callable[[Sequence[Command | Call]], list[Reply]], now: float) -> None:
+        """Exchange bookings with other routers through Redis, or its stand-in, that `run` asks."""
+        peers = self._picking.peers
+        if peers is not None:
+            peers.answer(run(peers.ask(now)), now)
+            for name in self._picking.loads.heard(now):
+                self._picking.loads.renew(*name, now)
+
+    # Pods
+
+    def died(self, number: int) -> None:
+        """Take a pod's engine for dead: its stream of events and its probes fail."""
+        self._dead.add(number)
+        self._pods[number].status = Status(healthy=False, reason="it died")
+        if number in self._followed:
+            self._followed[number].died()
+
+    def began_anew(self, number: int) -> None:
+        """Take a dead pod's engine for a new one, which holds nothing."""
+        self._dead.discard(number)
+        self._pods[number].status = Status()
+        self._picking.engine_ended(self._pods[number])
+        if number in self._followed:
+            self._followed[number].began_anew()
+
+    # Reports
+
+    def first_token(self, pick: Pick, now: float) -> None:
         """Report a request's first token."""
         if self._reports == "all":
-            self._picker.first_token(self._booked[request_id], now)
+            self._picker.first_token(pick.booking, now)
 
-    def finished(self, request_id: str, cached: int, prompt_tokens: int, now: float) -> None:
+    def finished(self, pick: Pick, cached: int, prompt_tokens: int, now: float) -> None:
         """Report a request's end, with the engine's cached tokens."""
-        booking = self._booked.pop(request_id)
-        if self._reports == "none":
-            return
-        self._picker.found_cached(booking, cached, prompt_tokens)
-        self._picker.ended(booking, "finished", now)
+        if self._reports != "none":
+            self._picker.found_cached(pick.booking, cached, prompt_tokens)
+            self._picker.ended(pick.booking, "finished", now)
+
+    def failed(self, pick: Pick, now: float) -> None:
+        """Report that a request's engine died."""
+        if self._reports != "none":
+            self._picker.ended(pick.booking, "failed", now)
 
     def check(self) -> None:
         """Raise BrokenInvariantError if any part is inconsistent."""

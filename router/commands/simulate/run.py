@@ -5,32 +5,33 @@ with one LRU cache as large as all pods' together, divided by pods x time (`shar
 Decoding is not counted, so at a load of 1 the traffic takes more time than the pods have.
 """
 
-import gc
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
+from random import Random
+from typing import NamedTuple
 
 from indexer.embedded import embedded_index
 from indexer.index.contract import Index
 from router.commands.simulate.access_log import LoggedRequest, Traffic, read_traffic
 from router.commands.simulate.cell import Cell
 from router.commands.simulate.figures import Figures, figures
-from router.commands.simulate.fleet import FleetSettings, build_fleet
+from router.commands.simulate.fleet import FleetSettings, build_engine, build_fleet, can_serve
+from router.commands.simulate.gateway import Gateway
 from router.commands.simulate.router import SimulatedRouter
 from router.commands.simulate.study import variant
 from router.commands.simulate.traffic import Generated
 from scorer.prefill import PrefillModel
-from simworker.engine import Generation
 from simworker.latency import LatencyModel, StepWork
 from simworker.presets import PRESETS
 from simworker.virtual import trace
-from simworker.virtual.cluster import VirtualCluster
 from simworker.virtual.trace import TraceLine, spread
 
 INDEX_BYTES = 64 << 20
+ROUTER_SEEDS = 1_000_003
+"""Distance of the seeds of a run's routers."""
 
 
 def run(cell: Cell) -> Figures:
@@ -38,56 +39,55 @@ def run(cell: Cell) -> Figures:
     begun = time.perf_counter()
     cell.check()
     traffic = _traffic(cell.trace, cell.requests)
+    size, blocks = traffic.block_size, cell.blocks_per_pod
+    servable = [one for one in traffic.requests if can_serve(one, size, blocks)]
+    if not servable:
+        raise ValueError(f"--blocks-per-pod is {blocks}: no request of the trace fits")
+    if not cell.raw_bursts:
+        servable = _spread(servable)
     latency = PRESETS[cell.preset].latency
+    pace = _pace(cell, size, servable, latency)
     chosen = variant(cell.policy)
     fleet = FleetSettings(
         cell.engine,
         cell.pods,
-        cell.blocks_per_pod,
-        traffic.block_size,
+        blocks,
+        size,
         latency,
-        slow_factor=cell.slow_factor,
+        longest=max(one.prompt_tokens + one.output_tokens for one in servable),
+        factors=cell.factors,
         is_pooled=chosen.is_pooled,
     )
-    servable = [one for one in traffic.requests if fleet.can_serve(one)]
-    if not servable:
-        raise ValueError(f"--blocks-per-pod is {cell.blocks_per_pod}: no request of the trace fits")
-    if not cell.raw_bursts:
-        servable = _spread(servable)
-    ceiling, speed = _speed(cell, traffic.block_size, servable, latency)
-    engines = build_fleet(fleet, max(one.prompt_tokens + one.output_tokens for one in servable))
+    engines = build_fleet(fleet)
     eventless = round(cell.no_events_share * cell.pods)
-    router = SimulatedRouter(
-        chosen,
-        engines,
-        _new_index,
-        blocks=cell.blocks_per_pod,
-        block_size=traffic.block_size,
-        counts_last_block=cell.engine == "serial",
-        estimate=_estimate(latency, cell.estimate_factor),
-        eventless=frozenset(range(cell.pods - eventless, cell.pods)),
-        scrape=cell.scrape,
-        reports=cell.reports,
-        seed=cell.seed,
-    )
-    placing = _Placing(router, servable)
-    cluster = VirtualCluster(
-        engines, placing.route, on_events=router.take_events, event_delay=cell.event_delay
-    )
-    placing.clock = lambda: cluster.now
-    with _uncollected():
-        outcomes = cluster.run(placing.arrivals(speed))
-    for engine in engines:
-        engine.check()
-    cluster.check()
-    router.check()
+    shares = cell.routers > 1 and cell.bookings == "shared"
+    routers = [
+        SimulatedRouter(
+            chosen,
+            engines,
+            _new_index,
+            blocks=blocks,
+            block_size=size,
+            counts_last_block=cell.engine == "serial",
+            estimate=_estimate(latency, cell.estimate_factor),
+            eventless=range(cell.pods - eventless, cell.pods),
+            scrape=cell.scrape,
+            reports=cell.reports,
+            rng=Random(cell.seed + number * ROUTER_SEEDS),
+            name=f"{number:012x}" if shares else "",
+        )
+        for number in range(cell.routers)
+    ]
+    gateway = Gateway(cell, routers, engines, servable, partial(build_engine, fleet))
+    outcomes = gateway.run(pace.speed)
     return figures(
         cell,
         outcomes,
         refused=len(traffic.requests) - len(servable),
-        ceiling=ceiling,
-        speed=speed,
-        busy=[engine.prefill_seconds for engine in engines],
+        ceiling=pace.ceiling,
+        load=pace.load,
+        speed=pace.speed,
+        busy=gateway.prefill_seconds,
         begun=begun,
     )
 
@@ -114,10 +114,19 @@ def _spread(requests: Sequence[LoggedRequest]) -> list[LoggedRequest]:
     return [replace(one, at=line.arrival) for one, line in zip(requests, lines, strict=True)]
 
 
-def _speed(
+class _Pace(NamedTuple):
+    """How fast requests come."""
+
+    ceiling: float
+    """The hit ratio of one cache of all pods' size."""
+    load: float
+    speed: float
+    """How many times as fast as recorded."""
+
+
+def _pace(
     cell: Cell, block_size: int, requests: Sequence[LoggedRequest], latency: LatencyModel
-) -> tuple[float, float]:
-    """Return the ceiling of the hit ratio, and how many times faster the requests must come."""
+) -> _Pace:
     ceiling, work = pooled(requests, cell.pods * cell.blocks_per_pod, block_size, latency)
     span = requests[-1].at - requests[0].at
     if not span > 0:
@@ -127,8 +136,10 @@ def _speed(
             "they have no speed; two that differ are needed"
         )
     # A pod that takes twice as long has half the capacity.
-    slow = cell.pods // 2
-    return ceiling, cell.load * (cell.pods - slow + slow / cell.slow_factor) * span / work
+    capacity = sum(1 / factor for factor in cell.factors) if cell.factors else cell.pods
+    loads = work / (capacity * span)
+    speed = cell.speed or cell.load / loads
+    return _Pace(ceiling, loads * speed, speed)
 
 
 def pooled(
@@ -146,65 +157,3 @@ def pooled(
         lambda new, before: latency.step(StepWork([(new, before)])),
     )
     return found / sum(one.prompt_tokens for one in requests), work
-
-
-class _Placing:
-    """Sends requests to the router and reports their first tokens and ends, as a gateway does."""
-
-    def __init__(self, router: SimulatedRouter, requests: Sequence[LoggedRequest]) -> None:
-        self._router = router
-        self._requests = requests
-        self.clock: Callable[[], float] = float
-        """Returns the cluster's time."""
-
-    def route(self, generation: Generation, now: float) -> int:
-        """Return the pod of a request."""
-        return self._router.place(
-            generation.request_id, self._requests[int(generation.request_id)], now
-        )
-
-    def arrivals(self, speed: float) -> Iterator[tuple[float, Generation]]:
-        """Yield each request's time, in seconds, and the request."""
-        start = self._requests[0].at
-        for number, one in enumerate(self._requests):
-            yield (one.at - start) / speed, self._generation(str(number), one)
-
-    def _generation(self, request_id: str, one: LoggedRequest) -> Generation:
-        waits = True
-
-        def hear(_tokens: list[int], last: bool) -> None:
-            nonlocal waits
-            if waits:
-                waits = False
-                self._router.first_token(request_id, self.clock())
-            if last:
-                self._router.finished(
-                    request_id, generation.num_cached_tokens, one.prompt_tokens, self.clock()
-                )
-                # This breaks a reference cycle, which nothing would collect (`_uncollected`).
-                generation.on_tokens = _ignore
-
-        generation = Generation(
-            request_id,
-            range(one.prompt_tokens),
-            one.output_tokens,
-            hear,
-            prompt_hashes=one.block_hashes,
-        )
-        return generation
-
-
-def _ignore(_tokens: list[int], _last: bool) -> None:
-    pass
-
-
-@contextmanager
-def _uncollected() -> Iterator[None]:
-    """Switch off garbage collection: a run leaves no cycles, and looking takes a sixth of the time."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
