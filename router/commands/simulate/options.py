@@ -154,7 +154,14 @@ _fleets.__name__ = "list of whole numbers, or of NUMBERxFACTOR"
 
 
 def _switches(text: str) -> list[bool]:
-    return [{"off": False, "on": True}[part] for part in text.split(",")]
+    known = {"off": False, "on": True}
+    try:
+        return [known[part] for part in text.split(",")]
+    except KeyError as error:
+        raise ValueError(f"{error} is neither off nor on") from error
+
+
+_switches.__name__ = "list of off and on"
 
 
 def cells(args: argparse.Namespace) -> list[Cell]:

@@ -14,7 +14,7 @@ from simworker.v1.assemble import build_engine, kv_cache_config
 from simworker.v1.cache.kv_cache_event import BlockStored, CacheEvent
 from simworker.v1.engine import V1Engine
 from simworker.v1.scheduling.scheduler_config import SchedulerConfig
-from simworker.virtual.cluster import LeapingEngine, Outcome, VirtualCluster
+from simworker.virtual.cluster import NOBODY, LeapingEngine, Outcome, VirtualCluster
 from tests.simworker.state_machines import EXAMPLES
 
 LATENCY = LatencyModel(
@@ -277,3 +277,55 @@ def test_settings_without_sense_are_refused(
 ) -> None:
     with pytest.raises(ValueError, match=why):
         VirtualCluster(engines, lambda *_: 0, event_delay=delay)
+
+
+def test_a_request_that_is_unsent_goes_when_it_is_sent() -> None:
+    cluster = VirtualCluster([engine(), engine()], lambda *_: None)
+    [late, never] = [generation(name, range(40), 1) for name in "ab"]
+    cluster.call_at(2.0, lambda: cluster.send(late, 1))
+    sent, unsent = cluster.run([(1.0, late), (1.5, never)])
+    step = LATENCY.base + 40 * (LATENCY.prefill + LATENCY.context * 20)
+    assert (sent.worker, sent.arrival) == (1, 1.0)
+    assert sent.ttft == pytest.approx(1.0 + step)
+    assert (unsent.worker, unsent.first_token) == (NOBODY, -1.0)
+    with pytest.raises(ValueError, match="a is not an unsent request"):
+        cluster.send(late, 0)
+    with pytest.raises(ValueError, match=r"time is 0.5, before"):
+        cluster.call_at(0.5, lambda: None)
+
+
+def test_calls_come_last_at_their_moment() -> None:
+    told: list[str] = []
+    cluster = VirtualCluster(
+        [engine()], lambda one, _: told.append(one.request_id) or 0, event_delay=0.5
+    )
+    cluster.call_at(1.0, lambda: told.append("call"))
+    cluster.call_at(1.0, lambda: cluster.call_at(1.0, lambda: told.append("another")))
+    cluster.run([(1.0, generation("a", range(8), 1)), (1.0, generation("b", range(8), 1))])
+    assert told == ["a", "b", "call", "another"]
+
+
+def test_a_worker_that_dies_loses_requests_tokens_and_events() -> None:
+    told = Told()
+    dead, anew = engine(), engine()
+    cluster = VirtualCluster([dead], lambda *_: 0, on_events=told, event_delay=1.0)
+    lost: list[str] = []
+    got: dict[str, list[int]] = {"a": [], "b": []}
+
+    def listening(name: str) -> Generation:
+        return Generation(name, range(40), 9, lambda new, _: got[name].extend(new))
+
+    def die() -> None:
+        lost.extend(cluster.restart(0, anew))
+        got["b"].clear()
+        cluster.send(listening("b"), 0)
+
+    cluster.call_at(0.3, die)
+    ended, begun = cluster.run([(0.0, generation("a", range(40), 1)), (0.2, listening("b"))])
+    assert ended.end < 0.2
+    assert lost == ["b"]
+    assert begun.first_token > 0.3
+    assert begun.num_output_tokens == len(got["b"]) == 9
+    # Of what the dead engine said nothing arrives.
+    assert all(now > 1.3 for now, _, _ in told.heard)
+    cluster.check()
