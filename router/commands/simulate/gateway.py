@@ -173,12 +173,11 @@ class Gateway:
             return  # an earlier look has taken this one's place
         self._next_looks[number] = inf
         router, now = self._routers[number], self._cluster.now
-        for request_id, pick in router.released(now):
+        for request_id, pick in router.release(now):
             self._picks[request_id] = router, pick
             self._cluster.send(self._generation(request_id), pick.pod)
-        again = router.wakes_at(now)
-        if again < inf:
-            self._look_at(number, max(again, now))
+        if router.next_at < inf:
+            self._look_at(number, max(router.next_at, now))
 
     # What the cluster tells
 

@@ -31,8 +31,12 @@ from router.load.engine_metrics import Observed
 from router.match.scorer import Scorer
 from router.peers.exchange import PeerBookings
 from router.pick.picking import Picking
-from router.pick.weigh import Ask
+from router.pick.weigh import Ask, Choice, NoPodError
 from router.pods.table import Pod, Status, that_serve
+from router.queue.lag import Lag
+from router.queue.queue import Queue
+from router.queue.settings import QueueSettings
+from router.queue.waiting import Entering, Waiting, Wanted
 from scorer.prefill import PrefillModel
 from simworker.v1.cache.kv_cache_event import CacheEvent
 
@@ -41,6 +45,8 @@ SESSION_POLICY = "session-hash"
 TICK = 1.0
 """Least seconds between two calls of `Ingest.tick`, which lets time pass (expiry, staleness)."""
 
+WANTED = Wanted(MODEL)
+MOST_REQUESTS = 1 << 40
 NAMES = Names("warmpath")
 """Of what routers share."""
 
@@ -87,8 +93,8 @@ class SimulatedRouter:
     """Routes requests to pods by number. Times are seconds of the cluster's clock.
 
     `eventless` are the pods without events, `scrape` is the interval of reading metrics, `reports` the
-    kind of reports. `counts_last_block`: whether engines reuse a block that ends with its prompt. A
-    router with a `name` shares its bookings (`share`).
+    kind of reports. `counts_last_block`: whether engines reuse a block that ends with its prompt. With
+    `queues`, picks may wait. A router with a `name` shares its bookings (`share`).
     """
 
     def __init__(
@@ -105,6 +111,7 @@ class SimulatedRouter:
         scrape: float,
         reports: Reports,
         rng: Random,
+        queues: bool = False,
         name: str = "",
     ) -> None:
         self._variant = variant
@@ -142,6 +149,7 @@ class SimulatedRouter:
             self._records = {number: Record(one, blocks) for number, one in followed.items()}
         else:
             self._followed = followed
+        lag = Lag()
         self._picking = Picking(
             config.Pick(
                 policy=variant.policy,
@@ -154,6 +162,7 @@ class SimulatedRouter:
             index=new_index(),
             new_id=lambda: str(next(numbers)),
             rng=rng,
+            witnesses=[lag] if queues else (),
             share=(lambda bookings: PeerBookings(name, NAMES, bookings)) if name else None,
             beliefs=Believed if variant.counts_arriving else NothingArrives,
         )
@@ -167,10 +176,35 @@ class SimulatedRouter:
                 assumed_block_size=block_size,
             )
         )
+        self._waiting: dict[Waiting, tuple[str, LoggedRequest]] = {}
+        """The requests in the queue."""
+        self._queue = self._new_queue(lag) if queues else None
+        self._next_at = inf
+
+    def _new_queue(self, lag: Lag) -> Queue:
+        return Queue(
+            self._picker,
+            self._picking.loads,
+            eligible=self._eligible,
+            hears=lambda: self._picking.bookings.hears_first_tokens,
+            lag=lag,
+            # Nothing is refused: it would have no time to its first token.
+            settings=QueueSettings(most_requests=MOST_REQUESTS),
+        )
+
+    def _eligible(self, _wanted: Wanted) -> Sequence[Pod]:
+        if not self._dead:
+            return self._pods
+        pods = that_serve(self._pods)
+        if not pods:
+            raise NoPodError("every pod is dead")
+        return pods
 
     def ask(self, request_id: str, one: LoggedRequest, now: float) -> Pick | None:
-        """Pick a pod for a request and book it there; return None if the request waits."""
-        del request_id
+        """Pick a pod for a request and book it there; return None if the request waits.
+
+        If it waits, `release` must follow at the same time.
+        """
         self._pass_time(now)
         keys = one.packed_keys
         if not self._counts_last_block:
@@ -178,24 +212,41 @@ class SimulatedRouter:
         by_session = self._variant.policy == SESSION_POLICY
         ask = Ask(
             LoggedPrompt(keys, one.prompt_tokens, self._block_size),
-            that_serve(self._pods) if self._dead else self._pods,
+            self._eligible(WANTED),
             session=one.affinity if by_session else one.session,
         )
-        booking, choice = self._picker.choose(ask, now)
+        if self._queue is not None:
+            waiting = self._queue.enter(Entering(ask, WANTED, now), now)
+            self._waiting[waiting] = request_id, one
+            return None
+        return self._picked(one, *self._picker.choose(ask, now))
+
+    def _picked(self, one: LoggedRequest, booking: str, choice: Choice) -> Pick:
         number = self._numbers[choice.options[0].pod.id]
         if self._records:
             self._records[number].send(one.keys)
         return Pick(booking, number)
 
-    def released(self, now: float) -> list[tuple[str, Pick]]:
+    def release(self, now: float) -> list[tuple[str, Pick]]:
         """Return the requests that waited and go now, by their ids, with their pods."""
+        if self._queue is None:
+            return []
         self._pass_time(now)
-        return []
+        released = self._queue.release(now)
+        self._next_at = released.next_at
+        for refused in released.refused:
+            raise refused.error
+        found = []
+        for waiting, placed, choice in released.sent:
+            self._picker.settle(placed, now)
+            request_id, one = self._waiting.pop(waiting)
+            found.append((request_id, self._picked(one, placed.booking_id, choice)))
+        return found
 
-    def wakes_at(self, now: float) -> float:
-        """Return when to ask again for what may go; infinite: at the next arrival or report."""
-        del now
-        return inf
+    @property
+    def next_at(self) -> float:
+        """When to call `release` if nothing comes before; infinite: nothing waits."""
+        return self._next_at
 
     def _pass_time(self, now: float) -> None:
         self._now = now
@@ -265,3 +316,5 @@ class SimulatedRouter:
         """Raise BrokenInvariantError if any part is inconsistent."""
         self._ingest.check()
         self._picking.check()
+        if self._queue is not None:
+            self._queue.check()

@@ -74,6 +74,7 @@ def run(cell: Cell) -> Figures:
             scrape=cell.scrape,
             reports=cell.reports,
             rng=Random(cell.seed + number * ROUTER_SEEDS),
+            queues=cell.queue,
             name=f"{number:012x}" if shares else "",
         )
         for number in range(cell.routers)
