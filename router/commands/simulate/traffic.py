@@ -4,6 +4,7 @@
     agent     tool agents: many turns, contexts that grow by tool results of any size
     bursts    one prompt sampled up to 64 times within 100 ms, among chats
     tenants   chats of hundreds of tenants, each tenant with its own system prompt
+    reading   whole files, each read a few times, among chats: a seventh of prompts are long and cold
 
 A kind is an endless stream of sessions that begin as a Poisson process; traffic is the first requests of
 all sessions merged. Equal seeds give equal requests, and a shorter traffic is the beginning of a longer
@@ -278,8 +279,45 @@ def tenants(rng: Random) -> Iterator[tuple[float, Session]]:
         yield at, TENANT.hold(rng, at, own)
 
 
+READERS_GAP = 1.0
+FILE_SHARE = 0.36
+FILE = LogNormal(44_000, 0.4, least=25_000, most=110_000)
+READS = Uniform(1, 4)
+ASIDE = Conversation(
+    turns=Pareto(1, 1.3, most=10),
+    first=LogNormal(900, 1.1, least=20, most=20_000),
+    answer=LogNormal(160, 0.9, least=4, most=1_500),
+    further=LogNormal(250, 1.2, least=10, most=12_000),
+    pause=Pause(3.0, 30.0),
+)
+
+
+def reading(rng: Random) -> Iterator[tuple[float, Session]]:
+    """Generate files with a few questions each, among chats; all begin with a common block."""
+    instructions = _fresh(rng, 1)
+    for at in _begins(rng, READERS_GAP):
+        if rng.random() < FILE_SHARE:
+            yield at, _reads(rng, at, instructions)
+        else:
+            yield at, ASIDE.hold(rng, at, instructions)
+
+
+def _reads(rng: Random, at: float, instructions: Sequence[int]) -> Session:
+    file = (*instructions, *_fresh(rng, FILE.draw(rng) // BLOCK))
+    for _ in range(READS.draw(rng)):
+        tokens = len(file) * BLOCK + QUESTION.draw(rng)
+        yield LoggedRequest(at, tokens, QUESTION_ANSWER.draw(rng), _prompt(rng, file, tokens))
+        at += QUESTION_PAUSE.draw(rng)
+
+
 Kind = Callable[[Random], Iterator[tuple[float, Session]]]
-KINDS: Mapping[str, Kind] = {"docs": docs, "agent": agent, "bursts": bursts, "tenants": tenants}
+KINDS: Mapping[str, Kind] = {
+    "docs": docs,
+    "agent": agent,
+    "bursts": bursts,
+    "tenants": tenants,
+    "reading": reading,
+}
 
 
 def _begins(rng: Random, gap: float) -> Iterator[float]:
