@@ -12,6 +12,7 @@ from rich.table import Table
 
 from bench import peer
 from bench.figure import Figure
+from bench.policy import command as policy
 from bench.speed import (
     gateway,
     holds,
@@ -20,7 +21,6 @@ from bench.speed import (
     memory,
     overload,
     pick,
-    policy_bars,
     recover,
     score,
     simworker,
@@ -46,21 +46,25 @@ BENCHMARKS = {
     "pick": pick.measure,
     "holds": holds.measure,
     "gateway": gateway.measure,
-    "policy": policy_bars.measure,
     "redis": _redis,
 }
 
-BY_NAME_ONLY = frozenset({"gateway", "policy", "redis"})
-"""Benchmarks that run by name only: `gateway` needs Envoy (`make envoy`), `policy` takes an hour on two
-cores, `redis` needs a server."""
+BY_NAME_ONLY = frozenset({"gateway", "redis"})
+"""Benchmarks that run by name only: `gateway` needs Envoy (`make envoy`), `redis` needs a server."""
+POLICY = "policy"
+"""The benchmark with options of its own: `python -m bench policy --help`. It takes many hours."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure index, ingestion, Score, overload, texts, recovery, workers, picks, Envoy, Redis."""
+    given = sys.argv[1:] if argv is None else [*argv]
+    if given[:1] == [POLICY]:
+        return policy.main(given[1:])
     parser = argparse.ArgumentParser(
         prog="python -m bench",
         description=main.__doc__,
-        epilog="Ratios to the peer are printed where it is installed; `make bench` installs it.",
+        epilog="Ratios to the peer are printed where it is installed; `make bench` installs it. "
+        f"`python -m bench {POLICY}` compares policies, and has options of its own.",
     )
     names = list(BENCHMARKS)
     usual = [name for name in names if name not in BY_NAME_ONLY]
@@ -75,7 +79,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         help="few rounds and small sizes, which do not decide about goals",
     )
     parser.add_argument("--json", action="store_true", help="print a list of JSON objects")
-    args = parser.parse_args(argv)
+    args = parser.parse_args(given)
     unknown = set(args.which) - set(names)
     if unknown:
         parser.error(f"which: no benchmark {', '.join(unknown)}; known: {', '.join(names)}")

@@ -15,10 +15,11 @@ from router.commands.simulate.summary import median
 TIMES = ("ttft_p50_s", "ttft_mean_s", "ttft_p90_s", "ttft_p95_s", "ttft_p99_s")
 OTHERS = ("tpot_p90_ms", "hit_share", "imbalance", "utilisation")
 OVERLOADED = 20.0
-"""Seconds of the baseline's p90 above which a place is overloaded: its figures say how fast it drains."""
+"""Seconds of the baseline's p90 above which a place is overloaded; its figures then say how fast it
+drains."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Compared:
     """Medians over seeds in one place, by policy."""
 
@@ -128,7 +129,7 @@ def groups(places: Sequence[Compared]) -> dict[str, list[Compared]]:
     return {name: ones for name, ones in found.items() if ones}
 
 
-def told(one: Compared) -> dict[str, Any]:
+def row_of(one: Compared) -> dict[str, Any]:
     """Return a comparison for JSON: figures of all policies, and ratios of ours."""
     from_ours = [policy for policy in one.figures if policy not in PEERS]
     return {

@@ -100,7 +100,7 @@ def _p90_p99(rows: Sequence[Figures]) -> tuple[float, float]:
     )
 
 
-def told(one: Suffered) -> dict[str, Any]:
+def row_of(one: Suffered) -> dict[str, Any]:
     """Return a row for JSON, with the ratios of the p90 that have goals."""
     return {
         "traffic": one.traffic,

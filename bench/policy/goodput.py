@@ -1,8 +1,8 @@
-"""Goodput: the highest load with a p90 of the time to first token below 5 s and of a further token's
-below 150 ms.
+"""Goodput: the highest load at which requests do not wait too long.
 
-The loads are searched in steps, from one in the middle; between the highest that holds and the next one
-the figure that breaks its limit first is interpolated, its logarithm being nearly straight.
+At least 90 % of requests get their first token within 5 s, and 90 % the others within 150 ms each. The
+loads are searched in steps, from one in the middle; between the highest that holds and the next one the
+figure that breaks its limit first is interpolated, its logarithm being nearly straight.
 """
 
 import math
@@ -47,9 +47,11 @@ def places(extent: Extent) -> list[Cell]:
         extent.place(source, engine, PODS, blocks, FIRST)
         for engine, blocks, source in product(ENGINE_KINDS, BLOCKS, extent.sources())
     ]
-    return [one for one in found if one.engine == "serial" and one.blocks_per_pod == BLOCKS[0]][
-        :1
-    ] if extent.quick else found
+    return (
+        [one for one in found if one.engine == "serial" and one.blocks_per_pod == BLOCKS[0]][:1]
+        if extent.quick
+        else found
+    )
 
 
 def search(kept: Kept, extent: Extent) -> list[Goodput]:
@@ -60,10 +62,7 @@ def search(kept: Kept, extent: Extent) -> list[Goodput]:
     }
     while True:
         missing = [
-            cell
-            for policies in searches.values()
-            for one in policies
-            for cell in one.missing(kept)
+            cell for policies in searches.values() for one in policies for cell in one.missing(kept)
         ]
         kept.run(missing)
         if not any(kept.figures(cell) for cell in missing):
@@ -142,7 +141,7 @@ def mean(found: Sequence[Goodput], policy: str) -> float:
     return statistics.geometric_mean(one.ratio(policy) for one in found)
 
 
-def told(one: Goodput) -> dict[str, Any]:
+def row_of(one: Goodput) -> dict[str, Any]:
     """Return a row for JSON."""
     return {
         "trace": one.trace,

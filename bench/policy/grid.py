@@ -44,7 +44,7 @@ NEAR = 1.2
 
 
 def conversation() -> Path:
-    """Return the study's trace if it lies beside the checkout, else the slice of it in this repository."""
+    """Return the study's trace if it lies beside the checkout, else the slice of it in the package."""
     return STUDY_TRACE if STUDY_TRACE.exists() else TRACE
 
 
@@ -59,6 +59,8 @@ class Extent:
 
     def sources(self) -> Sequence[Path | Generated]:
         """Return the traffic."""
+        if self.quick:
+            return [TRACE, Generated("reading")]
         return [conversation(), *self.traces, *(Generated(kind) for kind in KINDS)]
 
     def places(self) -> list[Cell]:
@@ -70,10 +72,7 @@ class Extent:
             )
         ]
         if self.quick:
-            found = [
-                self.place(source, "serial", PODS[0], BLOCKS[0], load)
-                for source, load in ((TRACE, 0.7), (Generated("reading"), 0.6))
-            ]
+            found = [self.place(source, "serial", 4, 500, 0.7) for source in self.sources()]
         Random(1).shuffle(found)
         return found
 

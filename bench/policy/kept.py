@@ -7,6 +7,7 @@ import json
 import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from contextlib import suppress
 from dataclasses import asdict, replace
 from functools import cache
 from hashlib import sha256
@@ -43,14 +44,14 @@ def _content(path: Path) -> str:
 
 def _key(cell: Cell) -> str:
     """Return a cell as JSON; a trace is named by its content."""
-    told: dict[str, Any] = asdict(cell)
+    settings: dict[str, Any] = asdict(cell)
     if isinstance(cell.trace, Path):
-        told["trace"] = _content(cell.trace)
-    return json.dumps(told, sort_keys=True)
+        settings["trace"] = _content(cell.trace)
+    return json.dumps(settings, sort_keys=True)
 
 
 class Kept:
-    """The figures of cells that were run. `tell` gets the number of done cells, and of all, of a batch.
+    """The figures of cells that were run. `progress` gets a batch's number of done cells, and of all.
 
     No cell is begun after `deadline`, by `time.monotonic`.
     """
@@ -61,24 +62,26 @@ class Kept:
         *,
         processes: int = 1,
         deadline: float = inf,
-        tell: Callable[[int, int], None] = lambda _done, _all: None,
+        progress: Callable[[int, int], None] = lambda _done, _all: None,
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.path = folder / f"{code_version()}.jsonl"
         self._processes = processes
         self._deadline = deadline
-        self._tell = tell
+        self._progress = progress
         self._found: dict[str, Figures] = {}
         if self.path.exists():
             self._read()
 
     def _read(self) -> None:
         for line in self.path.read_text(encoding="utf-8").splitlines():
-            try:
-                key, figures = json.loads(line)
-                self._found[key] = Figures(**figures)
-            except (ValueError, TypeError):
-                continue  # the line that was being written when a run was stopped
+            # The line that was being written when a run was stopped is no JSON.
+            with suppress(ValueError):
+                self._keep(line)
+
+    def _keep(self, line: str) -> None:
+        key, figures = json.loads(line)
+        self._found[key] = Figures(**figures)
 
     def figures(self, cell: Cell) -> Figures | None:
         """Return a cell's figures, None if it was not run."""
@@ -91,22 +94,20 @@ class Kept:
 
     def run(self, cells: Iterable[Cell]) -> None:
         """Run the cells that are missing, in order; stop at the deadline."""
-        missing = list(
-            dict.fromkeys(cell for cell in cells if self.figures(cell) is None)
-        )
+        missing = list(dict.fromkeys(cell for cell in cells if self.figures(cell) is None))
         if not missing or time.monotonic() > self._deadline:
             return
         done = 0
-        self._tell(done, len(missing))
+        self._progress(done, len(missing))
         with self.path.open("a", encoding="utf-8") as file:
             # A line that was cut when a run was stopped must not take the next one with it.
             file.write("\n")
             for cell, figures in self._outcomes(missing):
-                key = _key(cell)
-                self._found[key] = kept = replace(figures, ttft_curve_s=[])
-                print(json.dumps([key, asdict(kept)]), file=file, flush=True)
+                line = json.dumps([_key(cell), asdict(replace(figures, ttft_curve_s=[]))])
+                print(line, file=file, flush=True)
+                self._keep(line)
                 done += 1
-                self._tell(done, len(missing))
+                self._progress(done, len(missing))
 
     def _outcomes(self, cells: Sequence[Cell]) -> Iterable[tuple[Cell, Figures]]:
         if self._processes == 1:

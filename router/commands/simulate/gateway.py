@@ -55,7 +55,7 @@ class Gateway:
         self._lost_prefill = [0.0] * len(engines)
         """Seconds of prefill of each pod's engine that died."""
         self._cluster = VirtualCluster(
-            engines, self._route, on_events=self._hear_events, event_delay=cell.event_delay
+            engines, self._route, on_events=self._take_events, event_delay=cell.event_delay
         )
 
     def run(self, speed: float) -> list[Outcome]:
@@ -98,7 +98,7 @@ class Gateway:
         one = self._requests[int(request_id)]
         waits = True
 
-        def hear(_tokens: list[int], last: bool) -> None:
+        def take(_tokens: list[int], last: bool) -> None:
             nonlocal waits
             if waits:
                 waits = False
@@ -112,7 +112,7 @@ class Gateway:
             request_id,
             range(one.prompt_tokens),
             one.output_tokens,
-            hear,
+            take,
             prompt_hashes=one.block_hashes,
         )
         return generation
@@ -179,9 +179,9 @@ class Gateway:
         if router.next_at < inf:
             self._look_at(number, max(router.next_at, now))
 
-    # What the cluster tells
+    # Events and deaths
 
-    def _hear_events(self, now: float, number: int, events: Sequence[CacheEvent]) -> None:
+    def _take_events(self, now: float, number: int, events: Sequence[CacheEvent]) -> None:
         for router in self._routers:
             router.take_events(now, number, events)
 

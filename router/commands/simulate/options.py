@@ -217,5 +217,5 @@ def cells(args: argparse.Namespace) -> list[Cell]:
 
 def _refuse_both(option: str, others: Iterable[str]) -> None:
     for other in others:
-        told = f"--{other.replace('_', '-')} and --{option}"
-        raise ValueError(f"{told}, which has its own: give only one")
+        both = f"--{other.replace('_', '-')} and --{option}"
+        raise ValueError(f"{both}, which has its own: give only one")

@@ -274,7 +274,7 @@ class SimulatedRouter:
         peers = self._picking.peers
         if peers is not None:
             peers.answer(run(peers.ask(now)), now)
-            for name in self._picking.loads.heard(now):
+            for name in self._picking.loads.take_changes(now):
                 self._picking.loads.renew(*name, now)
 
     # Pods

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.speed.policy_bars import STUDY_TRACE
+from bench.policy.grid import STUDY_TRACE
 from router.commands.local.demo import TRACE
 from router.commands.local.workload import (
     RESERVED,
