@@ -66,6 +66,7 @@ def test_equal_keys_are_equal_prefixes(kind: str) -> None:
         ("agent", (12_000, 30_000), (0.85, 0.96)),
         ("bursts", (2_500, 7_000), (0.80, 0.95)),
         ("tenants", (4_000, 7_000), (0.65, 0.90)),
+        ("reading", (15_000, 25_000), (0.5, 0.7)),
     ],
 )
 def test_kinds_have_their_sizes_and_their_reuse(
@@ -102,6 +103,17 @@ def test_a_turn_begins_with_the_full_blocks_of_the_one_before() -> None:
             assert after.prompt_tokens >= before.prompt_tokens + before.output_tokens + 200
             assert after.keys[:full] == before.keys[:full]
             assert after.keys[full] not in before.keys
+
+
+def test_long_cold_prompts_are_more_than_a_tenth_of_what_is_read() -> None:
+    seen: set[int] = set()
+    long = 0
+    found = requests("reading")
+    for one in found:
+        fresh = sum(key not in seen for key in one.keys)
+        long += fresh * BLOCK >= 24_000
+        seen.update(one.keys)
+    assert 0.13 <= long / len(found) <= 0.2
 
 
 def test_generated_traffic_is_simulated(capsys: pytest.CaptureFixture[str]) -> None:
