@@ -28,6 +28,7 @@ CONDITIONS: Mapping[str, Mapping[str, Any]] = {
     "reports 0.2 s late": {"report_delay": 0.2},
     "reports 0.5 s late": {"report_delay": 0.5},
     "reports 2 s late": {"report_delay": 2.0},
+    "a tenth of reports lost": {"lost_reports": 0.1},
     "first tokens not reported": {"reports": "ends"},
     "nothing reported": {"reports": "none"},
     "nothing reported, no metrics": {"reports": "none", "scrape": inf},

@@ -26,7 +26,13 @@ SLICES = (
     Cell(TRACE, DEFAULT, pods=4, blocks_per_pod=500, load=0.75),
     Cell(TRACE, DEFAULT, pods=3, blocks_per_pod=1000, load=0.85),
 )
-LOADS: Mapping[str, float] = {"docs": 0.4, "agent": 0.4, "bursts": 0.3, "tenants": 0.5, "reading": 0.6}
+LOADS: Mapping[str, float] = {
+    "docs": 0.4,
+    "agent": 0.4,
+    "bursts": 0.3,
+    "tenants": 0.5,
+    "reading": 0.6,
+}
 """Where waits begin to grow: how much decoding comes on top differs."""
 
 WRONG: Mapping[str, dict[str, float]] = {

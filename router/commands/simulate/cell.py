@@ -54,6 +54,8 @@ class Cell:
     estimate_factor: float = 1.0
     reports: Reports = "all"
     report_delay: float = 0.0
+    lost_reports: float = 0.0
+    """The share of requests none of whose reports arrive."""
     outage: float = 0.0
     """For how long the first pod is dead, from half of the traffic on; 0: it lives."""
     raw_bursts: bool = False
@@ -96,8 +98,12 @@ class Cell:
                 raise ValueError(f"{name} is {value}, more than {MOST:g}")
         if self.factors and len(self.factors) != self.pods:
             raise ValueError(f"--pods: {len(self.factors)} factors for {self.pods} pods")
-        if not 0 <= self.no_events_share <= 1:
-            raise ValueError(f"--no-events-share is {self.no_events_share}, not 0 to 1")
+        for name, share in (
+            ("--no-events-share", self.no_events_share),
+            ("--lost-reports", self.lost_reports),
+        ):
+            if not 0 <= share <= 1:
+                raise ValueError(f"{name} is {share}, not 0 to 1")
         if self.preset not in PRESETS:
             raise ValueError(f"--preset is {self.preset}; known: {', '.join(PRESETS)}")
         if self.outage and self.pods == 1:

@@ -48,6 +48,11 @@ class Gateway:
         self._new_engine = new_engine
         self._picks: dict[str, tuple[SimulatedRouter, Pick]] = {}
         """Who picked for each request that was sent, and what."""
+        chance = Random(f"{cell.seed}/lost")
+        self._lost = {
+            str(number) for number in range(len(requests)) if chance.random() < cell.lost_reports
+        }
+        """Requests whose reports never arrive."""
         self._left = len(requests)
         """Requests that have not ended."""
         self._next_looks = [inf] * len(routers)
@@ -138,16 +143,21 @@ class Gateway:
 
     def _first_token(self, request_id: str) -> None:
         router, pick = self._picks[request_id]
-        self._report(router, partial(router.first_token, pick))
+        self._report(request_id, router, partial(router.first_token, pick))
 
     def _finished(self, generation: Generation) -> None:
         router, pick = self._picks.pop(generation.request_id)
         self._left -= 1
         cached, tokens = generation.num_cached_tokens, generation.num_prompt_tokens
-        self._report(router, partial(router.finished, pick, cached, tokens))
+        report = partial(router.finished, pick, cached, tokens)
+        self._report(generation.request_id, router, report)
 
-    def _report(self, router: SimulatedRouter, report: Callable[[float], None]) -> None:
-        """Let a report reach a router, at once or late."""
+    def _report(
+        self, request_id: str, router: SimulatedRouter, report: Callable[[float], None]
+    ) -> None:
+        """Let a report reach a router, at once or late, unless it is lost."""
+        if request_id in self._lost:
+            return
         if not self._cell.report_delay:
             self._hand_in(router, report)
             return
@@ -195,7 +205,7 @@ class Gateway:
             router.died(0)
         for request_id in unsent:
             router, pick = self._picks.pop(request_id)
-            self._report(router, partial(router.failed, pick))
+            self._report(request_id, router, partial(router.failed, pick))
         for request_id in unsent:
             pod = self._ask(request_id, now)
             if pod is not None:

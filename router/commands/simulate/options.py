@@ -107,6 +107,7 @@ def new_parser(description: str | None) -> argparse.ArgumentParser:
         help="what gateways report: all, ends only, or none",
     )
     add("--report-delay", type=float, default=0.0, help="seconds that reports take to the router")
+    add("--lost-reports", type=float, default=0.0, help="share of requests without any report")
     add("--queue", type=_switches, default="off", help="whether picks may wait: off, on, or off,on")
     add("--routers", type=int, default=1, help="number of routers, at most 16")
     add(
@@ -203,6 +204,7 @@ def cells(args: argparse.Namespace) -> list[Cell]:
             estimate_factor=args.estimate_factor,
             reports=args.reports,
             report_delay=args.report_delay,
+            lost_reports=args.lost_reports,
             outage=args.outage,
             raw_bursts=args.raw_bursts,
         )

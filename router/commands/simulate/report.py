@@ -84,6 +84,8 @@ def _setting(rows: Sequence[Figures]) -> str:
         sentences.append(_UNREPORTED[settings["reports"]])
     if settings["report_delay"]:
         sentences.append(f"Reports reach the router {settings['report_delay']:g} s late.")
+    if settings["lost_reports"]:
+        sentences.append(f"The reports of {settings['lost_reports']:.0%} of the requests are lost.")
     if settings["routers"] > 1:
         sentences.append(
             f"{settings['routers']} routers take requests by {settings['routers_by']}; their bookings "

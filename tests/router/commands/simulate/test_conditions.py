@@ -83,6 +83,15 @@ def test_late_reports_change_only_what_listens_to_them(engine: Any) -> None:
     assert outcome(deaf) == outcome(replace(deaf, report_delay=2.0))
 
 
+def test_reports_that_are_lost_change_only_what_listens_to_them() -> None:
+    cell = replace(CELL, scrape=1e9)
+    none = outcome(replace(cell, reports="none"))
+    assert outcome(replace(cell, lost_reports=1.0)) == none
+    assert outcome(replace(cell, lost_reports=0.3)) not in (none, outcome(cell))
+    deaf = replace(CELL, policy="round-robin")
+    assert outcome(deaf) == outcome(replace(deaf, lost_reports=0.3))
+
+
 def test_routers_that_share_nothing_wait_longer_than_those_that_share() -> None:
     cell = replace(CELL, requests=1000, load=0.75, blocks_per_pod=1500, scrape=1e9)
     one, shared, apart = (
@@ -145,6 +154,7 @@ def test_a_pod_that_was_dead_comes_back_cold(tmp_path: Path) -> None:
         (["--routers", "17"], "--routers is 17, more than 16"),
         (["--report-delay", "-1"], "--report-delay is -1.0, less than 0"),
         (["--report-delay", "inf"], "--report-delay is inf, more than 1e+06"),
+        (["--lost-reports", "1.5"], "--lost-reports is 1.5, not 0 to 1"),
         (["--outage", "-1"], "--outage is -1.0, less than 0"),
         (["--outage", "5", "--pods", "1"], "--outage: there is no second pod"),
         (["--outage", "5", "--policy", "pooled"], "pooled: --outage: a shared cache"),

@@ -22,7 +22,7 @@ ROW = Figures(
     seconds=1.0, pod_prefill_s=[30.0, 31.0, 32.0, 33.0], ttft_curve_s=[0.1, 0.5, 5.0],
     settings={
         "preset": "a-preset", "event_delay": 0.05, "scrape": 0.1, "no_events_share": 0.0,
-        "estimate_factor": 1.0, "factors": (), "reports": "all", "report_delay": 0.0, "routers": 1,
+        "estimate_factor": 1.0, "factors": (), "reports": "all", "report_delay": 0.0, "lost_reports": 0.0, "routers": 1,
         "routers_by": "request", "bookings": "shared", "outage": 0.0, "raw_bursts": False,
     },
 )  # fmt: skip

@@ -87,6 +87,7 @@ def test_nothing_waits_where_first_tokens_are_not_reported() -> None:
         {"routers": 3},
         {"routers": 3, "bookings": "apart", "routers_by": "session"},
         {"report_delay": 0.5},
+        {"lost_reports": 0.2},
         {"outage": 20.0},
         {"outage": 20.0, "routers": 2, "engine": "vllm", "report_delay": 0.2},
         {"factors": (1.0, 2.0, 1.0, 2.0)},
