@@ -1,19 +1,21 @@
-"""Builds the queue of the service from its configuration."""
+"""Builds the queue from its configuration, for the service and for `warmpath simulate`."""
 
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from router.config.schema import Config
+from router.config.schema import Queue as QueueTable
 from router.pick.eligible import eligible
 from router.pick.picker import Picker
 from router.pick.picking import Picking
-from router.pods.table import PodTable
+from router.pods.table import Pod, PodTable
 from router.queue.classes import Classes
 from router.queue.held_picks import HeldPicks, Meter
 from router.queue.lag import Lag
 from router.queue.queue import Queue
 from router.queue.settings import QueueSettings
+from router.queue.waiting import Wanted
 
 
 def held_picks(
@@ -32,24 +34,12 @@ def held_picks(
     """
     if config.pick.queue == "off":
         return None
-    table, lag = config.queue, Lag()
-    picker.add_witness(lag)
-    queue = Queue(
+    table = config.queue
+    queue = new_queue(
+        table,
+        picking,
         picker,
-        picking.loads,
-        eligible=lambda wanted: eligible(pods, wanted.model, wanted.named, wanted.lora),
-        hears=lambda: picking.bookings.hears_first_tokens,
-        lag=lag,
-        settings=QueueSettings(
-            hold_seconds=table.hold_seconds,
-            beta=table.prefill_times,
-            most_looks=table.max_looks,
-            most_passed_seconds=table.passed_seconds,
-            most_wait_seconds=table.wait_seconds,
-            most_requests=table.max_requests,
-            most_bytes=table.max_bytes,
-            shares=table.shares,
-        ),
+        lambda wanted: eligible(pods, wanted.model, wanted.named, wanted.lora),
     )
     held = HeldPicks(
         queue,
@@ -63,3 +53,31 @@ def held_picks(
     )
     picking.on_room = held.news
     return held
+
+
+def new_queue(
+    table: QueueTable,
+    picking: Picking,
+    picker: Picker,
+    pods_for: Callable[[Wanted], Sequence[Pod]],
+) -> Queue:
+    """Return a queue, and let it witness picks; `pods_for` as `Queue`'s `eligible`."""
+    lag = Lag()
+    picker.add_witness(lag)
+    return Queue(
+        picker,
+        picking.loads,
+        eligible=pods_for,
+        hears=lambda: picking.bookings.hears_first_tokens,
+        lag=lag,
+        settings=QueueSettings(
+            hold_seconds=table.hold_seconds,
+            beta=table.prefill_times,
+            most_looks=table.max_looks,
+            most_passed_seconds=table.passed_seconds,
+            most_wait_seconds=table.wait_seconds,
+            most_requests=table.max_requests,
+            most_bytes=table.max_bytes,
+            shares=table.shares,
+        ),
+    )

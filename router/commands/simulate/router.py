@@ -14,6 +14,8 @@ from math import inf
 from random import Random
 from typing import Literal, NamedTuple, get_args
 
+from msgspec import structs
+
 from indexer.believed.beliefs import Believed
 from indexer.engines.event import Tier
 from indexer.index.contract import Index
@@ -33,9 +35,7 @@ from router.peers.exchange import PeerBookings
 from router.pick.picking import Picking
 from router.pick.weigh import Ask, Choice, NoPodError
 from router.pods.table import Pod, Status, that_serve
-from router.queue.lag import Lag
-from router.queue.queue import Queue
-from router.queue.settings import QueueSettings
+from router.queue.queueing import new_queue
 from router.queue.waiting import Entering, Waiting, Wanted
 from scorer.prefill import PrefillModel
 from simworker.v1.cache.kv_cache_event import CacheEvent
@@ -46,7 +46,8 @@ TICK = 1.0
 """Least seconds between two calls of `Ingest.tick`, which lets time pass (expiry, staleness)."""
 
 WANTED = Wanted(MODEL)
-MOST_REQUESTS = 1 << 40
+QUEUE = structs.replace(config.Queue(), max_requests=1 << 40)
+"""The defaults, but no request is refused: it would have no time to its first token."""
 NAMES = Names("warmpath")
 """Of what routers share."""
 
@@ -149,7 +150,6 @@ class SimulatedRouter:
             self._records = {number: Record(one, blocks) for number, one in followed.items()}
         else:
             self._followed = followed
-        lag = Lag()
         self._picking = Picking(
             config.Pick(
                 policy=variant.policy,
@@ -162,7 +162,6 @@ class SimulatedRouter:
             index=new_index(),
             new_id=lambda: str(next(numbers)),
             rng=rng,
-            witnesses=[lag] if queues else (),
             share=(lambda bookings: PeerBookings(name, NAMES, bookings)) if name else None,
             beliefs=Believed if variant.counts_arriving else NothingArrives,
         )
@@ -178,19 +177,10 @@ class SimulatedRouter:
         )
         self._waiting: dict[Waiting, tuple[str, LoggedRequest]] = {}
         """The requests in the queue."""
-        self._queue = self._new_queue(lag) if queues else None
-        self._next_at = inf
-
-    def _new_queue(self, lag: Lag) -> Queue:
-        return Queue(
-            self._picker,
-            self._picking.loads,
-            eligible=self._eligible,
-            hears=lambda: self._picking.bookings.hears_first_tokens,
-            lag=lag,
-            # Nothing is refused: it would have no time to its first token.
-            settings=QueueSettings(most_requests=MOST_REQUESTS),
+        self._queue = (
+            new_queue(QUEUE, self._picking, self._picker, self._eligible) if queues else None
         )
+        self._next_at = inf
 
     def _eligible(self, _wanted: Wanted) -> Sequence[Pod]:
         if not self._dead:
@@ -260,7 +250,7 @@ class SimulatedRouter:
                     continue
                 load = engine.load()
                 seen = Observed(load.running, load.waiting, load.kv_cache_usage, now)
-                self._picking.loads.observe(pod.id, 0, seen)
+                self._picking.observe(pod.id, 0, seen)
 
     def take_events(self, now: float, number: int, events: Sequence[CacheEvent]) -> None:
         """Apply a pod's cache events."""
