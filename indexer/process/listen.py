@@ -3,15 +3,14 @@
 import asyncio
 import re
 import resource
-import socket
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from ipaddress import ip_address
 
 from aiohttp import web
 
-from indexer.process.tls_listener import tls_listener
+from indexer.process.listener import Listener
 
 MOST_CONNECTIONS = 64
 """The most connections of an HTTP listener, which only serves probes and scrapers."""
@@ -78,7 +77,7 @@ async def http_listener(
     assert server is not None
     loop = asyncio.get_running_loop()
 
-    def accept() -> asyncio.Protocol:
+    def accept(_: Callable[[], None]) -> asyncio.Protocol:
         # Connections that are closing remain listed until the loop's next turn.
         known = [one for one in server.connections if _is_open(one)]
         for oldest in known[: max(0, len(known) + 1 - most)]:
@@ -87,23 +86,16 @@ async def http_listener(
         loop.call_later(seconds, _end, connection)
         return connection
 
-    host, _, port = listen.rpartition(":")
-    where = host.strip("[]") or None, int(port)
-    async with AsyncExitStack() as stack:
-        stack.push_async_callback(runner.cleanup)
+    listener = Listener(accept, room=lambda: most, seconds=seconds, tls=tls)
+    try:
         try:
-            if tls is None:
-                listener = await loop.create_server(accept, *where, backlog=most)
-                stack.callback(listener.close)
-                bound: socket.socket = listener.sockets[0]
-                number = bound.getsockname()[1]
-            else:
-                number = await stack.enter_async_context(
-                    tls_listener(accept, tls, *where, most=most, seconds=seconds)
-                )
+            address = await listener.start(listen)
         except OSError as error:
             raise OSError(f"{named}: cannot bind {listen}: {error.strerror}") from error
-        yield f"{host}:{number}"
+        yield address
+    finally:
+        await listener.stop()
+        await runner.cleanup()
 
 
 @web.middleware

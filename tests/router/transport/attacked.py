@@ -11,6 +11,7 @@ import grpc
 import grpc.aio
 import pytest
 
+from indexer.process.listener import Listener
 from router.transport import callbacks, nghttp2_server
 from router.transport.connection import Connection
 from router.transport.limits import Limits
@@ -92,6 +93,12 @@ class Attacked:
         (self._honest,) = self.server._connections
 
     @property
+    def listener(self) -> Listener:
+        """The server's listener."""
+        assert self.server._listener is not None
+        return self.server._listener
+
+    @property
     def calls(self) -> int:
         """The calls of hostile clients that the server keeps."""
         return sum(one.calls for one in self.attackers)
@@ -171,5 +178,5 @@ async def attacked(
             await found.honest.close()
         await server.stop(0.0)
     await until(lambda: not callbacks._hooks)
-    assert not server._working
+    assert not found.listener.opening
     assert [one.getMessage() for one in caplog.records if one.levelno > logging.INFO] == []

@@ -1,0 +1,203 @@
+"""Listens, and takes each connection through its TLS handshake, within limits.
+
+asyncio's own listener bounds neither the number of handshakes under way nor lets anyone end them, so
+whoever connects and says nothing would use up the file descriptors.
+"""
+
+import asyncio
+import contextlib
+import logging
+import socket
+import ssl
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from indexer.process.tasks import cancel, watched
+
+log = logging.getLogger(__name__)
+
+BACKLOG = 1024
+ACCEPTED_AT_ONCE = 64
+"""Most connections that are accepted before other work has its turn."""
+PAUSE = 0.1
+"""Seconds until connections are accepted again after that has failed, for lack of descriptors say."""
+
+
+class Listener:
+    """Listens at one address.
+
+    `make` returns the protocol of a connection, before its handshake, which may take `seconds`. `room`
+    returns how many connections may be opened now. Where handshakes take all of it, the oldest of them
+    gives way to a new connection; where there is none, the new connection is closed. A protocol that
+    counts in `room` from its `connection_made` on calls there what `make` was given, so that it is not
+    counted twice.
+    """
+
+    def __init__(
+        self,
+        make: Callable[[Callable[[], None]], asyncio.Protocol],
+        *,
+        room: Callable[[], int],
+        seconds: float,
+        tls: ssl.SSLContext | None = None,
+        reuse_port: bool = False,
+    ) -> None:
+        self._make = make
+        self._room = room
+        self._seconds = seconds
+        self._tls = tls
+        self._reuse_port = reuse_port
+        self._sockets: list[socket.socket] = []
+        self._pauses: dict[socket.socket, asyncio.TimerHandle] = {}
+        """When sockets go on that could not accept a connection."""
+        self._opening: dict[asyncio.Task[None], str] = {}
+        """Whose connections are accepted and not open yet, the oldest first."""
+        self._tasks: set[asyncio.Task[None]] = set()
+        """These, and those that gave way."""
+
+    @property
+    def opening(self) -> int:
+        """The number of connections that are accepted and not open yet."""
+        return len(self._opening)
+
+    async def start(self, address: str) -> str:
+        """Listen at host:port or unix:PATH; return the address with the port that was bound.
+
+        Raises OSError if it cannot be bound.
+        """
+        if address.startswith("unix:"):
+            self._sockets = [_listening_at(Path(address.removeprefix("unix:")))]
+            bound = address
+        else:
+            host, _, port = address.rpartition(":")
+            self._sockets = await _listening(
+                host.strip("[]"), int(port), reuse_port=self._reuse_port
+            )
+            bound = f"{host}:{self._sockets[0].getsockname()[1]}"
+        for one in self._sockets:
+            one.setblocking(False)
+            self._listen(one)
+        return bound
+
+    async def stop(self) -> None:
+        """Take no more connections, and close those that are not open yet."""
+        for one in self._sockets:
+            asyncio.get_running_loop().remove_reader(one)
+            if one in self._pauses:
+                self._pauses.pop(one).cancel()
+            one.close()
+        await cancel(self._tasks)
+
+    def _listen(self, listening: socket.socket) -> None:
+        self._pauses.pop(listening, None)
+        asyncio.get_running_loop().add_reader(listening, self._accept, listening)
+
+    def _accept(self, listening: socket.socket) -> None:
+        """Take the connections that have come."""
+        for _ in range(ACCEPTED_AT_ONCE):
+            try:
+                accepted, address = listening.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                # The process has no more file descriptors, for example.
+                log.warning("cannot accept a connection: %s", error)
+                loop = asyncio.get_running_loop()
+                loop.remove_reader(listening)
+                self._pauses[listening] = loop.call_later(PAUSE, self._listen, listening)
+                return
+            if len(self._opening) >= self._room() and not self._gives_way():
+                accepted.close()
+                continue
+            client = _name(address)
+            task = watched(self._open(accepted, client), "opening a connection")
+            self._opening[task] = client
+            self._tasks.add(task)
+            task.add_done_callback(partial(self._ended, accepted))
+
+    def _gives_way(self) -> bool:
+        """End the oldest handshake, if there is one; a plain connection is as good as open."""
+        oldest = next(iter(self._opening), None)
+        if oldest is None or self._tls is None:
+            return False
+        client = self._opening.pop(oldest)
+        log.info("%s: the connection gives way to newer ones in its TLS handshake", client)
+        oldest.cancel()
+        return True
+
+    def _forget(self, task: "asyncio.Task[Any] | None") -> None:
+        if task is not None:
+            self._opening.pop(task, None)
+
+    def _ended(self, accepted: socket.socket, task: asyncio.Task[None]) -> None:
+        self._forget(task)
+        self._tasks.discard(task)
+        # A task that is cancelled before it begins does nothing, so this is not in the task.
+        if task.cancelled() or task.exception() is not None:
+            accepted.close()
+
+    async def _open(self, accepted: socket.socket, client: str) -> None:
+        try:
+            accepted.setblocking(False)
+            if accepted.family != socket.AF_UNIX:
+                accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            await asyncio.get_running_loop().connect_accepted_socket(
+                partial(self._make, partial(self._forget, asyncio.current_task())),
+                accepted,
+                ssl=self._tls,
+                ssl_handshake_timeout=self._seconds if self._tls else None,
+            )
+        except OSError as error:
+            # ssl.SSLError and TimeoutError are of this kind, too.
+            log.info(
+                "%s: the connection was not opened: %s",
+                client, str(error) or "the client left in the TLS handshake",
+            )  # fmt: skip
+            accepted.close()
+
+
+def _name(address: Any) -> str:
+    """Return a client's address for the log."""
+    return f"{address[0]}:{address[1]}" if isinstance(address, tuple) else "unix"
+
+
+def _listening_at(path: Path) -> socket.socket:
+    """Return a listening Unix socket; one that a process left behind is replaced. Raises OSError."""
+    if path.is_socket():
+        path.unlink()
+    with contextlib.ExitStack() as stack:
+        found = stack.enter_context(socket.socket(socket.AF_UNIX))
+        found.bind(str(path))
+        found.listen(BACKLOG)
+        stack.pop_all()
+    return found
+
+
+async def _listening(host: str, port: int, *, reuse_port: bool) -> list[socket.socket]:
+    """Return listening sockets for all addresses of a host; an empty one means all of the machine.
+
+    They have one port, which the first gets from the system if `port` is 0. Raises OSError.
+    """
+    if not host:
+        is_dual = socket.has_dualstack_ipv6()
+        return [
+            socket.create_server(
+                ("", port),
+                family=socket.AF_INET6 if is_dual else socket.AF_INET,
+                reuse_port=reuse_port,
+                dualstack_ipv6=is_dual,
+                backlog=BACKLOG,
+            )
+        ]
+    loop = asyncio.get_running_loop()
+    found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    sockets: list[socket.socket] = []
+    with contextlib.ExitStack() as stack:
+        for family, _, _, _, address in dict.fromkeys(found):
+            at = (str(address[0]), port or (sockets[0].getsockname()[1] if sockets else 0))
+            one = socket.create_server(at, family=family, reuse_port=reuse_port, backlog=BACKLOG)
+            sockets.append(stack.enter_context(one))
+        stack.pop_all()
+    return sockets
