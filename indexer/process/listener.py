@@ -1,7 +1,7 @@
 """Listens, and takes each connection through its TLS handshake, within limits.
 
-asyncio's own listener bounds neither the number of handshakes under way nor lets anyone end them, so
-whoever connects and says nothing would use up the file descriptors.
+asyncio's own listener has no limit on handshakes under way and no way to end them, so clients that
+connect and send nothing would use up the file descriptors.
 """
 
 import asyncio

@@ -74,6 +74,7 @@ def limits_of(config: Config) -> Limits:
         message_bytes=config.limits.largest_message,
         header_bytes=http2.max_header_bytes,
         unsent_bytes=http2.max_unsent_bytes,
+        received_bytes=http2.max_received_bytes,
         handshake_seconds=http2.handshake_seconds,
         stall_seconds=http2.stall_seconds,
         ping_seconds=http2.ping_seconds,

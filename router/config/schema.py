@@ -52,6 +52,9 @@ class Http2(Table, frozen=True):
     max_unsent_bytes: Bytes = 8 * MIB
     """Bytes of answers that a client may leave unread; until it reads them, its calls are refused. Not
     with grpcio."""
+    max_received_bytes: Annotated[int, Meta(ge=MIB, le=MOST_BYTES)] = 256 * MIB
+    """Bytes of all clients' messages that have arrived and wait to be read, whole or in part. At most
+    so many are held: before that, calls end. Not with grpcio."""
     handshake_seconds: Seconds = 10.0
     """Longest time for TLS, for the HTTP/2 preface, and for the headers of a call."""
     stall_seconds: Seconds = 20.0

@@ -59,6 +59,8 @@ class Call(grpc.aio.ServicerContext[Any, Any]):
     _code: grpc.StatusCode | None = None
     _details = ""
     _callbacks: Sequence[Callable[[Any], None]] = ()
+    held_since = 0.0
+    """The loop's time at which the first of the held bytes arrived."""
     _expiry: asyncio.TimerHandle | None = None
     _deadline: float | None = None
     _was_cancelled = False
@@ -86,6 +88,8 @@ class Call(grpc.aio.ServicerContext[Any, Any]):
         """Take data of the stream; those that come after the answer are of no use."""
         if self._is_ended:
             return
+        if not self._deframer.held:
+            self.held_since = self._loop.time()
         self._deframer.put(data)
         self._unconsumed += len(data)
         self._wake(self._arrived)
@@ -139,8 +143,30 @@ class Call(grpc.aio.ServicerContext[Any, Any]):
         self._conclude()
         self._link.flush()
 
+    @property
+    def held(self) -> int:
+        """The bytes that have arrived and are not read."""
+        return self._deframer.held
+
+    @property
+    def is_incomplete(self) -> bool:
+        """Whether the next message has begun to arrive, and the client has to send more of it."""
+        try:
+            return not self._no_more and self._deframer.missing > 0
+        except TooLongError:
+            return True
+
+    def give_up(self, code: grpc.StatusCode, text: str, metadata: Any) -> None:
+        """End the call with an error, whatever its handler waits for."""
+        self.set_trailing_metadata(metadata)
+        self.end(code, text)
+        if self.task is not None:
+            self.task.cancel()
+
     def _conclude(self) -> None:
         self._is_ended = True
+        if self._deframer.held:
+            self._deframer.drop()
         self._wake(self._arrived)
         if self._expiry is not None:
             self._expiry.cancel()

@@ -40,7 +40,10 @@ CANCEL_SECONDS = 1.0
 
 
 class Connection(asyncio.Protocol):
-    """Answers the calls of one client. It calls `closed` with itself once its socket is closed."""
+    """Answers the calls of one client. It calls `closed` with itself once its socket is closed.
+
+    It calls `arrived` with the number of bytes that its socket has received, before it takes them.
+    """
 
     def __init__(
         self,
@@ -50,6 +53,7 @@ class Connection(asyncio.Protocol):
         gate: Gate | None = None,
         opened: Callable[["Connection"], None],
         closed: Callable[["Connection"], None],
+        arrived: Callable[[int], None],
         clock: Callable[[], float],
     ) -> None:
         self._handlers = handlers
@@ -59,6 +63,7 @@ class Connection(asyncio.Protocol):
         self._gate = gate
         self._opened = opened
         self._closed = closed
+        self._arrived = arrived
         self._clock = clock
         self._calls: dict[int, Call] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -96,6 +101,7 @@ class Connection(asyncio.Protocol):
         if self._socket.is_closing():
             return
         self._has_received = True
+        self._arrived(len(data))
         if self._rest:
             self._rest += data
         else:
@@ -252,6 +258,15 @@ class Connection(asyncio.Protocol):
             self._idle_since = self._clock()
 
     # Calls of the server.
+
+    @property
+    def held(self) -> int:
+        """The bytes that have arrived and are not read."""
+        return len(self._rest) + sum(call.held for call in self._calls.values())
+
+    def holding(self) -> list[Call]:
+        """Return the calls that hold bytes."""
+        return [call for call in self._calls.values() if call.held]
 
     @property
     def calls(self) -> int:

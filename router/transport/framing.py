@@ -95,6 +95,10 @@ class Deframer:
             self._offset = 0
         return message, kind == 1
 
+    def drop(self) -> None:
+        """Forget all bytes: nobody reads them any more."""
+        self._chunks, self._offset, self._prefix, self.held = [], 0, b"", 0
+
     def check_end(self) -> None:
         """Raise ValueError if a message has begun, although no more bytes come."""
         if self.held:

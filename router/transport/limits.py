@@ -37,6 +37,8 @@ class Limits:
     unsent_bytes: int = 8 << 20
     """Bytes of answers that a connection may leave unread; until it has read them, its new calls are
     refused."""
+    received_bytes: int = 256 << 20
+    """Bytes of all connections' calls that have arrived and wait to be read; beyond it calls end."""
     handshake_seconds: float = 10.0
     """Longest time for TLS, for the HTTP/2 preface, and for the headers of a call."""
     stall_seconds: float = 20.0

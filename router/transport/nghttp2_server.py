@@ -14,6 +14,8 @@ import grpc
 from indexer.process.listener import Listener
 from indexer.process.tasks import cancel
 from indexer.process.tls_files import ServerTls
+from router.error_info import Reason, details
+from router.transport.call import Call
 from router.transport.connection import Connection
 from router.transport.library import load_library
 from router.transport.limits import Limits
@@ -23,6 +25,10 @@ log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 1.0
 """Pause between two looks at all connections."""
+RETRY_SECONDS = 1.0
+"""The time after which a call that was ended for its bytes has a chance."""
+LATE_SECONDS = 1.0
+"""The age from which a message that is not complete counts as one whose rest may never come."""
 CLOSE_SECONDS = 1.0
 """Longest wait, when the server ends, for clients to read what was sent."""
 
@@ -48,6 +54,8 @@ class Nghttp2Server:
         self._listener: Listener | None = None
         self._looking: asyncio.Task[None] | None = None
         self._all_closed = asyncio.Event()
+        self._may_arrive = limits.received_bytes
+        """Bytes that may arrive before those that wait to be read are counted."""
 
     def add_generic_rpc_handlers(self, handlers: Iterable[grpc.GenericRpcHandler]) -> None:
         """Serve these methods, too."""
@@ -103,6 +111,7 @@ class Nghttp2Server:
             gate=self._gate,
             opened=count,
             closed=self._closed,
+            arrived=self._arrived,
             clock=self._clock,
         )
 
@@ -114,6 +123,48 @@ class Nghttp2Server:
         self._connections.discard(connection)
         if not self._connections:
             self._all_closed.set()
+
+    def _arrived(self, size: int) -> None:
+        """Count all that waits to be read, where the newest bytes might make it too much."""
+        self._may_arrive -= size
+        if self._may_arrive < 0:
+            most = self._limits.received_bytes
+            waiting = sum(connection.held for connection in self._connections)
+            # By then at least a quarter of the limit has arrived, so attacks do not make counting dear.
+            if waiting > most * 3 // 4:
+                waiting -= self._give_up(waiting - most // 2)
+            self._may_arrive = max(most - waiting, most // 4) - size
+
+    def _give_up(self, size: int) -> int:
+        """End calls that hold at least `size` bytes, as far as there are any; return how many bytes.
+
+        First those whose message has lacked its rest for longest, from `LATE_SECONDS` on; then the
+        latest of the connections that hold the most.
+        """
+        late = asyncio.get_running_loop().time() - LATE_SECONDS
+        ordered: list[tuple[bool, int, float, int]] = []
+        calls: list[Call] = []
+        for connection in self._connections:
+            held = connection.held
+            for call in connection.holding():
+                if call.held_since <= late and call.is_incomplete:
+                    ordered.append((False, 0, call.held_since, len(calls)))
+                else:
+                    ordered.append((True, -held, -call.held_since, len(calls)))
+                calls.append(call)
+        key = "server.http2.max-received-bytes"
+        code = grpc.StatusCode.RESOURCE_EXHAUSTED
+        text = f"the calls of all clients hold {self._limits.received_bytes} bytes ({key})"
+        told = details(code, text, Reason.OVERLOADED, retry_seconds=RETRY_SECONDS, limit=key)
+        freed = ended = 0
+        for *_, number in sorted(ordered):
+            if freed >= size:
+                break
+            freed += calls[number].held
+            ended += 1
+            calls[number].give_up(code, text, told)
+        log.info("%d calls ended: %s", ended, text)
+        return freed
 
     async def _look(self) -> None:
         while True:

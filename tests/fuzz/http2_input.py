@@ -66,6 +66,7 @@ class Attack:
             LIMITS,
             opened=lambda _: None,
             closed=self._closed,
+            arrived=lambda _: None,
             clock=lambda: self.now,
         )
         self.socket = FakeSocket(self.connection)

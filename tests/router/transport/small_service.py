@@ -32,6 +32,7 @@ class Service:
                 "Large": grpc.unary_unary_rpc_method_handler(self._counted("Large", self._large)),
                 "Many": grpc.unary_stream_rpc_method_handler(self._counted("Many", self._many)),
                 "Take": grpc.stream_unary_rpc_method_handler(self._counted("Take", self._take)),
+                "Deaf": grpc.stream_unary_rpc_method_handler(self._counted("Deaf", self._deaf)),
                 "Each": grpc.stream_stream_rpc_method_handler(self._counted("Each", self._each)),
             },
         )
@@ -66,6 +67,10 @@ class Service:
         async for one in asked:
             self.read.append(one)
         return b"%d" % len(self.read)
+
+    async def _deaf(self, _: Any, __: Any) -> bytes:
+        await asyncio.Event().wait()
+        return b""
 
     async def _each(self, asked: Any, context: Any) -> None:
         async for one in asked:

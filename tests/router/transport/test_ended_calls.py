@@ -33,7 +33,12 @@ class Stand:
             "t.T", {"Go": grpc.stream_stream_rpc_method_handler(handler)}
         )
         self.connection = Connection(
-            [handlers], Limits(), opened=lambda _: None, closed=lambda _: None, clock=lambda: 0.0
+            [handlers],
+            Limits(),
+            opened=lambda _: None,
+            closed=lambda _: None,
+            arrived=lambda _: None,
+            clock=lambda: 0.0,
         )
         self.socket = FakeSocket(self.connection)
         self.loop.turn(lambda: self.connection.connection_made(self.socket))

@@ -76,7 +76,12 @@ class Machine(RuleBasedStateMachine):
             "t.T", {"Told": grpc.stream_stream_rpc_method_handler(self._handler)}
         )
         self.connection = Connection(
-            [handlers], limits, opened=lambda _: None, closed=self._closed, clock=lambda: self.now
+            [handlers],
+            limits,
+            opened=lambda _: None,
+            closed=self._closed,
+            arrived=lambda _: None,
+            clock=lambda: self.now,
         )
         self.socket = FakeSocket(self.connection)
         self.client = LawfulClient(window)

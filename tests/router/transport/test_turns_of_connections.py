@@ -31,6 +31,7 @@ class Stand:
             Limits(),
             opened=lambda _: None,
             closed=lambda _: None,
+            arrived=lambda _: None,
             clock=lambda: 0.0,
         )
         self.socket = FakeSocket(self.connection)
