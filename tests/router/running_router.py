@@ -22,11 +22,14 @@ async def running_router(
     top: str = "",
     metrics: str = "127.0.0.1:0",
     transport: str = TRANSPORT,
+    drain_seconds: float = 0.5,
 ) -> AsyncIterator[tuple[Running, grpc.aio.Channel]]:
-    """Run a router; its configuration ends with `tables`, its metrics are at `metrics`, host:port."""
-    # A drain ends only after a tenth of its time has passed without a call.
+    """Run a router; its configuration ends with `tables`, its metrics are at `metrics`, host:port.
+
+    A drain ends only after a tenth of its time has passed without a call.
+    """
     server = (
-        f'[server]\nlisten = "127.0.0.1:0"\nmetrics-listen = "{metrics}"\ndrain-seconds = 0.5\n'
+        f'[server]\nlisten = "127.0.0.1:0"\nmetrics-listen = "{metrics}"\ndrain-seconds = {drain_seconds}\n'
         f'transport = "{transport}"\n'
     )
     config = parse(f"{top}\n{server}{tables}", "test")

@@ -160,14 +160,20 @@ def tables(publishers: Sequence[Publisher], ids: Sequence[object] = WORKERS) -> 
 
 @asynccontextmanager
 async def standing(
-    folder: Path, *, peers: bool = False, ids: Sequence[object] = WORKERS
+    folder: Path,
+    *,
+    peers: bool = False,
+    ids: Sequence[object] = WORKERS,
+    drain_seconds: float = 0.5,
 ) -> AsyncIterator[Stand]:
     """Run a router over publishers; with `peers`, Dynamo's indexer and its selection service too."""
     async with AsyncExitStack() as stack:
         publishers = await stack.enter_async_context(publishing())
         http = await stack.enter_async_context(aiohttp.ClientSession())
         stand = Stand(publishers, http)
-        router, _ = await stack.enter_async_context(running_router(folder, tables(publishers, ids)))
+        router, _ = await stack.enter_async_context(
+            running_router(folder, tables(publishers, ids), drain_seconds=drain_seconds)
+        )
         stand.urls["router"] = f"http://{router.http_address}"
         if peers:
             ports = stack.enter_context(HeldPorts())
