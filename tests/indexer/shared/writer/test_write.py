@@ -69,7 +69,7 @@ class Pod:
     def tell(self) -> None:
         self.cache.collect()
         for one in self.news:
-            one.tell()
+            one.wake()
 
     @property
     def truth(self) -> dict[Tier, set[int]]:
