@@ -121,6 +121,11 @@ class LoadTable:
         self._fresh(name, self._others_on(name, now), now)
         self._kept.renew(name, now)
 
+    @property
+    def has_others(self) -> bool:
+        """Whether other routers have bookings that they share."""
+        return self._others is not None and bool(self._others.where())
+
     def forget(self, pod: str, rank: int) -> None:
         """Drop the observation of a removed rank."""
         self._seen.pop((pod, rank), None)

@@ -136,11 +136,14 @@ class Order:
         heads = (head for heads in self._lanes[wanted].values() for head in heads)
         return [waiting for head in heads for _, _, waiting in head[3].requests]
 
-    def least(self) -> Waiting | None:
-        """Return the latest request of the lowest class; None if nothing waits."""
-        if not self._of_class:
-            return None
-        return next(reversed(self._of_class[min(self._of_class)].values()))
+    def lower(self, priority: int) -> Iterator[Waiting]:
+        """Yield the requests of lower classes, the lowest class first, and in it the latest arrival.
+
+        None is added or removed meanwhile.
+        """
+        for of_class in sorted(self._of_class):
+            if of_class < priority:
+                yield from reversed(self._of_class[of_class].values())
 
     def passing(self, lanes: Collection[Wanted]) -> Iterator[Waiting]:
         """Yield the requests of `lanes` in order; none is added, moved or removed meanwhile.

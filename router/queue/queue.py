@@ -12,19 +12,20 @@ call `release` after each event that may give room (an arrival, a report, an eng
 pods) and at the time that the last `release` returned.
 """
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from heapq import heapify, heappop, heappush
-from itertools import islice
 
 from indexer.invariant import BrokenInvariantError
 from router.load.table import LoadTable
 from router.pick.picker import Picker
 from router.pick.weigh import Ask, Choice, NoPodError
 from router.pods.table import Pod
+from router.queue.foreign import ForeignShare
 from router.queue.lag import Lag
+from router.queue.looks import Looks
 from router.queue.order import Order
+from router.queue.preview import Preview
 from router.queue.released import QueueFullError, Refused, Release, Sent, Standing
 from router.queue.rooms import Name, Rooms
 from router.queue.settings import QueueSettings
@@ -32,9 +33,7 @@ from router.queue.waiting import Entering, Waiting, Wanted
 
 MOST_LANES = 64
 """Most lanes that one release considers; if there are more, they take turns."""
-MOST_COUNTED = 1000
-"""Most waiting requests that `standing` counts."""
-SHORTEST_PAUSE = 0.005
+SHORTEST_PAUSE = 0.01
 """Least seconds between two releases without news."""
 IDLE_PAUSE = 0.05
 """Seconds after a release that could not look at all requests, and sent none."""
@@ -44,6 +43,10 @@ LAG_TIMES = 2.0
 """Seconds of booked prefill that a rank may have in addition for each second of lag (`Lag`)."""
 MOST_LAG = 0.6
 """Lag in seconds beyond which no request is held."""
+SHARING_SECONDS = 0.1
+"""Time in which routers read each other's bookings; it counts as a lag."""
+MOST_FOREIGN = 0.25
+"""Share of waiting prefill that no router has booked, beyond which no request is held."""
 RETRY_SECONDS = 1.0
 """Time after which a request that found no place may try again."""
 SPARE = 64
@@ -73,7 +76,10 @@ class Queue:
         self._hears = hears
         self._lag = lag
         self._settings = settings
+        self._foreign = ForeignShare()
         self._order = Order(settings.shares)
+        self._preview = Preview(picker, self._order, settings.most_looks)
+        self._looks = Looks()
         self._times: list[tuple[float, int, Waiting]] = []
         """A heap of the times at which requests go to the best pod; some entries may be outdated."""
         self._refused: list[Refused] = []
@@ -103,7 +109,14 @@ class Queue:
     def hold_seconds(self) -> float:
         """Booked prefill up to which a rank has room, in seconds; infinity: nothing is held."""
         lag = self._lag.seconds
-        if self._drains or lag > MOST_LAG or not self._hears():
+        if self._loads.has_others:
+            lag = max(lag, SHARING_SECONDS)
+        if (
+            self._drains
+            or lag > MOST_LAG
+            or self._foreign.value > MOST_FOREIGN
+            or not self._hears()
+        ):
             return float("inf")
         return self._settings.hold_seconds + LAG_TIMES * lag
 
@@ -151,13 +164,15 @@ class Queue:
     def release(self, now: float) -> Release:
         """Send the requests whose turn it is and whose rank has room."""
         fresh, self._fresh = self._fresh, None
-        if fresh is not None and fresh[2] != now:
-            fresh = None
         refused, self._refused = self._refused, []
         sent: list[Sent] = []
         are_more = self._send_due(now, sent, refused)
+        if sent or (fresh is not None and fresh[2] != now):
+            fresh = None
         rooms = Rooms(self._loads, self.hold_seconds, now)
         pods = self._lanes(rooms, refused)
+        self._foreign.see(rooms.foreign, rooms.every, now)
+        self._looks.begin(rooms, now)
         moved: list[tuple[Waiting, Choice]] = []
         looks = 0
         for waiting in self._order.passing(pods):
@@ -165,28 +180,30 @@ class Queue:
                 are_more = True
                 break
             looks += 1
-            ask = waiting.ask = _among(waiting.ask, pods[waiting.wanted])
-            try:
-                if fresh is not None and fresh[0] is waiting and not (sent or rooms.ahead):
-                    choice = fresh[1]
-                else:
-                    choice = self._picker.weigh(ask, now, rooms.ahead)
-            except NoPodError as error:
-                refused.append(Refused(waiting, error))
-                continue
-            best = choice.options[0].candidate
-            name = best[:2]
-            if rooms.has(name):
-                sent.append(self._sent(waiting, now, choice))
-                waiting.uncached = ask.tokens - best.cached
-                filled = rooms.booked(name, pods)
+            if self._looks.holds(waiting, rooms, now):
+                assert waiting.look is not None
+                filled = rooms.passed(waiting.look.name, waiting.look.prefill, pods)
             else:
-                moved.append((waiting, choice))
-                filled = rooms.passed(name, best.prefill, pods)
+                try:
+                    choice = self._choice(waiting, pods[waiting.wanted], rooms, fresh, now)
+                except NoPodError as error:
+                    refused.append(Refused(waiting, error))
+                    continue
+                best = choice.options[0].candidate
+                name = best[:2]
+                if rooms.has(name):
+                    sent.append(self._sent(waiting, now, choice))
+                    waiting.uncached = waiting.ask.tokens - best.cached
+                    filled, fresh = rooms.booked(name, pods), None
+                else:
+                    moved.append((waiting, choice))
+                    self._looks.keep(waiting, choice, rooms, now)
+                    filled = rooms.passed(name, best.prefill, pods)
             for wanted in filled:
                 del pods[wanted]
             if not pods:
                 break
+        self._looks.end(rooms)
         for one in sent:
             self._remove(one.waiting, is_served=True)
         for other in refused:
@@ -199,45 +216,32 @@ class Queue:
 
     def standing(self, entering: Entering, now: float) -> Standing:
         """Return the place that a request would have; nothing changes. Raises as `Picker.weigh`."""
-        choice = self._picker.weigh(entering.ask, now)
         self._fresh = None
-        new = self._waiting(entering, choice)
+        new = self._waiting(entering, self._picker.weigh(entering.ask, now))
         new.number += 1
-        rooms = Rooms(self._loads, self.hold_seconds, now)
         self._order.add(new)
-        behind = 0
         try:
-            for waiting in self._order.passing({new.wanted: ()}):
-                if waiting is new or behind == MOST_COUNTED:
-                    break
-                behind += 1
-                if behind <= self._settings.most_looks:
-                    before = self._picker.weigh(waiting.ask, now, rooms.ahead)
-                    best = before.options[0].candidate
-                    rooms.passed(best[:2], best.prefill, ())
+            return self._preview.of(new, Rooms(self._loads, self.hold_seconds, now), now)
         finally:
             self._order.remove(new, is_served=False)
-        if rooms.ahead:
-            choice = self._picker.weigh(entering.ask, now, rooms.ahead)
-        return Standing(behind, choice, rooms.until(choice.options[0].candidate[:2]))
 
     def standings(self, now: float) -> Sequence[tuple[Waiting, Standing]]:
         """Return the requests that go first, at most as many as a release looks at; nothing changes."""
-        rooms = Rooms(self._loads, self.hold_seconds, now)
-        behind: Counter[Wanted] = Counter()
-        found = []
-        lanes = dict.fromkeys(self._order.lanes)
-        for waiting in islice(self._order.passing(lanes), self._settings.most_looks):
-            try:
-                choice = self._picker.weigh(waiting.ask, now, rooms.ahead)
-            except NoPodError:
-                continue
-            best = choice.options[0].candidate
-            standing = Standing(behind[waiting.wanted], choice, rooms.until(best[:2]))
-            found.append((waiting, standing))
-            behind[waiting.wanted] += 1
-            rooms.passed(best[:2], best.prefill, ())
-        return found
+        return self._preview.first(Rooms(self._loads, self.hold_seconds, now), now)
+
+    def _choice(
+        self,
+        waiting: Waiting,
+        pods: Sequence[Pod],
+        rooms: Rooms,
+        fresh: tuple[Waiting, Choice, float] | None,
+        now: float,
+    ) -> Choice:
+        """Weigh a request among the pods that may take it now. Raises NoPodError."""
+        waiting.ask = _among(waiting.ask, pods)
+        if fresh is not None and fresh[0] is waiting and not rooms.ahead:
+            return fresh[1]
+        return self._picker.weigh(waiting.ask, now, rooms.ahead)
 
     def _key(self, arrived: float, seconds: float) -> float:
         settings = self._settings
@@ -246,15 +250,24 @@ class Queue:
     def _make_room(self, entering: Entering) -> None:
         """Refuse waiting requests of lower classes until another one fits. Raises QueueFullError."""
         most, most_bytes = self._settings.most_requests, self._settings.most_bytes
-        while len(self) and (len(self) >= most or self.bytes + entering.size > most_bytes):
-            problem = f"{len(self)} requests ({self.bytes} bytes) wait for a pod with room"
-            limit = "queue.max-requests" if len(self) >= most else "queue.max-bytes"
-            error = QueueFullError(problem, limit, RETRY_SECONDS)
-            least = self._order.least()
-            if least is None or least.priority >= entering.priority:
-                raise error
-            self._remove(least, is_served=False)
-            self._refused.append(Refused(least, error))
+        number, size = len(self), self.bytes
+        lower = self._order.lower(entering.priority)
+        victims = []
+        while number and (number >= most or size + entering.size > most_bytes):
+            victim = next(lower, None)
+            if victim is None:
+                raise self._full()
+            victims.append(victim)
+            number, size = number - 1, size - victim.size
+        for victim in victims:
+            self._refused.append(Refused(victim, self._full()))
+            self._remove(victim, is_served=False)
+
+    def _full(self) -> QueueFullError:
+        by_number = len(self) >= self._settings.most_requests
+        problem = f"{len(self)} requests ({self.bytes} bytes) wait for a pod with room"
+        limit = "queue.max-requests" if by_number else "queue.max-bytes"
+        return QueueFullError(problem, limit, RETRY_SECONDS)
 
     def _remove(self, waiting: Waiting, *, is_served: bool) -> None:
         """Remove a request if it waits."""

@@ -1,6 +1,6 @@
 """Which ranks have room for another request, and which lanes have such a rank."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from router.load.table import LoadTable
 from router.queue.waiting import Wanted
@@ -23,6 +23,10 @@ class Rooms:
         self._booked: dict[Name, float] = {}
         self._ahead: dict[Name, float] = {}
         self._with_room: dict[Wanted, set[Name]] = {}
+        self.foreign = 0.0
+        """Seconds of prefill that wait on the ranks read so far, and that no router has booked."""
+        self.every = 0.0
+        """All seconds of prefill that wait on these ranks."""
 
     @property
     def ahead(self) -> dict[Name, float]:
@@ -47,6 +51,14 @@ class Rooms:
         if name not in self._booked:
             self._read([name])
         return self._booked[name] + self._ahead.get(name, 0.0)
+
+    def had(self, booked: float) -> bool:
+        """Return whether a rank with so many booked seconds has room."""
+        return booked <= self._hold
+
+    def all(self) -> Mapping[Name, float]:
+        """Return the booked seconds of the ranks that were read."""
+        return self._booked
 
     def until(self, name: Name) -> float:
         """Return the predicted seconds until a rank has room."""
@@ -80,5 +92,7 @@ class Rooms:
 
     def _read(self, names: Sequence[Name]) -> None:
         loads = self._loads.columns(names, self._now)
+        self.foreign += float(loads.foreign_wait.sum())
+        self.every += float(loads.wait.sum())
         booked = (loads.wait - loads.foreign_wait).tolist()
         self._booked.update(zip(names, booked, strict=True))

@@ -1,6 +1,6 @@
 """A request that waits in the queue."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -33,6 +33,20 @@ class Entering(NamedTuple):
     """Its bytes in memory."""
 
 
+class Look(NamedTuple):
+    """The last weighing of a request that was passed over."""
+
+    name: tuple[str, int]
+    """The rank that it chose."""
+    prefill: float
+    """Seconds of its prefill there."""
+    ahead: Mapping[tuple[str, int], float]
+    """Seconds of prefill of those that were passed over before it, by rank."""
+    release: int
+    """The number of the release."""
+    at: float
+
+
 @dataclass(slots=True, eq=False)
 class Waiting:
     """A request that waits. Times are seconds of the queue's clock."""
@@ -53,3 +67,4 @@ class Waiting:
     key: float
     """Its place within its class and its tenant's share: the least goes first."""
     is_waiting: bool = True
+    look: Look | None = None

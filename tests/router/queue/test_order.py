@@ -115,12 +115,12 @@ def test_a_lane_that_is_full_is_skipped_from_then_on() -> None:
     assert seen == [LANE, other] * 2 + [other] * 3
 
 
-def test_the_latest_of_the_lowest_class_is_the_least() -> None:
-    order = order_of(low := waiting(), waiting(priority=1), latest := waiting(key=-5.0))
-    assert order.least() is latest
-    order.remove(latest, is_served=False)
-    assert order.least() is low
-    assert order.counts() == {0: 1, 1: 1}
+def test_lower_requests_are_told_from_the_lowest_class_and_the_latest_arrival_on() -> None:
+    order = order_of(low := waiting(), middle := waiting(priority=1), last := waiting(key=-5.0))
+    assert [*order.lower(2)] == [last, low, middle]
+    assert [*order.lower(1)] == [last, low]
+    assert [*order.lower(0)] == []
+    assert order.counts() == {0: 2, 1: 1}
 
 
 def test_a_pass_costs_the_same_whatever_number_waits() -> None:

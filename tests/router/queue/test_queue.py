@@ -164,6 +164,17 @@ def test_a_full_queue_refuses_the_latest_of_a_lower_class_for_a_higher_one() -> 
     assert stand.queue.bytes == 90
 
 
+def test_nobody_loses_its_place_if_that_does_not_suffice() -> None:
+    stand = QueueStand(pods=1, most_bytes=100)
+    stand.fill()
+    low, high = stand.enter(size=30), stand.enter(size=60, priority=1)
+    with pytest.raises(QueueFullError):
+        stand.enter(size=50, priority=1)
+    assert low.is_waiting
+    assert high.is_waiting
+    assert stand.queue.bytes == 90
+
+
 def test_one_request_larger_than_the_limit_may_wait_alone() -> None:
     stand = QueueStand(pods=1, most_bytes=100)
     stand.fill()

@@ -1,0 +1,33 @@
+"""The share of waiting prefill that no router has booked, by the engines' metrics.
+
+Where gateways that share nothing send to the same pods, each holds back for its own bookings only, and
+who holds back loses its place in the pods' queues to the others. So nothing is held where much of the
+work is foreign.
+"""
+
+from math import exp
+
+SECONDS = 20.0
+"""Time constant of the average."""
+
+
+class ForeignShare:
+    """A moving average, weighted by the prefill that waits. Times are seconds of the caller's clock."""
+
+    def __init__(self) -> None:
+        self._foreign = self._all = 0.0
+        self._seen: float | None = None
+
+    @property
+    def value(self) -> float:
+        """The share, 0 to 1; 0 while nothing has waited."""
+        return self._foreign / self._all if self._all > 0 else 0.0
+
+    def see(self, foreign: float, every: float, now: float) -> None:
+        """Add the seconds of foreign prefill, and of all prefill, that wait on the pods `now`."""
+        elapsed = 0.0 if self._seen is None else max(0.0, now - self._seen)
+        self._seen = now
+        weight = exp(-elapsed / SECONDS)
+        fresh = 1.0 - weight if self._all else 1.0
+        self._foreign = weight * self._foreign + fresh * foreign
+        self._all = weight * self._all + fresh * every
