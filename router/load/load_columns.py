@@ -21,6 +21,7 @@ FIGURES = len(Load._fields)
 HEAD, BEHIND, TURN, SEEN = range(FIGURES, FIGURES + 4)
 """Indices of the figures after a load's own: the prefill of the head and that of the requests behind it
 (ns), the time when the head's turn came, and the time of the rank's last observation (s)."""
+FOREIGN = Load._fields.index("foreign_wait")
 NEVER = float("inf")
 """The time of the head's turn if no request waits."""
 
@@ -40,6 +41,15 @@ class Standing(NamedTuple):
     free_since: float
     seen_at: float | None
     """Time of the rank's last observation, which counts only while it is fresh."""
+
+
+def left(standing: Standing, now: float) -> float:
+    """Return the seconds of a rank's booked prefill that are left, if its engine works as predicted."""
+    head = standing.head
+    if head is None:
+        return 0.0
+    had = max(0.0, now - max(standing.free_since, head.since))
+    return max(0.0, standing.nanoseconds / NANOSECONDS - standing.load.foreign_wait - had)
 
 
 class KeptColumns:
@@ -97,6 +107,22 @@ class KeptColumns:
 
     def columns(self, names: Sequence[Name], now: float, waited: float) -> LoadColumns:
         """Return the loads of these ranks at `now`, with the waits at `waited` (`Bookings.expire`)."""
+        figures = self._current(names, now)
+        figures[0] = self._waits(figures, waited)
+        return LoadColumns(*figures[:FIGURES])
+
+    def drained(self, names: Sequence[Name], now: float, waited: float) -> list[float]:
+        """Return the prefill that is left on these ranks (`left`); the times are as for `columns`."""
+        figures = self._current(names, now)
+        booked = (figures[HEAD] + figures[BEHIND]) / NANOSECONDS - figures[FOREIGN]
+        had = np.maximum(0.0, waited - figures[TURN])
+        seconds: list[float] = np.where(
+            figures[TURN] < NEVER, np.maximum(0.0, booked - had), 0.0
+        ).tolist()
+        return seconds
+
+    def _current(self, names: Sequence[Name], now: float) -> NDArray[np.float64]:
+        """Return the figures of these ranks, recomputed where they are outdated."""
         rows = self._rows(names)
         is_due = self._is_changed[rows]
         is_due |= self._counts(rows, now) != self._is_fresh[rows]
@@ -104,9 +130,7 @@ class KeptColumns:
         is_due |= now - self._figures[SEEN, rows] < -self._slack
         if is_due.any():
             self._renew(np.unique(rows[is_due]), now)
-        figures = self._figures[:, rows]
-        figures[0] = self._waits(figures, waited)
-        return LoadColumns(*figures[:FIGURES])
+        return self._figures[:, rows]
 
     def _counts(self, rows: NDArray[np.intp], now: float) -> NDArray[np.bool_]:
         """Return for each rank whether its observation is fresh."""

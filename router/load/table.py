@@ -19,7 +19,7 @@ from indexer.invariant import BrokenInvariantError
 from router.load.bookings import Bookings
 from router.load.correction import Correction, Seen, Source, correct, seen_beside
 from router.load.engine_metrics import Observed
-from router.load.load_columns import KeptColumns, Standing
+from router.load.load_columns import KeptColumns, Standing, left
 from router.load.other_routers import NOBODY, OthersBook
 from router.load.rank_bookings import RankBook, wait
 from scorer.candidate import Load
@@ -156,6 +156,19 @@ class LoadTable:
         waited = self._bookings.expire(now)
         self._take_in(now)
         return self._kept.columns(ranks, now, waited)
+
+    def drained(self, ranks: Sequence[tuple[str, int]], now: float) -> list[float]:
+        """Return the seconds of booked prefill that are left on these ranks, by prediction alone.
+
+        Unlike a wait, it falls to 0 if reports are late or lost: the time since a rank's first waiting
+        request had its turn is deducted from all of its prefill. Requests that no router has booked do
+        not count.
+        """
+        waited = self._bookings.expire(now)
+        if len(ranks) < FEW:
+            return [left(self._standing(name, now), waited) for name in ranks]
+        self._take_in(now)
+        return self._kept.drained(ranks, now, waited)
 
     def _standing(self, name: tuple[str, int], now: float) -> Standing:
         """Return a rank's load without the effects of passing time."""

@@ -16,7 +16,7 @@ class ForeignShare:
 
     def __init__(self) -> None:
         self._foreign = self._all = 0.0
-        self._seen: float | None = None
+        self.seen_at = float("-inf")
 
     @property
     def value(self) -> float:
@@ -25,9 +25,8 @@ class ForeignShare:
 
     def see(self, foreign: float, every: float, now: float) -> None:
         """Add the seconds of foreign prefill, and of all prefill, that wait on the pods `now`."""
-        elapsed = 0.0 if self._seen is None else max(0.0, now - self._seen)
-        self._seen = now
-        weight = exp(-elapsed / SECONDS)
+        weight = exp(-max(0.0, now - self.seen_at) / SECONDS)
         fresh = 1.0 - weight if self._all else 1.0
+        self.seen_at = now
         self._foreign = weight * self._foreign + fresh * foreign
         self._all = weight * self._all + fresh * every

@@ -20,8 +20,8 @@ WINDOW = 64
 """Samples of which the median counts."""
 LEAST = 8
 """Samples without which the lag is not known."""
-LONGEST_PREFILL = 1.0
-"""Longer predicted prefills are no samples, in seconds: their own error would count as lag."""
+TIMES = 1.25
+"""A prefill may take this many times as long as predicted: more than that counts as lag."""
 BUSY_SECONDS = 1e-6
 """Booked seconds above which a rank had another request waiting; a sum of floats may not be 0."""
 
@@ -39,6 +39,11 @@ class Lag:
     def seconds(self) -> float:
         """The lag; 0 while it is not known, and never less."""
         return self._median
+
+    @property
+    def is_known(self) -> bool:
+        """Whether there are enough samples."""
+        return len(self._samples) >= LEAST
 
     def picked(self, placed: Placed, choice: Choice) -> None:
         """Remember a pick that went to a rank with no other request waiting."""
@@ -61,10 +66,10 @@ class Lag:
             return
         self._alone.discard(placed.number)
         booking = placed.booking
-        if booking is None or placed.is_untimed or booking.work.prefill > LONGEST_PREFILL:
+        if booking is None or placed.is_untimed:
             return
-        self._samples.append(now - placed.at - booking.work.prefill)
-        if len(self._samples) >= LEAST:
+        self._samples.append(now - placed.at - TIMES * booking.work.prefill)
+        if self.is_known:
             self._median = max(0.0, median(self._samples))
 
     def found_cached(self, placed: Placed, cached: int, prompt_tokens: int | None) -> None:

@@ -45,6 +45,8 @@ MOST_LAG = 0.6
 """Lag in seconds beyond which no request is held."""
 SHARING_SECONDS = 0.1
 """Time in which routers read each other's bookings; it counts as a lag."""
+FOREIGN_PAUSE = 0.25
+"""Least seconds between two looks at what no router has booked."""
 MOST_FOREIGN = 0.25
 """Share of waiting prefill that no router has booked, beyond which no request is held."""
 RETRY_SECONDS = 1.0
@@ -115,7 +117,7 @@ class Queue:
             self._drains
             or lag > MOST_LAG
             or self._foreign.value > MOST_FOREIGN
-            or not self._hears()
+            or not (self._lag.is_known and self._hears())
         ):
             return float("inf")
         return self._settings.hold_seconds + LAG_TIMES * lag
@@ -171,7 +173,8 @@ class Queue:
             fresh = None
         rooms = Rooms(self._loads, self.hold_seconds, now)
         pods = self._lanes(rooms, refused)
-        self._foreign.see(rooms.foreign, rooms.every, now)
+        if rooms.all() and now - self._foreign.seen_at >= FOREIGN_PAUSE:
+            self._foreign.see(*rooms.foreign(), now)
         self._looks.begin(rooms, now)
         moved: list[tuple[Waiting, Choice]] = []
         looks = 0

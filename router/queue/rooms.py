@@ -10,7 +10,7 @@ Name = tuple[str, int]
 
 
 class Rooms:
-    """The booked seconds of prefill of ranks during one release.
+    """The booked seconds of prefill that are left on ranks during one release (`LoadTable.drained`).
 
     A rank has room while the routers have booked at most `hold` seconds there. Requests that no router
     has booked do not count: other traffic never waits for this queue, so waiting for it would starve.
@@ -23,10 +23,6 @@ class Rooms:
         self._booked: dict[Name, float] = {}
         self._ahead: dict[Name, float] = {}
         self._with_room: dict[Wanted, set[Name]] = {}
-        self.foreign = 0.0
-        """Seconds of prefill that wait on the ranks read so far, and that no router has booked."""
-        self.every = 0.0
-        """All seconds of prefill that wait on these ranks."""
 
     @property
     def ahead(self) -> dict[Name, float]:
@@ -51,6 +47,11 @@ class Rooms:
         if name not in self._booked:
             self._read([name])
         return self._booked[name] + self._ahead.get(name, 0.0)
+
+    def foreign(self) -> tuple[float, float]:
+        """Return the seconds of prefill that wait and no router has booked, and all that wait."""
+        loads = self._loads.columns([*self._booked], self._now)
+        return float(loads.foreign_wait.sum()), float(loads.wait.sum())
 
     def had(self, booked: float) -> bool:
         """Return whether a rank with so many booked seconds has room."""
@@ -91,8 +92,4 @@ class Rooms:
         return min(waits, default=float("inf"))
 
     def _read(self, names: Sequence[Name]) -> None:
-        loads = self._loads.columns(names, self._now)
-        self.foreign += float(loads.foreign_wait.sum())
-        self.every += float(loads.wait.sum())
-        booked = (loads.wait - loads.foreign_wait).tolist()
-        self._booked.update(zip(names, booked, strict=True))
+        self._booked.update(zip(names, self._loads.drained(names, self._now), strict=True))

@@ -5,7 +5,7 @@ from itertools import count
 
 from router.pick.weigh import NoPodError
 from router.pods.table import Pod
-from router.queue.lag import Lag
+from router.queue.lag import LEAST, Lag
 from router.queue.queue import Queue
 from router.queue.released import Release, Sent
 from router.queue.settings import QueueSettings
@@ -19,7 +19,9 @@ TOKEN = 70e-6
 class QueueStand:
     """A queue; `hears` and `settings` are its own, `pods` are numbered from 0."""
 
-    def __init__(self, pods: int = 2, *, hears: bool = True, **settings: object) -> None:
+    def __init__(
+        self, pods: int = 2, *, hears: bool = True, knows_lag: bool = True, **settings: object
+    ) -> None:
         self.lag = Lag()
         self.parts = Parts(pods, witnesses=(self.lag,), prefill_context_seconds=0.0)
         self.hears = hears
@@ -35,6 +37,11 @@ class QueueStand:
         self._keys = count(1_000_000, 10_000)
         self.release = Release((), (), float("inf"))
         """The result of the last release."""
+        for _ in range(LEAST if knows_lag else 0):
+            self.enter(1)
+            [sent] = self.release.sent
+            self.first_token(sent, after=BASE)
+            self.parts.picker.ended(sent.placed.booking_id, "finished", self.parts.now)
 
     def eligible(self, wanted: Wanted) -> list[Pod]:
         found = [pod for pod in self.pods if not wanted.named or pod.id in wanted.named]

@@ -5,6 +5,7 @@ import math
 import pytest
 
 from router.pick.weigh import NoPodError
+from router.queue.lag import LEAST
 from router.queue.queue import RETRY_SECONDS
 from router.queue.released import QueueFullError
 from tests.router.pick.picker_parts import KeyedPrompt
@@ -224,7 +225,7 @@ def test_nothing_is_held(how: str) -> None:
 def late(stand: QueueStand, seconds: float) -> None:
     """Let first tokens on a rank without another request come late."""
     others = QueueStand(pods=1)
-    for _ in range(8):
+    for _ in range(2 * LEAST):
         others.enter(500)
         [sent] = others.release.sent
         others.first_token(sent, after=BASE + 500 * TOKEN + seconds)
@@ -234,9 +235,9 @@ def late(stand: QueueStand, seconds: float) -> None:
 
 def test_more_is_booked_where_first_tokens_are_reported_late() -> None:
     stand = QueueStand(pods=1)
-    assert stand.queue.hold_seconds == 0.2
+    assert stand.queue.hold_seconds == pytest.approx(0.2)
     late(stand, 0.3)
-    assert stand.queue.hold_seconds == pytest.approx(0.8)
+    assert stand.queue.hold_seconds == pytest.approx(0.8, abs=0.05)
 
 
 def test_a_standing_names_the_pod_and_the_time_and_changes_nothing() -> None:
@@ -250,6 +251,6 @@ def test_a_standing_names_the_pod_and_the_time_and_changes_nothing() -> None:
         stand.enter(2_000)
     standing = stand.queue.standing(stand.entering(8_000), stand.parts.now)
     assert standing.behind == 3
-    assert standing.seconds == pytest.approx(wait + 3 * (BASE + 2_000 * TOKEN) - 0.2)
+    assert standing.seconds == pytest.approx(wait + 3 * (BASE + 2_000 * TOKEN) - 0.2, rel=0.01)
     assert len(stand.queue) == 3
     stand.queue.check()
