@@ -21,7 +21,7 @@ def demo(out: Path, *options: str) -> subprocess.CompletedProcess[str]:
 def test_it_ends_with_a_table_a_page_and_figures(tmp_path: Path, kill: bool) -> None:
     options = ["--requests=60", "--span=60", "--speed=20", "--most-output=20"]
     if kill:
-        options += ["--kill-pod", "--policies=warmpath", "--span=120"]
+        options += ["--kill-pod", "--policies=warmpath,warmpath-queued", "--span=120"]
     ended = demo(tmp_path, *options)
     assert ended.returncode == 0, ended.stderr
     assert "hit ratio" in ended.stdout
@@ -32,12 +32,14 @@ def test_it_ends_with_a_table_a_page_and_figures(tmp_path: Path, kill: bool) -> 
     policies = results["policies"]
     warm = policies["warmpath"]
     if kill:
-        assert warm["requests"] + warm["failed"] == 60
+        assert all(one["requests"] + one["failed"] == 60 for one in policies.values())
         return
-    assert set(policies) == {"round-robin", "least-load", "warmpath"}
+    assert set(policies) == {"round-robin", "least-load", "warmpath", "warmpath, queued"}
+    assert "With picks that wait in the queue, beside warmpath without: p50 " in ended.stdout
     assert all(one["requests"] == 60 and not one["failed"] for one in policies.values())
     # On two pods and so few requests the others may find as much by chance.
-    assert 0.75 * results["ceiling"] < warm["hit_ratio"] <= results["ceiling"]
+    for one in (warm, policies["warmpath, queued"]):
+        assert 0.75 * results["ceiling"] < one["hit_ratio"] <= results["ceiling"]
 
 
 @pytest.mark.parametrize(

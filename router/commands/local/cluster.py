@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Self
 
 from router.commands.local.held_ports import HOST, HeldPorts
-from router.config.schema import Pick, Probe
+from router.config.schema import Pick, Probe, Queue
 from scorer.policies.warmpath import Warmpath
 
 MODEL = "demo"
@@ -152,8 +152,18 @@ class Worker:
 class Cluster:
     """Workers, and a router that follows them. An async context manager."""
 
-    def __init__(self, settings: WorkerSettings, pods: int, logs: Path, *, router: bool) -> None:
+    def __init__(
+        self,
+        settings: WorkerSettings,
+        pods: int,
+        logs: Path,
+        *,
+        router: bool,
+        queue: bool = False,
+    ) -> None:
+        """With `queue`, the router lets picks wait."""
         self.router_address = ""
+        self._queue = queue
         self._settings = settings
         self._router = Process("the router", logs / "router.log") if router else None
         names = [f"pod-{number + 1}" for number in range(pods)]
@@ -187,7 +197,7 @@ class Cluster:
             f'name = "{MODEL}"',
             f"vocab-size = {self._settings.vocab_size}",
             *([f'tokenizer = "{self._settings.tokenizer}"'] if self._settings.tokenizer else []),
-            *_scaled(self._settings.speed),
+            *_scaled(self._settings.speed, queue=self._queue),
         ]
         for worker in self.workers:
             lines += [
@@ -231,9 +241,9 @@ class Cluster:
             self._folder.cleanup()
 
 
-def _scaled(speed: float) -> list[str]:
+def _scaled(speed: float, *, queue: bool) -> list[str]:
     """Return the configuration tables with times, for workers that run `speed` times faster."""
-    pick, policy = Pick(), Warmpath()
+    pick, policy, waits = Pick(), Warmpath(), Queue()
     # Probes cost real CPU time, so their interval has a lower bound.
     interval = max(LEAST_INTERVAL, Probe().interval_seconds / speed)
     options = {
@@ -248,6 +258,11 @@ def _scaled(speed: float) -> list[str]:
         f"prefill-base-seconds = {pick.prefill_base_seconds / speed!r}",
         f"prefill-token-seconds = {pick.prefill_token_seconds / speed!r}",
         f"prefill-context-seconds = {pick.prefill_context_seconds / speed!r}",
+        f'queue = "{"on" if queue else "off"}"',
         "[pick.options]",
         *(f"{name} = {value!r}" for name, value in options.items()),
+        "[queue]",
+        f"hold-seconds = {waits.hold_seconds / speed!r}",
+        f"passed-seconds = {waits.passed_seconds / speed!r}",
+        f"wait-seconds = {waits.wait_seconds / speed!r}",
     ]

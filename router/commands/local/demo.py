@@ -23,7 +23,10 @@ from router.commands.local.workload import VOCAB_SIZE, build, ceiling, read_trac
 from router.commands.out_folder import claim
 
 TRACE = Path(__file__).parent / "conversation-slice.jsonl.gz"
-POLICIES = ("round-robin", "least-load", "warmpath")
+WARMPATH, QUEUED = "warmpath", "warmpath-queued"
+POLICIES = ("round-robin", "least-load", WARMPATH, QUEUED)
+TITLES = {QUEUED: "warmpath, queued"}
+"""Names of policies in results, where they differ."""
 PAGE, RESULTS = "report.html", "results.json"
 """The result files, in addition to logs."""
 HEAD = ("policy", "hit ratio", "TTFT p50", "p90", "p99", "tokens saved", "imbalance")
@@ -140,16 +143,18 @@ async def _run_all(setting: Setting, names: Sequence[str], console: Console) -> 
                 done = len(result.served) + result.failed
                 progress.update(task, completed=done, now=f"{done} done, hit ratio {ratio:.2f}")  # type: ignore[arg-type]
 
-            results[name] = await _run(setting, name, show)
+            results[TITLES.get(name, name)] = await _run(setting, name, show)
     return results
 
 
 async def _run(setting: Setting, name: str, show: Callable[[Replayed], None]) -> Replayed:
     """Replay the workload under one policy on a fresh cluster."""
-    warm = name == "warmpath"
-    async with Cluster(setting.workers, setting.pods, setting.out, router=warm) as cluster:
+    asks = name in (WARMPATH, QUEUED)
+    async with Cluster(
+        setting.workers, setting.pods, setting.out, router=asks, queue=name == QUEUED
+    ) as cluster:
         addresses = [worker.address for worker in cluster.workers]
-        if not warm:
+        if not asks:
             policy: Policy = (RoundRobin if name == "round-robin" else LeastLoad)(setting.pods)
             return await _replay(setting, cluster, policy, addresses, show)
         async with AsyncClient(cluster.router_address, model=MODEL) as client:
@@ -229,10 +234,10 @@ def _present(setting: Setting, results: dict[str, Replayed], console: Console) -
                 f"{name}: this machine was too busy: requests went out up to {one.late_p99:.2f} "
                 "modelled seconds late, so the times are not exact (a lower --speed helps)"
             )
-    if "warmpath" in summed:
-        one = summed["warmpath"]
+    if WARMPATH in summed:
+        one = summed[WARMPATH]
         console.print(
-            f"a choice took {one.choice_p50_ms:.1f} ms (p99 {one.choice_p99_ms:.1f} ms), "
+            f"a choice of {WARMPATH} took {one.choice_p50_ms:.1f} ms (p99 {one.choice_p99_ms:.1f} ms), "
             "the client's own time on a busy machine included"
         )
     console.print(f"report: {report}")
@@ -251,23 +256,35 @@ def _row(name: str, one: Figures) -> tuple[str, ...]:
 
 
 def _conclusion(summed: dict[str, Figures]) -> str:
-    """Return a sentence that compares warmpath with the best of the other policies."""
-    others = {name: one for name, one in summed.items() if name != "warmpath"}
-    if "warmpath" not in summed or not others:
+    """Return what warmpath gains over the best of the other policies, and its queue over none."""
+    ours = (WARMPATH, TITLES[QUEUED])
+    others = {name: one for name, one in summed.items() if name not in ours}
+    warm, queued = (summed.get(name) for name in ours)
+    first = warm or queued
+    if first is None or not others:
         return "Nothing to compare: run warmpath and another policy."
-    warm = summed["warmpath"]
     name, best = min(others.items(), key=lambda item: item[1].ttft_p90)
-    parts = []
-    for label, ours, theirs in (
-        ("p50", warm.ttft_p50, best.ttft_p50),
-        ("p90", warm.ttft_p90, best.ttft_p90),
-        ("p99", warm.ttft_p99, best.ttft_p99),
-    ):
-        if ours <= theirs:
-            parts.append(f"{label} {theirs / max(ours, 1e-9):.1f} x faster")
-        else:
-            parts.append(f"{label} {ours / max(theirs, 1e-9):.1f} x SLOWER")
-    return (
-        f"warmpath found {warm.hit_ratio:.0%} of all prompt tokens cached, {name} "
-        f"{best.hit_ratio:.0%}; time to first token: {', '.join(parts)}."
+    text = (
+        f"warmpath found {first.hit_ratio:.0%} of all prompt tokens cached, {name} "
+        f"{best.hit_ratio:.0%}; time to first token: {_gain(first, best)}."
     )
+    if warm is None or queued is None:
+        return text
+    return (
+        f"{text} With picks that wait in the queue, beside warmpath without: {_gain(queued, warm)}."
+    )
+
+
+def _gain(ours: Figures, theirs: Figures) -> str:
+    """Return how much faster, or slower, first tokens came."""
+    parts = []
+    for label, our_time, their_time in (
+        ("p50", ours.ttft_p50, theirs.ttft_p50),
+        ("p90", ours.ttft_p90, theirs.ttft_p90),
+        ("p99", ours.ttft_p99, theirs.ttft_p99),
+    ):
+        if our_time <= their_time:
+            parts.append(f"{label} {their_time / max(our_time, 1e-9):.1f} x faster")
+        else:
+            parts.append(f"{label} {our_time / max(their_time, 1e-9):.1f} x SLOWER")
+    return ", ".join(parts)
