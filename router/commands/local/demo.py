@@ -260,19 +260,17 @@ def _conclusion(summed: dict[str, Figures]) -> str:
     ours = (WARMPATH, TITLES[QUEUED])
     others = {name: one for name, one in summed.items() if name not in ours}
     warm, queued = (summed.get(name) for name in ours)
-    first = warm or queued
-    if first is None or not others:
-        return "Nothing to compare: run warmpath and another policy."
-    name, best = min(others.items(), key=lambda item: item[1].ttft_p90)
-    text = (
-        f"warmpath found {first.hit_ratio:.0%} of all prompt tokens cached, {name} "
-        f"{best.hit_ratio:.0%}; time to first token: {_gain(first, best)}."
-    )
-    if warm is None or queued is None:
-        return text
-    return (
-        f"{text} With picks that wait in the queue, beside warmpath without: {_gain(queued, warm)}."
-    )
+    sentences = []
+    if (first := warm or queued) and others:
+        name, best = min(others.items(), key=lambda item: item[1].ttft_p90)
+        sentences.append(
+            f"warmpath found {first.hit_ratio:.0%} of all prompt tokens cached, {name} "
+            f"{best.hit_ratio:.0%}; time to first token: {_gain(first, best)}."
+        )
+    if warm and queued:
+        gain = _gain(queued, warm)
+        sentences.append(f"With picks that wait in the queue, beside warmpath without: {gain}.")
+    return " ".join(sentences) or "Nothing to compare: run warmpath and another policy."
 
 
 def _gain(ours: Figures, theirs: Figures) -> str:
