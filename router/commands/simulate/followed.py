@@ -48,14 +48,22 @@ class Followed:
     def take(self, events: Sequence[CacheEvent]) -> None:
         """Apply an engine's cache events."""
         changes = []
+        gone: list[int] = []
         for event in events:
-            if isinstance(event, BlockStored):
+            if isinstance(event, BlockRemoved):
+                # vLLM names each evicted block in an event of its own; one change has them all.
+                for name in event.block_hashes:
+                    gone += self._release(int(name))
+            elif isinstance(event, BlockStored):
+                if gone:
+                    changes.append(_gone(gone))
+                    gone = []
                 fresh = [key for name in event.block_hashes for key in self._hold(int(name))]
                 changes.append(_added(fresh))
-            elif isinstance(event, BlockRemoved):
-                gone = [key for name in event.block_hashes for key in self._release(int(name))]
-                changes.append(_gone(gone))
-        self.change(changes)
+        if gone:
+            changes.append(_gone(gone))
+        if changes:
+            self.change(changes)
 
     def _hold(self, name: int) -> Sequence[int]:
         if self._is_shared and name in self._held.copies:
