@@ -146,6 +146,8 @@ def _fleets(text: str) -> list[Pods]:
     factors: list[float] = []
     for part in text.split(","):
         number, _, factor = part.partition("x")
+        if int(number) < 1:
+            raise ValueError(f"{part}: less than 1 pod")
         factors += [float(factor)] * min(int(number), MOST_PODS + 1)
     return [Pods(len(factors), tuple(factors))]
 

@@ -168,7 +168,14 @@ def test_conditions_without_sense_are_refused(
 
 
 @pytest.mark.parametrize(
-    "args", [["--pods", "4x"], ["--pods", "4,2x1"], ["--queue", "maybe"], ["--speed", "fast"]]
+    "args",
+    [
+        ["--pods", "4x"],
+        ["--pods", "4,2x1"],
+        ["--pods", "0x1,2x2"],
+        ["--queue", "maybe"],
+        ["--speed", "fast"],
+    ],
 )
 def test_words_that_are_no_values_are_refused(args: list[str]) -> None:
     with pytest.raises(SystemExit):
