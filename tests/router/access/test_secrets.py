@@ -76,7 +76,9 @@ async def test_an_open_listener_is_named_in_the_log(
     assert "metrics-listen" not in caplog.text
 
 
-async def test_whoever_fails_to_shake_hands_writes_nothing_to_the_log(folder: Folder) -> None:
+async def test_whoever_fails_to_shake_hands_gets_one_line_in_the_log_and_no_traceback(
+    folder: Folder,
+) -> None:
     router = Process("router", folder.path / "log")
     line = await router.start("router", "serve", "--config", str(folder.config(tls=True)))
     host, port = line.split(" on ")[1].split(",")[0].split(":")
@@ -89,4 +91,8 @@ async def test_whoever_fails_to_shake_hands_writes_nothing_to_the_log(folder: Fo
             writer.close()
     finally:
         await router.stop()
-    assert "handshake" not in (folder.path / "log").read_text().lower()
+    lines = (folder.path / "log").read_text().splitlines()
+    said = [line for line in lines if " INFO indexer.process.listener: 127.0.0.1:" in line]
+    assert all("the connection was not opened: " in line for line in said)
+    assert len(said) == 5
+    assert not [line for line in lines if "Traceback" in line or " ERROR " in line]
