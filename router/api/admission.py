@@ -1,13 +1,15 @@
 """Decides when the work on a call begins, and refuses calls that would wait too long for it.
 
 One thread answers all calls. It begins one call in each turn of its event loop, and reads sockets in
-between. Calls that have arrived meanwhile wait here: urgent ones first, otherwise the clients take
-turns, so a client with many calls delays mostly its own. A client is a connection. If reading takes
-long, as it does where most calls are refused, more calls begin in a turn.
+between. Calls that have arrived meanwhile wait here: urgent ones first, otherwise the addresses that
+they come from take turns, and the connections from one address do, too. So a client with many calls
+delays mostly its own, however many connections it opens. If reading takes long, as it does where most
+calls are refused, more calls begin in a turn.
 
 The time of a turn without its reading, while calls wait, shows the time that a call takes. The number
 of calls that may wait follows from it and from the longest wait. Beyond that number the latest call of
-the client with the most waiting calls is refused, before its message is read.
+the address with the most waiting calls is refused, before its message is read: of its connections, that
+with the most.
 
 A refusal costs a third of an answer, so the longest wait is long: at less than a second, an overloaded
 router would answer fewer calls than one that lets them wait. What bounds the wait before that is
@@ -20,6 +22,8 @@ lengths.
 import math
 from collections import OrderedDict, deque
 from collections.abc import Callable
+
+from router.transport.peer import address_of
 
 FIRST_SECONDS = 250e-6
 """The assumed time of a call, until some were measured."""
@@ -48,17 +52,18 @@ class BusyError(Exception):
 class Turn:
     """A call's place in the queue. `wake(None)` begins its work; `wake(error)` refuses it."""
 
-    __slots__ = ("begins", "client", "is_patient", "is_urgent", "wake")
+    __slots__ = ("address", "begins", "connection", "is_patient", "is_urgent", "wake")
 
     def __init__(
         self,
-        client: str,
+        connection: str,
         wake: Callable[[Exception | None], None],
         *,
         is_urgent: bool,
         is_patient: bool,
     ) -> None:
-        self.client = client
+        self.connection = connection
+        self.address = address_of(connection)
         self.wake = wake
         self.is_urgent = is_urgent
         self.is_patient = is_patient
@@ -67,13 +72,13 @@ class Turn:
         """Whether its work may begin."""
 
 
-class _Queue:
-    """Waiting calls; the clients take turns."""
+class _Calls:
+    """Waiting calls from one address; its connections take turns."""
 
     def __init__(self) -> None:
         self._of: OrderedDict[str, deque[Turn]] = OrderedDict()
         self._counts: dict[str, int] = {}
-        """The number of calls that are not patient, of each client with any."""
+        """The number of calls that are not patient, of each connection with any."""
         self.refusable = 0
         """The sum of these numbers."""
 
@@ -81,48 +86,104 @@ class _Queue:
         return bool(self._of)
 
     def put(self, turn: Turn) -> None:
-        self._of.setdefault(turn.client, deque()).append(turn)
+        self._of.setdefault(turn.connection, deque()).append(turn)
         self._count(turn, 1)
 
     def take(self) -> Turn:
-        """Remove and return the next call; all other clients have their turn before this client."""
-        client, turns = next(iter(self._of.items()))
+        """Remove and return the next call; all other connections have their turn before its own."""
+        connection, turns = next(iter(self._of.items()))
         turn = turns.popleft()
         self._count(turn, -1)
         if turns:
-            self._of.move_to_end(client)
+            self._of.move_to_end(connection)
         else:
-            del self._of[client]
+            del self._of[connection]
         return turn
 
-    def remove(self, turn: Turn) -> None:
-        """Remove a call, if it is here."""
-        turns = self._of.get(turn.client)
+    def remove(self, turn: Turn) -> bool:
+        """Remove a call, if it is here; return whether it was."""
+        turns = self._of.get(turn.connection)
         if turns is None or turn not in turns:
-            return
+            return False
         turns.remove(turn)
         self._count(turn, -1)
         if not turns:
-            del self._of[turn.client]
+            del self._of[turn.connection]
+        return True
 
     def latest_of_most(self) -> Turn:
-        """Return the latest call that is not patient, of the client with the most of them."""
-        client = max(self._counts, key=self._counts.__getitem__)
-        return next(turn for turn in reversed(self._of[client]) if not turn.is_patient)
+        """Return the latest call that is not patient, of the connection with the most of them."""
+        connection = max(self._counts, key=self._counts.__getitem__)
+        return next(turn for turn in reversed(self._of[connection]) if not turn.is_patient)
 
-    def has_most(self, client: str) -> bool:
-        """Return whether a client's next call would be the one of the client with the most."""
-        return self._counts.get(client, 0) + 1 >= max(self._counts.values(), default=0)
+    def has_most(self, connection: str) -> bool:
+        """Return whether a connection's next call would be the one of that with the most."""
+        return self._counts.get(connection, 0) + 1 >= max(self._counts.values(), default=0)
 
     def _count(self, turn: Turn, change: int) -> None:
         if turn.is_patient:
             return
         self.refusable += change
-        count = self._counts.get(turn.client, 0) + change
+        count = self._counts.get(turn.connection, 0) + change
         if count:
-            self._counts[turn.client] = count
+            self._counts[turn.connection] = count
         else:
-            del self._counts[turn.client]
+            del self._counts[turn.connection]
+
+
+class _Queue:
+    """Waiting calls; the addresses take turns."""
+
+    def __init__(self) -> None:
+        self._of: OrderedDict[str, _Calls] = OrderedDict()
+        self.refusable = 0
+        """The number of calls that are not patient."""
+
+    def __bool__(self) -> bool:
+        return bool(self._of)
+
+    def put(self, turn: Turn) -> None:
+        calls = self._of.get(turn.address)
+        if calls is None:
+            calls = self._of[turn.address] = _Calls()
+        calls.put(turn)
+        self.refusable += not turn.is_patient
+
+    def take(self) -> Turn:
+        """Remove and return the next call; all other addresses have their turn before its own."""
+        address, calls = next(iter(self._of.items()))
+        turn = calls.take()
+        self.refusable -= not turn.is_patient
+        if calls:
+            self._of.move_to_end(address)
+        else:
+            del self._of[address]
+        return turn
+
+    def remove(self, turn: Turn) -> None:
+        """Remove a call, if it is here."""
+        calls = self._of.get(turn.address)
+        if calls is None or not calls.remove(turn):
+            return
+        self.refusable -= not turn.is_patient
+        if not calls:
+            del self._of[turn.address]
+
+    def latest_of_most(self) -> Turn:
+        """Return the latest call that is not patient, of the address with the most of them."""
+        return max(self._of.values(), key=_refusable).latest_of_most()
+
+    def has_most(self, connection: str) -> bool:
+        """Return whether a connection's next call could be the one that `latest_of_most` returns."""
+        calls = self._of.get(address_of(connection))
+        most = max(map(_refusable, self._of.values()), default=0)
+        if calls is None:
+            return most <= 1
+        return calls.refusable + 1 >= most and calls.has_most(connection)
+
+
+def _refusable(calls: _Calls) -> int:
+    return calls.refusable
 
 
 class Admission:
@@ -169,7 +230,7 @@ class Admission:
 
     def enter(
         self,
-        client: str,
+        connection: str,
         wake: Callable[[Exception | None], None],
         *,
         is_urgent: bool = False,
@@ -180,7 +241,7 @@ class Admission:
         Raises BusyError if this call is refused.
         """
         self._coming = max(0, self._coming - 1)
-        turn = Turn(client, wake, is_urgent=is_urgent, is_patient=is_patient)
+        turn = Turn(connection, wake, is_urgent=is_urgent, is_patient=is_patient)
         if not self._began:
             self._turned = self._clock()
             self._begin(turn)
@@ -198,14 +259,14 @@ class Admission:
             refused.wake(error)
         return turn
 
-    def refuses(self, client: str, *, is_urgent: bool = False) -> BusyError | None:
-        """Return the error with which `enter` would refuse a client's next call; count it as refused."""
+    def refuses(self, connection: str, *, is_urgent: bool = False) -> BusyError | None:
+        """Return the error with which `enter` would refuse a connection's next call; count it."""
         queue = self._urgent if is_urgent else self._others
         waiting = queue.refusable + self._coming
         if (
             waiting < LEAST_WAITING
             or waiting < self._most(is_urgent=is_urgent)
-            or not queue.has_most(client)
+            or not queue.has_most(connection)
         ):
             self._coming += 1
             return None

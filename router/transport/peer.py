@@ -26,6 +26,11 @@ def peer_name(address: Any) -> str:
     return f"ipv4:{host}:{port}"
 
 
+def address_of(peer: str) -> str:
+    """Return the address in a client's name of `peer_name`, which all its connections have in common."""
+    return peer.rpartition(":")[0] or peer
+
+
 def properties_of(tls: "ssl.SSLObject | None") -> Properties:
     """Return the properties of a client's certificate under the names that gRPC gives them."""
     shown: Any = tls.getpeercert() if tls else None

@@ -133,6 +133,38 @@ def test_the_client_with_the_most_waiting_calls_is_refused_its_latest() -> None:
     assert len(stand.begun) == 21
 
 
+def test_an_address_has_its_turn_however_many_connections_another_opens() -> None:
+    stand = Stand(longest_wait=2000 * WAIT_SECONDS)
+    for number in range(500):
+        stand.enter(f"ipv4:10.0.0.1:{number % 50}")
+    modest = [stand.enter(f"ipv4:10.0.0.2:{number}") for number in (1, 1, 2)]
+    order = []
+    while not all(call.turn and call.turn.begins for call in modest):
+        before = {call.number for call in stand.begun}
+        stand.turn()
+        order += [call.client for call in stand.begun if call.number not in before]
+    greedy = [client for client in order if "10.0.0.1" in client]
+    # Addresses take turns, and connections of one address do.
+    assert [client for client in order if client not in greedy] == [
+        "ipv4:10.0.0.2:1", "ipv4:10.0.0.2:2", "ipv4:10.0.0.2:1",
+    ]  # fmt: skip
+    assert len(greedy) == len(set(greedy)) <= 3
+
+
+def test_the_address_with_the_most_waiting_calls_is_refused_however_few_each_connection_has() -> (
+    None
+):
+    stand = Stand()
+    for number in range(1 + 20):
+        stand.enter(f"[::1]:{number}")
+    modest = [stand.enter("[::2]:1") for _ in range(5)]
+    assert not any(call.error for call in modest)
+    assert len(stand.refused) == 5
+    assert stand.admission.refuses("[::2]:9") is None
+    assert stand.admission.refuses("[::1]:99") is not None
+    assert stand.admission.refuses("[::1]:1") is not None
+
+
 def test_messages_of_streams_are_never_refused_and_take_nobodys_place() -> None:
     stand = Stand()
     stand.enter()
@@ -192,7 +224,11 @@ class Machine(RuleBasedStateMachine):
         self.stand = Stand()
         self.left: set[int] = set()
 
-    @rule(client=st.sampled_from("abc"), is_urgent=st.booleans(), is_patient=st.booleans())
+    @rule(
+        client=st.sampled_from(["a:1", "a:2", "b:1", "c"]),
+        is_urgent=st.booleans(),
+        is_patient=st.booleans(),
+    )
     def arrive(self, client: str, is_urgent: bool, is_patient: bool) -> None:
         self.stand.enter(client, is_urgent=is_urgent, is_patient=is_patient)
 

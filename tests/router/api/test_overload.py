@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 from typing import Any
 
 import grpc
@@ -12,7 +13,9 @@ from router.api.admission import LEAST_WAITING, Admission
 from router.api.in_flight import InFlight
 from router.api.intake import Intake
 from tests.router.told_reason import Told, told_by
-from tests.router.transport.served import BOTH, Caller, ends_with, new_server
+from tests.router.transport import raw_frames as raw
+from tests.router.transport.hostile_client import HostileClient
+from tests.router.transport.served import BOTH, SERVICE, Caller, ends_with, new_server
 
 pytestmark = pytest.mark.parametrize("transport", BOTH)
 
@@ -28,12 +31,12 @@ class Counts:
 class Stand:
     """A server whose loop takes the next call only when it is told to."""
 
-    def __init__(self, transport: str) -> None:
+    def __init__(self, transport: str, *, longest_wait: float = 1e-9) -> None:
         self.soon: list[Callable[[], None]] = []
         self.read: list[bytes] = []
         self.counts = Counts()
         self.admission = Admission(
-            longest_wait=1e-9,
+            longest_wait=longest_wait,
             soon=self.soon.append,
             clock=asyncio.get_running_loop().time,
         )
@@ -48,12 +51,13 @@ class Stand:
         self.server.add_generic_rpc_handlers(
             [
                 grpc.method_handlers_generic_handler(
-                    "test.Echo",
+                    name,
                     {
                         "uu": self.intake.unary("uu", take),
                         "uu_urgent": self.intake.unary("uu_urgent", take, is_urgent=True),
                     },
                 )
+                for name in (SERVICE, "t.T")
             ]
         )
 
@@ -127,4 +131,29 @@ async def test_a_caller_that_goes_away_while_it_waits_leaves_its_turn(transport:
         stand.turn()
         assert await call("uu", b"next") == b"next"
         assert stand.read == [b"first", b"next"]
+    await stand.server.stop(0)
+
+
+async def test_500_streams_over_many_connections_of_one_address_delay_another_by_one_call(
+    transport: str,
+) -> None:
+    stand = Stand(transport, longest_wait=10.0)
+    address = await stand.server.start("127.0.0.1:0")
+    async with AsyncExitStack() as stack:
+        call = await stack.enter_async_context(Caller(address))
+        assert await call("uu", b"first") == b"first"
+        for _ in range(20):
+            client = HostileClient(address, source="127.0.0.2")
+            await stack.enter_async_context(client)
+            client.send(*(raw.call(stream, "uu", b"greedy") for stream in raw.streams(25)))
+        while stand.admission.waiting < 500:
+            await asyncio.sleep(0.001)
+        asked = asyncio.ensure_future(call("uu", b"modest"))
+        while stand.admission.waiting < 501:
+            await asyncio.sleep(0.001)
+        stand.turn()
+        stand.turn()
+        assert await asked == b"modest"
+        assert stand.read.count(b"greedy") <= 2
+        assert not stand.admission.refused
     await stand.server.stop(0)

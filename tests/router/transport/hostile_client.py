@@ -24,7 +24,10 @@ class Frame:
 
 
 class HostileClient:
-    """A connection; without `reads` it takes nothing, and the system's buffers for it are small."""
+    """A connection; without `reads` it takes nothing, and the system's buffers for it are small.
+
+    `source` is the address of this machine that it comes from.
+    """
 
     def __init__(
         self,
@@ -34,6 +37,7 @@ class HostileClient:
         acks: bool = True,
         preface: bytes = PREFACE + settings(),
         tls: ssl.SSLContext | None = None,
+        source: str = "",
     ) -> None:
         self._host, _, port = address.rpartition(":")
         self._port = int(port)
@@ -41,6 +45,7 @@ class HostileClient:
         self._acks = acks
         self._preface = preface
         self._tls = tls
+        self._source = source
         self.frames: list[Frame] = []
         self.is_closed = False
         self._changed = asyncio.Event()
@@ -51,6 +56,8 @@ class HostileClient:
         socket_.setblocking(False)
         if not self._reads:
             socket_.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        if self._source:
+            socket_.bind((self._source, 0))
         await asyncio.get_running_loop().sock_connect(socket_, (self._host, self._port))
         self._reader, self.writer = await asyncio.open_connection(
             sock=socket_, ssl=self._tls, server_hostname="localhost" if self._tls else None
