@@ -1,23 +1,26 @@
 """Decides which calls may read their message, so that all messages in memory stay within a limit.
 
 A call has a place from before its message is read until it is answered. A place counts as many bytes as
-its message or, before the message is read, as the largest allowed message. A client is a connection. A
-client with places gets another one only if its places, the new one included, have at most the bytes that
-were free before. So one client alone uses at most half and half of its newest message, and a client
-without places finds room. Clients without places come first; otherwise waiting connections take turns.
+its message or, before the message is read, as the largest allowed message. A client is an address, with
+all connections from it. A client with places gets another one only if its places, the new one included,
+have at most the bytes that were free before. So one client alone uses at most half and half of its
+newest message, and a client without places finds room. Clients come first that have the fewest bytes;
+among equals, waiting connections take turns.
 
 A connection is a stranger if its last message did not arrive in time, or if it has sent none yet. All
 strangers together count as one client, so connections that send nothing cannot keep out those that do.
 Strangers whose last message was late come last.
 """
 
-from collections import OrderedDict, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable
 from enum import Enum
 
+from router.transport.peer import address_of
+
 MOST_WAITING = 512
 """The most waiting calls; of each the transport has buffered up to 64 KiB (nghttp2) or 256 KiB (grpcio).
-Beyond it the latest call of the connection with the most waiting calls is refused."""
+Beyond it the latest call of the client with the most waiting calls is refused."""
 
 MOST_KNOWN = 4096
 """Most connections, the latest ones, for which it is known whether the last message came in time."""
@@ -55,7 +58,7 @@ class Place:
     ) -> None:
         self.connection = connection
         self.client = client
-        """The connection, or `STRANGERS`."""
+        """The connection's address, or `STRANGERS`."""
         self.bytes = max(size, 1)
         self.wake = wake
         self.state = CallState.WAITING
@@ -108,7 +111,7 @@ class InFlight:
 
         Raises NoPlaceError.
         """
-        client = connection if self._known.get(connection) else STRANGERS
+        client = address_of(connection) if self._known.get(connection) else STRANGERS
         place = Place(connection, client, self._largest if size is None else size, wake)
         if not self.waiting and self._fits(place) and self._is_fair(place):
             self._let_in(place)
@@ -178,7 +181,7 @@ class InFlight:
     def _next(self) -> Place | None:
         """Return the waiting call whose turn it is if it may read its message now, otherwise None."""
         fair = None
-        for connection in sorted(self._queues, key=self._was_late):
+        for connection in sorted(self._queues, key=self._rank):
             place = self._queues[connection][0]
             if place.client not in self._taken:
                 # A client without places comes first: others wait until its message fits.
@@ -187,8 +190,9 @@ class InFlight:
                 fair = place
         return fair
 
-    def _was_late(self, connection: str) -> bool:
-        return self._known.get(connection) is False
+    def _rank(self, connection: str) -> tuple[bool, int]:
+        client = self._queues[connection][0].client
+        return self._known.get(connection) is False, self._taken.get(client, 0)
 
     def _remember(self, connection: str, *, came: bool) -> None:
         self._known[connection] = came
@@ -228,12 +232,23 @@ class InFlight:
             del self._queues[place.connection]
 
     def _refuse_one(self, newest: Place) -> None:
-        """Refuse the busiest connection's latest call. Raises NoPlaceError if that is `newest`."""
+        """Refuse the latest call of the client with the most. Raises NoPlaceError if that is `newest`.
+
+        Of the client's connections, that with the most loses it.
+        """
         self.refused += 1
-        longest = max(self._queues.values(), key=len)
-        if len(longest) == len(self._queues[newest.connection]):
-            longest = self._queues[newest.connection]
-        refused = longest[-1]
+        waiting = Counter(place.client for queue in self._queues.values() for place in queue)
+        most = max(waiting.values())
+        client = newest.client
+        if waiting[client] < most:
+            client = next(name for name, count in waiting.items() if count == most)
+        of_client = {
+            connection: [place for place in queue if place.client == client]
+            for connection, queue in self._queues.items()
+        }
+        longest = max(of_client.values(), key=len)
+        own = of_client[newest.connection]
+        refused = own[-1] if len(own) == len(longest) else longest[-1]
         self._forget(refused)
         refused.state = CallState.LEFT
         if refused is newest:

@@ -41,7 +41,10 @@ class Machine(RuleBasedStateMachine):
             return
         self.calls.append(place)
 
-    @rule(client=st.sampled_from("abcdef"), size=st.none() | st.integers(0, 150))
+    @rule(
+        client=st.sampled_from(["a:1", "a:2", "b", "c:1", "c:2", "d"]),
+        size=st.none() | st.integers(0, 150),
+    )
     def a_call_comes(self, client: str, size: int | None) -> None:
         self.enter(client, size)
 
@@ -150,6 +153,22 @@ def test_the_client_that_waits_most_loses_its_latest_call(places: InFlight) -> N
     assert isinstance(error, NoPlaceError)
     with pytest.raises(NoPlaceError):
         places.enter("greedy", _ignored)
+
+
+def test_many_connections_of_one_address_are_one_client(places: InFlight) -> None:
+    for number in range(100):
+        send(places, f"greedy:{number}")
+    many = [places.enter(f"greedy:{number}", _ignored) for number in range(5 + MOST_WAITING)]
+    assert sum(place.state is State.READING for place in many) == 5
+    # Clients without places find room beside it, however many of its connections wait.
+    assert [places.enter(client, _ignored).state for client in "abc"] == [State.READING] * 3
+    refused: list[Exception | None] = []
+    with pytest.raises(NoPlaceError):
+        places.enter("greedy:99", refused.append)
+    waiting = [places.enter(client, _ignored) for client in "def"]
+    assert [place.state for place in waiting] == [State.READING, State.READING, State.WAITING]
+    places.leave(many[0])
+    assert waiting[-1].state is State.READING
 
 
 def test_a_late_message_hurts_nobody_while_nobody_waits(places: InFlight, clock: Clock) -> None:
