@@ -99,7 +99,9 @@ class Entrance:
         async def metrics(request: web.Request) -> web.Response:
             shown = auth_context(request.get_extra_info("peercert"))
             if not is_named(shown, self._settings.tls_client_name):
-                return web.Response(status=403, text="no name in the certificate is allowed here\n")
+                problem = "no name in the certificate is one of those allowed (--tls-client-name)"
+                log.warning("%s: refused /metrics: %s", request.remote, problem)
+                return web.Response(status=403, text=f"{problem}\n")
             return web.Response(
                 body=generate_latest(registry), headers={"Content-Type": CONTENT_TYPE_LATEST}
             )

@@ -1,6 +1,7 @@
 """The router's HTTP listener: /metrics, /healthz, /readyz, and pages of other rooms."""
 
 import json
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 
@@ -13,6 +14,8 @@ from router.access.callers import Callers, Refusal, RefusalKind
 from router.access.entrance import Entrance
 from router.access.guard import Counts
 from router.health import Health
+
+log = logging.getLogger(__name__)
 
 STATUSES = {RefusalKind.UNKNOWN: 401, RefusalKind.ROLE: 403}
 
@@ -64,6 +67,7 @@ def http_app(
             if refusal is None:
                 return await page(request)
             counts.kept_out(request.path, refusal.why.value)
+            log.warning("%s: refused to %s: %s", request.path, request.remote, refusal.text)
             headers = {"WWW-Authenticate": "Bearer"} if refusal.why is RefusalKind.UNKNOWN else {}
             status = STATUSES[refusal.why]
             return web.Response(status=status, text=f"{refusal.text}\n", headers=headers)

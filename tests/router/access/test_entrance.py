@@ -73,7 +73,9 @@ async def test_without_clients_anybody_on_this_machine_may_ask(tmp_path: Path) -
         assert (await get(router, "/metrics"))[0] == 200
 
 
-async def test_metrics_are_for_readers_and_probes_for_anybody(folder: Folder) -> None:
+async def test_metrics_are_for_readers_and_probes_for_anybody(
+    folder: Folder, caplog: pytest.LogCaptureFixture
+) -> None:
     async with serving(folder.config(tls=False)) as router:
         assert (await get(router, "/healthz"))[0] == 200
         assert (await get(router, "/readyz"))[0] == 503
@@ -83,6 +85,8 @@ async def test_metrics_are_for_readers_and_probes_for_anybody(folder: Folder) ->
             403,
             "client 'scorer' lacks the role 'read', which metrics needs\n",
         )
+        said = "/metrics: refused to 127.0.0.1: client 'scorer' lacks the role 'read'"
+        assert any(message.startswith(said) for message in caplog.messages)
         status, text = await get(router, "/metrics", "reader")
         assert status == 200
         assert 'warmpath_kept_out_total{asked="/metrics",why="unknown"} 1.0' in text

@@ -147,6 +147,9 @@ class Context:
     def time_remaining(self) -> None:
         return None
 
+    def peer(self) -> str:
+        return "ipv4:127.0.0.1:1"
+
     async def write(self, message: bytes) -> None:
         await self._waits.wait()
         if self._is_gone:
