@@ -159,16 +159,20 @@ def test_many_connections_of_one_address_are_one_client(places: InFlight) -> Non
     for number in range(100):
         send(places, f"greedy:{number}")
     many = [places.enter(f"greedy:{number}", _ignored) for number in range(5 + MOST_WAITING)]
-    assert sum(place.state is State.READING for place in many) == 5
+    assert sum(place.state is CallState.READING for place in many) == 5
     # Clients without places find room beside it, however many of its connections wait.
-    assert [places.enter(client, _ignored).state for client in "abc"] == [State.READING] * 3
+    assert [places.enter(client, _ignored).state for client in "abc"] == [CallState.READING] * 3
     refused: list[Exception | None] = []
     with pytest.raises(NoPlaceError):
         places.enter("greedy:99", refused.append)
     waiting = [places.enter(client, _ignored) for client in "def"]
-    assert [place.state for place in waiting] == [State.READING, State.READING, State.WAITING]
+    assert [place.state for place in waiting] == [
+        CallState.READING,
+        CallState.READING,
+        CallState.WAITING,
+    ]
     places.leave(many[0])
-    assert waiting[-1].state is State.READING
+    assert waiting[-1].state is CallState.READING
 
 
 def test_a_late_message_hurts_nobody_while_nobody_waits(places: InFlight, clock: Clock) -> None:
