@@ -58,13 +58,20 @@ def main(argv: Sequence[str] | None = None) -> int:
         ):
             problem = f"{address} is reached by other machines: it needs {lacks}, or --insecure"
             parser.error(f"{option}: {problem}")
+    if bool(args.engine_cert) != bool(args.engine_key):
+        parser.error("--engine-cert and --engine-key: give both or none")
+    for option in ("engine_ca", "engine_cert"):
+        if getattr(args, option) and not args.events.startswith("https://"):
+            parser.error(f"--{option.replace('_', '-')}: needs --events https://…")
     if not args.pod or not args.model:
         parser.error("--pod and --model: neither may be empty")
     if args.ranks > MOST_RANKS:
         parser.error(f"--ranks: at most {MOST_RANKS}")
     if args.engine == "trtllm" and not args.events.startswith(("http://", "https://")):
         parser.error(f"--events: {args.events!r} is not http://host:port/kv_cache_events")
-    for option in ("tls_cert", "tls_key", "tls_client_ca"):
+    for option in (
+        "tls_cert", "tls_key", "tls_client_ca", "engine_ca", "engine_cert", "engine_key",
+    ):  # fmt: skip
         path = getattr(args, option)
         if path and not path.is_file():
             parser.error(f"--{option.replace('_', '-')}: there is no file {path}")
@@ -160,6 +167,12 @@ def _parser() -> argparse.ArgumentParser:
         "--insecure", action="store_true",
         help="let other machines reach the listeners without --tls-cert or --tls-client-ca",
     )  # fmt: skip
+    add(
+        "--engine-ca", type=Path,
+        help="authority of an engine with --events https://…, PEM; the system's by default",
+    )  # fmt: skip
+    add("--engine-cert", type=Path, help="certificate chain to show to the engine, PEM")
+    add("--engine-key", type=Path, help="the private key of --engine-cert, PEM")
     add("--redis", default="", help="URL of the shared index: redis://host:port, redis-cluster://…")
     add("--redis-prefix", default="warmpath", help="the beginning of every key in Redis")
     add("--redis-user", default="", help="ACL user; Redis' default user if not given")

@@ -5,7 +5,7 @@ import secrets
 import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import zmq.asyncio
@@ -13,10 +13,12 @@ import zmq.asyncio
 from indexer.follow.connect import Patience, connections
 from indexer.follow.endpoint import EXPOSED, is_exposed
 from indexer.follow.engine import Engine
+from indexer.follow.engine_tls import EngineTls
 from indexer.keys.key import fingerprint
 from indexer.process.grpc_health import HealthService
 from indexer.process.reread import keep_current
 from indexer.process.tasks import Work, cancel, kept, watched
+from indexer.process.tls_files import ClientTls, TlsFilesError, TlsPaths
 from indexer.shared.layout.names import Names
 from indexer.shared.layout.schema import log_server_warnings
 from indexer.shared.redis.address import AddressError
@@ -85,6 +87,7 @@ async def publishing(settings: Settings) -> AsyncIterator[Publishing]:
             names=settings.tls_client_name,
         )
         entrance = Entrance(settings)
+        tls = _engine_tls(settings)
         # Connects before anything listens, because Redis' settings may be wrong.
         redis = await _connect(settings, stack) if settings.redis else None
         context = zmq.asyncio.Context()
@@ -98,13 +101,13 @@ async def publishing(settings: Settings) -> AsyncIterator[Publishing]:
         news = News()
         wake = [server.wake, news.wake]
         works = [
-            *connections(engine, cache.ranks, context, PATIENCE),
+            *connections(engine, cache.ranks, context, replace(PATIENCE, tls=EngineTls(tls))),
             Work(
                 "collecting changes", partial(collect_forever, cache, wake, pause=COLLECT_SECONDS)
             ),
             Work("notifying health watchers", health.keep_notifying),
             Work("ending watchers that do not read", server.end_slow),
-            Work("reading certificates", partial(keep_current, entrance.files)),
+            Work("reading certificates", partial(keep_current, [*entrance.files, tls.files])),
         ]
         if redis and writer:
             timeout = settings.redis_lease_seconds * TIMEOUT_OF_A_LEASE
@@ -135,6 +138,14 @@ def _engine(settings: Settings) -> Engine:
         blocks=settings.blocks,
         block_size=settings.block_size,
     )
+
+
+def _engine_tls(settings: Settings) -> ClientTls:
+    paths = TlsPaths(settings.engine_ca, settings.engine_cert, settings.engine_key)
+    try:
+        return ClientTls("--engine-ca", paths)
+    except TlsFilesError as error:
+        raise OSError(f"--engine-{error.part}: {error.problem}") from error
 
 
 async def _connect(settings: Settings, stack: AsyncExitStack) -> Redis:

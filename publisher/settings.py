@@ -30,6 +30,10 @@ class Settings:
     tls_client_name: Sequence[str] = ()
     """Names in callers' certificates; empty: any name will do."""
     insecure: bool = False
+    engine_ca: Path | None = None
+    """None: the system's authorities vouch for an engine that serves its events over HTTPS."""
+    engine_cert: Path | None = None
+    engine_key: Path | None = None
     advertise: str = ""
     """The address at which others reach the publisher; empty: `listen`, unless that is a wildcard."""
     redis: str = ""

@@ -54,6 +54,8 @@ class Poller:
         self._max_bytes = max_bytes
         self._tls = tls
         self._connected = False
+        self._problem = ""
+        """What was logged last, since the engine last answered."""
 
     async def run(self) -> None:
         """Fetch for ever; returns only when cancelled."""
@@ -91,13 +93,16 @@ class Poller:
             rank.failed(reason)
 
     def _lost(self, reason: str) -> None:
+        if reason != self._problem:
+            self._problem = reason
+            log.warning("%s: %s", self._url, reason)
         if self._connected:
             self._connected = False
-            log.warning("%s: %s", self._url, reason)
             for rank in self._ranks.values():
                 rank.disconnected()
 
     def _take(self, answer: bytes) -> None:
+        self._problem = ""
         if not self._connected:
             self._connected = True
             for rank in self._ranks.values():

@@ -1,9 +1,6 @@
 """Engines over HTTPS in a whole router, and files of [probe] that are no certificates."""
 
 import asyncio
-import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import grpc.aio
@@ -18,25 +15,7 @@ from router.pb.warmpath.v1 import router_pb2 as pb
 from router.pb.warmpath.v1 import router_pb2_grpc
 from tests.indexer.trtllm_answers import CREATED, answer
 from tests.servers.certificates import Authority
-
-
-@asynccontextmanager
-async def serving(
-    authority: Authority, respond: Callable[[web.Request], Awaitable[web.Response]]
-) -> AsyncIterator[str]:
-    """Serve over HTTPS alone; yield host:port."""
-    certificate = authority.certificate("engine")
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.load_cert_chain(certificate.cert, certificate.key)
-    app = web.Application()
-    app.router.add_route("*", "/{path:.*}", respond)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=context).start()
-    try:
-        yield f"127.0.0.1:{runner.addresses[0][1]}"
-    finally:
-        await runner.cleanup()
+from tests.servers.https import serving
 
 
 async def test_a_router_asks_an_engine_and_fetches_its_events_over_https(tmp_path: Path) -> None:

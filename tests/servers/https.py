@@ -1,0 +1,34 @@
+"""A server that answers over HTTPS alone."""
+
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+from aiohttp import web
+
+from tests.servers.certificates import Authority
+
+
+@asynccontextmanager
+async def serving(
+    authority: Authority,
+    respond: Callable[[web.Request], Awaitable[web.Response]],
+    *,
+    client_ca: str | None = None,
+) -> AsyncIterator[str]:
+    """Serve while the context is open; yield host:port. Callers show a certificate of `client_ca`."""
+    certificate = authority.certificate("engine")
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    if client_ca:
+        context.load_verify_locations(client_ca)
+        context.verify_mode = ssl.CERT_REQUIRED
+    context.load_cert_chain(certificate.cert, certificate.key)
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", respond)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=context).start()
+    try:
+        yield f"127.0.0.1:{runner.addresses[0][1]}"
+    finally:
+        await runner.cleanup()
