@@ -34,8 +34,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         format=f"%(asctime)s {name}%(levelname)s %(name)s: %(message)s",
     )
     ignore_malformed_http()
-    # httpx2 logs each request to an engine's tokenizer at INFO.
-    logging.getLogger("httpx2").setLevel(logging.WARNING)
+    # httpx2 logs each request to an engine's tokenizer at INFO; Numba logs each step of the compiler.
+    for library in ("httpx2", "numba"):
+        logging.getLogger(library).setLevel(logging.WARNING)
     try:
         config = load(args.config)
         if config.server.processes > 1 and args.process is None:
