@@ -123,7 +123,10 @@ class Listener:
         if oldest is None or self._tls is None:
             return False
         client = self._opening.pop(oldest)
-        log.info("%s: the connection gives way to newer ones in its TLS handshake", client)
+        log.info(
+            "the oldest of %d TLS handshakes gives way to a newer connection (client %s)",
+            len(self._opening) + 1, client,
+        )  # fmt: skip
         oldest.cancel()
         return True
 
@@ -151,10 +154,9 @@ class Listener:
             )
         except OSError as error:
             # ssl.SSLError and TimeoutError are of this kind, too.
-            log.info(
-                "%s: the connection was not opened: %s",
-                client, str(error) or "the client left in the TLS handshake",
-            )  # fmt: skip
+            # The reason comes first, since the log is limited by the first argument (`log_limit`).
+            reason = str(error) or "the client left in the TLS handshake"
+            log.info("a connection was not opened: %s (client %s)", reason, client)
             accepted.close()
 
 

@@ -181,7 +181,8 @@ class Connection(asyncio.Protocol):
             self._socket.close()
 
     def _break(self, error: EndedError) -> None:
-        log.info("%s: the connection ends: %s", self.peer, error)
+        # An error is one kind of line for all clients (`log_limit`); a client's name would be many.
+        log.info("the connection ends: %s (client %s)", error, self.peer)
         if self._paused_since is None:
             self._socket.write(self.session.goaway_of(error))
             self._socket.close()
@@ -280,7 +281,7 @@ class Connection(asyncio.Protocol):
             self._has_received = False
             self._silent_since = now
         if problem := self._problem(now):
-            log.info("%s: the connection is cut off: %s", self.peer, problem)
+            log.info("the connection is cut off: %s (client %s)", problem, self.peer)
             self._socket.abort()
             return
         for stream, call in self._calls.items():
