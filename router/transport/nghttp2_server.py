@@ -154,7 +154,8 @@ class Nghttp2Server:
                 calls.append(call)
         key = "server.http2.max-received-bytes"
         code = grpc.StatusCode.RESOURCE_EXHAUSTED
-        text = f"the calls of all clients hold {self._limits.received_bytes} bytes ({key})"
+        most = self._limits.received_bytes
+        text = f"all clients' messages that wait to be read come near to {most} bytes ({key})"
         told = details(code, text, Reason.OVERLOADED, retry_seconds=RETRY_SECONDS, limit=key)
         freed = ended = 0
         for *_, number in sorted(ordered):
