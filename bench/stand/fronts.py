@@ -1,7 +1,8 @@
 """Envoys beside the gateway that is measured: one without the router, and one that answers like pods."""
 
-from router.commands.gateway.bootstrap import Fields, bootstrap
+from router.commands.gateway.bootstrap import bootstrap
 from router.commands.gateway.description import Gateway
+from router.commands.gateway.fields import Fields
 
 ANSWER = '{"usage": {"prompt_tokens": 1, "completion_tokens": 1}}'
 TYPES = "type.googleapis.com/envoy.extensions."

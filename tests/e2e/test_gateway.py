@@ -1,16 +1,18 @@
 """`warmpath gateway`: chats through Envoy to simulated pods with one command, and nothing left after it."""
 
 import http.client
+import http.server
 import json
 import os
 import re
 import signal
 import subprocess
 import sys
+import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -144,6 +146,84 @@ def test_it_asks_the_router_for_its_pods_and_refuses_a_port_that_is_taken(tmp_pa
             assert ended.returncode == 1
             assert "warmpath gateway: Envoy ended with 1" in ended.stderr
         router.terminate()
+
+
+class Named(http.server.BaseHTTPRequestHandler):
+    """An engine that answers with its own port."""
+
+    def do_POST(self) -> None:
+        # Envoy sends it in chunks, since it has not seen the end yet.
+        while self.rfile.readline() != b"0\r\n":
+            pass
+        body = json.dumps({"port": self.server.server_address[1]}).encode()
+        self.send_response(200)
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        """Stay silent."""
+
+
+@contextmanager
+def engine() -> Iterator[int]:
+    """Run an engine; yield its port."""
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Named) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            yield int(server.server_address[1])
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def test_pods_come_and_go_with_those_of_the_router(tmp_path: Path) -> None:
+    pods = tmp_path / "pods.toml"
+    config = tmp_path / "router.toml"
+    config.write_text(
+        f'pods-file = "{pods}"\n[server]\nlisten = "127.0.0.1:0"\nmetrics-listen = ""\n'
+        '[probe]\ninterval-seconds = 0\n[[models]]\nname = "demo"\n'
+    )
+
+    def listed(*ports: int) -> None:
+        table = '[[pods]]\nid = "pod-{0}"\nmodel = "demo"\naddress = "127.0.0.1:{0}"\n'
+        new = tmp_path / "new"
+        new.write_text("".join(table.format(port) for port in ports))
+        new.replace(pods)
+
+    serve = [sys.executable, "-m", "router", "serve", "--config", str(config)]
+    with engine() as first, engine() as second:
+        listed(first)
+        with (
+            subprocess.Popen(serve, stdout=subprocess.PIPE, text=True) as router,
+            ExitStack() as stack,
+        ):
+            stack.callback(router.terminate)
+            assert router.stdout is not None
+            address = router.stdout.readline().split(" on ")[1].split(",")[0].strip()
+            with gateway(f"--router={address}") as started:
+
+                def served() -> int:
+                    with started.asked("by whom?", max_tokens=1) as response:
+                        found = json.load(response)["port"]
+                        assert response.headers["x-warmpath-pod"] == f"pod-{found}"
+                        return int(found)
+
+                assert served() == first
+                both = (
+                    f"pods: {', '.join(f'127.0.0.1:{port}' for port in sorted((first, second)))}\n"
+                )
+                for ports, line in (
+                    ((first, second), both),
+                    ((second,), f"pods: 127.0.0.1:{second}\n"),
+                ):
+                    listed(*ports)
+                    assert any(said == line for said in started.said)
+                # Envoy reads the list on its own time; until then the router's pick is not known to it.
+                while served() != second:
+                    pass
+                assert {served() for _ in range(5)} == {second}
 
 
 @pytest.mark.parametrize("mode", ["fail-close", "fail-open"])

@@ -20,16 +20,17 @@ async def running_router(
     tables: str,
     *,
     top: str = "",
+    listen: str = "127.0.0.1:0",
     metrics: str = "127.0.0.1:0",
     transport: str = TRANSPORT,
     drain_seconds: float = 0.5,
 ) -> AsyncIterator[tuple[Running, grpc.aio.Channel]]:
-    """Run a router; its configuration ends with `tables`, its metrics are at `metrics`, host:port.
+    """Run a router at `listen`; its configuration ends with `tables`, its metrics are at `metrics`.
 
     A drain ends only after a tenth of its time has passed without a call.
     """
     server = (
-        f'[server]\nlisten = "127.0.0.1:0"\nmetrics-listen = "{metrics}"\ndrain-seconds = {drain_seconds}\n'
+        f'[server]\nlisten = "{listen}"\nmetrics-listen = "{metrics}"\ndrain-seconds = {drain_seconds}\n'
         f'transport = "{transport}"\n'
     )
     config = parse(f"{top}\n{server}{tables}", "test")

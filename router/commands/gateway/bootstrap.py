@@ -10,11 +10,10 @@ Names of headers and metadata: the Gateway API Inference Extension's endpoint-pi
 """
 
 from collections.abc import Sequence
-from typing import Any
 
-from router.commands.gateway.description import Address, Gateway, Limits, RouterTls
-
-Fields = dict[str, Any]
+from router.commands.gateway.description import Address, Gateway, Limits
+from router.commands.gateway.fields import TYPES, Fields, extension, socket_address
+from router.commands.gateway.reread import assignment, pods_source, tls_context
 
 NAMESPACE = "envoy.lb"
 DESTINATION = "x-gateway-destination-endpoint"
@@ -25,7 +24,6 @@ SERVICE = "envoy.service.ext_proc.v3.ExternalProcessor"
 ROUTER_AWAY = "ROUTER_AWAY"
 """The reason in a 503 of Envoy itself, when it cannot ask the router."""
 
-TYPES = "type.googleapis.com/envoy."
 WINDOW_BYTES = 64 << 10
 """Of a stream of HTTP/2, as Envoy's page on its use as an edge proxy advises."""
 CONNECTION_WINDOW_BYTES = 1 << 20
@@ -39,6 +37,8 @@ FORMAT = (
 def bootstrap(gateway: Gateway) -> Fields:
     """Return the bootstrap of a gateway's Envoy."""
     fields: Fields = {
+        # Envoy reads no resource from a file without a name of its own.
+        "node": {"id": "warmpath", "cluster": "warmpath"},
         "static_resources": {
             "listeners": [_listener(gateway)],
             "clusters": [_pods(gateway), _router(gateway)],
@@ -51,7 +51,7 @@ def bootstrap(gateway: Gateway) -> Fields:
 
 
 def _connections(gateway: Gateway) -> Fields:
-    return _extension(
+    return extension(
         "envoy.resource_monitors.global_downstream_max_connections",
         "extensions.resource_monitors.downstream_connections.v3.DownstreamConnectionsConfig",
         max_active_downstream_connections=gateway.limits.connections,
@@ -59,14 +59,14 @@ def _connections(gateway: Gateway) -> Fields:
 
 
 def _listener(gateway: Gateway) -> Fields:
-    manager = _extension(
+    manager = extension(
         "envoy.filters.network.http_connection_manager",
         "extensions.filters.network.http_connection_manager.v3.HttpConnectionManager",
         **_manager(gateway),
     )
     return {
         "name": "clients",
-        "address": _socket(gateway.listen),
+        "address": socket_address(gateway.listen),
         # Otherwise a second Envoy on the same port would start, and take a share of the clients.
         "enable_reuse_port": False,
         "filter_chains": [{"filters": [manager]}],
@@ -93,13 +93,13 @@ def _manager(gateway: Gateway) -> Fields:
         },
         "http_filters": [
             _removed(),
-            _extension(
+            extension(
                 "envoy.filters.http.buffer",
                 "extensions.filters.http.buffer.v3.Buffer",
                 max_request_bytes=limits.body_bytes,
             ),
             _ask_router(gateway),
-            _extension(
+            extension(
                 "envoy.filters.http.router",
                 "extensions.filters.http.router.v3.Router",
                 suppress_envoy_headers=True,
@@ -110,7 +110,7 @@ def _manager(gateway: Gateway) -> Fields:
         fields["local_reply_config"] = {"mappers": [_refusal()]}
     if gateway.logs_requests:
         fields["access_log"] = [
-            _extension(
+            extension(
                 "envoy.access_loggers.stderr",
                 "extensions.access_loggers.stream.v3.StderrAccessLog",
                 log_format={"text_format_source": {"inline_string": FORMAT}},
@@ -124,7 +124,7 @@ def _refusal() -> Fields:
     message = "the router cannot be asked for a pod"
     return {
         "filter": {
-            "extension_filter": _extension(
+            "extension_filter": extension(
                 "envoy.access_loggers.extension_filters.cel",
                 "extensions.access_loggers.filters.cel.v3.ExpressionFilter",
                 expression="response.code_details.startsWith('ext_proc_error')",
@@ -141,7 +141,7 @@ def _refusal() -> Fields:
 
 def _removed() -> Fields:
     """Return the filter that removes a client's own headers of the picker, even without a router."""
-    return _extension(
+    return extension(
         "envoy.filters.http.header_mutation",
         "extensions.filters.http.header_mutation.v3.HeaderMutation",
         mutations={"request_mutations": [{"remove": one} for one in (DESTINATION, SERVED, SUBSET)]},
@@ -153,7 +153,7 @@ def _ask_router(gateway: Gateway) -> Fields:
     # Envoy can go on without the router only if it has kept all bytes that it sent there. In full
     # duplex it keeps none; buffered and streamed it keeps each piece until the reply.
     modes = ("BUFFERED", "STREAMED") if may_pass else ("FULL_DUPLEX_STREAMED",) * 2
-    return _extension(
+    return extension(
         "envoy.filters.http.ext_proc",
         "extensions.filters.http.ext_proc.v3.ExternalProcessor",
         grpc_service={"envoy_grpc": {"cluster_name": "router"}},
@@ -187,7 +187,7 @@ def _route(gateway: Gateway) -> Fields:
                 # The pod refused the request, or went away before its answer began.
                 "retry_on": "connect-failure,refused-stream,reset,retriable-status-codes",
                 "retriable_status_codes": [503],
-                "num_retries": min(limits.retries, max(1, len(gateway.pods) - 1)),
+                "num_retries": limits.retries,
             },
         },
         "request_body_buffer_limit": limits.body_bytes,
@@ -198,22 +198,26 @@ def _pods(gateway: Gateway) -> Fields:
     in_turn = {
         "policies": [
             {
-                "typed_extension_config": _extension(
+                "typed_extension_config": extension(
                     "envoy.load_balancing_policies.round_robin",
                     "extensions.load_balancing_policies.round_robin.v3.RoundRobin",
                 )
             }
         ]
     }
-    override = _extension(
+    override = extension(
         "envoy.load_balancing_policies.override_host",
         "extensions.load_balancing_policies.override_host.v3.OverrideHost",
         override_host_sources=[{"metadata": _lb(DESTINATION)}],
         selected_host_key=_lb(SERVED),
         fallback_policy=in_turn,
     )
+    cluster = _cluster("pods", gateway.pods, gateway.limits)
+    if gateway.folder is not None:
+        del cluster["load_assignment"]
+        cluster |= {"type": "EDS", "eds_cluster_config": pods_source(gateway.folder)}
     return {
-        **_cluster("pods", gateway.pods, gateway.limits),
+        **cluster,
         "load_balancing_policy": {"policies": [{"typed_extension_config": override}]},
     }
 
@@ -256,7 +260,11 @@ def _router(gateway: Gateway) -> Fields:
         "common_lb_config": {"healthy_panic_threshold": {"value": 0}},
     }
     if gateway.router_tls is not None:
-        fields["transport_socket"] = _tls(gateway.router, gateway.router_tls)
+        fields["transport_socket"] = extension(
+            "envoy.transport_sockets.tls",
+            "extensions.transport_sockets.tls.v3.UpstreamTlsContext",
+            **tls_context(gateway.router, gateway.router_tls, gateway.folder),
+        )
     return fields
 
 
@@ -265,12 +273,7 @@ def _cluster(name: str, addresses: Sequence[Address], limits: Limits) -> Fields:
         "name": name,
         "type": "STATIC" if all(one.is_ip for one in addresses) else "STRICT_DNS",
         "connect_timeout": _seconds(limits.connect_seconds),
-        "load_assignment": {
-            "cluster_name": name,
-            "endpoints": [
-                {"lb_endpoints": [{"endpoint": {"address": _socket(one)}} for one in addresses]}
-            ],
-        },
+        "load_assignment": assignment(name, addresses),
         "circuit_breakers": {
             "thresholds": [
                 {
@@ -282,42 +285,6 @@ def _cluster(name: str, addresses: Sequence[Address], limits: Limits) -> Fields:
             ]
         },
     }
-
-
-def _tls(router: Address, tls: RouterTls) -> Fields:
-    kind = "IP_ADDRESS" if router.is_ip else "DNS"
-    common: Fields = {
-        "alpn_protocols": ["h2"],
-        "validation_context": {
-            "trusted_ca": {"filename": str(tls.ca)},
-            "match_typed_subject_alt_names": [
-                {"san_type": kind, "matcher": {"exact": router.host}}
-            ],
-        },
-    }
-    if tls.cert is not None:
-        common["tls_certificates"] = [
-            {
-                "certificate_chain": {"filename": str(tls.cert)},
-                "private_key": {"filename": str(tls.key)},
-            }
-        ]
-    fields: Fields = {"common_tls_context": common}
-    if not router.is_ip:
-        fields["sni"] = router.host
-    return _extension(
-        "envoy.transport_sockets.tls",
-        "extensions.transport_sockets.tls.v3.UpstreamTlsContext",
-        **fields,
-    )
-
-
-def _extension(name: str, kind: str, **fields: Any) -> Fields:
-    return {"name": name, "typed_config": {"@type": TYPES + kind, **fields}}
-
-
-def _socket(address: Address) -> Fields:
-    return {"socket_address": {"address": address.host, "port_value": address.port}}
 
 
 def _seconds(value: float) -> str:

@@ -8,21 +8,25 @@ import sys
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from indexer.process.listen import is_loopback
-from router.commands.channel import add_channel
-from router.commands.client import ROUTER, answer
+from indexer.process.tasks import Work, kept
+from indexer.process.tls_files import TlsPaths
+from router.client.async_client import AsyncClient
+from router.commands.client import answer
 from router.commands.gateway.binary import NoEnvoyError, find_envoy
 from router.commands.gateway.bootstrap import bootstrap
-from router.commands.gateway.description import (
-    Address,
-    AddressError,
-    Gateway,
-    Limits,
-    RouterTls,
-    address_of,
+from router.commands.gateway.description import Address, Gateway, address_of
+from router.commands.gateway.follow import follow, listed
+from router.commands.gateway.options import (
+    ASK_SECONDS,
+    OptionError,
+    check_simulated,
+    given_pods,
+    parser,
+    without_pods,
 )
 from router.commands.gateway.process import EnvoyProcess
 from router.commands.local.cluster import MODEL, Cluster, ClusterError, WorkerSettings
@@ -30,28 +34,18 @@ from router.commands.local.made_up_tokenizer import write_tokenizer
 from router.commands.local.workload import VOCAB_SIZE
 from router.commands.out_folder import claim
 
-LISTEN = "127.0.0.1:8000"
-ASK_SECONDS = 10.0
-"""Seconds to wait for the router's list of pods."""
 LOOK_SECONDS = 0.2
 """Seconds between two looks at whether a simulated process has ended."""
-MOST_SIMULATED = 64
-MOST_PODS = 4096
-MOST_BODY_BYTES = 1 << 30
 QUESTION = "Which of the pods has read this before? Ask again, and it is the same one."
-
-
-class OptionError(ValueError):
-    """An option is wrong, or does not fit another; the message names it."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run Envoy in front of a router and its pods until Ctrl-C."""
-    args = _parser().parse_args(argv)
+    args = parser(main.__doc__).parse_args(argv)
     try:
-        gateway = _without_pods(args)
+        gateway = without_pods(args)
         if args.simulate:
-            _check_simulated(args)
+            check_simulated(args)
             return _run(args, gateway)
         pods = _pods(args)
         if pods is None:
@@ -66,122 +60,20 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="warmpath gateway",
-        description=main.__doc__,
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
-    )
-    add = parser.add_argument
-    add("--listen", default=LISTEN, help="host:port for clients; port 0 takes a free one")
-    add("--insecure", action="store_true", help="let other machines in, without TLS")
-    add("--router", default=ROUTER, help="host:port of the router")
-    add(
-        "--pod",
-        action="append",
-        default=[],
-        metavar="IP:PORT",
-        help="a pod; may be repeated; without it the router is asked for its pods",
-    )
-    add(
-        "--failure-mode",
-        choices=("fail-close", "fail-open"),
-        default="fail-close",
-        help="while the router cannot be asked: answer 503, or let any pod in turn serve",
-    )
-    add("--max-body-bytes", type=int, default=Limits().body_bytes, help="longest body of a request")
-    add("--access-log", action="store_true", help="write a line for each request to standard error")
-    add("--envoy", type=Path, help="Envoy's program; else that on the PATH or in the environment")
-    add("--print-config", action="store_true", help="print Envoy's configuration and start nothing")
-    add(
-        "--simulate",
-        type=int,
-        default=0,
-        metavar="PODS",
-        help="start so many simulated pods and a router for them",
-    )
-    add("--out", type=Path, default=Path("out/gateway"), help="folder for logs of --simulate")
-    add_channel(parser)
-    parser.set_defaults(timeout=ASK_SECONDS)
-    return parser
-
-
 def _pods(args: argparse.Namespace) -> list[Address] | None:
     """Return the addresses of the pods; None, after a message, if the router lists none."""
     if args.pod:
-        if len(args.pod) > MOST_PODS:
-            raise OptionError(f"--pod: at most {MOST_PODS}")
-        return [_ip_address("--pod", one) for one in args.pod]
+        return given_pods(args)
     reply = answer(args, lambda client: client.pods())
     if reply is None:
         return None
-    if not reply.pods:
+    found = listed(reply)
+    if found.problems:
+        raise OptionError(found.problems[0])
+    if not found.addresses:
         print(f"warmpath gateway: the router at {args.router} has no pods", file=sys.stderr)
         return None
-    return sorted({_ip_address(f"the router's pod {one.id}", one.address) for one in reply.pods})
-
-
-def _without_pods(args: argparse.Namespace) -> Gateway:
-    """Return the gateway that the options describe, without its pods."""
-    if not 0 < args.max_body_bytes <= MOST_BODY_BYTES:
-        raise OptionError(f"--max-body-bytes: must be from 1 to {MOST_BODY_BYTES}")
-    listen = _address("--listen", args.listen)
-    if not listen.is_ip:
-        raise OptionError(f"--listen: {args.listen} is not an IP address and a port")
-    if not is_loopback(args.listen) and not args.insecure:
-        raise OptionError(
-            f"--listen: {args.listen} lets other machines in, without TLS; --insecure allows it"
-        )
-    if args.token_file is not None:
-        raise OptionError("--token-file: Envoy cannot send a token; give --tls-cert and --tls-key")
-    return Gateway(
-        listen=listen,
-        router=_address("--router", args.router),
-        pods=(),
-        failure_mode=args.failure_mode,
-        router_tls=_router_tls(args),
-        logs_requests=args.access_log,
-        limits=replace(Limits(), body_bytes=args.max_body_bytes),
-    )
-
-
-def _router_tls(args: argparse.Namespace) -> RouterTls | None:
-    if bool(args.tls_cert) != bool(args.tls_key):
-        raise OptionError("--tls-cert and --tls-key: give both or none")
-    if args.tls_ca is None:
-        if args.tls_cert is not None:
-            raise OptionError("--tls-cert: needs --tls-ca")
-        return None
-    files = (one and one.absolute() for one in (args.tls_ca, args.tls_cert, args.tls_key))
-    return RouterTls(*files)
-
-
-def _address(named: str, text: str) -> Address:
-    try:
-        return address_of(text)
-    except AddressError as error:
-        raise OptionError(f"{named}: {error}") from None
-
-
-def _ip_address(named: str, text: str) -> Address:
-    address = _address(named, text)
-    if not address.is_ip or not address.port:
-        raise OptionError(f"{named}: {text} is not an IP address and a port, which Envoy needs")
-    return address
-
-
-def _check_simulated(args: argparse.Namespace) -> None:
-    if not 0 < args.simulate <= MOST_SIMULATED:
-        raise OptionError(f"--simulate: must be from 1 to {MOST_SIMULATED}")
-    given = {
-        "--router": args.router != ROUTER,
-        "--pod": args.pod,
-        "--tls-ca": args.tls_ca,
-        "--print-config": args.print_config,
-    }
-    for option, is_given in given.items():
-        if is_given:
-            raise OptionError(f"{option}: does not go with --simulate")
+    return found.addresses
 
 
 def _run(args: argparse.Namespace, gateway: Gateway) -> int:
@@ -191,7 +83,7 @@ def _run(args: argparse.Namespace, gateway: Gateway) -> int:
         if args.simulate:
             asyncio.run(_serve_simulated(args, program, gateway))
         else:
-            asyncio.run(_serve(program, gateway, "MODEL"))
+            asyncio.run(_serve(program, gateway, "MODEL", follows=not args.pod))
     except (ClusterError, NoEnvoyError, OSError) as error:
         print(f"warmpath gateway: {error}", file=sys.stderr)
         return 1
@@ -221,15 +113,30 @@ async def _serve_simulated(args: argparse.Namespace, program: Path, gateway: Gat
         )
         watching = asyncio.create_task(_report_ends(cluster))
         stack.callback(watching.cancel)
-        await _serve(program, gateway, MODEL)
+        await _serve(program, gateway, MODEL, follows=False)
 
 
-async def _serve(program: Path, gateway: Gateway, model: str) -> None:
-    """Serve until the task is cancelled. Raises ClusterError if Envoy ends."""
+async def _serve(program: Path, gateway: Gateway, model: str, *, follows: bool) -> None:
+    """Serve until the task is cancelled, with the router's pods if the gateway `follows` it.
+
+    Raises ClusterError if Envoy ends.
+    """
     _end_with_sigterm()
-    async with EnvoyProcess(program, gateway) as envoy:
+    async with AsyncExitStack() as stack:
+        envoy = await stack.enter_async_context(EnvoyProcess(program, gateway))
         _print_start(envoy.address, gateway, model)
+        if follows:
+            files = gateway.router_tls
+            tls = None if files is None else TlsPaths(files.ca, files.cert, files.key)
+            client = AsyncClient(str(gateway.router), tls=tls, timeout=ASK_SECONDS)
+            await stack.enter_async_context(client)
+            run = partial(follow, client, gateway.pods, envoy.replace_pods, _say)
+            stack.callback(kept(Work("following the router's pods", run)).cancel)
         await envoy.ended()
+
+
+def _say(line: str) -> None:
+    print(line, flush=True)
 
 
 def _end_with_sigterm() -> None:
@@ -248,7 +155,7 @@ async def _report_ends(cluster: Cluster) -> None:
             except ClusterError as error:
                 if process.name not in reported:
                     reported.add(process.name)
-                    print(error, flush=True)
+                    _say(str(error))
         await asyncio.sleep(LOOK_SECONDS)
 
 
@@ -268,4 +175,4 @@ def _print_start(address: str, gateway: Gateway, model: str) -> None:
         f"  {curl}",
         "Ctrl-C ends all that was started.",
     ):
-        print(line, flush=True)
+        _say(line)

@@ -94,8 +94,14 @@ class Gateway:
     """The fate of requests while the router cannot be asked: fail-close answers 503, fail-open takes any
     pod in turn."""
     router_tls: RouterTls | None = None
-    admin: Path | None = None
-    """The socket of Envoy's administration interface; None: it has none."""
+    folder: Path | None = None
+    """Envoy's own folder, with the socket of its administration interface and the files that it reads
+    again when they are replaced (`reread`). None: it has no such socket, and all is in the bootstrap."""
     logs_requests: bool = False
     """Whether Envoy writes a line for each request to its standard error."""
     limits: Limits = Limits()
+
+    @property
+    def admin(self) -> Path | None:
+        """The socket of Envoy's administration interface."""
+        return None if self.folder is None else self.folder / "admin"

@@ -4,7 +4,7 @@ import asyncio
 import json
 import shlex
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -12,8 +12,10 @@ from typing import Any, Self
 
 import aiohttp
 
-from router.commands.gateway.bootstrap import Fields, bootstrap
-from router.commands.gateway.description import Gateway
+from router.commands.gateway.bootstrap import bootstrap
+from router.commands.gateway.description import Address, Gateway
+from router.commands.gateway.fields import Fields
+from router.commands.gateway.reread import write_all, write_pods
 from router.commands.local.cluster import START_SECONDS, Child, ClusterError
 
 PAUSE = 0.05
@@ -50,9 +52,9 @@ class EnvoyProcess(Child):
         return self
 
     async def _start(self, folder: Path) -> None:
-        config, admin = folder / "envoy.json", folder / "admin"
-        fields = self._configure(replace(self._gateway, admin=admin))
-        config.write_text(json.dumps(fields), encoding="utf-8")
+        config, gateway = folder / "envoy.json", replace(self._gateway, folder=folder)
+        write_all(gateway, folder)
+        config.write_text(json.dumps(self._configure(gateway)), encoding="utf-8")
         words = (
             str(self._program), "--config-path", str(config), "--disable-hot-restart",
             "--log-level", "warning", "--component-log-level", "ext_proc:error,main:error",
@@ -67,14 +69,14 @@ class EnvoyProcess(Child):
         )
         try:
             async with asyncio.timeout(START_SECONDS):
-                self.address = await self._listening(admin)
+                self.address = await self._listening(str(gateway.admin))
         except TimeoutError:
             raise ClusterError(f"Envoy does not listen after {START_SECONDS:g} s") from None
 
-    async def _listening(self, admin: Path) -> str:
+    async def _listening(self, admin: str) -> str:
         """Return the address of its listener once it serves."""
         timeout = aiohttp.ClientTimeout(total=ASK_SECONDS)
-        connector = aiohttp.UnixConnector(str(admin))
+        connector = aiohttp.UnixConnector(admin)
         async with aiohttp.ClientSession(connector=connector, timeout=timeout) as session:
             while True:
                 self.check()
@@ -91,6 +93,11 @@ class EnvoyProcess(Child):
         """The process's id, once it is started."""
         assert self._process is not None
         return self._process.pid
+
+    def replace_pods(self, pods: Sequence[Address]) -> None:
+        """Send requests to other pods from now on; those under way go on."""
+        assert self._folder is not None
+        write_pods(pods, Path(self._folder.name))
 
     def check(self) -> None:
         """Raise ClusterError if the process has ended."""

@@ -10,6 +10,7 @@ import pytest
 from router.commands.gateway import bootstrap as module
 from router.commands.gateway.bootstrap import bootstrap
 from router.commands.gateway.description import Address, Gateway, Limits, RouterTls
+from router.commands.gateway.reread import write_all
 from router.config.schema import Config
 from router.endpoint_picker import protocol
 from tests.servers.certificates import Authority
@@ -27,7 +28,7 @@ FULL = Gateway(
     pods=[Address("10.0.0.1", 8000)],
     failure_mode="fail-open",
     router_tls=RouterTls(Path("/tls/ca.pem"), Path("/tls/cert.pem"), Path("/tls/key.pem")),
-    admin=Path("/run/admin"),
+    folder=Path("/run/envoy"),
     logs_requests=True,
     limits=Limits(
         connections=1, requests=2, streams=3, body_bytes=4, retries=5, headers_seconds=6.5,
@@ -52,10 +53,9 @@ def validated(folder: Path, gateway: Gateway) -> "subprocess.CompletedProcess[st
 def test_envoy_accepts_it(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     own = authority.certificate("gateway")
-    full = replace(
-        FULL, router_tls=RouterTls(authority.ca, own.cert, own.key), admin=tmp_path / "a"
-    )
-    for gateway in (PLAIN, full):
+    full = replace(FULL, router_tls=RouterTls(authority.ca, own.cert, own.key), folder=tmp_path)
+    write_all(full, tmp_path)
+    for gateway in (PLAIN, full, replace(full, folder=None)):
         ended = validated(tmp_path, gateway)
         assert ended.returncode == 0, ended.stderr
 

@@ -258,3 +258,44 @@ async def test_the_router_can_ask_for_the_gateways_certificate(tmp_path: Path) -
     ):
         assert answer.status == 200
         assert answer.headers["x-warmpath-pod"] == "pod-1"
+
+
+async def test_certificates_are_read_again_when_they_are_replaced(
+    tmp_path: Path, held_ports: HeldPorts
+) -> None:
+    address = f"{HOST}:{held_ports.take()}"
+    live = tmp_path / "live"
+    live.mkdir()
+    files = RouterTls(live / "ca.pem", live / "gateway.pem", live / "gateway.key")
+
+    def replaced(number: int) -> str:
+        """Make a new authority and its certificates the gateway's; return the router's configuration."""
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        authority = Authority(folder)
+        its, own = authority.certificate("router"), authority.certificate("gateway", "a.example")
+        for new, old in ((authority.ca, files.ca), (own.cert, files.cert), (own.key, files.key)):
+            assert old is not None
+            new.replace(old)
+        return (
+            f'[server.tls]\ncert = "{its.cert}"\nkey = "{its.key}"\nclient-ca = "{files.ca}"\n'
+            '[[clients]]\nname = "gateway"\nroles = ["score"]\ncertificate = "a.example"\n'
+        )
+
+    tls = replaced(1)
+    async with pods("pod-1") as addresses, AsyncExitStack() as stack:
+        router = running_router(tmp_path, tls + tables(addresses), listen=address)
+        await stack.enter_async_context(router)
+        async with gateway(address, addresses, router_tls=files) as session:
+            async with session.post(PATH, json=completion(1)) as answer:
+                assert answer.headers["x-warmpath-pod"] == "pod-1"
+            tls = replaced(2)
+            await stack.aclose()
+            # This one trusts only the new authority, and only that one vouches for it.
+            async with running_router(tmp_path, tls + tables(addresses), listen=address):
+
+                async def is_served() -> bool:
+                    async with session.post(PATH, json=completion(1)) as answer:
+                        return answer.status == 200
+
+                await until(is_served)

@@ -1,0 +1,141 @@
+"""The options of `warmpath gateway`, checked."""
+
+import argparse
+from dataclasses import replace
+from pathlib import Path
+
+from indexer.process.listen import is_loopback
+from router.commands.channel import add_channel
+from router.commands.client import ROUTER
+from router.commands.gateway.description import (
+    Address,
+    AddressError,
+    Gateway,
+    Limits,
+    RouterTls,
+    address_of,
+)
+
+LISTEN = "127.0.0.1:8000"
+ASK_SECONDS = 10.0
+"""Seconds to wait for the router's list of pods."""
+MOST_SIMULATED = 64
+MOST_PODS = 4096
+MOST_BODY_BYTES = 1 << 30
+
+
+class OptionError(ValueError):
+    """An option is wrong, or does not fit another; the message names it."""
+
+
+def parser(summary: str | None) -> argparse.ArgumentParser:
+    """Return the command's parser."""
+    found = argparse.ArgumentParser(
+        prog="warmpath gateway",
+        description=summary,
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    add = found.add_argument
+    add("--listen", default=LISTEN, help="host:port for clients; port 0 takes a free one")
+    add("--insecure", action="store_true", help="let other machines in, without TLS")
+    add("--router", default=ROUTER, help="host:port of the router")
+    add(
+        "--pod",
+        action="append",
+        default=[],
+        metavar="IP:PORT",
+        help="a pod; may be repeated; without it the router is asked for its pods",
+    )
+    add(
+        "--failure-mode",
+        choices=("fail-close", "fail-open"),
+        default="fail-close",
+        help="while the router cannot be asked: answer 503, or let any pod in turn serve",
+    )
+    add("--max-body-bytes", type=int, default=Limits().body_bytes, help="longest body of a request")
+    add("--access-log", action="store_true", help="write a line for each request to standard error")
+    add("--envoy", type=Path, help="Envoy's program; else that on the PATH or in the environment")
+    add("--print-config", action="store_true", help="print Envoy's configuration and start nothing")
+    add(
+        "--simulate",
+        type=int,
+        default=0,
+        metavar="PODS",
+        help="start so many simulated pods and a router for them",
+    )
+    add("--out", type=Path, default=Path("out/gateway"), help="folder for logs of --simulate")
+    add_channel(found)
+    found.set_defaults(timeout=ASK_SECONDS)
+    return found
+
+
+def given_pods(args: argparse.Namespace) -> list[Address]:
+    """Return the pods that options name. Raises OptionError."""
+    if len(args.pod) > MOST_PODS:
+        raise OptionError(f"--pod: at most {MOST_PODS}")
+    return [ip_address("--pod", one) for one in args.pod]
+
+
+def without_pods(args: argparse.Namespace) -> Gateway:
+    """Return the gateway that the options describe, without its pods. Raises OptionError."""
+    if not 0 < args.max_body_bytes <= MOST_BODY_BYTES:
+        raise OptionError(f"--max-body-bytes: must be from 1 to {MOST_BODY_BYTES}")
+    listen = _address("--listen", args.listen)
+    if not listen.is_ip:
+        raise OptionError(f"--listen: {args.listen} is not an IP address and a port")
+    if not is_loopback(args.listen) and not args.insecure:
+        raise OptionError(
+            f"--listen: {args.listen} lets other machines in, without TLS; --insecure allows it"
+        )
+    if args.token_file is not None:
+        raise OptionError("--token-file: Envoy cannot send a token; give --tls-cert and --tls-key")
+    return Gateway(
+        listen=listen,
+        router=_address("--router", args.router),
+        pods=(),
+        failure_mode=args.failure_mode,
+        router_tls=_router_tls(args),
+        logs_requests=args.access_log,
+        limits=replace(Limits(), body_bytes=args.max_body_bytes),
+    )
+
+
+def _router_tls(args: argparse.Namespace) -> RouterTls | None:
+    if bool(args.tls_cert) != bool(args.tls_key):
+        raise OptionError("--tls-cert and --tls-key: give both or none")
+    if args.tls_ca is None:
+        if args.tls_cert is not None:
+            raise OptionError("--tls-cert: needs --tls-ca")
+        return None
+    files = (one and one.absolute() for one in (args.tls_ca, args.tls_cert, args.tls_key))
+    return RouterTls(*files)
+
+
+def _address(named: str, text: str) -> Address:
+    try:
+        return address_of(text)
+    except AddressError as error:
+        raise OptionError(f"{named}: {error}") from None
+
+
+def ip_address(named: str, text: str) -> Address:
+    """Return the address of an option or a pod, which `named` names. Raises OptionError."""
+    address = _address(named, text)
+    if not address.is_ip or not address.port:
+        raise OptionError(f"{named}: {text} is not an IP address and a port, which Envoy needs")
+    return address
+
+
+def check_simulated(args: argparse.Namespace) -> None:
+    """Check the options beside --simulate. Raises OptionError."""
+    if not 0 < args.simulate <= MOST_SIMULATED:
+        raise OptionError(f"--simulate: must be from 1 to {MOST_SIMULATED}")
+    given = {
+        "--router": args.router != ROUTER,
+        "--pod": args.pod,
+        "--tls-ca": args.tls_ca,
+        "--print-config": args.print_config,
+    }
+    for option, is_given in given.items():
+        if is_given:
+            raise OptionError(f"{option}: does not go with --simulate")
