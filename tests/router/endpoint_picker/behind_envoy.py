@@ -34,6 +34,9 @@ def full_duplex() -> list[Change]:
 
 FAIL_CLOSE = ("failure_mode_allow: true", "failure_mode_allow: false")
 
+PATIENT = [("message_timeout: 5s", "message_timeout: 100s"), ("- timeout: 1s", "- timeout: 60s")]
+"""For a busy machine, on which a router that lives may answer late."""
+
 
 def config(routers: Iterable[str], pods: Iterable[str], changes: Sequence[Change] = ()) -> str:
     """Return the page's configuration for these addresses, with an admin listener; ports are free ones."""
@@ -53,6 +56,21 @@ def config(routers: Iterable[str], pods: Iterable[str], changes: Sequence[Change
     return (
         f"admin: {{address: {{socket_address: {{address: 127.0.0.1, port_value: 0}}}}}}\n{text}\n"
     )
+
+
+def secured(text: str, folder: Path) -> str:
+    """Return a configuration with the page's TLS to routers, whose files are in a folder; write them.
+
+    The folder has `ca.pem`, `gateway.pem` and `gateway.key`.
+    """
+    page = PAGE.read_text(encoding="utf-8").replace("/etc/envoy", str(folder))
+    _, socket, authority, own = re.findall(r"```yaml\n(.*?)\n```\n", page, re.DOTALL)
+    (folder / "authority.yaml").write_text(authority, encoding="utf-8")
+    (folder / "gateway.yaml").write_text(own, encoding="utf-8")
+    [node] = re.findall(r"`(node: .*?)`", page)
+    cluster = "    - name: warmpath\n      type: STATIC\n"
+    assert cluster in text
+    return "\n".join((node, text.replace(cluster, cluster + socket + "\n")))
 
 
 class Front:
@@ -77,6 +95,11 @@ class Front:
     async def counted(self, name: str) -> int:
         """Return a counter of the external processing."""
         return await asyncio.to_thread(self.envoy.counted, f"http.inference.ext_proc.{name}")
+
+    async def finds_well(self, routers: int) -> bool:
+        """Whether so many routers are well, as far as Envoy knows."""
+        name = "cluster.warmpath.membership_healthy"
+        return await asyncio.to_thread(self.envoy.counted, name) == routers
 
     async def until_routers_are_asked(self) -> None:
         """Wait until a request is picked for: Envoy asks only routers whose health it knows."""
