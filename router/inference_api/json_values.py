@@ -7,6 +7,7 @@ not JSON, values may be found or not, and no error is raised.
 
 import re
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import TypeAlias, Union
 
 import msgspec
@@ -22,14 +23,43 @@ MOST_VALUE_BYTES = 16 << 10
 """A longer value is reported as None."""
 MOST_NESTED = 512
 """Most containers within each other; a document with more is not read on."""
+MOST_STEPS = 100_000
+"""Most strings, brackets and signs that are read one by one, some 0.1 s; a document with more is not
+read on. Usual documents take a few hundred: whole members and containers are passed over at once."""
 
-_FLAT = rb'(?:[^"{}\[\]%b]++|"[^"\\]*+(?:\\.[^"\\]*+)*+")*+'
+_WHOLE_STRING = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
+_FLAT = rb'(?:[^"{}\[\]%b]++|' + _WHOLE_STRING + rb")*+"
 """Everything before the next bracket, whole strings included."""
 _BEFORE_BRACKET = re.compile(_FLAT % b"", re.DOTALL)
 _BEFORE_COMMA = re.compile(_FLAT % b",", re.DOTALL)
+LEVELS = 4
+"""Containers within each other that are passed over at once."""
 _BEFORE_MARK = re.compile(rb'[^"{}\[\],:]*+')
 _STRING = re.compile(rb'[^"\\]*+(?:\\.[^"\\]*+)*+', re.DOTALL)
 _SPACES = b" \t\r\n"
+
+
+def _nested(levels: int) -> bytes:
+    """Return the pattern of everything before a bracket, but for whole containers of so many levels."""
+    inner = _FLAT % b""
+    for _ in range(levels):
+        inner = rb'(?:[^"{}\[\]]++|%b|[{\[]%b[}\]])*+' % (_WHOLE_STRING, inner)
+    return inner
+
+
+_BEFORE_DEEP_BRACKET = re.compile(_nested(LEVELS), re.DOTALL)
+
+
+@lru_cache(maxsize=64)
+def _unwanted(keys: frozenset[bytes]) -> re.Pattern[bytes]:
+    """Return the pattern of whole members with other keys, and their commas."""
+    space = rb"[ \t\r\n]*+"
+    wanted = b"|".join(re.escape(key) for key in sorted(keys))
+    key = rb'"(?!(?:%b)")[^"\\]*+"' % wanted
+    whole = rb"(?:%b|[{\[]%b[}\]])" % (_WHOLE_STRING, _nested(LEVELS - 1))
+    value = rb'(?:[^"{}\[\],:]++|%b%b%b)' % (space, whole, space)
+    return re.compile(rb"(?:%b%b%b:%b,)++" % (space, key, space, value), re.DOTALL)
+
 
 _OPEN = b"{["
 
@@ -58,6 +88,7 @@ class JsonValues:
         self._is_long = False
         self._depth = 0
         """Open containers within the wanted value."""
+        self._steps = 0
         self._is_over = False
         """Whether the document has ended, or cannot be read on."""
         self._is_in_string = self._is_escaped = False
@@ -68,6 +99,8 @@ class JsonValues:
         """Read the document's next bytes."""
         at = 0
         while at < len(chunk) and not self._is_over:
+            self._steps += 1
+            self._is_over = self._steps > MOST_STEPS
             if self._is_in_string:
                 at = self._string_on(chunk, at)
             elif self._value is not None:
@@ -112,7 +145,7 @@ class JsonValues:
             self._is_in_string = True
         else:
             self._depth += 1 if mark in _OPEN else -1
-            self._is_over = self._depth > MOST_NESTED
+            self._is_over |= self._depth > MOST_NESTED
         return end + 1
 
     def _keep(self, chunk: bytes, start: int, end: int) -> None:
@@ -134,7 +167,9 @@ class JsonValues:
         self._found(self._name, value.strip(_SPACES))
 
     def _pass_on(self, chunk: bytes, at: int) -> int:
-        end = _BEFORE_BRACKET.match(chunk, at).end()  # type: ignore[union-attr]
+        has_room = self._passed + LEVELS <= MOST_NESTED
+        flat = _BEFORE_DEEP_BRACKET if has_room else _BEFORE_BRACKET
+        end = flat.match(chunk, at).end()  # type: ignore[union-attr]
         if end == len(chunk):
             return end
         mark = chunk[end : end + 1]
@@ -142,11 +177,16 @@ class JsonValues:
             self._is_in_string = True
         else:
             self._passed += 1 if mark in _OPEN else -1
-            self._is_over = self._passed > MOST_NESTED
+            self._is_over |= self._passed > MOST_NESTED
         return end + 1
 
     def _walk_on(self, chunk: bytes, at: int) -> int:
         """Read on within a container that may hold wanted values."""
+        if self._containers and not self._containers[-1][1]:
+            members = _unwanted(frozenset(self._containers[-1][0])).match(chunk, at)
+            if members:
+                self._string.clear()
+                return members.end()
         at = _BEFORE_MARK.match(chunk, at).end()  # type: ignore[union-attr]
         if at == len(chunk):
             return at
@@ -167,7 +207,7 @@ class JsonValues:
         else:
             self._containers.pop()
             self._next = None
-            self._is_over = not self._containers
+            self._is_over |= not self._containers
         return at + 1
 
     def _colon(self) -> None:
@@ -184,7 +224,7 @@ class JsonValues:
 
     def _open(self, *, is_list: bool) -> None:
         wanted, self._next = self._next, None
-        self._is_over = len(self._containers) >= MOST_NESTED
+        self._is_over |= len(self._containers) >= MOST_NESTED
         is_list_in_list = is_list and (not self._containers or self._containers[-1][1])
         if wanted is None or isinstance(wanted, str) or is_list_in_list:
             self._passed = 1

@@ -24,6 +24,7 @@ BODIES = {
     "nested objects": b'{"a":' * (MIB // 8) + b"1" + b"}" * (MIB // 8),
     "a million values": b'{"model":"demo","prompt":[' + b"0," * MIB + b"0]}",
     "a million names": b"{" + b",".join(b'"%d":0' % at for at in range(MIB // 8)) + b"}",
+    "escaped names": b"{" + b",".join([b'"\\u0061":0'] * (MIB // 8)) + b"}",
     "a long number": b'{"model":"demo","max_tokens":' + b"9" * MIB + b',"prompt":"x"}',
     "a long string": json.dumps({"model": "demo", "prompt": "x" * MIB}).encode(),
     "escapes": b'{"model":"demo","prompt":"' + b"\\u0041" * (MIB // 8) + b'"}',

@@ -7,7 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.inference_api.json_values import MOST_NESTED, MOST_VALUE_BYTES, JsonValues, Paths
+from router.inference_api.json_values import (
+    MOST_NESTED,
+    MOST_STEPS,
+    MOST_VALUE_BYTES,
+    JsonValues,
+    Paths,
+)
 
 PATHS: Paths = {b"a": "a", b"b": {b"a": "ba", b"c": {b"a": "bca"}}, "é".encode(): "é"}
 KEYS = st.sampled_from(["a", "b", "c", "é", 'q"', "\\", "", "long" * 30])
@@ -55,6 +61,31 @@ def test_the_values_are_those_of_a_decoder(value: Any, size: int, is_ascii: bool
     document = json.dumps(value, ensure_ascii=is_ascii, indent=1 if size == 2 else None).encode()
     values = [(name, json.loads(raw or b"")) for name, raw in found(document, size)]
     assert values == wanted(value, PATHS)
+
+
+@given(
+    st.text('{}[]:,"\\ab1 \n', max_size=60)
+    | st.lists(
+        st.sampled_from(
+            [*'{}[]:,"\\', '"a"', '"b":', '"c":1,', '"z":"a",', '{"a":1}', "[[[[[1]]]]]"]
+        )
+    ).map("".join)
+)
+def test_what_is_passed_over_at_once_changes_nothing(text: str) -> None:
+    document = b"{" + text.encode()
+    assert found(document, len(document)) == found(document, 1)
+
+
+def test_a_document_of_too_many_parts_is_not_read_on() -> None:
+    step = b'"\\u0063":1,'
+    for count, is_read in ((MOST_STEPS // 5, True), (MOST_STEPS, False)):
+        document = b'{"a":1,%b"b":{"a":2}}' % (count * step)
+        assert found(document, 4096) == [("a", b"1"), ("ba", b"2")][: 1 + is_read]
+
+
+def test_many_members_and_containers_are_no_steps() -> None:
+    for part in (b'"c":1,', b'"d" : "e",', b'"x":{"y":[{"z":[1,2]}]},', b'"x":[[],[[]],[[[]]]],'):
+        assert found(b'{%b"a":1}' % (part * MOST_STEPS), 32 << 10) == [("a", b"1")]
 
 
 def test_a_list_of_documents_is_no_document() -> None:
