@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
+from router.inference_api.model_name import Renaming
 from router.report_event import ReportEvent
 
 Side = Literal["request", "response"]
@@ -55,6 +56,8 @@ class Picked:
     """The engine's own number of the picked rank; None if its pod has only one rank."""
     body: bytes | None = None
     """The body with another model's name; None if it stays."""
+    renaming: Renaming | None = None
+    """The names of the model, if `body` has another than the client gave."""
 
 
 @dataclass(frozen=True, slots=True)

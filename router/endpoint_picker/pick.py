@@ -7,7 +7,7 @@ from router.api.pick import MOST_SESSION_BYTES, PickAnswerer, Reckoned
 from router.config.schema import EndpointPicker
 from router.endpoint_picker.actions import Endpoint, Picked, WantPick
 from router.endpoint_picker.addresses import endpoint, pods_at
-from router.inference_api.model_name import with_model
+from router.inference_api.model_name import Renaming, with_model
 from router.inference_api.reader import InferenceReader
 from router.inference_api.request import InferenceRequest
 from router.pb.warmpath.v1 import router_pb2 as pb
@@ -61,10 +61,11 @@ class EndpointPicks:
         The caller replies to the gateway within the context; if that fails, the pick is withdrawn.
         Raises UnmatchedSubsetError, and NoPodError if no pod can be picked.
         """
-        body = want.body
+        body, renaming = want.body, None
         read = await self._read(want, body)
         target = want.model or self._rewrites.get(read.model, "")
         if target and read.model and target != read.model:
+            renaming = Renaming(target, read.model)
             body = await with_model(body, target)
             read = await self._read(want, body)
         subset = None if want.subset is None else pods_at(self._pods, want.subset)
@@ -79,7 +80,7 @@ class EndpointPicks:
                 want.priority, want.tenant, asker
             )
         async with self._answered(request, patience, reckoned, asker) as response:
-            yield self._picked(response, body if body is not want.body else None)
+            yield self._picked(response, body if renaming else None, renaming)
 
     @asynccontextmanager
     async def _answered(
@@ -127,7 +128,9 @@ class EndpointPicks:
                     setattr(prompt, form, await with_model(body, listing.model))
         return prompt, reckoned
 
-    def _picked(self, response: pb.PickResponse, body: bytes | None) -> Picked:
+    def _picked(
+        self, response: pb.PickResponse, body: bytes | None, renaming: Renaming | None
+    ) -> Picked:
         tokens = response.prompt_tokens
         endpoints: dict[str, Endpoint] = {}
         for one in response.candidates:
@@ -140,7 +143,7 @@ class EndpointPicks:
             if len(endpoints) == self._most:
                 break
         best = response.candidates[0]
-        return Picked(response.booking_id, endpoints, self._engine_rank(best), body)
+        return Picked(response.booking_id, endpoints, self._engine_rank(best), body, renaming)
 
     def _saved(self, tokens: int, cached: int) -> float:
         whole = self._prefill.seconds(tokens, 0)

@@ -23,9 +23,11 @@ from router.endpoint_picker.events import (
 from router.endpoint_picker.names import Names
 from router.endpoint_picker.protocol import BodyMode
 from router.endpoint_picker.request_side import pieces
+from router.inference_api.model_name import NameInResponse
 from router.inference_api.usage_reader import UsageReader
 from router.report_event import ReportEvent
 
+RENAMED_KINDS = ("application/json", "text/event-stream")
 LEAST_ERROR = 400
 """HTTP statuses from here on mean that the engine has not computed the request."""
 
@@ -51,6 +53,7 @@ class ResponseSide:
         self._is_booked = False
         self._has_first_token = False
         self._usage: UsageReader | None = None
+        self._name: NameInResponse | None = None
         self.modes = Modes()
         self.state = ResponseState.NEW
 
@@ -72,12 +75,24 @@ class ResponseSide:
             self._usage = UsageReader(
                 value_of(event.headers, "content-type"), value_of(event.headers, "content-encoding")
             )
+        put = self._told(where)
+        removed = self._names.of_response(put)
+        if self._picked is not None and self._picked.renaming and self._can_rename(event):
+            self._name = NameInResponse(self._picked.renaming)
+            removed += ("content-length",)
         if event.ends:
             reports += self._ended()
         if self.modes.is_watched:
             return reports
-        put = self._told(where)
-        return [*reports, HeadersReply("response", put, self._names.of_response(put))]
+        return [*reports, HeadersReply("response", put, removed)]
+
+    def _can_rename(self, event: ResponseHeaders) -> bool:
+        """Whether the response can have another name of the model than the engine told."""
+        if event.ends or self.modes.is_watched or self.modes.response is BodyMode.NONE:
+            return False
+        encoding = value_of(event.headers, "content-encoding").strip().lower()
+        kind = value_of(event.headers, "content-type").partition(";")[0].strip().lower()
+        return encoding in ("", "identity") and kind in RENAMED_KINDS
 
     def body(self, event: ResponseBody) -> list[Action]:
         """Take a piece of the body."""
@@ -92,14 +107,21 @@ class ResponseSide:
             reports += self._ended()
         if self.modes.is_watched:
             return reports
+        data = event.data
+        if self._name is not None:
+            # Elsewhere trailers may follow, with which nothing that is held can be sent on.
+            may_hold = self.modes.response.sends_back and not event.ends
+            data = self._name.feed(data, may_hold=may_hold)
         if self.modes.response.sends_back:
-            return [*reports, *pieces("response", event.data, ends=event.ends)]
-        return [*reports, BodyReply("response")]
+            return [*reports, *pieces("response", data, ends=event.ends)]
+        return [*reports, BodyReply("response", data if data != event.data else None)]
 
     def trailers(self) -> list[Action]:
         """Take the response's trailers."""
         self._check_open()
-        replies = [] if self.modes.is_watched else [TrailersReply("response")]
+        replies: list[Action] = [] if self.modes.is_watched else [TrailersReply("response")]
+        if self._name is not None and (left := self._name.feed(b"", may_hold=False)):
+            replies = [*pieces("response", left, ends=False), *replies]
         return [*self._ended(), *replies]
 
     def closed(self) -> Iterator[Report]:

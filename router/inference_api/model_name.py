@@ -1,6 +1,8 @@
-"""Finds and replaces the model's name in a request's body, which may be cut off or no JSON at all."""
+"""Finds and replaces the model's name in bodies, which may be cut off or no JSON at all."""
 
 import asyncio
+import json
+import re
 from typing import NamedTuple
 
 import msgspec
@@ -68,3 +70,51 @@ async def _values(body: bytes, paths: Paths) -> list[_Value]:
         document.feed(body[at : at + SLICE_BYTES])
         await asyncio.sleep(0)
     return found
+
+
+class Renaming(NamedTuple):
+    """A request that asks the engine for another model than its client did."""
+
+    asked: str
+    """The name that the engine is asked for."""
+    given: str
+    """The client's name."""
+
+
+class NameInResponse:
+    """Gives a response the client's name of the model, piece by piece.
+
+    All fields `model` with the name that the engine was asked for are changed, wherever they are in a
+    document or an event, as llm-d's picker does (`rewriteModelName`, pkg/epp/handlers/server.go). In a
+    text the quotes are escaped, so nothing is changed there.
+    """
+
+    def __init__(self, renaming: Renaming) -> None:
+        asked = {msgspec.json.encode(renaming.asked), json.dumps(renaming.asked).encode()}
+        self._forms = [b'"model":%b%b' % (space, name) for space in (b"", b" ") for name in asked]
+        self._pattern = re.compile(b"|".join(re.escape(form) for form in self._forms))
+        self._most = max(map(len, self._forms)) - 1
+        self._given = msgspec.json.encode(renaming.given)
+        self._held = b""
+
+    def feed(self, piece: bytes, *, may_hold: bool) -> bytes:
+        """Return the next piece; with `may_hold` its end is held if the field may go on in the next."""
+        piece, self._held = self._held + piece, b""
+        piece = self._pattern.sub(self._renamed, piece)
+        start = self._begun(piece) if may_hold else len(piece)
+        self._held = piece[start:]
+        return piece[:start]
+
+    def _renamed(self, found: re.Match[bytes]) -> bytes:
+        space = b" " if found[0].startswith(b'"model": ') else b""
+        return b'"model":%b%b' % (space, self._given)
+
+    def _begun(self, piece: bytes) -> int:
+        """Return where the field begins that a piece ends within; its length if there is none."""
+        at = piece.find(b'"', max(0, len(piece) - self._most))
+        while at >= 0:
+            rest = piece[at:]
+            if any(form.startswith(rest) for form in self._forms):
+                return at
+            at = piece.find(b'"', at + 1)
+        return len(piece)

@@ -358,6 +358,31 @@ async def test_an_adapter_that_only_an_engine_lists_is_picked_for_by_its_name(
         assert b"nobody" in answer.body, "the engine's own words"
 
 
+async def test_a_response_has_the_name_of_the_model_that_its_client_gave(
+    tmp_path: Path, changes: list[Change]
+) -> None:
+    picker = 'rewrites = { "gpt" = "demo" }'
+    chunk = b'data: {"model":"demo","choices":[{"text":"a"}]}\n\n'
+    async with echoing(tmp_path, changes, picker=picker) as (envoy, _, one, two):
+        for echo in (one, two):
+            echo.goes_on.set()
+            echo.answer = b'{"id": "1", "model": "demo", "usage": null}'
+        answer = await envoy.post({"model": "gpt", "prompt": IDS})
+        assert answer.body == b'{"id": "1", "model": "gpt", "usage": null}'
+        assert answer.headers.get("content-length") in (None, str(len(answer.body)))
+        for echo in (one, two):
+            echo.pieces = [chunk, chunk, b"data: [DONE]\n\n"]
+        answer = await envoy.post({"model": "gpt", "prompt": IDS, "stream": True})
+        renamed = chunk.replace(b"demo", b"gpt")
+        assert answer.body == renamed + renamed + b"data: [DONE]\n\n"
+        assert {
+            json.loads(body)["model"] for echo in (one, two) for _, _, body in echo.requests
+        } == {"demo"}
+        # A request that asks for the engine's own name gets it.
+        answer = await envoy.post({"model": "demo", "prompt": IDS, "stream": True})
+        assert answer.body == chunk + chunk + b"data: [DONE]\n\n"
+
+
 async def test_a_router_that_ends_cuts_off_no_response(tmp_path: Path) -> None:
     async with Echo() as one, Echo() as two, AsyncExitStack() as stack:
         tables = QUIET + pod("pod-1", one.address) + pod("pod-2", two.address)

@@ -1,6 +1,8 @@
 """An exchange by sequences of events, as pickers are tested with: what it asks for, and what it answers."""
 
 import json
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -22,7 +24,9 @@ from router.endpoint_picker.events import (
     ResponseHeaders,
     ResponseTrailers,
 )
+from router.endpoint_picker.exchange import Exchange
 from router.endpoint_picker.protocol import DESTINATION, PICKERS_OWN, PIECE_BYTES, BodyMode
+from router.inference_api.model_name import Renaming
 from tests.router.endpoint_picker.told import (
     BUFFERED,
     NAMES,
@@ -452,3 +456,60 @@ def test_the_stream_may_end_where_no_part_of_a_body_is_here() -> None:
     pick(one, post(modes=BUFFERED), body(b"{}"))
     one.receive(answer())
     assert one.may_end
+
+
+RENAMED = replace(PICKED, body=b"{}", renaming=Renaming("demo", "gpt"))
+
+
+def renaming(modes: Modes, response: ResponseHeaders) -> tuple[Exchange, Any]:
+    """Return an exchange whose model has another name, and the reply to its response's headers."""
+    one = exchange()
+    head, *rest = [post(modes=modes), body(b"{}")]
+    picking(one, head, *rest)
+    one.picked(RENAMED)
+    one.booked(RENAMED)
+    *_, reply = one.receive(response)
+    return one, reply
+
+
+def test_a_response_gets_the_clients_name_of_the_model() -> None:
+    one, reply = renaming(Modes(), answer())
+    assert "content-length" in reply.remove
+    sent = b""
+    for data, ends in ((b'{"model":"de', False), (b'mo","usage":null', False), (b"}", True)):
+        for action in one.receive(ResponseBody(data, ends)):
+            sent += action.data if isinstance(action, BodyReply) and action.data else b""
+    assert sent == b'{"model":"gpt","usage":null}'
+
+
+def test_a_piece_for_a_piece_is_renamed_within_itself() -> None:
+    one, _ = renaming(BUFFERED, answer())
+    replies = [
+        one.receive(ResponseBody(data))[-1]
+        for data in (b'{"model":"demo",', b'"model":"de', b'mo"}')
+    ]
+    assert replies == [
+        BodyReply("response", b'{"model":"gpt",'), BodyReply("response"), BodyReply("response")
+    ]  # fmt: skip
+
+
+def test_what_is_held_of_a_response_comes_before_its_trailers() -> None:
+    one, _ = renaming(Modes(), answer())
+    assert [
+        action
+        for action in one.receive(ResponseBody(b'{"model":'))
+        if isinstance(action, BodyReply)
+    ] == [BodyReply("response", b"{", is_sent_back=True)]
+    *_, left, trailers = one.receive(ResponseTrailers())
+    assert left == BodyReply("response", b'"model":', is_sent_back=True)
+    assert trailers == TrailersReply("response")
+
+
+@pytest.mark.parametrize(
+    "response",
+    [answer(kind="audio/wav"), answer(ends=True),
+     ResponseHeaders(((":status", "200"), ("content-type", "application/json"), ("content-encoding", "gzip")))],
+)  # fmt: skip
+def test_other_responses_keep_their_length(response: ResponseHeaders) -> None:
+    _, reply = renaming(Modes(), response)
+    assert "content-length" not in reply.remove

@@ -7,7 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.inference_api.model_name import BodyHead, read_head, with_model
+from router.inference_api.model_name import (
+    BodyHead,
+    NameInResponse,
+    Renaming,
+    read_head,
+    with_model,
+)
 from router.prompt.bounds import MOST_NAME_BYTES
 
 KEYS = st.sampled_from(["model", "messages", "stream", "mod", 'x"model":', "ü"])
@@ -90,3 +96,57 @@ async def test_a_large_body_is_renamed_in_slices() -> None:
 )  # fmt: skip
 async def test_a_body_that_is_cut_off_tells_what_it_can(body: bytes, found: BodyHead) -> None:
     assert await read_head(body) == found
+
+
+NAMES = Renaming("demo", "gpt")
+
+
+def renamed(document: bytes, size: int, names: Renaming = NAMES) -> bytes:
+    """Return a response that comes in pieces of a size, with the client's name of the model."""
+    name = NameInResponse(names)
+    cut = (document[at : at + size] for at in range(0, len(document), size))
+    parts = [name.feed(piece, may_hold=True) for piece in cut]
+    return b"".join([*parts, name.feed(b"", may_hold=False)])
+
+
+@pytest.mark.parametrize("size", [1, 2, 5, 1000])
+@pytest.mark.parametrize(
+    ("document", "expected"),
+    [
+        (b'{"id":"c","model":"demo","choices":[]}', b'{"id":"c","model":"gpt","choices":[]}'),
+        (b'{"model": "demo"}', b'{"model": "gpt"}'),
+        (b'data: {"model":"demo"}\n\n' * 2, b'data: {"model":"gpt"}\n\n' * 2),
+        (b'data: {"response":{"model":"demo"}}\n\n', b'data: {"response":{"model":"gpt"}}\n\n'),
+        (b'{"model":"demo-2","text":"demo"}', b'{"model":"demo-2","text":"demo"}'),
+        (b'{"text":"\\"model\\":\\"demo\\""}', b'{"text":"\\"model\\":\\"demo\\""}'),
+        (b"data: [DONE]\n\n", b"data: [DONE]\n\n"),
+        (b'{"model":"dem', b'{"model":"dem'),
+    ],
+)  # fmt: skip
+def test_a_response_gets_the_clients_name_however_it_is_cut(
+    document: bytes, expected: bytes, size: int
+) -> None:
+    assert renamed(document, size) == expected
+
+
+@given(
+    st.text(min_size=1, max_size=9),
+    st.text(min_size=1, max_size=9),
+    st.text(max_size=30),
+    st.integers(1, 9),
+)
+def test_any_name_and_text_come_back(asked: str, given: str, text: str, size: int) -> None:
+    fields = {"text": text, "model": asked, "inner": [{"model": asked}, {"other": asked}]}
+    expected = fields | {"model": given, "inner": [{"model": given}, {"other": asked}]}
+    for is_ascii in (True, False):
+        document = json.dumps(fields, ensure_ascii=is_ascii).encode(errors="ignore")
+        names = Renaming(*(one.encode(errors="ignore").decode() for one in (asked, given)))
+        assert json.loads(renamed(document, size, names)) == json.loads(
+            json.dumps(expected, ensure_ascii=is_ascii).encode(errors="ignore")
+        )
+
+
+def test_a_piece_that_must_go_on_at_once_is_not_held() -> None:
+    name = NameInResponse(NAMES)
+    assert name.feed(b'{"model":"de', may_hold=False) == b'{"model":"de'
+    assert name.feed(b'mo"}', may_hold=True) == b'mo"}'
