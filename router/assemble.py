@@ -40,7 +40,7 @@ from router.dynamo.overlaps import Overlaps
 from router.dynamo.pages import pages
 from router.endpoint_picker.engines import engine_of
 from router.endpoint_picker.pick import EndpointPicks
-from router.endpoint_picker.protocol import HEALTH_NAMES, LIVENESS
+from router.endpoint_picker.protocol import ANSWERING, HEALTH_NAMES, LIVENESS
 from router.endpoint_picker.protocol import SERVICE as EXTERNAL_PROCESSOR
 from router.endpoint_picker.service import EndpointPickerService
 from router.event_loop import LoopThread
@@ -293,7 +293,9 @@ async def running(config: Config, folder: Path) -> AsyncIterator[Running]:
         )
         http_address = await stack.enter_async_context(http)
         services = SERVICE.full_name, llmd.SERVICE.full_name, EXTERNAL_PROCESSOR
-        checks = HealthService(health.ready, ("", *services, *HEALTH_NAMES), (LIVENESS,))
+        answers = {ANSWERING: partial(health.ready, besides="pods")}
+        of_pods = ("", *services, *HEALTH_NAMES)
+        checks = HealthService(health.ready, of_pods, (LIVENESS,), answers)
         handlers = (
             service.handlers(),
             llmd.handlers(service, PodScores(holdings, config.llmd)),

@@ -29,9 +29,9 @@ class Health:
         """Register a component whose health `look` returns at each report."""
         self._looks[name] = look
 
-    def ready(self) -> bool:
-        """Whether every component is ready."""
-        return all(component.ok for component in self.report().values())
+    def ready(self, *, besides: str = "") -> bool:
+        """Whether every component is ready, besides one that does not count."""
+        return all(one.ok for name, one in self.report().items() if name != besides)
 
     def report(self) -> dict[str, Component]:
         """Return the health of every component, by name."""

@@ -7,7 +7,8 @@ Source: `grpc/health/v1/health.proto`.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Collection
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping
+from types import MappingProxyType
 
 from grpc_health.v1 import health_pb2 as pb
 
@@ -38,16 +39,21 @@ class WatchersFullError(Exception):
 class HealthService:
     """Answers for every service in `names` whether the process is fit, as `is_fit` returns.
 
-    For each name in `alive` the answer is always that the process serves.
+    For each name in `alive` the answer is always that the process serves. The names in
+    `others` have a fitness of their own.
     """
 
     def __init__(
-        self, is_fit: Callable[[], bool], names: Collection[str], alive: Collection[str] = ()
+        self,
+        is_fit: Callable[[], bool],
+        names: Collection[str],
+        alive: Collection[str] = (),
+        others: Mapping[str, Callable[[], bool]] = MappingProxyType({}),
     ) -> None:
-        self._is_fit = is_fit
-        self._names = names
+        self._looks = {**dict.fromkeys(names, is_fit), **others}
+        self._distinct = (is_fit, *others.values())
         self._alive = alive
-        self._was_fit = False
+        self._was_fit: tuple[bool, ...] = ()
         self._has_ended = False
         self._news = asyncio.Event()
         self._watchers = 0
@@ -60,9 +66,9 @@ class HealthService:
         name = _name(raw)
         if name in self._alive:
             return _answer(Status.SERVING)
-        if name not in self._names:
+        if name not in self._looks:
             raise UnknownServiceError(name)
-        return _answer(self._status())
+        return _answer(self._status(name))
 
     async def watch(self, raw: bytes) -> AsyncGenerator[bytes, None]:
         """Yield the status, and each one that differs from the last.
@@ -76,7 +82,7 @@ class HealthService:
         self._watchers += 1
         try:
             while True:
-                status = self._status() if name in self._names else Status.SERVICE_UNKNOWN
+                status = self._status(name) if name in self._looks else Status.SERVICE_UNKNOWN
                 if name in self._alive:
                     status = Status.SERVING
                 news = self._news
@@ -90,22 +96,26 @@ class HealthService:
     def end(self) -> None:
         """Answer from now on that the process is not fit: it is about to end."""
         self._has_ended = True
-        self._status()
+        self._look()
 
     async def keep_notifying(self) -> None:
         """Wake the clients that watch whenever the status has changed, until cancelled."""
         while True:
-            self._status()
+            self._look()
             await asyncio.sleep(LOOK_SECONDS)
 
-    def _status(self) -> int:
-        is_fit = not self._has_ended and self._is_fit()
+    def _status(self, name: str) -> int:
+        self._look()
+        is_fit = not self._has_ended and self._looks[name]()
+        return Status.SERVING if is_fit else Status.NOT_SERVING
+
+    def _look(self) -> None:
+        is_fit = tuple(not self._has_ended and look() for look in self._distinct)
         if is_fit != self._was_fit:
             # The first to see a change wakes all watchers: they would miss a short one otherwise.
             self._was_fit = is_fit
             self._news.set()
             self._news = asyncio.Event()
-        return Status.SERVING if is_fit else Status.NOT_SERVING
 
 
 def _name(raw: bytes) -> str:

@@ -57,6 +57,8 @@ class ResponseHeaders:
     """The endpoint that served the request; empty if the gateway does not name it."""
     modes: Modes | None = None
     """Set only if this is the first event of an exchange."""
+    is_unreached: bool = False
+    """Whether the response is the gateway's own, since it has reached no endpoint."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,10 +36,12 @@ from router.endpoint_picker.events import (
 )
 from router.endpoint_picker.protocol import (
     DESTINATION,
+    DETAILS_ATTRIBUTE,
     NAMESPACE,
     SERVED,
     SUBSET,
     SUBSET_NAMESPACE,
+    UNREACHED,
     UPSTREAM_ATTRIBUTE,
     BodyMode,
 )
@@ -77,7 +79,9 @@ def event_of(raw: bytes) -> Event:
             # Only the first message of an exchange has its modes.
             modes = _modes(message) if message.HasField("protocol_config") else None
             headers = _headers(head.headers.headers)
-            return ResponseHeaders(headers, head.end_of_stream, _served(message), modes)
+            return ResponseHeaders(
+                headers, head.end_of_stream, _served(message), modes, _is_unreached(message)
+            )
         case "request_trailers":
             return RequestTrailers(_subset(message))
         case "response_trailers":
@@ -202,6 +206,15 @@ def _served(message: Any) -> str:
         if UPSTREAM_ATTRIBUTE in attributes.fields:
             return endpoint(attributes.fields[UPSTREAM_ATTRIBUTE].string_value)
     return ""
+
+
+def _is_unreached(message: Any) -> bool:
+    """Return whether the gateway says that it answers itself, for want of an endpoint."""
+    for attributes in message.attributes.values():
+        if DETAILS_ATTRIBUTE in attributes.fields:
+            details: str = attributes.fields[DETAILS_ATTRIBUTE].string_value
+            return details.startswith(UNREACHED)
+    return False
 
 
 def _check_size(raw: bytes) -> None:

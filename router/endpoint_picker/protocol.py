@@ -11,6 +11,9 @@ SERVICE = "envoy.service.ext_proc.v3.ExternalProcessor"
 HEALTH_NAMES = (SERVICE, "inference-extension", "readiness")
 """Names by which gateways ask for this service's health: the protocol's two, and a third that early
 deployments of the extension's own picker use."""
+ANSWERING = "answering"
+"""The name by which a gateway with one router asks whether that answers, if only that no pod is left.
+Without another router to ask, the reason is worth more than a pick that nobody can make."""
 LIVENESS = "liveness"
 """The name by which gateways ask whether the process is alive, even if it cannot serve yet."""
 
@@ -24,6 +27,10 @@ SUBSET = "x-gateway-destination-endpoint-subset"
 SUBSET_NAMESPACE = "envoy.lb.subset_hint"
 UPSTREAM_ATTRIBUTE = "upstream.address"
 """Envoy's attribute with the endpoint that served a request, for exchanges without that metadata."""
+DETAILS_ATTRIBUTE = "response.code_details"
+"""Envoy's attribute that tells why a response is its own."""
+UNREACHED = ("no_healthy_upstream", "upstream_reset_before_response_started")
+"""Beginnings of it where no endpoint could be reached, or none answered."""
 
 PICKERS_OWN = (DESTINATION, SERVED, SUBSET)
 """Headers that no client may send on to an engine."""

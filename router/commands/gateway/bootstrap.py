@@ -20,9 +20,13 @@ DESTINATION = "x-gateway-destination-endpoint"
 SERVED = "x-gateway-destination-endpoint-served"
 SUBSET = "x-gateway-destination-endpoint-subset"
 SERVICE = "envoy.service.ext_proc.v3.ExternalProcessor"
+ANSWERING = "answering"
+"""The router's name for its health, whatever that of its pods."""
 
 ROUTER_AWAY = "ROUTER_AWAY"
 """The reason in a 503 of Envoy itself, when it cannot ask the router."""
+NO_POD = "NO_POD"
+"""The reason of a 503 where no pod can be reached, as the router has it where none may be picked."""
 
 WINDOW_BYTES = 64 << 10
 """Of a stream of HTTP/2, as Envoy's page on its use as an edge proxy advises."""
@@ -106,8 +110,18 @@ def _manager(gateway: Gateway) -> Fields:
             ),
         ],
     }
+    flags = {"response_flag_filter": {"flags": ["UH", "UF", "UC", "UR"]}}
+    mappers = [_refusal(flags, NO_POD, "no pod can be reached")]
     if gateway.failure_mode == "fail-close":
-        fields["local_reply_config"] = {"mappers": [_refusal()]}
+        away = {
+            "extension_filter": extension(
+                "envoy.access_loggers.extension_filters.cel",
+                "extensions.access_loggers.filters.cel.v3.ExpressionFilter",
+                expression="response.code_details.startsWith('ext_proc_error')",
+            )
+        }
+        mappers.append(_refusal(away, ROUTER_AWAY, "the router cannot be asked for a pod"))
+    fields["local_reply_config"] = {"mappers": mappers}
     if gateway.logs_requests:
         fields["access_log"] = [
             extension(
@@ -119,23 +133,13 @@ def _manager(gateway: Gateway) -> Fields:
     return fields
 
 
-def _refusal() -> Fields:
+def _refusal(which: Fields, reason: str, message: str) -> Fields:
     """Return the mapper that gives Envoy's own 503 the form of the router's refusals."""
-    message = "the router cannot be asked for a pod"
+    error = {"message": message, "type": "service_unavailable", "code": reason}
     return {
-        "filter": {
-            "extension_filter": extension(
-                "envoy.access_loggers.extension_filters.cel",
-                "extensions.access_loggers.filters.cel.v3.ExpressionFilter",
-                expression="response.code_details.startsWith('ext_proc_error')",
-            )
-        },
-        "headers_to_add": [{"header": {"key": "x-warmpath-reason", "value": ROUTER_AWAY}}],
-        "body_format_override": {
-            "json_format": {
-                "error": {"message": message, "type": "service_unavailable", "code": ROUTER_AWAY}
-            }
-        },
+        "filter": which,
+        "headers_to_add": [{"header": {"key": "x-warmpath-reason", "value": reason}}],
+        "body_format_override": {"json_format": {"error": error}},
     }
 
 
@@ -168,6 +172,8 @@ def _ask_router(gateway: Gateway) -> Fields:
             "response_body_mode": modes[1],
             "response_trailer_mode": "SEND",
         },
+        # Why a response is Envoy's own.
+        response_attributes=["response.code_details"],
         metadata_options={
             "forwarding_namespaces": {"untyped": [NAMESPACE]},
             "receiving_namespaces": {"untyped": [NAMESPACE]},
@@ -253,7 +259,7 @@ def _router(gateway: Gateway) -> Fields:
                 "no_traffic_interval": check,
                 "unhealthy_threshold": 2,
                 "healthy_threshold": 1,
-                "grpc_health_check": {"service_name": SERVICE},
+                "grpc_health_check": {"service_name": _health_of(gateway)},
             }
         ],
         # A router that is not well is not asked, even if it is the only one.
@@ -266,6 +272,16 @@ def _router(gateway: Gateway) -> Fields:
             **tls_context(gateway.router, gateway.router_tls, gateway.folder),
         )
     return fields
+
+
+def _health_of(gateway: Gateway) -> str:
+    """Return the name by which to ask for the router's health.
+
+    A router without a pod that is well is asked all the same if nobody else could serve the request:
+    it tells why. A name may stand for several routers, of which another may have pods.
+    """
+    is_last = gateway.failure_mode == "fail-close" and gateway.router.is_ip
+    return ANSWERING if is_last else SERVICE
 
 
 def _cluster(name: str, addresses: Sequence[Address], limits: Limits) -> Fields:

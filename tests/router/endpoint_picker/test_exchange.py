@@ -513,3 +513,13 @@ def test_what_is_held_of_a_response_comes_before_its_trailers() -> None:
 def test_other_responses_keep_their_length(response: ResponseHeaders) -> None:
     _, reply = renaming(Modes(), response)
     assert "content-length" not in reply.remove
+
+
+def test_a_gateways_own_answer_for_want_of_an_endpoint_has_a_reason_and_no_pod() -> None:
+    one = exchange()
+    pick(one, post(), body(b"{}"))
+    reports = one.receive(answer(503, ends=True, is_unreached=True))
+    *_, reply = reports
+    assert isinstance(reply, HeadersReply)
+    assert reply.put == (("x-warmpath-reason", "NO_POD"),)
+    assert [one.happened for one in reports if isinstance(one, Report)] == [Happened.FAILED]

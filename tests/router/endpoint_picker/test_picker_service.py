@@ -459,6 +459,7 @@ async def test_gateways_ask_for_health_by_many_names(tmp_path: Path, transport: 
         for name, expected in (
             (SERVICE, status.NOT_SERVING), ("inference-extension", status.NOT_SERVING),
             ("readiness", status.NOT_SERVING), ("", status.NOT_SERVING), ("liveness", status.SERVING),
+            ("answering", status.SERVING),
         ):  # fmt: skip
             request = health_pb2.HealthCheckRequest(service=name)
             assert (await stub.Check(request)).status == expected, name

@@ -13,6 +13,7 @@ from typing import Any
 import aiohttp
 import pytest
 from aiohttp import web
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from router.commands.gateway.binary import find_envoy
 from router.commands.gateway.description import FailureMode, Gateway, Limits, RouterTls, address_of
@@ -240,6 +241,32 @@ async def test_what_the_router_refuses_is_told_with_its_reason(tmp_path: Path) -
         assert answer.status == 503
         assert answer.headers["x-warmpath-reason"] == "NO_POD"
         assert (await answer.json())["error"]["code"] == "NO_POD"
+
+
+async def test_that_no_pod_is_left_is_told_as_the_reason(tmp_path: Path) -> None:
+    probed = '[probe]\ninterval-seconds = 0.05\n[[models]]\nname = "demo"\n'
+    with HeldPorts() as ports:
+        addresses = {"pod-1": f"{HOST}:{ports.take()}"}
+        async with (
+            running_router(tmp_path, probed + pod("pod-1", addresses["pod-1"])) as (
+                router,
+                channel,
+            ),
+            gateway(router.address, addresses) as session,
+        ):
+            stub = health_pb2_grpc.HealthStub(channel)
+
+            async def is_unwell() -> bool:
+                found = await stub.Check(health_pb2.HealthCheckRequest())
+                return bool(found.status == health_pb2.HealthCheckResponse.NOT_SERVING)
+
+            await until(is_unwell)
+            async with session.post(PATH, json=completion(1)) as answer:
+                assert answer.status == 503
+                assert answer.headers.get("x-warmpath-reason") == "NO_POD", (
+                    dict(answer.headers),
+                    await answer.text(),
+                )
 
 
 async def test_the_router_can_ask_for_the_gateways_certificate(tmp_path: Path) -> None:
