@@ -522,4 +522,4 @@ def test_a_gateways_own_answer_for_want_of_an_endpoint_has_a_reason_and_no_pod()
     *_, reply = reports
     assert isinstance(reply, HeadersReply)
     assert reply.put == (("x-warmpath-reason", "NO_POD"),)
-    assert [one.happened for one in reports if isinstance(one, Report)] == [Happened.FAILED]
+    assert [one.event for one in reports if isinstance(one, Report)] == ["failed"]
