@@ -32,7 +32,11 @@ DETAILS_ATTRIBUTE = "response.code_details"
 UNREACHED = ("no_healthy_upstream", "upstream_reset_before_response_started")
 """Beginnings of it where no endpoint could be reached, or none answered."""
 
-PICKERS_OWN = (DESTINATION, SERVED, SUBSET)
+SIDECARS = ("x-prefiller-host-port", "x-encoder-hosts-ports", "x-data-parallel-host-port")
+"""Headers by which a picker tells llm-d's sidecars to call other pods (its pkg/common/routing). A client
+that could set one would choose whom a pod calls."""
+
+PICKERS_OWN = (DESTINATION, SERVED, SUBSET, *SIDECARS)
 """Headers that no client may send on to an engine."""
 
 PIECE_BYTES = 62_000

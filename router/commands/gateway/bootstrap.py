@@ -19,6 +19,7 @@ NAMESPACE = "envoy.lb"
 DESTINATION = "x-gateway-destination-endpoint"
 SERVED = "x-gateway-destination-endpoint-served"
 SUBSET = "x-gateway-destination-endpoint-subset"
+SIDECARS = ("x-prefiller-host-port", "x-encoder-hosts-ports", "x-data-parallel-host-port")
 SERVICE = "envoy.service.ext_proc.v3.ExternalProcessor"
 ANSWERING = "answering"
 """The router's name for its health, whatever that of its pods."""
@@ -148,7 +149,11 @@ def _removed() -> Fields:
     return extension(
         "envoy.filters.http.header_mutation",
         "extensions.filters.http.header_mutation.v3.HeaderMutation",
-        mutations={"request_mutations": [{"remove": one} for one in (DESTINATION, SERVED, SUBSET)]},
+        mutations={
+            "request_mutations": [
+                {"remove": one} for one in (DESTINATION, SERVED, SUBSET, *SIDECARS)
+            ]
+        },
     )
 
 

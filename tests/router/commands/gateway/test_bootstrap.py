@@ -61,7 +61,7 @@ def test_envoy_accepts_it(tmp_path: Path) -> None:
 
 
 def test_its_names_are_those_of_the_router() -> None:
-    names = ("DESTINATION", "SERVED", "SUBSET", "NAMESPACE", "SERVICE", "ANSWERING")
+    names = ("DESTINATION", "SERVED", "SUBSET", "NAMESPACE", "SERVICE", "ANSWERING", "SIDECARS")
     for name in names:
         assert getattr(module, name) == getattr(protocol, name)
 
