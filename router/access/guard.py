@@ -80,7 +80,7 @@ class Guard(grpc.GenericRpcHandler):
 
 
 def shown_by(context: Context) -> tuple[list[str], Iterable[str]]:
-    """Return a caller's headers with tokens, and the names in its certificate."""
+    """Return a caller's authorization headers, and the names in its certificate."""
     shown = context.invocation_metadata() or ()
     headers = [str(value) for key, value in shown if key == HEADER]
     return headers, names(context.auth_context())

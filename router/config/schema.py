@@ -277,11 +277,11 @@ class Queue(Table, frozen=True):
     """[queue]: picks that wait until a pod has room (pick.queue)."""
 
     hold_seconds: Annotated[float, Meta(gt=0, le=60)] = 0.2
-    """Seconds of prefill booked on a rank up to which it has room for the next request. It bridges the
-    time from a first token to its report; the router adds to it where reports come later."""
+    """Most seconds of booked prefill on a rank with room for the next request. They bridge the time from
+    a first token to its report; the router adds to them if reports come later."""
     prefill_times: Annotated[float, Meta(ge=0, le=1000)] = 10.0
-    """A request goes before those that arrived earlier by up to this many times the seconds that its
-    prefill is shorter; 0: first come, first served, which gains little."""
+    """A request whose prefill is s seconds shorter goes before requests that arrived up to this number
+    times s earlier; 0: first come, first served, which gains little."""
     passed_seconds: Seconds = 60.0
     """No request is passed over by one of its class and tenant that arrived this much later."""
     wait_seconds: Seconds = 30.0

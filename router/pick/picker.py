@@ -111,7 +111,7 @@ class Picker:
         return len(self._placed)
 
     def add_witness(self, witness: Witness) -> None:
-        """Let a further witness see the picks from now on."""
+        """Add a witness, which sees the picks from now on."""
         self._witnesses = (*self._witnesses, witness)
 
     def get(self, booking_id: str) -> Placed | None:

@@ -1,4 +1,4 @@
-"""The classes of requests, by name; the caller may name some of them."""
+"""The queue's classes of requests, by name; each caller may name some of them."""
 
 from collections.abc import Collection, Sequence
 
@@ -14,7 +14,7 @@ class Classes:
         self._usual = self._places[usual]
 
     def place(self, name: str, may: Collection[str] | None) -> int:
-        """Return the place of a request's class; a higher one goes first. An empty name: the usual one.
+        """Return the position of a request's class; a higher one goes first. No name: the usual class.
 
         `may` are the classes that the caller may name besides the usual one; None: all. Raises
         BadRequestError.

@@ -1,4 +1,4 @@
-"""Lets a call that waits for long give up the room that its message takes (`router.api.intake`)."""
+"""Lets a call that waits for long free the room of its message (`router.api.intake`)."""
 
 from collections.abc import Callable
 from contextvars import ContextVar

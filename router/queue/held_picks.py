@@ -4,9 +4,9 @@
     news (a report, a load, a change of pods) ─► release in the loop's next turn
     the time that the last release returned  ─► release
 
-Calls and reports of a client may share a connection, and the number of calls on a connection is bounded.
-So only half of them may wait, and further picks of this client are made at once: otherwise its reports,
-which give the waiting ones room, could not come.
+A client's picks and reports may share a connection, which bounds the number of its open calls. So only
+half of these calls may wait, and further picks of this client are made at once: otherwise its reports,
+which make room for the waiting picks, could not arrive.
 """
 
 import asyncio
@@ -38,11 +38,10 @@ class Meter(Protocol):
 
 
 class HeldPicks:
-    """The picks of one router that wait. `clock` is the ingest's, in seconds.
+    """The waiting picks of one router. `clock` is the ingest's, in seconds.
 
-    At most `most_of_client` picks of one
-    client, a connection, wait. `may` returns the classes that a call's sender may name besides the usual
-    one, given the call's context; None: all.
+    At most `most_of_client` picks of one client (one connection) wait. `may` takes a call's context and
+    returns the classes that the caller may name besides the usual one; None: all.
     """
 
     def __init__(
@@ -63,7 +62,7 @@ class HeldPicks:
         self._clock = clock
         self._meter = meter
         self._most_of_client = most_of_client
-        self._told: dict[Waiting, asyncio.Future[Chosen]] = {}
+        self._futures: dict[Waiting, asyncio.Future[Chosen]] = {}
         self._of_client: Counter[str] = Counter()
         self._soon: asyncio.Handle | None = None
         self._later: asyncio.TimerHandle | None = None
@@ -95,24 +94,24 @@ class HeldPicks:
         if self._of_client[client] >= self._most_of_client:
             return self._picker.reserve(entering.ask, self._clock())
         waiting = self._enter(entering)
-        told: asyncio.Future[Chosen] = asyncio.get_running_loop().create_future()
-        self._told[waiting] = told
+        future: asyncio.Future[Chosen] = asyncio.get_running_loop().create_future()
+        self._futures[waiting] = future
         self._release()
-        if told.done():
-            return told.result()
+        if future.done():
+            return future.result()
         if give_room := GIVE_ROOM.get(None):
             give_room()
         self._of_client[client] += 1
         try:
-            return await told
+            return await future
         except asyncio.CancelledError:
-            if told.cancelled():
-                self._told.pop(waiting, None)
+            if future.cancelled():
+                self._futures.pop(waiting, None)
                 self.queue.leave(waiting)
                 self._count(waiting, "left")
-            elif told.exception() is None:
+            elif future.exception() is None:
                 # It was sent in the same turn of the loop in which its caller was cancelled.
-                self._picker.withdraw(told.result()[0], self._clock())
+                self._picker.withdraw(future.result()[0], self._clock())
             raise
         finally:
             self._of_client[client] -= 1
@@ -127,17 +126,17 @@ class HeldPicks:
             raise
 
     def news(self) -> None:
-        """Look at the queue in the loop's next turn, after an event that may give a pod room."""
+        """Release requests in the loop's next turn, after an event that may give a pod room."""
         if self._soon is None and len(self.queue):
             self._soon = asyncio.get_running_loop().call_soon(self._release)
 
     def drain(self) -> None:
-        """Send the waiting picks to the best pods, and let no other one wait: the router ends."""
+        """Send the waiting picks to the best pods and let none wait from now on: the router ends."""
         self.queue.drain()
         self.news()
 
     def close(self) -> None:
-        """Look at the queue no more."""
+        """Cancel the releases that are scheduled."""
         for handle in (self._soon, self._later):
             if handle is not None:
                 handle.cancel()
@@ -149,24 +148,24 @@ class HeldPicks:
         self._soon = self._later = None
         now = self._clock()
         release = self.queue.release(now)
-        self._tell(release, now)
+        self._resolve(release, now)
         if len(self.queue):
             loop = asyncio.get_running_loop()
             self._later = loop.call_later(max(0.0, release.next_at - now), self._release)
 
-    def _tell(self, release: Release, now: float) -> None:
+    def _resolve(self, release: Release, now: float) -> None:
         for sent in release.sent:
-            told = self._told.pop(sent.waiting, None)
-            if told is None or told.done():
+            future = self._futures.pop(sent.waiting, None)
+            if future is None or future.done():
                 # Its caller was cancelled in this turn of the loop.
                 self._picker.withdraw(sent.placed, now)
                 continue
-            told.set_result((sent.placed, sent.choice))
+            future.set_result((sent.placed, sent.choice))
             self._count(sent.waiting, "sent")
         for refused in release.refused:
-            told = self._told.pop(refused.waiting, None)
-            if told is not None and not told.done():
-                told.set_exception(refused.error)
+            future = self._futures.pop(refused.waiting, None)
+            if future is not None and not future.done():
+                future.set_exception(refused.error)
                 self._count(refused.waiting, "refused")
 
     def _count(self, waiting: Waiting, outcome: str) -> None:
@@ -174,10 +173,10 @@ class HeldPicks:
         self._meter.waited(self.classes.names[waiting.priority], outcome, seconds)
 
     def check(self) -> None:
-        """Raise BrokenInvariantError if a call waits outside the queue, or nobody will look at it."""
+        """Raise BrokenInvariantError if a call waits outside the queue, or no release is scheduled."""
         self.queue.check()
-        awaited = sum(not told.done() for told in self._told.values())
+        awaited = sum(not future.done() for future in self._futures.values())
         if awaited > len(self.queue):
             raise BrokenInvariantError("a call waits that is not in the queue")
         if len(self.queue) and self._soon is None and self._later is None:
-            raise BrokenInvariantError("requests wait, and nobody will look at the queue")
+            raise BrokenInvariantError("requests wait, and no release is scheduled")

@@ -1,10 +1,10 @@
 """Measures how much later first tokens are reported than the bookings predict.
 
-The queue keeps a pod's own queue short, so it must hear soon that a prefill is over: if first tokens are
-reported half a second late, pods stand idle while requests wait for them. The bookings cannot tell a
-late report from a slow prefill, except where a request went to a rank with no other one waiting. There
-the time beyond the predicted prefill is the lag: of the report, of the way to the engine, or behind work
-that no router has booked. To keep a rank busy, that much more work must be booked on it.
+The queue keeps a pod's own queue short, so it needs an early report of each prefill's end: if first
+tokens are reported half a second late, pods stand idle while requests wait for them. A late report looks
+like a slow prefill, except where a request went to a rank on which no other one waited. There the time
+beyond the predicted prefill is the lag: the delay of the report, the way to the engine, or work that no
+router has booked. To keep a rank busy, that much more work must be booked on it.
 
 Measured with `shared/bench/queue/sim.cpp` (conversation trace, 8 pods, load 0.75): at a lag of 0.2 s
 the best room is about 0.6 s and at 0.5 s it is 1.2 s; at 1 s a queue gains nothing.
@@ -17,9 +17,9 @@ from router.pick.pending import End, Placed
 from router.pick.weigh import Choice
 
 WINDOW = 64
-"""Samples of which the median counts."""
+"""Latest samples that the median is of."""
 LEAST = 8
-"""Samples without which the lag is not known."""
+"""Fewest samples for which the lag is known."""
 TIMES = 1.25
 """A prefill may take this many times as long as predicted: more than that counts as lag."""
 BUSY_SECONDS = 1e-6
@@ -27,7 +27,7 @@ BUSY_SECONDS = 1e-6
 
 
 class Lag:
-    """The median of the latest samples; it witnesses picks (`router.pick.pending.Witness`)."""
+    """The median of the latest samples. It sees picks as a witness (`router.pick.pending.Witness`)."""
 
     def __init__(self) -> None:
         self._samples: deque[float] = deque(maxlen=WINDOW)
@@ -52,7 +52,7 @@ class Lag:
             self._alone.add(placed.number)
 
     def withdrawn(self, placed: Placed, choice: Choice) -> None:
-        """Do nothing: the pick was never remembered."""
+        """Do nothing: `picked` is not called for a pick that is withdrawn."""
 
     def started(self, placed: Placed, now: float) -> None:
         """Forget a pick that went elsewhere."""
@@ -73,7 +73,7 @@ class Lag:
             self._median = max(0.0, median(self._samples))
 
     def found_cached(self, placed: Placed, cached: int, prompt_tokens: int | None) -> None:
-        """Do nothing."""
+        """Do nothing: cached tokens do not matter here."""
 
     def ended(self, placed: Placed, end: End, now: float) -> None:
         """Forget a pick."""

@@ -1,12 +1,12 @@
-"""The order in which waiting requests are considered.
+"""The order of waiting requests in a release.
 
     class (`priority`)   the highest first
     share of a tenant    the least virtual time first: the uncached tokens that it was given so far, by
                          its weight (start-time fair queueing)
     key                  arrival + beta x cheapest prefill, the least first
 
-Requests that want the same pods share a lane, so that those whose pods are full keep nobody from other
-pods. Tenants share the pods of a model, whatever the lanes of their requests.
+Requests that want the same pods share a lane, so that requests whose pods are full do not delay requests
+for other pods. Tenants share the pods of a model, whatever the lanes of their requests.
 
 Source: Goyal, Vin, Cheng, "Start-time Fair Queueing", 1996.
 """
@@ -21,7 +21,7 @@ from indexer.invariant import BrokenInvariantError
 from router.queue.waiting import Waiting, Wanted
 
 MOST_IDLE = 4096
-"""Most tenants of a kind without waiting requests that are remembered, as they are ahead of others."""
+"""Most tenants of a kind that have no waiting requests and are kept, since they are ahead of others."""
 
 Kind = tuple[int, str]
 """A class, and the model whose pods its tenants share."""
@@ -44,7 +44,7 @@ class _Contest:
     """The tenants of one kind."""
 
     number: int = 0
-    """Those with waiting requests."""
+    """The number of tenants with waiting requests."""
     clock: float = 0.0
     """The virtual time of the share whose request was served last."""
     idle: OrderedDict[str, float] = field(default_factory=OrderedDict)
@@ -146,10 +146,10 @@ class Order:
                 yield from reversed(self._of_class[of_class].values())
 
     def passing(self, lanes: Collection[Wanted]) -> Iterator[Waiting]:
-        """Yield the requests of `lanes` in order; none is added, moved or removed meanwhile.
+        """Yield the requests of `lanes` in order. No request may be added, moved or removed meanwhile.
 
-        `lanes` may lose elements meanwhile: a lane that has left it is skipped from then on. Tenants
-        take turns as if each yielded request were served.
+        The caller may remove lanes from `lanes` meanwhile; their requests are skipped from then on.
+        Tenants take turns as if each yielded request were served.
         """
         given: dict[_Share, float] = {}
         # The requests' numbers are unique, so that neither lines nor iterators are compared.
@@ -189,19 +189,19 @@ class Order:
         if share is None:
             contest = self._contests.setdefault(kind, _Contest())
             contest.number += 1
-            # Who was idle gets no credit for it, and who has had more than its share still owes it.
+            # An idle tenant gets no credit for it; one that had more than its share still owes it.
             virtual = max(contest.idle.pop(tenant, 0.0), contest.clock)
             weight = self._weights.get(tenant, 1.0)
             share = self._shares[kind, tenant] = _Share(kind, tenant, weight, virtual)
         return share
 
     def _rest(self, share: _Share) -> None:
-        """Let a share without waiting requests go; remember it if it is ahead of the others."""
+        """Remove a share without waiting requests; keep its virtual time if it is ahead."""
         del self._shares[share.kind, share.tenant]
         contest = self._contests[share.kind]
         contest.number -= 1
         if not contest.number:
-            # Nobody competes: all begin anew.
+            # No tenant competes: all begin anew.
             del self._contests[share.kind]
         elif share.virtual > contest.clock:
             contest.idle[share.tenant] = share.virtual
@@ -209,7 +209,7 @@ class Order:
                 contest.idle.popitem(last=False)
 
     def _renew(self, line: _Line) -> None:
-        """Put a line's head in its place among the heads of its lane, after a change of the line."""
+        """Sort a line's head anew among the heads of its lane, after a change of the line."""
         priority = line.share.kind[0]
         classes = self._lanes.setdefault(line.wanted, {})
         heads = classes.setdefault(priority, [])
@@ -251,13 +251,13 @@ class Order:
             raise BrokenInvariantError("the classes do not have the requests of the lines")
         for kind, contest in self._contests.items():
             if contest.number != sum(share.kind == kind for share in self._shares.values()):
-                raise BrokenInvariantError("a contest has another number of tenants than it says")
+                raise BrokenInvariantError("a contest's number of tenants is wrong")
             if not contest.number or len(contest.idle) > MOST_IDLE:
                 raise BrokenInvariantError("a contest without tenants, or too many idle ones")
 
 
 _Next = tuple[int, float, float, int, _Line, int]
-"""The class, negated, of a request, its share's virtual time, its key, number, line and place there."""
+"""A request's class, negated; its share's virtual time; its key, number, line and place in the line."""
 
 
 def _plain(head: Head) -> tuple[float, float, int]:

@@ -13,9 +13,9 @@ from router.queue.waiting import Entering, Wanted
 
 MOST_TENANT_BYTES = 256
 ANSWER_SHARE = 0.1
-"""Share of the time until the caller's deadline that is kept for the answer: so early the wait ends."""
+"""Share of the time until the caller's deadline that is kept for the answer; the wait ends before it."""
 MOST_ANSWER_SECONDS = 0.5
-"""Most of that time."""
+"""Most seconds that are kept for the answer."""
 
 
 class Asker(NamedTuple):

@@ -1,11 +1,11 @@
-"""The queue: a request waits here until the rank that its cost chooses has room.
+"""The queue: a request waits here until the rank with the lowest cost has room.
 
-    enter ─► order ─► release: weigh in order, those passed over count as waiting ─► reserve
+    enter ─► order ─► release: weigh in order; requests passed over count as waiting ─► reserve
                └─► leave: the caller has gone, or a higher class needs the place
 
-A request that is sent at once waits in one pod's queue and can no longer change its mind. Here it goes
-to the rank that is right once one has room, and short prefills need not stand behind a long one. The
-algorithm is that of "Queue" in `shared/bench/policy-study-2.md`.
+A request that is sent at once waits in one pod's queue and can no longer go elsewhere. Here the rank is
+chosen only when one has room, and short prefills need not wait behind a long one. The algorithm is that
+of "Queue" in `shared/bench/policy-study-2.md`.
 
 No sockets, no tasks and no clock of its own: the router and `warmpath simulate` run this same code. They
 call `release` after each event that may give room (an arrival, a report, an engine's load, a change of
@@ -58,8 +58,8 @@ SPARE = 64
 class Queue:
     """The waiting requests of one router. `now` is the ingest's clock, in seconds, in every call.
 
-    `eligible` returns the pods that are wanted, as they are now; it raises NoPodError. `hears` returns
-    whether first tokens are reported: nothing is held if they are not.
+    `eligible` returns the pods that are wanted, as they are now; it raises NoPodError. `hears`
+    returns whether first tokens are reported: if they are not, no request is held.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class Queue:
         self._times: list[tuple[float, int, Waiting]] = []
         """A heap of the times at which requests go to the best pod; some entries may be outdated."""
         self._refused: list[Refused] = []
-        """Requests that gave their place to a higher class; the next release tells."""
+        """Requests that lost their place to a higher class; the next release returns them."""
         self._fresh: tuple[Waiting, Choice, float] | None = None
         """The request that has just entered, with its choice and the time of it."""
         self._number = 0
@@ -109,7 +109,7 @@ class Queue:
 
     @property
     def hold_seconds(self) -> float:
-        """Booked prefill up to which a rank has room, in seconds; infinity: nothing is held."""
+        """Most booked prefill of a rank with room, in seconds; infinity: no request is held."""
         lag = self._lag.seconds
         if self._loads.has_others:
             lag = max(lag, SHARING_SECONDS)
@@ -160,7 +160,7 @@ class Queue:
         return True
 
     def drain(self) -> None:
-        """Hold nothing from now on: the next releases send every request to the pod that is best."""
+        """Hold no request from now on: the next releases send each to the pod that is best."""
         self._drains = True
 
     def release(self, now: float) -> Release:
@@ -280,7 +280,7 @@ class Queue:
             self._order.remove(waiting, is_served=is_served)
 
     def _send_due(self, now: float, sent: list[Sent], refused: list[Refused]) -> bool:
-        """Send the requests that may wait no longer; return whether there are more of them."""
+        """Send requests that may wait no longer; return whether others of them are left."""
         while (due := self._first_due()) is not None and due.until <= now:
             if len(sent) >= self._settings.most_looks:
                 return True
@@ -299,7 +299,7 @@ class Queue:
         return Sent(waiting, placed, choice)
 
     def _first_due(self) -> Waiting | None:
-        """Return the request whose time to go comes first; None if nothing waits."""
+        """Return the request whose wait must end first; None if no request waits."""
         while self._times and not self._times[0][2].is_waiting:
             heappop(self._times)
         return self._times[0][2] if self._times else None

@@ -30,7 +30,7 @@ def held_picks(
 ) -> HeldPicks | None:
     """Return the picks that wait, with their queue; None without a queue.
 
-    `may` returns the classes that a call's sender may name, of its context; None: all.
+    `may` takes a call's context and returns the classes that its caller may name; None: all.
     """
     if config.pick.queue == "off":
         return None

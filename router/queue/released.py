@@ -1,4 +1,4 @@
-"""What a release of the queue returns, and the error of a request that finds no place."""
+"""The results of a release of the queue, and the error of a request that finds no place."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -14,9 +14,9 @@ class QueueFullError(Exception):
     def __init__(self, problem: str, limit: str, seconds: float) -> None:
         super().__init__(f"{problem} ({limit})")
         self.limit = limit
-        """The key of the configuration that is reached."""
+        """The configuration key of the limit that is reached."""
         self.seconds = seconds
-        """A time after which there may be room."""
+        """Seconds after which there may be room."""
 
 
 class Sent(NamedTuple):
@@ -47,8 +47,8 @@ class Standing(NamedTuple):
     """The place that a request would have in the queue."""
 
     behind: int
-    """Requests that would go before it and want the same pods."""
+    """Number of requests that would go before it and want the same pods."""
     choice: Choice
-    """The choice at this moment; the prefills of those requests count as waiting."""
+    """The choice at this moment, with the prefills of those requests counted as waiting."""
     seconds: float
     """Predicted seconds until the chosen rank has room; 0 if it has."""

@@ -1,4 +1,4 @@
-"""Which ranks have room for another request, and which lanes have such a rank."""
+"""Finds the ranks with room for another request, and the lanes with such a rank."""
 
 from collections.abc import Collection, Mapping, Sequence
 
@@ -13,7 +13,8 @@ class Rooms:
     """The booked seconds of prefill that are left on ranks during one release (`LoadTable.drained`).
 
     A rank has room while the routers have booked at most `hold` seconds there. Requests that no router
-    has booked do not count: other traffic never waits for this queue, so waiting for it would starve.
+    has booked do not count: that traffic does not queue here, and requests that waited for its end could
+    wait for ever.
     """
 
     def __init__(self, loads: LoadTable, hold: float, now: float) -> None:
@@ -39,7 +40,7 @@ class Rooms:
         return bool(found)
 
     def has(self, name: Name) -> bool:
-        """Return whether a rank has room behind those that were passed over."""
+        """Return whether a rank has room behind the requests that were passed over."""
         return self.seconds(name) <= self._hold
 
     def seconds(self, name: Name) -> float:
@@ -66,12 +67,12 @@ class Rooms:
         return max(0.0, self.seconds(name) - self._hold)
 
     def passed(self, name: Name, prefill: float, lanes: Collection[Wanted]) -> set[Wanted]:
-        """Count a request that was passed over as waiting; return those of `lanes` without room now."""
+        """Count a passed-over request as waiting for a rank; return the `lanes` without room now."""
         self._ahead[name] = self._ahead.get(name, 0.0) + prefill
         return self._without_room(name, lanes)
 
     def booked(self, name: Name, lanes: Collection[Wanted]) -> set[Wanted]:
-        """Read a rank's load anew, after a booking; return those of `lanes` without room now."""
+        """Read a rank's load anew, after a booking; return the `lanes` without room now."""
         self._read([name])
         return self._without_room(name, lanes)
 

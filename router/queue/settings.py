@@ -12,7 +12,7 @@ class QueueSettings:
     """
 
     hold_seconds: float = 0.2
-    """Booked prefill of a rank up to which the rank has room for another request."""
+    """Most booked prefill of a rank that has room for another request."""
     beta: float = 10.0
     """A request goes before those that arrived up to `beta` times their additional prefill earlier."""
     most_looks: int = 32

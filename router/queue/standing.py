@@ -1,4 +1,4 @@
-"""Tells where waiting picks stand: in sentences, and in messages of Explain and ListDecisions."""
+"""Describes the places of waiting picks: in sentences, and in messages of Explain and ListDecisions."""
 
 from collections.abc import Iterator
 from itertools import chain, islice

@@ -24,7 +24,7 @@ class Entering(NamedTuple):
     wanted: Wanted
     arrived: float
     until: float = float("inf")
-    """Time at which it goes to the pod that is best then: its caller waits no longer."""
+    """Latest time of its wait; then it goes to the pod that is best, for its caller waits no longer."""
     priority: int = 0
     """Its class: a higher one goes first."""
     tenant: str = ""
