@@ -174,6 +174,6 @@ def _client(context: grpc.aio.ServicerContext[Any, Any]) -> str:
 def is_named(context: Mapping[str, Iterable[bytes]], allowed: Sequence[str]) -> bool:
     """Return whether a certificate, as gRPC's `auth_context` shows it, has an allowed name.
 
-    Without any allowed names everybody is allowed whom TLS has let in.
+    Without any allowed names every caller that TLS accepts is allowed.
     """
     return not allowed or any(name in allowed for name in names_of(context))

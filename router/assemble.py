@@ -97,9 +97,9 @@ async def running(config: Config, folder: Path) -> AsyncIterator[Running]:
 
     Raises OSError if an address cannot be bound, if a file of [watch] or [probe] cannot be used, or if
     the state file's path must not be written to (`router.state_file`). If a tokenizer cannot be loaded,
-    this is logged and affects only texts of its model: Score refuses them, Pick goes by their length. On
-    leaving, calls in progress have `server.drain-seconds` to end; then OSError is raised if the state
-    cannot be saved.
+    this is logged and affects only texts of its model: Score refuses them, Pick estimates their tokens
+    by their length. On leaving, calls in progress have `server.drain-seconds` to end; then OSError is
+    raised if the state cannot be saved.
     """
     table = config.index
     if table.state_file and (problem := state_file.foreign(folder / table.state_file)):

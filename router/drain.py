@@ -1,9 +1,9 @@
 """Drains calls when the router ends: calls that have begun are answered, none is cut off.
 
-A gRPC server that stops cancels calls that it has not begun to answer, which callers cannot tell from
-their own deadline. So the server stops last: first all calls are answered, while the health check
-fails so that callers go elsewhere; then new calls are refused with a status that callers retry, and
-streams are closed.
+A gRPC server that stops cancels calls that it has not begun to answer; to callers this looks like their
+own deadline. So the server stops last: first all calls are answered, while the health check fails so
+that callers go elsewhere; then new calls are refused with a status that callers retry, and streams are
+closed.
 """
 
 import asyncio

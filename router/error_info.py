@@ -1,4 +1,4 @@
-"""Tells programs why a call fails: the details of a gRPC status.
+"""The details of a gRPC status, from which programs learn why a call fails.
 
     trailing metadata
       grpc-status-details-bin   google.rpc.Status: code and text of the call's status, and

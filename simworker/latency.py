@@ -39,7 +39,7 @@ class StepWork:
 
 @dataclass(frozen=True, slots=True)
 class LatencyModel:
-    """Constants of the model: the seconds that each of these adds to a step."""
+    """Constants of the model: each field is the seconds that its subject adds to a step."""
 
     base: float = 0.020
     """The step itself."""

@@ -28,7 +28,7 @@ class Candidate:
     """Seconds until the first token: the wait and the prefill."""
     trust: Trust
     ready: bool
-    """False where the pod's events have ended: it is here because no other pod is there."""
+    """False if the pod's events have ended; such pods are candidates only where there are no others."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,7 @@ class _Rank:
 
     slot: int
     prompts: list[tuple[bytes, int]] = field(default_factory=list)
-    """Packed keys and the ticket, sorted."""
+    """Each prompt's packed keys and ticket, sorted."""
 
     def shared(self, at: int, keys: bytes) -> int:
         """Return how many leading `keys` another prompt has too; `at` is their place in the order."""

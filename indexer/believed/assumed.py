@@ -60,7 +60,7 @@ class Assumed:
         return len(assumed.times) if assumed else 0
 
     def let_go(self, most: int, until: float = inf) -> None:
-        """Let go of up to `most` blocks that were last assumed by `until`, the least recent first."""
+        """Drop up to `most` blocks last assumed at `until` or before, the least recent first."""
         earliest = self._earliest
         while most > 0 and earliest and earliest[0][0] <= until:
             slot = heapq.heappop(earliest)[1]
@@ -86,7 +86,7 @@ class Assumed:
                 self._slots.release(slot)
 
     def forget(self, pod: str, rank: int) -> None:
-        """Let go of all of a rank's blocks."""
+        """Drop all of a rank's blocks."""
         assumed = self._ranks.pop(Belief(pod, rank, "assumed"), None)
         if assumed is None:
             return

@@ -18,7 +18,7 @@ from indexer.keys.key import Chain
 from indexer.keys.word import WORD_BYTES, words_of
 
 BUDGET = 1024
-"""Blocks of each kind that `expire` lets go of at once, in about half a millisecond."""
+"""Blocks of each kind that `expire` drops at once, in about half a millisecond."""
 
 
 class BelievedStats(NamedTuple):

@@ -229,7 +229,7 @@ class ArrayState:
         self._odd.pass_on(self.resolver.forget())
 
     def close(self) -> None:
-        """Let the rank hold nothing, for good."""
+        """Drop all blocks of the rank, which holds none from now on."""
         self._odd.empty()
         self._odd.close()
 

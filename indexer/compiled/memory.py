@@ -1,4 +1,4 @@
-"""Arrays of zeros in memory of their own, taken page by page as it is written, and freed as a whole.
+"""Arrays of zeros, each in memory of its own: allocated page by page when written, freed as a whole.
 
 Python's allocator mostly keeps freed memory, so that growing tables would leave holes behind.
 """

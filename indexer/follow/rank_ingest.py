@@ -249,7 +249,7 @@ class RankIngest:
         self._log(before)
 
     def close(self) -> None:
-        """Let the rank hold nothing."""
+        """Drop all blocks of the rank."""
         self.state.close()
 
     def save(self) -> SavedRank:

@@ -77,7 +77,7 @@ class Orphans:
     ) -> None:
         self.bytes = 0
         self.dropped = 0
-        """Blocks that were let go because there was no room."""
+        """Blocks that were dropped because there was no room."""
         self._max_bytes = max_bytes
         self._shared = Waiting(lambda _: True) if waiting is None else waiting
         self._lost = lost

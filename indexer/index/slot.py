@@ -1,4 +1,4 @@
-"""Slots: small integers, each of which stands for a `Place` in the index."""
+"""Slots: small integers for the `Place`s in the index."""
 
 from dataclasses import dataclass, field
 

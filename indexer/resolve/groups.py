@@ -13,7 +13,7 @@ class Groups:
         self.firm: set[int] = set()
         """Groups whose block size was seen on more than a lone block."""
         self.parted: set[int] = set()
-        """Groups with blocks of several sizes: a block may also go by the names of its parts."""
+        """Groups with blocks of several sizes: a block may also have the names of its parts."""
 
     def clear(self) -> None:
         """Forget every group."""

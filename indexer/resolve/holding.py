@@ -35,7 +35,7 @@ class Holding:
         return len(self.copies) - len(self.doubted)
 
     def sole(self, key: int) -> EngineHash | None:
-        """Return the name that stands for a key; None where none does, or several do."""
+        """Return the only name of a key; None if it has none or several."""
         return None if key in self._more else self.names.get(key)
 
     def hold(self, name: EngineHash, keys: Iterable[int], *, may_be_hit: bool = False) -> list[int]:

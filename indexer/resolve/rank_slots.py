@@ -87,14 +87,14 @@ class RankSlots:
         self._is_aside = True
 
     def drop_doubted(self) -> None:
-        """Let go of all blocks that are still in doubt."""
+        """Drop all blocks that are still in doubt."""
         for slot in self.doubted.values():
             self._drop(slot)
         self.doubted.clear()
         self._is_aside = False
 
     def drop(self, spot: Spot) -> None:
-        """Let go of a place's certain blocks."""
+        """Drop a place's certain blocks."""
         self._drop(self.certain.pop(spot))
 
     def _drop(self, slot: int) -> None:

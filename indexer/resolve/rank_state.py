@@ -85,7 +85,7 @@ class RankState(Protocol):
         """Forget the rank's names, orphans and groups, since its life has ended."""
 
     def close(self) -> None:
-        """Let the rank hold nothing, for good."""
+        """Drop all blocks of the rank, which holds none from now on."""
 
     def blocks(self) -> Mapping[Tier, int]:
         """Return how many distinct blocks of the group `Layout.shown` each tier holds."""
@@ -163,7 +163,7 @@ class PureState:
         self._sink.empty()
 
     def close(self) -> None:
-        """Let the rank hold nothing, for good."""
+        """Drop all blocks of the rank, which holds none from now on."""
         self.resolver.empty()
         self._sink.empty()
 

@@ -25,7 +25,7 @@ class HeldBatches:
         return self._batches[-1][0] if self._batches else -1
 
     def hold(self, sequence: int, payload: bytes) -> bool:
-        """Hold one more batch; return whether there was room. Without room, earlier ones are let go."""
+        """Hold one more batch; return whether there was room. Without room, earlier ones are dropped."""
         has_room = self._bytes + len(payload) <= self._max_bytes
         if not has_room:
             # The batches let go show as a gap after the replay, and are asked for again.

@@ -58,7 +58,7 @@ class ReplayCall:
 
     @property
     def is_hopeless(self) -> bool:
-        """Whether so many replays failed in a row that their batches count as lost."""
+        """Whether the most replays in a row have failed, so that their batches count as lost."""
         return self.failures >= (PATIENCE if self._answered else FIRST_PATIENCE)
 
     @property

@@ -212,7 +212,7 @@ class WatchedRank:
         )
 
     def close(self) -> None:
-        """Let the rank hold nothing."""
+        """Drop all blocks of the rank."""
         self._slots.empty()
 
     def check(self) -> None:

@@ -16,7 +16,7 @@ SLICE = 512
 """Bytes of a slice. When a text grows, about half a slice of known text is encoded again."""
 
 CUT_BYTES = 8
-"""The most bytes of the letter before a cut and the characters after it that are looked at."""
+"""The most bytes of the letter before a cut and the characters after it that are read."""
 
 FindCut = Callable[[bytes, int, int], int]
 """Returns the last cut in raw[begin:end] after `begin`, or `begin` if there is none."""

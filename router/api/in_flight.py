@@ -48,7 +48,7 @@ class LateError(Exception):
 class Place:
     """A call's share of the limit.
 
-    `wake(None)` tells a waiting call that it may read its message; `wake(error)` ends a call.
+    `wake(None)` lets a waiting call read its message; `wake(error)` ends a call.
     """
 
     __slots__ = ("bytes", "client", "connection", "since", "state", "wake")

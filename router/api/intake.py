@@ -276,7 +276,7 @@ class _Call:
         self.task = task
         self.place: Place | None = None
         self.late: Exception | None = None
-        """The error because of which the reading task was cancelled."""
+        """The error for which the reading task was cancelled."""
         self._turn: asyncio.Future[None] | None = None
         self._begun = time.perf_counter()
 

@@ -110,7 +110,7 @@ def _lacking(config: Config, folder: Path) -> Iterator[tuple[tuple[str | int, ..
 
 
 def _tokens(config: Config, folder: Path) -> Iterator[tuple[tuple[str | int, ...], str]]:
-    """Yield which callers' tokens cannot be used."""
+    """Yield the place and the problem of each caller's token that cannot be used."""
     taken: dict[str, str] = {}
     for position, client in enumerate(config.clients):
         if not client.token_file:

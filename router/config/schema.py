@@ -142,8 +142,8 @@ class Limits(Table, frozen=True):
     max_queued_bytes: Bytes = 64 * MIB
     """Most bytes of the prompts that wait for a tokenizer."""
     max_in_flight_bytes: Bytes = 160 * MIB
-    """Most bytes of the messages of all calls; a message counts from before it is read until its call is
-    answered, and before it is read as the largest, 17 MiB by default. Memory may grow by twice this."""
+    """Most bytes of the messages of all calls. A message counts until its call is answered; before it is
+    read it counts as the largest one, 17 MiB by default. Memory may grow by twice this."""
     wait_seconds: Annotated[float, Meta(gt=0, le=60)] = 2.0
     """Longest wait of a call for the thread that answers; calls that would wait longer are refused at
     once."""
@@ -586,7 +586,7 @@ class SharedIndex(Table, frozen=True):
     key: str = ""
     """PEM of its private key."""
     deadline_seconds: Annotated[float, Meta(gt=0, le=10)] = 0.05
-    """mode = "shared": longest wait of an answer for Redis; then it is made of the data at hand."""
+    """mode = "shared": longest time that an answer waits for Redis; then it uses the data at hand."""
     poll_seconds: Annotated[float, Meta(gt=0, le=10)] = 0.05
     """mode = "replica": pause between two reads of changes."""
     stale_seconds: Seconds = 60.0

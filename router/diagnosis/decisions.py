@@ -114,7 +114,7 @@ class Decisions:
             kept.state = ENDS[end]
 
     def listed(self, limit: int = 0, model: str = "", pod: str = "") -> Iterator[pb.Decision]:
-        """Return the decisions, newest first; `model` and the picked `pod` select, unless empty.
+        """Return the decisions of a `model` and a picked `pod`, newest first; an empty name matches all.
 
         At most `limit` are returned, 0: all. The iterator makes each message lazily.
         """

@@ -3,7 +3,7 @@
 import re
 
 MOST_SEARCHED_BYTES = 64 << 10
-"""The model's field lies before a form's file or behind it, within so many bytes of an end."""
+"""Most bytes at each end of a form that are searched for the model's field; a file lies between."""
 
 MODEL = re.compile(
     rb'; ?name="?model"?[ \t]*\r?\n(?:[^\r\n]{1,256}+\r?\n){0,8}+\r?\n([^\r\n]{1,1024})\r?\n--'

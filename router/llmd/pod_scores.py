@@ -15,7 +15,7 @@ from router.prompt.bad_request import BadRequestError
 from router.prompt.models import UnknownModelError
 
 FIELDS = {"prompt.text": "prompt", "prompt.model": "model_name"}
-"""The request's fields, by those of the prompt that is made of them."""
+"""The request's fields, by the fields of the prompt that is read from them."""
 
 
 class PodScores:

@@ -184,8 +184,8 @@ def correct(book: RankBook, others: OthersBook, seen: Seen | None, slack: float)
 def _lost(book: RankBook, others: OthersBook, observed: Observed, slack: float) -> tuple[int, int]:
     """Return the number of bookings whose reports were lost: of all routers, and of ours alone.
 
-    An engine does not tell requests of different routers apart, so the losses are split in proportion
-    to the routers' bookings.
+    An engine does not distinguish the requests of different routers, so the losses are split in
+    proportion to the routers' bookings.
     """
     reached = observed.at - slack
     old = 0

@@ -123,7 +123,7 @@ def parse(
     """Return the loads in a page of metrics, by rank from 0; the engine numbers ranks from `first`.
 
     A rank without its numbers of requests, or with an impossible figure, is left out; so are all of
-    several ranks if the page does not tell ranks apart. Raises KeyError for an unknown engine.
+    several ranks if the page does not distinguish ranks. Raises KeyError for an unknown engine.
     """
     names = NAMES[engine]
     is_json = page[:64].lstrip()[:1] in {b"[", b"{"}

@@ -75,7 +75,7 @@ class Overdue:
 
     @property
     def expects_none(self) -> bool:
-        """Whether so many first tokens are unreported that the router waits for no reports."""
+        """Whether too many first tokens are unreported, so that the router waits for no reports."""
         return self._unreported > UNREPORTED_SHARE
 
     def tidy(self) -> None:

@@ -35,7 +35,7 @@ class _Group:
 
 
 class GroupWindow:
-    """Makes picks after at most `seconds`; at once if that is 0."""
+    """Collects picks for at most `seconds`, then makes them together; at once if `seconds` is 0."""
 
     def __init__(
         self, picker: Picker, *, seconds: float, size: int, clock: Callable[[], float]

@@ -145,7 +145,7 @@ class PromptParser:
     def _model(self, message: AnyPrompt, body: Body, *, may_lack: bool) -> tuple[Model, str]:
         """Return the model and the adapter. Raises BadRequestError and UnknownModelError.
 
-        With `may_lack` a request that names no model has one without a name.
+        With `may_lack`, a request may name no model; the model's name is empty then.
         """
         if message.model and body.model and message.model != body.model:
             raise BadRequestError(

@@ -95,16 +95,16 @@ class Call(grpc.aio.ServicerContext[Any, Any]):
         self._wake(self._arrived)
 
     def no_more(self) -> None:
-        """Take note that no more data come."""
+        """Note that no more data come."""
         self._no_more = True
         self._wake(self._arrived)
 
     def drained(self) -> None:
-        """Take note that all of the answer's data are sent."""
+        """Note that all of the answer's data are sent."""
         self._wake(self._sent)
 
     def closed(self) -> None:
-        """Take note that the stream is closed, or was reset."""
+        """Note that the stream is closed, or was reset."""
         self.is_closed = True
         if not self._is_ended:
             self._was_cancelled = True

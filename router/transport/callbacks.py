@@ -27,10 +27,10 @@ class Hooks(Protocol):
         """Take a whole frame; the content of headers and data came before. `head` is a FrameHead."""
 
     def on_invalid_frame(self) -> None:
-        """Take note of a frame that is refused."""
+        """Note a frame that is refused."""
 
     def on_unwanted(self, size: int) -> None:
-        """Take note of a part of a DATA frame that nobody needs."""
+        """Note a part of a DATA frame that is not needed."""
 
     def on_chunk(self, stream: int, data: bytes) -> None:
         """Take a part of a DATA frame."""

@@ -245,7 +245,7 @@ class Connection(asyncio.Protocol):
             call.received(data)
 
     def ended(self, stream: int) -> None:
-        """Take note that a call has all its messages."""
+        """Note that a call has all its messages."""
         call = self._calls.get(stream)
         if call is not None:
             call.no_more()

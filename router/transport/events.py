@@ -30,7 +30,7 @@ class Events(Protocol):
         """Take data of a call; they count against the stream's window until they are consumed."""
 
     def ended(self, stream: int) -> None:
-        """Take note that the client sends no more data of a call."""
+        """Note that the client sends no more data of a call."""
 
     def closed(self, stream: int) -> None:
         """End a call: its stream is closed, or was reset by either side."""

@@ -299,12 +299,12 @@ class Session:
             self.has_begun = self.has_begun or kind == lib.SETTINGS
 
     def on_invalid_frame(self) -> None:
-        """Take note that libnghttp2 ignores a frame and resets its stream, or ends the connection."""
+        """Note that libnghttp2 ignores a frame and resets its stream, or ends the connection."""
         self.block.give_up()
         self._count_frame()
 
     def on_unwanted(self, size: int) -> None:
-        """Take note of a part of a DATA frame that nobody needs."""
+        """Note a part of a DATA frame that is not needed."""
         self._payload += size
 
     def on_chunk(self, stream: int, data: bytes) -> None:

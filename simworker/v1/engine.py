@@ -59,7 +59,7 @@ class V1Engine:
         self._leap = Leap(scheduler)
         self._output = SchedulerOutput()
         self._steps = 1
-        """Number of equal steps that the step begun counts as."""
+        """Number of equal steps that the current step replaces."""
         self._seconds = 0.0
         """Seconds of the step begun."""
         self._now = 0.0

@@ -261,7 +261,7 @@ class VirtualCluster(Generic[EventT]):
         self._push(end, _STEP_END, number, worker.version)
 
     def _cut(self, number: int) -> None:
-        """Let a worker in a leap end with the step that it is in."""
+        """End a worker's leap with its current step."""
         worker = self._workers[number]
         if worker.cut_step is not None and worker.end < inf:
             end = worker.begin + worker.cut_step(self.now - worker.begin)

@@ -184,7 +184,7 @@ class OddNames:
             self._take_out(name)
 
     def _pull_keys(self, keys: Iterable[int]) -> None:
-        """Take out the names that stand for keys, where any do."""
+        """Take the plain names of keys out of the arrays, if there are any."""
         wanted = np.array([key for key in keys if key not in self.by_key], np.uint64)
         for name in self.plain.held_under(wanted):
             if name not in self.names.keys:

@@ -92,7 +92,7 @@ def restore(
 
     `places` has a row for each saved group, and `rows` that group's row in `Own.groups`, -1 for none.
     Return `stop`, or the position of a name for which the rank needs a table of its own first. There
-    must be room for as many blocks as there are bits in `places`, and for one more a name.
+    must be room for as many blocks as there are bits in `places`, and for one more for each name.
     """
     for at in range(start, stop):
         word, key = names[at], keys[at]

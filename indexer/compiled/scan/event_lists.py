@@ -1,8 +1,8 @@
 """The lists that events have: names, token ids, pairs of them, extra keys.
 
 As in `indexer.compiled.scan.msgpack`, the bytes are not trusted, and no read goes past `end`. Each
-function that reads also returns the position after that. Where the bytes are something else, the
-count of the list, or else that position, is -1.
+function that reads also returns the position after the part that it read. Where the bytes are
+something else, the count of the list, or otherwise that position, is -1.
 """
 
 import numpy as np

@@ -36,7 +36,7 @@ class Births:
         return [Command(("HGET", self._names.bucket(bucket), BORN)) for bucket in buckets]
 
     def doubt(self) -> None:
-        """Let the next `ask` read all buckets: some were probably made again."""
+        """Make the next `ask` read all buckets, since some were probably created anew."""
         self._read_at = None
 
     def take(self, replies: Sequence[Reply], disruptions: int) -> None:

@@ -170,7 +170,7 @@ class RemoteRank:
         return record.blocks.get(self.number, {})
 
     def learn_capacity(self, blocks: int) -> None:
-        """Do nothing: the publisher knows the capacity, and heals the trust."""
+        """Do nothing: the publisher knows the capacity, and restores the trust."""
 
     def engine_restarted(self, reason: str) -> None:
         """Do nothing: the publisher follows the engine."""

@@ -263,7 +263,7 @@ class PodCopy:
             rank.disconnected(problem, presumed=True)
 
     def fail(self, problem: str) -> None:
-        """Let the copy be read again: an error may have left changes applied in part."""
+        """Schedule a new read of the copy: an error may have left changes applied in part."""
         self.lost(problem)
         if self.state in {CopyState.READ, CopyState.FOLLOWING}:
             self._need(Resync.FAILED)

@@ -46,7 +46,7 @@ class Swept:
     """Counts of what passes have done so far."""
 
     fields: int = 0
-    """Fields looked at."""
+    """Fields read."""
     noted: int = 0
     """Fields that seemed to hold dead slots."""
     purged: int = 0
@@ -56,7 +56,7 @@ class Swept:
     forgotten: int = 0
     """Pods removed from the hash of pods."""
     doubted: int = 0
-    """How often a bucket was left alone, since a record that was read was not the latest."""
+    """How often a bucket was skipped, since a record that was read was not the latest."""
     odd: int = 0
     """Malformed values; they are left as they are."""
 

@@ -56,5 +56,5 @@ class Rival:
             log.info("%s", other)
 
     def forget(self) -> None:
-        """Let the next other writer be logged, since this one has the pod now."""
+        """Enable the log line about the next rival, since this writer has the pod now."""
         self._owner = ""

@@ -33,7 +33,7 @@ class TraceRequest:
 
     @property
     def conversation(self) -> int:
-        """The second block, as all prompts share the first; it identifies the conversation."""
+        """The prompt's second block, which identifies its conversation; all prompts share the first."""
         return self.hash_ids[min(1, len(self.hash_ids) - 1)]
 
 

@@ -42,7 +42,7 @@ PUBLISHED: Mapping[str, str] = {
     "sticky": "sticky-queue@arriving=0",
     "sticky+spec": "sticky-queue",
 }
-"""The study's name of each published variant, with the name here."""
+"""The policy and its options here, by the study's name of each published variant."""
 
 OWN: Mapping[str, str] = {
     "own_ett": "study-mix@kappa=0@g=0",

@@ -14,7 +14,7 @@ class MultimodalItem:
     """An item whose placeholders stand in the prompt."""
 
     digest: bytes
-    """32 bytes that name its content."""
+    """32 bytes that identify its content."""
     start: int
     """Its first placeholder's position."""
     length: int

@@ -183,12 +183,12 @@ class NaiveBlockAllocator(BlockAllocator):
         return block_id
 
     def free_block_id(self, block_id: BlockId) -> None:
-        """Give up one use of an id; without any use it is the next to be taken."""
+        """Decrement an id's reference count; at 0 the id is the next one to be allocated."""
         if not self.refcounter.decr(block_id):
             self._free_block_indices.appendleft(block_id)
 
     def free(self, block: Block) -> None:
-        """Give up one use of a block; the view has no id afterwards."""
+        """Decrement a block's reference count; this view of it has no id afterwards."""
         assert block.block_id is not None, "a block without memory cannot be freed"
         self.free_block_id(block.block_id)
         block.block_id = None

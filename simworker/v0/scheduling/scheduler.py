@@ -67,7 +67,7 @@ class Scheduler(PrefillScheduling, RunningScheduling, SwappedScheduling, Priorit
             self._free_cross(group)
 
     def free_finished_seq_groups(self) -> None:
-        """Take back the blocks of all sequences that have ended, and drop groups that have ended."""
+        """Free the blocks of all sequences that have ended, and drop groups that have ended."""
         for group in self.running:
             self._free_finished_seqs(group)
             if group.is_finished():

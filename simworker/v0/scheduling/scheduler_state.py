@@ -77,7 +77,7 @@ class SchedulerState(SequenceGroupQueues):
         self.block_manager.free(seq)
 
     def _free_cross(self, seq_group: SequenceGroup) -> None:
-        """Take back the blocks of a group's encoder, if it has one."""
+        """Free the blocks of a group's encoder, if it has one."""
         if seq_group.is_encoder_decoder():
             self.block_manager.free_cross(seq_group)
 

@@ -72,7 +72,7 @@ def hash_block_tokens(
     curr_block_token_ids: Sequence[int],
     extra_keys: ExtraKeys | None = None,
 ) -> BlockHash:
-    """Return a full block's hash. Without a parent, the NONE_HASH of the default seed is."""
+    """Return a full block's hash; the first block's parent is the NONE_HASH of the default seed."""
     parent = parent_block_hash or none_hash(hash_function)
     return hash_function((parent, tuple(curr_block_token_ids), extra_keys))
 
