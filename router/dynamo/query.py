@@ -15,7 +15,7 @@ FIELDS = {
     "prompt.lora": "lora_name",
     "prompt.cache_salt": "cache_salt",
 }
-"""The query's fields, by those of the prompt that is made of them."""
+"""The query's fields, by the fields of the prompt that is read from them."""
 GROUP = "default"
 """The routing group of a query that names none; the router has no other."""
 NO_HASHES = (

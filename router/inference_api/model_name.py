@@ -47,7 +47,7 @@ async def with_model(body: bytes, name: str) -> bytes:
 
 
 async def read_head(body: bytes) -> BodyHead:
-    """Return these fields of a body, as far as it has come if it is cut off."""
+    """Return a body's head; if the body is cut off, that of the part that has come."""
     last = {value.name: value.json for value in await _values(body, HEAD)}
     try:
         model = msgspec.json.decode(last.get("model", b""), type=str)

@@ -85,7 +85,7 @@ class Call(grpc.aio.ServicerContext[Any, Any]):
     # Events of the connection.
 
     def received(self, data: bytes) -> None:
-        """Take data of the stream; those that come after the answer are of no use."""
+        """Take data of the stream; data that come after the answer are ignored."""
         if self._is_ended:
             return
         if not self._deframer.held:

@@ -69,7 +69,7 @@ class V1Engine:
 
     @property
     def work(self) -> StepWork:
-        """The work of the step begun last; that of its first step if it counts as several."""
+        """The work of the step begun last; that of its first step if it replaces several."""
         return self._output.work
 
     @property

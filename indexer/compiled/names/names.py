@@ -88,7 +88,7 @@ class Own(NamedTuple):
     odd: NDArray[np.uint64]
     """(m): the set of odd names (`indexer.compiled.names.words`)."""
     odd_keys: NDArray[np.uint64]
-    """(k): the set of the odd names' keys, apart since a name may equal the key of another block."""
+    """(k): the set of the odd names' keys; apart, since a name may equal another block's key."""
     awaited: NDArray[np.uint64]
     """(a): the set of names for which orphans wait, or waited."""
     root: NDArray[np.uint64]

@@ -70,7 +70,7 @@ class SegmentCache:
         del self._read_at[field]
 
     def lacking(self, keys: Keys, since: float) -> list[int]:
-        """Return the first blocks of those segments of a prompt that were not read since then, in order.
+        """Return the first blocks of a prompt's segments that were not read after `since`, in order.
 
         `keys` are the prompt's from its first block on. A spilled segment counts as read where its
         blocks among `keys` were.
