@@ -1,4 +1,4 @@
-"""docs/gateway.md tells what `make gateway` does, and its commands work as they are written there."""
+"""docs/gateway.md describes what `make gateway` does, and its commands work as they are written there."""
 
 import os
 import re

@@ -51,7 +51,7 @@ class Served:
         return found
 
     async def all_say(self, in_flight: int) -> bool:
-        """Whether whoever is asked says that so many are in flight."""
+        """Whether every router that is asked reports this number of requests in flight."""
         return all([await self.in_flight() == in_flight for _ in range(10)])
 
     async def _call(self, method: str, request: object):  # noqa: ANN202  any of the answers

@@ -1,4 +1,4 @@
-"""`warmpath simulate` that is told to end leaves no process behind."""
+"""`warmpath simulate` leaves no process behind when a signal ends it."""
 
 import os
 import signal

@@ -336,7 +336,7 @@ def test_a_window_that_was_announced_twice_may_not_hold_what_lies_before_it(
 
 
 class Drifting(RuleBasedStateMachine):
-    """One engine whose requests may ask for full reports, and a rank that hears all of it."""
+    """One engine whose requests may ask for full reports, and a rank that gets all of its events."""
 
     index: Callable[[], Index] = ArrayIndex
     capacity = CAPACITY
@@ -415,7 +415,7 @@ class DriftingInPurePython(Drifting):
 
 
 class DriftingUnbounded(Drifting):
-    """The same where nobody tells the cache's size."""
+    """The same without a known size of the cache."""
 
     capacity = 0
 

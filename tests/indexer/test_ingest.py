@@ -425,7 +425,7 @@ class HostileTransport(RuleBasedStateMachine):
         answered: list[int],
         during: list[tuple[int, ...]],
     ) -> None:
-        """Let the replay that closes a gap break off after so many messages, and be resumed."""
+        """Let the replay that closes a gap break off after some messages, and be resumed."""
         line = self.at(n)
         line.settle()
         if not line.lossy or not self.has_replay:

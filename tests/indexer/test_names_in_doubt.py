@@ -21,7 +21,7 @@ def side(request: pytest.FixtureRequest) -> Side:
 
 
 def turn_over(side: Side, blocks: int) -> None:
-    """Store so many other blocks for a while, with which what is still in doubt is let go."""
+    """Store enough other blocks that those still in doubt are dropped."""
     side.rank("p").applier.capacity = blocks
     names = [700 + at for at in range(blocks)]
     tokens = [9 + at for at in range(SIZE * blocks)]

@@ -43,7 +43,7 @@ def batches(**more: object) -> Iterator[dict[str, object]]:
 
 
 class Told:
-    """A publisher that follows an engine, and the router that it tells."""
+    """A publisher that follows an engine, and the router that gets its messages."""
 
     def __init__(self, side: Side, cache: PodCache) -> None:
         self.side = side

@@ -1,4 +1,4 @@
-"""The pool: exact, shared, bounded, and never waiting longer than it is told."""
+"""The pool: exact, shared, bounded, and never waiting beyond the caller's timeout."""
 
 import asyncio
 import threading

@@ -1,4 +1,4 @@
-"""A router that ends: what was begun is answered, what comes too late is told so."""
+"""A router that ends: calls that have begun are answered, later ones get a status that says so."""
 
 import asyncio
 import signal

@@ -1,4 +1,4 @@
-"""How late the loop is, and that it is told."""
+"""The lag of the loop is measured, and exported."""
 
 import asyncio
 from pathlib import Path

@@ -39,7 +39,7 @@ async def warm(worker: Worker, ids: list[int]) -> None:
 
 
 async def matched(worker: Worker, folder: Path, tokens: int, *, seed: str = "") -> pb.PodScore:
-    """Serve a router until it says that so many tokens are matched, exactly; end it."""
+    """Serve a router until it reports exactly this number of matched tokens; end it."""
     config = (
         '[server]\nlisten = "127.0.0.1:0"\nmetrics-listen = ""\n'
         f'[index]\nstate-file = "state"\nhash-seed = "{seed}"\n'

@@ -1,4 +1,4 @@
-"""Reads what a failed call tells programs: its reason, its metadata and when to try again."""
+"""Reads the details of a failed call: its reason, its metadata and when to try again."""
 
 import base64
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ CODES = {code.value[0]: code for code in grpc.StatusCode}
 
 @dataclass(frozen=True)
 class Told:
-    """What a status and its trailing metadata tell."""
+    """The details of a status and of its trailing metadata."""
 
     code: grpc.StatusCode
     reason: str
@@ -28,7 +28,7 @@ class Told:
 
 
 def told_by(error: grpc.aio.AioRpcError) -> Told:
-    """Return what a call's error tells; the details must agree with the status itself."""
+    """Return the details of a call's error; they must agree with the status itself."""
     trailing = {str(key): value for key, value in error.trailing_metadata()}
     details, pushback = trailing[DETAILS], trailing.get(PUSHBACK)
     assert isinstance(details, bytes)
@@ -36,7 +36,7 @@ def told_by(error: grpc.aio.AioRpcError) -> Told:
 
 
 def told_in(headers: Mapping[str, bytes]) -> Told:
-    """Return what the headers tell that end a call on the wire."""
+    """Return the details in the headers that end a call on the wire."""
     encoded = headers[DETAILS]
     return _told(
         CODES[int(headers["grpc-status"])],

@@ -1,4 +1,4 @@
-"""The strategies, on matches that tell them apart and on any match."""
+"""The strategies, on matches whose results differ between them and on any match."""
 
 import pytest
 from hypothesis import given

@@ -151,7 +151,7 @@ class RedisCluster(Service):
             source.ask("MIGRATE", "127.0.0.1", target.port, "", 0, 5000, "REPLACE", "KEYS", *keys)
 
     def end_migration(self, slot: int, target: RedisServer) -> None:
-        """Tell every node where the slot is now, the target first."""
+        """Set the slot's new owner on every node, the target first."""
         number = self.id_of(target)
         target.ask("CLUSTER", "SETSLOT", slot, "NODE", number)
         for node in self.nodes_alive():

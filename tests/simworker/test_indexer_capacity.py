@@ -29,7 +29,7 @@ HYBRID = Path(__file__).parent / "v1" / "vllm_hybrid.jsonl.gz"
 
 
 class Followed:
-    """One manager, and a rank that hears its events."""
+    """One manager, and a rank that gets its events."""
 
     def __init__(self, index: Index, usable: int) -> None:
         ingest = Ingest(

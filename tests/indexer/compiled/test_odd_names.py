@@ -28,7 +28,7 @@ BYTES = 512 << 10
 
 
 class Engine:
-    """Says what it is told to say, as vLLM does."""
+    """Sends the events that the test orders, in vLLM's form."""
 
     def __init__(self, ingest: Ingest, pod: str) -> None:
         source = RankSource(pod, 0, "m", vllm.decode, has_replay=False, dialect="vllm")
@@ -40,7 +40,7 @@ class Engine:
         self.rank.live_many([("", self.rank.applier.batches, payload)])
 
     def store(self, prompt: int, *, copies: int = 1, chunk: int = 1, other: int = 0) -> None:
-        """Store a prompt of its own, in chunks of so many blocks, so many copies."""
+        """Store a prompt of its own, with the given chunk size and number of copies."""
         self.say(*[store_of(prompt, chunk, other)] * copies)
 
     def remove(self, prompt: int, *, chunk: int = 1, other: int = 0) -> None:

@@ -11,7 +11,7 @@ BOUND = 100
 
 
 class Waiting(RuleBasedStateMachine):
-    """Beside a list of what was put and not taken or let go."""
+    """A backlog beside a list of what was put and neither taken nor dropped."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The resolver tells segments: of every key that is held, the one that its whole chain says."""
+"""The resolver finds segments: for every key that is held, the segment of its whole chain."""
 
 from collections.abc import Sequence
 

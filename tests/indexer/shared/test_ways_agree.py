@@ -156,7 +156,7 @@ class Ways:
         )
 
     def follow(self, pod: str) -> None:
-        """Let the watching router take what its publisher has told since."""
+        """Let the watching router take what its publisher has sent since."""
         cache, ranks = self.publishers[pod].cache, self.watched[pod]
         deltas = cache.journal.after(self.told[pod], 1 << 20) if self.told[pod] >= 0 else None
         if deltas is None:

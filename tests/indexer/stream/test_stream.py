@@ -14,7 +14,7 @@ def payload(sequence: int, life: int = 0) -> bytes:
 
 
 class Driven:
-    """A stream, what it applied, and a publisher that answers its replays when told to."""
+    """A stream, what it applied, and a publisher that answers its replays when the test says so."""
 
     def __init__(self, *, has_replay: bool = True, pending_bytes: int = 1 << 20) -> None:
         self.now = 0.0

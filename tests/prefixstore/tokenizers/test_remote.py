@@ -27,7 +27,7 @@ PROMPT = "a prompt nobody may read"
 
 
 class Clock:
-    """A clock that goes on when it is told."""
+    """A clock that the test moves."""
 
     def __init__(self) -> None:
         self.now = 0.0

@@ -20,7 +20,7 @@ IDS = ("a", "b", "c")
 
 
 class Clock:
-    """A clock that goes on when it is told."""
+    """A clock that the test moves."""
 
     def __init__(self) -> None:
         self.now = 0.0

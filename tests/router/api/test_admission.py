@@ -40,7 +40,7 @@ class Call:
 
 @dataclass
 class Stand:
-    """An admission with a loop that turns when it is told to."""
+    """An admission with a loop that the test turns."""
 
     longest_wait: float = 20 * WAIT_SECONDS
     now: float = 0.0

@@ -53,7 +53,7 @@ async def test_a_late_message_ends_with_a_clear_text_where_others_wait(tmp_path:
 
 
 class Message(bytes):
-    """Tells when it is gone."""
+    """Records when it is freed."""
 
     alive = 0
 

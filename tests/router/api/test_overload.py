@@ -29,7 +29,7 @@ class Counts:
 
 
 class Stand:
-    """A server whose loop takes the next call only when it is told to."""
+    """A server whose loop takes the next call only when the test says so."""
 
     def __init__(self, transport: str, *, longest_wait: float = 1e-9) -> None:
         self.soon: list[Callable[[], None]] = []

@@ -1,4 +1,4 @@
-"""Callers of a running router are told by every error why their call failed, on both transports."""
+"""Every error of a running router has the reason why the call failed, on both transports."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""Both clients of a router: what is sent, what is sent again, and what an error tells."""
+"""Both clients of a router: what is sent, what is sent again, and what an error contains."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What a status and its trailing metadata tell, whoever wrote them."""
+"""The details of a status and its trailing metadata, whoever wrote them."""
 
 import grpc
 import grpc.aio

@@ -1,4 +1,4 @@
-"""What lies in a folder that a command is told to write into is not written over, unless it wrote it."""
+"""A command overwrites no file in its output folder unless a command of warmpath wrote it."""
 
 import os
 from collections.abc import Callable

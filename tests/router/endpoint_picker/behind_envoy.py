@@ -97,7 +97,7 @@ class Front:
         return await asyncio.to_thread(self.envoy.counted, f"http.inference.ext_proc.{name}")
 
     async def finds_well(self, routers: int) -> bool:
-        """Whether so many routers are well, as far as Envoy knows."""
+        """Whether Envoy counts this number of routers as healthy."""
         name = "cluster.warmpath.membership_healthy"
         return await asyncio.to_thread(self.envoy.counted, name) == routers
 

@@ -129,7 +129,7 @@ async def test_streamed_chats_stay_where_they_are_cached(
 
 
 async def until_held(gateway: Gateway, name: str, tokens: int) -> None:
-    """Wait until events have told of so many tokens of a pod."""
+    """Wait until events have announced this number of tokens of a pod."""
 
     async def is_held() -> bool:
         listed = await gateway.stub.ListPods(router_pb2.ListPodsRequest(), timeout=30)

@@ -34,7 +34,7 @@ ENDS = ("finished", "failed")
 
 
 class Exchanges(RuleBasedStateMachine):
-    """Tells events in any order; those that HTTP does not allow must leave the exchange as it is."""
+    """Sends events in any order; those that HTTP does not allow must leave the exchange unchanged."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -140,7 +140,7 @@ class Exchanges(RuleBasedStateMachine):
     @precondition(lambda self: self.wants)
     @rule(is_told=st.booleans())
     def picked(self, is_told: bool) -> None:
-        """Pick; the gateway may be gone before it is told, and the stream then ends."""
+        """Pick; the gateway may be gone before it gets the reply, and the stream then ends."""
         self.wants, self.outcomes = False, self.outcomes + 1
         replies = self.one.picked(PICKED)
         if not is_told:

@@ -1,4 +1,4 @@
-"""What a gateway tells of exchanges, in short."""
+"""Short builders of the events that a gateway sends of an exchange."""
 
 import json
 from typing import Any
@@ -60,7 +60,7 @@ def token(text: str = "a") -> ResponseBody:
 
 
 def picking(one: Exchange, *events: Any) -> WantPick:
-    """Tell events of which the last one wants a pick; return what is wanted."""
+    """Send events, the last of which causes a pick; return the wanted pick."""
     for other in events[:-1]:
         assert not any(isinstance(action, WantPick) for action in one.receive(other))
     *_, want = one.receive(events[-1])
@@ -69,7 +69,7 @@ def picking(one: Exchange, *events: Any) -> WantPick:
 
 
 def pick(one: Exchange, *events: Any) -> list[Any]:
-    """Tell events of which the last one wants a pick; make it, and return the replies."""
+    """Send events, the last of which causes a pick; make it, and return the replies."""
     picking(one, *events)
     replies = one.picked(PICKED)
     one.booked(PICKED)

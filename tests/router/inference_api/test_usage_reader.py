@@ -1,4 +1,4 @@
-"""A response tells its usage and its first token, however it is cut, and whatever it holds."""
+"""The usage and the first token of a response are read, however it is cut, whatever it holds."""
 
 import json
 import tracemalloc

@@ -84,7 +84,7 @@ class Router:
 
 
 def rounds(routers: Iterable[Router], times: int = 3) -> None:
-    """Let all tell and hear all."""
+    """Let all routers write, and then read, all bookings."""
     [*all_of_them] = routers
     for _ in range(times):
         for one in all_of_them:

@@ -1,4 +1,4 @@
-"""What a pick tells of its candidates."""
+"""The message of a pick about its candidates."""
 
 from itertools import chain
 

@@ -44,7 +44,7 @@ def engine(windows: int) -> V1Engine:
 
 
 class Loop:
-    """Two pods of vLLM's scheduler, and a picker that hears of their events `delay` seconds late."""
+    """Two pods of vLLM's scheduler, and a picker that gets their events `delay` seconds late."""
 
     def __init__(self, delay: float, windows: int) -> None:
         self.parts = Parts(pods=0)

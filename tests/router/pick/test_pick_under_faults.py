@@ -52,7 +52,7 @@ def chat(content: str = TEXT) -> pb.Prompt:
 
 
 async def by_length(stand: Stand, prompt: pb.Prompt, because: str, reason: str) -> None:
-    """Check that a prompt is picked for and explained by its length, and that Score tells the reason."""
+    """Check that a prompt is picked for and explained by its length, and that Score has the reason."""
     first = await stand.pick(prompt)
     assert first.prompt_tokens == first.reckoned_tokens >= TOKENS
     assert because in first.reckoned_because

@@ -257,7 +257,7 @@ async def test_a_caller_that_goes_away_as_it_is_placed_leaves_no_booking(
 
 
 def _reserve_and(stand: Stand, then: Callable[[], object]) -> Callable[..., Chosen]:
-    """Let something happen as soon as the first choice is made and told."""
+    """Let something happen as soon as the first choice is made and delivered."""
     reserve = stand.parts.picker.reserve
 
     def reserved(ask: Ask, now: float) -> Chosen:

@@ -21,7 +21,7 @@ from router.pods.kubernetes import KubernetesSource
 
 
 class Follower:
-    """Keeps what it is told."""
+    """Records its calls."""
 
     def __init__(self) -> None:
         self.calls: list[str] = []

@@ -52,7 +52,7 @@ async def test_the_first_ranks_port_counts_from_rank_0s(tmp_path: Path) -> None:
 
 
 async def _publish(engine: zmq.asyncio.Socket) -> None:
-    """Say again and again that a block is stored: whoever subscribes late hears the next."""
+    """Publish repeatedly that a block is stored: a late subscriber gets the next message."""
     batch = msgspec.msgpack.encode([1.0, [stored([7], range(16), None, 16)], 3])
     for sequence in range(1 << 30):
         await engine.send_multipart([b"", sequence.to_bytes(8, "big"), batch])

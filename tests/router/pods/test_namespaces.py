@@ -1,4 +1,4 @@
-"""Requests that an engine keeps apart, and engines whose events do not tell it."""
+"""Requests that an engine keeps apart, and engines whose events do not show that."""
 
 import json
 from pathlib import Path

@@ -29,7 +29,7 @@ HI = [{"role": "user", "content": "hi"}]
 async def rendering(
     tmp_path: Path, model_folder: Path, seconds: int
 ) -> AsyncIterator[router_pb2_grpc.RouterStub]:
-    """Run a router whose renderings may take so many seconds of the wall clock."""
+    """Run a router with a limit of wall-clock seconds for a rendering."""
     models = ""
     for name, template in TEMPLATES.items():
         folder = tmp_path / name

@@ -17,7 +17,7 @@ TOKEN = 70e-6
 
 
 class QueueStand:
-    """A queue; `hears` and `settings` are its own, `pods` are numbered from 0."""
+    """A queue; `hears` (are first tokens reported?) and `settings` are its own, `pods` are numbered from 0."""
 
     def __init__(
         self, pods: int = 2, *, hears: bool = True, knows_lag: bool = True, **settings: object
@@ -57,7 +57,7 @@ class QueueStand:
         prompt: KeyedPrompt | None = None,
         **fields: object,
     ) -> Entering:
-        """Return a request of its own prompt, of so many tokens, none of them cached."""
+        """Return a request with a prompt of its own of `tokens`, none of them cached."""
         wanted = Wanted("m", named=tuple(named))
         first = next(self._keys)
         prompt = prompt or KeyedPrompt(range(first, first + tokens // 16), tokens)
@@ -87,7 +87,7 @@ class QueueStand:
         return self.look()
 
     def fill(self, tokens: int = 30_000) -> list[Sent]:
-        """Give every pod a prefill of so many tokens."""
+        """Give every pod a prefill of this number of tokens."""
         sent = []
         for _ in self.pods:
             self.enter(tokens)

@@ -34,7 +34,7 @@ def order_of(*requests: Waiting, **shares: float) -> Order:
 
 
 def served(order: Order, number: int) -> list[Waiting]:
-    """Serve so many requests, each one the first at its time."""
+    """Serve this number of requests, each the first one at its time."""
     gone = []
     for _ in range(number):
         one = next(order.passing({*order.lanes}))
@@ -124,7 +124,7 @@ def test_lower_requests_are_told_from_the_lowest_class_and_the_latest_arrival_on
 
 
 def test_a_pass_costs_the_same_whatever_number_waits() -> None:
-    """Only so many requests are touched as are asked for."""
+    """Only the requests that are asked for are touched."""
 
     class Counted(dict):  # type: ignore[type-arg]
         looks = 0

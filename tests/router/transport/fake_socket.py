@@ -6,7 +6,7 @@ from typing import Any
 
 
 class FakeSocket(asyncio.Transport):
-    """Tells its protocol of its end when the loop turns, as asyncio's own do."""
+    """Reports its end to its protocol when the loop turns, as asyncio's own sockets do."""
 
     def __init__(self, protocol: asyncio.Protocol) -> None:
         super().__init__()

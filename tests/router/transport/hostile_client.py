@@ -1,4 +1,4 @@
-"""A client that writes any bytes, and reads only if it is told to."""
+"""A client that writes any bytes, and reads only when the test says so."""
 
 import asyncio
 import contextlib

@@ -259,7 +259,7 @@ async def test_an_address_that_is_taken_is_an_error(transport: str) -> None:
 def _check_reason(
     transport: str, raised: pytest.ExceptionInfo[grpc.aio.AioRpcError], reason: str
 ) -> None:
-    """Check the reason that is told; gRPC's own library tells none of what it refuses itself."""
+    """Check the reason of a refusal; gRPC's own library gives none for its own refusals."""
     if transport == "nghttp2":
         assert told_by(raised.value).reason == reason
     else:

@@ -29,7 +29,7 @@ CHUNK = bytes(1 << 20)
 
 
 class Held:
-    """A handler that waits until it is let go, and tells how it ended."""
+    """A handler that waits until the test releases it, and records how it ended."""
 
     def __init__(self) -> None:
         self.begun = asyncio.Event()

@@ -35,7 +35,7 @@ CODES = {"finish": b"0", "abort": b"9", "fail": b"2"}
 
 
 class Told:
-    """A handler that does what it is told, and what it has seen."""
+    """A handler that follows the test's orders, and a record of what it has seen."""
 
     def __init__(self) -> None:
         self.orders: asyncio.Queue[tuple[str, bytes]] = asyncio.Queue()
@@ -296,7 +296,7 @@ class Machine(RuleBasedStateMachine):
             assert set(self.connection._calls) <= set(self.open)
 
     def _leave(self) -> None:
-        """Lose the connection, of which nothing is left then."""
+        """Lose the connection; nothing of it is left then."""
         self.ended = 0
         if not self.socket.is_lost:
             self.loop.turn(self.socket.lose)

@@ -46,7 +46,7 @@ def expected(prompt: tuple[int, ...], length: int) -> list[int]:
 
 
 class Heard:
-    """Observes a rank and hears what its flights say."""
+    """Observes a rank and records the output of its flights."""
 
     def __init__(self) -> None:
         self.tokens_seen = 0
@@ -67,7 +67,7 @@ class Heard:
 
 
 class Told:
-    """What one flight's sink was told."""
+    """The output that one flight's sink received."""
 
     def __init__(self, prompt: tuple[int, ...], length: int) -> None:
         self.expected = expected(prompt, length)

@@ -303,7 +303,7 @@ def test_tokens_are_drawn_above_the_reserved_ones_where_there_are_any() -> None:
 
 
 class EngineMachine(RuleBasedStateMachine):
-    """Requests come and go; every step computes something, and events tell all of it."""
+    """Requests come and go; every step computes something, and events announce all of it."""
 
     @initialize(
         windows=st.sampled_from([{FULL: (9, 3)}, {4: (9, 2)}, {6: (10, 0), FULL: (9, 2)}]),

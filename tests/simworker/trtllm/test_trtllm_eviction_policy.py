@@ -106,7 +106,7 @@ def test_an_empty_level_has_nothing_to_give() -> None:
 
 
 class EvictionMachine(RuleBasedStateMachine):
-    """The policy and the oracle are told the same; they must always name the same block."""
+    """The policy and the oracle get the same calls; they must always name the same block."""
 
     def __init__(self) -> None:
         super().__init__()

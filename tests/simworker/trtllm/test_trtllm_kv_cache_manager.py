@@ -1,4 +1,4 @@
-"""The whole manager: its interface, and that its events tell all there is to tell."""
+"""The whole manager: its interface, and that its events are complete."""
 
 from typing import Any
 

@@ -14,7 +14,7 @@ from simworker.v1.scheduling.scheduler_config import SchedulerConfig
 
 
 class Bench:
-    """An engine, the answers it gave and the events it told of."""
+    """An engine, its answers, and its events."""
 
     def __init__(
         self,

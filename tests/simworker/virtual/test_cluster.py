@@ -75,7 +75,7 @@ def generation(name: str, prompt: Sequence[int], tokens: int, priority: int = 0)
 
 
 class Told:
-    """What a listener hears."""
+    """The calls that a listener receives."""
 
     def __init__(self) -> None:
         self.heard: list[tuple[float, int, list[CacheEvent]]] = []

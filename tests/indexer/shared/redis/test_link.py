@@ -12,7 +12,7 @@ from indexer.shared.redis.link import Link
 
 
 class Echo:
-    """A wire whose other side answers each command with its only word, when it is told to."""
+    """A wire whose other side answers each command with the command's only word, when the test says so."""
 
     def __init__(self) -> None:
         self.unanswered: deque[Reply] = deque()

@@ -257,7 +257,7 @@ class Writing(RuleBasedStateMachine):
         return reply
 
     def expire(self) -> None:
-        """Let go what has outlived its time, and the real server too."""
+        """Drop expired data here and on the real server."""
         gone = self.model.expire()
         if gone and self.mirror is not None:
             self.mirror.client.delete(*gone)

@@ -35,7 +35,7 @@ class Router:
 async def followed(
     *answers: Sequence[str] | CallError, known: Sequence[Address] = (ONE,)
 ) -> tuple[list[Sequence[Address]], list[str]]:
-    """Return what is put and what is told."""
+    """Return what is put and what is logged."""
     put: list[Sequence[Address]] = []
     told: list[str] = []
     client: Any = Router(answers)

@@ -1,4 +1,4 @@
-"""Requests through a real Envoy, with a router in the test's process and pods that tell what they got."""
+"""Requests through a real Envoy, with a router in the test's process and pods that report what they got."""
 
 import asyncio
 import hashlib

@@ -1,4 +1,4 @@
-"""A held port is its holder's: for a server that is told it, or for nobody."""
+"""A held port is its holder's: only a server that gets the port from it can use it."""
 
 import asyncio
 import socket

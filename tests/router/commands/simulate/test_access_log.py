@@ -1,4 +1,4 @@
-"""Traffic is read from Mooncake's traces and from access logs; what is wrong is told by line and field."""
+"""Traffic is read from Mooncake's traces and from access logs; errors name the line and the field."""
 
 import gzip
 import json

@@ -15,7 +15,7 @@ def job(blocks: int, *, is_store: bool) -> TransferJob:
 def step(
     loads: dict[int, int] | None = None, stores: dict[int, int] | None = None, flush: object = ()
 ) -> OffloadingMetadata:
-    """Return a step whose jobs copy so many blocks."""
+    """Return a step whose jobs copy this number of blocks."""
     assert isinstance(flush, (tuple, set))
     return OffloadingMetadata(
         {number: job(blocks, is_store=False) for number, blocks in (loads or {}).items()},
