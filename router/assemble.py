@@ -218,6 +218,7 @@ async def running(config: Config, folder: Path) -> AsyncIterator[Running]:
             clock=time.monotonic,
             wall_offset=wall_offset,
             held=held,
+            prefill_times=config.queue.prefill_times,
             peers=picking.peers,
         )
         if picking.peers is not None and redis is not None:

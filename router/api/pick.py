@@ -43,7 +43,7 @@ from router.prompt.reader import PromptReader
 from router.prompt.token_prompt import TokenPrompt
 from router.queue.held_picks import HeldPicks
 from router.queue.place import ANYBODY, Asker, Place
-from router.queue.standing import standing_message, waits, with_waiting
+from router.queue.standing import engine_priority, standing_message, waits, with_waiting
 from router.report_event import EVENTS
 from router.turns import in_turns, turn_after
 from scorer.policy import UnknownPolicyError
@@ -86,9 +86,11 @@ class PickAnswerer:
         clock: Callable[[], float],
         wall_offset: float,
         held: HeldPicks | None = None,
+        prefill_times: float = 10.0,
         peers: PeerBookings | None = None,
     ) -> None:
         self.held = held
+        self._prefill_times = prefill_times
         self._peers = peers
         self._reader = reader
         self._pods = pods
@@ -162,6 +164,7 @@ class PickAnswerer:
         response = pb.PickResponse(
             booking_id=placed.booking_id,
             waited_seconds=placed.waited,
+            engine_priority=engine_priority(placed, choice, self._prefill_times, self._wall_offset),
             prompt_tokens=choice.prompt_tokens,
             reckoned_tokens=ask.unread,
             reckoned_because=ask.unread_because,

@@ -144,12 +144,17 @@ class AsyncClient:
         shadow: bool = False,
         disaggregated: bool = False,
         booking_id: str = "",
+        priority: str = "",
+        tenant: str = "",
         timeout: float | None = None,
     ) -> pb.PickResponse:
         """Return the pod for a request, and fall-backs; the work is booked until `report` ends it.
 
         With a `booking_id` of the caller's, unique to the request, a pick is also made again where it
         is not known whether the first one was carried out.
+
+        `priority` is its class and `tenant` its tenant in the router's queue, where picks may wait for
+        up to nine tenths of `timeout`.
         """
         call = self._calls.pick(
             prompt,
@@ -160,6 +165,8 @@ class AsyncClient:
             shadow=shadow,
             disaggregated=disaggregated,
             booking_id=booking_id,
+            priority=priority,
+            tenant=tenant,
         )
         return cast("pb.PickResponse", await self._made(call, timeout))
 

@@ -64,6 +64,8 @@ class Calls:
         shadow: bool,
         disaggregated: bool,
         booking_id: str,
+        priority: str,
+        tenant: str,
     ) -> Call:
         """Return a Pick. With a booking id of the caller's, a repeated Pick replaces the earlier one."""
         request = pb.PickRequest(
@@ -75,6 +77,8 @@ class Calls:
             shadow=shadow,
             disaggregated=disaggregated,
             booking_id=booking_id,
+            priority=priority,
+            tenant=tenant,
         )
         return Call("Pick", request, is_repeatable=bool(booking_id))
 

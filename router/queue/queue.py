@@ -43,8 +43,6 @@ LAG_TIMES = 2.0
 """Seconds of booked prefill that a rank may have in addition for each second of lag (`Lag`)."""
 MOST_LAG = 0.6
 """Lag in seconds beyond which no request is held."""
-SHARING_SECONDS = 0.1
-"""Time in which routers read each other's bookings; it counts as a lag."""
 FOREIGN_PAUSE = 0.25
 """Least seconds between two looks at what no router has booked."""
 MOST_FOREIGN = 0.25
@@ -111,10 +109,9 @@ class Queue:
     def hold_seconds(self) -> float:
         """Most booked prefill of a rank with room, in seconds; infinity: no request is held."""
         lag = self._lag.seconds
-        if self._loads.has_others:
-            lag = max(lag, SHARING_SECONDS)
         if (
             self._drains
+            or self._loads.has_others
             or lag > MOST_LAG
             or self._foreign.value > MOST_FOREIGN
             or not (self._lag.is_known and self._hears())

@@ -5,6 +5,8 @@ from itertools import chain, islice
 
 from router.pb.warmpath.v1 import router_pb2 as pb
 from router.pick.candidate_message import candidate_message
+from router.pick.pending import Placed
+from router.pick.weigh import Choice
 from router.queue.queue import Queue
 from router.queue.released import Standing
 from scorer.reason import seconds
@@ -29,6 +31,15 @@ def _message(standing: Standing) -> pb.Standing:
     return pb.Standing(
         behind=standing.behind, pod=best.pod, rank=best.rank, seconds=standing.seconds
     )
+
+
+def engine_priority(placed: Placed, choice: Choice, times: float, wall_offset: float) -> int:
+    """Return a pick's place as a number, for engines that order by it: the least goes first.
+
+    It is the arrival + `times` its cheapest prefill, in milliseconds since the Unix epoch.
+    """
+    arrived = placed.at - placed.waited + wall_offset
+    return round(1000 * (arrived + times * choice.options.cheapest()[0]))
 
 
 def with_waiting(

@@ -48,7 +48,7 @@ async def test_every_call_is_the_contracts_own(router: ScriptedRouter, client: A
     load = PodLoad("a", 1, running=2, waiting=3, kv_usage=0.5, age=0.25)
     await client.pick(
         prompt, pods=["a"], policy="p", session="s", loads=[load], shadow=True, disaggregated=True,
-        booking_id="mine",
+        booking_id="mine", priority="high", tenant="t",
     )  # fmt: skip
     await client.explain("text", session="s", loads=[load])
     router.script.append(pb.ReportResponse(known=True))
@@ -70,7 +70,7 @@ async def test_every_call_is_the_contracts_own(router: ScriptedRouter, client: A
             "Pick",
             pb.PickRequest(
                 prompt=full, pods=["a"], policy="p", session_id="s", loads=[told], shadow=True,
-                disaggregated=True, booking_id="mine",
+                disaggregated=True, booking_id="mine", priority="high", tenant="t",
             ),
         ),
         (

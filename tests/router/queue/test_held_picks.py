@@ -33,7 +33,8 @@ async def full(
         for _ in range(LEAST):
             first = await stand.pick(prompt(first=1), wait=True)
             assert await stand.report(first.booking_id, "FIRST_TOKEN")
-            assert await stand.report(first.booking_id, "FINISHED")
+            # Not FINISHED, which would show that prefills are fast.
+            assert await stand.report(first.booking_id, "FAILED")
         second = await stand.pick(prompt(first=2))
         assert second.waited_seconds < 1
         yield stand, second.booking_id

@@ -747,6 +747,7 @@ class PickResponse(_message.Message):
     CANDIDATES_LEFT_OUT_FIELD_NUMBER: _builtins.int
     DECODE_CANDIDATES_LEFT_OUT_FIELD_NUMBER: _builtins.int
     WAITED_SECONDS_FIELD_NUMBER: _builtins.int
+    ENGINE_PRIORITY_FIELD_NUMBER: _builtins.int
     booking_id: _builtins.str
     """The id of the pick in reports: the request's `booking_id`, if it has one."""
     prompt_tokens: _builtins.int
@@ -761,6 +762,10 @@ class PickResponse(_message.Message):
     decode_candidates_left_out: _builtins.int
     waited_seconds: _builtins.float
     """Seconds that the pick waited in the queue until its pod had room."""
+    engine_priority: _builtins.int
+    """For engines that schedule by priority, the least first: milliseconds since the Unix epoch at its arrival,
+    plus queue.prefill-times its cheapest prefill.
+    """
     @_builtins.property
     def candidates(self) -> _containers.RepeatedCompositeFieldContainer[Global___Candidate]:
         """Best first: the pick, then the fall-backs in the order to try them. At most 64; Explain returns all."""
@@ -788,10 +793,11 @@ class PickResponse(_message.Message):
         candidates_left_out: _builtins.int = ...,
         decode_candidates_left_out: _builtins.int = ...,
         waited_seconds: _builtins.float = ...,
+        engine_priority: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["source", b"source"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["booking_id", b"booking_id", "candidates", b"candidates", "candidates_left_out", b"candidates_left_out", "decode_candidates", b"decode_candidates", "decode_candidates_left_out", b"decode_candidates_left_out", "prompt_tokens", b"prompt_tokens", "reckoned_because", b"reckoned_because", "reckoned_tokens", b"reckoned_tokens", "source", b"source", "waited_seconds", b"waited_seconds"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["booking_id", b"booking_id", "candidates", b"candidates", "candidates_left_out", b"candidates_left_out", "decode_candidates", b"decode_candidates", "decode_candidates_left_out", b"decode_candidates_left_out", "engine_priority", b"engine_priority", "prompt_tokens", b"prompt_tokens", "reckoned_because", b"reckoned_because", "reckoned_tokens", b"reckoned_tokens", "source", b"source", "waited_seconds", b"waited_seconds"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
