@@ -112,6 +112,7 @@ class _Found:
         """Return everything as JSON objects."""
         return {
             "code": code_version(),
+            "quick": self._extent.quick,
             "requests": self._extent.requests,
             "seeds": [*self._extent.seeds],
             "baseline": BEST_PUBLISHED,
@@ -138,6 +139,8 @@ class _Found:
             console.print(
                 f"{len(self.places)} of {self.asked} places were run: the goals are those of all."
             )
+        if self._extent.quick:
+            console.print("A few places and requests decide nothing: the goals are those of all.")
 
     def _tables(self) -> Iterator[Table]:
         if self.places:
