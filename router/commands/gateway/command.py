@@ -18,8 +18,8 @@ from router.client.async_client import AsyncClient
 from router.commands.client import answer
 from router.commands.gateway.binary import NoEnvoyError, find_envoy
 from router.commands.gateway.bootstrap import bootstrap
-from router.commands.gateway.description import Address, Gateway, address_of
-from router.commands.gateway.follow import follow, listed
+from router.commands.gateway.description import Gateway, address_of
+from router.commands.gateway.follow import Listed, follow, listed
 from router.commands.gateway.options import (
     ASK_SECONDS,
     OptionError,
@@ -50,20 +50,20 @@ def main(argv: Sequence[str] | None = None) -> int:
         pods = _pods(args)
         if pods is None:
             return 1
-        gateway = replace(gateway, pods=pods)
+        gateway = replace(gateway, pods=pods.addresses)
         if args.print_config:
             print(json.dumps(bootstrap(gateway), indent=2))
             return 0
-        return _run(args, gateway)
+        return _run(args, gateway, pods.model)
     except OptionError as error:
         print(f"warmpath gateway: {error}", file=sys.stderr)
         return 2
 
 
-def _pods(args: argparse.Namespace) -> list[Address] | None:
-    """Return the addresses of the pods; None, after a message, if the router lists none."""
+def _pods(args: argparse.Namespace) -> Listed | None:
+    """Return the pods; None, after a message, if the router lists none."""
     if args.pod:
-        return given_pods(args)
+        return Listed(given_pods(args), [])
     reply = answer(args, lambda client: client.pods())
     if reply is None:
         return None
@@ -73,17 +73,17 @@ def _pods(args: argparse.Namespace) -> list[Address] | None:
     if not found.addresses:
         print(f"warmpath gateway: the router at {args.router} has no pods", file=sys.stderr)
         return None
-    return found.addresses
+    return found
 
 
-def _run(args: argparse.Namespace, gateway: Gateway) -> int:
+def _run(args: argparse.Namespace, gateway: Gateway, model: str = MODEL) -> int:
     """Serve until Ctrl-C or SIGTERM; with --simulate, in front of simulated pods."""
     try:
         program = find_envoy(args.envoy)
         if args.simulate:
             asyncio.run(_serve_simulated(args, program, gateway))
         else:
-            asyncio.run(_serve(program, gateway, "MODEL", follows=not args.pod))
+            asyncio.run(_serve(program, gateway, model, follows=not args.pod))
     except (ClusterError, NoEnvoyError, OSError) as error:
         print(f"warmpath gateway: {error}", file=sys.stderr)
         return 1

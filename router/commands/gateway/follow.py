@@ -20,6 +20,8 @@ class Listed(NamedTuple):
     """Of those that Envoy can reach, in order."""
     problems: list[str]
     """What is wrong with the others."""
+    model: str = "MODEL"
+    """One of their models, for an example."""
 
 
 def listed(reply: pb.ListPodsResponse) -> Listed:
@@ -36,7 +38,8 @@ def listed(reply: pb.ListPodsResponse) -> Listed:
         else:
             needed = "an IP address and a port, which Envoy needs"
             problems.append(f"the router's pod {one.id}: {one.address} is not {needed}")
-    return Listed(sorted(addresses), problems)
+    model = min((one.model for one in reply.pods if one.model), default="MODEL")
+    return Listed(sorted(addresses), problems, model)
 
 
 async def follow(
