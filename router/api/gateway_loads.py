@@ -18,6 +18,8 @@ CHECKED_AT_ONCE = 1024
 
 async def check_loads(loads: Sequence[pb.PodLoad]) -> None:
     """Raise BadRequestError for an impossible load; yield to other tasks if there are many loads."""
+    if not loads:
+        return
     position = -1
     async for one in in_turns(loads, CHECKED_AT_ONCE):
         position += 1
@@ -39,6 +41,8 @@ class GatewayLoads:
 
     async def observe(self, loads: Sequence[pb.PodLoad]) -> None:
         """Record loads; yield to other tasks within and after a long list."""
+        if not loads:
+            return
         now = self._clock()
         async for one in in_turns(loads, AT_ONCE):
             if self._observe(one, now):

@@ -3,8 +3,8 @@
 import asyncio
 import logging
 import math
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -30,7 +30,7 @@ from router.pick.group_window import Chosen, GroupWindow
 from router.pick.options import MOST_CANDIDATES
 from router.pick.pending import Placed
 from router.pick.picker import Picker
-from router.pick.report import EVENT_NAMES, carry_out, check_report, report_of
+from router.pick.report import EVENT_NAMES, Report, carry_out, check_report, report_of
 from router.pick.underway import Underway
 from router.pick.weigh import Ask, Choice, Traits
 from router.pods.namespaces import set_apart
@@ -51,7 +51,6 @@ from scorer.policy import UnknownPolicyError
 log = logging.getLogger(__name__)
 
 ENDS = frozenset({pb.ReportRequest.FINISHED, pb.ReportRequest.FAILED})
-
 MOST_SESSION_BYTES = 256
 
 DECISIONS_AT_ONCE = 16
@@ -64,6 +63,14 @@ class Reckoned(NamedTuple):
     tokens: int
     because: str
     """Why the caller cannot give the prompt."""
+
+
+class Made(NamedTuple):
+    """A pick of which its caller is to be told."""
+
+    ask: Ask
+    placed: Placed
+    choice: Choice
 
 
 class PickAnswerer:
@@ -104,7 +111,6 @@ class PickAnswerer:
         self._clock = clock
         self._wall_offset = wall_offset
 
-    @asynccontextmanager
     async def pick(
         self,
         request: pb.PickRequest,
@@ -113,14 +119,14 @@ class PickAnswerer:
         *,
         reckoned: Reckoned | None = None,
         asker: Asker = ANYBODY,
-    ) -> AsyncIterator[pb.PickResponse]:
-        """Answer Pick and book the work. Raises NoPodError if no pod can be chosen.
+    ) -> Made:
+        """Make a pick and book the work. Raises NoPodError if no pod can be chosen.
 
-        The caller writes the answer within the context; if that fails or is cancelled, the pick is
-        withdrawn. Tokenising takes at most `timeout` seconds, look-ups in Redis and the wait in the
-        queue at most `patience` seconds from now. A text that could not be tokenised counts by its
-        length, a prompt without content by the caller's estimate, `reckoned`. Raises PickEndedError if,
-        before the pick is made, its end is reported or its booking id is reused.
+        The caller enters `telling` before anything else. Tokenising takes at most `timeout` seconds,
+        look-ups in Redis and the wait in the queue at most `patience` seconds from now. A text that
+        could not be tokenised counts by its length, a prompt without content by the caller's estimate,
+        `reckoned`. Raises PickEndedError if, before the pick is made, its end is reported or its
+        booking id is reused.
         """
         name = request.booking_id
         _check_name(name)
@@ -131,18 +137,22 @@ class PickAnswerer:
         with self._underway.pick(name):
             await self._gateways.observe(request.loads)
             ask = await self._ask(request, timeout, patience)
-            ask = replace(ask, shadow=request.shadow, booking_id=name)
+            if name or request.shadow:
+                ask = replace(ask, shadow=request.shadow, booking_id=name)
             if reckoned is not None:
                 ask = replace(ask, unread=reckoned.tokens, unread_because=reckoned.because)
             await turn_after(len(ask.pods))
-            placed, choice = await self._choose(ask, place, left)
+            return Made(ask, *await self._choose(ask, place, left))
+
+    @contextmanager
+    def telling(self, made: Made) -> Iterator[None]:
+        """Within the context the caller is told of a pick; if that fails, the pick is withdrawn."""
         try:
-            await turn_after(len(ask.pods))
-            yield self._response(ask, placed, choice)
+            yield
         except BaseException:
-            self._picker.withdraw(placed, self._clock())
+            self._picker.withdraw(made.placed, self._clock())
             raise
-        self._picker.settle(placed, self._clock())
+        self._picker.settle(made.placed, self._clock())
 
     def _place(self, request: pb.PickRequest | pb.ExplainRequest, asker: Asker) -> Place | None:
         return None if self.held is None else self.held.place(request, asker)
@@ -159,7 +169,10 @@ class PickAnswerer:
         except UnknownPolicyError as error:
             raise BadRequestError("policy", str(error)) from error
 
-    def _response(self, ask: Ask, placed: Placed, choice: Choice) -> pb.PickResponse:
+    async def response(self, made: Made) -> pb.PickResponse:
+        """Return the message that tells of a pick."""
+        ask, placed, choice = made
+        await turn_after(len(ask.pods))
         best, decode = choice.options[:MOST_CANDIDATES], choice.decode[:MOST_CANDIDATES]
         response = pb.PickResponse(
             booking_id=placed.booking_id,
@@ -231,9 +244,9 @@ class PickAnswerer:
         _check_name(request.booking_id)
         await check_loads(request.loads)
         await self._gateways.observe(request.loads)
-        self._check_report(request)
+        report = self._checked(request)
         now = self._clock()
-        known = self._reported(request, now)
+        known = self._reported(report, now)
         if not known:
             known = self._hand_on(request, now)
         elif request.event in ENDS and not booking_id.router_of(request.booking_id):
@@ -251,13 +264,13 @@ class PickAnswerer:
         """
         try:
             request = pb.ReportRequest.FromString(report)
-            self._check_report(request)
+            checked = self._checked(request)
         except (DecodeError, BadRequestError) as error:
             log.warning("a report that another router handed on is ignored: %s", error)
             return
         if request.event in {pb.ReportRequest.STARTED, pb.ReportRequest.FIRST_TOKEN}:
             self._picker.late(request.booking_id)
-        self._reported(request, self._clock())
+        self._reported(checked, self._clock())
 
     def _hand_on(self, request: pb.ReportRequest, now: float) -> bool:
         """Hand a report on to the routers that may have its booking; return False if there are none."""
@@ -271,19 +284,21 @@ class PickAnswerer:
                 setattr(report, name, getattr(request, name))
         return self._peers.hand_on(report.booking_id, report.SerializeToString(), now)
 
-    def _reported(self, request: pb.ReportRequest, now: float) -> bool:
-        was_underway = request.event in ENDS and self._underway.end(request.booking_id)
-        is_known = carry_out(report_of(request), self._picker, now)
+    def _reported(self, report: Report, now: float) -> bool:
+        is_end = report.event in ("finished", "failed")
+        was_underway = is_end and self._underway.end(report.booking_id)
+        is_known = carry_out(report, self._picker, now)
         if self.held is not None:
             self.held.news()
         return is_known or was_underway
 
-    def _check_report(self, request: pb.ReportRequest) -> None:
+    def _checked(self, request: pb.ReportRequest) -> Report:
         if request.event not in EVENT_NAMES:
             problem = f"is {request.event}, not an event" if request.event else "is missing"
             names = (pb.ReportRequest.Event.Name(event) for event in EVENTS.values())
             raise BadRequestError("event", f"{problem}; give {', '.join(names)}")
-        check_report(report_of(request), self._pods)
+        check_report(report := report_of(request), self._pods)
+        return report
 
     async def list_decisions(self, request: pb.ListDecisionsRequest) -> pb.ListDecisionsResponse:
         """Answer ListDecisions."""

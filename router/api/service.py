@@ -195,7 +195,9 @@ class RouterService:
             timeout = min(self._tokenize_seconds, left)
             asked = await parse(pb.PickRequest, request)
             asker = Asker(context.peer(), context)
-            async with self._picks.pick(asked, timeout, left, asker=asker) as response:
+            made = await self._picks.pick(asked, timeout, left, asker=asker)
+            with self._picks.telling(made):
+                response = await self._picks.response(made)
                 await _write(context, response.SerializeToString())
 
     async def _stream_reply(self, request: wire.ScoreRequest) -> bytes:

@@ -1,9 +1,10 @@
 """Makes the picks that exchanges ask for: an HTTP request in, endpoints out."""
 
-from collections.abc import AsyncIterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from itertools import islice
 
-from router.api.pick import MOST_SESSION_BYTES, PickAnswerer, Reckoned
+from router.api.pick import MOST_SESSION_BYTES, Made, PickAnswerer, Reckoned
 from router.config.schema import EndpointPicker
 from router.endpoint_picker.actions import Endpoint, Picked, WantPick
 from router.endpoint_picker.addresses import endpoint, pods_at
@@ -11,7 +12,9 @@ from router.inference_api.model_name import Renaming, with_model
 from router.inference_api.reader import InferenceReader
 from router.inference_api.request import InferenceRequest
 from router.pb.warmpath.v1 import router_pb2 as pb
-from router.pods.table import Pod, PodTable
+from router.pick.options import MOST_CANDIDATES, Option
+from router.pick.predicted import held
+from router.pods.table import PodTable
 from router.prompt.bad_request import BadRequestError
 from router.prompt.models import ModelTable, UnknownModelError
 from router.prompt.tokenise import CHARS_PER_TOKEN
@@ -52,14 +55,14 @@ class EndpointPicks:
         self._prefill = prefill
         self._tokenize_seconds = tokenize_seconds
 
-    @asynccontextmanager
     async def pick(
         self, want: WantPick, patience: float, asker: Asker = ANYBODY
-    ) -> AsyncIterator[Picked]:
+    ) -> tuple[Picked, AbstractContextManager[None]]:
         """Pick, and book the work, within `patience` seconds from now.
 
-        The caller replies to the gateway within the context; if that fails, the pick is withdrawn.
-        Raises UnmatchedSubsetError, and NoPodError if no pod can be picked.
+        The caller replies to the gateway within the context that comes with the pick, before anything
+        else; if that fails, the pick is withdrawn. Raises UnmatchedSubsetError, and NoPodError if no
+        pod can be picked.
         """
         body, renaming = want.body, None
         read = await self._read(want, body)
@@ -79,29 +82,23 @@ class EndpointPicks:
             request.priority, request.tenant = self._picks.held.named(
                 want.priority, want.tenant, asker
             )
-        async with self._answered(request, patience, reckoned, asker) as response:
-            yield self._picked(response, body if renaming else None, renaming)
+        made = await self._made(request, patience, reckoned, asker)
+        picked = self._picked(made, body if renaming else None, renaming)
+        return picked, self._picks.telling(made)
 
-    @asynccontextmanager
-    async def _answered(
+    async def _made(
         self, request: pb.PickRequest, patience: float, reckoned: Reckoned | None, asker: Asker
-    ) -> AsyncIterator[pb.PickResponse]:
-        """Answer a pick; a prompt that the router refuses is picked for by load alone."""
+    ) -> Made:
+        """Make a pick; a prompt that the router refuses is picked for by load alone."""
         timeout = min(self._tokenize_seconds, patience)
-        async with AsyncExitStack() as stack:
-            try:
-                entered = self._picks.pick(
-                    request, timeout, patience, reckoned=reckoned, asker=asker
-                )
-                response = await stack.enter_async_context(entered)
-            except BadRequestError as error:
-                reckoned = _by_length(request.prompt.ByteSize(), str(error))
-                request.prompt.CopyFrom(pb.Prompt(model=request.prompt.model))
-                entered = self._picks.pick(
-                    request, timeout, patience, reckoned=reckoned, asker=asker
-                )
-                response = await stack.enter_async_context(entered)
-            yield response
+        try:
+            return await self._picks.pick(
+                request, timeout, patience, reckoned=reckoned, asker=asker
+            )
+        except BadRequestError as error:
+            reckoned = _by_length(request.prompt.ByteSize(), str(error))
+        request.prompt.CopyFrom(pb.Prompt(model=request.prompt.model))
+        return await self._picks.pick(request, timeout, patience, reckoned=reckoned, asker=asker)
 
     async def _read(self, want: WantPick, body: bytes) -> InferenceRequest:
         return await self._reader.read(want.path, body, want.content_type, want.content_encoding)
@@ -128,32 +125,30 @@ class EndpointPicks:
                     setattr(prompt, form, await with_model(body, listing.model))
         return prompt, reckoned
 
-    def _picked(
-        self, response: pb.PickResponse, body: bytes | None, renaming: Renaming | None
-    ) -> Picked:
-        tokens = response.prompt_tokens
+    def _picked(self, made: Made, body: bytes | None, renaming: Renaming | None) -> Picked:
+        options, tokens = made.choice.options, made.choice.prompt_tokens
         endpoints: dict[str, Endpoint] = {}
-        for one in response.candidates:
-            address = endpoint(one.address)
+        for one in islice(options, MOST_CANDIDATES):
+            address = endpoint(one.pod.address)
             # Pods not known to be healthy are no fall-backs, unless no other pod is left.
-            if address in endpoints or (endpoints and not one.ready):
+            if address in endpoints or (endpoints and not one.pod.serves):
                 continue
-            cached = min(one.matched_tokens, max(0, tokens - 1))
-            endpoints[address] = Endpoint(one.pod, one.rank, cached, self._saved(tokens, cached))
+            cached = held(one.match, tokens)
+            saved = self._saved(tokens, cached)
+            endpoints[address] = Endpoint(one.pod.id, one.rank.number, cached, saved)
             if len(endpoints) == self._most:
                 break
-        best = response.candidates[0]
-        return Picked(response.booking_id, endpoints, self._engine_rank(best), body, renaming)
+        engine_rank = _engine_rank(options[0])
+        return Picked(made.placed.booking_id, endpoints, engine_rank, body, renaming)
 
     def _saved(self, tokens: int, cached: int) -> float:
         whole = self._prefill.seconds(tokens, 0)
         return max(0.0, whole - self._prefill.seconds(tokens - cached, cached))
 
-    def _engine_rank(self, best: pb.Candidate) -> int | None:
-        pod: Pod | None = next((pod for pod in self._pods if pod.id == best.pod), None)
-        if pod is None or len(pod.ranks) < 2:
-            return None
-        return pod.first_rank + best.rank
+
+def _engine_rank(best: Option) -> int | None:
+    pod = best.pod
+    return pod.first_rank + best.rank.number if len(pod.ranks) > 1 else None
 
 
 def _by_length(size: int, because: str) -> Reckoned:

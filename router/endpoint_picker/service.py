@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from contextlib import AsyncExitStack
+from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 import grpc
@@ -112,15 +112,16 @@ class EndpointPickerService:
                 return
             await stream.take(raw)
 
-    async def enter(self, stack: AsyncExitStack, want: WantPick, asker: Asker) -> Picked:
-        """Wait for the router's turn and pick; the pick holds once the stack is closed.
+    async def pick(
+        self, want: WantPick, asker: Asker
+    ) -> tuple[Picked, AbstractContextManager[None]]:
+        """Wait for the router's turn and pick; the caller replies to the gateway within the context.
 
         Raises BusyError, TimeoutError and the errors of `EndpointPicks.pick`.
         """
         await _turn(self._admission, asker.client)
         async with asyncio.timeout(self.pick_seconds):
-            entered = self._picks.pick(want, WAITING * self.pick_seconds, asker)
-            return await stack.enter_async_context(entered)
+            return await self._picks.pick(want, WAITING * self.pick_seconds, asker)
 
     async def report(self, report: Report) -> None:
         """Report a request's progress."""

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Sequence
-from contextlib import AsyncExitStack
+from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 import grpc.aio
@@ -28,8 +28,10 @@ class Desk(Protocol):
     pick_seconds: float
     body_seconds: float
 
-    async def enter(self, stack: AsyncExitStack, want: WantPick, asker: Asker) -> Picked:
-        """Wait for the router's turn and pick; the pick holds once the stack is closed."""
+    async def pick(
+        self, want: WantPick, asker: Asker
+    ) -> tuple[Picked, AbstractContextManager[None]]:
+        """Wait for the router's turn and pick; the caller replies to the gateway within the context."""
 
     async def report(self, report: Report) -> None:
         """Report a request's progress."""
@@ -50,37 +52,32 @@ class Stream:
         self._desk = desk
         self._held = 0
         """Bytes of this stream in the desk's count of held bytes."""
-        self._body_due: float | None = None
-        """Time of the loop after which the stream no longer waits for the request's body."""
-        self._reading: asyncio.Task[Any] | None = None
-        """Reads a message; it outlives a wait that was given up."""
+        self._due: asyncio.TimerHandle | None = None
+        """Fires when the stream no longer waits for the request's body."""
+        self._late: asyncio.Task[None] | None = None
+        """The pick for as much of the body as had come by then."""
 
     async def read(self) -> bytes | None:
         """Return the next message; None after the last. While the body is held, wait for a while only.
 
         Raises CancelledError if the stream has ended.
         """
-        if self.exchange.holds and self._reading is None:
-            self._reading = asyncio.ensure_future(self._context.read())
+        if self._due is None and self.exchange.holds:
+            loop = asyncio.get_running_loop()
+            self._due = loop.call_later(self._desk.body_seconds, self._hold_no_more)
         try:
-            if self._reading is None:
-                message = await self._context.read()
-            else:
-                if self.exchange.holds:
-                    await self._wait_for_body(self._reading)
-                message = await self._reading
-                self._reading = None
+            message = await self._context.read()
         except grpc.aio.InternalError as error:
             raise asyncio.CancelledError("the stream has ended") from error
+        if self._late is not None:
+            await self._late
+            self._late = None
         return None if message is grpc.aio.EOF else message
 
-    async def _wait_for_body(self, reading: "asyncio.Task[Any]") -> None:
-        now = asyncio.get_running_loop().time()
-        if self._body_due is None:
-            self._body_due = now + self._desk.body_seconds
-        await asyncio.wait({reading}, timeout=max(0.0, self._body_due - now))
-        if not reading.done():
-            await self._act(self.exchange.hold_no_more())
+    def _hold_no_more(self) -> None:
+        # A task of its own, since a read that is under way cannot be given up.
+        if actions := self.exchange.hold_no_more():
+            self._late = asyncio.ensure_future(self._act(actions))
 
     async def take(self, raw: bytes) -> None:
         """Handle a message. Raises OrderError and MessageError: the gateway is at fault."""
@@ -93,12 +90,17 @@ class Stream:
 
     async def close(self) -> None:
         """Send the last reports, and release the held bytes."""
-        reports = self.exchange.closed()
-        self._count_held()
-        if self._reading is not None:
-            self._reading.cancel()
-        for report in reports:
-            await self._desk.report(report)
+        if self._due is not None:
+            self._due.cancel()
+        try:
+            if self._late is not None:
+                self._late.cancel()
+                await asyncio.wait((self._late,))
+        finally:
+            reports = self.exchange.closed()
+            self._count_held()
+            for report in reports:
+                await self._desk.report(report)
 
     def _count_held(self) -> bool:
         change = self.exchange.held_bytes - self._held
@@ -124,32 +126,32 @@ class Stream:
         begun = time.perf_counter()
         outcome, replies = Outcome.GONE, list[Reply]()
         try:
-            async with AsyncExitStack() as stack:
-                found = await self._found(stack, want)
-                if isinstance(found, Picked):
-                    replies = self.exchange.picked(found)
-                else:
-                    replies = self._unpicked(found)
-                # If a reply cannot be sent, the pick is withdrawn.
-                if replies:
-                    await self._write(replies.pop(0))
-            if isinstance(found, Picked):
-                self.exchange.booked(found)
-                outcome = Outcome.PICKED
-            else:
+            found = await self._found(want)
+            if isinstance(found, Failure):
+                replies = self._unpicked(found)
+                for reply in replies[:1]:
+                    await self._write(reply)
                 outcome = found.outcome
+            else:
+                picked, telling = found
+                with telling:
+                    replies = self.exchange.picked(picked)
+                    # If a reply cannot be sent, the pick is withdrawn.
+                    for reply in replies[:1]:
+                        await self._write(reply)
+                self.exchange.booked(picked)
+                outcome = Outcome.PICKED
         finally:
             self._desk.picked(outcome, time.perf_counter() - begun)
-        for reply in replies:
+        for reply in replies[1:]:
             await self._write(reply)
 
-    async def _found(self, stack: AsyncExitStack, want: WantPick) -> Picked | Failure:
-        seconds = self._desk.pick_seconds
+    async def _found(self, want: WantPick) -> tuple[Picked, AbstractContextManager[None]] | Failure:
         asker = Asker(self._context.peer(), self._context)
         try:
-            return await self._desk.enter(stack, want, asker)
+            return await self._desk.pick(want, asker)
         except Exception as error:
-            failure = failure_of(error, seconds)
+            failure = failure_of(error, self._desk.pick_seconds)
             if failure.outcome is Outcome.FAULT:
                 log.exception("a pick failed")
             return failure

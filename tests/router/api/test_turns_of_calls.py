@@ -216,8 +216,7 @@ def test_loads_of_all_ranks_are_taken_note_of_in_steps_before_the_one_that_answe
     work.count(fleet.parts.picker, "ended")
 
     async def pick() -> None:
-        async with fleet.picks.pick(pb.PickRequest(prompt=pb.Prompt(model="m"), loads=LOADS), 0.0):
-            pass
+        await fleet.picks.pick(pb.PickRequest(prompt=pb.Prompt(model="m"), loads=LOADS), 0.0)
 
     report = pb.ReportRequest(booking_id="x", event=pb.ReportRequest.FAILED, loads=LOADS)
     call = pick() if method == "pick" else fleet.picks.report(report)

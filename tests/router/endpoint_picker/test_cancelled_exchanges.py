@@ -24,7 +24,7 @@ from router.pods.table import PodTable
 from router.prompt.models import Model, ModelTable
 from scorer.prefill import PrefillModel
 from tests.examples import examples
-from tests.router.api.pick_calls import Calls, Cancelled, Waits, When
+from tests.router.api.pick_calls import WINDOW_SECONDS, Calls, Cancelled, Waits, When
 from tests.router.endpoint_picker.gateway import header_map
 
 Outcome = Literal["answered", "cancelled"]
@@ -97,7 +97,7 @@ class Context:
 class Exchanges(Calls):
     """Exchanges whose waits a test ends."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, body_seconds: float = 1000.0) -> None:
         super().__init__()
         models = ModelTable()
         models.add(Model("m"), (), ())
@@ -111,7 +111,7 @@ class Exchanges(Calls):
         in_flight = InFlight(1, 1, seconds=1.0, clock=lambda: 0.0)
         self.meter_of_picks = meter
         self.service_of_picks = EndpointPickerService(
-            picks, self.picks, EndpointPicker(pick_seconds=1000.0, body_seconds=1000.0),
+            picks, self.picks, EndpointPicker(pick_seconds=1000.0, body_seconds=body_seconds),
             meter=meter, drain=Drain(lambda: 0.0),
             intake=Intake(in_flight, in_flight, meter, seconds=1.0),
             admission=Admission(
@@ -209,8 +209,26 @@ def test_a_gateway_that_is_gone_at_any_write_leaves_nothing(
     assert outcomes == {"picked", "gone"}
 
 
+@pytest.mark.parametrize("when", ["waiting", "answered"])
+def test_a_stream_that_ends_while_a_late_body_is_picked_for_leaves_nothing(when: When) -> None:
+    outcomes = set()
+    for at in range(1, WAITS):
+        for step in range(WAITS):
+            calls = Exchanges(body_seconds=1.0)
+            calls.exchange(EXCHANGES[0], at=at, when=when)
+            for _ in range(step):
+                calls.go_on()
+            calls.pass_time(1.0)
+            calls.finish()
+            calls.check_nothing_left()
+            outcomes |= set(calls.meter_of_picks.outcomes)
+            calls.close()
+    assert outcomes == {"picked", "gone"}
+
+
 @settings(max_examples=examples(600), deadline=None)
 @given(
+    st.sampled_from([WINDOW_SECONDS, 1000.0]),
     st.lists(
         st.tuples(
             st.sampled_from(EXCHANGES), st.integers(0, 6), st.integers(0, WAITS),
@@ -219,11 +237,14 @@ def test_a_gateway_that_is_gone_at_any_write_leaves_nothing(
         min_size=1, max_size=5,
     )
 )  # fmt: skip
-def test_exchanges_beside_each_other_leave_nothing(exchanges: list[Any]) -> None:
-    calls = Exchanges()
+def test_exchanges_beside_each_other_leave_nothing(
+    body_seconds: float, exchanges: list[Any]
+) -> None:
+    calls = Exchanges(body_seconds=body_seconds)
     for told, shown, at, when, gone_at in exchanges:
         calls.exchange(told[:shown], at=at, when=when, gone_at=gone_at)
         calls.go_on()
+        calls.pass_time(WINDOW_SECONDS)
     calls.finish()
     calls.check_nothing_left()
     calls.close()

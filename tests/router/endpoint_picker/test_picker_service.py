@@ -2,8 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -281,16 +280,12 @@ def overload(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Admission, "enter", enter)
 
 
-@asynccontextmanager
-async def hanging(*_: object, **__: object) -> AsyncIterator[None]:
+async def hanging(*_: object, **__: object) -> None:
     await asyncio.Event().wait()
-    yield
 
 
-@asynccontextmanager
-async def failing(*_: object, **__: object) -> AsyncIterator[None]:
+async def failing(*_: object, **__: object) -> None:
     raise RuntimeError("unforeseen")
-    yield
 
 
 async def refused(folder: Path, picker: str) -> tuple[int, str, dict[str, str]]:
