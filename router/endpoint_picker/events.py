@@ -94,4 +94,7 @@ class OrderError(Exception):
 
 def value_of(headers: Headers, name: str) -> str:
     """Return the first value of a header; empty if it is missing."""
-    return next((value for key, value in headers if key == name), "")
+    for key, value in headers:
+        if key == name:
+            return value
+    return ""
