@@ -63,9 +63,7 @@ class TokenizerCache:
         Raises TokenizerUnavailableError, at once after a recent failure, and KeyError for an unknown
         id. A tokenizer that is loaded is returned without yielding to the event loop.
         """
-        found = self._loaded.get(tokenizer_id)
-        if found is not None:
-            self._loaded.move_to_end(tokenizer_id)
+        if (found := self.held(tokenizer_id)) is not None:
             return found
         source = self._sources[tokenizer_id]
         if self._closed:
@@ -86,6 +84,13 @@ class TokenizerCache:
         if load.cancelled():
             raise TokenizerUnavailableError(f"{source.name}: {_CLOSED}")
         return load.result()
+
+    def held(self, tokenizer_id: str) -> Tokenizer | None:
+        """Return a tokenizer that is loaded, else None."""
+        found = self._loaded.get(tokenizer_id)
+        if found is not None:
+            self._loaded.move_to_end(tokenizer_id)
+        return found
 
     async def _load(self, tokenizer_id: str, source: TokenizerSource) -> Tokenizer:
         self.stats.loads += 1

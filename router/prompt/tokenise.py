@@ -15,7 +15,7 @@ from prefixstore.chats.template import TemplateError
 from prefixstore.pool import TokenizerPool, Tokens
 from prefixstore.store.memo import KeyMemo
 from prefixstore.tokenizers.cache import TokenizerCache
-from prefixstore.tokenizers.remote import ChatEncoder, chat_text
+from prefixstore.tokenizers.remote import chat_text, takes_chats
 from prefixstore.tokenizers.tokenizer import InvalidTextError, Tokenizer, TokenizerUnavailableError
 from router.prompt.bad_request import BadRequestError, NoTokenizerError
 from router.prompt.body import ChatBody, Text
@@ -145,7 +145,7 @@ class Tokeniser:
             tokenizer = await self._tokenizer(task)
             if tokenizer is None:
                 return Ids(b"", unread=reckon(_text_of(content, field)))
-            if isinstance(tokenizer, ChatEncoder):
+            if takes_chats(tokenizer):
                 if cut and not cut.side and content.add_special_tokens:
                     raise task.refused(
                         "needs truncation_side beside add_special_tokens: the engine renders the chat"
@@ -185,10 +185,13 @@ class Tokeniser:
 
     async def _tokenizer(self, task: PromptTask) -> Tokenizer | None:
         """Return a model's tokenizer; None if it is not loaded in time."""
+        name = task.prompt.model.tokenizer
+        tokenizer = self._tokenizers.held(name)
         try:
-            # The timeout ends only the wait: the cache goes on loading.
-            async with asyncio.timeout(task.left.seconds()):
-                tokenizer = await self._tokenizers.get(task.prompt.model.tokenizer)
+            if tokenizer is None:
+                # The timeout ends only the wait: the cache goes on loading.
+                async with asyncio.timeout(task.left.seconds()):
+                    tokenizer = await self._tokenizers.get(name)
         except TimeoutError:
             return None
         except TokenizerUnavailableError as error:

@@ -11,7 +11,13 @@ import pytest
 from indexer.keys.token import pack_tokens
 from prefixstore.tokenizers.engine import Engine
 from prefixstore.tokenizers.fallback import FallbackSource, FallbackTokenizer
-from prefixstore.tokenizers.remote import ChatEncoder, RemoteSource, RemoteTokenizer, chat_text
+from prefixstore.tokenizers.remote import (
+    ChatEncoder,
+    RemoteSource,
+    RemoteTokenizer,
+    chat_text,
+    takes_chats,
+)
 from prefixstore.tokenizers.source import FolderSource
 from prefixstore.tokenizers.tokenizer import (
     ByteTokenizer,
@@ -161,6 +167,8 @@ def test_special_tokens_that_are_not_around_the_text_are_refused(
 def test_a_chat_is_sent_as_it_is(engine: Engine, fake: FakeEngine) -> None:
     remote = RemoteTokenizer(engine)
     assert isinstance(remote, ChatEncoder)
+    assert takes_chats(remote)
+    assert not takes_chats(remote.chats)
     body = {
         "messages": [{"role": "user", "content": "hé"}],
         "tools": [{"type": "function"}],
