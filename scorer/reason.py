@@ -55,15 +55,18 @@ def reason(
     *,
     names_ranks: bool = False,
     is_beside: bool = False,
+    is_well: bool = True,
 ) -> str:
     """Return why the first contender won.
 
     `contenders` are some of the candidates, best first: the best two (or the only one), the one that
     holds most of the prompt, and any that would win without its session or guard term. With `is_beside`
     the first is the rank of the request's group. With `names_ranks` the sentence names pods and ranks.
+    `is_well`: the first is known to be healthy.
     """
-    text = _Reason(prompt_tokens, contenders, names_ranks=names_ranks)
-    return text.beside() if is_beside else text.sentence(policy)
+    told = _Reason(prompt_tokens, contenders, names_ranks=names_ranks)
+    text = told.beside() if is_beside else told.sentence(policy)
+    return text if is_well else f"{text} It is not known to be healthy, and no other pod is."
 
 
 class _Reason:

@@ -1,7 +1,7 @@
 """Keeps the last decisions: candidates, choice, reason, and the request's outcome. No prompts."""
 
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
@@ -32,7 +32,8 @@ class Kept:
     at: float
     candidates: Sequence[Weighed]
     """The candidates at the time of the pick; `listed` makes messages of them."""
-    reason: str
+    reason: Callable[[], str]
+    """Writes why the first candidate was picked: few decisions are ever listed."""
     shadow: bool
     went: tuple[str, int]
     """The pod and rank that serve the request: the picked ones until another is reported."""
@@ -77,7 +78,7 @@ class Decisions:
             choice.prompt_tokens,
             placed.at,
             [weighed(one) for one in choice.options[:MOST_CANDIDATES]],
-            choice.reason,
+            choice.because([weighed(one) for one in choice.options.for_reason()]),
             shadow=placed.shadow,
             went=placed.went,
             state=state,
@@ -133,7 +134,7 @@ class Decisions:
             policy=kept.policy,
             prompt_tokens=kept.prompt_tokens,
             candidates=[candidate_message(one, self._wall_offset, ()) for one in kept.candidates],
-            reason=kept.reason,
+            reason=kept.reason(),
             shadow=kept.shadow,
             state=kept.state,
             pod=kept.went[0],

@@ -107,13 +107,12 @@ class Options(Sequence[Option]):
         session term, the one that would cost least without it.
         """
         places = {*self._order[:2], self._holding_most(lambda match: match.matched_tokens)}
-        order = np.array(self._order)
         for name, term in self._costs.terms:
-            if name in {GUARD, SESSION}:
+            if name in {GUARD, SESSION} and term.any():
+                order = np.array(self._order)
                 charged = order[term[order] != 0]
-                if len(charged):
-                    without = self._costs.cost[charged] - term[charged]
-                    places.add(int(charged[without.argmin()]))
+                without = self._costs.cost[charged] - term[charged]
+                places.add(int(charged[without.argmin()]))
         return self._all_of([place for place in self._order if place in places])
 
     @property

@@ -9,8 +9,9 @@ As a fleet may have thousands of ranks, all figures are columns, in the order of
 Nothing is booked here; `router.pick.picker` does that with the choice.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from random import Random
 from types import MappingProxyType
 from typing import Literal, NamedTuple
@@ -35,7 +36,7 @@ from scorer.match import Match
 from scorer.order import order_of
 from scorer.policy import Policy, make_policy
 from scorer.prefill import PrefillModel
-from scorer.reason import reason
+from scorer.reason import Contender, reason
 from scorer.strategies.longest_prefix import longest_prefix
 from scorer.warmth import warmth
 
@@ -112,16 +113,19 @@ class Choice:
     @property
     def reason(self) -> str:
         """The sentence that says why the first option won."""
-        text = reason(
+        return self.because(self.options.for_reason())()
+
+    def because(self, contenders: Sequence[Contender]) -> Callable[[], str]:
+        """Return a function that writes that sentence; it keeps only `Options.for_reason`'s contenders."""
+        return partial(
+            reason,
             self.prompt_tokens,
-            self.options.for_reason(),
+            contenders,
             self.policy,
             names_ranks=self.options.has_ranks,
             is_beside=self.is_beside,
+            is_well=self.options[0].pod.serves,
         )
-        if self.options[0].pod.serves:
-            return text
-        return f"{text} It is not known to be healthy, and no other pod is."
 
     @property
     def source(self) -> Option | None:
