@@ -11,6 +11,8 @@ import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import msgspec
+
 from prefixstore.cuts.slices import CUT_BYTES, slices_of
 from prefixstore.store.contract import Entry, PrefixStore
 from prefixstore.store.memo import KeyMemo
@@ -42,8 +44,7 @@ class PoolClosedError(Exception):
     """The pool was closed."""
 
 
-@dataclass(frozen=True, slots=True)
-class Tokens:
+class Tokens(msgspec.Struct, frozen=True):
     """The tokens of a text, or of its beginning if the rest was not ready in time."""
 
     ids: bytes
@@ -74,8 +75,7 @@ Name = tuple[Tokenizer, bytes]
 """Identifies a tokenisation that runs: the tokenizer and the text's UTF-8."""
 
 
-@dataclass(frozen=True, slots=True)
-class Text:
+class Text(msgspec.Struct, frozen=True):
     """A text to tokenise, with the entries of its beginning that the store has."""
 
     tokenizer: Tokenizer

@@ -5,14 +5,12 @@ are made only for the few options that are accessed.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Self
+from typing import NamedTuple, Self
 
 from scorer.load_columns import Column, LoadColumns
 
 
-@dataclass(frozen=True, slots=True)
-class Columns:
+class Columns(NamedTuple):
     """The figures of `scorer.candidate.Candidate`, by its names; at least one candidate."""
 
     names: Sequence[tuple[str, int]]
@@ -28,8 +26,7 @@ class Columns:
     """The index of the rank of the session's last request; None if it is not a candidate."""
 
 
-@dataclass(frozen=True, slots=True)
-class Costs:
+class Costs(NamedTuple):
     """The cost of each candidate, and the named terms that it consists of."""
 
     cost: Column

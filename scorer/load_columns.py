@@ -1,8 +1,8 @@
 """Loads as columns: an array for each figure of `scorer.candidate.Load`, by the same name."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import chain
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,8 +12,7 @@ from scorer.candidate import Load
 Column = NDArray[np.float64]
 
 
-@dataclass(frozen=True, slots=True)
-class LoadColumns:
+class LoadColumns(NamedTuple):
     """The loads of many ranks; each column has one element per rank."""
 
     wait: Column

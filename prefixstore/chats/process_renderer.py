@@ -58,8 +58,7 @@ class RenderStats:
     """Processes that were killed or crashed."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Job:
+class _Job(msgspec.Struct, frozen=True):
     template_id: str
     template: ModelTemplate
     request: bytes

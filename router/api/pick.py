@@ -5,10 +5,10 @@ import logging
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import NamedTuple
 
 from google.protobuf.message import DecodeError
+from msgspec.structs import replace
 
 from indexer.ingest import Ingest
 from router.api.gateway_loads import GatewayLoads, check_loads

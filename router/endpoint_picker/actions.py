@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
+import msgspec
+
 from router.inference_api.model_name import Renaming
 from router.report_event import ReportEvent
 
@@ -13,8 +15,7 @@ Settings = tuple[tuple[str, str], ...]
 """Names and values of headers that replace others of the same name."""
 
 
-@dataclass(frozen=True, slots=True)
-class WantPick:
+class WantPick(msgspec.Struct, frozen=True):
     """Asks for a pick; the exchange goes on with `picked`, `refused` or `let_through`."""
 
     path: str
@@ -60,8 +61,7 @@ class Picked:
     """The names of the model, if `body` has another than the client gave."""
 
 
-@dataclass(frozen=True, slots=True)
-class HeadersReply:
+class HeadersReply(msgspec.Struct, frozen=True):
     """The reply to headers."""
 
     side: Side
@@ -71,8 +71,7 @@ class HeadersReply:
     """The endpoints for the metadata, separated by commas; empty: the reply names none."""
 
 
-@dataclass(frozen=True, slots=True)
-class BodyReply:
+class BodyReply(msgspec.Struct, frozen=True):
     """The reply to a piece of a body."""
 
     side: Side
@@ -87,8 +86,7 @@ class BodyReply:
     """As in HeadersReply: set here if the reply to the headers had to come before the pick."""
 
 
-@dataclass(frozen=True, slots=True)
-class TrailersReply:
+class TrailersReply(msgspec.Struct, frozen=True):
     """The reply to trailers."""
 
     side: Side
@@ -108,8 +106,7 @@ class ImmediateReply:
 Reply = HeadersReply | BodyReply | TrailersReply | ImmediateReply
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
+class Report(msgspec.Struct, frozen=True):
     """Asks for a report on the progress of the picked request."""
 
     booking_id: str

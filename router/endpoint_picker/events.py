@@ -1,6 +1,6 @@
 """The events of one HTTP exchange that a gateway sends, in the order in which they happen."""
 
-from dataclasses import dataclass
+import msgspec
 
 from router.endpoint_picker.protocol import BodyMode
 
@@ -8,8 +8,7 @@ Headers = tuple[tuple[str, str], ...]
 """Names in lower case, and values; a name may come more than once."""
 
 
-@dataclass(frozen=True, slots=True)
-class Modes:
+class Modes(msgspec.Struct, frozen=True):
     """How a gateway sends the bodies of an exchange."""
 
     request: BodyMode = BodyMode.FULL_DUPLEX_STREAMED
@@ -18,8 +17,7 @@ class Modes:
     """Whether the gateway ignores replies and the picker only watches (`observability_mode`)."""
 
 
-@dataclass(frozen=True, slots=True)
-class RequestHeaders:
+class RequestHeaders(msgspec.Struct, frozen=True):
     """The request begins."""
 
     headers: Headers
@@ -30,8 +28,7 @@ class RequestHeaders:
     """The only endpoints that may be picked; None: all. Each event of a request may have this."""
 
 
-@dataclass(frozen=True, slots=True)
-class RequestBody:
+class RequestBody(msgspec.Struct, frozen=True):
     """A piece of the request's body."""
 
     data: bytes
@@ -40,15 +37,13 @@ class RequestBody:
     subset: frozenset[str] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class RequestTrailers:
+class RequestTrailers(msgspec.Struct, frozen=True):
     """The request ends with trailers."""
 
     subset: frozenset[str] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ResponseHeaders:
+class ResponseHeaders(msgspec.Struct, frozen=True):
     """The response begins."""
 
     headers: Headers
@@ -61,16 +56,14 @@ class ResponseHeaders:
     """Whether the response is the gateway's own, since it has reached no endpoint."""
 
 
-@dataclass(frozen=True, slots=True)
-class ResponseBody:
+class ResponseBody(msgspec.Struct, frozen=True):
     """A piece of the response's body."""
 
     data: bytes
     ends: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class ResponseTrailers:
+class ResponseTrailers(msgspec.Struct, frozen=True):
     """The response ends with trailers."""
 
 

@@ -1,7 +1,8 @@
 """A request's JSON body, read field by field."""
 
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from router.inference_api.traits import TraitsOf, no_traits
 from router.inference_api.unread import not_allowed, text_of
@@ -9,8 +10,7 @@ from router.prompt.body_fields import RawFields
 from router.prompt.bounds import MOST_NAME_BYTES, Limits
 
 
-@dataclass(frozen=True, slots=True)
-class Body:
+class Body(msgspec.Struct, frozen=True):
     """A body that is a JSON object; only the fields that its API names are known."""
 
     raw: bytes

@@ -1,7 +1,8 @@
 """Reads an HTTP inference request: its API by the path, its prompt and options by the body."""
 
 from collections.abc import Callable
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from router.inference_api.api import Api, UnreadApi
 from router.inference_api.apis import api_of

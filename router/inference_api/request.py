@@ -1,13 +1,12 @@
 """An inference request as a pick needs it."""
 
-from dataclasses import dataclass
+import msgspec
 
 from router.inference_api.unread import Unread
 from router.pb.warmpath.v1 import router_pb2 as pb
 
 
-@dataclass(frozen=True, slots=True)
-class InferenceRequest:
+class InferenceRequest(msgspec.Struct, frozen=True):
     """An inference request, as far as a pick needs it."""
 
     api: str

@@ -12,14 +12,13 @@ Each API writes it in its own way, and no two of them give one key two meanings:
     SGLang's /generate                       prompt_tokens, cached_tokens, completion_tokens
 """
 
-from dataclasses import dataclass
+import msgspec
 
 MOST_TOKENS = (1 << 32) - 1
 """The largest number that a report can have; a larger one counts as a fault of the engine."""
 
 
-@dataclass(frozen=True, slots=True)
-class Usage:
+class Usage(msgspec.Struct, frozen=True):
     """Numbers of tokens as the engine counted them; None where the response has no number."""
 
     prompt_tokens: int | None = None

@@ -11,7 +11,9 @@ Each pick is weighed and booked on its own, with its own session and fall-backs.
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+
+from msgspec.structs import replace
 
 from indexer.invariant import BrokenInvariantError
 from router.pick.pending import Placed

@@ -1,7 +1,8 @@
 """A report on a picked request, and the changes that it makes."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+
+import msgspec
 
 from router.pb.warmpath.v1 import router_pb2 as pb
 from router.pick.picker import Picker
@@ -12,8 +13,7 @@ from router.report_event import EVENTS, ReportEvent
 EVENT_NAMES = {number: name for name, number in EVENTS.items()}
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
+class Report(msgspec.Struct, frozen=True):
     """A report, as `ReportRequest` of the contract describes its fields."""
 
     booking_id: str

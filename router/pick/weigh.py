@@ -10,12 +10,13 @@ Nothing is booked here; `router.pick.picker` does that with the choice.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from random import Random
 from types import MappingProxyType
 from typing import Literal, NamedTuple
 
+import msgspec
 import numpy as np
 
 from indexer.trust import Level
@@ -62,8 +63,7 @@ class Traits:
     has_items: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Ask:
+class Ask(msgspec.Struct, frozen=True):
     """A request to place."""
 
     prompt: Prompt
@@ -95,8 +95,7 @@ class Ask:
         return self.prompt.tokens > 0 and not self.unread
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
+class Choice(msgspec.Struct, frozen=True):
     """The result of weighing: all options, best first."""
 
     policy: str
@@ -116,7 +115,7 @@ class Choice:
         return self.because(self.options.for_reason())()
 
     def because(self, contenders: Sequence[Contender]) -> Callable[[], str]:
-        """Return a function that writes that sentence; it keeps only `Options.for_reason`'s contenders."""
+        """Return a function that writes that sentence of `contenders`, which are all that it keeps."""
         return partial(
             reason,
             self.prompt_tokens,
@@ -299,7 +298,7 @@ def _behind(
         place = field.places.get(name)
         if place is not None:
             wait[place] += seconds
-    return replace(loads, wait=wait)
+    return loads._replace(wait=wait)
 
 
 class _Weighing(NamedTuple):

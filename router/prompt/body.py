@@ -7,7 +7,6 @@ are ignored. Formats: OpenAI's completions and chat API as vLLM serves them (`vl
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import msgspec
@@ -50,8 +49,7 @@ COMMON = (
 """The fields that are read from both kinds of bodies."""
 
 
-@dataclass(frozen=True, slots=True)
-class ChatBody:
+class ChatBody(msgspec.Struct, frozen=True):
     """A chat request: the template's input, and whether special tokens are added to its text."""
 
     chat: Chat
@@ -77,16 +75,14 @@ class ChatBody:
         return request
 
 
-@dataclass(frozen=True, slots=True)
-class Text:
+class Text(msgspec.Struct, frozen=True):
     """A text, and whether special tokens are added to it."""
 
     text: str
     add_special_tokens: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Body:
+class Body(msgspec.Struct, frozen=True):
     """A request body."""
 
     content: bytes | Text | ChatBody

@@ -8,7 +8,6 @@ not matter are skipped, and token ids are decoded in slices. Other tasks run bet
 import asyncio
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -46,8 +45,7 @@ class FieldLimitError(FieldError):
     """A body or one of its fields has too many values, or a value that is too long."""
 
 
-@dataclass(frozen=True, slots=True)
-class RawFields:
+class RawFields(msgspec.Struct, frozen=True):
     """The fields of a body, not decoded yet."""
 
     fields: Mapping[str, msgspec.Raw]

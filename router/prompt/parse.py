@@ -2,11 +2,11 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Literal
 
 import numpy as np
 from google.protobuf.unknown_fields import UnknownFieldSet
+from msgspec.structs import replace
 
 from indexer.keys.extra import Item
 from indexer.keys.token import TOKEN_BYTES, highest_token, pack_tokens

@@ -1,8 +1,9 @@
 """Turns a prompt into the tokens of its model, within a caller's deadline."""
 
 import asyncio
-from dataclasses import dataclass
 from typing import NamedTuple
+
+import msgspec
 
 from indexer.keys.token import TOKEN_BYTES
 from prefixstore.chats.renderer import (
@@ -42,8 +43,7 @@ CHARS_PER_TOKEN = 4
 """About the average of English text; a text that was not tokenised is estimated by its length."""
 
 
-@dataclass(frozen=True, slots=True)
-class PromptTask:
+class PromptTask(msgspec.Struct, frozen=True):
     """A prompt, the time left for it, and the trace of its steps."""
 
     prompt: Prompt

@@ -13,8 +13,9 @@ pods) and at the time that the last `release` returned.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from heapq import heapify, heappop, heappush
+
+from msgspec.structs import replace
 
 from indexer.invariant import BrokenInvariantError
 from router.load.table import LoadTable
