@@ -145,14 +145,17 @@ class ProcessRenderer:
         if self._closed:
             raise RendererClosedError("the renderer is closed")
         job = self._queue(template_id, self._templates[template_id], request)
+        timer: asyncio.TimerHandle | None = None
+        if timeout is not None:
+            late = RenderTimeoutError("the chat was not rendered in time")
+            timer = asyncio.get_running_loop().call_later(timeout, self._fail, job, late)
         try:
-            ready, _ = await asyncio.wait((job.done,), timeout=timeout)
-            if not ready:
-                raise RenderTimeoutError("the chat was not rendered in time")
-            return job.done.result()
+            return await job.done
         finally:
             # The queue skips a job without a caller; a rendering that has begun may finish.
             job.done.cancel()
+            if timer is not None:
+                timer.cancel()
 
     def _queue(self, template_id: str, template: ModelTemplate, request: bytes) -> _Job:
         stats, limits = self.stats, self._limits

@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
+from typing import cast
 
 import msgspec
 
@@ -32,20 +33,69 @@ ENDING_SECONDS = 1.0
 """Longest wait for the exit of a process that closed its socket."""
 
 
+class _Replies(asyncio.Protocol):
+    """Receives the replies of a process, one at a time, of at most `most` bytes."""
+
+    def __init__(self, most: int) -> None:
+        self.has_ended = False
+        self._most = most
+        self._received = bytearray()
+        self._reply: asyncio.Future[bytes] | None = None
+
+    def expect(self) -> asyncio.Future[bytes]:
+        """Return the next reply, to a request that is sent after this."""
+        self._reply = asyncio.get_running_loop().create_future()
+        if self.has_ended:
+            self._fail(EOFError("its socket is closed"))
+        return self._reply
+
+    def data_received(self, data: bytes) -> None:
+        """Take a part of a reply."""
+        received = self._received
+        received += data
+        if len(received) < LENGTH_BYTES:
+            return
+        length = int.from_bytes(received[:LENGTH_BYTES], "little")
+        if length > self._most:
+            problem = f"it announced a reply of {length} bytes; at most {self._most} are allowed"
+            self._fail(EOFError(problem))
+        elif len(received) > LENGTH_BYTES + length:
+            self._fail(EOFError("it sent more than a reply"))
+        elif len(received) == LENGTH_BYTES + length:
+            self._received = bytearray()
+            if self._reply is None or self._reply.done():
+                self._fail(EOFError("it sent a reply that was not asked for"))
+            else:
+                self._reply.set_result(bytes(received[LENGTH_BYTES:]))
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """Take note that nothing more comes."""
+        self._fail(error or EOFError("its socket is closed"))
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Keep what it is sent to."""
+        # uvloop's transports are no asyncio.Transport.
+        self._transport = cast("asyncio.Transport", transport)
+
+    def _fail(self, error: Exception) -> None:
+        self.has_ended = True
+        self._transport.abort()
+        if self._reply is not None and not self._reply.done():
+            self._reply.set_exception(error)
+
+
 class RenderWorker:
     """A process that renders one chat at a time; `start` makes one, `stop` ends it."""
 
     def __init__(
         self,
         process: subprocess.Popen[bytes],
-        reader: asyncio.StreamReader,
-        writer: asyncio.StreamWriter,
-        most: int,
+        replies: _Replies,
+        writer: asyncio.Transport,
     ) -> None:
         self.process = process
-        self._reader = reader
+        self._replies = replies
         self._writer = writer
-        self._most = most + REPLY_ROOM
         self._loaded: dict[str, ModelTemplate] = {}
 
     @classmethod
@@ -53,7 +103,9 @@ class RenderWorker:
         """Start a process. Raises the errors of `call`, and OSError."""
         ours, theirs = socket.socketpair()
         with theirs:
-            reader, writer = await asyncio.open_unix_connection(sock=ours)
+            loop = asyncio.get_running_loop()
+            most = limits.max_output_bytes + REPLY_ROOM
+            writer, replies = await loop.create_unix_connection(lambda: _Replies(most), sock=ours)
             try:
                 # Not asyncio's subprocess: uvloop's forks this whole process with its index. `Popen`
                 # uses vfork where the system has it.
@@ -66,9 +118,9 @@ class RenderWorker:
                     env={"TZ": os.environ["TZ"]} if "TZ" in os.environ else {},
                 )
             except OSError:
-                writer.transport.abort()
+                writer.abort()
                 raise
-        worker = cls(process, reader, writer, limits.max_output_bytes)
+        worker = cls(process, replies, writer)
         try:
             await worker.call(frame(limits), START_SECONDS)
         except BaseException:
@@ -85,7 +137,7 @@ class RenderWorker:
     @property
     def alive(self) -> bool:
         """Whether the process runs and its socket is open."""
-        return self.process.poll() is None and not self._reader.at_eof()
+        return self.process.poll() is None and not self._replies.has_ended
 
     async def call(self, request: bytes, seconds: float) -> str:
         """Send a frame and return the text of the reply.
@@ -95,9 +147,7 @@ class RenderWorker:
         RenderCrashedError if the process has ended or its answer is not a frame.
         """
         try:
-            async with asyncio.timeout(seconds):
-                body = await self._exchange(request)
-            reply = reply_decoder.decode(body)
+            reply = reply_decoder.decode(await self._exchange(request, seconds))
         except TimeoutError as error:
             raise RenderTimeoutError(
                 f"the chat template takes longer than {seconds:g} s"
@@ -120,19 +170,23 @@ class RenderWorker:
         except subprocess.TimeoutExpired:
             return False
 
-    async def _exchange(self, request: bytes) -> bytes:
+    async def _exchange(self, request: bytes, seconds: float) -> bytes:
+        reply = self._replies.expect()
+        timer = asyncio.get_running_loop().call_later(seconds, _end, reply, TimeoutError())
         self._writer.write(request)
-        await self._writer.drain()
-        length = int.from_bytes(await self._reader.readexactly(LENGTH_BYTES), "little")
-        if length > self._most:
-            raise EOFError(
-                f"it announced a reply of {length} bytes; at most {self._most} are allowed"
-            )
-        return await self._reader.readexactly(length)
+        try:
+            return await reply
+        finally:
+            timer.cancel()
 
     async def stop(self) -> None:
         """Kill the process and wait until it has ended."""
-        self._writer.transport.abort()
+        self._writer.abort()
         self.process.kill()
         # In a thread: the kernel takes a while to free the memory of a large process.
         await asyncio.to_thread(self.process.wait)
+
+
+def _end(reply: asyncio.Future[bytes], error: Exception) -> None:
+    if not reply.done():
+        reply.set_exception(error)

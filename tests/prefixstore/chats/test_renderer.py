@@ -1,6 +1,7 @@
 """Renderers: one suite over both, and what only processes can be put through."""
 
 import asyncio
+import contextlib
 import os
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -11,7 +12,7 @@ import pytest
 from prefixstore.chats import render_worker
 from prefixstore.chats.chat import Chat, ModelTemplate, TemplateTraits
 from prefixstore.chats.process_renderer import ProcessRenderer, RenderLimits
-from prefixstore.chats.render_frame import Begin, Render, frame
+from prefixstore.chats.render_frame import Begin, Done, Render, frame
 from prefixstore.chats.renderer import (
     BrokenTemplateError,
     InlineRenderer,
@@ -278,7 +279,14 @@ async def test_a_process_that_was_killed_while_idle_is_not_asked(start: Start) -
 
 @pytest.mark.parametrize(
     "garbage",
-    [b"\xff\xff\xff\xff and more", b"\x04\x00\x00\x00what", b"\x01\x00\x00\x00\xc0", b"\x01", b""],
+    [
+        b"\xff\xff\xff\xff and more",
+        b"\x04\x00\x00\x00what",
+        b"\x01\x00\x00\x00\xc0",
+        b"\x01",
+        b"",
+        frame(Done()) + b"more",
+    ],
 )
 async def test_a_process_that_answers_garbage_is_a_crash(
     monkeypatch: pytest.MonkeyPatch, start: Start, garbage: bytes
@@ -293,6 +301,39 @@ async def test_a_process_that_answers_garbage_is_a_crash(
         await renderer.render("plain", HI, None)
     monkeypatch.undo()
     assert await renderer.render("plain", HI, None) == "<s><user>hi"
+
+
+async def test_a_process_that_answers_unasked_is_not_asked_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    unasked = (
+        f"import sys; sys.stdin.read(4)\nwhile 1: sys.stdout.buffer.raw.write({frame(Done())!r})"
+    )
+    monkeypatch.setattr(render_worker, "COMMAND", ("-I", "-c", unasked))
+    # Several answers may come together, or before the first question.
+    with contextlib.suppress(RenderCrashedError):
+        worker = await render_worker.RenderWorker.start(Begin(MIB, 512 * MIB, 30.0))
+        while worker.alive:
+            await asyncio.sleep(0.01)
+        with pytest.raises(RenderCrashedError):
+            await worker.call(frame(Render("plain", HI)), 60.0)
+        await worker.stop()
+
+
+def test_chats_are_rendered_on_the_event_loop_that_a_router_has() -> None:
+    uvloop = pytest.importorskip("uvloop")
+
+    async def rendered() -> str:
+        renderer = ProcessRenderer(workers=1, limits=limits())
+        renderer.register("plain", TEMPLATES["plain"])
+        await renderer.start()
+        try:
+            return await renderer.render("plain", HI, 60.0)
+        finally:
+            await renderer.close()
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        assert runner.run(rendered()) == "<s><user>hi"
 
 
 async def test_closing_fails_what_is_rendered_and_what_waits_and_leaves_no_process(
