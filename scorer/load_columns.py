@@ -28,7 +28,6 @@ class LoadColumns(NamedTuple):
 
     def at(self, places: NDArray[np.intp]) -> Iterator[Load]:
         """Yield the loads of the ranks at these indices."""
-        figures = [getattr(self, name).take(places) for name in Load._fields]
         for (
             wait,
             waiting,
@@ -40,7 +39,7 @@ class LoadColumns(NamedTuple):
             kv_usage,
             last_pick,
             foreign_wait,
-        ) in np.array(figures).T.tolist():
+        ) in np.array(self)[:, places].T.tolist():
             yield Load(
                 wait,
                 int(waiting),

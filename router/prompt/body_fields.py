@@ -61,14 +61,17 @@ class RawFields(msgspec.Struct, frozen=True):
 
     async def value(self, raw: msgspec.Raw, name: str) -> Any:
         """Return the decoded value `raw`, as `decoded` does; `name` is for errors."""
-        await _check_values(raw, MOST_VALUES, name)
+        size = memoryview(raw).nbytes
+        # Each value takes at least one byte.
+        if size > MOST_VALUES:
+            await _check_values(raw, MOST_VALUES, name)
         try:
             value = msgspec.json.decode(raw)
         except UNREADABLE as error:
             raise FieldError(f"is not JSON: {_why(bytes(raw), error)}") from error
-        if memoryview(raw).nbytes > LARGE_BYTES:
+        if size > LARGE_BYTES:
             await asyncio.sleep(0)
-        return await self._strings.put_back(value)
+        return value if self._strings is NONE else await self._strings.put_back(value)
 
 
 async def raw_fields(raw: bytes, names: tuple[str, ...], most: int = MOST_VALUES) -> RawFields:
@@ -84,7 +87,8 @@ async def raw_fields(raw: bytes, names: tuple[str, ...], most: int = MOST_VALUES
             raise FieldLimitError(str(error)) from error
         except StringError as error:
             raise FieldError(str(error)) from error
-    await _check_values(raw, most)
+    if len(raw) > most:
+        await _check_values(raw, most)
     try:
         found = msgspec.json.decode(raw, type=_kind(names))
     except msgspec.ValidationError as error:
@@ -151,9 +155,6 @@ def value_counts(raw: bytes) -> Iterator[int]:
 
 async def _check_values(raw: bytes | msgspec.Raw, most: int, name: str = "") -> None:
     """Raise FieldError if valid JSON holds more than `most` values."""
-    # Each value takes at least one byte.
-    if memoryview(raw).nbytes <= most:
-        return
     values = 1
     for more in value_counts(bytes(raw)):
         values += more

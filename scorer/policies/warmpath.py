@@ -75,7 +75,7 @@ class Warmpath:
         wait = load.wait - self.sharing * np.minimum(columns.arriving, load.wait)
         crowd = (1 + load.waiting) * (1 + np.maximum(0.0, in_flight - load.waiting)) / usual
         others = weight * columns.prefill / columns.slowness * crowd**self.g
-        session = np.zeros_like(wait)
+        session = np.zeros(number)
         if columns.session is not None:
             session += self.session_margin
             session[columns.session] = 0.0
@@ -87,6 +87,8 @@ class Warmpath:
             ("session", session),
         )
         excess = in_flight - limit
-        within = float(alone.cost[excess <= 0].max(initial=0.0))
-        hot_spot = np.where(excess > 0, within + excess, 0.0)
+        hot_spot = np.zeros(number)
+        if excess.max() > 0:
+            within = float(alone.cost[excess <= 0].max(initial=0.0))
+            hot_spot = np.where(excess > 0, within + excess, 0.0)
         return Costs(alone.cost + hot_spot, (*alone.terms, ("hot_spot", hot_spot)))
