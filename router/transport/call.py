@@ -84,24 +84,26 @@ class Call(grpc.aio.ServicerContext[Any, Any]):
 
     # Events of the connection.
 
-    def received(self, data: bytes) -> None:
+    def received(self, chunks: Sequence[memoryview]) -> None:
         """Take data of the stream; data that come after the answer are ignored."""
         if self._is_ended:
             return
         if not self._deframer.held:
             self.held_since = self._loop.time()
-        self._deframer.put(data)
-        self._unconsumed += len(data)
-        self._wake(self._arrived)
+        self._unconsumed += self._deframer.put(chunks)
+        if self._arrived is not None:
+            self._wake(self._arrived)
 
     def no_more(self) -> None:
         """Note that no more data come."""
         self._no_more = True
-        self._wake(self._arrived)
+        if self._arrived is not None:
+            self._wake(self._arrived)
 
     def drained(self) -> None:
         """Note that all of the answer's data are sent."""
-        self._wake(self._sent)
+        if self._sent is not None:
+            self._wake(self._sent)
 
     def closed(self) -> None:
         """Note that the stream is closed, or was reset."""
@@ -111,37 +113,48 @@ class Call(grpc.aio.ServicerContext[Any, Any]):
             self._conclude()
             if self.task is not None:
                 self.task.cancel()
-        self._wake(self._arrived)
-        self._wake(self._sent)
+        if self._arrived is not None:
+            self._wake(self._arrived)
+        if self._sent is not None:
+            self._wake(self._sent)
 
     # Ending a call.
 
     def finish(self, response: bytes) -> None:
         """End the call with its only response."""
-        if not self._is_ended and not self.is_closed:
-            self._begin()
-            self._link.session.write(self._stream, framed(response))
-        self.end()
+        if self._is_ended or self.is_closed:
+            return
+        session, trailers = self._link.session, self._trailers(None, "")
+        if self._initial is None:
+            session.write(self._stream, framed(response))
+            session.finish(self._stream, trailers)
+        else:
+            session.answer_whole(self._stream, self._beginning(), framed(response), trailers)
+            self._initial = None
+        self._conclude()
+        self._link.flush()
 
     def end(self, code: grpc.StatusCode | None = None, details: str = "") -> None:
         """End the call with a status, by default the one that the handler has set, or OK."""
         if self._is_ended or self.is_closed:
             return
-        code = code or self._code or grpc.StatusCode.OK
-        self._code, self._details = code, details or self._details
-        try:
-            trailers = trailers_of(code, self._details, self._trailing)
-        except ValueError as error:
-            log.error("%s: %s", self._request.method, error)  # noqa: TRY400
-            trailers = trailers_of(grpc.StatusCode.INTERNAL, str(error))
-        session = self._link.session
+        session, trailers = self._link.session, self._trailers(code, details)
         if self._initial is None:
             session.finish(self._stream, trailers)
         else:
-            session.answer_at_once(self._stream, [*BEGINNING, *self._initial, *trailers])
+            session.answer_at_once(self._stream, [*self._beginning(), *trailers])
             self._initial = None
         self._conclude()
         self._link.flush()
+
+    def _trailers(self, code: grpc.StatusCode | None, details: str) -> Headers:
+        code = code or self._code or grpc.StatusCode.OK
+        self._code, self._details = code, details or self._details
+        try:
+            return trailers_of(code, self._details, self._trailing)
+        except ValueError as error:
+            log.error("%s: %s", self._request.method, error)  # noqa: TRY400
+            return trailers_of(grpc.StatusCode.INTERNAL, str(error))
 
     @property
     def held(self) -> int:
@@ -167,7 +180,8 @@ class Call(grpc.aio.ServicerContext[Any, Any]):
         self._is_ended = True
         if self._deframer.held:
             self._deframer.drop()
-        self._wake(self._arrived)
+        if self._arrived is not None:
+            self._wake(self._arrived)
         if self._expiry is not None:
             self._expiry.cancel()
         for callback in self._callbacks:
@@ -180,6 +194,13 @@ class Call(grpc.aio.ServicerContext[Any, Any]):
             self.task.cancel()
 
     # Messages.
+
+    def take_whole(self) -> bytes | None:
+        """Return the next message as it came, if it is all that came: `read` would not wait."""
+        message = self._deframer.take_whole()
+        if message is not None:
+            self._consume(self._unconsumed)
+        return message
 
     async def read(self) -> Any:
         """Return the next message; grpc.aio.EOF after the last. Ends the call if one cannot be read.
@@ -275,13 +296,15 @@ class Call(grpc.aio.ServicerContext[Any, Any]):
 
     def _begin(self) -> None:
         if self._initial is not None:
-            headers = [*BEGINNING, *self._initial] if self._initial else BEGINNING
-            self._link.session.answer(self._stream, headers)
+            self._link.session.answer(self._stream, self._beginning())
             self._initial = None
 
+    def _beginning(self) -> Headers:
+        return [*BEGINNING, *self._initial] if self._initial else BEGINNING
+
     @staticmethod
-    def _wake(waiting: asyncio.Future[None] | None) -> None:
-        if waiting is not None and not waiting.done():
+    def _wake(waiting: asyncio.Future[None]) -> None:
+        if not waiting.done():
             waiting.set_result(None)
 
     # The rest of the context that gRPC gives to handlers.

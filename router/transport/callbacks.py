@@ -1,181 +1,261 @@
-"""The functions that libnghttp2 calls, shared by all sessions: each finds its session by a number.
+"""The functions that libnghttp2 calls, and those that call it, compiled by Numba.
 
-An exception cannot pass through C: its session keeps it, and libnghttp2 gets an error code.
+They write the journal (`router.transport.journal`), and nothing else of Python's. Importing this module
+compiles them, or loads them as compiled before.
 """
 
 import ctypes as c
 from functools import cache
-from itertools import count
-from typing import Any, Protocol
+from typing import Any
 
+import numpy as np
+from numba import carray, types  # type: ignore[attr-defined]
+from numba.extending import intrinsic
+
+from indexer.compiled.jit import callback, inlined
+from router.transport import body
+from router.transport import journal as of
 from router.transport import library as lib
-from router.transport.header_block import HeaderBlock
+from router.transport.library import load_library
+
+load_library()
+
+_LIBRARY: Any = types.ExternalFunction
+_int, _word, _pointer = types.int32, types.intp, types.voidptr
+_recv = _LIBRARY("nghttp2_session_mem_recv", _word(_word, _word, _word))
+_send = _LIBRARY("nghttp2_session_send", _int(_word))
+_consume = _LIBRARY("nghttp2_session_consume_connection", _int(_word, _word))
+_wants_read = _LIBRARY("nghttp2_session_want_read", _int(_word))
+_wants_write = _LIBRARY("nghttp2_session_want_write", _int(_word))
+_submit_trailer = _LIBRARY("nghttp2_submit_trailer", _int(_word, _int, _word, _word))
+_remote_close = _LIBRARY("nghttp2_session_get_stream_remote_close", _int(_word, _int))
+_copy = _LIBRARY("memcpy", _word(_word, _word, _word))
 
 
-class Hooks(Protocol):
-    """A session, as libnghttp2 calls it."""
+def _pointer_at(_: Any, __: Any) -> Any:
+    """Return an address as a pointer: the types of both, and a function that builds the code."""
 
-    block: HeaderBlock
-    """Takes the headers of a call. If it refuses one, the stream is reset."""
-    unwanted: set[int]
-    """Streams that were answered without their data."""
+    def build(context: Any, builder: Any, ___: Any, arguments: Any) -> Any:
+        return builder.inttoptr(arguments[0], context.get_value_type(_pointer))
 
-    def on_begin_headers(self) -> None:
-        """Begin a header."""
-
-    def on_frame(self, head: Any) -> None:
-        """Take a whole frame; the content of headers and data came before. `head` is a FrameHead."""
-
-    def on_invalid_frame(self) -> None:
-        """Note a frame that is refused."""
-
-    def on_unwanted(self, size: int) -> None:
-        """Note a part of a DATA frame that is not needed."""
-
-    def on_chunk(self, stream: int, data: bytes) -> None:
-        """Take a part of a DATA frame."""
-
-    def on_closed(self, stream: int, code: int) -> None:
-        """Forget a stream, which ended with one of HTTP/2's error codes."""
-
-    def on_read(self, stream: int, buffer: int, size: int, flags: Any) -> int:
-        """Write the next data of a body into a buffer; return how many bytes, or DEFERRED."""
-
-    def failed(self, error: BaseException) -> None:
-        """Keep the error of one of these methods, which ends the connection."""
+    return _pointer(_word), build
 
 
-# As `ctypes.string_at`, without the time of its Python code.
-_bytes_at = c.PYFUNCTYPE(c.py_object, c.c_void_p, c.c_ssize_t)(
-    ("PyBytes_FromStringAndSize", c.pythonapi)
-)
-_hooks: dict[int, Hooks] = {}
-_numbers = count(1)
+_at: Any = intrinsic(_pointer_at)
 
 
-def register(hooks: Hooks) -> int:
-    """Return a number by which the callbacks find a session: libnghttp2's user data."""
-    number = next(_numbers)
-    _hooks[number] = hooks
-    return number
-
-
-def unregister(number: int) -> bool:
-    """Forget a session; return whether it was known."""
-    return _hooks.pop(number, None) is not None
-
-
-# These functions repeat a few lines: a call of a shared one would take longer than their own work.
-
-
-def _begin_headers(_: object, __: object, user: int) -> int:
-    hooks = _hooks[user]
-    try:
-        hooks.on_begin_headers()
-    except BaseException as error:  # noqa: BLE001  C would lose it
-        return _failed(hooks, error)
+@inlined
+def _row(numbers: Any, kind: int, stream: int, first: int, second: int) -> int:
+    count = numbers[of.COUNT]
+    if count >= of.MOST_ROWS:
+        return lib.FAILURE
+    at = of.NUMBERS + of.ROW * count
+    numbers[at] = kind
+    numbers[at + 1] = stream
+    numbers[at + 2] = first
+    numbers[at + 3] = second
+    numbers[of.COUNT] = count + 1
     return 0
 
 
+@inlined
+def _give_up(numbers: Any) -> None:
+    """Forget headers of which libnghttp2 ignores the rest."""
+    if numbers[of.IN_BLOCK]:
+        numbers[of.HEADERS_AT] = numbers[of.BLOCK_AT]
+        numbers[of.IN_BLOCK] = 0
+
+
+@callback(_int(_word, _word, _pointer))
+def _begin_headers(_: int, __: int, user: Any) -> int:
+    numbers = carray(user, of.WORDS, np.int64)
+    numbers[of.BLOCK_AT] = numbers[of.HEADERS_AT]
+    numbers[of.BLOCK_BYTES] = 0
+    numbers[of.IN_BLOCK] = numbers[of.IS_NEW_BLOCK] = 1
+    return 0
+
+
+@callback(_int(_word, _word, _word, _word, _word, _word, types.uint8, _pointer))
 def _header(
-    _: object,
-    __: object,
-    name: int,
-    name_size: int,
-    value: int,
-    value_size: int,
-    ___: int,
-    user: int,
+    _: int, __: int, name: int, name_size: int, value: int, value_size: int, ___: int, user: Any
 ) -> int:
-    hooks = _hooks[user]
-    try:
-        # The block collects them itself: a call has ten.
-        if hooks.block.put(_bytes_at(name, name_size), _bytes_at(value, value_size)):
-            return 0
-        hooks.block.give_up()
-    except BaseException as error:  # noqa: BLE001
-        return _failed(hooks, error)
-    return lib.TEMPORAL_FAILURE
-
-
-def _chunk(_: object, __: int, stream: int, data: int, size: int, user: int) -> int:
-    hooks = _hooks[user]
-    try:
-        if stream in hooks.unwanted:
-            hooks.on_unwanted(size)
-        else:
-            hooks.on_chunk(stream, _bytes_at(data, size))
-    except BaseException as error:  # noqa: BLE001
-        return _failed(hooks, error)
+    numbers = carray(user, of.WORDS, np.int64)
+    # RFC 9113, 6.5.2
+    numbers[of.BLOCK_BYTES] += name_size + value_size + 32
+    size = numbers[of.BLOCK_BYTES]
+    if size > numbers[of.RESET_BYTES]:
+        _give_up(numbers)
+        return lib.TEMPORAL_FAILURE
+    at = numbers[of.HEADERS_AT]
+    end = at + 8 + name_size + value_size
+    if size > numbers[of.MOST_BYTES] or end > numbers[of.HEADERS_TOP]:
+        numbers[of.BLOCK_BYTES] = max(size, numbers[of.MOST_BYTES] + 1)
+        return 0
+    here = numbers[of.HERE] + at
+    lengths = carray(_at(here), 2, np.int32)
+    lengths[0] = name_size
+    lengths[1] = value_size
+    _copy(here + 8, name, name_size)
+    _copy(here + 8 + name_size, value, value_size)
+    numbers[of.HEADERS_AT] = end
     return 0
 
 
-def _frame(_: object, head: Any, user: int) -> int:
-    hooks = _hooks[user]
-    try:
-        hooks.on_frame(head.contents)
-    except BaseException as error:  # noqa: BLE001
-        return _failed(hooks, error)
+@callback(_int(_word, types.uint8, _int, _word, _word, _pointer))
+def _chunk(_: int, __: int, stream: int, data: int, size: int, user: Any) -> int:
+    numbers = carray(user, of.WORDS, np.int64)
+    numbers[of.PAYLOAD] += size
+    return _row(numbers, of.CHUNK, stream, data - numbers[of.INPUT], size)
+
+
+@callback(_int(_word, _pointer, _pointer))
+def _frame(_: int, frame: Any, user: Any) -> int:
+    numbers = carray(user, of.WORDS, np.int64)
+    # struct nghttp2_frame_hd: length, stream, type, flags
+    size = carray(frame, 1, np.int64)[0]
+    stream = carray(frame, 3, np.int32)[2]
+    octets = carray(frame, 14, np.uint8)
+    kind, flags = octets[12], octets[13]
+    numbers[of.TOLD] += of.FRAME_HEAD_BYTES
+    failed = 0
+    if kind == lib.DATA:
+        numbers[of.FRAMES] += 1
+        numbers[of.EARNED] += min(of.MOST_EARNED, size)
+    elif kind == lib.HEADERS:
+        numbers[of.TOLD] += size
+        first, end = numbers[of.BLOCK_AT], numbers[of.HEADERS_AT]
+        row = of.LONG_HEADERS if numbers[of.BLOCK_BYTES] > numbers[of.MOST_BYTES] else of.HEADERS
+        numbers[of.IN_BLOCK] = 0
+        failed = _row(numbers, row, stream, first, end)
+    else:
+        numbers[of.TOLD] += size
+        numbers[of.FRAMES] += 1
+        if kind == lib.RST_STREAM:
+            failed = _row(numbers, of.RESET, stream, 0, 0)
+        elif kind == lib.SETTINGS:
+            numbers[of.HAS_SETTINGS] = 1
+        elif kind == lib.PING and flags & lib.ACK:
+            numbers[of.HAS_PONG] = 1
+    if kind <= lib.HEADERS and flags & lib.END_STREAM and not failed:
+        failed = _row(numbers, of.END, stream, 0, 0)
+    return failed
+
+
+@callback(_int(_word, _word, _int, _pointer))
+def _invalid(_: int, __: int, ___: int, user: Any) -> int:
+    numbers = carray(user, of.WORDS, np.int64)
+    _give_up(numbers)
+    numbers[of.FRAMES] += 1
     return 0
 
 
-def _invalid(_: object, __: object, ___: int, user: int) -> int:
-    hooks = _hooks[user]
-    try:
-        hooks.on_invalid_frame()
-    except BaseException as error:  # noqa: BLE001
-        return _failed(hooks, error)
-    return 0
+@callback(_int(_word, _int, types.uint32, _pointer))
+def _close(_: int, stream: int, code: int, user: Any) -> int:
+    return _row(carray(user, of.WORDS, np.int64), of.CLOSED, stream, code, 0)
 
 
-def _close(_: object, stream: int, code: int, user: int) -> int:
-    # Also called by `session_del`, when the session is not registered any more.
-    hooks = _hooks.get(user)
-    try:
-        if hooks is not None:
-            hooks.on_closed(stream, code)
-    except BaseException as error:  # noqa: BLE001
-        return _failed(hooks, error)
-    return 0
+@callback(_word(_word, _int, _word, _word, _pointer, _pointer, _pointer))
+def _read(  # noqa: PLR0917  as libnghttp2 calls it
+    session: int, stream: int, buffer: int, size: int, flags: Any, source: Any, user: Any
+) -> int:
+    """Write the next data of a body into a buffer; return how many bytes, or DEFERRED."""
+    numbers = carray(user, of.WORDS, np.int64)
+    words = carray(_at(carray(source, 1, np.int64)[0]), body.WORDS, np.int64)
+    filled = min(words[body.LEFT], size)
+    if filled:
+        _copy(buffer, words[body.DATA], filled)
+        words[body.DATA] += filled
+        words[body.LEFT] -= filled
+        numbers[of.TAKEN] += filled
+        numbers[of.FILLS] += 1
+        if words[body.LEFT] or words[body.HAS_MORE]:
+            return filled
+        if words[body.IS_WATCHED] and _row(numbers, of.DRAINED, stream, 0, 0):
+            return lib.FAILURE
+    elif words[body.HAS_MORE] and _row(numbers, of.REFILL, stream, 0, 0):
+        return lib.FAILURE
+    if words[body.IS_FINAL] and not words[body.HAS_MORE]:
+        carray(flags, 1, np.uint32)[0] = lib.DATA_EOF | lib.DATA_NO_END_STREAM
+        _submit_trailer(session, stream, words[body.TRAILERS], words[body.TRAILER_COUNT])
+        if not _remote_close(session, stream) and _row(numbers, of.ANSWERED, stream, 0, 0):
+            return lib.FAILURE
+    elif not filled:
+        words[body.IS_DEFERRED] = 1
+        return lib.DEFERRED
+    return filled
 
 
-def _read(_: object, stream: int, buffer: int, size: int, flags: Any, __: object, user: int) -> int:
-    hooks = _hooks[user]
-    try:
-        return hooks.on_read(stream, buffer, size, flags)
-    except BaseException as error:  # noqa: BLE001
-        return _failed(hooks, error)
+@callback(_word(_word, _word, _word, _int, _pointer))
+def _put(_: int, data: int, size: int, ___: int, user: Any) -> int:
+    """Take bytes to send."""
+    numbers = carray(user, of.WORDS, np.int64)
+    taken = min(size, of.SEND_BYTES - numbers[of.SENT])
+    if not taken:
+        numbers[of.IS_FULL] = 1
+        return lib.WOULD_BLOCK
+    _copy(numbers[of.HERE] + numbers[of.OUTPUT] + numbers[of.SENT], data, taken)
+    numbers[of.SENT] += taken
+    return taken
 
 
-def _failed(hooks: Hooks | None, error: BaseException) -> int:
-    if hooks is not None:
-        hooks.failed(error)
-    return lib.FAILURE
+@inlined
+def _begin(numbers: Any) -> None:
+    for at in range(of.INPUT, of.OUTPUT):
+        numbers[at] = 0
+    for at in range(of.SENT, of.NUMBERS):
+        numbers[at] = 0
+    numbers[of.COUNT] = 0
 
 
-# ctypes frees a callback that nobody refers to.
-_INVALID = lib.OnInvalid(_invalid)
-_BEGIN_HEADERS = lib.OnFrame(_begin_headers)
-_HEADER = lib.OnHeader(_header)
-_CHUNK = lib.OnChunk(_chunk)
-_FRAME = lib.OnFrame(_frame)
-_CLOSE = lib.OnClose(_close)
-_READ = lib.OnRead(_read)
-_SOURCE = lib.DataProvider(None, c.cast(_READ, lib.Pointer))
-PROVIDER = c.byref(_SOURCE)
-"""The source of all bodies."""
+@callback(_word(_word, _word, _word, _pointer))
+def _receive(session: int, data: int, size: int, user: Any) -> int:
+    numbers = carray(user, of.WORDS, np.int64)
+    _begin(numbers)
+    numbers[of.IS_NEW_BLOCK] = 0
+    if not numbers[of.IN_BLOCK]:
+        numbers[of.HEADERS_AT] = of.HEADERS_BOTTOM
+    numbers[of.INPUT] = data
+    result = _recv(session, data, size)
+    if numbers[of.PAYLOAD]:
+        _consume(session, numbers[of.PAYLOAD])
+    numbers[of.WANTS] = _wants_read(session) | _wants_write(session) << 1
+    return result
+
+
+@callback(_word(_word, _pointer))
+def _give(session: int, user: Any) -> int:
+    numbers = carray(user, of.WORDS, np.int64)
+    _begin(numbers)
+    result = _send(session)
+    numbers[of.WANTS] = _wants_read(session) | _wants_write(session) << 1
+    return result
+
+
+# The interpreter's lock stays held: see `router.transport.library`.
+receive = c.PYFUNCTYPE(c.c_ssize_t, lib.Session, c.c_char_p, c.c_size_t, lib.Pointer)(
+    _receive.address
+)
+"""Give bytes of a client to a session; return how many it took, or an error."""
+send = c.PYFUNCTYPE(c.c_ssize_t, lib.Session, lib.Pointer)(_give.address)
+"""Take the bytes to send out of a session; return 0, or an error."""
+READ = _read.address
+"""The function that takes an answer's data out of its `Body`."""
 
 
 @cache
 def callbacks() -> lib.Pointer:
     """Return the callbacks, which live as long as the process."""
-    library = lib.load_library()
+    library = load_library()
     made = lib.Pointer()
     library.session_callbacks_new(c.byref(made))
-    library.session_callbacks_set_on_invalid_frame_recv_callback(made, _INVALID)
-    library.session_callbacks_set_on_begin_headers_callback(made, _BEGIN_HEADERS)
-    library.session_callbacks_set_on_header_callback(made, _HEADER)
-    library.session_callbacks_set_on_data_chunk_recv_callback(made, _CHUNK)
-    library.session_callbacks_set_on_frame_recv_callback(made, _FRAME)
-    library.session_callbacks_set_on_stream_close_callback(made, _CLOSE)
+    for name, function in (
+        ("on_invalid_frame_recv", _invalid),
+        ("on_begin_headers", _begin_headers),
+        ("on_header", _header),
+        ("on_data_chunk_recv", _chunk),
+        ("on_frame_recv", _frame),
+        ("on_stream_close", _close),
+        ("send", _put),
+    ):
+        getattr(library, f"session_callbacks_set_{name}_callback")(made, function.address)
     return made

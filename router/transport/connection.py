@@ -12,9 +12,10 @@ import grpc
 from router.error_info import Reason, details
 from router.transport import library as lib
 from router.transport.call import Call
-from router.transport.events import EndedError
+from router.transport.ended import EndedError
 from router.transport.handlers import find, run
 from router.transport.header_block import Headers
+from router.transport.journal import READ, RECEIVE_BYTES, Journal
 from router.transport.limits import Limits
 from router.transport.metadata import (
     BEGINNING,
@@ -31,8 +32,6 @@ log = logging.getLogger(__name__)
 
 WRITE_BYTES = 1 << 20
 """Bytes in the socket's buffer above which no more are taken out of the session."""
-SLICE_BYTES = 64 << 10
-"""Bytes of a client that are handled between two looks at the clock."""
 TURN_SECONDS = 0.005
 """Longest time for which a connection handles bytes before other connections have their turn."""
 CANCEL_SECONDS = 1.0
@@ -55,6 +54,7 @@ class Connection(asyncio.Protocol):
         closed: Callable[["Connection"], None],
         arrived: Callable[[int], None],
         clock: Callable[[], float],
+        journal: Journal | None = None,
     ) -> None:
         self._handlers = handlers
         self._found: dict[str, Any] = {}
@@ -65,6 +65,7 @@ class Connection(asyncio.Protocol):
         self._closed = closed
         self._arrived = arrived
         self._clock = clock
+        self._journal = journal or Journal(limits)
         self._calls: dict[int, Call] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_in_session = False
@@ -84,7 +85,7 @@ class Connection(asyncio.Protocol):
         self._socket = cast("asyncio.Transport", transport)
         self._opened(self)
         self._socket.set_write_buffer_limits(high=WRITE_BYTES)
-        self.session = Session(self, self._limits, self._clock)
+        self.session = Session(self, self._limits, self._clock, self._journal)
         self.peer = peer_name(transport.get_extra_info("peername"))
         self._properties: Properties | None = None
         self.flush()
@@ -114,8 +115,8 @@ class Connection(asyncio.Protocol):
         at = 0
         try:
             while at < len(data):
-                self.session.receive(data[at : at + SLICE_BYTES])
-                at += SLICE_BYTES
+                self.session.receive(data[at : at + RECEIVE_BYTES])
+                at += RECEIVE_BYTES
                 if time.perf_counter() > until:
                     break
         except EndedError as error:
@@ -124,7 +125,7 @@ class Connection(asyncio.Protocol):
         finally:
             self._is_in_session = False
         self._rest = data[at:]
-        if self.session.has_more or self.session.is_over:
+        if self.session.wants != READ:
             self.flush()
         if self._rest and not self._socket.is_closing():
             self._socket.pause_reading()
@@ -173,16 +174,17 @@ class Connection(asyncio.Protocol):
             self._is_in_session = False
         if data:
             self._socket.write(data)
-        for stream in self.session.take_drained():
-            if stream in self._calls:
-                self._calls[stream].drained()
-        if self.session.is_over:
+        if self.session.drained:
+            drained, self.session.drained = self.session.drained, []
+            for stream in drained:
+                if stream in self._calls:
+                    self._calls[stream].drained()
+        if not self.session.wants:
             # Either side has ended the connection, or the client broke the protocol.
             self._socket.close()
 
     def _break(self, error: EndedError) -> None:
-        # An error is one kind of line for all clients (`log_limit`); a client's name would be many.
-        log.info("the connection ends: %s (client %s)", error, self.peer)
+        log.info("%s: the connection ends: %s", self.peer, error)
         if self._paused_since is None:
             self._socket.write(self.session.goaway_of(error))
             self._socket.close()
@@ -192,14 +194,14 @@ class Connection(asyncio.Protocol):
 
     # Events of the session.
 
-    def requested(self, stream: int, headers: Headers, *, is_too_long: bool) -> None:
+    def requested(self, stream: int, block: bytes, *, is_too_long: bool) -> None:
         """Begin a call."""
         if is_too_long:
             text = f"the headers have more than {self._limits.header_bytes} bytes"
             self._refuse_because(stream, grpc.StatusCode.RESOURCE_EXHAUSTED, text, Reason.TOO_LARGE)
             return
         try:
-            request = read_request(headers)
+            request = read_request(block)
         except NoCallError as error:
             status = str(error.status).encode()
             self.session.answer_at_once(stream, [(b":status", status)])
@@ -238,11 +240,11 @@ class Connection(asyncio.Protocol):
     ) -> None:
         self._refuse(stream, Refusal.because(code, text, reason))
 
-    def received(self, stream: int, data: bytes) -> None:
+    def received(self, stream: int, chunks: Sequence[memoryview]) -> None:
         """Take data of a call."""
         call = self._calls.get(stream)
         if call is not None:
-            call.received(data)
+            call.received(chunks)
 
     def ended(self, stream: int) -> None:
         """Note that a call has all its messages."""
@@ -281,7 +283,7 @@ class Connection(asyncio.Protocol):
             self._has_received = False
             self._silent_since = now
         if problem := self._problem(now):
-            log.info("the connection is cut off: %s (client %s)", problem, self.peer)
+            log.info("%s: the connection is cut off: %s", self.peer, problem)
             self._socket.abort()
             return
         for stream, call in self._calls.items():

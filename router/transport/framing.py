@@ -4,7 +4,7 @@ Source: gRPC over HTTP2 (grpc/doc/PROTOCOL-HTTP2.md), Length-Prefixed-Message.
 """
 
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 PREFIX = 5
 """Bytes before each message."""
@@ -29,23 +29,49 @@ def framed(message: bytes) -> bytes:
 class Deframer:
     """Cuts the bytes of one call into messages of at most `most` bytes."""
 
-    __slots__ = ("_chunks", "_encoding", "_most", "_offset", "_prefix", "held")
+    __slots__ = ("_chunks", "_encoding", "_is_whole", "_most", "_offset", "_prefix", "held")
 
     def __init__(self, most: int, encoding: bytes) -> None:
         self._most = most
         self._encoding = encoding
         self._chunks: list[bytes] = []
         self._offset = 0
-        """Bytes of the first chunk that were cut off."""
+        """Bytes of the first chunk that were cut off; less than 0 if it lacks the prefix."""
         self._prefix = b""
         """The prefix of the next message, once it is there."""
+        self._is_whole = False
+        """Whether the only chunk is a message without its prefix, and not compressed."""
         self.held = 0
         """The bytes that are not cut into messages."""
 
-    def put(self, data: bytes) -> None:
-        """Append bytes that arrived, at least one."""
-        self._chunks.append(data)
-        self.held += len(data)
+    def put(self, chunks: Sequence[memoryview]) -> int:
+        """Append bytes that arrived, at least one; return how many."""
+        first = chunks[0]
+        size = sum(map(len, chunks))
+        if (
+            not self.held
+            and len(first) >= PREFIX
+            and size == PREFIX + int.from_bytes(first[1:PREFIX], "big")
+        ):
+            # Most calls have one message, which is copied once.
+            self._prefix = bytes(first[:PREFIX])
+            self._chunks.append(b"".join((first[PREFIX:], *chunks[1:])))
+            self._offset = -PREFIX
+            self._is_whole = not first[0] and size <= PREFIX + self._most
+        else:
+            self._chunks.append(b"".join(chunks))
+            self._is_whole = False
+        self.held += size
+        return size
+
+    def take_whole(self) -> bytes | None:
+        """Return the next message if it is all that came, and not compressed."""
+        if not self._is_whole:
+            return None
+        self._is_whole = False
+        self.held = self._offset = 0
+        self._prefix = b""
+        return self._chunks.pop()
 
     @property
     def missing(self) -> int:
@@ -76,12 +102,15 @@ class Deframer:
         """Return the next message, which must be there, and whether it is compressed."""
         size = PREFIX + self._next_bytes()
         kind, self._prefix = self._prefix[0], b""
+        self._is_whole = False
         if kind > 1:
             raise ValueError(f"a message begins with {kind}, not with 0 or 1")
         if size == self.held:
-            # Most calls have one message, which is copied once.
-            first = memoryview(self._chunks[0])[self._offset + PREFIX :]
-            message = b"".join((first, *self._chunks[1:]))
+            at = self._offset + PREFIX
+            if len(self._chunks) == 1 and not at:
+                message = self._chunks[0]
+            else:
+                message = b"".join((memoryview(self._chunks[0])[at:], *self._chunks[1:]))
             self._chunks, self._offset, self.held = [], 0, 0
             return message, kind == 1
         self._join(size)
@@ -98,6 +127,7 @@ class Deframer:
     def drop(self) -> None:
         """Forget all bytes: nobody reads them any more."""
         self._chunks, self._offset, self._prefix, self.held = [], 0, b"", 0
+        self._is_whole = False
 
     def check_end(self) -> None:
         """Raise ValueError if a message has begun, although no more bytes come."""

@@ -13,6 +13,8 @@ from collections.abc import Callable, Sequence
 from functools import cache, lru_cache
 from typing import Any
 
+WOULD_BLOCK = -504
+"""There is no room for more bytes to send."""
 DEFERRED = -508
 """A data source has nothing to send now."""
 TEMPORAL_FAILURE = -521
@@ -22,7 +24,6 @@ FAILURE = -902
 
 DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS, PUSH_PROMISE, PING, GOAWAY, WINDOW_UPDATE = range(9)
 """Types of frames (RFC 9113, section 6)."""
-FRAME_HEAD_BYTES = 9
 END_STREAM = ACK = 1
 """Flags of DATA and HEADERS, and of SETTINGS and PING."""
 
@@ -55,18 +56,6 @@ class NameValue(c.Structure):
     )
 
 
-class FrameHead(c.Structure):
-    """The beginning of a frame: nghttp2_frame_hd."""
-
-    _fields_ = (
-        ("length", c.c_size_t),
-        ("stream", c.c_int32),
-        ("type", c.c_uint8),
-        ("flags", c.c_uint8),
-        ("reserved", c.c_uint8),
-    )
-
-
 class Setting(c.Structure):
     """One setting: nghttp2_settings_entry."""
 
@@ -79,28 +68,16 @@ class DataProvider(c.Structure):
     _fields_ = (("source", Pointer), ("read", Pointer))
 
 
-FramePointer = c.POINTER(FrameHead)
-# `user` is the number with which the session was made.
-OnFrame = c.CFUNCTYPE(c.c_int, Session, FramePointer, Pointer)
-OnHeader = c.CFUNCTYPE(
-    c.c_int, Session, FramePointer, Pointer, c.c_size_t, Pointer, c.c_size_t, c.c_uint8, Pointer
-)
-OnChunk = c.CFUNCTYPE(c.c_int, Session, c.c_uint8, c.c_int32, Pointer, c.c_size_t, Pointer)
-OnInvalid = c.CFUNCTYPE(c.c_int, Session, Pointer, c.c_int, Pointer)
-OnClose = c.CFUNCTYPE(c.c_int, Session, c.c_int32, c.c_uint32, Pointer)
-OnRead = c.CFUNCTYPE(
-    c.c_ssize_t, Session, c.c_int32, Pointer, c.c_size_t, c.POINTER(c.c_uint32), Pointer, Pointer
-)
-
 _HEADERS = (c.POINTER(NameValue), c.c_size_t)
 _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "session_callbacks_new": (c.c_int, (c.POINTER(Pointer),)),
-    "session_callbacks_set_on_begin_headers_callback": (None, (Pointer, OnFrame)),
-    "session_callbacks_set_on_header_callback": (None, (Pointer, OnHeader)),
-    "session_callbacks_set_on_data_chunk_recv_callback": (None, (Pointer, OnChunk)),
-    "session_callbacks_set_on_frame_recv_callback": (None, (Pointer, OnFrame)),
-    "session_callbacks_set_on_invalid_frame_recv_callback": (None, (Pointer, OnInvalid)),
-    "session_callbacks_set_on_stream_close_callback": (None, (Pointer, OnClose)),
+    "session_callbacks_set_on_begin_headers_callback": (None, (Pointer, Pointer)),
+    "session_callbacks_set_on_header_callback": (None, (Pointer, Pointer)),
+    "session_callbacks_set_on_data_chunk_recv_callback": (None, (Pointer, Pointer)),
+    "session_callbacks_set_on_frame_recv_callback": (None, (Pointer, Pointer)),
+    "session_callbacks_set_on_invalid_frame_recv_callback": (None, (Pointer, Pointer)),
+    "session_callbacks_set_on_stream_close_callback": (None, (Pointer, Pointer)),
+    "session_callbacks_set_send_callback": (None, (Pointer, Pointer)),
     "option_new": (c.c_int, (c.POINTER(Pointer),)),
     "option_del": (None, (Pointer,)),
     "option_set_no_auto_window_update": (None, (Pointer, c.c_int)),
@@ -108,11 +85,8 @@ _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "option_set_stream_reset_rate_limit": (None, (Pointer, c.c_uint64, c.c_uint64)),
     "session_server_new2": (c.c_int, (c.POINTER(Session), Pointer, Pointer, Pointer)),
     "session_del": (None, (Session,)),
-    "session_mem_recv": (c.c_ssize_t, (Session, c.c_char_p, c.c_size_t)),
-    "session_mem_send": (c.c_ssize_t, (Session, c.POINTER(Pointer))),
     "session_want_read": (c.c_int, (Session,)),
     "session_want_write": (c.c_int, (Session,)),
-    "session_consume_connection": (c.c_int, (Session, c.c_size_t)),
     "session_consume_stream": (c.c_int, (Session, c.c_int32, c.c_size_t)),
     "session_set_local_window_size": (c.c_int, (Session, c.c_uint8, c.c_int32, c.c_int32)),
     "session_resume_data": (c.c_int, (Session, c.c_int32)),
@@ -121,7 +95,6 @@ _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "session_get_stream_remote_close": (c.c_int, (Session, c.c_int32)),
     "submit_settings": (c.c_int, (Session, c.c_uint8, c.POINTER(Setting), c.c_size_t)),
     "submit_response": (c.c_int, (Session, c.c_int32, *_HEADERS, c.POINTER(DataProvider))),
-    "submit_trailer": (c.c_int, (Session, c.c_int32, *_HEADERS)),
     "submit_rst_stream": (c.c_int, (Session, c.c_uint8, c.c_int32, c.c_uint32)),
     "submit_ping": (c.c_int, (Session, c.c_uint8, c.c_char_p)),
     "submit_goaway": (
@@ -160,8 +133,9 @@ def load_library() -> Library:
     1.57, or a release with that fix) and CONTINUATION frames (CVE-2024-28182: 1.61, or with that fix).
     """
     name = "libnghttp2.so.14" if sys.platform == "linux" else ctypes.util.find_library("nghttp2")
+    name = name or "libnghttp2"
     try:
-        found = c.PyDLL(name or "libnghttp2")
+        found = c.PyDLL(name)
     except OSError as error:
         raise LibraryError(f"the system has no libnghttp2: {error}") from error
     said = found.nghttp2_version
@@ -174,6 +148,12 @@ def load_library() -> Library:
     ):
         if not hasattr(found, function):
             raise LibraryError(f"libnghttp2 {version} does not limit {attack}")
+    try:
+        from llvmlite import binding  # noqa: PLC0415  not in every router
+    except ImportError as error:
+        raise LibraryError(f"Numba, which calls libnghttp2, is not installed: {error}") from error
+    # Compiled code finds the functions that it calls by their names.
+    binding.load_library_permanently(name)
     return Library(found, version)
 
 

@@ -8,6 +8,8 @@ SETTINGS, empty DATA, WINDOW_UPDATE, tiny windows), CVE-2023-44487 (resets), CVE
 
 from dataclasses import dataclass
 
+from router.transport.ended import flood
+
 BURST_SECONDS = 10.0
 """A client may send the control frames of this many seconds at once."""
 FRAMES_A_MESSAGE = 5
@@ -75,3 +77,33 @@ class FrameBudget:
         self._left = min(self._left + (now - self._at) * self._rate, self._most) - frames
         self._at = now
         return self._left >= 0
+
+
+class Allowance:
+    """What one client may still send beside calls and messages. Its methods raise EndedError."""
+
+    def __init__(self, limits: Limits, now: float) -> None:
+        self._limits = limits
+        self._frames = FrameBudget(limits.control_frames_per_second, now)
+        self._resets = FrameBudget(limits.resets_per_second, now)
+        self._ignored = 0
+        """Bytes of frames of which libnghttp2 does not tell, and that are not counted yet."""
+        self.now = now
+
+    def count(self, frames: float, ignored: int) -> None:
+        """Count frames, less those that were earned, and bytes of frames that libnghttp2 ignores."""
+        self._ignored += ignored
+        if self._ignored >= IGNORED_BYTES:
+            more, self._ignored = divmod(self._ignored, IGNORED_BYTES)
+            frames += more
+        if frames < 0:
+            self._frames.earn(-frames)
+        elif not self._frames.spend(self.now, frames):
+            rate = self._limits.control_frames_per_second
+            raise flood("control frames", f"control-frames-per-second = {rate}")
+
+    def count_reset(self) -> None:
+        """Count the reset of a call."""
+        if not self._resets.spend(self.now):
+            rate = self._limits.resets_per_second
+            raise flood("resets of calls", f"resets-per-second = {rate}")

@@ -12,6 +12,8 @@ from functools import lru_cache
 
 import grpc
 
+from router.transport.header_block import pairs
+
 Metadata = tuple[tuple[str, str | bytes], ...]
 """Keys and values; the values of keys that end with -bin are bytes."""
 
@@ -69,18 +71,14 @@ class Request:
     metadata: Metadata
 
 
-def read_request(headers: Sequence[tuple[bytes, bytes]]) -> Request:
-    """Read the headers of a call. Raises NoCallError and BadHeaderError."""
-    return _read(tuple(headers))
-
-
 @lru_cache(KEPT_REQUESTS)
-def _read(headers: tuple[tuple[bytes, bytes], ...]) -> Request:
+def read_request(block: bytes) -> Request:
+    """Read a block of a call's headers. Raises NoCallError and BadHeaderError."""
     method = ""
     seconds = None
     encoding = content_type = b""
     metadata: list[tuple[str, str | bytes]] = []
-    for name, value in headers:
+    for name, value in pairs(block):
         if name[:1] == b":":
             if name == b":path":
                 method = value.decode("latin-1")

@@ -17,6 +17,7 @@ from indexer.process.tls_files import ServerTls
 from router.error_info import Reason, details
 from router.transport.call import Call
 from router.transport.connection import Connection
+from router.transport.journal import Journal
 from router.transport.library import load_library
 from router.transport.limits import Limits
 from router.transport.server import Gate
@@ -45,10 +46,14 @@ class Nghttp2Server:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         load_library()
+        # Compiled now, and not while the first client waits.
+        from router.transport import callbacks  # noqa: F401, PLC0415
+
         self._limits = limits
         self._reuse_port = reuse_port
         self._gate = gate
         self._clock = clock
+        self._journal = Journal(limits)
         self._handlers: list[grpc.GenericRpcHandler] = []
         self._connections: set[Connection] = set()
         self._listener: Listener | None = None
@@ -113,6 +118,7 @@ class Nghttp2Server:
             closed=self._closed,
             arrived=self._arrived,
             clock=self._clock,
+            journal=self._journal,
         )
 
     def _opened(self, connection: Connection) -> None:
@@ -154,8 +160,7 @@ class Nghttp2Server:
                 calls.append(call)
         key = "server.http2.max-received-bytes"
         code = grpc.StatusCode.RESOURCE_EXHAUSTED
-        most = self._limits.received_bytes
-        text = f"all clients' messages that wait to be read come near to {most} bytes ({key})"
+        text = f"the calls of all clients hold {self._limits.received_bytes} bytes ({key})"
         told = details(code, text, Reason.OVERLOADED, retry_seconds=RETRY_SECONDS, limit=key)
         freed = ended = 0
         for *_, number in sorted(ordered):

@@ -8,7 +8,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterator
 
-from router.transport import callbacks
+from router.transport import session as sessions
 from router.transport.connection import Connection
 from router.transport.limits import Limits
 from tests.router.http2_client import frame
@@ -159,12 +159,12 @@ def attack(data: bytes) -> None:
     fault = Fault()
     logger = logging.getLogger("router.transport")
     logger.addHandler(fault)
-    before = len(callbacks._hooks)
+    before = len(sessions.OPEN)
     try:
         one = Attack()
         one.run(data)
         one.check()
     finally:
         logger.removeHandler(fault)
-    assert len(callbacks._hooks) == before
+    assert len(sessions.OPEN) == before
     assert fault.found == []

@@ -12,7 +12,8 @@ import grpc.aio
 import pytest
 
 from indexer.process.listener import Listener
-from router.transport import callbacks, nghttp2_server
+from router.transport import nghttp2_server
+from router.transport import session as sessions
 from router.transport.connection import Connection
 from router.transport.limits import Limits
 from router.transport.nghttp2_server import Nghttp2Server
@@ -128,7 +129,7 @@ class Attacked:
     async def alone(self) -> None:
         """Wait until nothing is left of the hostile clients, and check that the honest one is served."""
         await until(lambda: not self.attackers and not running(self.service))
-        assert len(callbacks._hooks) == 1
+        assert len(sessions.OPEN) == 1
         await self.answers()
 
 
@@ -177,6 +178,6 @@ async def attacked(
         if found.honest is not None:
             await found.honest.close()
         await server.stop(0.0)
-    await until(lambda: not callbacks._hooks)
+    await until(lambda: not sessions.OPEN)
     assert not found.listener.opening
     assert [one.getMessage() for one in caplog.records if one.levelno > logging.INFO] == []

@@ -8,15 +8,36 @@ from router.transport import library as lib
 
 _found = c.PyDLL("libnghttp2.so.14")
 _P, _S = c.c_void_p, c.c_size_t
+
+
+class _FrameHead(c.Structure):
+    """The beginning of a frame: nghttp2_frame_hd."""
+
+    _fields_ = (
+        ("length", _S),
+        ("stream", c.c_int32),
+        ("type", c.c_uint8),
+        ("flags", c.c_uint8),
+        ("reserved", c.c_uint8),
+    )
+
+
+_FRAME = c.POINTER(_FrameHead)
+_OnFrame = c.CFUNCTYPE(c.c_int, _P, _FRAME, _P)
+_OnHeader = c.CFUNCTYPE(c.c_int, _P, _FRAME, _P, _S, _P, _S, c.c_uint8, _P)
+_OnChunk = c.CFUNCTYPE(c.c_int, _P, c.c_uint8, c.c_int32, _P, _S, _P)
+_OnInvalid = c.CFUNCTYPE(c.c_int, _P, _P, c.c_int, _P)
+_OnClose = c.CFUNCTYPE(c.c_int, _P, c.c_int32, c.c_uint32, _P)
+_OnRead = c.CFUNCTYPE(c.c_ssize_t, _P, c.c_int32, _P, _S, c.POINTER(c.c_uint32), _P, _P)
 _HEADERS = (c.POINTER(lib.NameValue), _S)
 _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "session_callbacks_new": (c.c_int, (c.POINTER(_P),)),
     "session_callbacks_del": (None, (_P,)),
-    "session_callbacks_set_on_header_callback": (None, (_P, lib.OnHeader)),
-    "session_callbacks_set_on_data_chunk_recv_callback": (None, (_P, lib.OnChunk)),
-    "session_callbacks_set_on_stream_close_callback": (None, (_P, lib.OnClose)),
-    "session_callbacks_set_on_frame_recv_callback": (None, (_P, lib.OnFrame)),
-    "session_callbacks_set_on_invalid_frame_recv_callback": (None, (_P, lib.OnInvalid)),
+    "session_callbacks_set_on_header_callback": (None, (_P, _OnHeader)),
+    "session_callbacks_set_on_data_chunk_recv_callback": (None, (_P, _OnChunk)),
+    "session_callbacks_set_on_stream_close_callback": (None, (_P, _OnClose)),
+    "session_callbacks_set_on_frame_recv_callback": (None, (_P, _OnFrame)),
+    "session_callbacks_set_on_invalid_frame_recv_callback": (None, (_P, _OnInvalid)),
     "option_new": (c.c_int, (c.POINTER(_P),)),
     "option_del": (None, (_P,)),
     "option_set_no_auto_window_update": (None, (_P, c.c_int)),
@@ -73,8 +94,8 @@ class LawfulClient:
         _LIBRARY.session_callbacks_new(c.byref(made))
         # ctypes frees a callback that nobody refers to.
         self._kept = (
-            lib.OnHeader(self._header), lib.OnChunk(self._chunk), lib.OnClose(self._close),
-            lib.OnInvalid(self._invalid), lib.OnRead(self._read),
+            _OnHeader(self._header), _OnChunk(self._chunk), _OnClose(self._close),
+            _OnInvalid(self._invalid), _OnRead(self._read),
         )  # fmt: skip
         header, chunk, close, invalid, read = self._kept
         _LIBRARY.session_callbacks_set_on_header_callback(made, header)

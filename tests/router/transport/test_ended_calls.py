@@ -9,9 +9,10 @@ import grpc
 import grpc.aio
 import pytest
 
-from router.transport import callbacks
+from router.transport import session as sessions
 from router.transport.connection import Connection
-from router.transport.events import EndedError
+from router.transport.ended import EndedError
+from router.transport.journal import Journal
 from router.transport.limits import Limits
 from router.transport.session import Session
 from tests.router.transport import raw_frames as raw
@@ -172,7 +173,7 @@ class _Events:
 
 
 def test_a_session_that_is_closed_says_so_and_touches_no_memory() -> None:
-    session = Session(_Events(), Limits(), lambda: 0.0)
+    session = Session(_Events(), Limits(), lambda: 0.0, Journal(Limits()))
     session.receive(WHOLE + raw.headers(1, raw.fields("Go")))
     session.close()
     session.close()
@@ -186,7 +187,6 @@ def test_a_session_that_is_closed_says_so_and_touches_no_memory() -> None:
         lambda: session.answer(1, []),
         lambda: session.reset(1, 0),
         lambda: session.terminate(0),
-        lambda: session.is_over,
     ):
         with pytest.raises(EndedError):
             act()
@@ -196,7 +196,7 @@ def test_a_session_that_is_closed_says_so_and_touches_no_memory() -> None:
 def test_an_error_in_a_callback_ends_the_connection_and_comes_out_of_it(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    session = Session(_Events(RuntimeError("odd")), Limits(), lambda: 0.0)
+    session = Session(_Events(RuntimeError("odd")), Limits(), lambda: 0.0, Journal(Limits()))
     with pytest.raises(EndedError) as found:
         session.receive(WHOLE + raw.headers(1, raw.fields("Go")))
     assert isinstance(found.value.__cause__, RuntimeError)
@@ -207,9 +207,9 @@ def test_an_error_in_a_callback_ends_the_connection_and_comes_out_of_it(
 
 
 def test_an_interrupt_in_a_callback_is_not_lost() -> None:
-    before = len(callbacks._hooks)
-    session = Session(_Events(KeyboardInterrupt()), Limits(), lambda: 0.0)
+    before = len(sessions.OPEN)
+    session = Session(_Events(KeyboardInterrupt()), Limits(), lambda: 0.0, Journal(Limits()))
     with pytest.raises(KeyboardInterrupt):
         session.receive(WHOLE + raw.headers(1, raw.fields("Go")))
     session.close()
-    assert len(callbacks._hooks) == before
+    assert len(sessions.OPEN) == before

@@ -1,17 +1,23 @@
 """Messages in any pieces and of any bytes; headers and limits of any content."""
 
+import ctypes
 import zlib
 from contextlib import suppress
+from typing import Any
 
 import grpc
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from router.transport import callbacks
+from router.transport import journal as of
+from router.transport import library as lib
 from router.transport.body import Body
 from router.transport.framing import Deframer, TooLongError, UnknownEncodingError, framed
-from router.transport.header_block import MOST_HEADERS, HeaderBlock
-from router.transport.limits import BURST_SECONDS, FrameBudget
+from router.transport.header_block import LENGTHS, MOST_HEADERS, pairs
+from router.transport.journal import Journal
+from router.transport.limits import BURST_SECONDS, FrameBudget, Limits
 from router.transport.metadata import (
     MESSAGE_BYTES,
     MOST_BYTES,
@@ -41,6 +47,10 @@ def _pieces(raw: bytes, sizes: list[int]) -> list[bytes]:
     return [*found, raw]
 
 
+def _block(headers: list[tuple[bytes, bytes]]) -> bytes:
+    return b"".join(LENGTHS.pack(len(name), len(value)) + name + value for name, value in headers)
+
+
 def _compressed(payload: bytes, encoding: bytes) -> bytes:
     machine = zlib.compressobj(wbits=31 if encoding == b"gzip" else 15)
     packed = machine.compress(payload) + machine.flush()
@@ -62,7 +72,7 @@ def test_messages_come_out_as_they_went_in_however_they_are_cut(
     deframer = Deframer(2 * MOST, encoding)
     found = []
     for piece in _pieces(raw, sizes):
-        deframer.put(piece)
+        deframer.put([memoryview(piece)])
         while not deframer.missing:
             payload, is_compressed = deframer.take()
             found.append(b"".join(deframer.decompress(payload)) if is_compressed else payload)
@@ -80,7 +90,7 @@ def test_bytes_of_any_kind_are_messages_or_one_of_the_named_errors(
     deframer = Deframer(MOST, encoding)
     with suppress(TooLongError, UnknownEncodingError, ValueError):
         for piece in _pieces(raw, sizes):
-            deframer.put(piece)
+            deframer.put([memoryview(piece)])
             while not deframer.missing:
                 held = deframer.held
                 payload, is_compressed = deframer.take()
@@ -123,7 +133,7 @@ def test_metadata_that_are_written_are_read_again(
         *((key, text) for key, text in texts if key not in own and not key.endswith("-bin")),
         *((f"{key}-bin", value) for key, value in binaries),
     ]
-    assert read_request([*CALL, *written(metadata)]).metadata == tuple(metadata)
+    assert read_request(_block([*CALL, *written(metadata)])).metadata == tuple(metadata)
 
 
 @given(st.lists(st.tuples(st.binary(max_size=30), st.binary(max_size=60)), max_size=10))
@@ -132,7 +142,7 @@ def test_headers_of_any_bytes_are_a_request_or_one_of_the_named_errors(
 ) -> None:
     for given_headers in (headers, [*CALL, *headers]):
         with suppress(NoCallError, BadHeaderError):
-            read_request(given_headers)
+            read_request(_block(given_headers))
 
 
 @given(st.text(max_size=12))
@@ -216,33 +226,67 @@ def test_a_budget_allows_what_was_earned_and_no_more(
 def test_a_header_block_keeps_no_more_than_its_limit(
     most: int, headers: list[tuple[bytes, bytes]]
 ) -> None:
-    block = HeaderBlock(most)
-    block.begin(3.0)
+    journal = Journal(Limits(header_bytes=most))
+    _call(callbacks._begin_headers, None, None, journal.address)
     total = 0
     for name, value in headers:
         total += len(name) + len(value) + 32
-        assert block.put(name, value) == (total <= MOST_HEADERS * most)
-    kept, is_too_long = block.end()
-    assert is_too_long == (total > most)
-    assert list(kept) == headers[: len(kept)]
-    assert sum(len(name) + len(value) + 32 for name, value in kept) <= most
-    assert is_too_long or list(kept) == headers
-    assert block.since is None
+        parts = name, len(name), value, len(value)
+        kept = _call(callbacks._header, None, None, *parts, 0, journal.address) == 0
+        assert kept == (total <= MOST_HEADERS * most)
+        if not kept:
+            assert not journal.numbers()[of.IN_BLOCK]
+            return
+    block, size = journal.unended(journal.numbers())
+    found = list(pairs(block))
+    assert found == headers[: len(found)]
+    assert sum(len(name) + len(value) + 32 for name, value in found) <= most
+    assert (size > most) == (total > most)
+    assert size > most or found == headers
+
+
+def test_headers_that_find_no_room_are_left_out() -> None:
+    limits = Limits(streams=2, header_bytes=100)
+    journal = Journal(limits)
+    for most in (40, 40, 40, 40, 20):
+        _call(callbacks._begin_headers, None, None, journal.address)
+        _call(callbacks._header, None, None, b"n", 1, b"v" * 39, 39, 0, journal.address)
+        numbers = journal.numbers()
+        has_room = most == 40
+        assert (numbers[of.BLOCK_BYTES] > limits.header_bytes) != has_room
+        assert numbers[of.HEADERS_AT] - numbers[of.BLOCK_AT] == 48 * has_room
+
+
+def _call(function: Any, *arguments: Any) -> int:
+    kinds = {int: ctypes.c_ssize_t, bytes: ctypes.c_char_p}
+    types = [kinds.get(type(one), ctypes.c_void_p) for one in arguments]
+    types[-1] = ctypes.c_void_p
+    found: int = ctypes.CFUNCTYPE(ctypes.c_int, *types)(function.address)(*arguments)
+    return found
 
 
 @given(st.lists(st.binary(max_size=50), max_size=10), st.lists(st.integers(1, 40), max_size=30))
 def test_a_body_gives_out_what_was_put_in(chunks: list[bytes], sizes: list[int]) -> None:
-    import ctypes
-
-    body, found = Body(), b""
+    body, found, journal = Body(), b"", Journal(Limits())
+    source = ctypes.c_void_p(ctypes.addressof(body))
     for chunk in chunks:
         body.put(chunk)
     whole = b"".join(chunks)
     for size in sizes:
         buffer = ctypes.create_string_buffer(size + 1)
-        filled = body.take(ctypes.addressof(buffer), size)
+        filled = _call(
+            callbacks._read, None, 1, buffer, size, None, ctypes.byref(source), journal.address
+        )
+        if filled == lib.DEFERRED:
+            assert body.is_deferred
+            assert not body._left
+            if body._queue:
+                body.refill()
+            else:
+                assert found == whole
+            continue
+        assert 0 < filled <= size
         assert buffer.raw[filled:] == bytes(size + 1 - filled)
         found += buffer.raw[:filled]
-        assert filled == min(size, len(whole) - len(found) + filled)
         assert body.unsent == len(whole) - len(found)
     assert whole.startswith(found)

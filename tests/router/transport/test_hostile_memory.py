@@ -85,7 +85,7 @@ async def test_connections_that_each_hold_half_a_message_hold_no_more_than_the_l
         assert reason.metadata == {"limit": "server.http2.max-received-bytes"}
         await until(lambda: server.tasks * len(HALF) <= LIMIT)
         assert held(server.server) <= LIMIT
-    assert "wait to be read come near to 1048576 bytes" in caplog.text
+    assert "calls ended: the calls of all clients hold 1048576 bytes" in caplog.text
 
 
 async def test_whole_messages_that_nobody_reads_go_where_a_connection_has_the_most(

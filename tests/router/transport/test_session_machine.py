@@ -16,8 +16,8 @@ from hypothesis.stateful import (
     rule,
 )
 
-from router.transport import callbacks
 from router.transport import library as lib
+from router.transport import session as sessions
 from router.transport.connection import Connection
 from router.transport.framing import framed
 from router.transport.limits import Limits
@@ -59,7 +59,7 @@ class Machine(RuleBasedStateMachine):
         self.loop = FakeTimeLoop()
         self.now = 0.0
         self.ended = 0
-        self.before = set(callbacks._hooks)
+        self.before = set(sessions.OPEN)
 
     @initialize(window=st.sampled_from([0, 1, 100, 65_535, 1 << 20]))
     def connect(self, window: int) -> None:
@@ -288,7 +288,7 @@ class Machine(RuleBasedStateMachine):
         bodies = session._bodies.values()
         assert session.unsent == sum(one.unsent for one in bodies)
         for body in bodies:
-            assert body.unsent == sum(map(len, body._chunks)) - body._offset
+            assert body.unsent == body._left + sum(map(len, body._queue or ()))
         assert set(session._bodies) <= session._open
         assert self.connection.calls <= STREAMS
         if not self.is_paused and not self.socket.is_closing():
@@ -302,7 +302,7 @@ class Machine(RuleBasedStateMachine):
             self.loop.turn(self.socket.lose)
             assert self.ended == 1
         self.loop.turn()
-        assert set(callbacks._hooks) == self.before
+        assert set(sessions.OPEN) == self.before
         assert self.connection.calls == 0
         assert not self.connection._tasks
         assert not asyncio.all_tasks(self.loop)

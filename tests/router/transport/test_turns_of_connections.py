@@ -14,7 +14,7 @@ from tests.router.transport.small_service import Service
 
 pytestmark = pytest.mark.skipif(bool(MISSING), reason=MISSING)
 
-SLICE_BYTES = 16 << 10
+RECEIVE_BYTES = 16 << 10
 SENT = [b"%d" % number * 3 for number in range(5000)]
 WHOLE = (
     raw.PREFACE + raw.settings() + raw.headers(1, raw.fields("Take"))
@@ -48,15 +48,15 @@ def test_a_long_read_is_taken_in_turns_and_no_more_is_read_meanwhile(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(module, "TURN_SECONDS", -1.0)
-    monkeypatch.setattr(module, "SLICE_BYTES", SLICE_BYTES)
+    monkeypatch.setattr(module, "RECEIVE_BYTES", RECEIVE_BYTES)
     stand = Stand()
     # The stream's window lets no more than this through.
-    first, second = WHOLE[: 2 * SLICE_BYTES], WHOLE[2 * SLICE_BYTES : 60_000]
+    first, second = WHOLE[: 2 * RECEIVE_BYTES], WHOLE[2 * RECEIVE_BYTES : 60_000]
 
     def receive() -> None:
         stand.connection.data_received(first)
         assert not stand.socket.is_read
-        assert len(stand.connection._rest) == SLICE_BYTES
+        assert len(stand.connection._rest) == RECEIVE_BYTES
         # Bytes that asyncio had already follow those that wait.
         stand.connection.data_received(second)
 
@@ -71,7 +71,7 @@ def test_a_connection_that_ends_in_a_turn_takes_nothing_more(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(module, "TURN_SECONDS", -1.0)
-    monkeypatch.setattr(module, "SLICE_BYTES", SLICE_BYTES)
+    monkeypatch.setattr(module, "RECEIVE_BYTES", RECEIVE_BYTES)
     stand = Stand()
 
     def receive() -> None:
