@@ -101,13 +101,13 @@ class Ingest:
         The end is the position after the last block. `leading` is as in `Index.match`. May be called
         from any thread. Ranks of `remote` are not included: the caller asks `remote` itself.
         """
-        place_of = self.slots.place
+        places = self.slots.places
         while True:
             reused = self.slots.reused
             found = [
                 (place, start, stop)
                 for slot, start, stop in self.index.match(chain, leading=leading)
-                if (place := place_of(slot)) is not None
+                if (place := places[slot]) is not None
             ]
             if self.slots.reused == reused:
                 break

@@ -6,12 +6,23 @@ Label values are the known pods, ranks and models, and names that the code or th
 fields, which are read at each scrape.
 """
 
+import math
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate
+from typing import cast
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
 from prometheus_client.registry import Collector
+from prometheus_client.utils import floatToGoString
 
 from indexer.follow.rank_ingest import RankIngest
 from indexer.ingest import Ingest
@@ -38,37 +49,38 @@ LAGS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 5)
 SHARES = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
 
 
-class Metrics:
-    """The metrics that are counted as things happen."""
+class Tally:
+    """Counts values by upper bounds, and their sum: a histogram."""
+
+    __slots__ = ("_bounds", "_counts", "_sum")
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self._bounds = bounds
+        self._counts = [0] * (len(bounds) + 1)
+        self._sum = 0.0
+
+    def add(self, value: float) -> None:
+        """Count a value."""
+        self._counts[bisect_left(self._bounds, value)] += 1
+        self._sum += value
+
+    def show(self, metric: HistogramMetricFamily, labels: Sequence[str] = ()) -> None:
+        """Add what was counted to a metric."""
+        bounds = [*map(float, self._bounds), math.inf]
+        counts = accumulate(self._counts)
+        names = map(cast("Callable[[float], str]", floatToGoString), bounds)
+        buckets = list(zip(names, counts, strict=True))
+        metric.add_metric(labels, buckets, self._sum)
+
+
+class Metrics(Collector):
+    """The metrics that are counted as things happen, in plain fields where that is for every call."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self._answered: dict[tuple[str, str], tuple[Counter, Histogram]] = {}
-        self._refused: dict[tuple[str, str], Counter] = {}
-        self._requests = Counter(
-            "warmpath_requests",
-            "Answered calls.",
-            ["method", "code"],  # the contract's methods, gRPC's statuses
-            registry=registry,
-        )
-        self._seconds = Histogram(
-            "warmpath_request_seconds",
-            "Time from a call's arrival to its answer.",
-            ["method"],
-            buckets=SECONDS,
-            registry=registry,
-        )
-        self._tokens = Histogram(
-            "warmpath_prompt_tokens",
-            "Tokens of a scored prompt.",
-            buckets=TOKENS,
-            registry=registry,
-        )
-        self._matched = Histogram(
-            "warmpath_matched_ratio",
-            "Share of a scored prompt that the warmest pod holds.",
-            buckets=SHARES,
-            registry=registry,
-        )
+        self._requests: dict[tuple[str, str], int] = defaultdict(int)
+        self._seconds: dict[str, Tally] = {}
+        self._tokens = Tally(TOKENS)
+        self._matched = Tally(SHARES)
         self._kept_out = Counter(
             "warmpath_kept_out",
             "Calls refused because the caller is not known, or lacks the role.",
@@ -94,29 +106,49 @@ class Metrics:
             buckets=LAGS,
             registry=registry,
         )
+        registry.register(self)
+
+    def collect(self) -> Iterator[Metric]:
+        """Return the metrics of calls."""
+        requests = CounterMetricFamily(
+            "warmpath_requests",
+            "Answered calls.",
+            labels=["method", "code"],  # the contract's methods, gRPC's statuses
+        )
+        for labels, count in self._requests.items():
+            requests.add_metric(labels, count)
+        seconds = HistogramMetricFamily(
+            "warmpath_request_seconds",
+            "Time from a call's arrival to its answer.",
+            labels=["method"],
+        )
+        for method, tally in self._seconds.items():
+            tally.show(seconds, [method])
+        tokens = HistogramMetricFamily("warmpath_prompt_tokens", "Tokens of a scored prompt.")
+        self._tokens.show(tokens)
+        matched = HistogramMetricFamily(
+            "warmpath_matched_ratio", "Share of a scored prompt that the warmest pod holds."
+        )
+        self._matched.show(matched)
+        yield from (requests, seconds, tokens, matched)
 
     def answered(self, method: str, code: str, seconds: float) -> None:
         """Count one answer."""
-        meters = self._answered.get((method, code))
-        if meters is None:
-            meters = self._requests.labels(method, code), self._seconds.labels(method)
-            self._answered[method, code] = meters
-        requests, durations = meters
-        requests.inc()
-        durations.observe(seconds)
+        self._requests[method, code] += 1
+        tally = self._seconds.get(method)
+        if tally is None:
+            tally = self._seconds[method] = Tally(SECONDS)
+        tally.add(seconds)
 
     def refused(self, method: str, code: str) -> None:
         """Count a call that was refused before anything but its headers was read."""
-        counter = self._refused.get((method, code))
-        if counter is None:
-            counter = self._refused[method, code] = self._requests.labels(method, code)
-        counter.inc()
+        self._requests[method, code] += 1
 
     def scored(self, prompt_tokens: int, matched_tokens: int) -> None:
         """Record a scored prompt's tokens, and how many of them the warmest pod holds."""
-        self._tokens.observe(prompt_tokens)
+        self._tokens.add(prompt_tokens)
         if prompt_tokens:
-            self._matched.observe(matched_tokens / prompt_tokens)
+            self._matched.add(matched_tokens / prompt_tokens)
 
     def kept_out(self, asked: str, why: str) -> None:
         """Count a call or request that was refused to its caller."""

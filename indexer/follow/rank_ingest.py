@@ -86,6 +86,7 @@ class RankIngest:
             stale_after=stale_after,
             now=clock(),
         )
+        self._stream_trust = self.stream.trusted
         self.applier = Applier(
             source, state, stream=self.stream, limits=self._limits, lag=self.lag, clock=clock
         )
@@ -109,7 +110,7 @@ class RankIngest:
     def trust(self) -> Trust:
         """How far the router's view of this rank may be believed."""
         # Every answer reads the trust of every rank, and few ranks have a limit.
-        trust = self.stream.trust
+        trust = self._stream_trust.now
         return trust if self._limits.trust is None else self._limits.on(trust)
 
     @property

@@ -1,5 +1,6 @@
 """Slots: small integers for the `Place`s in the index."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from indexer.engines.event import Tier
@@ -35,6 +36,8 @@ class SlotTable:
 
     def __init__(self) -> None:
         self._places: list[Place | None] = []
+        self.places: Sequence[Place | None] = self._places
+        """The places by slot; None for a retired one."""
         self._slots: dict[Place, int] = {}
         self._free: set[int] = set()
         self.reused = 0

@@ -123,10 +123,7 @@ class Listener:
         if oldest is None or self._tls is None:
             return False
         client = self._opening.pop(oldest)
-        log.info(
-            "the oldest of %d TLS handshakes gives way to a newer connection (client %s)",
-            len(self._opening) + 1, client,
-        )  # fmt: skip
+        log.info("%s: the connection gives way to newer ones in its TLS handshake", client)
         oldest.cancel()
         return True
 
@@ -154,9 +151,10 @@ class Listener:
             )
         except OSError as error:
             # ssl.SSLError and TimeoutError are of this kind, too.
-            # The reason comes first, since the log is limited by the first argument (`log_limit`).
-            reason = str(error) or "the client left in the TLS handshake"
-            log.info("a connection was not opened: %s (client %s)", reason, client)
+            log.info(
+                "%s: the connection was not opened: %s",
+                client, str(error) or "the client left in the TLS handshake",
+            )  # fmt: skip
             accepted.close()
 
 

@@ -106,7 +106,8 @@ class Stream:
         self._is_queue = is_queue
         self._stale_after = stale_after
         self._state = StreamState.WAITING
-        self._trust = StreamTrust(now)
+        self.trusted = self._trust = StreamTrust(now)
+        """Keeps the trust; `now` is the present one."""
         self._disconnected_at: float | None = now
         self._next = 0
         """The sequence that is to be applied next."""

@@ -66,7 +66,7 @@ class Callers:
         """
         role = ROLES.get(asked)
         short = asked.rpartition("/")[2]
-        known, is_strange = self._known(authorization, names)
+        known = self._known(authorization, names)
         if not known:
             shown = f"{short} needs the role {role!r}, and the caller has shown neither"
             return Refusal(RefusalKind.UNKNOWN, f"{shown} a known token nor a known certificate")
@@ -75,37 +75,28 @@ class Callers:
         if any(role in client.roles for client in known):
             return None
         who = " and ".join(repr(client.name) for client in known)
-        text = f"client {who} lacks the role {role!r}, which {short} needs"
-        if is_strange:
-            text += "; a token was shown that is no client's"
-        return Refusal(RefusalKind.ROLE, text)
+        return Refusal(
+            RefusalKind.ROLE, f"client {who} lacks the role {role!r}, which {short} needs"
+        )
 
     def classes(self, authorization: Iterable[str], names: Iterable[str]) -> frozenset[str]:
         """Return the classes of the queue that a caller may name; the arguments are as for `refusal`."""
-        known, _ = self._known(authorization, names)
+        known = self._known(authorization, names)
         return frozenset(name for client in known for name in client.classes)
 
-    def _known(
-        self, authorization: Iterable[str], names: Iterable[str]
-    ) -> tuple[list[Client], bool]:
-        """Return the clients that a caller proves to be, and whether it shows a token of none."""
+    def _known(self, authorization: Iterable[str], names: Iterable[str]) -> list[Client]:
         shown = (self._by_name[name] for name in names if name in self._by_name)
         found = {client.name: client for client in shown}
-        is_strange = False
         for header in authorization:
             scheme, _, token = header.partition(" ")
             if scheme.lower() == SCHEME:
                 digest = _digest(token.strip())
                 # Digests are compared in constant time, so that the time of a refusal reveals
                 # nothing of a token.
-                proven = [
-                    client
-                    for client, kept in self._by_token
-                    if hmac.compare_digest(kept.value, digest)
-                ]
-                found |= {client.name: client for client in proven}
-                is_strange |= not proven
-        return list(found.values()), is_strange
+                for client, kept in self._by_token:
+                    if hmac.compare_digest(kept.value, digest):
+                        found[client.name] = client
+        return list(found.values())
 
 
 def _token(name: str, path: Path) -> Reread[bytes]:

@@ -130,8 +130,10 @@ class InFlight:
         self._reading.pop(place, None)
         place.state = CallState.READ
         self._remember(place.connection, came=True)
-        self._resize(place, max(size, 1))
-        self._go_on()
+        if size != place.bytes:
+            self._resize(place, max(size, 1))
+        if self.waiting:
+            self._go_on()
 
     def leave(self, place: Place) -> None:
         """Free the place of a call that has ended, in any state."""
@@ -143,7 +145,8 @@ class InFlight:
         else:
             self._reading.pop(place, None)
             self._resize(place, 0)
-        self._go_on()
+        if self.waiting:
+            self._go_on()
 
     def end_late(self) -> None:
         """End calls whose late message keeps others waiting; each still has to `leave`."""
@@ -163,9 +166,8 @@ class InFlight:
                 place.wake(LateError())
 
     def _go_on(self) -> None:
-        if self.waiting:
-            for place in self._turns():
-                place.wake(None)
+        for place in self._turns():
+            place.wake(None)
 
     def _turns(self) -> list[Place]:
         """Give places to the waiting calls whose turn it is; return them."""

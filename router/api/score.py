@@ -2,12 +2,11 @@
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 from indexer.rank import Rank
 from indexer.trust import Trust
-from router.api.score_reply import match_part, score_entry, score_rest
+from router.api.score_reply import entry_of, match_part, score_rest
 from router.match.scorer import Scorer
 from router.pb.warmpath.v1 import router_pb2 as pb
 from router.pb.warmpath.wire.v1 import score_request_pb2 as wire
@@ -18,11 +17,12 @@ from router.prompt.bad_request import BadRequestError
 from router.prompt.bounds import check_name
 from router.prompt.deadline import TimeLeft
 from router.prompt.parse import gives_ids
+from router.prompt.plain import PlainPrompt
 from router.prompt.reader import PromptReader
 from router.prompt.trace import Trace
 from router.turns import in_turns, turn_after
 from scorer.match import Match
-from scorer.strategies.by_name import DEFAULT, STRATEGIES, Strategy
+from scorer.strategies.by_name import DEFAULT, STRATEGIES
 
 PODS_AT_ONCE = 64
 """Pods listed before other tasks get a turn: about two milliseconds' work."""
@@ -41,8 +41,7 @@ UNKNOWN_POD = pb.PodScore(
 """The fields of an unknown pod's PodScore that follow its name."""
 
 
-@dataclass(frozen=True, slots=True)
-class Scored:
+class Scored(NamedTuple):
     """An answer to Score."""
 
     response: bytes
@@ -59,8 +58,8 @@ class Entry(NamedTuple):
     ready: bool
     fixed: bytes
     """A PodScore without the fields that depend on the prompt."""
-    unmatched: bytes
-    """The rank's whole entry of a ScoreResponse if it holds no block of the prompt."""
+    beginnings: dict[int, bytes]
+    """The rank's entry of a ScoreResponse without these fields, by the number of their bytes."""
 
 
 class Answerer:
@@ -90,16 +89,23 @@ class Answerer:
         return self._scorer.remote is not None or not gives_ids(request.prompt)
 
     async def score(
-        self, request: wire.ScoreRequest, timeout: float, patience: float = math.inf
+        self,
+        request: wire.ScoreRequest,
+        timeout: float,
+        patience: float = math.inf,
+        plain: PlainPrompt | None = None,
     ) -> Scored:
-        """Answer Score. Tokenising takes at most `timeout` seconds, all waits together `patience`."""
+        """Answer Score. Tokenising takes at most `timeout` seconds, all waits together `patience`.
+
+        A `plain` prompt stands in for the request's.
+        """
         left = TimeLeft(patience) if self._scorer.remote else None
-        strategy = _strategy(request.strategy)
+        strategy = STRATEGIES.get(request.strategy or DEFAULT) or _unknown(request.strategy)
         trace = Trace(self._clock) if request.explain else None
-        read = await self._reader.read(request.prompt, timeout, trace)
+        read = await self._reader.read(plain or request.prompt, timeout, trace)
         pods, unknown = self._named(read.prompt.model, request.pods)
         prompt = set_apart(read, pods)
-        parts = []
+        parts: list[bytes] = []
         most = 0
         ranks = [rank for pod in pods for rank in pod.ranks]
         if left:
@@ -108,14 +114,18 @@ class Answerer:
                 trace.step("ask the shared index")
         matches = self._scorer.matches(prompt, ranks, strategy)
         # The answer is of one moment, though other tasks may run before it is written.
-        trust_of = iter([matches.trust(rank) for rank in ranks])
+        trusts = [matches.trusts.get(rank) or rank.trust for rank in ranks]
         await turn_after(len(ranks))
-        parts_of: dict[Match, bytes] = {}
+        trust_of = iter(trusts)
+        parts_of: dict[Match | None, bytes] = {None: b""}
         entries = self._entries
         if len(entries) > 2 * len(ranks) + MOST_FORGOTTEN:
             entries.clear()
         for pod in pods:
-            ready = pod.ready
+            # Nearly all pods have a connected first rank, which is tested faster than the property.
+            ready = (
+                pod.status.healthy is not False and bool(pod.ranks) and pod.ranks[0].is_connected
+            ) or pod.ready
             for rank in pod.ranks:
                 trust = next(trust_of)
                 entry = entries.get(rank)
@@ -127,19 +137,21 @@ class Answerer:
                 ):
                     entry = entries[rank] = self._entry(rank, trust, ready=ready)
                 match = matches.get(rank)
-                if match is None:
-                    parts.append(entry.unmatched)
-                    continue
                 part = parts_of.get(match)
                 if part is None:
+                    assert match is not None
                     part = parts_of[match] = match_part(strategy(match), match)
                     most = max(most, match.matched_tokens)
-                parts.append(score_entry(entry.fixed, part))
+                size = len(part)
+                beginning = entry.beginnings.get(size)
+                if beginning is None:
+                    beginning = entry.beginnings[size] = entry_of(entry.fixed, size)
+                parts += beginning, part
         if unknown:
             async for pod_id in in_turns(unknown, NAMES_AT_ONCE):
                 check_name("pods", pod_id)
                 named = pb.PodScore(pod=pod_id).SerializeToString()
-                parts.append(score_entry(named, UNKNOWN_POD))
+                parts += entry_of(named, len(UNKNOWN_POD)), UNKNOWN_POD
         parts.append(score_rest(prompt.tokens, read.covered_chars, request.request_id))
         if trace:
             trace.step("score")
@@ -155,8 +167,7 @@ class Answerer:
             trust=trust_message(trust, self._wall_offset),
             ready=ready,
         )
-        fixed = score.SerializeToString()
-        return Entry(trust, ready, fixed, score_entry(fixed))
+        return Entry(trust, ready, score.SerializeToString(), {})
 
     async def list_pods(self, request: pb.ListPodsRequest) -> pb.ListPodsResponse:
         """Answer ListPods."""
@@ -204,9 +215,6 @@ class Answerer:
         return message
 
 
-def _strategy(name: str) -> Strategy:
-    strategy = STRATEGIES.get(name or DEFAULT)
-    if strategy is None:
-        known: Iterable[str] = STRATEGIES
-        raise BadRequestError("strategy", f"is {name!r}; known: {', '.join(known)}")
-    return strategy
+def _unknown(strategy: str) -> NoReturn:
+    known: Iterable[str] = STRATEGIES
+    raise BadRequestError("strategy", f"is {strategy!r}; known: {', '.join(known)}")

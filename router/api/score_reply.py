@@ -54,15 +54,19 @@ def match_part(score: float, match: Match) -> bytes:
     return b"".join(parts)
 
 
-def score_entry(fixed: bytes, part: bytes = b"") -> bytes:
-    """Return a ScoreResponse's entry for a PodScore that is given in two parts."""
-    return SCORES_TAG + varint(len(fixed) + len(part)) + fixed + part
+def entry_of(fixed: bytes, more: int) -> bytes:
+    """Return the beginning of a ScoreResponse's entry: a PodScore of which `more` bytes follow."""
+    return SCORES_TAG + varint(len(fixed) + more) + fixed
 
 
 def score_rest(prompt_tokens: int, covered_chars: int, request_id: int) -> bytes:
     """Return the fields of a ScoreResponse that follow its scores."""
-    fields = ((b"\x10", prompt_tokens), (b"\x18", covered_chars), (b"\x20", request_id))
-    return b"".join(tag + varint(value) for tag, value in fields if value)
+    rest = b"\x10" + varint(prompt_tokens) if prompt_tokens else b""
+    if covered_chars:
+        rest += b"\x18" + varint(covered_chars)
+    if request_id:
+        rest += b"\x20" + varint(request_id)
+    return rest
 
 
 @cache

@@ -7,7 +7,7 @@ import time
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from functools import partial
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 import grpc
 import grpc.aio
@@ -26,6 +26,7 @@ from router.drain import Drain, EndingError
 from router.pb.warmpath.v1 import router_pb2 as pb
 from router.pb.warmpath.wire.v1 import score_request_pb2 as wire
 from router.prompt.bad_request import BadRequestError
+from router.prompt.plain import cut_prompt
 from router.queue.place import Asker
 from router.transport.server import Gate, Refusal
 
@@ -36,6 +37,8 @@ SERVICE = pb.DESCRIPTOR.services_by_name["Router"]
 URGENT = frozenset({"Report"})
 """Methods that take microseconds, and without which later answers are worse."""
 
+NOTHING_MORE = wire.ScoreRequest()
+"""What most requests have beside their prompt."""
 STREAM_WIDTH = 64
 """Most requests of one stream that are answered concurrently."""
 
@@ -81,7 +84,7 @@ class _Answering:
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
         self._drain.end()
         if error is None:
-            self._count(grpc.StatusCode.OK)
+            self._meter.answered(self._method, "OK", time.perf_counter() - self._begun)
         elif isinstance(error, Exception):
             raise self._refused(error) from error
         else:
@@ -127,8 +130,15 @@ class RouterService:
         """Answer Score; both messages are bytes (`proto/warmpath/wire`, `router.api.score_reply`)."""
         with _Answering("Score", self._drain, self._meter):
             left = _left(context)
-            asked = await parse(wire.ScoreRequest, request)
-            return await self._score(asked, min(self._tokenize_seconds, left), left)
+            plain, rest = cut_prompt(request) or (None, request)
+            asked = await parse(wire.ScoreRequest, rest) if rest else NOTHING_MORE
+            if plain and asked.HasField("prompt"):
+                # Protobuf merges the two.
+                plain, asked = None, await parse(wire.ScoreRequest, request)
+            timeout = min(self._tokenize_seconds, left)
+            scored = await self._answerer.score(asked, timeout, left, plain)
+            self._meter.scored(scored.prompt_tokens, scored.most)
+            return scored.response
 
     async def ScoreStream(  # noqa: N802  the contract's name
         self, context: grpc.aio.ServicerContext[Any, Any]
@@ -203,12 +213,13 @@ class RouterService:
     async def _stream_reply(self, request: wire.ScoreRequest) -> bytes:
         begun = time.perf_counter()
         try:
-            response = await self._score(request, self._tokenize_seconds)
+            scored = await self._answerer.score(request, self._tokenize_seconds)
         except Exception as error:  # noqa: BLE001  the request's error, not the stream's
             _log_fault("ScoreStream", error)
             return self._refusal(request.request_id, error, time.perf_counter() - begun)
+        self._meter.scored(scored.prompt_tokens, scored.most)
         self._meter.answered("ScoreStream", "OK", time.perf_counter() - begun)
-        return stream_reply(request.request_id, response)
+        return stream_reply(request.request_id, scored.response)
 
     def _refusal(self, request_id: int, error: Exception, seconds: float) -> bytes:
         code, reason, _ = failure_of(error)
@@ -251,13 +262,6 @@ class RouterService:
         self, name: str, answer: Callable[[Any, float, float], Awaitable[Message] | Message]
     ) -> "grpc.RpcMethodHandler[bytes, bytes]":
         return self.unary(SERVICE.methods_by_name[name], answer)
-
-    async def _score(
-        self, request: wire.ScoreRequest, timeout: float, patience: float = math.inf
-    ) -> bytes:
-        scored = await self._answerer.score(request, timeout, patience)
-        self._meter.scored(scored.prompt_tokens, scored.most)
-        return scored.response
 
     def gate(self, admission: Admission, *beside: ServiceDescriptor) -> Gate:
         """Return the gate that refuses calls before anything but their headers is read.
@@ -324,5 +328,5 @@ async def _write(context: Context, message: bytes) -> None:
 def _left(context: Context) -> float:
     """Return how many seconds an answer may wait for a tokenizer or Redis."""
     # Without a deadline gRPC returns None, which the stubs do not declare.
-    left = cast("float | None", context.time_remaining())
+    left: float | None = context.time_remaining()
     return math.inf if left is None else max(0.0, left - REPLY_SECONDS)

@@ -43,7 +43,7 @@ def set_apart(read: ReadPrompt, pods: Sequence[Pod]) -> TokenPrompt:
     Engines other than SGLang ignore SGLang's own fields.
     """
     prompt = read.prompt
-    if not (read.lora_path or any(getattr(prompt, name) for name in WORDS)):
+    if not (read.lora_path or prompt.lora or prompt.cache_salt or prompt.extra_key):
         return prompt
     if not any(pod.engine == "sglang" for pod in pods):
         if prompt.extra_key:

@@ -17,6 +17,7 @@ from router.prompt.body import Body, ChatBody, Text, parse_chat, parse_completio
 from router.prompt.bounds import Limits, check_name
 from router.prompt.items import check_item
 from router.prompt.models import Model, ModelTable
+from router.prompt.plain import PlainPrompt
 from router.prompt.prompt import Prompt
 from router.turns import in_turns
 
@@ -107,6 +108,19 @@ class PromptParser:
             reads_cache=body.reads_cache,
             truncation=body.truncation,
         )
+
+    def plain(self, prompt: PlainPrompt) -> tuple[Model, str]:
+        """Check a plain prompt; return its model and adapter.
+
+        Raises BadRequestError and UnknownModelError.
+        """
+        name, packed = prompt
+        check_name("prompt.model", name)
+        if not name:
+            raise BadRequestError("prompt.model", "is missing")
+        model, adapter = self._models.resolve(name)
+        self._check_ids(packed, model, FIELDS["token_ids_packed"])
+        return model, adapter
 
     def _form(self, message: AnyPrompt, *, may_lack: bool) -> str:
         """Return the name of the prompt's form; empty if it has none and may lack it."""

@@ -1,5 +1,7 @@
 """Turns a request's prompt into the tokens that engines cache."""
 
+import asyncio
+
 from prefixstore.chats.renderer import (
     RenderCrashedError,
     RendererClosedError,
@@ -11,7 +13,8 @@ from prefixstore.tokenizers.tokenizer import TokenizerUnavailableError
 from router.prompt.assemble import Texts
 from router.prompt.bad_request import NoTokenizerError
 from router.prompt.bounds import Limits
-from router.prompt.parse import AnyPrompt, PromptParser
+from router.prompt.parse import LONG, AnyPrompt, PromptParser
+from router.prompt.plain import PlainPrompt
 from router.prompt.read_prompt import ReadPrompt
 from router.prompt.token_prompt import TokenPrompt
 from router.prompt.tokenise import Tokeniser, reckoned
@@ -46,7 +49,7 @@ class PromptReader:
 
     async def read(
         self,
-        message: AnyPrompt,
+        message: AnyPrompt | PlainPrompt,
         timeout: float,
         trace: Trace | None = None,
         *,
@@ -60,6 +63,13 @@ class PromptReader:
         raised: there are no tokens, and the whole text is unread. With `may_reckon` the same holds
         instead of each error in UNREAD, and a prompt without content has no tokens.
         """
+        if isinstance(message, PlainPrompt):
+            named, adapter = self._parser.plain(message)
+            if trace:
+                trace.step("read the request")
+            if len(message.ids) > LONG:
+                await asyncio.sleep(0)
+            return ReadPrompt(TokenPrompt(named.name, message.ids, adapter), 0)
         prompt = await self._parser.parse(message, may_lack=may_reckon)
         if trace:
             trace.step("read the request")

@@ -12,7 +12,6 @@ import pytest
 
 from indexer.process.listen import http_listener
 from indexer.process.listener import Listener
-from indexer.process.log_limit import BURST, LogLimit
 from indexer.process.tls_files import ClientTls, TlsPaths
 from tests.indexer.process.tls_stand import Stand, ask, calling, loops, page, run
 
@@ -135,8 +134,7 @@ def test_what_is_no_tls_is_closed_and_the_log_says_whose_connection_it_was(
     run(loop, work())
     (said,) = caplog.records
     assert said.levelname == "INFO"
-    assert said.getMessage().startswith("a connection was not opened: ")
-    assert said.getMessage().endswith(f"(client {own})")
+    assert said.getMessage().startswith(f"{own}: the connection was not opened: ")
     assert "HTTP_REQUEST" in said.getMessage()
 
 
@@ -157,34 +155,11 @@ def test_the_log_says_whose_certificate_is_not_accepted_and_who_left(
             host, port = address.split(":")
             _, writer = await asyncio.open_connection(host, int(port))
             writer.close()
-            left = "a connection was not opened: the client left in the TLS handshake"
-            await until(lambda: caplog.messages[-1].startswith(left))
+            left = "the connection was not opened: the client left in the TLS handshake"
+            await until(lambda: caplog.messages[-1].endswith(left))
 
     run(loop, work())
-    assert "a connection was not opened: [SSL: CERTIFICATE_VERIFY_FAILED]" in caplog.messages[0]
-
-
-@loops
-def test_a_flood_of_handshakes_writes_few_lines(
-    loop: str, stand: Stand, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level("INFO")
-
-    async def work() -> None:
-        tls = stand.server()
-        listener = http_listener(
-            page(), "127.0.0.1:0", named="here", tls=tls.http_context, most=5, seconds=600
-        )
-        async with listener as address:
-            host, port = address.split(":")
-            for _ in range(200):
-                _, writer = await asyncio.open_connection(host, int(port))
-                writer.close()
-            await until(lambda: len(caplog.records) == 200)
-
-    run(loop, work())
-    limit = LogLimit(lambda: 0.0)
-    assert sum(limit.filter(record) for record in caplog.records) <= 2 * BURST
+    assert "the connection was not opened: [SSL: CERTIFICATE_VERIFY_FAILED]" in caplog.messages[0]
 
 
 async def until(condition: Callable[[], object]) -> None:

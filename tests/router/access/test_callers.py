@@ -49,15 +49,6 @@ def test_a_token_gives_its_clients_roles(callers: Callers) -> None:
     assert refused.text == "client 'gateway' lacks the role 'read', which ListPods needs"
 
 
-def test_a_token_of_nobody_beside_a_proof_without_the_role_is_named(callers: Callers) -> None:
-    refused = callers.refusal(PODS, [*bearer(SECRET), *bearer("an-outdated-token")], ())
-    assert refused is not None
-    assert refused.text == (
-        "client 'gateway' lacks the role 'read', which ListPods needs; "
-        "a token was shown that is no client's"
-    )
-
-
 def test_a_certificates_name_gives_its_clients_roles(callers: Callers) -> None:
     for asked in (SCORE, PODS):
         assert callers.refusal(asked, (), ["10.0.0.1", "operator.example"]) is None

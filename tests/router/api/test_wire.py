@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from router.api.parse import parse
 from router.api.score_reply import (
+    entry_of,
     match_part,
-    score_entry,
     score_rest,
     stream_reply,
     varint,
@@ -77,7 +77,8 @@ def test_replies_are_what_protobuf_reads(
     depths = pairwise([0, *accumulate(tiers.values())])
     spans = [Span(start, stop, tier) for (start, stop), tier in zip(depths, tiers, strict=True)]
     match = Match(tuple(spans), 16)
-    raw = score_entry(fixed.SerializeToString(), match_part(score, match))
+    part = match_part(score, match)
+    raw = entry_of(fixed.SerializeToString(), len(part)) + part
     expected = pb.PodScore(score=score, matched_tokens=16 * sum(tiers.values()))
     expected.MergeFrom(fixed)
     expected.tiers.extend(pb.TierTokens(tier=tier, tokens=16 * n) for tier, n in tiers.items())
