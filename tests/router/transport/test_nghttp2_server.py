@@ -2,6 +2,7 @@
 
 import asyncio
 import subprocess
+import sys
 from pathlib import Path
 from shutil import which
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 
 from router.transport.choose import new_server
 from router.transport.grpcio_server import GrpcioServer
-from router.transport.library import LibraryError
+from router.transport.library import LibraryError, load_library
 from router.transport.limits import Limits
 from router.transport.nghttp2_server import Nghttp2Server
 from tests.router.transport.served import MISSING, SERVICE, Caller, calling, serving
@@ -107,6 +108,12 @@ async def test_curl_is_answered_and_told_what_is_not_grpc(body: str) -> None:
         assert "hello" in answer
         assert "HTTP/2 415" in await curl(address, "--data", "x")
         assert "HTTP/2 405" in await curl(address, "--request", "GET", *grpc_type[:2])
+
+
+def test_without_numba_there_is_no_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "llvmlite", None)
+    with pytest.raises(LibraryError, match="Numba, which calls libnghttp2, is not installed"):
+        load_library.__wrapped__()
 
 
 async def test_the_log_says_which_transport_is_used_and_why(
