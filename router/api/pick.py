@@ -26,13 +26,12 @@ from router.pick.candidate_message import (
     source_message,
 )
 from router.pick.eligible import eligible
-from router.pick.group_window import Chosen, GroupWindow
+from router.pick.group_window import Chosen, GroupWindow, Made
 from router.pick.options import MOST_CANDIDATES
-from router.pick.pending import Placed
 from router.pick.picker import Picker
 from router.pick.report import EVENT_NAMES, Report, carry_out, check_report, report_of
 from router.pick.underway import Underway
-from router.pick.weigh import Ask, Choice, Traits
+from router.pick.weigh import Ask, Traits
 from router.pods.namespaces import set_apart
 from router.pods.table import PodTable
 from router.prompt.bad_request import BadRequestError
@@ -63,14 +62,6 @@ class Reckoned(NamedTuple):
     tokens: int
     because: str
     """Why the caller cannot give the prompt."""
-
-
-class Made(NamedTuple):
-    """A pick of which its caller is to be told."""
-
-    ask: Ask
-    placed: Placed
-    choice: Choice
 
 
 class PickAnswerer:
@@ -124,9 +115,8 @@ class PickAnswerer:
 
         The caller enters `telling` before anything else. Tokenising takes at most `timeout` seconds,
         look-ups in Redis and the wait in the queue at most `patience` seconds from now. A text that
-        could not be tokenised counts by its length, a prompt without content by the caller's estimate,
-        `reckoned`. Raises PickEndedError if, before the pick is made, its end is reported or its
-        booking id is reused.
+        could not be tokenised counts by its length, a prompt without content by `reckoned`. Raises
+        PickEndedError if, before the pick is made, its end is reported or its booking id is reused.
         """
         name = request.booking_id
         _check_name(name)

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from itertools import islice
 
-from router.api.pick import MOST_SESSION_BYTES, Made, PickAnswerer, Reckoned
+from router.api.pick import MOST_SESSION_BYTES, PickAnswerer, Reckoned
 from router.config.schema import EndpointPicker
 from router.endpoint_picker.actions import Endpoint, Picked, WantPick
 from router.endpoint_picker.addresses import endpoint, pods_at
@@ -12,6 +12,7 @@ from router.inference_api.model_name import Renaming, with_model
 from router.inference_api.reader import InferenceReader
 from router.inference_api.request import InferenceRequest
 from router.pb.warmpath.v1 import router_pb2 as pb
+from router.pick.group_window import Made
 from router.pick.options import MOST_CANDIDATES, Option
 from router.pick.predicted import held
 from router.pods.table import PodTable

@@ -12,6 +12,7 @@ Each pick is weighed and booked on its own, with its own session and fall-backs.
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
@@ -22,6 +23,14 @@ from router.pick.weigh import Ask, Choice
 
 Chosen = tuple[Placed, Choice]
 """A pick and the choice that it was made from."""
+
+
+class Made(NamedTuple):
+    """A pick of which its caller is to be told."""
+
+    ask: Ask
+    placed: Placed
+    choice: Choice
 
 
 @dataclass(slots=True, eq=False)
