@@ -196,6 +196,7 @@ class SimulatedRouter:
         If it waits, `release` must follow at the same time.
         """
         self._pass_time(now)
+        self._look_at_engines(now)
         keys = one.packed_keys
         if not self._counts_last_block:
             keys = keys[: (one.prompt_tokens - 1) // self._block_size * WORD_BYTES]
@@ -243,6 +244,12 @@ class SimulatedRouter:
         if now - self._ticked >= TICK:
             self._ticked = now
             self._ingest.tick(1 << 16)
+
+    def _look_at_engines(self, now: float) -> None:
+        """Read the engines' metrics, if the interval is over.
+
+        Only arrivals lead to it, so that a queue that holds nothing sees what a router without one sees.
+        """
         if now - self._scraped >= self._scrape:
             self._scraped = now
             for number, (pod, engine) in enumerate(zip(self._pods, self._engines, strict=True)):

@@ -2,7 +2,6 @@
 
 import json
 from dataclasses import replace
-from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -74,8 +73,9 @@ def test_an_idle_fleet_has_nothing_to_wait_for() -> None:
 
 
 def test_nothing_waits_where_first_tokens_are_not_reported() -> None:
-    cell = replace(CELL, reports="ends", scrape=inf)
-    assert outcome(cell) == outcome(replace(cell, queue=False))
+    for reports in ("ends", "none"):
+        cell = replace(CELL, reports=reports)
+        assert outcome(cell) == outcome(replace(cell, queue=False))
 
 
 @pytest.mark.parametrize(
