@@ -10,6 +10,7 @@ from router.pb.warmpath.v1 import router_pb2 as pb
 from router.pick.candidate_message import Weighed, candidate_message, weighed
 from router.pick.pending import End, Placed
 from router.pick.weigh import Choice
+from scorer.reason import seconds
 
 MOST_CANDIDATES = 4
 """Most candidates kept of a decision: the pick and its first fall-backs."""
@@ -38,6 +39,8 @@ class Kept:
     went: tuple[str, int]
     """The pod and rank that serve the request: the picked ones until another is reported."""
     state: "pb.Decision.State.ValueType"
+    waited: float = 0.0
+    """Seconds that the pick waited in the queue."""
     cached: int | None = None
     """Tokens that the engine found cached; None before they are reported."""
     ttft: float | None = None
@@ -82,6 +85,7 @@ class Decisions:
             shadow=placed.shadow,
             went=placed.went,
             state=state,
+            waited=placed.waited,
         )
 
     def started(self, placed: Placed, now: float) -> None:
@@ -134,7 +138,8 @@ class Decisions:
             policy=kept.policy,
             prompt_tokens=kept.prompt_tokens,
             candidates=[candidate_message(one, self._wall_offset, ()) for one in kept.candidates],
-            reason=kept.reason(),
+            reason=kept.reason() + _waited(kept.waited),
+            waited_seconds=kept.waited,
             shadow=kept.shadow,
             state=kept.state,
             pod=kept.went[0],
@@ -153,3 +158,8 @@ class Decisions:
                     f"decision {number} has {len(kept.candidates)} candidates, not 1 to "
                     f"{MOST_CANDIDATES}"
                 )
+
+
+def _waited(value: float) -> str:
+    """Return the sentence, after a space, that a pick waited; empty if it did not."""
+    return f" It waited {seconds(value)} in the queue." if value else ""

@@ -96,7 +96,7 @@ class HeldPicks:
         waiting = self._enter(entering)
         future: asyncio.Future[Chosen] = asyncio.get_running_loop().create_future()
         self._futures[waiting] = future
-        self._release()
+        self._release(entering.arrived)
         if future.done():
             return future.result()
         if give_room := GIVE_ROOM.get(None):
@@ -120,7 +120,7 @@ class HeldPicks:
 
     def _enter(self, entering: Entering) -> Waiting:
         try:
-            return self.queue.enter(entering, self._clock())
+            return self.queue.enter(entering, entering.arrived)
         except QueueFullError:
             self._meter.waited(self.classes.names[entering.priority], "refused", 0.0)
             raise
@@ -141,12 +141,12 @@ class HeldPicks:
             if handle is not None:
                 handle.cancel()
 
-    def _release(self) -> None:
+    def _release(self, now: float | None = None) -> None:
         for handle in (self._soon, self._later):
             if handle is not None:
                 handle.cancel()
         self._soon = self._later = None
-        now = self._clock()
+        now = self._clock() if now is None else now
         release = self.queue.release(now)
         self._resolve(release, now)
         if len(self.queue):

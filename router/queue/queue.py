@@ -42,7 +42,7 @@ LONGEST_PAUSE = 0.5
 """Most seconds between two releases while requests wait, since bookings and observations expire."""
 LAG_TIMES = 2.0
 """Seconds of booked prefill that a rank may have in addition for each second of lag (`Lag`)."""
-MOST_LAG = 0.6
+MOST_LAG = 0.25
 """Lag in seconds beyond which no request is held."""
 FOREIGN_PAUSE = 0.25
 """Least seconds between two looks at what no router has booked."""

@@ -12,6 +12,13 @@ from tests.router.pick_stand import QUIET, pod, prompt, until
 QUEUE = f'{QUIET}[pick]\nqueue = "on"\nprefill-base-seconds = 60\n{pod("pod-1", "127.0.0.1:8101")}'
 
 
+STREAMED = (
+    b'data: {"choices": [{"index": 0, "text": "a"}]}\n\n',
+    b'data: {"choices": [{"index": 0, "text": "b", "finish_reason": "stop"}]}\n\n',
+    b"data: [DONE]\n\n",
+)
+
+
 @pytest.fixture(params=["nghttp2", "grpcio"])
 def transport(request: pytest.FixtureRequest) -> str:
     return str(request.param)
@@ -54,7 +61,7 @@ async def test_an_exchange_waits_with_its_class_until_the_answer_of_another_one(
         await unknown.request(("x-warmpath-priority", "huge"))
         await unknown.body(completion())
         await wait_for(gateway, "normal", 1)
-        await before.answered(b'{"usage": {}}')
+        await before.answered(*STREAMED, kind="text/event-stream")
         destination = await held.destination()
         assert destination.endpoints == ["127.0.0.1:8101"]
         await wait_for(gateway, "high", 0)
@@ -71,4 +78,6 @@ async def test_an_exchange_goes_before_its_time_for_a_pick_is_over(
         await fill(gateway)
         held = gateway.exchange()
         assert (await held.routed(completion())).endpoints == ["127.0.0.1:8101"]
-        assert (await gateway.newest()).waited_seconds > 1
+        newest = await gateway.newest()
+        assert newest.waited_seconds > 1
+        assert "in the queue." in newest.reason

@@ -236,8 +236,8 @@ def late(stand: QueueStand, seconds: float) -> None:
 def test_more_is_booked_where_first_tokens_are_reported_late() -> None:
     stand = QueueStand(pods=1)
     assert stand.queue.hold_seconds == pytest.approx(0.2)
-    late(stand, 0.3)
-    assert stand.queue.hold_seconds == pytest.approx(0.8, abs=0.05)
+    late(stand, 0.2)
+    assert stand.queue.hold_seconds == pytest.approx(0.6, abs=0.05)
 
 
 def test_a_standing_names_the_pod_and_the_time_and_changes_nothing() -> None:
