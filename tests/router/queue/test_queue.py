@@ -1,10 +1,12 @@
 """The queue: who is held, who goes first, and who leaves."""
 
 import math
+from typing import Any
 
 import pytest
 
-from router.pick.weigh import NoPodError
+from router.load.engine_metrics import Observed
+from router.pick.weigh import Choice, NoPodError
 from router.queue.lag import LEAST
 from router.queue.queue import RETRY_SECONDS
 from router.queue.released import QueueFullError
@@ -254,3 +256,47 @@ def test_a_standing_names_the_pod_and_the_time_and_changes_nothing() -> None:
     assert standing.seconds == pytest.approx(wait + 3 * (BASE + 2_000 * TOKEN) - 0.2, rel=0.01)
     assert len(stand.queue) == 3
     stand.queue.check()
+
+
+def test_a_weighing_holds_while_only_time_passes() -> None:
+    stand = QueueStand()
+    stand.enter(5_000, named=["pod-0"])
+    [before] = stand.release.sent
+    stand.parts.warm(0, 1_000)
+    waiting = stand.enter(prompt=KeyedPrompt(range(1, 1_001)))
+    weighed = []
+    weigh = stand.parts.picker.weigh
+
+    def counted(*args: Any) -> Choice:
+        weighed.append(args)
+        return weigh(*args)
+
+    stand.parts.picker.weigh = counted  # type: ignore[method-assign]
+    # Pod 1 has room, so that the queue looks.
+    assert stand.look(after=0.05) == []
+    assert weighed == []
+    [sent] = stand.first_token(before)
+    assert sent.waiting is waiting
+    assert len(weighed) == 1
+
+
+def test_nothing_is_held_where_much_of_the_waiting_work_is_not_the_routers() -> None:
+    stand = QueueStand(pods=1)
+    stand.fill()
+    waiting = stand.enter()
+    stand.parts.now += 1.5
+    stand.parts.loads.observe("pod-0", 0, Observed(1, 50, 0.5, stand.parts.now))
+    stand.look()
+    assert stand.queue.hold_seconds == math.inf
+    [sent] = stand.look()
+    assert sent.waiting is waiting
+
+
+def test_a_first_token_that_is_never_reported_costs_its_rank_no_room() -> None:
+    stand = QueueStand(pods=1)
+    stand.fill(30_000)
+    waiting = stand.enter()
+    assert stand.look(after=1.0) == []
+    # Its prefill should have taken 2.1 s.
+    [sent] = stand.look(after=1.0)
+    assert sent.waiting is waiting
