@@ -575,7 +575,7 @@ def _queued(held: HeldPicks) -> Iterator[Metric]:
     yield _gauge(
         "warmpath_queue_lag_seconds",
         "How much later first tokens are reported than predicted.",
-        queue.lag_seconds,
+        queue.lag.seconds,
     )
 
 

@@ -34,6 +34,8 @@ from router.queue.waiting import Entering, Waiting, Wanted
 
 MOST_LANES = 64
 """Most lanes that one release considers; if there are more, they take turns."""
+MOST_AT_ONCE = 8
+"""Most requests that one release sends, so that other tasks run in between: about three milliseconds."""
 SHORTEST_PAUSE = 0.01
 """Least seconds between two releases without news."""
 IDLE_PAUSE = 0.05
@@ -75,7 +77,7 @@ class Queue:
         self._loads = loads
         self._eligible = eligible
         self._hears = hears
-        self._lag = lag
+        self.lag = lag
         self._settings = settings
         self._foreign = ForeignShare()
         self._order = Order(settings.shares)
@@ -102,20 +104,15 @@ class Queue:
         return self._order
 
     @property
-    def lag_seconds(self) -> float:
-        """The measured lag of reported first tokens (`Lag`)."""
-        return self._lag.seconds
-
-    @property
     def hold_seconds(self) -> float:
         """Most booked prefill of a rank with room, in seconds; infinity: no request is held."""
-        lag = self._lag.seconds
+        lag = self.lag.seconds
         if (
             self._drains
             or self._loads.has_others
             or lag > MOST_LAG
             or self._foreign.value > MOST_FOREIGN
-            or not (self._lag.is_known and self._hears())
+            or not (self.lag.is_known and self._hears())
         ):
             return float("inf")
         return self._settings.hold_seconds + LAG_TIMES * lag
@@ -177,7 +174,7 @@ class Queue:
         moved: list[tuple[Waiting, Choice]] = []
         looks = 0
         for waiting in self._order.passing(pods):
-            if looks == self._settings.most_looks:
+            if looks == self._settings.most_looks or len(sent) >= MOST_AT_ONCE:
                 are_more = True
                 break
             looks += 1
@@ -267,8 +264,8 @@ class Queue:
     def _full(self) -> QueueFullError:
         by_number = len(self) >= self._settings.most_requests
         problem = f"{len(self)} requests ({self.bytes} bytes) wait for a pod with room"
-        limit = "queue.max-requests" if by_number else "queue.max-bytes"
-        return QueueFullError(problem, limit, RETRY_SECONDS)
+        limit = "max-requests" if by_number else "max-bytes"
+        return QueueFullError(problem, f"queue.{limit}", RETRY_SECONDS)
 
     def _remove(self, waiting: Waiting, *, is_served: bool) -> None:
         """Remove a request if it waits."""
@@ -280,7 +277,7 @@ class Queue:
     def _send_due(self, now: float, sent: list[Sent], refused: list[Refused]) -> bool:
         """Send requests that may wait no longer; return whether others of them are left."""
         while (due := self._first_due()) is not None and due.until <= now:
-            if len(sent) >= self._settings.most_looks:
+            if len(sent) >= MOST_AT_ONCE:
                 return True
             heappop(self._times)
             try:
