@@ -17,11 +17,12 @@ from router.pick.pending import End, Placed
 from router.pick.weigh import Choice
 
 WINDOW = 64
-"""Latest samples that the median is of."""
+"""The latest samples that are kept."""
 LEAST = 8
 """Fewest samples for which the lag is known."""
-TIMES = 1.25
-"""A prefill may take this many times as long as predicted: more than that counts as lag."""
+SHORTEST = 0.25
+"""Share of the samples that count: those with the shortest prefills, since the error of a long one's
+prediction would count as lag."""
 BUSY_SECONDS = 1e-6
 """Booked seconds above which a rank had another request waiting; a sum of floats may not be 0."""
 
@@ -30,7 +31,8 @@ class Lag:
     """The median of the latest samples. It sees picks as a witness (`router.pick.pending.Witness`)."""
 
     def __init__(self) -> None:
-        self._samples: deque[float] = deque(maxlen=WINDOW)
+        self._samples: deque[tuple[float, float]] = deque(maxlen=WINDOW)
+        """The predicted prefills and the times beyond them, in seconds."""
         self._median = 0.0
         self._alone: set[int] = set()
         """Numbers of picks without a first token that went to a rank where no other request waited."""
@@ -68,9 +70,11 @@ class Lag:
         booking = placed.booking
         if booking is None or placed.is_untimed:
             return
-        self._samples.append(now - placed.at - TIMES * booking.work.prefill)
+        self._samples.append((booking.work.prefill, now - placed.at - booking.work.prefill))
         if self.is_known:
-            self._median = max(0.0, median(self._samples))
+            count = max(LEAST, round(SHORTEST * len(self._samples)))
+            shortest = sorted(self._samples)[:count]
+            self._median = max(0.0, median(beyond for _, beyond in shortest))
 
     def found_cached(self, placed: Placed, cached: int, prompt_tokens: int | None) -> None:
         """Do nothing: cached tokens do not matter here."""

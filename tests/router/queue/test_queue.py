@@ -7,7 +7,7 @@ import pytest
 
 from router.load.engine_metrics import Observed
 from router.pick.weigh import Choice, NoPodError
-from router.queue.lag import LEAST
+from router.queue.lag import WINDOW
 from router.queue.queue import RETRY_SECONDS
 from router.queue.released import QueueFullError
 from tests.router.pick.picker_parts import KeyedPrompt
@@ -227,7 +227,7 @@ def test_nothing_is_held(how: str) -> None:
 def late(stand: QueueStand, seconds: float) -> None:
     """Let first tokens on a rank without another request come late."""
     others = QueueStand(pods=1)
-    for _ in range(2 * LEAST):
+    for _ in range(WINDOW):
         others.enter(500)
         [sent] = others.release.sent
         others.first_token(sent, after=BASE + 500 * TOKEN + seconds)

@@ -17,8 +17,8 @@ def test_the_lag_is_the_median_time_beyond_the_predicted_prefill() -> None:
     stand = QueueStand(pods=1, knows_lag=False)
     run(stand, 500, 0.1)
     assert stand.lag.seconds == pytest.approx(0.1, abs=0.02)
-    run(stand, 5_000, 0.5, times=2 * LEAST)
-    assert stand.lag.seconds == pytest.approx(0.4, abs=0.02)
+    run(stand, 500, 0.4, times=64)
+    assert stand.lag.seconds == pytest.approx(0.4, abs=0.05)
 
 
 def test_a_few_samples_are_no_evidence() -> None:
@@ -33,10 +33,11 @@ def test_early_first_tokens_are_no_negative_lag() -> None:
     assert stand.lag.seconds == 0.0
 
 
-def test_a_prefill_that_takes_a_quarter_longer_shows_no_lag() -> None:
+def test_the_samples_with_the_shortest_prefills_count() -> None:
     stand = QueueStand(pods=1, knows_lag=False)
-    run(stand, 50_000, 0.2 * 50_000 * TOKEN)
-    assert stand.lag.seconds == 0.0
+    run(stand, 500, 0.0)
+    run(stand, 50_000, 2.0)
+    assert stand.lag.seconds < 0.02
 
 
 def test_nothing_is_held_before_the_lag_is_known() -> None:
