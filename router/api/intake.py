@@ -226,8 +226,9 @@ class Intake:
         if place.state is CallState.WAITING:
             self._look_later()
             await call.turn()
-        # It also knows whether a message is there, as most are, and need not be awaited.
-        message: Any = context.take_whole() if size is not None else None  # type: ignore[attr-defined]
+        # It also has most messages whole by now, and they need not be awaited.
+        take: Callable[[], bytes | None] | None = getattr(context, "take_whole", None)
+        message: Any = take() if take is not None else None
         if message is not None:
             room.has_read(place, len(message))
             return message  # type: ignore[no-any-return]
