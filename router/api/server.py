@@ -13,8 +13,8 @@ from indexer.process.tls_files import ServerTls
 from router.config.schema import Config
 from router.drain import Drain
 from router.transport.choose import new_server
-from router.transport.library import LibraryError
-from router.transport.limits import Limits
+from router.transport.http2.library import LibraryError
+from router.transport.http2.limits import Limits
 from router.transport.server import Gate
 
 log = logging.getLogger(__name__)

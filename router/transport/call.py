@@ -11,9 +11,9 @@ import grpc.aio
 from indexer.process.certificate_names import ALTERNATIVE_NAME, COMMON_NAME
 from router.error_info import Reason, details
 from router.transport.framing import Deframer, TooLongError, UnknownEncodingError, framed
-from router.transport.header_block import Headers
+from router.transport.http2.header_block import Headers
+from router.transport.http2.session import STREAM_WINDOW, Session
 from router.transport.metadata import BEGINNING, Metadata, Request, trailers_of, written
-from router.transport.session import STREAM_WINDOW, Session
 
 log = logging.getLogger(__name__)
 

@@ -4,8 +4,8 @@ import logging
 from typing import Literal
 
 from router.transport.grpcio_server import GrpcioServer
-from router.transport.library import LibraryError, load_library
-from router.transport.limits import Limits
+from router.transport.http2.library import LibraryError, load_library
+from router.transport.http2.limits import Limits
 from router.transport.nghttp2_server import Nghttp2Server
 from router.transport.server import Gate, Server
 

@@ -10,13 +10,14 @@ from typing import Any, cast
 import grpc
 
 from router.error_info import Reason, details
-from router.transport import library as lib
 from router.transport.call import Call
-from router.transport.ended import EndedError
 from router.transport.handlers import find, run
-from router.transport.header_block import Headers
-from router.transport.journal import READ, RECEIVE_BYTES, Journal
-from router.transport.limits import Limits
+from router.transport.http2 import library as lib
+from router.transport.http2.ended import EndedError
+from router.transport.http2.header_block import Headers
+from router.transport.http2.journal import READ, RECEIVE_BYTES, Journal
+from router.transport.http2.limits import Limits
+from router.transport.http2.session import Session
 from router.transport.metadata import (
     BEGINNING,
     BadHeaderError,
@@ -26,7 +27,6 @@ from router.transport.metadata import (
 )
 from router.transport.peer import Properties, peer_name, properties_of
 from router.transport.server import Gate, Refusal
-from router.transport.session import Session
 
 log = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ import grpc.aio
 from indexer.process.grpc_tls import server_credentials
 from indexer.process.listen import GRPC_OPTIONS
 from indexer.process.tls_files import ServerTls
-from router.transport.limits import Limits
+from router.transport.http2.limits import Limits
 
 
 class GrpcioServer:

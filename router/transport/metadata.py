@@ -12,7 +12,7 @@ from functools import lru_cache
 
 import grpc
 
-from router.transport.header_block import pairs
+from router.transport.http2.header_block import pairs
 
 Metadata = tuple[tuple[str, str | bytes], ...]
 """Keys and values; the values of keys that end with -bin are bytes."""

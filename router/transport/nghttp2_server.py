@@ -17,9 +17,9 @@ from indexer.process.tls_files import ServerTls
 from router.error_info import Reason, details
 from router.transport.call import Call
 from router.transport.connection import Connection
-from router.transport.journal import Journal
-from router.transport.library import load_library
-from router.transport.limits import Limits
+from router.transport.http2.journal import Journal
+from router.transport.http2.library import load_library
+from router.transport.http2.limits import Limits
 from router.transport.server import Gate
 
 log = logging.getLogger(__name__)
@@ -35,7 +35,7 @@ CLOSE_SECONDS = 1.0
 
 
 class Nghttp2Server:
-    """Serves asynchronous handlers. To make one raises `router.transport.library.LibraryError`."""
+    """Serves asynchronous handlers. To make one raises `router.transport.http2.library.LibraryError`."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class Nghttp2Server:
     ) -> None:
         load_library()
         # Compiled now, and not while the first client waits.
-        from router.transport import callbacks  # noqa: F401, PLC0415
+        from router.transport.http2 import callbacks  # noqa: F401, PLC0415
 
         self._limits = limits
         self._reuse_port = reuse_port

@@ -8,12 +8,12 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterator
 
-from router.transport import session as sessions
 from router.transport.connection import Connection
-from router.transport.limits import Limits
+from router.transport.http2 import session as sessions
+from router.transport.http2.limits import Limits
 from tests.router.http2_client import frame
-from tests.router.transport import raw_frames as raw
 from tests.router.transport.fake_socket import FakeSocket, FakeTimeLoop
+from tests.router.transport.http2 import raw_frames as raw
 from tests.router.transport.small_service import Service
 
 METHODS = ("Echo", "Take", "Each", "Many", "Hold", "Large", "None")

@@ -13,8 +13,8 @@ from router.api.admission import LEAST_WAITING, Admission
 from router.api.in_flight import InFlight
 from router.api.intake import Intake
 from tests.router.told_reason import Told, told_by
-from tests.router.transport import raw_frames as raw
-from tests.router.transport.hostile_client import HostileClient
+from tests.router.transport.http2 import raw_frames as raw
+from tests.router.transport.http2.hostile_client import HostileClient
 from tests.router.transport.served import BOTH, SERVICE, Caller, ends_with, new_server
 
 pytestmark = pytest.mark.parametrize("transport", BOTH)

@@ -9,14 +9,14 @@ import grpc
 import grpc.aio
 import pytest
 
-from router.transport import session as sessions
 from router.transport.connection import Connection
-from router.transport.ended import EndedError
-from router.transport.journal import Journal
-from router.transport.limits import Limits
-from router.transport.session import Session
-from tests.router.transport import raw_frames as raw
+from router.transport.http2 import session as sessions
+from router.transport.http2.ended import EndedError
+from router.transport.http2.journal import Journal
+from router.transport.http2.limits import Limits
+from router.transport.http2.session import Session
 from tests.router.transport.fake_socket import FakeSocket, FakeTimeLoop
+from tests.router.transport.http2 import raw_frames as raw
 from tests.router.transport.served import MISSING
 
 pytestmark = pytest.mark.skipif(bool(MISSING), reason=MISSING)

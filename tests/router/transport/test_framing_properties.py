@@ -10,14 +10,14 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from router.transport import callbacks
-from router.transport import journal as of
-from router.transport import library as lib
-from router.transport.body import Body
 from router.transport.framing import Deframer, TooLongError, UnknownEncodingError, framed
-from router.transport.header_block import LENGTHS, MOST_HEADERS, pairs
-from router.transport.journal import Journal
-from router.transport.limits import BURST_SECONDS, FrameBudget, Limits
+from router.transport.http2 import callbacks
+from router.transport.http2 import journal as of
+from router.transport.http2 import library as lib
+from router.transport.http2.body import Body
+from router.transport.http2.header_block import LENGTHS, MOST_HEADERS, pairs
+from router.transport.http2.journal import Journal
+from router.transport.http2.limits import BURST_SECONDS, FrameBudget, Limits
 from router.transport.metadata import (
     MESSAGE_BYTES,
     MOST_BYTES,

@@ -13,8 +13,8 @@ import pytest
 
 from router.transport.choose import new_server
 from router.transport.grpcio_server import GrpcioServer
-from router.transport.library import LibraryError, load_library
-from router.transport.limits import Limits
+from router.transport.http2.library import LibraryError, load_library
+from router.transport.http2.limits import Limits
 from router.transport.nghttp2_server import Nghttp2Server
 from tests.router.transport.served import MISSING, SERVICE, Caller, calling, serving
 

@@ -6,9 +6,9 @@ import pytest
 
 from router.transport import connection as module
 from router.transport.connection import Connection
-from router.transport.limits import Limits
-from tests.router.transport import raw_frames as raw
+from router.transport.http2.limits import Limits
 from tests.router.transport.fake_socket import FakeSocket, FakeTimeLoop
+from tests.router.transport.http2 import raw_frames as raw
 from tests.router.transport.served import MISSING
 from tests.router.transport.small_service import Service
 

@@ -1,6 +1,7 @@
-"""The headers of one call: pairs of bytes, or one block, which `router.transport.callbacks` writes.
+"""The headers of one call: pairs of bytes, or one block.
 
-In a block each header has the lengths of its name and value, 4 bytes each, before them.
+`router.transport.http2.callbacks` writes the block. In it each header has the lengths of its name and
+value, 4 bytes each, before them.
 """
 
 import struct

@@ -8,9 +8,9 @@ import pytest
 from router.transport import nghttp2_server
 from router.transport.nghttp2_server import Nghttp2Server
 from tests.router.told_reason import told_in
-from tests.router.transport import raw_frames as raw
-from tests.router.transport.attacked import Attacked, attacked, until
-from tests.router.transport.hostile_client import HostileClient
+from tests.router.transport.http2 import raw_frames as raw
+from tests.router.transport.http2.attacked import Attacked, attacked, until
+from tests.router.transport.http2.hostile_client import HostileClient
 from tests.router.transport.served import MISSING
 
 pytestmark = pytest.mark.skipif(bool(MISSING), reason=MISSING)

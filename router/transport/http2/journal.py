@@ -9,8 +9,8 @@ import ctypes as c
 import mmap
 from collections.abc import Iterator
 
-from router.transport.header_block import MOST_HEADERS
-from router.transport.limits import FRAMES_A_MESSAGE, SMALL_BYTES, Limits
+from router.transport.http2.header_block import MOST_HEADERS
+from router.transport.http2.limits import FRAMES_A_MESSAGE, SMALL_BYTES, Limits
 
 RECEIVE_BYTES = 64 << 10
 """Most bytes that libnghttp2 is given at once."""
@@ -102,7 +102,7 @@ class Journal:
         return zip(flat, flat, flat, flat, strict=True)
 
     def headers(self, begin: int, end: int) -> bytes:
-        """Return headers, as `router.transport.header_block` reads them."""
+        """Return headers, as `router.transport.http2.header_block` reads them."""
         return bytes(self._memory[begin:end])
 
     def sent(self, size: int) -> bytes:

@@ -1,8 +1,8 @@
 """One HTTP/2 connection of a server, without its socket: bytes in, events and bytes out.
 
 libnghttp2 keeps the states of streams, the windows and the header compression. It also ends a connection
-that floods it with CONTINUATION or unanswered acknowledgements; `router.transport.limits` counts the
-frames.
+that floods it with CONTINUATION or unanswered acknowledgements; `router.transport.http2.limits` counts
+the frames.
 
 Received bytes count against a stream's window until `consume` gives them back, so a call that nobody
 reads holds no more than `STREAM_WINDOW`. The connection's window is always open: its streams are bounded
@@ -18,20 +18,20 @@ import struct
 from collections.abc import Callable, Iterable
 from typing import Any, NoReturn, cast
 
-from router.transport import journal as of
-from router.transport import library as lib
-from router.transport.body import Body
-from router.transport.ended import EndedError
-from router.transport.events import Events
-from router.transport.header_block import Headers
-from router.transport.journal import Journal
-from router.transport.library import (
+from router.transport.http2 import journal as of
+from router.transport.http2 import library as lib
+from router.transport.http2.body import Body
+from router.transport.http2.ended import EndedError
+from router.transport.http2.events import Events
+from router.transport.http2.header_block import Headers
+from router.transport.http2.journal import Journal
+from router.transport.http2.library import (
     Library,
     header_array,
     load_library,
     server_options,
 )
-from router.transport.limits import (
+from router.transport.http2.limits import (
     FRAMES_A_CALL,
     FRAMES_A_MESSAGE,
     SMALL_BYTES,
@@ -56,7 +56,7 @@ class Session:
         self, events: Events, limits: Limits, clock: Callable[[], float], journal: Journal
     ) -> None:
         # It is compiled when it is imported, for which the library must be there.
-        from router.transport import callbacks  # noqa: PLC0415
+        from router.transport.http2 import callbacks  # noqa: PLC0415
 
         self._lib: Any = load_library()
         self._compiled: Any = callbacks

@@ -4,7 +4,7 @@ import ctypes as c
 from collections import deque
 from typing import Any
 
-from router.transport import library as lib
+from router.transport.http2 import library as lib
 
 _found = c.PyDLL("libnghttp2.so.14")
 _P, _S = c.c_void_p, c.c_size_t

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import Self
 
 from tests.router.http2_client import frame
-from tests.router.transport.inflater import Inflater
-from tests.router.transport.raw_frames import ACK, HEADERS, PING, PREFACE, SETTINGS, settings
+from tests.router.transport.http2.inflater import Inflater
+from tests.router.transport.http2.raw_frames import ACK, HEADERS, PING, PREFACE, SETTINGS, settings
 
 
 @dataclass(frozen=True, slots=True)

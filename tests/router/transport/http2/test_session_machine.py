@@ -16,14 +16,14 @@ from hypothesis.stateful import (
     rule,
 )
 
-from router.transport import library as lib
-from router.transport import session as sessions
 from router.transport.connection import Connection
 from router.transport.framing import framed
-from router.transport.limits import Limits
+from router.transport.http2 import library as lib
+from router.transport.http2 import session as sessions
+from router.transport.http2.limits import Limits
 from tests.examples import examples
 from tests.router.transport.fake_socket import FakeSocket, FakeTimeLoop
-from tests.router.transport.lawful_client import LawfulClient
+from tests.router.transport.http2.lawful_client import LawfulClient
 from tests.router.transport.served import MISSING
 
 pytestmark = pytest.mark.skipif(bool(MISSING), reason=MISSING)

@@ -13,12 +13,12 @@ import pytest
 
 from indexer.process.listener import Listener
 from router.transport import nghttp2_server
-from router.transport import session as sessions
 from router.transport.connection import Connection
-from router.transport.limits import Limits
+from router.transport.http2 import session as sessions
+from router.transport.http2.limits import Limits
 from router.transport.nghttp2_server import Nghttp2Server
 from router.transport.server import ServerTls
-from tests.router.transport.hostile_client import HostileClient
+from tests.router.transport.http2.hostile_client import HostileClient
 from tests.router.transport.small_service import Service
 
 SECONDS = 60.0

@@ -6,7 +6,7 @@ _EMIT, _FINAL = 2, 1
 
 
 class _Pair(c.Structure):
-    # Addresses, where `router.transport.library.NameValue` has bytes that end with a zero.
+    # Addresses, where `router.transport.http2.library.NameValue` has bytes that end with a zero.
     _fields_ = (
         ("name", c.c_void_p),
         ("value", c.c_void_p),

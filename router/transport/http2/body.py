@@ -10,7 +10,7 @@ WORDS = 8
 
 
 class Body(c.Structure):
-    """Takes chunks of data, which `router.transport.callbacks` takes out, one after the other."""
+    """Takes chunks of data, which `router.transport.http2.callbacks` takes out, one after the other."""
 
     _fields_ = (
         ("_data", c.c_char_p),

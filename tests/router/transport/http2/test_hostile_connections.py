@@ -7,8 +7,8 @@ import grpc
 import pytest
 
 from tests.router.http2_client import frame
-from tests.router.transport import raw_frames as raw
-from tests.router.transport.attacked import attacked, until
+from tests.router.transport.http2 import raw_frames as raw
+from tests.router.transport.http2.attacked import attacked, until
 from tests.router.transport.served import MISSING
 from tests.servers.certificates import Authority
 

@@ -6,9 +6,9 @@ import pytest
 
 from tests.router.http2_client import frame
 from tests.router.told_reason import told_in
-from tests.router.transport import raw_frames as raw
-from tests.router.transport.attacked import attacked, until
-from tests.router.transport.hostile_client import HostileClient
+from tests.router.transport.http2 import raw_frames as raw
+from tests.router.transport.http2.attacked import attacked, until
+from tests.router.transport.http2.hostile_client import HostileClient
 from tests.router.transport.served import MISSING
 
 pytestmark = pytest.mark.skipif(bool(MISSING), reason=MISSING)

@@ -1,7 +1,7 @@
 """The functions that libnghttp2 calls, and those that call it, compiled by Numba.
 
-They write the journal (`router.transport.journal`), and nothing else of Python's. Importing this module
-compiles them, or loads them as compiled before.
+They write the journal (`router.transport.http2.journal`), and nothing else of Python's. Importing this
+module compiles them, or loads them as compiled before.
 """
 
 import ctypes as c
@@ -13,10 +13,10 @@ from numba import carray, types  # type: ignore[attr-defined]
 from numba.extending import intrinsic
 
 from indexer.compiled.jit import callback, inlined
-from router.transport import body
-from router.transport import journal as of
-from router.transport import library as lib
-from router.transport.library import load_library
+from router.transport.http2 import body
+from router.transport.http2 import journal as of
+from router.transport.http2 import library as lib
+from router.transport.http2.library import load_library
 
 load_library()
 
@@ -231,7 +231,7 @@ def _give(session: int, user: Any) -> int:
     return result
 
 
-# The interpreter's lock stays held: see `router.transport.library`.
+# The interpreter's lock stays held: see `router.transport.http2.library`.
 receive = c.PYFUNCTYPE(c.c_ssize_t, lib.Session, c.c_char_p, c.c_size_t, lib.Pointer)(
     _receive.address
 )
