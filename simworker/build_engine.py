@@ -75,7 +75,7 @@ class EngineKind:
     version: str = ""
     """The answer of /version; empty: the dialect's version."""
     metrics: str = ""
-    """The engine whose names /metrics uses by default; empty: the dialect's."""
+    """The engine whose own endpoints it has, and by default names of metrics; empty: the dialect's."""
 
 
 def _vllm_v1(settings: EngineSettings) -> V1Engine:

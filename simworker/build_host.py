@@ -89,6 +89,7 @@ def _worker(
 
     identity = Identity(
         settings.model,
+        ENGINES[settings.engine.engine].metrics or dialect.engine,
         settings.engine.vocab_size,
         settings.engine.max_model_len,
         settings.stream_interval,

@@ -6,16 +6,22 @@ from typing import Any
 from aiohttp import web
 
 from simworker.api.cache import Cache
-from simworker.api.completions import Completions
 from simworker.api.errors import refusals
 from simworker.api.faults import Faults
 from simworker.api.health import Health
+from simworker.api.inference.chat_forms import ChatForms
+from simworker.api.inference.completions import Completions
+from simworker.api.inference.sglang_api import SglangApi
+from simworker.api.inference.token_api import TokenApi
 from simworker.api.kv_cache_events import KvCacheEvents
 from simworker.api.models import Models
 from simworker.api.tokens import Tokens
 from simworker.server.worker import Worker
 
 MOST_BODY_BYTES = 64 << 20
+
+OWN = {"vllm": (ChatForms, TokenApi), "sglang": (SglangApi,)}
+"""Endpoints that are served as one engine serves them, by its name."""
 
 
 def application(
@@ -29,7 +35,8 @@ def application(
     `fetch_events` returns the events of a rank's engine; with None there is no /kv_cache_events.
     """
     app = web.Application(client_max_size=MOST_BODY_BYTES, middlewares=[refusals])
-    for kind in (Completions, Tokens, Models, Health, Cache):
+    own = OWN.get(worker.identity.engine, ())
+    for kind in (Completions, Tokens, Models, Health, Cache, *own):
         app.add_routes(kind(worker).routes())
     if fetch_events is not None:
         app.add_routes(KvCacheEvents(worker, fetch_events).routes())

@@ -1,4 +1,4 @@
-"""Refusals in OpenAI's form of errors.
+"""Refusals in OpenAI's form of errors, and in Anthropic's.
 
 Source: `vllm/entrypoints/serve/exception_handling` of 0.32.
 """
@@ -58,11 +58,20 @@ async def refusals(request: web.Request, handler: Handler) -> web.StreamResponse
     try:
         return await handler(request)
     except ApiError as error:
-        return error_response(str(error), error.status, error.field)
+        refused = str(error), error.status, error.field
     except (TextError, FaultError) as error:
-        return error_response(str(error), 400)
+        refused = str(error), 400, None
     except AdapterError as error:
-        return error_response(str(error), 404 if error.unknown else 400, "lora_name")
+        refused = str(error), 404 if error.unknown else 400, "lora_name"
     except web.HTTPException as error:
         # Unknown paths, wrong methods, bodies that are too large.
-        return error_response(error.text or error.reason, error.status)
+        refused = error.text or error.reason, error.status, None
+    if request.path == "/v1/messages":
+        return _anthropic_error(*refused)
+    return error_response(*refused)
+
+
+def _anthropic_error(message: str, status: int, _: object) -> web.Response:
+    kind = KINDS.get(status, HTTPStatus(status).phrase.replace(" ", ""))
+    fault = {"type": kind, "message": message}
+    return json_response({"type": "error", "error": fault}, status)

@@ -4,7 +4,7 @@ from aiohttp import web
 
 from simworker.api.errors import ApiError, bad, json_response
 from simworker.api.fields import read_body
-from simworker.api.request_options import find_model
+from simworker.api.inference.request_options import find_model
 from simworker.server.worker import Worker
 
 

@@ -8,6 +8,8 @@ class Identity:
     """The model that a worker serves, with the limits of requests."""
 
     model: str
+    engine: str
+    """The engine whose own endpoints it serves: `vllm`, `sglang` or `trtllm`."""
     vocab_size: int
     max_model_len: int
     stream_interval: int

@@ -6,8 +6,10 @@ calls in the form of vLLM 0.32 (`entrypoints/openai/chat_completion/protocol.py`
 """
 
 import json
+import re
 from collections.abc import Callable, Sequence
 from datetime import datetime
+from itertools import compress
 from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
@@ -89,6 +91,7 @@ class FolderText:
         environment.globals["strftime_now"] = lambda format: clock().strftime(format)  # noqa: A006
         try:
             self._template = environment.from_string(source) if isinstance(source, str) else None
+            self._knows_developers = re.search("""["']developer["']""", str(source)) is not None
         except jinja2.TemplateError as error:
             raise ValueError(f"{folder}: the chat template is not valid: {error}") from error
         self._special = {
@@ -108,15 +111,30 @@ class FolderText:
             raise TextError("the tokenizer has no chat template")
         try:
             text = self._template.render(
-                messages=[_message(message) for message in messages],
+                messages=self._messages(messages),
                 tools=_tools(body.get("tools")),
                 add_generation_prompt=body.get("add_generation_prompt", True),
                 **self._special,
-                **(body.get("chat_template_kwargs") or {}),
+                **_template_kwargs(body),
             )
         except (jinja2.TemplateError, TypeError, ValueError) as error:
             raise TextError(f"the chat template cannot render this: {error}") from error
-        return self._tokenizer.encode(text, add_special_tokens=False).ids
+        special = body.get("add_special_tokens") is True
+        return self._tokenizer.encode(text, add_special_tokens=special).ids
+
+    def _messages(self, given: Sequence[Any]) -> list[Any]:
+        """Return messages as the engine gives them to the template.
+
+        One without the role `developer` gets all texts for the system in one message, at the front.
+        """
+        messages = [_message(message) for message in given]
+        roles = [message.get("role") for message in messages if isinstance(message, dict)]
+        if self._knows_developers or "developer" not in roles:
+            return messages
+        is_system = [role in ("system", "developer") for role in roles]
+        texts = [one["content"] for one in compress(messages, is_system) if one.get("content")]
+        others = [one for one, is_one in zip(messages, is_system, strict=True) if not is_one]
+        return [{"role": "system", "content": "\n\n".join(texts)}, *others]
 
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of generated ids."""
@@ -145,6 +163,19 @@ def _tojson(
     return json.dumps(
         x, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
     )
+
+
+def _template_kwargs(body: dict[str, Any]) -> dict[str, Any]:
+    """Return the template's variables; an effort sets two, as in vLLM."""
+    given = {
+        name: value
+        for name, value in (body.get("chat_template_kwargs") or {}).items()
+        if value not in (None, "auto")
+    }
+    effort = body.get("reasoning_effort")
+    if effort is None:
+        return given
+    return {"enable_thinking": effort != "none"} | given | {"reasoning_effort": effort}
 
 
 def _tools(tools: Any) -> list[dict[str, Any]] | None:

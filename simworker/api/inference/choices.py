@@ -1,4 +1,4 @@
-"""OpenAI's answer objects: whole, in chunks, and the usage.
+"""The answers to OpenAI's completions and chats, which have choices: whole, in chunks, and the usage.
 
 Source: `vllm/entrypoints/openai/{completion,chat_completion}/serving.py` of 0.32. The usage
 of a whole answer and of the last chunk has the number of cached tokens, as with vLLM's
@@ -6,10 +6,11 @@ of a whole answer and of the last chunk has the number of cached tokens, as with
 """
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
-from simworker.api.request_options import RequestOptions
-from simworker.api.token_stream import Piece
+from simworker.api.inference.answer import DONE
+from simworker.api.inference.request_options import RequestOptions
+from simworker.api.inference.token_stream import Piece
 from simworker.server.flight import Flight
 from simworker.server.text import TextCodec
 
@@ -26,9 +27,10 @@ def usage(prompt_tokens: int, completion_tokens: int, cached_tokens: int | None)
     return found
 
 
-class Answer:
+class ChoicesAnswer:
     """The common part of completions and chats. Choice `i` is sample `i % n` of prompt `i // n`."""
 
+    last: ClassVar = DONE
     prefix = ""
     object_whole = ""
     object_chunk = ""
@@ -53,6 +55,10 @@ class Answer:
         answer["kv_transfer_params"] = None
         return answer
 
+    def opening(self) -> Sequence[dict[str, Any]]:
+        """Return nothing: the first chunk has a token."""
+        return ()
+
     def chunks(self, piece: Piece) -> Iterator[dict[str, Any]]:
         """Yield the chunks of a streamed answer for new tokens."""
         if self._first_cached is None:
@@ -61,10 +67,12 @@ class Answer:
         self._begun[piece.choice] = True
         yield self._with_usage(chunk, piece.choice)
 
-    def closing(self) -> dict[str, Any]:
-        """Return the last chunk, which holds the usage."""
+    def closing(self) -> Sequence[dict[str, Any]]:
+        """Return the last chunk, which holds the usage, if the request asks for it."""
+        if not self._options.include_usage:
+            return ()
         chunk = self._head | {"object": self.object_chunk, "choices": []}
-        return chunk | {"usage": self._usage(self._first_cached)}
+        return (chunk | {"usage": self._usage(self._first_cached)},)
 
     def _with_usage(self, chunk: dict[str, Any], choice: int) -> dict[str, Any]:
         if self._options.continuous_usage:
@@ -87,7 +95,7 @@ class Answer:
         raise NotImplementedError
 
 
-class CompletionAnswer(Answer):
+class CompletionAnswer(ChoicesAnswer):
     """The answer to a completion. With `return_token_ids` each choice has its prompt's ids."""
 
     prefix = "cmpl"
@@ -128,7 +136,7 @@ class CompletionAnswer(Answer):
         return self._text.decode(self._flights[choice].ask.prompt)
 
 
-class ChatAnswer(Answer):
+class ChatAnswer(ChoicesAnswer):
     """The answer to a chat. With `return_token_ids` it, or its first chunk, has the prompt's ids."""
 
     prefix = "chatcmpl"

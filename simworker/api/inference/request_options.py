@@ -1,4 +1,4 @@
-"""The fields that completions and chats share, validated as vLLM does.
+"""The fields that most requests share, validated as vLLM does.
 
 Source: `vllm/entrypoints/openai/{completion,chat_completion}/protocol.py` and `serving.py` of 0.32.
 """
@@ -87,11 +87,13 @@ def read_options(
     *,
     answer_id: str,
     default_tokens: int | None,
+    max_tokens_field: str = "max_tokens",
 ) -> RequestOptions:
-    """Validate a request's fields. Raises ApiError."""
+    """Validate a request's fields. Raises ApiError, which calls `max_tokens` by `max_tokens_field`."""
     adapter = find_model(fields, identity, adapters)
     longest = identity.max_model_len
-    name = "max_tokens" if fields.get("max_completion_tokens") is None else "max_completion_tokens"
+    newer = "max_completion_tokens"
+    name = max_tokens_field if fields.get(newer) is None else newer
     max_tokens: int | None = default_tokens
     if fields.get(name) is not None:
         max_tokens = fields.whole(name, 1, 1, INT64)

@@ -2,23 +2,25 @@
 
 import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
-import msgspec
 from aiohttp import web
 
-from simworker.api.answers import Answer
 from simworker.api.errors import ApiError, json_response
-from simworker.api.request_options import RequestOptions
-from simworker.api.token_stream import Collected, TokenStream
+from simworker.api.inference.answer import Answer, encoded
+from simworker.api.inference.request_options import RequestOptions
+from simworker.api.inference.token_stream import Collected, TokenStream
 from simworker.engine import RefusedError
 from simworker.server.flight import Ask, Flight
+from simworker.server.text import TextCodec
 from simworker.server.worker import DrainingError, NoSuchRankError, Worker
 
 MOST_CHOICES = 16384
 """The most choices of one request: prompts times samples."""
 
-_encode = msgspec.json.Encoder().encode
+NewAnswer: TypeAlias = Callable[[RequestOptions, Sequence[Flight], TextCodec, int], Answer]
+"""Makes an API's answer; the number is the second of the Unix epoch at which it begins."""
 
 
 async def generate(
@@ -26,7 +28,7 @@ async def generate(
     worker: Worker,
     options: RequestOptions,
     asks: Sequence[Ask],
-    kind: type[Answer],
+    new_answer: NewAnswer,
 ) -> web.StreamResponse:
     """Serve the samples of some prompts. Raises ApiError."""
     choices = len(asks) * options.samples
@@ -40,9 +42,9 @@ async def generate(
         for choice in range(choices):
             ask = asks[choice // options.samples]
             flights.append(_submit(worker, ask, tokens, choice, options))
-        answer = kind(options, flights, worker.text, int(time.time()))
+        answer = new_answer(options, flights, worker.text, int(time.time()))
         if isinstance(tokens, TokenStream):
-            return await _stream(request, tokens, answer, include_usage=options.include_usage)
+            return await _stream(request, tokens, answer)
         pieces = await tokens.whole()
         for flight in flights:
             if flight.error:
@@ -68,16 +70,14 @@ def _submit(
         raise ApiError(str(error), status=503) from error
 
 
-async def _stream(
-    request: web.Request, tokens: TokenStream, answer: Answer, *, include_usage: bool
-) -> web.StreamResponse:
+async def _stream(request: web.Request, tokens: TokenStream, answer: Answer) -> web.StreamResponse:
     response = web.StreamResponse(headers={"Content-Type": "text/event-stream; charset=utf-8"})
     # A client that leaves is not an error; its request is aborted.
     with contextlib.suppress(ConnectionResetError):
         await response.prepare(request)
+        if opening := encoded(answer.opening()):
+            await response.write(opening)
         async for piece in tokens.pieces():
-            lines = [b"data: %b\n\n" % _encode(chunk) for chunk in answer.chunks(piece)]
-            await response.write(b"".join(lines))
-        closing = [b"data: %b\n\n" % _encode(answer.closing())] if include_usage else []
-        await response.write(b"".join([*closing, b"data: [DONE]\n\n"]))
+            await response.write(encoded(answer.chunks(piece)))
+        await response.write(encoded(answer.closing()) + answer.last)
     return response

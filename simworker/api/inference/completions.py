@@ -6,12 +6,12 @@ from typing import Any
 
 from aiohttp import web
 
-from simworker.api.answers import ChatAnswer, CompletionAnswer
 from simworker.api.errors import bad
 from simworker.api.fields import read_body
-from simworker.api.generate import generate
-from simworker.api.refused import CHAT, COMPLETIONS, refuse
-from simworker.api.request_options import read_options
+from simworker.api.inference.choices import ChatAnswer, CompletionAnswer
+from simworker.api.inference.generate import generate
+from simworker.api.inference.refused import CHAT, COMPLETIONS, refuse
+from simworker.api.inference.request_options import read_options
 from simworker.server.worker import Worker
 
 MOST_PROMPTS = 1024

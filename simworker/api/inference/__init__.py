@@ -1,0 +1,1 @@
+"""The paths that generate tokens: a body to a prompt, and tokens to that API's answer."""
