@@ -25,7 +25,7 @@ from router.endpoint_picker.protocol import BodyMode
 from router.endpoint_picker.request_side import pieces
 from router.error_info import Reason
 from router.inference_api.model_name import NameInResponse
-from router.inference_api.usage_reader import UsageReader
+from router.inference_api.response.usage_reader import UsageReader
 from router.report_event import ReportEvent
 
 NO_POD = Reason.Name(Reason.NO_POD)

@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 from msgspec.structs import replace
 
-from router.inference_api.api import Api, UnreadApi
-from router.inference_api.apis import api_of
+from router.inference_api.apis.api import Api, UnreadApi
+from router.inference_api.apis.paths import api_of
 from router.inference_api.body import Body
 from router.inference_api.model_name import BodyHead, read_head
 from router.inference_api.multipart import form_model

@@ -10,7 +10,7 @@ class InferenceRequest(msgspec.Struct, frozen=True):
     """An inference request, as far as a pick needs it."""
 
     api: str
-    """The name of the API in the table (`apis.PATHS`); `unknown` for other paths."""
+    """The name of the API in the table (`apis/paths.py`); `unknown` for other paths."""
     model: str
     """As the request names it: a base model, an alias or an adapter. Empty if unknown."""
     prompt: pb.Prompt | None

@@ -24,9 +24,9 @@ from prefixstore.chats.chat import TemplateTraits
 from prefixstore.chats.chat_request import chat_of
 from prefixstore.chats.conversation import Conversation
 from prefixstore.chats.template import TemplateError
+from router.inference_api.chats.vllm_messages import vllm_messages
+from router.inference_api.chats.vllm_responses import vllm_responses
 from router.inference_api.unread import UnreadError
-from router.inference_api.vllm_messages import vllm_messages
-from router.inference_api.vllm_responses import vllm_responses
 from tests.vllm.api_bodies import MESSAGES, RESPONSES
 
 Path = tuple[Any, ...]

@@ -1,6 +1,6 @@
 """Records the chats that vLLM makes of Anthropic's messages, for each kind of chat template.
 
-    V/bin/python tests/vllm/record_messages.py > tests/router/inference_api/vllm_messages.jsonl
+    V/bin/python tests/vllm/record_messages.py > tests/router/inference_api/chats/vllm_messages.jsonl
 
 Runs where vLLM 0.32 is installed, without a model, in the repository's root.
 """

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from indexer.keys.token import pack_tokens
 from prefixstore.chats.chat import TemplateTraits
-from router.inference_api.apis import PATHS
+from router.inference_api.apis.paths import PATHS
 from router.inference_api.reader import InferenceReader
 from router.inference_api.request import InferenceRequest
 from router.inference_api.unread import Unread

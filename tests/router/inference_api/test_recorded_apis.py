@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from router.inference_api.response.usage_reader import UsageReader
 from router.inference_api.unread import Unread
-from router.inference_api.usage_reader import UsageReader
 from tests.router.inference_api.recorded_apis import SGLANG, VLLM, Reading, named
 
 BLOCK = 32

@@ -1,10 +1,10 @@
 """Anthropic's messages API, /v1/messages: the engine makes a chat of the body, each engine its own."""
 
-from router.inference_api.api import Api
+from router.inference_api.apis.api import Api
 from router.inference_api.body import Body
-from router.inference_api.chat_prompt import chat_prompt
-from router.inference_api.sglang_messages import sglang_messages
-from router.inference_api.vllm_messages import vllm_messages
+from router.inference_api.chats.chat_prompt import chat_prompt
+from router.inference_api.chats.sglang_messages import sglang_messages
+from router.inference_api.chats.vllm_messages import vllm_messages
 from router.pb.warmpath.v1 import router_pb2 as pb
 
 CHATS = {"vllm": vllm_messages, "sglang": sglang_messages}

@@ -3,7 +3,7 @@
 import msgspec
 
 from indexer.unreadable import UNREADABLE
-from router.inference_api.api import Api
+from router.inference_api.apis.api import Api
 from router.inference_api.body import Body
 from router.inference_api.unread import Unread, UnreadError
 from router.pb.warmpath.v1 import router_pb2 as pb

@@ -3,14 +3,14 @@
 Paths of vLLM 0.32, SGLang 0.5.23 and TensorRT-LLM, and of Ollama's API, which SGLang has too.
 """
 
-from router.inference_api.anthropic_messages import ANTHROPIC_MESSAGES
-from router.inference_api.api import Api, UnreadApi
-from router.inference_api.openai_chat import OPENAI_CHAT
-from router.inference_api.openai_completions import OPENAI_COMPLETIONS
-from router.inference_api.openai_responses import OPENAI_RESPONSES
-from router.inference_api.sglang_generate import SGLANG_GENERATE
+from router.inference_api.apis.anthropic_messages import ANTHROPIC_MESSAGES
+from router.inference_api.apis.api import Api, UnreadApi
+from router.inference_api.apis.openai_chat import OPENAI_CHAT
+from router.inference_api.apis.openai_completions import OPENAI_COMPLETIONS
+from router.inference_api.apis.openai_responses import OPENAI_RESPONSES
+from router.inference_api.apis.sglang_generate import SGLANG_GENERATE
+from router.inference_api.apis.vllm_generate import VLLM_GENERATE
 from router.inference_api.unread import Unread
-from router.inference_api.vllm_generate import VLLM_GENERATE
 
 UNKNOWN = UnreadApi("unknown", Unread.UNKNOWN_PATH, "no API with this path is known")
 EMBEDDINGS = UnreadApi("embeddings", Unread.NO_PREFIX, "embeddings are computed whole")

@@ -6,9 +6,9 @@ from typing import Any
 import msgspec
 
 from indexer.unreadable import UNREADABLE
-from router.inference_api.event_stream import EventStream
 from router.inference_api.json_values import JsonValues, Paths
-from router.inference_api.usage import Usage, usage_of
+from router.inference_api.response.event_stream import EventStream
+from router.inference_api.response.usage import Usage, usage_of
 
 MOST_HELD_BYTES = 4096
 """Most bytes of an event that are held until it is complete; a longer one is read as it comes."""

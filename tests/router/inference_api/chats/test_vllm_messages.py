@@ -11,8 +11,8 @@ import pytest
 
 from prefixstore.chats.chat import TemplateTraits
 from prefixstore.chats.conversation import Conversation
+from router.inference_api.chats.vllm_messages import vllm_messages
 from router.inference_api.unread import Unread, UnreadError
-from router.inference_api.vllm_messages import vllm_messages
 
 RECORDED = [
     json.loads(line)

@@ -3,7 +3,7 @@
 Follows SGLang 0.5.23, `srt/managers/io_struct.py` (`GenerateReqInput`).
 """
 
-from router.inference_api.api import Api
+from router.inference_api.apis.api import Api
 from router.inference_api.body import Body, positive
 from router.inference_api.unread import Unread, UnreadError, not_allowed, not_exact
 from router.pb.warmpath.v1 import router_pb2 as pb

@@ -1,6 +1,6 @@
 """OpenAI's chat API, /v1/chat/completions: the body is a pick's `chat_body`, byte for byte."""
 
-from router.inference_api.api import Api
+from router.inference_api.apis.api import Api
 from router.inference_api.body import Body
 from router.inference_api.unread import Unread, UnreadError
 from router.pb.warmpath.v1 import router_pb2 as pb

@@ -5,7 +5,7 @@ Follows vLLM 0.32, `entrypoints/scale_out/token_in_token_out/protocol.py` (`Gene
 
 from typing import Any
 
-from router.inference_api.api import Api
+from router.inference_api.apis.api import Api
 from router.inference_api.body import Body, positive
 from router.inference_api.unread import (
     Unread,
