@@ -69,9 +69,9 @@ from router.pods.shared_index import (
     shared_pods,
 )
 from router.pods.table import Pod, PodTable
-from router.prompt.assemble import texts
 from router.prompt.bounds import Limits
 from router.prompt.reader import PromptReader
+from router.prompt.tokenising.assemble import texts
 from router.queue.queueing import held_picks
 
 EXPIRE_SECONDS = 1.0

@@ -39,7 +39,7 @@ from router.endpoint_picker.service import EndpointPickerService
 from router.peers.exchange import PeerBookings
 from router.pick.picking import Picking
 from router.pods.shared_index import SharedPods
-from router.prompt.assemble import Texts
+from router.prompt.tokenising.assemble import Texts
 from router.queue.held_picks import HeldPicks
 
 SECONDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1, 5)

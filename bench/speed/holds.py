@@ -36,9 +36,9 @@ from router.pb.warmpath.v1 import router_pb2 as pb
 from router.pick.group_window import GroupWindow
 from router.pick.picking import Picking
 from router.pods.table import Pod, PodTable, Role, Status
-from router.prompt.assemble import texts
 from router.prompt.bounds import Limits
 from router.prompt.reader import PromptReader
+from router.prompt.tokenising.assemble import texts
 
 PODS = 2000
 PROMPTS = 20

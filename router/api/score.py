@@ -19,7 +19,7 @@ from router.prompt.deadline import TimeLeft
 from router.prompt.parse import gives_ids
 from router.prompt.plain import PlainPrompt
 from router.prompt.reader import PromptReader
-from router.prompt.trace import Trace
+from router.prompt.tokenising.trace import Trace
 from router.turns import in_turns, turn_after
 from scorer.match import Match
 from scorer.strategies.by_name import DEFAULT, STRATEGIES

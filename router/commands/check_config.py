@@ -11,7 +11,7 @@ from prefixstore.tokenizers.tokenizer import TokenizerUnavailableError
 from router.config.credentials import engine_credentials
 from router.config.read import ConfigError, load, located
 from router.config.schema import Config
-from router.prompt.tokenizer_sources import Sources, template_of
+from router.prompt.tokenising.tokenizer_sources import Sources, template_of
 
 
 def main(argv: Sequence[str] | None = None) -> int:

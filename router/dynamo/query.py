@@ -4,7 +4,7 @@ from collections.abc import Collection
 
 from router.pb.warmpath.v1 import router_pb2 as pb
 from router.prompt.bad_request import BadRequestError
-from router.prompt.body_fields import MOST_VALUES, FieldError, RawFields, packed_ids, raw_fields
+from router.prompt.bodies.fields import MOST_VALUES, FieldError, RawFields, packed_ids, raw_fields
 
 TEXTS = ("model_name", "routing_group", "lora_name", "cache_salt")
 HASHES = ("block_hashes", "sequence_hashes")

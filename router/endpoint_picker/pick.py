@@ -18,7 +18,7 @@ from router.pick.predicted import held
 from router.pods.table import PodTable
 from router.prompt.bad_request import BadRequestError
 from router.prompt.models import ModelTable, UnknownModelError
-from router.prompt.tokenise import CHARS_PER_TOKEN
+from router.prompt.tokenising.tokenise import CHARS_PER_TOKEN
 from router.queue.place import ANYBODY, Asker
 from scorer.prefill import PrefillModel
 

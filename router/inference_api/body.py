@@ -6,7 +6,7 @@ import msgspec
 
 from router.inference_api.traits import TraitsOf, no_traits
 from router.inference_api.unread import not_allowed, text_of
-from router.prompt.body_fields import RawFields
+from router.prompt.bodies.fields import RawFields
 from router.prompt.bounds import MOST_NAME_BYTES, Limits
 
 

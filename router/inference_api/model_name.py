@@ -9,9 +9,9 @@ import msgspec
 
 from indexer.unreadable import UNREADABLE
 from router.inference_api.json_values import JsonValues, Paths
-from router.prompt.body_fields import MOST_VALUES
+from router.prompt.bodies.fields import MOST_VALUES
+from router.prompt.bodies.json_strings import SLICE_BYTES
 from router.prompt.bounds import MOST_NAME_BYTES
-from router.prompt.json_strings import SLICE_BYTES
 
 MODEL: Paths = {b"model": "model"}
 HEAD: Paths = {b"model": "model", b"stream": "stream"}

@@ -13,9 +13,9 @@ from router.inference_api.reckon import reckon
 from router.inference_api.request import InferenceRequest
 from router.inference_api.traits import TraitsOf, no_traits
 from router.inference_api.unread import Unread, UnreadError
-from router.prompt.body_fields import MOST_VALUES, FieldError, FieldLimitError, raw_fields
+from router.prompt.bodies.fields import MOST_VALUES, FieldError, FieldLimitError, raw_fields
 from router.prompt.bounds import Limits
-from router.prompt.tokenise import CHARS_PER_TOKEN
+from router.prompt.tokenising.tokenise import CHARS_PER_TOKEN
 
 
 class InferenceReader:

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from router.inference_api.body import Body
-from router.prompt.body_fields import FieldError
-from router.prompt.tokenise import CHARS_PER_TOKEN
+from router.prompt.bodies.fields import FieldError
+from router.prompt.tokenising.tokenise import CHARS_PER_TOKEN
 from router.turns import in_turns
 
 MEDIA = frozenset(

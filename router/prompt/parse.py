@@ -13,7 +13,7 @@ from indexer.keys.token import TOKEN_BYTES, highest_token, pack_tokens
 from router.pb.warmpath.v1 import router_pb2 as pb
 from router.pb.warmpath.wire.v1 import score_request_pb2 as wire
 from router.prompt.bad_request import BadRequestError
-from router.prompt.body import Body, ChatBody, Text, parse_chat, parse_completions
+from router.prompt.bodies.openai import Body, ChatBody, Text, parse_chat, parse_completions
 from router.prompt.bounds import Limits, check_name
 from router.prompt.items import check_item
 from router.prompt.models import Model, ModelTable

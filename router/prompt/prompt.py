@@ -3,7 +3,7 @@
 import msgspec
 
 from indexer.keys.extra import Item
-from router.prompt.body import ChatBody, Text
+from router.prompt.bodies.openai import ChatBody, Text
 from router.prompt.models import Model
 from router.prompt.read_prompt import Form
 from router.prompt.truncate import Truncation

@@ -10,15 +10,15 @@ from prefixstore.chats.renderer import (
 )
 from prefixstore.pool import PoolClosedError, PoolFullError
 from prefixstore.tokenizers.tokenizer import TokenizerUnavailableError
-from router.prompt.assemble import Texts
 from router.prompt.bad_request import NoTokenizerError
 from router.prompt.bounds import Limits
 from router.prompt.parse import LONG, AnyPrompt, PromptParser
 from router.prompt.plain import PlainPrompt
 from router.prompt.read_prompt import ReadPrompt
 from router.prompt.token_prompt import TokenPrompt
-from router.prompt.tokenise import Tokeniser, reckoned
-from router.prompt.trace import Trace
+from router.prompt.tokenising.assemble import Texts
+from router.prompt.tokenising.tokenise import Tokeniser, reckoned
+from router.prompt.tokenising.trace import Trace
 
 UNREAD = (
     NoTokenizerError,

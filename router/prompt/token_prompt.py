@@ -27,8 +27,8 @@ class TokenPrompt(msgspec.Struct, frozen=True, eq=False):
     """A prompt as engines cache it; two prompts are equal if engines cache them alike.
 
     `ids` are packed little-endian uint32. `reads_cache` is False if an engine computes the whole prompt,
-    whatever its cache holds (`router.prompt.body.reads_cache`). `memo` is set for a text. If `is_whole`,
-    all full blocks count, those too that a request could not find cached.
+    whatever its cache holds (`router.prompt.bodies.openai.reads_cache`). `memo` is set for a text. If
+    `is_whole`, all full blocks count, those too that a request could not find cached.
     """
 
     model: str

@@ -57,8 +57,10 @@ with atheris.instrument_imports(include=["indexer", "router", "prefixstore"], ex
     from router.match.scorer import Scorer
     from router.pb.warmpath.v1 import router_pb2 as pb
     from router.pb.warmpath.wire.v1 import score_request_pb2 as wire
-    from router.prompt import body, body_fields, json_strings
     from router.prompt.bad_request import BadRequestError
+    from router.prompt.bodies import fields as body_fields
+    from router.prompt.bodies import json_strings
+    from router.prompt.bodies import openai as body
     from router.prompt.parse import listed_ids
     from router.prompt.token_prompt import TokenPrompt
     from scorer.strategies.by_name import longest_prefix

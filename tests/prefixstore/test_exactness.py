@@ -22,7 +22,7 @@ from prefixstore.pool import TokenizerPool
 from prefixstore.store.lru import LruStore
 from prefixstore.tokenizers.tokenizer import FolderTokenizer, TokenizerUnavailableError
 from prefixstore.workers import Workers
-from router.prompt.body import ChatBody, Text, parse_chat, parse_completions
+from router.prompt.bodies.openai import ChatBody, Text, parse_chat, parse_completions
 from tests.examples import examples
 from tests.prefixstore.families import FAMILIES
 from tests.prefixstore.texts import GAPS, PARTS, text

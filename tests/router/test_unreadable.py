@@ -17,7 +17,7 @@ from indexer.shared.writer.rival import Rival
 from router import state_file
 from router.load.engine_metrics import parse
 from router.peers.received import ReceivedBookings
-from router.prompt.body_fields import FieldError, raw_fields
+from router.prompt.bodies.fields import FieldError, raw_fields
 
 DEEP = 200_000
 JSON = {

@@ -18,9 +18,9 @@ from router.match.scorer import Scorer
 from router.pb.warmpath.v1 import router_pb2 as pb
 from router.pb.warmpath.wire.v1 import score_request_pb2 as wire
 from router.pods.table import Pod, PodTable
-from router.prompt.assemble import texts
 from router.prompt.bounds import Limits
 from router.prompt.reader import PromptReader
+from router.prompt.tokenising.assemble import texts
 from warmpath import PodScore
 
 MODEL = "m"

@@ -15,7 +15,7 @@ from typing import Any, TextIO
 from indexer.keys.extra import Item
 from indexer.keys.token import pack_tokens
 from router.commands.gzipped import DAMAGED, open_gzipped
-from router.prompt.body import reads_cache
+from router.prompt.bodies.openai import reads_cache
 
 MOST_LINE = 64 << 20
 """The most characters of a line, enough for a request of ten million tokens."""

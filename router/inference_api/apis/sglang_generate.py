@@ -7,7 +7,7 @@ from router.inference_api.apis.api import Api
 from router.inference_api.body import Body, positive
 from router.inference_api.unread import Unread, UnreadError, not_allowed, not_exact
 from router.pb.warmpath.v1 import router_pb2 as pb
-from router.prompt.body_fields import packed_ids
+from router.prompt.bodies.fields import packed_ids
 
 UNREAD = (
     *("input_embeds", "image_data", "video_data", "audio_data", "positional_embed_overrides"),

@@ -16,7 +16,7 @@ from router.inference_api.unread import (
     object_of,
 )
 from router.pb.warmpath.v1 import router_pb2 as pb
-from router.prompt.body_fields import packed_ids
+from router.prompt.bodies.fields import packed_ids
 from router.prompt.bounds import MOST_ENTRIES
 
 

@@ -10,7 +10,7 @@ from prefixstore.chats.chat import TemplateTraits
 from router.inference_api.body import Body
 from router.inference_api.unread import not_exact
 from router.pb.warmpath.v1 import router_pb2 as pb
-from router.prompt.json_strings import LARGE_BYTES
+from router.prompt.bodies.json_strings import LARGE_BYTES
 
 Chat: TypeAlias = Callable[
     [Mapping[str, Any], TemplateTraits | None], tuple[list[dict[str, Any]], dict[str, Any]]

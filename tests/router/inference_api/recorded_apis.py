@@ -14,7 +14,7 @@ from prefixstore.chats.renderer import InlineRenderer
 from router.inference_api.reader import InferenceReader
 from router.inference_api.request import InferenceRequest
 from router.inference_api.traits import ModelTraits
-from router.prompt.body import ChatBody, Text
+from router.prompt.bodies.openai import ChatBody, Text
 from router.prompt.bounds import Limits
 from router.prompt.models import Model, ModelTable
 from router.prompt.parse import PromptParser

@@ -15,7 +15,7 @@ from router.inference_api.reader import InferenceReader
 from router.inference_api.request import InferenceRequest
 from router.inference_api.unread import Unread
 from router.pb.warmpath.v1 import router_pb2 as pb
-from router.prompt.body_fields import MOST_VALUES
+from router.prompt.bodies.fields import MOST_VALUES
 from router.prompt.bounds import Limits
 from tests.router.inference_api.recorded_apis import VLLM
 from tests.vllm.api_bodies import BODIES, HI

@@ -9,8 +9,8 @@ import pytest
 
 from indexer.keys.token import pack_tokens
 from router.pb.warmpath.v1 import router_pb2 as pb
-from router.prompt import json_strings
 from router.prompt.bad_request import BadRequestError
+from router.prompt.bodies import json_strings
 from router.prompt.bounds import Limits
 from router.prompt.models import Model, ModelTable
 from router.prompt.parse import LONG, PromptParser

@@ -10,7 +10,7 @@ from indexer.keys.token import pack_tokens
 from router.pb.warmpath.v1 import router_pb2 as pb
 from router.pb.warmpath.wire.v1 import score_request_pb2 as wire
 from router.prompt.bad_request import BadRequestError
-from router.prompt.body import ChatBody, Text
+from router.prompt.bodies.openai import ChatBody, Text
 from router.prompt.bounds import Limits
 from router.prompt.models import Model, ModelTable, UnknownModelError
 from router.prompt.parse import PromptParser, gives_ids

@@ -18,11 +18,11 @@ from router.config.credentials import engine_credentials
 from router.config.read import parse
 from router.error_info import Reason
 from router.pb.warmpath.v1 import router_pb2 as pb
-from router.prompt.assemble import Texts, texts
 from router.prompt.bad_request import BadRequestError
 from router.prompt.bounds import Limits
 from router.prompt.reader import UNREAD, PromptReader
-from router.prompt.tokenise import CHARS_PER_TOKEN, Ids
+from router.prompt.tokenising.assemble import Texts, texts
+from router.prompt.tokenising.tokenise import CHARS_PER_TOKEN, Ids
 
 LIMITS = Limits(max_prompt_bytes=1 << 20, max_prompt_tokens=1 << 20)
 OF_TOKENIZERS = {

@@ -11,7 +11,7 @@ from tokenizers import Tokenizer, processors
 from indexer.keys.token import pack_tokens, unpack_tokens
 from router.pb.warmpath.v1 import router_pb2 as pb
 from router.prompt.bad_request import BadRequestError
-from router.prompt.body import parse_completions
+from router.prompt.bodies.openai import parse_completions
 from tests.router.service_stand import IDS, Stand, standing
 
 TEXT = "You are a patient assistant that explains how prefix caching works, step by step."

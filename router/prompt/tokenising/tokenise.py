@@ -19,12 +19,12 @@ from prefixstore.tokenizers.cache import TokenizerCache
 from prefixstore.tokenizers.remote import chat_text, takes_chats
 from prefixstore.tokenizers.tokenizer import InvalidTextError, Tokenizer, TokenizerUnavailableError
 from router.prompt.bad_request import BadRequestError, NoTokenizerError
-from router.prompt.body import ChatBody, Text
+from router.prompt.bodies.openai import ChatBody, Text
 from router.prompt.bounds import Limits
 from router.prompt.deadline import TimeLeft
 from router.prompt.models import Model
 from router.prompt.prompt import Prompt
-from router.prompt.trace import Trace
+from router.prompt.tokenising.trace import Trace
 from router.prompt.truncate import NoRoomError, Truncation, cut, cut_between
 
 

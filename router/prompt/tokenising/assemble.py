@@ -23,7 +23,7 @@ from prefixstore.tokenizers.tokenizer import TokenizerUnavailableError
 from prefixstore.workers import Workers
 from router.config.schema import Config, PrefixStoreTable
 from router.prompt.models import Model, ModelTable
-from router.prompt.tokenizer_sources import Sources, TemplateSource
+from router.prompt.tokenising.tokenizer_sources import Sources, TemplateSource
 
 log = logging.getLogger(__name__)
 

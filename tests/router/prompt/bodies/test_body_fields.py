@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from indexer.keys.token import pack_tokens
-from router.prompt import body_fields
 from router.prompt.bad_request import BadRequestError
-from router.prompt.body import Text, parse_chat, parse_completions
-from router.prompt.body_fields import MOST_VALUES, value_counts
+from router.prompt.bodies import fields as body_fields
+from router.prompt.bodies.fields import MOST_VALUES, value_counts
+from router.prompt.bodies.openai import Text, parse_chat, parse_completions
 
 MESSAGES = [{"role": "user", "content": "a"}]
 LISTS: list[Any] = [[]] * MOST_VALUES

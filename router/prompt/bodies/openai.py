@@ -15,7 +15,7 @@ from prefixstore.chats.chat import Chat
 from prefixstore.chats.chat_request import chat_of
 from prefixstore.chats.template import TemplateError
 from router.prompt.bad_request import BadRequestError
-from router.prompt.body_fields import MOST_VALUES, FieldError, RawFields, packed_ids, raw_fields
+from router.prompt.bodies.fields import MOST_VALUES, FieldError, RawFields, packed_ids, raw_fields
 from router.prompt.truncate import Truncation
 
 T = TypeVar("T", str, bool)

@@ -15,7 +15,7 @@ import msgspec
 
 from indexer.keys.token import pack_tokens
 from indexer.unreadable import UNREADABLE
-from router.prompt.json_strings import (
+from router.prompt.bodies.json_strings import (
     LARGE_BYTES,
     NONE,
     SLICE_BYTES,
