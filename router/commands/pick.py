@@ -167,9 +167,12 @@ def _decisions(response: pb.ListDecisionsResponse) -> RenderableType:
 
 
 def _went(one: pb.Decision, first: pb.Candidate) -> str:
-    """Return the pod that was picked and, if it differs, the pod that served the request."""
+    """Return the pod that was picked and, if it differs, the pod that served the request.
+
+    For a request that waits in the queue, return the pod that is best for it now.
+    """
     went = f"{one.pod} rank {one.rank}" if one.rank else one.pod
-    text = _name(first) if went == _name(first) else f"{_name(first)}, went to {went}"
+    text = _name(first) if went in ("", _name(first)) else f"{_name(first)}, went to {went}"
     return f"{text} (shadow)" if one.shadow else text
 
 

@@ -218,6 +218,10 @@ def test_where_a_request_went_is_told_beside_where_it_was_picked_to_go() -> None
     assert _went(pb.Decision(pod="pod-a", shadow=True), candidate()) == "pod-a (shadow)"
 
 
+def test_a_request_that_waits_went_nowhere_yet() -> None:
+    assert _went(pb.Decision(state=pb.Decision.WAITING), candidate()) == "pod-a"
+
+
 async def test_no_decisions_are_said_to_be_none(
     router: tuple[Router, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
