@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from router.inference_api.usage import Usage
-from router.inference_api.usage_reader import UsageReader
 
+from router.inference_api.response.usage import Usage
+from router.inference_api.response.usage_reader import UsageReader
 from simworker.server.flight import Ask, Flight, Sink
 from tests.recordings import TOKENIZER, VLLM_APIS
 from tests.simworker.local_worker import IDS, LocalWorker
