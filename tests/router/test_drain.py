@@ -16,12 +16,12 @@ import pytest
 from router.drain import Drain, EndingError
 from router.pb.warmpath.v1 import router_pb2 as pb
 from router.pb.warmpath.v1 import router_pb2_grpc
+from tests.router.error_details import ErrorDetails, details_of
 from tests.router.pick_stand import QUIET, pod, prompt
 from tests.router.running_router import TRANSPORT
-from tests.router.told_reason import Told, told_by
 
 LATE = "the router is about to end; ask another one"
-ENDING = Told(grpc.StatusCode.UNAVAILABLE, "ENDING", {}, 0.0, None)
+ENDING = ErrorDetails(grpc.StatusCode.UNAVAILABLE, "ENDING", {}, 0.0, None)
 
 
 class Clock:
@@ -164,7 +164,7 @@ async def test_under_load_no_call_is_cut_off_and_the_state_is_saved(
                 await stub.Score(pb.ScoreRequest(prompt=prompt(5000)))
             except grpc.aio.AioRpcError as error:
                 told[f"{error.code().name}: {error.details()}"] += 1
-                assert told_by(error) == ENDING  # noqa: PT017  in a task
+                assert details_of(error) == ENDING  # noqa: PT017  in a task
                 return
 
     async def hold_a_stream(stub: router_pb2_grpc.RouterStub) -> None:
@@ -174,7 +174,7 @@ async def test_under_load_no_call_is_cut_off_and_the_state_is_saved(
         with pytest.raises(grpc.aio.AioRpcError) as raised:
             await stream.read()
         assert raised.value.details() == LATE
-        assert told_by(raised.value) == ENDING
+        assert details_of(raised.value) == ENDING
 
     router.send_signal(signal.SIGUSR1)
     async with grpc.aio.insecure_channel(address) as channel:

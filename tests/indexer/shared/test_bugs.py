@@ -19,7 +19,7 @@ from indexer.shared.replica.pod_copy import Resync
 from indexer.shared.replica.run import Replica
 from indexer.trust import Level
 from tests.indexer.shared.asked_server import AskedServer
-from tests.indexer.shared.told_pod import KEYSPACE, ToldPod
+from tests.indexer.shared.written_pod import KEYSPACE, WrittenPod
 from tests.servers.redis_server import RedisServer
 
 PATIENCE = 30.0
@@ -57,7 +57,7 @@ async def test_after_a_bug_a_copy_is_read_anew_before_it_is_believed(
 ) -> None:
     clock = asyncio.get_running_loop().time
     server, names = AskedServer(redis_server), Names(prefix, buckets=3)
-    redis, pod = Buggy(server), ToldPod(server, names, "p", 4711)
+    redis, pod = Buggy(server), WrittenPod(server, names, "p", 4711)
     ingest = Ingest(
         MemoryIndex(1 << 20), hash_seed="", pending_bytes=1, stale_after=30.0, clock=clock
     )
@@ -99,7 +99,7 @@ async def test_after_a_bug_records_are_read_again_and_what_they_said_is_doubted(
 ) -> None:
     clock = asyncio.get_running_loop().time
     server, names = AskedServer(redis_server), Names(prefix, buckets=3)
-    redis, pod = Buggy(server), ToldPod(server, names, "p", 4711)
+    redis, pod = Buggy(server), WrittenPod(server, names, "p", 4711)
     registry = Registry(redis, names, clock)
     remote = RemoteIndex(redis, names, registry, deadline=1.0, stale_after=30.0, clock=clock)
     rank = remote.add("p", 0, keyspace=KEYSPACE, ranks=1)

@@ -16,7 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from router.pb.warmpath.v1 import router_pb2 as pb
 from router.prompt.bad_request import BadRequestError
 from tests.examples import examples
-from tests.router.api.pick_calls import EVERY, NEWEST, OLDEST, WINDOW_SECONDS, Calls, When
+from tests.router.pick_calls import EVERY, NEWEST, OLDEST, WINDOW_SECONDS, Calls, When
 
 
 @pytest.fixture

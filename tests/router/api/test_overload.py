@@ -12,7 +12,7 @@ import pytest
 from router.api.admission import LEAST_WAITING, Admission
 from router.api.in_flight import InFlight
 from router.api.intake import Intake
-from tests.router.told_reason import Told, told_by
+from tests.router.error_details import ErrorDetails, details_of
 from tests.router.transport.http2 import raw_frames as raw
 from tests.router.transport.http2.hostile_client import HostileClient
 from tests.router.transport.served import BOTH, SERVICE, Caller, ends_with, new_server
@@ -78,8 +78,8 @@ async def test_the_newest_call_beyond_those_that_may_wait_is_refused_with_a_hint
             await call("uu", b"refused")
         assert "limits.wait-seconds" in (raised.value.details() or "")
         limit = {"limit": "limits.wait-seconds"}
-        told = Told(grpc.StatusCode.RESOURCE_EXHAUSTED, "OVERLOADED", limit, 1e-9, 1)
-        assert told_by(raised.value) == told
+        told = ErrorDetails(grpc.StatusCode.RESOURCE_EXHAUSTED, "OVERLOADED", limit, 1e-9, 1)
+        assert details_of(raised.value) == told
         assert stand.counts.codes == ["RESOURCE_EXHAUSTED"]
         urgent = asyncio.ensure_future(call("uu_urgent", b"urgent"))
         while stand.admission.waiting == LEAST_WAITING:

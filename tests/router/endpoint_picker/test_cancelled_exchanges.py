@@ -24,8 +24,8 @@ from router.pods.table import PodTable
 from router.prompt.models import Model, ModelTable
 from scorer.prefill import PrefillModel
 from tests.examples import examples
-from tests.router.api.pick_calls import WINDOW_SECONDS, Calls, Cancelled, Waits, When
 from tests.router.endpoint_picker.gateway import header_map
+from tests.router.pick_calls import WINDOW_SECONDS, Calls, Cancelled, Waits, When
 
 Outcome = Literal["answered", "cancelled"]
 

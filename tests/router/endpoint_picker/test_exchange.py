@@ -27,7 +27,7 @@ from router.endpoint_picker.events import (
 from router.endpoint_picker.exchange import Exchange
 from router.endpoint_picker.protocol import DESTINATION, PICKERS_OWN, PIECE_BYTES, BodyMode
 from router.inference_api.model_name import Renaming
-from tests.router.endpoint_picker.told import (
+from tests.router.endpoint_picker.gateway_events import (
     BUFFERED,
     NAMES,
     ONE,

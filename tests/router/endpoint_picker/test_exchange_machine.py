@@ -25,7 +25,15 @@ from router.endpoint_picker.events import (
 from router.endpoint_picker.protocol import BodyMode
 from router.report_event import ReportEvent
 from tests.examples import examples
-from tests.router.endpoint_picker.told import ONE, PICKED, TWO, answer, body, exchange, post
+from tests.router.endpoint_picker.gateway_events import (
+    ONE,
+    PICKED,
+    TWO,
+    answer,
+    body,
+    exchange,
+    post,
+)
 
 MOST_BYTES = 50
 PIECES = st.binary(max_size=30)

@@ -21,8 +21,8 @@ from router.endpoint_picker.protocol import DESTINATION, SERVICE, BodyMode
 from router.pb.warmpath.v1 import router_pb2
 from scorer.prefill import PrefillModel
 from tests.router.endpoint_picker.gateway import ONE, PODS, TWO, Gateway, asking, completion
+from tests.router.error_details import details_of
 from tests.router.pick_stand import QUIET, pod, until
-from tests.router.told_reason import told_by
 
 USAGE = {
     "prompt_tokens": 200,
@@ -418,7 +418,7 @@ async def test_a_gateway_that_breaks_the_order_is_refused_and_leaves_no_booking(
         await one.body(b"late")
         with pytest.raises(grpc.aio.AioRpcError) as raised:
             await one.read()
-        assert told_by(raised.value).reason == "BAD_REQUEST"
+        assert details_of(raised.value).reason == "BAD_REQUEST"
         assert raised.value.code() == grpc.StatusCode.INVALID_ARGUMENT
         await gateway.until_nothing_is_left()
 
@@ -491,7 +491,7 @@ async def test_a_router_that_ends_answers_what_has_begun_and_lets_go_of_the_rest
             late = gateway.exchange()
             with pytest.raises(grpc.aio.AioRpcError) as raised:
                 await late.read()
-            assert told_by(raised.value).reason == "ENDING"
+            assert details_of(raised.value).reason == "ENDING"
             await begun.body(b"}")
             assert len((await begun.destination()).endpoints) == 2
             assert await begun.passed() == b"{}"

@@ -19,8 +19,8 @@ from prefixstore.tokenizers.tokenizer import FolderTokenizer
 from router.pb.warmpath.v1 import router_pb2 as pb
 from tests.fake_engine import FakeEngine, tokenized
 from tests.fake_http import Answer, Asked
+from tests.router.error_details import details_of
 from tests.router.pick_stand import QUIET, UNENDING, Stand, pod, standing, until
-from tests.router.told_reason import told_by
 from tests.router.transport.served import BOTH
 
 pytestmark = pytest.mark.parametrize("transport", BOTH)
@@ -65,7 +65,7 @@ async def by_length(stand: Stand, prompt: pb.Prompt, because: str, reason: str) 
         assert await stand.report(one.booking_id, "FINISHED")
     with pytest.raises(grpc.aio.AioRpcError) as raised:
         await stand.stub.Score(pb.ScoreRequest(prompt=prompt), timeout=60)
-    assert told_by(raised.value).reason == reason
+    assert details_of(raised.value).reason == reason
     # The other forms are not touched by it.
     ids = await stand.pick(pb.Prompt(model="demo", token_ids=pb.TokenIds(ids=range(100))))
     assert (ids.prompt_tokens, ids.reckoned_tokens) == (100, 0)

@@ -10,8 +10,8 @@ import pytest
 
 from router.pb.warmpath.v1 import router_pb2 as pb
 from scorer.policy import policy_names
+from tests.router.error_details import ErrorDetails, details_of
 from tests.router.pick_stand import QUIET, UNENDING, Stand, pod, prompt, standing
-from tests.router.told_reason import Told, told_by
 
 NOTHING = pb.Prompt(model="demo")
 UNNAMED = pb.Prompt()
@@ -25,10 +25,10 @@ async def stand(tmp_path: Path) -> AsyncIterator[Stand]:
         yield stand
 
 
-async def refused(call: object) -> Told:
+async def refused(call: object) -> ErrorDetails:
     with pytest.raises(grpc.aio.AioRpcError) as raised:
         await call  # type: ignore[misc]
-    return told_by(raised.value)
+    return details_of(raised.value)
 
 
 async def test_it_has_no_tokens_and_goes_to_the_pod_with_the_least_load(stand: Stand) -> None:

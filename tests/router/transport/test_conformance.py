@@ -8,7 +8,7 @@ import grpc
 import grpc.aio
 import pytest
 
-from tests.router.told_reason import told_by
+from tests.router.error_details import details_of
 from tests.router.transport.served import BOTH, Caller, calling, ends_with, new_server, serving
 
 pytestmark = pytest.mark.parametrize("transport", BOTH)
@@ -261,6 +261,6 @@ def _check_reason(
 ) -> None:
     """Check the reason of a refusal; gRPC's own library gives none for its own refusals."""
     if transport == "nghttp2":
-        assert told_by(raised.value).reason == reason
+        assert details_of(raised.value).reason == reason
     else:
         assert "grpc-status-details-bin" not in raised.value.trailing_metadata()

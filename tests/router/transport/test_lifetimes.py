@@ -9,7 +9,7 @@ import grpc
 import grpc.aio
 import pytest
 
-from tests.router.told_reason import Told, told_by
+from tests.router.error_details import ErrorDetails, details_of
 from tests.router.transport.served import (
     BOTH,
     SERVICE,
@@ -205,8 +205,8 @@ async def test_a_server_that_stops_cuts_off_calls_past_their_grace(transport: st
         with pytest.raises(grpc.aio.AioRpcError) as raised:
             await asked
         if transport == "nghttp2":
-            told = Told(grpc.StatusCode.UNAVAILABLE, "ENDING", {}, 0.0, None)
-            assert told_by(raised.value) == told
+            told = ErrorDetails(grpc.StatusCode.UNAVAILABLE, "ENDING", {}, 0.0, None)
+            assert details_of(raised.value) == told
         await held.ended.wait()
         assert held.was_cancelled
 

@@ -28,7 +28,7 @@ from router.match.scorer import Scorer
 from router.pick.picking import Picking
 from router.pick.weigh import Ask, Choice
 from router.pods.table import Pod
-from tests.indexer.shared.told_pod import KEYSPACE, ToldPod, prompt_of
+from tests.indexer.shared.written_pod import KEYSPACE, WrittenPod, prompt_of
 from tests.router.pick.picker_parts import KeyedPrompt
 from tests.servers.redis_cluster import RedisCluster
 from tests.servers.redis_server import RedisServer
@@ -48,7 +48,7 @@ class Stand:
 
     remote: RemoteIndex
     rank: RemoteRank
-    pod: ToldPod
+    pod: WrittenPod
     doubt: Trust | None = None
     """About the last answer."""
 
@@ -113,7 +113,7 @@ async def stand(
     """Have a pod written over one connection, and read over another."""
     names = Names(prefix)
     async with connected(writing or url) as writer, connected(url) as redis:
-        pod = ToldPod(writer, names, name, 4711)
+        pod = WrittenPod(writer, names, name, 4711)
         await pod.fence()
         await pod.tell()
         loop = asyncio.get_running_loop()

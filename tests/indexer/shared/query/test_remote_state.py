@@ -20,7 +20,7 @@ from indexer.shared.records.registry import Registry
 from indexer.shared.redis.command import Call, Command, Reply, UnreachableError
 from indexer.trust import Level
 from tests.examples import examples
-from tests.indexer.shared.told_pod import EXACT, GPU, KEYSPACE, ToldPod, prompt_of
+from tests.indexer.shared.written_pod import EXACT, GPU, KEYSPACE, WrittenPod, prompt_of
 
 SPILLED = bytes([2, 0, 0, 0, 9, 0, 0, 0])
 SEGMENTS = range(4)
@@ -97,7 +97,7 @@ class RemoteMachine(RuleBasedStateMachine):
         self.births = count()
         for bucket in range(BUCKETS):
             self.redis.hashes[self.names.bucket(bucket)] = {BORN: self.birth()}
-        self.pod = ToldPod(self.redis, self.names, "p", 77)
+        self.pod = WrittenPod(self.redis, self.names, "p", 77)
         self.rank = self.remote.add("p", 0, keyspace=KEYSPACE, ranks=1)
         self.runner.run(self.pod.tell())
         self.poll()

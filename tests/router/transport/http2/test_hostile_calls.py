@@ -4,8 +4,8 @@ import zlib
 
 import pytest
 
+from tests.router.error_details import details_in
 from tests.router.http2_client import frame
-from tests.router.told_reason import told_in
 from tests.router.transport.http2 import raw_frames as raw
 from tests.router.transport.http2.attacked import attacked, until
 from tests.router.transport.served import MISSING
@@ -116,7 +116,7 @@ async def test_a_header_that_cannot_be_honoured_ends_its_call_with_the_reason(
         client.send(raw.data(1, message, raw.END_STREAM))
         ended = await client.frame(raw.HEADERS, 1, raw.END_STREAM)
         assert ended.headers["grpc-status"] == status
-        assert told_in(ended.headers).reason == reason
+        assert details_in(ended.headers).reason == reason
 
 
 @pytest.mark.parametrize(
@@ -157,7 +157,7 @@ async def test_a_message_that_cannot_be_read_ends_only_its_call(
         ended = await client.frame(raw.HEADERS, 3, raw.END_STREAM)
         assert ended.headers["grpc-status"] == status
         if status != b"0":
-            assert told_in(ended.headers).reason == REASONS[status]
+            assert details_in(ended.headers).reason == REASONS[status]
         await until(lambda: server.calls == 1)
         assert not client.is_closed
 

@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
+from tests.router.error_details import details_in
 from tests.router.http2_client import frame
-from tests.router.told_reason import told_in
 from tests.router.transport.http2 import raw_frames as raw
 from tests.router.transport.http2.attacked import attacked, until
 from tests.router.transport.http2.hostile_client import HostileClient
@@ -46,7 +46,7 @@ async def test_a_call_with_too_long_headers_gets_a_status(
             ended = await client.frame(raw.HEADERS, stream, raw.END_STREAM)
             assert ended.headers["grpc-status"] == b"8"
             assert f"{MOST} bytes".encode() in ended.headers["grpc-message"]
-            assert told_in(ended.headers).reason == "TOO_LARGE"
+            assert details_in(ended.headers).reason == "TOO_LARGE"
         await _is_served(client, 7)
         assert server.service.begun["Echo"] == 2
 

@@ -7,7 +7,7 @@ import pytest
 
 from router.transport import nghttp2_server
 from router.transport.nghttp2_server import Nghttp2Server
-from tests.router.told_reason import told_in
+from tests.router.error_details import details_in
 from tests.router.transport.http2 import raw_frames as raw
 from tests.router.transport.http2.attacked import Attacked, attacked, until
 from tests.router.transport.http2.hostile_client import HostileClient
@@ -80,7 +80,7 @@ async def test_connections_that_each_hold_half_a_message_hold_no_more_than_the_l
         # Where calls count as late at once, the first one gives way first.
         assert late_seconds or told(connected[0], 1)
         assert headers["grpc-status"] == b"8"
-        reason = told_in(headers)
+        reason = details_in(headers)
         assert reason.reason == "OVERLOADED"
         assert reason.metadata == {"limit": "server.http2.max-received-bytes"}
         await until(lambda: server.tasks * len(HALF) <= LIMIT)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.router.told_reason import told_in
+from tests.router.error_details import details_in
 from tests.router.transport.http2 import raw_frames as raw
 from tests.router.transport.http2.attacked import attacked, until
 from tests.router.transport.http2.hostile_client import PREFACE
@@ -27,7 +27,7 @@ async def test_answers_that_are_not_let_through_are_bounded(
             # Calls after those that filled it are refused.
             begun = await client.frame(raw.HEADERS, stream)
             if stream > 2 * 11:
-                assert told_in(begun.headers).reason == "ANSWERS_UNREAD"
+                assert details_in(begun.headers).reason == "ANSWERS_UNREAD"
         assert server.service.begun["Large"] == 11
         assert server.unsent == 11 * (size + 5 - width)
         await server.answers()

@@ -32,7 +32,7 @@ def prompt_of(keys: Sequence[int]) -> Chain:
     return Chain(0, b"", BLOCK_SIZE, len(keys), (), pack_words(keys))
 
 
-class ToldPod:
+class WrittenPod:
     """One pod of one rank. `base` is that of its claim, which is random in the product."""
 
     def __init__(self, redis: Redis, names: Names, pod: str, base: int) -> None:

@@ -8,7 +8,7 @@ import msgspec
 from router.config.schema import Pick
 from scorer.policy import make_policy, policy_names
 
-PAGE = (Path(__file__).parents[3] / "docs" / "pick-reference.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "pick-reference.md").read_text(encoding="utf-8")
 KEYS = PAGE.partition("\n## `[pick]`")[2]
 
 

@@ -17,9 +17,9 @@ from router.api.pick import PickAnswerer
 from router.api.score import Answerer
 from router.pb.warmpath.v1 import router_pb2 as pb
 from router.pb.warmpath.v1 import router_pb2_grpc
+from tests.router.error_details import ErrorDetails, details_of
 from tests.router.pick_stand import QUIET, Stand, pod, prompt, standing
 from tests.router.running_router import running_router
-from tests.router.told_reason import Told, told_by
 from tests.router.transport.served import BOTH, Caller, new_server
 
 pytestmark = pytest.mark.parametrize("transport", BOTH)
@@ -30,10 +30,10 @@ UNKNOWN = pb.Prompt(model="unheard-of", token_ids=pb.TokenIds(ids=[1]))
 TEXT = pb.Prompt(model="demo", text="hi")
 
 
-async def refused(call: Any) -> Told:
+async def refused(call: Any) -> ErrorDetails:
     with pytest.raises(grpc.aio.AioRpcError) as raised:
         await call
-    return told_by(raised.value)
+    return details_of(raised.value)
 
 
 def raw(stand: Stand, method: str, message: bytes) -> Any:
@@ -90,7 +90,9 @@ async def test_a_refused_request_is_told_its_reason(
     stand: Stand, method: str, message: Any, code: STATUS, reason: str, metadata: dict[str, str]
 ) -> None:
     sent = message if isinstance(message, bytes) else message.SerializeToString()
-    assert await refused(raw(stand, method, sent)) == Told(code, reason, metadata, None, None)
+    assert await refused(raw(stand, method, sent)) == ErrorDetails(
+        code, reason, metadata, None, None
+    )
 
 
 async def test_a_request_of_a_stream_is_told_its_reason_and_the_stream_goes_on(
@@ -122,7 +124,7 @@ async def test_a_pick_that_was_ended_is_told_so(tmp_path: Path, transport: str) 
             while not await stand.report("attempt-1", "FAILED"):
                 await asyncio.sleep(0)
             [outcome] = await asyncio.gather(asked, return_exceptions=True)
-        assert told_by(outcome) == Told(STATUS.ABORTED, "PICK_ENDED", {}, None, None)
+        assert details_of(outcome) == ErrorDetails(STATUS.ABORTED, "PICK_ENDED", {}, None, None)
 
 
 async def test_a_fault_is_logged_and_told_as_one_without_its_text(
@@ -131,7 +133,7 @@ async def test_a_fault_is_logged_and_told_as_one_without_its_text(
     async def fails(*_: object, **__: object) -> None:
         raise ZeroDivisionError("the odd thing")
 
-    fault = Told(STATUS.INTERNAL, "INTERNAL_ERROR", {}, None, None)
+    fault = ErrorDetails(STATUS.INTERNAL, "INTERNAL_ERROR", {}, None, None)
     monkeypatch.setattr(Answerer, "list_pods", fails)
     monkeypatch.setattr(Answerer, "score", fails)
     monkeypatch.setattr(PickAnswerer, "_ask", fails)
@@ -163,10 +165,10 @@ async def test_callers_that_may_not_ask_are_told_whether_they_are_known(
         known = (("authorization", "Bearer correct-horse-battery"),)
         request = pb.PickRequest(prompt=prompt())
         stranger = await refused(stub.Pick(request))
-        assert stranger == Told(STATUS.UNAUTHENTICATED, "UNKNOWN_CALLER", {}, None, None)
+        assert stranger == ErrorDetails(STATUS.UNAUTHENTICATED, "UNKNOWN_CALLER", {}, None, None)
         assert (await stub.Pick(request, metadata=known)).candidates
         reader = await refused(stub.ListPods(pb.ListPodsRequest(), metadata=known))
-        assert reader == Told(STATUS.PERMISSION_DENIED, "NO_ROLE", {}, None, None)
+        assert reader == ErrorDetails(STATUS.PERMISSION_DENIED, "NO_ROLE", {}, None, None)
 
 
 class Uncounted:
@@ -204,11 +206,11 @@ async def test_calls_without_room_are_told_the_limit_and_when_room_will_be_free(
             await asyncio.sleep(0.001)
         full = await refused(begun())
         limit = {"limit": "limits.max-in-flight-bytes"}
-        assert full == Told(STATUS.RESOURCE_EXHAUSTED, "OVERLOADED", limit, 7.5, 7500)
+        assert full == ErrorDetails(STATUS.RESOURCE_EXHAUSTED, "OVERLOADED", limit, 7.5, 7500)
         now = 10.0
         late = await refused(first)
         limit = {"limit": "limits.message-seconds"}
-        assert late == Told(STATUS.RESOURCE_EXHAUSTED, "MESSAGE_LATE", limit, None, None)
+        assert late == ErrorDetails(STATUS.RESOURCE_EXHAUSTED, "MESSAGE_LATE", limit, None, None)
         second.cancel()
     await server.stop(0)
 

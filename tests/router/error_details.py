@@ -17,7 +17,7 @@ CODES = {code.value[0]: code for code in grpc.StatusCode}
 
 
 @dataclass(frozen=True)
-class Told:
+class ErrorDetails:
     """The details of a status and of its trailing metadata."""
 
     code: grpc.StatusCode
@@ -27,18 +27,18 @@ class Told:
     pushback_ms: int | None
 
 
-def told_by(error: grpc.aio.AioRpcError) -> Told:
+def details_of(error: grpc.aio.AioRpcError) -> ErrorDetails:
     """Return the details of a call's error; they must agree with the status itself."""
     trailing = {str(key): value for key, value in error.trailing_metadata()}
     details, pushback = trailing[DETAILS], trailing.get(PUSHBACK)
     assert isinstance(details, bytes)
-    return _told(error.code(), error.details() or "", details, pushback)
+    return _details(error.code(), error.details() or "", details, pushback)
 
 
-def told_in(headers: Mapping[str, bytes]) -> Told:
+def details_in(headers: Mapping[str, bytes]) -> ErrorDetails:
     """Return the details in the headers that end a call on the wire."""
     encoded = headers[DETAILS]
-    return _told(
+    return _details(
         CODES[int(headers["grpc-status"])],
         unquote_to_bytes(headers["grpc-message"]).decode(),
         base64.b64decode(encoded + b"=" * (-len(encoded) % 4), validate=True),
@@ -46,7 +46,9 @@ def told_in(headers: Mapping[str, bytes]) -> Told:
     )
 
 
-def _told(code: grpc.StatusCode, text: str, details: bytes, pushback: str | bytes | None) -> Told:
+def _details(
+    code: grpc.StatusCode, text: str, details: bytes, pushback: str | bytes | None
+) -> ErrorDetails:
     status = wire.Status.FromString(details)
     # gRPC's own readers of details refuse others.
     assert status.code == code.value[0]
@@ -59,6 +61,6 @@ def _told(code: grpc.StatusCode, text: str, details: bytes, pushback: str | byte
         delay = wire.RetryInfo.FromString(of.pop("RetryInfo")).retry_delay
         seconds = delay.seconds + delay.nanos / 1e9
     assert not of
-    return Told(
+    return ErrorDetails(
         code, info.reason, dict(info.metadata), seconds, None if pushback is None else int(pushback)
     )
