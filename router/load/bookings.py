@@ -64,7 +64,7 @@ class Bookings:
         self._bookings: OrderedDict[str, Booking] = OrderedDict()
         self._ranks: dict[tuple[str, int], RankBook] = {}
         self._overdue = Overdue(
-            self._waiting,
+            self._awaited,
             factor=late_factor,
             seconds=late_seconds,
             expects_first_tokens=expects_first_tokens,
@@ -179,7 +179,7 @@ class Bookings:
             # Its first token must have come, reported or not.
             if booking.first_token_at is None:
                 self._computed(booking, now)
-                self._miss()
+                self._miss(booking)
             self._end(booking, now)
         return booking is not None
 
@@ -241,14 +241,13 @@ class Bookings:
         while (late := self._overdue.pop(now)) is not None:
             booking_id, late_at = late
             booking = self._bookings.get(booking_id)
-            if booking is None or booking.late_at != late_at:
+            if booking is None or booking.late_at != late_at or booking.first_token_at is not None:
                 continue
             book = self._ranks[booking.work.pod, booking.work.rank]
             turn = max(booking.since, book.free_since) if book.heads(booking) else None
             if self._let_go(booking, now):
                 booking.prefill_from = turn
-                if now >= booking.lost_at:
-                    self._overdue.count(reported=False)
+            self._overdue.presumed(booking, now)
         while self._bookings:
             booking = next(iter(self._bookings.values()))
             if booking.expires > now:
@@ -291,14 +290,14 @@ class Bookings:
             seconds = ahead + booking.work.prefill
             self._overdue.expect(booking, seconds, now, of=len(self._bookings))
 
-    def _miss(self) -> None:
+    def _miss(self, booking: Booking) -> None:
         """Record that a request ended and nobody reported its first token."""
         self.unreported += 1
-        self._overdue.count(reported=False)
+        self._overdue.miss(booking)
 
     def _expire(self, booking: Booking, now: float) -> None:
         if booking.first_token_at is None:
-            self._miss()
+            self._miss(booking)
         self._end(booking, now)
         self.expired += 1
 
@@ -325,10 +324,11 @@ class Bookings:
         self._ranks[booking.work.pod, booking.work.rank].take(booking)
         del self._bookings[booking.id]
 
-    def _waiting(self) -> Iterator[Booking]:
-        """Yield the bookings whose first token is still to come."""
-        for book in self._ranks.values():
-            yield from book.waiting.values()
+    def _awaited(self) -> Iterator[Booking]:
+        """Yield the bookings whose first token is not reported and does not count as unreported."""
+        for booking in self._bookings.values():
+            if booking.first_token_at is None and not booking.is_missed:
+                yield booking
 
     def _shift(self, now: float) -> None:
         seconds = now - self._now

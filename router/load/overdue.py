@@ -11,45 +11,47 @@ from heapq import heapify, heappop, heappush
 
 from indexer.invariant import BrokenInvariantError
 from router.load.rank_bookings import Booking
+from router.load.silence import Silence
 
-UNREPORTED_SHARE = 0.05
-"""Share of unreported first tokens above which the router stops waiting for reports."""
-UNREPORTED_WEIGHT = 0.02
-"""Least weight of the latest first token in that share, a moving average."""
 SPARE = 64
 """Outdated entries that the heap may have beyond the number of bookings."""
 
 
 class Overdue:
-    """The times when the first tokens of `waiting` bookings are overdue, by the bookings' clock."""
+    """The times when the first tokens of `awaited` bookings are overdue, by the bookings' clock.
+
+    Awaited are the bookings whose first token is not reported and does not count as unreported. A first
+    token that is presumed to have come before its report counts as lost is overdue twice.
+    """
 
     def __init__(
         self,
-        waiting: Callable[[], Iterable[Booking]],
+        awaited: Callable[[], Iterable[Booking]],
         *,
         factor: float,
         seconds: float,
         expects_first_tokens: bool,
     ) -> None:
         """Count a report as lost `factor` times the predicted time plus `seconds` after the request."""
-        self._waiting = waiting
+        self._awaited = awaited
         self._factor = factor
         self._seconds = seconds
+        self._silence = Silence(expects_first_tokens=expects_first_tokens)
         self._due: list[tuple[float, int, str]] = []
         """A heap of the times when first tokens are overdue; some entries may be outdated."""
-        self._counted = 0
-        """Number of first tokens that were reported or are known to be unreported."""
-        self._unreported = 0.0 if expects_first_tokens else 1.0
-        """Share of these first tokens that were not reported, a moving average."""
 
     def expect(self, booking: Booking, seconds: float, now: float, *, of: int) -> None:
         """Wait for a booking's first token, predicted in `seconds`; `of` is the number of bookings."""
         booking.due_at = min(now + seconds, booking.expires)
         booking.lost_at = min(now + self._factor * seconds + self._seconds, booking.expires)
         booking.late_at = booking.due_at if self.expects_none else booking.lost_at
-        heappush(self._due, (booking.late_at, booking.number, booking.id))
+        booking.is_missed = False
+        self._push(booking)
         if len(self._due) > 2 * of + SPARE:
             self.tidy()
+
+    def _push(self, booking: Booking) -> None:
+        heappush(self._due, (booking.late_at, booking.number, booking.id))
 
     def pop(self, now: float) -> tuple[str, float] | None:
         """Remove the entry that is overdue longest; return its booking's id and since when, or None.
@@ -61,30 +63,41 @@ class Overdue:
         late_at, _, booking_id = heappop(self._due)
         return booking_id, late_at
 
+    def presumed(self, booking: Booking, now: float) -> None:
+        """Handle the entry of an awaited booking: its first token is presumed to have come."""
+        if now >= booking.lost_at:
+            self.miss(booking)
+        else:
+            booking.late_at = booking.lost_at
+            self._push(booking)
+
+    def miss(self, booking: Booking) -> None:
+        """Count a booking's first token as unreported, once."""
+        if not booking.is_missed:
+            booking.is_missed = True
+            self.count(reported=False)
+
     def count(self, *, reported: bool) -> None:
         """Count a first token that was reported, or is known to be unreported."""
         expected_none = self.expects_none
-        self._counted += 1
-        self._unreported += max(UNREPORTED_WEIGHT, 1 / self._counted) * (
-            (not reported) - self._unreported
-        )
+        self._silence.count(reported=reported)
         if self.expects_none and not expected_none:
-            for booking in self._waiting():
+            for booking in self._awaited():
                 booking.late_at = min(booking.late_at, booking.due_at)
             self.tidy()
 
     @property
     def expects_none(self) -> bool:
         """Whether too many first tokens are unreported, so that the router waits for no reports."""
-        return self._unreported > UNREPORTED_SHARE
+        return self._silence.expects_none
 
     def tidy(self) -> None:
-        """Rebuild the heap from the waiting bookings, without outdated entries."""
-        self._due = [(one.late_at, one.number, one.id) for one in self._waiting()]
+        """Rebuild the heap from the awaited bookings, without outdated entries."""
+        self._due = [(one.late_at, one.number, one.id) for one in self._awaited()]
         heapify(self._due)
 
     def check(self) -> None:
         """Raise BrokenInvariantError if a booking without an entry would wait for ever."""
         due = {(late_at, booking_id) for late_at, _, booking_id in self._due}
-        if any((one.late_at, one.id) not in due for one in self._waiting()):
+        if any((one.late_at, one.id) not in due for one in self._awaited()):
             raise BrokenInvariantError("a booking without an entry would wait for ever")

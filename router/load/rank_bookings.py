@@ -60,6 +60,8 @@ class Booking:
     """Whether a gateway has reported that it went out."""
     first_token_at: float | None = None
     """Reported time of the first token; None: not reported."""
+    is_missed: bool = False
+    """Whether its first token has counted as unreported (`router.load.silence`)."""
     prefill_from: float | None = None
     """Earliest possible start of its prefill, set once its first token is reported or presumed; None:
     not known."""
