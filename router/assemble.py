@@ -52,7 +52,8 @@ from router.llmd import service as llmd
 from router.llmd.pod_scores import PodScores
 from router.loop_lag import watch_lag
 from router.match.scorer import Scorer
-from router.metrics import Metrics, PartsCollector
+from router.metrics.calls import Metrics
+from router.metrics.parts import PartsCollector
 from router.peers import booking_id
 from router.peers.exchange import PeerBookings
 from router.peers.run import sharing

@@ -1,0 +1,6 @@
+"""Every metric of the router: name, unit, labels and bounds. Nothing here decides anything.
+
+Label values are the known pods, ranks and models, and names that the code or the contract defines
+(tiers, methods, statuses, …). No prompt, hash or request id is ever a label. Parts count in plain
+fields, which are read at each scrape.
+"""
