@@ -7,6 +7,7 @@ It stands before any handlers and on any transport that offers `invocation_metad
 import inspect
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from functools import partial
 from typing import Any, Protocol
 
 import grpc
@@ -16,6 +17,7 @@ from indexer.process.certificate_names import names
 from router.access.callers import Callers, Refusal, RefusalKind
 from router.access.roles import is_open
 from router.error_info import Reason, details
+from router.transport.server import AtOnceHandler
 
 log = logging.getLogger(__name__)
 
@@ -57,6 +59,8 @@ class Guard(grpc.GenericRpcHandler):
             await self._admit(method, context)
             return await answer(requests, context)
 
+        if isinstance(handler, AtOnceHandler):
+            return AtOnceHandler(checked, partial(self._at_once, method, handler))
         kind: Any = grpc.stream_unary_rpc_method_handler
         if handler.response_streaming:
             kind = grpc.stream_stream_rpc_method_handler
@@ -64,6 +68,13 @@ class Guard(grpc.GenericRpcHandler):
             checked, handler.request_deserializer, handler.response_serializer
         )
         return made
+
+    def _at_once(
+        self, method: str, handler: AtOnceHandler, message: bytes, context: Context
+    ) -> bytes | None:
+        """Return the answer to a caller with the role; `_admit` refuses the others."""
+        is_refused = self._refusal(method, context) is not None
+        return None if is_refused else handler.at_once(message, context)
 
     async def _admit(self, method: str, context: Context) -> None:
         """Return, or end the call with gRPC's AbortError."""

@@ -35,6 +35,8 @@ ANSWERING_TIMES = 3.0
 """The thread answers for at least this many times as long as it reads sockets, while calls wait."""
 MOST_AT_ONCE = 32
 """Most calls that begin in one turn."""
+AT_ONCE_SECONDS = 0.005
+"""Time of a turn after which no more calls are answered in the step that received them."""
 LEAST_WAITING = 4
 """Calls that may always wait."""
 URGENT_TIMES = 8
@@ -210,6 +212,8 @@ class Admission:
         self._turned = self._resumed = clock()
         """Times: the beginning of this turn, and the end of its reading (or of an earlier turn's, if a
         call entered in its middle)."""
+        self._at_once = 0.0
+        """The time of this turn for which calls were answered in the step that received them."""
         self._read_seconds = 0.0
         """The time for which the thread reads in a turn: a mean."""
         self.call_seconds = FIRST_SECONDS
@@ -259,6 +263,22 @@ class Admission:
             refused.wake(error)
         return turn
 
+    @property
+    def is_free(self) -> bool:
+        """Whether a call may be answered in the step that received it."""
+        return not self._urgent and not self._others and self._at_once < AT_ONCE_SECONDS
+
+    def answered_at_once(self, seconds: float) -> None:
+        """Count a call that was answered in the step that received it, and took `seconds`."""
+        self._coming = max(0, self._coming - 1)
+        self.call_seconds += WEIGHT * (min(seconds, LONGEST_SECONDS) - self.call_seconds)
+        if not self._at_once:
+            self._soon(self._end_at_once)
+        self._at_once += seconds
+
+    def _end_at_once(self) -> None:
+        self._at_once = 0.0
+
     def refuses(self, connection: str, *, is_urgent: bool = False) -> BusyError | None:
         """Return the error with which `enter` would refuse a connection's next call; count it."""
         queue = self._urgent if is_urgent else self._others
@@ -287,6 +307,8 @@ class Admission:
 
     def _resume(self) -> None:
         self._resumed = self._clock()
+        # Sockets were read meanwhile, except for this time.
+        self._turned += self._at_once
 
     def _measure(self, now: float, began: int) -> None:
         reading = min(self._resumed - self._turned, LONGEST_SECONDS)

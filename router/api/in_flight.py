@@ -135,6 +135,10 @@ class InFlight:
         if self.waiting:
             self._go_on()
 
+    def has_come(self, connection: str) -> None:
+        """Note that a connection's message came in time; it was answered and needed no place."""
+        self._remember(connection, came=True)
+
     def leave(self, place: Place) -> None:
         """Free the place of a call that has ended, in any state."""
         state, place.state = place.state, CallState.LEFT

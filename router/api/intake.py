@@ -22,7 +22,7 @@ from router.api.admission import Admission, BusyError, Turn
 from router.api.failures import refusal_of
 from router.api.in_flight import CallState, InFlight, LateError, NoPlaceError, Place
 from router.queue.give_room import GIVE_ROOM
-from router.transport.server import Refusal
+from router.transport.server import AtOnceHandler, Refusal
 
 STREAMS = 16
 """Streams that may wait for their next message at once, each with room for the largest message. One that
@@ -108,14 +108,37 @@ class Intake:
         self._timer: asyncio.TimerHandle | None = None
 
     def unary(
-        self, method: str, handler: Handler, *, is_urgent: bool = False
+        self,
+        method: str,
+        handler: Handler,
+        *,
+        is_urgent: bool = False,
+        at_once: Callable[[bytes], bytes | None] | None = None,
     ) -> "grpc.RpcMethodHandler[bytes, bytes]":
         """Return gRPC's handler of a unary call; `handler` takes the message, returns the answer.
 
-        Urgent calls are cheap, and begin before all others.
+        Urgent calls are cheap, and begin before all others. `at_once` returns the answer to a message,
+        or None if it would have to wait or fails, and then has changed nothing.
         """
-        taken = partial(self._taken, method, handler, is_urgent=is_urgent)
-        return grpc.stream_unary_rpc_method_handler(_refusing(taken))
+        run = _refusing(partial(self._taken, method, handler, is_urgent=is_urgent))
+        if at_once is None:
+            return grpc.stream_unary_rpc_method_handler(run)
+        return AtOnceHandler(run, partial(self._answered_at_once, at_once))
+
+    def _answered_at_once(
+        self, answer: Callable[[bytes], bytes | None], message: bytes, context: Context
+    ) -> bytes | None:
+        """Return an answer if no call waits, neither for its turn nor for room."""
+        admission = self._admission
+        if self._calls.waiting or (admission is not None and not admission.is_free):
+            return None
+        begun = time.perf_counter()
+        answered = answer(message)
+        if answered is not None:
+            self._calls.has_come(context.peer())
+            if admission is not None:
+                admission.answered_at_once(time.perf_counter() - begun)
+        return answered
 
     def written(self, method: str, handler: Handler) -> "grpc.RpcMethodHandler[bytes, bytes]":
         """Return gRPC's handler of a unary call; `handler` takes the message, writes the answer."""

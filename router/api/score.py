@@ -7,6 +7,7 @@ from typing import NamedTuple, NoReturn
 from indexer.rank import Rank
 from indexer.trust import Trust
 from router.api.score_reply import entry_of, match_part, score_rest
+from router.match.matches import Matches
 from router.match.scorer import Scorer
 from router.pb.warmpath.v1 import router_pb2 as pb
 from router.pb.warmpath.wire.v1 import score_request_pb2 as wire
@@ -16,13 +17,13 @@ from router.pods.table import Pod, PodTable
 from router.prompt.bad_request import BadRequestError
 from router.prompt.bounds import check_name
 from router.prompt.deadline import TimeLeft
-from router.prompt.parse import gives_ids
+from router.prompt.parse import LONG, gives_ids
 from router.prompt.plain import PlainPrompt
 from router.prompt.reader import PromptReader
 from router.prompt.tokenising.trace import Trace
-from router.turns import in_turns, turn_after
+from router.turns import MANY_RANKS, in_turns, turn_after
 from scorer.match import Match
-from scorer.strategies.by_name import DEFAULT, STRATEGIES
+from scorer.strategies.by_name import DEFAULT, STRATEGIES, Strategy
 
 PODS_AT_ONCE = 64
 """Pods listed before other tasks get a turn: about two milliseconds' work."""
@@ -105,8 +106,6 @@ class Answerer:
         read = await self._reader.read(plain or request.prompt, timeout, trace)
         pods, unknown = self._named(read.prompt.model, request.pods)
         prompt = set_apart(read, pods)
-        parts: list[bytes] = []
-        most = 0
         ranks = [rank for pod in pods for rank in pod.ranks]
         if left:
             await self._scorer.refresh(prompt, ranks, left.seconds())
@@ -116,10 +115,52 @@ class Answerer:
         # The answer is of one moment, though other tasks may run before it is written.
         trusts = [matches.trusts.get(rank) or rank.trust for rank in ranks]
         await turn_after(len(ranks))
+        parts, most = self._parts(pods, trusts, matches, strategy)
+        if unknown:
+            async for pod_id in in_turns(unknown, NAMES_AT_ONCE):
+                check_name("pods", pod_id)
+                named = pb.PodScore(pod=pod_id).SerializeToString()
+                parts += entry_of(named, len(UNKNOWN_POD)), UNKNOWN_POD
+        parts.append(score_rest(prompt.tokens, read.covered_chars, request.request_id))
+        if trace:
+            trace.step("score")
+            # Concatenated messages are one message to protobuf, with the fields of both.
+            explained = pb.ScoreResponse(explanation=trace.explanation(prompt.ids))
+            parts.append(explained.SerializeToString())
+        return Scored(b"".join(parts), prompt.tokens, most)
+
+    def score_at_once(self, request: wire.ScoreRequest, plain: PlainPrompt) -> Scored | None:
+        """Answer Score as `score` does, if that waits for nothing and takes less than a millisecond.
+
+        The result is None otherwise.
+        """
+        if request.HasField("prompt") or request.explain or self._scorer.remote:
+            return None
+        if len(plain.ids) > LONG:
+            return None
+        strategy = STRATEGIES.get(request.strategy or DEFAULT) or _unknown(request.strategy)
+        read = self._reader.read_plain(plain)
+        pods, unknown = self._named(read.prompt.model, request.pods)
+        ranks = [rank for pod in pods for rank in pod.ranks]
+        if unknown or len(ranks) > MANY_RANKS:
+            return None
+        prompt = set_apart(read, pods)
+        matches = self._scorer.matches(prompt, ranks, strategy)
+        trusts = [matches.trusts.get(rank) or rank.trust for rank in ranks]
+        parts, most = self._parts(pods, trusts, matches, strategy)
+        parts.append(score_rest(prompt.tokens, 0, request.request_id))
+        return Scored(b"".join(parts), prompt.tokens, most)
+
+    def _parts(
+        self, pods: Sequence[Pod], trusts: Sequence[Trust], matches: Matches, strategy: Strategy
+    ) -> tuple[list[bytes], int]:
+        """Return the parts of a ScoreResponse with its ranks' scores, and the most matched tokens."""
+        parts: list[bytes] = []
+        most = 0
         trust_of = iter(trusts)
         parts_of: dict[Match | None, bytes] = {None: b""}
         entries = self._entries
-        if len(entries) > 2 * len(ranks) + MOST_FORGOTTEN:
+        if len(entries) > 2 * len(trusts) + MOST_FORGOTTEN:
             entries.clear()
         for pod in pods:
             # Nearly all pods have a connected first rank, which is tested faster than the property.
@@ -147,18 +188,7 @@ class Answerer:
                 if beginning is None:
                     beginning = entry.beginnings[size] = entry_of(entry.fixed, size)
                 parts += beginning, part
-        if unknown:
-            async for pod_id in in_turns(unknown, NAMES_AT_ONCE):
-                check_name("pods", pod_id)
-                named = pb.PodScore(pod=pod_id).SerializeToString()
-                parts += entry_of(named, len(UNKNOWN_POD)), UNKNOWN_POD
-        parts.append(score_rest(prompt.tokens, read.covered_chars, request.request_id))
-        if trace:
-            trace.step("score")
-            # Concatenated messages are one message to protobuf, with the fields of both.
-            explained = pb.ScoreResponse(explanation=trace.explanation(prompt.ids))
-            parts.append(explained.SerializeToString())
-        return Scored(b"".join(parts), prompt.tokens, most)
+        return parts, most
 
     def _entry(self, rank: Rank, trust: Trust, *, ready: bool) -> Entry:
         score = pb.PodScore(

@@ -140,6 +140,29 @@ class RouterService:
             self._meter.scored(scored.prompt_tokens, scored.most)
             return scored.response
 
+    def score_at_once(self, request: bytes) -> bytes | None:
+        """Answer Score if nothing has to be awaited and it succeeds; the result is None otherwise."""
+        begun = time.perf_counter()
+        try:
+            self._drain.begin()
+        except EndingError:
+            return None
+        try:
+            plain, rest = cut_prompt(request) or (None, b"")
+            if plain is None:
+                return None
+            asked = wire.ScoreRequest.FromString(rest) if rest else NOTHING_MORE
+            scored = self._answerer.score_at_once(asked, plain)
+        except Exception:  # noqa: BLE001  `Score` fails in the same way, and answers with the error
+            return None
+        finally:
+            self._drain.end()
+        if scored is None:
+            return None
+        self._meter.scored(scored.prompt_tokens, scored.most)
+        self._meter.answered("Score", "OK", time.perf_counter() - begun)
+        return scored.response
+
     async def ScoreStream(  # noqa: N802  the contract's name
         self, context: grpc.aio.ServicerContext[Any, Any]
     ) -> None:
@@ -291,7 +314,7 @@ class RouterService:
         """Return the handlers of all methods; requests and answers are bytes."""
         picks = self._picks
         methods: dict[str, Any] = {
-            "Score": self._intake.unary("Score", self.Score),
+            "Score": self._intake.unary("Score", self.Score, at_once=self.score_at_once),
             "ScoreStream": self._intake.streams(self.ScoreStream),
             "Pick": self._intake.written("Pick", self.Pick),
             "Report": self._unary("Report", lambda request, *_: picks.report(request)),

@@ -64,12 +64,12 @@ class PromptReader:
         instead of each error in UNREAD, and a prompt without content has no tokens.
         """
         if isinstance(message, PlainPrompt):
-            named, adapter = self._parser.plain(message)
+            read = self.read_plain(message)
             if trace:
                 trace.step("read the request")
             if len(message.ids) > LONG:
                 await asyncio.sleep(0)
-            return ReadPrompt(TokenPrompt(named.name, message.ids, adapter), 0)
+            return read
         prompt = await self._parser.parse(message, may_lack=may_reckon)
         if trace:
             trace.step("read the request")
@@ -102,3 +102,8 @@ class PromptReader:
             unread_because=because,
             form=prompt.form,
         )
+
+    def read_plain(self, prompt: PlainPrompt) -> ReadPrompt:
+        """Read a prompt of token ids. Raises BadRequestError and UnknownModelError."""
+        model, adapter = self._parser.plain(prompt)
+        return ReadPrompt(TokenPrompt(model.name, prompt.ids, adapter), 0)

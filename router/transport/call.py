@@ -71,16 +71,25 @@ class Call(grpc.aio.ServicerContext[Any, Any]):
     serialize: Bytes = bytes
     deserialize: Callable[[bytes], Any] = bytes
     task: asyncio.Task[None] | None = None
+    """The task of its handler, once that runs."""
 
-    def __init__(self, link: Link, stream: int, request: Request, most_bytes: int) -> None:
+    def __init__(
+        self, link: Link, stream: int, request: Request, handler: Any, most_bytes: int
+    ) -> None:
         self._loop = asyncio.get_running_loop()
         self._link = link
         self._stream = stream
         self._request = request
+        self.handler = handler
         self._deframer = Deframer(most_bytes, request.encoding)
         if request.seconds is not None:
             self._deadline = self._loop.time() + request.seconds
             self._expiry = self._loop.call_later(request.seconds, self._expire)
+
+    @property
+    def method(self) -> str:
+        """The name of the method, /SERVICE/METHOD."""
+        return self._request.method
 
     # Events of the connection.
 
@@ -153,7 +162,7 @@ class Call(grpc.aio.ServicerContext[Any, Any]):
         try:
             return trailers_of(code, self._details, self._trailing)
         except ValueError as error:
-            log.error("%s: %s", self._request.method, error)  # noqa: TRY400
+            log.error("%s: %s", self.method, error)  # noqa: TRY400
             return trailers_of(grpc.StatusCode.INTERNAL, str(error))
 
     @property
@@ -194,6 +203,15 @@ class Call(grpc.aio.ServicerContext[Any, Any]):
             self.task.cancel()
 
     # Messages.
+
+    @property
+    def waits_for_rest(self) -> bool:
+        """Whether the rest of the next message comes without being asked for."""
+        return self.is_incomplete and self._deframer.held + self._deframer.missing <= STREAM_WINDOW
+
+    def whole(self) -> bytes | None:
+        """Return the next message, which stays, if it is all that came."""
+        return self._deframer.whole()
 
     def take_whole(self) -> bytes | None:
         """Return the next message as it came, if it is all that came: `read` would not wait."""

@@ -26,7 +26,7 @@ from router.transport.metadata import (
     trailers_of,
 )
 from router.transport.peer import Properties, peer_name, properties_of
-from router.transport.server import Gate, Refusal
+from router.transport.server import AtOnceHandler, Gate, Refusal
 
 log = logging.getLogger(__name__)
 
@@ -67,6 +67,8 @@ class Connection(asyncio.Protocol):
         self._clock = clock
         self._journal = journal or Journal(limits)
         self._calls: dict[int, Call] = {}
+        self._fresh: list[Call] = []
+        """Calls without a task of which bytes have come in this step."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_in_session = False
         """Whether libnghttp2 handles received bytes; meanwhile nobody may ask it for bytes to send."""
@@ -117,6 +119,8 @@ class Connection(asyncio.Protocol):
             while at < len(data):
                 self.session.receive(data[at : at + RECEIVE_BYTES])
                 at += RECEIVE_BYTES
+                if self._fresh:
+                    self._answer_at_once()
                 if time.perf_counter() > until:
                     break
         except EndedError as error:
@@ -225,9 +229,28 @@ class Connection(asyncio.Protocol):
             code, text = grpc.StatusCode.RESOURCE_EXHAUSTED, "the client does not read its answers"
             self._refuse_because(stream, code, text, Reason.ANSWERS_UNREAD)
             return
-        call = Call(self, stream, request, self._limits.message_bytes)
+        call = Call(self, stream, request, handler, self._limits.message_bytes)
         self._calls[stream] = call
-        task = asyncio.get_running_loop().create_task(run(call, handler, request.method))
+        if not isinstance(handler, AtOnceHandler):
+            self._run(call)
+
+    def _answer_at_once(self) -> None:
+        """Answer the fresh calls whose message is there; run those that must wait for anything."""
+        fresh, self._fresh = self._fresh, []
+        for call in fresh:
+            if call.task is not None or call.done():
+                continue
+            message = call.whole()
+            if message is None:
+                if not call.waits_for_rest:
+                    self._run(call)
+            elif (answer := call.handler.at_once(message, call)) is None:
+                self._run(call)
+            else:
+                call.finish(answer)
+
+    def _run(self, call: Call) -> None:
+        task = asyncio.get_running_loop().create_task(run(call))
         call.task = task
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -245,12 +268,16 @@ class Connection(asyncio.Protocol):
         call = self._calls.get(stream)
         if call is not None:
             call.received(chunks)
+            if call.task is None:
+                self._fresh.append(call)
 
     def ended(self, stream: int) -> None:
         """Note that a call has all its messages."""
         call = self._calls.get(stream)
         if call is not None:
             call.no_more()
+            if call.task is None:
+                self._fresh.append(call)
 
     def closed(self, stream: int) -> None:
         """End a call."""

@@ -64,14 +64,26 @@ class Deframer:
         self.held += size
         return size
 
+    def whole(self) -> bytes | None:
+        """Return the next message, which stays, if it is all that came, and not compressed."""
+        if not self._is_whole:
+            if self.held < PREFIX:
+                return None
+            size = self._next_bytes()
+            if self.held != PREFIX + size or self._prefix[0] or size > self._most:
+                return None
+            at = self._offset + PREFIX
+            self._chunks = [b"".join((memoryview(self._chunks[0])[at:], *self._chunks[1:]))]
+            self._offset = -PREFIX
+            self._is_whole = True
+        return self._chunks[0]
+
     def take_whole(self) -> bytes | None:
         """Return the next message if it is all that came, and not compressed."""
-        if not self._is_whole:
-            return None
-        self._is_whole = False
-        self.held = self._offset = 0
-        self._prefix = b""
-        return self._chunks.pop()
+        message = self.whole()
+        if message is not None:
+            self.drop()
+        return message
 
     @property
     def missing(self) -> int:

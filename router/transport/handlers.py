@@ -34,8 +34,9 @@ def find(handlers: Sequence[grpc.GenericRpcHandler], method: str, metadata: Meta
     return None
 
 
-async def run(call: Call, handler: Any, method: str) -> None:
-    """Run a handler to its end, and end the call with its status; raises nothing."""
+async def run(call: Call) -> None:
+    """Run a call's handler to its end, and end the call with its status; raises nothing."""
+    handler = call.handler
     if handler.response_serializer:
         call.serialize = handler.response_serializer
     if handler.request_deserializer:
@@ -67,6 +68,6 @@ async def run(call: Call, handler: Any, method: str) -> None:
         call.end(grpc.StatusCode.CANCELLED, "the call was cancelled")
     except Exception as error:
         if not call.cancelled():
-            log.exception("%s: unexpected", method)
+            log.exception("%s: unexpected", call.method)
         # The same text as that of gRPC's own server.
         call.end(grpc.StatusCode.UNKNOWN, f"Unexpected {type(error)}: {error}")

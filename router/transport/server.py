@@ -1,8 +1,8 @@
 """The seam between services and transports: a server that takes gRPC's handlers and listens."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
-from typing import Protocol, Self
+from typing import Any, Protocol, Self
 
 import grpc
 
@@ -35,6 +35,28 @@ class Refusal:
 
 Gate = Callable[[str, str], Refusal | None]
 """Takes a method, /SERVICE/METHOD, and a client's address; returns a refusal, or None to go on."""
+
+
+class AtOnceHandler(grpc.RpcMethodHandler):  # type: ignore[type-arg]  # it takes none when it runs
+    """The handler of a call with one message and one answer, which may need no coroutine.
+
+    `at_once(message, context)` returns the answer; None if it would have to wait for anything, or fails.
+    Then `run` is called, as it is by gRPC's own server for all calls. Both messages are bytes. A task
+    and its coroutines cost more than most answers.
+    """
+
+    request_streaming = True
+    response_streaming = False
+    request_deserializer = response_serializer = None
+    unary_unary = unary_stream = stream_stream = None
+
+    def __init__(
+        self,
+        run: Callable[[Any, Any], Awaitable[bytes]],
+        at_once: Callable[[bytes, Any], bytes | None],
+    ) -> None:
+        self.stream_unary = run
+        self.at_once = at_once
 
 
 class Server(Protocol):
