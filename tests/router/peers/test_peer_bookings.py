@@ -459,7 +459,7 @@ def test_what_routers_tell_of_each_other_makes_the_load_that_one_router_would_se
     for router in both:
         load = router.load()
         assert load.wait == pytest.approx(expected.wait, abs=1e-5)
-        assert load[1:-1] == expected[1:-1]
+        assert load._replace(wait=0.0, last_pick=0) == expected._replace(wait=0.0, last_pick=0)
         seen(router, running, waiting)
         router.check()
     seen(alone, running, waiting)
