@@ -41,11 +41,11 @@ async def test_a_late_message_ends_with_a_clear_text_where_others_wait(tmp_path:
         Http2Client(stand.address) as attacker,
         grpc.aio.insecure_channel(stand.address) as channel,
     ):
-        call = channel.stream_unary("/warmpath.v1.Router/Score")()
+        call = channel.stream_unary("/warmpath.v1.Router/Pick")()
         await call.wait_for_connection()
         # Several: whichever call comes first, another waits.
         for _ in range(20):
-            attacker.begin("Score")
+            attacker.begin("Pick")
         with pytest.raises(grpc.aio.AioRpcError) as refused:
             await call
     assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
