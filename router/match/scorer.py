@@ -2,7 +2,7 @@
 
 import logging
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Protocol
@@ -10,7 +10,6 @@ from typing import Protocol
 from msgspec.structs import replace
 
 from indexer.believed.beliefs import Believed
-from indexer.engines.cache_groups import Layout
 from indexer.ingest import Ingest
 from indexer.keys.key import Chain
 from indexer.keys.word import WORD_BYTES
@@ -21,8 +20,8 @@ from indexer.trust import Level, Trust
 from router.match.forms import UNKNOWN, Form, KeptForms, Layouts
 from router.match.lives import OldLives
 from router.match.matches import Matches
-from scorer.match import Match, Span, match_of, spans_of
-from scorer.reuse import Window, reusable
+from router.match.stretches import Held, reusable_match, share
+from scorer.match import Match
 from scorer.strategies.by_name import LEADING, Strategy
 
 log = logging.getLogger(__name__)
@@ -33,12 +32,6 @@ UNMATCHED = "its blocks cannot be matched with prompts: a bug of ours"
 
 ASSUMED_BLOCK_SIZE = 64
 """Tokens per block in beliefs about a rank whose block size no event has shown."""
-
-Held = tuple[int, int, int, str]
-"""The number of a cache group, blocks of it (first, past the last) and the tier that holds them."""
-
-Stretches = list[tuple[int, int, str]]
-"""Blocks (first, past the last) and the tier that holds them."""
 
 
 class Prompt(Protocol):
@@ -137,7 +130,7 @@ class Scorer:
             sought = self._sought(prompt, form)
             held = self._held(sought, alike, matches.trusts, leading=leading)
             if shared:
-                _share(held, alike, shared)
+                share(held, alike, shared)
             self._match_all(matches, sought, held, alike, stale_since)
         return matches
 
@@ -258,7 +251,7 @@ class Scorer:
             match = alike.get(piece) if is_simple else None
             if match is None:
                 try:
-                    match = _match(pieces, layout, sought.blocks)
+                    match = reusable_match(pieces, layout, sought.blocks)
                 except Exception:
                     # One pod's odd events must not fail the answer about the others.
                     if UNMATCHED not in rank.trust.reason:
@@ -298,56 +291,3 @@ class Scorer:
                         assumed = stop
                     found[belief.pod, belief.rank] = arriving, assumed
         return found
-
-
-def _share(held: dict[Rank, list[Held]], ranks: Iterable[Rank], tiers: Collection[str]) -> None:
-    """Give each of `ranks` the blocks that any of them holds in the shared tiers."""
-    pool = {piece for pieces in held.values() for piece in pieces if piece[3] in tiers}
-    for rank in ranks if pool else ():
-        own = held.setdefault(rank, [])
-        own.extend(pool.difference(own))
-
-
-def _match(held: Sequence[Held], layout: Layout, blocks: int) -> Match:
-    """Return how much of a prompt's `blocks` a rank can reuse, given the stretches that it holds."""
-    stretches: dict[int, Stretches] = {}
-    for number, start, stop, tier in held:
-        stretches.setdefault(number, []).append((start, stop, tier))
-    groups = layout.groups
-    if layout.only is not None:
-        return match_of(stretches.get(layout.only, []), layout.block_size)
-    size, full = layout.block_size, layout.prefix
-    spans = {number: spans_of(of) for number, of in stretches.items()}
-    shown = spans.get(full[0], ()) if full else (Span(0, blocks, "gpu"),)
-    by_tier = stretches.get(full[0], ()) if full else shown
-    prefix = min((_leading(spans.get(number, ())) for number in full), default=blocks)
-    windows = [
-        Window(
-            _joined(spans.get(number, ())),
-            step=max(1, group.block_size // size),
-            needed=math.ceil(group.needed * min(1.0, group.block_size / size)),
-        )
-        for number, group in groups.items()
-        if group.needed
-    ]
-    align = math.lcm(*(max(1, groups[number].block_size // size) for number in groups))
-    most = reusable(prefix, windows, align)
-    kept = [Span(start, min(stop, most), tier) for start, stop, tier in shown if start < most]
-    return Match(tuple(kept), size, held=by_tier)
-
-
-def _joined(spans: Sequence[Span]) -> list[tuple[int, int]]:
-    """Return the spans as (first, past the last), with adjacent ones joined."""
-    found: list[tuple[int, int]] = []
-    for start, stop, _ in spans:
-        if found and found[-1][1] == start:
-            found[-1] = (found[-1][0], stop)
-        else:
-            found.append((start, stop))
-    return found
-
-
-def _leading(spans: Sequence[Span]) -> int:
-    """Return how many leading blocks are held."""
-    joined = _joined(spans)
-    return joined[0][1] if joined and joined[0][0] == 0 else 0

@@ -1,19 +1,19 @@
-"""One call: its messages in, its answer out, and the context that its handler gets."""
+"""One call: its messages in, its answer out."""
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from typing import Any, NoReturn, Protocol
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any, NoReturn
 
 import grpc
 import grpc.aio
 
-from indexer.process.certificate_names import ALTERNATIVE_NAME, COMMON_NAME
 from router.error_info import Reason, details
+from router.transport.context import CallContext, Link
 from router.transport.framing import Deframer, TooLongError, UnknownEncodingError, framed
 from router.transport.http2.header_block import Headers
-from router.transport.http2.session import STREAM_WINDOW, Session
-from router.transport.metadata import BEGINNING, Metadata, Request, trailers_of, written
+from router.transport.http2.session import STREAM_WINDOW
+from router.transport.metadata import BEGINNING, Request, trailers_of, written
 
 log = logging.getLogger(__name__)
 
@@ -23,24 +23,7 @@ READ_WINDOW = 256 << 10
 Bytes = Callable[[Any], bytes]
 
 
-class Link(Protocol):
-    """The connection of a call."""
-
-    session: Session
-
-    @property
-    def peer(self) -> str:
-        """The client's address, as gRPC writes it."""
-
-    @property
-    def auth_context(self) -> Mapping[str, Sequence[bytes]]:
-        """The properties of the client's certificate."""
-
-    def flush(self) -> None:
-        """Send what can be sent."""
-
-
-class Call(grpc.aio.ServicerContext[Any, Any]):
+class Call(CallContext):
     """The context of one call, on the event loop of its connection."""
 
     # Most calls never change most of these defaults, so `__init__` does not set them for each call.
@@ -55,14 +38,10 @@ class Call(grpc.aio.ServicerContext[Any, Any]):
     """The future that `write` awaits: all data sent."""
     _initial: Headers | None = ()
     """The metadata with which the answer begins, as headers; None once that is sent."""
-    _trailing: Metadata = ()
-    _code: grpc.StatusCode | None = None
-    _details = ""
     _callbacks: Sequence[Callable[[Any], None]] = ()
     held_since = 0.0
     """The loop's time at which the first of the held bytes arrived."""
     _expiry: asyncio.TimerHandle | None = None
-    _deadline: float | None = None
     _was_cancelled = False
     is_closed = False
     """Whether the stream has ended on both sides."""
@@ -325,7 +304,7 @@ class Call(grpc.aio.ServicerContext[Any, Any]):
         if not waiting.done():
             waiting.set_result(None)
 
-    # The rest of the context that gRPC gives to handlers.
+    # What else handlers may ask of a call.
 
     async def abort(
         self,
@@ -356,63 +335,6 @@ class Call(grpc.aio.ServicerContext[Any, Any]):
         self._initial = written(initial_metadata)
         self._begin()
         self._link.flush()
-
-    def set_trailing_metadata(self, trailing_metadata: Any) -> None:
-        """Set the metadata that follow the answer."""
-        self._trailing = tuple(trailing_metadata)
-
-    def invocation_metadata(self) -> Any:
-        """Return the metadata that the caller sent."""
-        return self._request.metadata
-
-    def set_code(self, code: grpc.StatusCode) -> None:
-        """Set the status with which the call ends."""
-        self._code = code
-
-    def set_details(self, details: str) -> None:
-        """Set the text of the status with which the call ends."""
-        self._details = details
-
-    def code(self) -> Any:
-        """Return the status that is set."""
-        return self._code
-
-    def details(self) -> str:
-        """Return the text that is set."""
-        return self._details
-
-    def trailing_metadata(self) -> Any:
-        """Return the trailing metadata that are set."""
-        return self._trailing
-
-    def set_compression(self, compression: grpc.Compression) -> None:
-        """Do nothing: answers are not compressed, which gRPC leaves to the server."""
-
-    def disable_next_message_compression(self) -> None:
-        """Do nothing: answers are not compressed."""
-
-    def peer(self) -> str:
-        """Return the client's address."""
-        return self._link.peer
-
-    def auth_context(self) -> Mapping[str, Sequence[bytes]]:
-        """Return the properties of the client's certificate."""
-        return self._link.auth_context
-
-    def peer_identities(self) -> Any:
-        """Return the names in the client's certificate; None without one."""
-        return self._link.auth_context.get(self.peer_identity_key() or "")
-
-    def peer_identity_key(self) -> str | None:
-        """Return the property that names the client; None without a certificate."""
-        for key in (ALTERNATIVE_NAME, COMMON_NAME):
-            if key in self._link.auth_context:
-                return key
-        return None
-
-    def time_remaining(self) -> Any:
-        """Return the seconds until the caller's deadline; None without one."""
-        return None if self._deadline is None else max(0.0, self._deadline - self._loop.time())
 
     def add_done_callback(self, callback: Callable[[Any], None]) -> None:
         """Call `callback` with this context once the call has ended."""

@@ -9,7 +9,7 @@ reads holds no more than `STREAM_WINDOW`. The connection's window is always open
 one by one.
 
 Compiled callbacks write what libnghttp2 finds into a journal, which a session reads when libnghttp2 has
-returned.
+returned. Receiving and sending stay in one file, since both read and change the same streams and bodies.
 """
 
 import ctypes as c

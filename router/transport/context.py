@@ -1,0 +1,99 @@
+"""The part of a call that handlers only read and set: metadata, status, deadline and the client."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import grpc
+import grpc.aio
+
+from indexer.process.certificate_names import ALTERNATIVE_NAME, COMMON_NAME
+from router.transport.http2.session import Session
+from router.transport.metadata import Metadata, Request
+
+
+class Link(Protocol):
+    """The connection of a call."""
+
+    session: Session
+
+    @property
+    def peer(self) -> str:
+        """The client's address, as gRPC writes it."""
+
+    @property
+    def auth_context(self) -> Mapping[str, Sequence[bytes]]:
+        """The properties of the client's certificate."""
+
+    def flush(self) -> None:
+        """Send what can be sent."""
+
+
+class CallContext(grpc.aio.ServicerContext[Any, Any]):
+    """What gRPC's handlers read and set of their call; `router.transport.call` does the rest."""
+
+    _loop: asyncio.AbstractEventLoop
+    _link: Link
+    _request: Request
+    _trailing: Metadata = ()
+    _code: grpc.StatusCode | None = None
+    _details = ""
+    _deadline: float | None = None
+    """The loop's time at which the caller's deadline passes."""
+
+    def invocation_metadata(self) -> Any:
+        """Return the metadata that the caller sent."""
+        return self._request.metadata
+
+    def set_trailing_metadata(self, trailing_metadata: Any) -> None:
+        """Set the metadata that follow the answer."""
+        self._trailing = tuple(trailing_metadata)
+
+    def trailing_metadata(self) -> Any:
+        """Return the trailing metadata that are set."""
+        return self._trailing
+
+    def set_code(self, code: grpc.StatusCode) -> None:
+        """Set the status with which the call ends."""
+        self._code = code
+
+    def code(self) -> Any:
+        """Return the status that is set."""
+        return self._code
+
+    def set_details(self, details: str) -> None:
+        """Set the text of the status with which the call ends."""
+        self._details = details
+
+    def details(self) -> str:
+        """Return the text that is set."""
+        return self._details
+
+    def set_compression(self, compression: grpc.Compression) -> None:
+        """Do nothing: answers are not compressed, which gRPC leaves to the server."""
+
+    def disable_next_message_compression(self) -> None:
+        """Do nothing: answers are not compressed."""
+
+    def peer(self) -> str:
+        """Return the client's address."""
+        return self._link.peer
+
+    def auth_context(self) -> Mapping[str, Sequence[bytes]]:
+        """Return the properties of the client's certificate."""
+        return self._link.auth_context
+
+    def peer_identities(self) -> Any:
+        """Return the names in the client's certificate; None without one."""
+        return self._link.auth_context.get(self.peer_identity_key() or "")
+
+    def peer_identity_key(self) -> str | None:
+        """Return the property that names the client; None without a certificate."""
+        for key in (ALTERNATIVE_NAME, COMMON_NAME):
+            if key in self._link.auth_context:
+                return key
+        return None
+
+    def time_remaining(self) -> Any:
+        """Return the seconds until the caller's deadline; None without one."""
+        return None if self._deadline is None else max(0.0, self._deadline - self._loop.time())
