@@ -228,7 +228,7 @@ async def running(config: Config, folder: Path) -> AsyncIterator[Running]:
                     picking.peers,
                     picking.loads,
                     redis,
-                    reported=picks.handed_on,
+                    reported=picks.reports.handed_on,
                     read=picking.on_room,
                     rng=Random(secrets.randbits(64)),  # noqa: S311  spreads rounds, guards nothing
                 )
@@ -253,7 +253,7 @@ async def running(config: Config, folder: Path) -> AsyncIterator[Running]:
                 prefill=prefill_model(config.pick),
                 tokenize_seconds=limits.tokenize_seconds,
             ),
-            picks,
+            picks.reports,
             config.endpoint_picker,
             meter=metrics,
             drain=drain,

@@ -2,7 +2,8 @@
 
 A frame goes through the stream (order), the applier (decoding and trust) and the rank's state (keys in
 the index). The caller (`indexer.follow.subscribe`, a recording, a test) passes on the frames that
-arrived, and carries out the replay that is asked for in return.
+arrived, and carries out the replay that is asked for in return. It is one class, since it logs each
+change of trust, and nearly every method may change the trust.
 """
 
 import logging

@@ -157,11 +157,10 @@ class Resolver:
 
     def _forget_unheld_keys(self, keys: Iterable[int]) -> None:
         """Forget the segments of those keys that no place holds."""
-        if self.segments is None:
-            return
-        for key in keys:
-            if not self.names.is_held(key):
-                self.segments.forget(key)
+        if self.segments is not None:
+            for key in keys:
+                if not self.names.is_held(key):
+                    self.segments.forget(key)
 
     def _segments_of(self, keys: Collection[int]) -> Sequence[int]:
         return () if self.segments is None else self.segments.of_all(keys)

@@ -1,4 +1,4 @@
-"""Answers Pick, Report, Explain, ListDecisions and Diagnose with messages. No sockets."""
+"""Answers Pick, Explain, ListDecisions and Diagnose with messages. No sockets."""
 
 import asyncio
 import logging
@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
-from google.protobuf.message import DecodeError
 from msgspec.structs import replace
 
 from indexer.ingest import Ingest
 from router.api.gateway_loads import GatewayLoads, check_loads
+from router.api.report import ReportAnswerer, check_booking_id
 from router.diagnosis.attribution import Attribution
 from router.diagnosis.decisions import Decisions
 from router.diagnosis.diagnose import diagnose
@@ -29,7 +29,6 @@ from router.pick.eligible import eligible
 from router.pick.group_window import Chosen, GroupWindow, Made
 from router.pick.options import MOST_CANDIDATES
 from router.pick.picker import Picker
-from router.pick.report import EVENT_NAMES, Report, carry_out, check_report, report_of
 from router.pick.underway import Underway
 from router.pick.weigh import Ask, Traits
 from router.pods.namespaces import set_apart
@@ -43,13 +42,11 @@ from router.prompt.token_prompt import TokenPrompt
 from router.queue.held_picks import HeldPicks
 from router.queue.place import ANYBODY, Asker, Place
 from router.queue.standing import engine_priority, standing_message, waits, with_waiting
-from router.report_event import EVENTS
 from router.turns import in_turns, turn_after
 from scorer.policy import UnknownPolicyError
 
 log = logging.getLogger(__name__)
 
-ENDS = frozenset({pb.ReportRequest.FINISHED, pb.ReportRequest.FAILED})
 MOST_SESSION_BYTES = 256
 
 DECISIONS_AT_ONCE = 16
@@ -65,7 +62,7 @@ class Reckoned(NamedTuple):
 
 
 class PickAnswerer:
-    """Answers calls about picks; hands reports of other routers' bookings on through `peers`.
+    """Answers calls about picks; `reports` answers the reports on them.
 
     `clock` is the ingest's; a time of `clock` + `wall_offset` is seconds since the Unix epoch.
     """
@@ -89,7 +86,6 @@ class PickAnswerer:
     ) -> None:
         self.held = held
         self._prefill_times = prefill_times
-        self._peers = peers
         self._reader = reader
         self._pods = pods
         self._picker = picker
@@ -99,6 +95,9 @@ class PickAnswerer:
         self._attribution = attribution
         self._window = window
         self._underway = Underway()
+        self.reports = ReportAnswerer(
+            pods, picker, self._gateways, self._underway, clock=clock, held=held, peers=peers
+        )
         self._clock = clock
         self._wall_offset = wall_offset
 
@@ -119,7 +118,7 @@ class PickAnswerer:
         PickEndedError if, before the pick is made, its end is reported or its booking id is reused.
         """
         name = request.booking_id
-        _check_name(name)
+        check_booking_id(name)
         if booking_id.router_of(name):
             raise BadRequestError("booking_id", "has the form of the router's own booking ids")
         place, left = self._place(request, asker), TimeLeft(patience)
@@ -227,69 +226,6 @@ class PickAnswerer:
             response.source.CopyFrom(source_message(choice.source))
         return response
 
-    async def report(self, request: pb.ReportRequest) -> pb.ReportResponse:
-        """Answer Report."""
-        if not request.booking_id:
-            raise BadRequestError("booking_id", "is missing")
-        _check_name(request.booking_id)
-        await check_loads(request.loads)
-        await self._gateways.observe(request.loads)
-        report = self._checked(request)
-        now = self._clock()
-        known = self._reported(report, now)
-        if not known:
-            known = self._hand_on(request, now)
-        elif request.event in ENDS and not booking_id.router_of(request.booking_id):
-            # Another router may have booked an earlier pick with this id, whose answer was lost.
-            released = pb.ReportRequest(
-                booking_id=request.booking_id, event=pb.ReportRequest.FAILED
-            )
-            self._hand_on(released, now)
-        return pb.ReportResponse(known=known)
-
-    def handed_on(self, report: bytes) -> None:
-        """Carry out a report of our booking that another router received; it may be late or repeated.
-
-        That router has already refused faulty reports; errors remain if the routers' pods differ.
-        """
-        try:
-            request = pb.ReportRequest.FromString(report)
-            checked = self._checked(request)
-        except (DecodeError, BadRequestError) as error:
-            log.warning("a report that another router handed on is ignored: %s", error)
-            return
-        if request.event in {pb.ReportRequest.STARTED, pb.ReportRequest.FIRST_TOKEN}:
-            self._picker.late(request.booking_id)
-        self._reported(checked, self._clock())
-
-    def _hand_on(self, request: pb.ReportRequest, now: float) -> bool:
-        """Hand a report on to the routers that may have its booking; return False if there are none."""
-        if self._peers is None:
-            return False
-        report = pb.ReportRequest(booking_id=request.booking_id, event=request.event)
-        if request.event == pb.ReportRequest.STARTED:
-            report.pod, report.rank = request.pod, request.rank
-        for name in ("cached_tokens", "prompt_tokens", "output_tokens"):
-            if request.HasField(name):
-                setattr(report, name, getattr(request, name))
-        return self._peers.hand_on(report.booking_id, report.SerializeToString(), now)
-
-    def _reported(self, report: Report, now: float) -> bool:
-        is_end = report.event in ("finished", "failed")
-        was_underway = is_end and self._underway.end(report.booking_id)
-        is_known = carry_out(report, self._picker, now)
-        if self.held is not None:
-            self.held.news()
-        return is_known or was_underway
-
-    def _checked(self, request: pb.ReportRequest) -> Report:
-        if request.event not in EVENT_NAMES:
-            problem = f"is {request.event}, not an event" if request.event else "is missing"
-            names = (pb.ReportRequest.Event.Name(event) for event in EVENTS.values())
-            raise BadRequestError("event", f"{problem}; give {', '.join(names)}")
-        check_report(report := report_of(request), self._pods)
-        return report
-
     async def list_decisions(self, request: pb.ListDecisionsRequest) -> pb.ListDecisionsResponse:
         """Answer ListDecisions."""
         listed = self._decisions.listed(request.limit, model=request.model, pod=request.pod)
@@ -337,11 +273,6 @@ class PickAnswerer:
         )
         await self._picker.refresh(ask, left.seconds())
         return ask
-
-
-def _check_name(name: str) -> None:
-    if problem := booking_id.problem_of(name):
-        raise BadRequestError("booking_id", problem)
 
 
 def _traits(form: Form, prompt: TokenPrompt) -> Traits:

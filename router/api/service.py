@@ -317,7 +317,7 @@ class RouterService:
             "Score": self._intake.unary("Score", self.Score, at_once=self.score_at_once),
             "ScoreStream": self._intake.streams(self.ScoreStream),
             "Pick": self._intake.written("Pick", self.Pick),
-            "Report": self._unary("Report", lambda request, *_: picks.report(request)),
+            "Report": self._unary("Report", lambda request, *_: picks.reports.report(request)),
             "Explain": self._unary("Explain", picks.explain),
             "ListDecisions": self._unary(
                 "ListDecisions", lambda request, *_: picks.list_decisions(request)

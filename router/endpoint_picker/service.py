@@ -11,7 +11,7 @@ import grpc.aio
 from router.api.admission import Admission
 from router.api.failures import refusal_of
 from router.api.intake import Intake, RefusedError
-from router.api.pick import PickAnswerer
+from router.api.report import ReportAnswerer
 from router.config.schema import EndpointPicker
 from router.drain import Drain, EndingError
 from router.endpoint_picker.actions import Picked, Report, WantPick
@@ -54,7 +54,7 @@ class EndpointPickerService:
     def __init__(
         self,
         picks: EndpointPicks,
-        reports: PickAnswerer,
+        reports: ReportAnswerer,
         config: EndpointPicker,
         *,
         meter: Meter,

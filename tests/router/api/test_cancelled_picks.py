@@ -88,7 +88,7 @@ def test_a_report_proves_an_answer_whose_write_has_not_ended(calls: Calls) -> No
     calls.go_on()
     name = next(reversed(calls.parts.picker._placed))
     report = pb.ReportRequest(booking_id=name, event=pb.ReportRequest.FIRST_TOKEN)
-    assert calls.loop.run_until_complete(calls.picks.report(report)).known
+    assert calls.loop.run_until_complete(calls.picks.reports.report(report)).known
     calls.finish()
     assert calls.parts.picker.get(name) is not None
 

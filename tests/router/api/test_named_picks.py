@@ -27,7 +27,7 @@ def calls() -> Iterator[Calls]:
 
 def report(calls: Calls, name: str, event: str = "FAILED") -> bool:
     value = pb.ReportRequest.Event.Value(event)
-    told = calls.picks.report(pb.ReportRequest(booking_id=name, event=value))
+    told = calls.picks.reports.report(pb.ReportRequest(booking_id=name, event=value))
     known = calls.loop.run_until_complete(told).known
     calls.turns()
     return known

@@ -111,7 +111,7 @@ class Exchanges(Calls):
         in_flight = InFlight(1, 1, seconds=1.0, clock=lambda: 0.0)
         self.meter_of_picks = meter
         self.service_of_picks = EndpointPickerService(
-            picks, self.picks, EndpointPicker(pick_seconds=1000.0, body_seconds=body_seconds),
+            picks, self.picks.reports, EndpointPicker(pick_seconds=1000.0, body_seconds=body_seconds),
             meter=meter, drain=Drain(lambda: 0.0),
             intake=Intake(in_flight, in_flight, meter, seconds=1.0),
             admission=Admission(
