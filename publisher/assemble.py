@@ -19,7 +19,7 @@ from indexer.process.grpc_health import HealthService
 from indexer.process.reread import keep_current
 from indexer.process.tasks import Work, cancel, kept, watched
 from indexer.process.tls_files import ClientTls, TlsFilesError, TlsPaths
-from indexer.shared.layout.names import Names
+from indexer.shared.layout.names import KeyNames
 from indexer.shared.layout.schema import log_server_warnings
 from indexer.shared.redis.address import AddressError
 from indexer.shared.redis.command import Redis
@@ -113,7 +113,7 @@ async def publishing(settings: Settings) -> AsyncIterator[Publishing]:
             timeout = settings.redis_lease_seconds * TIMEOUT_OF_A_LEASE
             writing = partial(write, redis, writer, news, timeout=timeout)
             owner = f"publisher of {settings.pod} {secrets.token_hex(4)}"
-            names = Names(settings.redis_prefix)
+            names = KeyNames(settings.redis_prefix)
             sweep = partial(sweep_forever, redis, names, owner=owner, clock=time.monotonic)
             works += [
                 Work("writing to the shared index", writing),
@@ -175,7 +175,7 @@ async def _connect(settings: Settings, stack: AsyncExitStack) -> Redis:
 
 def _writer(settings: Settings, cache: PodCache, keyspace: str, address: str) -> Writer:
     return Writer(
-        Names(settings.redis_prefix),
+        KeyNames(settings.redis_prefix),
         cache,
         owner=secrets.token_hex(8),
         keyspace=keyspace,

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 
 @dataclass(eq=False, slots=True)
-class Place:
+class WatcherPlace:
     """One watcher's place; `end` asks the watcher to leave, with a reason."""
 
     client: str
@@ -31,12 +31,12 @@ class Places:
         self._most = most
         self._slow_seconds = slow_seconds
         self._clock = clock
-        self._places: list[Place] = []
+        self._places: list[WatcherPlace] = []
 
     def __len__(self) -> int:
         return len(self._places)
 
-    def take(self, client: str, end: Callable[[str], None]) -> Place | None:
+    def take(self, client: str, end: Callable[[str], None]) -> WatcherPlace | None:
         """Return a place for a client; None where no place is left for it."""
         if len(self._places) >= self._most:
             place = self._spare(client)
@@ -45,21 +45,21 @@ class Places:
             self.yielded += 1
             self._end(place, "the place goes to a client that has fewer (--max-watchers)")
             self.leave(place)
-        taken = Place(client, end)
+        taken = WatcherPlace(client, end)
         self._places.append(taken)
         return taken
 
-    def leave(self, place: Place) -> None:
+    def leave(self, place: WatcherPlace) -> None:
         """Give a place back; nothing happens to one that was given back already."""
         if place in self._places:
             self._places.remove(place)
 
-    def sending(self, place: Place) -> None:
+    def sending(self, place: WatcherPlace) -> None:
         """Record that a message waits for a watcher."""
         place.waits_since = self._clock()
 
     @staticmethod
-    def sent(place: Place) -> None:
+    def sent(place: WatcherPlace) -> None:
         """Record that the watcher took the message."""
         place.waits_since = None
 
@@ -75,7 +75,7 @@ class Places:
                 self._end(place, f"the watcher read nothing for {waited:.0f} s")
                 yield place.client, waited
 
-    def _spare(self, client: str) -> Place | None:
+    def _spare(self, client: str) -> WatcherPlace | None:
         """Return a place of the client with most places: the one that waits longest, else the newest.
 
         Return None where no client has at least two places more than `client`.
@@ -93,7 +93,7 @@ class Places:
         return spare
 
     @staticmethod
-    def _end(place: Place, reason: str) -> None:
+    def _end(place: WatcherPlace, reason: str) -> None:
         place.is_ending = True
         place.end(reason)
 

@@ -13,7 +13,7 @@ from indexer.message import read_message
 from indexer.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
 from indexer.process.certificate_names import names as names_of
 from indexer.watch.pod_cache import PodCache
-from publisher.places import Place, Places, client_of
+from publisher.places import Places, WatcherPlace, client_of
 
 log = logging.getLogger(__name__)
 
@@ -120,7 +120,7 @@ class WatchServer:
         self,
         request: pb.WatchRequest,
         context: grpc.aio.ServicerContext[Any, Any],
-        place: Place,
+        place: WatcherPlace,
     ) -> None:
         async for response in self._watch(request, context):
             self.places.sending(place)

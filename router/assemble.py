@@ -19,7 +19,7 @@ from indexer.process.grpc_health import HealthService
 from indexer.process.grpc_tls import channel_credentials
 from indexer.process.reread import keep_current
 from indexer.process.tasks import Work, kept
-from indexer.shared.layout.names import Names
+from indexer.shared.layout.names import KeyNames
 from router import state_file
 from router.access.entrance import entrance
 from router.api.admission import Admission
@@ -70,7 +70,7 @@ from router.pods.shared_index import (
     shared_pods,
 )
 from router.pods.table import Pod, PodTable
-from router.prompt.bounds import Limits
+from router.prompt.bounds import PromptLimits
 from router.prompt.reader import PromptReader
 from router.prompt.tokenising.assemble import texts
 from router.queue.queueing import held_picks
@@ -117,7 +117,7 @@ async def running(config: Config, folder: Path) -> AsyncIterator[Running]:
         engines = engine_credentials(config.probe, folder)
         read = await stack.enter_async_context(texts(config, folder, engines))
         shared = config.shared_index
-        names = Names(shared.prefix)
+        names = KeyNames(shared.prefix)
         redis = remote = None
         if shared.url and is_asked_by_answers(shared):
             redis = await stack.enter_async_context(reached(shared, folder))
@@ -178,7 +178,7 @@ async def running(config: Config, folder: Path) -> AsyncIterator[Running]:
         metrics = Metrics(registry)
         lag = kept(Work("watching the loop", partial(watch_lag, metrics.lagged, time.monotonic)))
         stack.callback(lag.cancel)
-        bounds = Limits(config.limits.max_prompt_bytes, config.limits.max_prompt_tokens)
+        bounds = PromptLimits(config.limits.max_prompt_bytes, config.limits.max_prompt_tokens)
         reader = PromptReader(read, bounds)
         scorer = Scorer(
             ingest,

@@ -10,9 +10,9 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_l
 
 from indexer.process.certificate_names import auth_context, names
 from indexer.process.listen import http_listener
-from router.access.callers import Callers, Refusal, RefusalKind
+from router.access.callers import AccessRefusal, Callers, RefusalKind
 from router.access.entrance import Entrance
-from router.access.guard import Counts
+from router.access.guard import KeptOutMeter
 from router.health import Health
 
 log = logging.getLogger(__name__)
@@ -28,7 +28,7 @@ async def serving_http(
     registry: CollectorRegistry,
     health: Health,
     entrance: Entrance,
-    counts: Counts,
+    counts: KeptOutMeter,
     *,
     posts: Mapping[str, Page],
     most_bytes: int,
@@ -51,7 +51,7 @@ def http_app(
     registry: CollectorRegistry,
     health: Health,
     callers: Callers | None,
-    counts: Counts,
+    counts: KeptOutMeter,
     *,
     posts: Mapping[str, Page],
     most_bytes: int,
@@ -102,7 +102,7 @@ def http_app(
     return app
 
 
-def _refusal(callers: Callers, request: web.Request) -> Refusal | None:
+def _refusal(callers: Callers, request: web.Request) -> AccessRefusal | None:
     shown = request.get_extra_info("peercert")
     headers = request.headers.getall("Authorization", [])
     return callers.refusal(request.path, headers, names(auth_context(shown)))

@@ -15,7 +15,7 @@ OnTokens = Callable[[list[int], bool], None]
 """Takes newly generated tokens, and true if they are the last."""
 
 
-class RefusedError(Exception):
+class RequestRefusedError(Exception):
     """The engine can never serve a request, for the reason in the message."""
 
 

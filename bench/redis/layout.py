@@ -5,7 +5,14 @@ from typing import Any, Protocol, TypeVar
 
 import redis
 
-from indexer.shared.redis.command import Call, Command, Redis, RefusedError, Reply, UnreachableError
+from indexer.shared.redis.command import (
+    Call,
+    Command,
+    CommandRefusedError,
+    Redis,
+    Reply,
+    UnreachableError,
+)
 
 Asked = Sequence[Command | Call]
 Changes = Mapping[int, Sequence[int]]
@@ -81,7 +88,7 @@ async def run_on(edge: Redis, talk: Talk[Result]) -> Result:
         while True:
             replies = await edge.run(asked, timeout=TIMEOUT) if asked else []
             for reply in replies:
-                if isinstance(reply, RefusedError | UnreachableError):
+                if isinstance(reply, CommandRefusedError | UnreachableError):
                     raise reply
             asked = talk.send(replies)
     except StopIteration as end:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from bench.redis.layout import Changes, Talk
-from indexer.shared.layout.names import Names, checkpoint
+from indexer.shared.layout.names import KeyNames, checkpoint
 from indexer.shared.layout.record import SLOTS_OF_A_CLAIM
 from indexer.shared.query.lookup import LookUp
 from indexer.shared.redis.command import Command
@@ -17,7 +17,7 @@ class PackedLayout:
     """Packed segments in buckets, which `apply.lua` writes with each pod's checkpoints."""
 
     def __init__(self, pods: int) -> None:
-        self._names = Names("bench")
+        self._names = KeyNames("bench")
         self._slots = [(7_919 + pod) * SLOTS_OF_A_CLAIM for pod in range(pods)]
         self._pods = {slot: pod for pod, slot in enumerate(self._slots)}
         self._counts = [dict.fromkeys(range(self._names.buckets), 0) for _ in range(pods)]

@@ -21,7 +21,7 @@ from indexer.process.tasks import cancel
 from indexer.rank import Rank
 from indexer.resolve.rank_state import PureState
 from indexer.resolve.resolver import Resolver
-from indexer.shared.layout.names import Names
+from indexer.shared.layout.names import KeyNames
 from indexer.shared.redis.command import Redis
 from indexer.shared.redis.connect import RedisSettings, connect
 from indexer.shared.replica.run import Replica
@@ -36,7 +36,7 @@ from router.prompt.token_prompt import TokenPrompt
 from scorer.strategies.longest_prefix import longest_prefix
 
 PODS = 8
-NAMES = Names("bench-replica")
+NAMES = KeyNames("bench-replica")
 KEYSPACE = fingerprint(MODEL, "")
 SECONDS = 60.0
 """The longest wait for a copy to be complete."""

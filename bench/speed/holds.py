@@ -36,7 +36,7 @@ from router.pb.warmpath.v1 import router_pb2 as pb
 from router.pick.group_window import GroupWindow
 from router.pick.picking import Picking
 from router.pods.table import Pod, PodTable, Role, Status
-from router.prompt.bounds import Limits
+from router.prompt.bounds import PromptLimits
 from router.prompt.reader import PromptReader
 from router.prompt.tokenising.assemble import texts
 
@@ -60,7 +60,7 @@ def measure(*, quick: bool) -> list[Figure]:
 async def _measured(rounds: int) -> list[Figure]:
     engines = engine_credentials(config.Probe(), Path())
     async with texts(config.Config([config.Model(MODEL)]), Path(), engines) as read:
-        router = _Router(PromptReader(read, Limits(2 * CHAT_BYTES, 1 << 20)))
+        router = _Router(PromptReader(read, PromptLimits(2 * CHAT_BYTES, 1 << 20)))
         figures = []
         with no_collector():
             for name, method, request in _calls():
@@ -172,7 +172,7 @@ class _Router:
             wall_offset=0.0,
         )
         answerer = Answerer(reader, scorer, pods, clock=clock, wall_offset=0.0)
-        largest = config.Limits().largest_message
+        largest = config.LimitsTable().largest_message
         calls, streams = (
             InFlight(2 * largest, largest, seconds=1.0, clock=clock) for _ in range(2)
         )

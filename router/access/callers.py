@@ -26,7 +26,7 @@ class RefusalKind(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class AccessRefusal:
     """A call is refused; `text` names the role and what was asked, never a token."""
 
     why: RefusalKind
@@ -58,7 +58,7 @@ class Callers:
 
     def refusal(
         self, asked: str, authorization: Iterable[str], names: Iterable[str]
-    ) -> Refusal | None:
+    ) -> AccessRefusal | None:
         """Return why a caller may not ask for a method or path; None if it may.
 
         `authorization` are the headers of that name, `names` those in the caller's certificate, which
@@ -69,13 +69,15 @@ class Callers:
         known = self._known(authorization, names)
         if not known:
             shown = f"{short} needs the role {role!r}, and the caller has shown neither"
-            return Refusal(RefusalKind.UNKNOWN, f"{shown} a known token nor a known certificate")
+            return AccessRefusal(
+                RefusalKind.UNKNOWN, f"{shown} a known token nor a known certificate"
+            )
         if role is None:
-            return Refusal(RefusalKind.ROLE, f"no role allows {short}")
+            return AccessRefusal(RefusalKind.ROLE, f"no role allows {short}")
         if any(role in client.roles for client in known):
             return None
         who = " and ".join(repr(client.name) for client in known)
-        return Refusal(
+        return AccessRefusal(
             RefusalKind.ROLE, f"client {who} lacks the role {role!r}, which {short} needs"
         )
 

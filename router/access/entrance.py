@@ -11,7 +11,7 @@ import grpc
 from indexer.process.reread import Reread
 from indexer.process.tls_files import ServerTls
 from router.access.callers import Callers
-from router.access.guard import Context, Counts, Guard, shown_by
+from router.access.guard import Context, Guard, KeptOutMeter, shown_by
 from router.config.access import exposed
 from router.config.credentials import server_tls
 from router.config.schema import Config
@@ -39,7 +39,7 @@ class Entrance:
         return None if self.callers is None else self.callers.classes(*shown_by(context))
 
     def guarded(
-        self, handlers: Sequence[grpc.GenericRpcHandler], counts: Counts
+        self, handlers: Sequence[grpc.GenericRpcHandler], counts: KeptOutMeter
     ) -> Sequence[grpc.GenericRpcHandler]:
         """Return handlers with the check of who calls before them."""
         if self.callers is None:

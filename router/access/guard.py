@@ -14,7 +14,7 @@ import grpc
 import grpc.aio
 
 from indexer.process.certificate_names import names
-from router.access.callers import Callers, Refusal, RefusalKind
+from router.access.callers import AccessRefusal, Callers, RefusalKind
 from router.access.roles import is_open
 from router.error_info import Reason, details
 from router.transport.server import AtOnceHandler
@@ -30,7 +30,7 @@ CODES = {
 HEADER = "authorization"
 
 
-class Counts(Protocol):
+class KeptOutMeter(Protocol):
     """Counts refusals."""
 
     def kept_out(self, asked: str, why: str) -> None:
@@ -40,7 +40,9 @@ class Counts(Protocol):
 class Guard(grpc.GenericRpcHandler):
     """Handlers behind a check of who calls. The handlers of a method are asyncio's, of any kind."""
 
-    def __init__(self, behind: grpc.GenericRpcHandler, callers: Callers, counts: Counts) -> None:
+    def __init__(
+        self, behind: grpc.GenericRpcHandler, callers: Callers, counts: KeptOutMeter
+    ) -> None:
         self._behind = behind
         self._callers = callers
         self._counts = counts
@@ -86,7 +88,7 @@ class Guard(grpc.GenericRpcHandler):
             code, reason = CODES[refusal.why]
             await context.abort(code, refusal.text, details(code, refusal.text, reason))
 
-    def _refusal(self, method: str, context: Context) -> Refusal | None:
+    def _refusal(self, method: str, context: Context) -> AccessRefusal | None:
         return self._callers.refusal(method, *shown_by(context))
 
 

@@ -45,7 +45,7 @@ class LateError(Exception):
     """A call is ended because its message did not arrive in time and other calls wait."""
 
 
-class Place:
+class Reservation:
     """A call's share of the limit.
 
     `wake(None)` lets a waiting call read its message; `wake(error)` ends a call.
@@ -97,22 +97,22 @@ class InFlight:
         self._most_waiting = most_waiting
         self._taken: dict[str, int] = {}
         """Bytes of each client with places."""
-        self._reading: dict[Place, None] = {}
+        self._reading: dict[Reservation, None] = {}
         """Places whose message has not arrived yet, the oldest first."""
-        self._queues: OrderedDict[str, deque[Place]] = OrderedDict()
+        self._queues: OrderedDict[str, deque[Reservation]] = OrderedDict()
         """Waiting calls by connection, in the order of the connections' turns."""
         self._known: OrderedDict[str, bool] = OrderedDict()
         """Whether each connection's last message came in time, the latest connection last."""
 
     def enter(
         self, connection: str, wake: Callable[[Exception | None], None], size: int | None = None
-    ) -> Place:
+    ) -> Reservation:
         """Return a call's place, in state WAITING or READING. `size`: bytes of its message, if known.
 
         Raises NoPlaceError.
         """
         client = address_of(connection) if self._known.get(connection) else STRANGERS
-        place = Place(connection, client, self._largest if size is None else size, wake)
+        place = Reservation(connection, client, self._largest if size is None else size, wake)
         if not self.waiting and self._fits(place) and self._is_fair(place):
             self._let_in(place)
             return place
@@ -125,7 +125,7 @@ class InFlight:
             self._refuse_one(place)
         return place
 
-    def has_read(self, place: Place, size: int) -> None:
+    def has_read(self, place: Reservation, size: int) -> None:
         """Give a place the size in bytes of its message, which has been read."""
         self._reading.pop(place, None)
         place.state = CallState.READ
@@ -139,7 +139,7 @@ class InFlight:
         """Note that a connection's message came in time; it was answered and needed no place."""
         self._remember(connection, came=True)
 
-    def leave(self, place: Place) -> None:
+    def leave(self, place: Reservation) -> None:
         """Free the place of a call that has ended, in any state."""
         state, place.state = place.state, CallState.LEFT
         if state is CallState.LEFT:
@@ -173,7 +173,7 @@ class InFlight:
         for place in self._turns():
             place.wake(None)
 
-    def _turns(self) -> list[Place]:
+    def _turns(self) -> list[Reservation]:
         """Give places to the waiting calls whose turn it is; return them."""
         let_in = []
         while place := self._next():
@@ -184,7 +184,7 @@ class InFlight:
             let_in.append(place)
         return let_in
 
-    def _next(self) -> Place | None:
+    def _next(self) -> Reservation | None:
         """Return the waiting call whose turn it is if it may read its message now, otherwise None."""
         fair = None
         for connection in sorted(self._queues, key=self._rank):
@@ -206,21 +206,21 @@ class InFlight:
         if len(self._known) > MOST_KNOWN:
             self._known.popitem(last=False)
 
-    def _fits(self, place: Place) -> bool:
+    def _fits(self, place: Reservation) -> bool:
         return not self.bytes or self.bytes + place.bytes <= self.limit
 
-    def _is_fair(self, place: Place) -> bool:
+    def _is_fair(self, place: Reservation) -> bool:
         taken = self._taken.get(place.client, 0)
         return not taken or taken + place.bytes <= self.limit - self.bytes
 
-    def _let_in(self, place: Place) -> None:
+    def _let_in(self, place: Reservation) -> None:
         place.state = CallState.READING
         place.since = self._clock()
         self._reading[place] = None
         self.bytes += place.bytes
         self._taken[place.client] = self._taken.get(place.client, 0) + place.bytes
 
-    def _resize(self, place: Place, size: int) -> None:
+    def _resize(self, place: Reservation, size: int) -> None:
         more = size - place.bytes
         place.bytes = size
         self.bytes += more
@@ -230,14 +230,14 @@ class InFlight:
         else:
             del self._taken[place.client]
 
-    def _forget(self, place: Place) -> None:
+    def _forget(self, place: Reservation) -> None:
         queue = self._queues[place.connection]
         queue.remove(place)
         self.waiting -= 1
         if not queue:
             del self._queues[place.connection]
 
-    def _refuse_one(self, newest: Place) -> None:
+    def _refuse_one(self, newest: Reservation) -> None:
         """Refuse the latest call of the client with the most. Raises NoPlaceError if that is `newest`.
 
         Of the client's connections, that with the most loses it.

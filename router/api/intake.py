@@ -11,16 +11,16 @@ call waits for its turn of the thread (`router.api.admission`), and so does each
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from functools import lru_cache, partial
-from typing import Any, Protocol, Self
+from typing import Any, Protocol
 
 import grpc
 import grpc.aio
 
 from router.api.admission import Admission, BusyError, Turn
 from router.api.failures import refusal_of
-from router.api.in_flight import CallState, InFlight, LateError, NoPlaceError, Place
+from router.api.in_flight import CallState, InFlight, LateError, NoPlaceError, Reservation
 from router.queue.give_room import GIVE_ROOM
 from router.transport.server import AtOnceHandler, Refusal
 
@@ -53,23 +53,14 @@ LATE = (
 
 
 class RefusedError(Exception):
-    """A call ends with a status and a text, and with trailing metadata."""
+    """A call ends with a refusal."""
 
-    def __init__(
-        self, code: grpc.StatusCode, text: str, metadata: Sequence[tuple[str, str | bytes]] = ()
-    ) -> None:
-        super().__init__(code, text)
-        self.code = code
-        self.text = text
-        self.metadata = metadata
-
-    @classmethod
-    def of(cls, refusal: Refusal) -> Self:
-        """Return the error that ends a call with a refusal."""
-        return cls(refusal.code, refusal.text, refusal.metadata)
+    def __init__(self, refusal: Refusal) -> None:
+        super().__init__(refusal.text)
+        self.refusal = refusal
 
 
-class Counts(Protocol):
+class RefusalMeter(Protocol):
     """Counts calls that are refused before their message is read."""
 
     def answered(self, method: str, code: str, seconds: float) -> None:
@@ -91,7 +82,7 @@ class Intake:
         self,
         calls: InFlight,
         streams: InFlight,
-        counts: Counts,
+        counts: RefusalMeter,
         *,
         seconds: float,
         admission: Admission | None = None,
@@ -212,7 +203,7 @@ class Intake:
         else:
             # By then the calls whose message is late have lost their room.
             refusal = refusal_of(error, too_many, retry_seconds=self._seconds, **facts)
-        return RefusedError.of(refusal)
+        return RefusedError(refusal)
 
     async def _taken(
         self, method: str, handler: Handler, context: Context, *, is_urgent: bool = False
@@ -227,7 +218,7 @@ class Intake:
         except (NoPlaceError, LateError, BusyError) as error:
             text, limit = TOO_MANY % self._calls.limit, "limits.max-in-flight-bytes"
             refused = self._refused(error, text, limit=limit)
-            self._counts.answered(method, refused.code.name, call.lasted)
+            self._counts.answered(method, refused.refusal.code.name, call.lasted)
             raise refused from None
         else:
             if call.place is not None:
@@ -288,9 +279,9 @@ def _refusing(answer: Callable[[Context], Awaitable[Any]]) -> Any:
         # therefore called outside the frames of `answer`, which would keep the message alive.
         try:
             return await answer(context)
-        except RefusedError as refusal:
-            code, text, metadata = refusal.code, refusal.text, tuple(refusal.metadata)
-        return await context.abort(code, text, metadata)
+        except RefusedError as error:
+            refusal = error.refusal
+        return await context.abort(refusal.code, refusal.text, tuple(refusal.metadata))
 
     return handle
 
@@ -303,7 +294,7 @@ class _Call:
     def __init__(self) -> None:
         self.task: asyncio.Task[Any] | None = None
         """The task that waits, once it does."""
-        self.place: Place | None = None
+        self.place: Reservation | None = None
         self.late: Exception | None = None
         """The error for which the reading task was cancelled."""
         self._turn: asyncio.Future[None] | None = None

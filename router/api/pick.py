@@ -40,7 +40,7 @@ from router.prompt.read_prompt import Form
 from router.prompt.reader import PromptReader
 from router.prompt.token_prompt import TokenPrompt
 from router.queue.held_picks import HeldPicks
-from router.queue.place import ANYBODY, Asker, Place
+from router.queue.place import ANYBODY, Asker, QueuePlace
 from router.queue.standing import engine_priority, standing_message, waits, with_waiting
 from router.turns import in_turns, turn_after
 from scorer.policy import UnknownPolicyError
@@ -143,10 +143,12 @@ class PickAnswerer:
             raise
         self._picker.settle(made.placed, self._clock())
 
-    def _place(self, request: pb.PickRequest | pb.ExplainRequest, asker: Asker) -> Place | None:
+    def _place(
+        self, request: pb.PickRequest | pb.ExplainRequest, asker: Asker
+    ) -> QueuePlace | None:
         return None if self.held is None else self.held.place(request, asker)
 
-    async def _choose(self, ask: Ask, place: Place | None, left: TimeLeft) -> Chosen:
+    async def _choose(self, ask: Ask, place: QueuePlace | None, left: TimeLeft) -> Chosen:
         try:
             if self.held is not None and place is not None and not ask.shadow:
                 enters = place.entering(ask, self._clock(), left.seconds())

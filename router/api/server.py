@@ -14,7 +14,7 @@ from router.config.schema import Config
 from router.drain import Drain
 from router.transport.choose import new_server
 from router.transport.http2.library import LibraryError
-from router.transport.http2.limits import Limits
+from router.transport.http2.limits import Http2Limits
 from router.transport.server import Gate
 
 log = logging.getLogger(__name__)
@@ -65,10 +65,10 @@ async def serving(
         await server.stop(STOP_SECONDS)
 
 
-def limits_of(config: Config) -> Limits:
+def limits_of(config: Config) -> Http2Limits:
     """Return the limits that a configuration gives to the transport."""
     http2 = config.server.http2
-    return Limits(
+    return Http2Limits(
         connections=min(http2.max_connections, MOST_GRPC_CONNECTIONS),
         streams=http2.max_streams,
         message_bytes=config.limits.largest_message,

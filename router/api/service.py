@@ -94,7 +94,7 @@ class _Answering:
         _log_fault(self._method, error)
         refusal = refusal_of(error)
         self._count(refusal.code)
-        return RefusedError.of(refusal)
+        return RefusedError(refusal)
 
     def _count(self, code: grpc.StatusCode) -> None:
         self._meter.answered(self._method, code.name, time.perf_counter() - self._begun)
@@ -209,7 +209,7 @@ class RouterService:
                         else:
                             task.add_done_callback(partial(_call, done))
             except EndingError as error:
-                ending = RefusedError.of(refusal_of(error))
+                ending = RefusedError(refusal_of(error))
             except RefusedError as error:
                 ending = error
         if ending is not None:

@@ -17,6 +17,7 @@ from grpc_reflection.v1alpha.reflection import SERVICE_NAME, ReflectionServicer
 
 from indexer.process.grpc_health import HealthService, UnknownServiceError, WatchersFullError
 from router.api.intake import Context, Intake, RefusedError
+from router.transport.server import Refusal
 
 HEALTH = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
 MOST_BYTES = 4096
@@ -32,9 +33,9 @@ def standard_handlers(
         try:
             return health.check(raw)
         except UnknownServiceError as error:
-            raise RefusedError(grpc.StatusCode.NOT_FOUND, "no such service") from error
+            raise RefusedError(Refusal(grpc.StatusCode.NOT_FOUND, "no such service")) from error
         except ValueError as error:
-            raise RefusedError(grpc.StatusCode.INVALID_ARGUMENT, str(error)) from error
+            raise RefusedError(Refusal(grpc.StatusCode.INVALID_ARGUMENT, str(error))) from error
 
     async def watch(context: Context) -> None:
         async with aclosing(intake.messages(context)) as messages:
@@ -45,9 +46,13 @@ def standard_handlers(
                         async for status in statuses:
                             await context.write(status)
                 except ValueError as error:
-                    raise RefusedError(grpc.StatusCode.INVALID_ARGUMENT, str(error)) from error
+                    raise RefusedError(
+                        Refusal(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+                    ) from error
                 except WatchersFullError as error:
-                    raise RefusedError(grpc.StatusCode.RESOURCE_EXHAUSTED, str(error)) from error
+                    raise RefusedError(
+                        Refusal(grpc.StatusCode.RESOURCE_EXHAUSTED, str(error))
+                    ) from error
 
     servicer: Any = ReflectionServicer(service_names=(*services, HEALTH, SERVICE_NAME))
 
@@ -76,4 +81,4 @@ def _question(raw: bytes) -> reflection_pb2.ServerReflectionRequest:
             return reflection_pb2.ServerReflectionRequest.FromString(raw)
         except DecodeError:
             problem = "a reflection request is not a ServerReflectionRequest"
-    raise RefusedError(grpc.StatusCode.INVALID_ARGUMENT, problem)
+    raise RefusedError(Refusal(grpc.StatusCode.INVALID_ARGUMENT, problem))

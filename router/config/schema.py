@@ -128,7 +128,7 @@ class Client(Table, frozen=True):
     """Classes of [queue] that it may name besides the usual one. Without [[clients]] all are open."""
 
 
-class Limits(Table, frozen=True):
+class LimitsTable(Table, frozen=True):
     """[limits]: bounds of one prompt, and of all prompts that wait."""
 
     max_prompt_bytes: Annotated[int, Meta(gt=0, le=1 << 30)] = 8 * MIB
@@ -630,7 +630,7 @@ class Config(Table, frozen=True):
     models: list[Model]
     server: Server = Server()
     clients: list[Client] = []
-    limits: Limits = Limits()
+    limits: LimitsTable = LimitsTable()
     index: IndexTable = IndexTable()
     shared_index: SharedIndex = SharedIndex()
     prefix_store: PrefixStoreTable = PrefixStoreTable()

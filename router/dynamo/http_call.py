@@ -8,6 +8,7 @@ import grpc.aio
 from aiohttp import web
 
 from router.api.intake import RefusedError
+from router.transport.server import Refusal
 
 
 class HttpCall:
@@ -44,10 +45,10 @@ class HttpCall:
             return grpc.aio.EOF
         except web.RequestPayloadError as error:
             text = "body: is not in its Content-Encoding or Transfer-Encoding"
-            raise RefusedError(grpc.StatusCode.INVALID_ARGUMENT, text) from error
+            raise RefusedError(Refusal(grpc.StatusCode.INVALID_ARGUMENT, text)) from error
 
     async def abort(
         self, code: grpc.StatusCode, text: str, metadata: Sequence[tuple[str, str | bytes]] = ()
     ) -> NoReturn:
         """End the call with a status, by the exception that `router.dynamo.pages` answers."""
-        raise RefusedError(code, text, metadata)
+        raise RefusedError(Refusal(code, text, tuple(metadata)))

@@ -36,8 +36,8 @@ def pages(service: RouterService, overlaps: Overlaps, most_bytes: int) -> Mappin
                 return _error(413, TOO_LARGE % most_bytes)
             try:
                 body = await handler.stream_unary(None, HttpCall(request))
-            except RefusedError as refusal:
-                return _error(STATUSES.get(refusal.code, 500), refusal.text)
+            except RefusedError as error:
+                return _error(STATUSES.get(error.refusal.code, 500), error.refusal.text)
             except web.HTTPRequestEntityTooLarge:
                 return _error(413, TOO_LARGE % most_bytes)
             return web.Response(body=body, content_type="application/json")

@@ -122,7 +122,7 @@ Action = WantPick | Reply | Report
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class NoPickResponse:
     """The response to a request that gets no pick."""
 
     status: int

@@ -4,7 +4,7 @@ gateway ─► receive ─► WantPick ─► the pick ─► picked, refused or
 └─► replies, and reports on the pick once it is booked
 """
 
-from router.endpoint_picker.actions import Action, Picked, Refusal, Reply, Report
+from router.endpoint_picker.actions import Action, NoPickResponse, Picked, Reply, Report
 from router.endpoint_picker.events import (
     Event,
     OrderError,
@@ -14,7 +14,7 @@ from router.endpoint_picker.events import (
     ResponseBody,
     ResponseHeaders,
 )
-from router.endpoint_picker.names import Names
+from router.endpoint_picker.names import HeaderNames
 from router.endpoint_picker.request_side import RequestSide, RequestState
 from router.endpoint_picker.response_side import ResponseSide, ResponseState
 
@@ -26,7 +26,7 @@ class Exchange:
     event; `closed` comes last.
     """
 
-    def __init__(self, names: Names, most_bytes: int) -> None:
+    def __init__(self, names: HeaderNames, most_bytes: int) -> None:
         """Hold at most `most_bytes` of the request's body, and the piece with which it exceeds that."""
         self._request = RequestSide(names, most_bytes)
         self._response = ResponseSide(names)
@@ -110,7 +110,7 @@ class Exchange:
         """Go on without a pick."""
         return self._request.let_through()
 
-    def refused(self, refusal: Refusal) -> list[Reply]:
+    def refused(self, refusal: NoPickResponse) -> list[Reply]:
         """End the exchange with a response of the picker's own."""
         self._is_refused = not self._request.modes.is_watched
         return self._request.refused(refusal)

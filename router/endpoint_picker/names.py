@@ -7,7 +7,7 @@ from router.endpoint_picker.protocol import DESTINATION, PICKERS_OWN
 
 
 @dataclass(frozen=True, slots=True)
-class Names:
+class HeaderNames:
     """The configured names of headers, and those of the protocol."""
 
     ours: PickerHeaders
@@ -27,7 +27,7 @@ class Names:
         return tuple(name for name in self.in_response if name not in replaced)
 
 
-def names_of(ours: PickerHeaders) -> Names:
+def names_of(ours: PickerHeaders) -> HeaderNames:
     """Return the names of a configuration."""
     in_response = tuple(
         name for name in (ours.pod, ours.cached_tokens, ours.saved_seconds, ours.reason) if name
@@ -36,4 +36,4 @@ def names_of(ours: PickerHeaders) -> Names:
     others = (*PICKERS_OWN, *in_response, *asked)
     in_request = tuple(dict.fromkeys(name for name in others if name))
     assert in_request[0] == DESTINATION
-    return Names(ours, in_request, in_response)
+    return HeaderNames(ours, in_request, in_response)

@@ -7,7 +7,7 @@ import grpc
 
 from router.api.admission import BusyError
 from router.api.failures import text_of
-from router.endpoint_picker.actions import Refusal
+from router.endpoint_picker.actions import NoPickResponse
 from router.endpoint_picker.pick import UnmatchedSubsetError
 from router.endpoint_picker.refusals import TOO_MANY, UNAVAILABLE
 from router.error_info import Reason
@@ -45,7 +45,7 @@ class Failure:
     """A request that gets no pick."""
 
     outcome: Outcome
-    refusal: Refusal
+    refusal: NoPickResponse
 
     @property
     def is_ours(self) -> bool:
@@ -61,23 +61,26 @@ def failure_of(error: Exception, seconds: float) -> Failure:
     text = text_of(error)
     match error:
         case NoPodError():
-            outcome, refusal = Outcome.NO_POD, Refusal(UNAVAILABLE, _name(Reason.NO_POD), text)
+            outcome, refusal = (
+                Outcome.NO_POD,
+                NoPickResponse(UNAVAILABLE, _name(Reason.NO_POD), text),
+            )
         case UnmatchedSubsetError():
             outcome = Outcome.SUBSET_UNMATCHED
-            refusal = Refusal(UNAVAILABLE, "SUBSET_UNMATCHED", str(error))
+            refusal = NoPickResponse(UNAVAILABLE, "SUBSET_UNMATCHED", str(error))
         case BusyError():
             outcome, text = Outcome.OVERLOADED, "too many requests wait for a pick"
-            refusal = Refusal(TOO_MANY, _name(Reason.OVERLOADED), text, error.seconds)
+            refusal = NoPickResponse(TOO_MANY, _name(Reason.OVERLOADED), text, error.seconds)
         case QueueFullError():
             outcome = Outcome.OVERLOADED
-            refusal = Refusal(TOO_MANY, _name(Reason.QUEUE_FULL), text, error.seconds)
+            refusal = NoPickResponse(TOO_MANY, _name(Reason.QUEUE_FULL), text, error.seconds)
         case TimeoutError():
             outcome = Outcome.LATE
             text = f"no pick was made within {seconds:g} s (endpoint-picker.pick-seconds)"
-            refusal = Refusal(UNAVAILABLE, "PICK_LATE", text)
+            refusal = NoPickResponse(UNAVAILABLE, "PICK_LATE", text)
         case _:
             outcome = Outcome.FAULT
-            refusal = Refusal(UNAVAILABLE, _name(Reason.INTERNAL_ERROR), text)
+            refusal = NoPickResponse(UNAVAILABLE, _name(Reason.INTERNAL_ERROR), text)
     return Failure(outcome, refusal)
 
 

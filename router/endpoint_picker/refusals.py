@@ -4,13 +4,13 @@ import math
 
 import msgspec
 
-from router.endpoint_picker.actions import ImmediateReply, Refusal, Settings
+from router.endpoint_picker.actions import ImmediateReply, NoPickResponse, Settings
 
 UNAVAILABLE = 503
 TOO_MANY = 429
 
 
-def immediate(refusal: Refusal, header: str) -> ImmediateReply:
+def immediate(refusal: NoPickResponse, header: str) -> ImmediateReply:
     """Return a refusal as a response, in the form of OpenAI's errors; `header` gets the reason."""
     error = {"message": refusal.text, "type": TYPES[refusal.status], "code": refusal.reason}
     put: Settings = (("content-type", "application/json"),)

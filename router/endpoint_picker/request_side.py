@@ -13,8 +13,8 @@ from router.endpoint_picker.actions import (
     Action,
     BodyReply,
     HeadersReply,
+    NoPickResponse,
     Picked,
-    Refusal,
     Reply,
     Settings,
     Side,
@@ -29,7 +29,7 @@ from router.endpoint_picker.events import (
     RequestTrailers,
     value_of,
 )
-from router.endpoint_picker.names import Names
+from router.endpoint_picker.names import HeaderNames
 from router.endpoint_picker.protocol import DESTINATION, PIECE_BYTES, BodyMode
 from router.endpoint_picker.refusals import immediate
 
@@ -49,7 +49,7 @@ class RequestState(Enum):
 class RequestSide:
     """One request. Each method returns the next actions, in order; events raise OrderError."""
 
-    def __init__(self, names: Names, most_bytes: int) -> None:
+    def __init__(self, names: HeaderNames, most_bytes: int) -> None:
         """Hold at most `most_bytes` of a body, and the piece with which it exceeds that."""
         self._names = names
         self._most_bytes = most_bytes
@@ -136,7 +136,7 @@ class RequestSide:
         """Send the request on without a pick."""
         return self._go_on((), "", None)
 
-    def refused(self, refusal: Refusal) -> list[Reply]:
+    def refused(self, refusal: NoPickResponse) -> list[Reply]:
         """Send a response in place of an engine's."""
         self.abandon()
         return [] if self.modes.is_watched else [immediate(refusal, self._names.ours.reason)]

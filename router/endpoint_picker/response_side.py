@@ -20,7 +20,7 @@ from router.endpoint_picker.events import (
     ResponseHeaders,
     value_of,
 )
-from router.endpoint_picker.names import Names
+from router.endpoint_picker.names import HeaderNames
 from router.endpoint_picker.protocol import BodyMode
 from router.endpoint_picker.request_side import pieces
 from router.error_info import Reason
@@ -49,7 +49,7 @@ class ResponseSide:
     replies, since a gateway may be gone while it is replied to.
     """
 
-    def __init__(self, names: Names) -> None:
+    def __init__(self, names: HeaderNames) -> None:
         self._names = names
         self._picked: Picked | None = None
         self._is_booked = False

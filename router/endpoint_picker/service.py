@@ -38,7 +38,7 @@ WAITING = 0.8
 """Share of the time for a pick that may be spent on waits; the rest is for computing."""
 
 
-class Meter(Protocol):
+class PickerMeter(Protocol):
     """The service's metrics."""
 
     def answered(self, method: str, code: str, seconds: float) -> None:
@@ -57,7 +57,7 @@ class EndpointPickerService:
         reports: ReportAnswerer,
         config: EndpointPicker,
         *,
-        meter: Meter,
+        meter: PickerMeter,
         drain: Drain,
         intake: Intake,
         admission: Admission,
@@ -91,12 +91,12 @@ class EndpointPickerService:
         except EndingError as error:
             # After that reply the gateway goes on alone.
             if not stream.exchange.is_settled:
-                raise RefusedError.of(refusal_of(error)) from None
+                raise RefusedError(refusal_of(error)) from None
         except (OrderError, MessageError) as error:
             refusal = Refusal.because(
                 grpc.StatusCode.INVALID_ARGUMENT, str(error), Reason.BAD_REQUEST
             )
-            raise RefusedError.of(refusal) from error
+            raise RefusedError(refusal) from error
         finally:
             self.streams -= 1
             await stream.close()

@@ -7,7 +7,7 @@ import msgspec
 from router.inference_api.traits import TraitsOf, no_traits
 from router.inference_api.unread import not_allowed, text_of
 from router.prompt.bodies.fields import RawFields
-from router.prompt.bounds import MOST_NAME_BYTES, Limits
+from router.prompt.bounds import MOST_NAME_BYTES, PromptLimits
 
 
 class Body(msgspec.Struct, frozen=True):
@@ -15,7 +15,7 @@ class Body(msgspec.Struct, frozen=True):
 
     raw: bytes
     fields: RawFields
-    limits: Limits
+    limits: PromptLimits
     engine: str = ""
     """The kind of engine that serves the model: vllm, sglang or trtllm; empty if not known."""
     traits_of: TraitsOf = no_traits

@@ -14,7 +14,7 @@ from router.inference_api.request import InferenceRequest
 from router.inference_api.traits import TraitsOf, no_traits
 from router.inference_api.unread import Unread, UnreadError
 from router.prompt.bodies.fields import MOST_VALUES, FieldError, FieldLimitError, raw_fields
-from router.prompt.bounds import Limits
+from router.prompt.bounds import PromptLimits
 from router.prompt.tokenising.tokenise import CHARS_PER_TOKEN
 
 
@@ -26,7 +26,7 @@ class InferenceReader:
     """
 
     def __init__(
-        self, limits: Limits, engine_of: Callable[[str], str], traits_of: TraitsOf = no_traits
+        self, limits: PromptLimits, engine_of: Callable[[str], str], traits_of: TraitsOf = no_traits
     ) -> None:
         self._limits = limits
         self._engine_of = engine_of

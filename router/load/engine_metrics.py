@@ -65,7 +65,7 @@ def problem_of(
 
 
 @dataclass(frozen=True, slots=True)
-class Names:
+class MetricNames:
     """The names of one engine's metrics."""
 
     paths: tuple[str, ...]
@@ -78,7 +78,7 @@ class Names:
 
 
 NAMES = {
-    "vllm": Names(
+    "vllm": MetricNames(
         ("/metrics",),
         b"vllm:num_requests_running",
         b"vllm:num_requests_waiting",
@@ -86,14 +86,14 @@ NAMES = {
         (b"vllm:kv_cache_usage_perc", b"vllm:gpu_cache_usage_perc"),
         b"engine",
     ),
-    "sglang": Names(
+    "sglang": MetricNames(
         ("/metrics",),
         b"sglang:num_running_reqs",
         b"sglang:num_queue_reqs",
         (b"sglang:token_usage",),
         b"dp_rank",
     ),
-    "trtllm": Names(
+    "trtllm": MetricNames(
         ("/prometheus/metrics", "/metrics"),
         b"trtllm_num_requests_running",
         b"trtllm_num_requests_waiting",
@@ -177,7 +177,7 @@ def _figure(value: object, most: float) -> float | None:
     return float(value) if 0 <= value <= most else None
 
 
-def _series(names: Names, page: bytes) -> dict[int | None, Figures]:
+def _series(names: MetricNames, page: bytes) -> dict[int | None, Figures]:
     """Read the Prometheus format."""
     kinds = {names.running: "running", names.waiting: "waiting"}
     kinds |= dict.fromkeys(names.kv_usage, "kv_usage")

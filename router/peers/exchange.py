@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from indexer.shared.layout.names import Names
+from indexer.shared.layout.names import KeyNames
 from indexer.shared.redis.command import Call, Command, Reply, script
 from router.load.bookings import Bookings
 from router.load.other_routers import rank_sums
@@ -48,7 +48,7 @@ class PeerBookings:
     In each round, call `ask`, and then `answer` with the replies to the commands that it returned.
     """
 
-    def __init__(self, router: str, names: Names, bookings: Bookings) -> None:
+    def __init__(self, router: str, names: KeyNames, bookings: Bookings) -> None:
         """`router` is this router's unique name (`router.peers.booking_id`)."""
         self.router = router
         self.is_connected = False

@@ -13,7 +13,7 @@ from indexer.ingest import Ingest
 from indexer.keys.key import fingerprint
 from indexer.process.tasks import Work, cancel, kept, watched
 from indexer.rank import Rank
-from indexer.shared.layout.names import Names
+from indexer.shared.layout.names import KeyNames
 from indexer.shared.layout.schema import log_server_warnings
 from indexer.shared.query.index import RemoteIndex
 from indexer.shared.records.registry import Registry
@@ -63,7 +63,7 @@ async def reached(
     tasks = []
     if sweeps:
         owner = f"router on {socket.gethostname()} {secrets.token_hex(4)}"
-        names = Names(table.prefix)
+        names = KeyNames(table.prefix)
         sweep = partial(sweep_forever, redis, names, owner=owner, clock=time.monotonic)
         tasks = [
             kept(Work("sweeping the shared index", sweep)),
@@ -86,7 +86,7 @@ async def copying(
     """
     replica = Replica(
         redis,
-        Names(table.prefix),
+        KeyNames(table.prefix),
         poll_seconds=table.poll_seconds,
         clock=time.monotonic,
         settled=settled,
@@ -101,7 +101,7 @@ async def copying(
 @asynccontextmanager
 async def asking(table: config.SharedIndex, redis: Redis) -> AsyncIterator[RemoteIndex]:
     """Provide look-ups of prompts in Redis while the context is open (shared mode)."""
-    names = Names(table.prefix)
+    names = KeyNames(table.prefix)
     remote = RemoteIndex(
         redis,
         names,

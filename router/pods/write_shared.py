@@ -17,7 +17,7 @@ from indexer.follow.engine import Engine
 from indexer.follow.rank_ingest import RankIngest
 from indexer.keys.key import fingerprint
 from indexer.process.tasks import Work
-from indexer.shared.layout.names import Names
+from indexer.shared.layout.names import KeyNames
 from indexer.shared.redis.command import Redis
 from indexer.shared.writer.machine import BUCKET_LIFE, Writer
 from indexer.shared.writer.run import News, random_base, write
@@ -61,7 +61,7 @@ class SharedWriting:
         )
         table = self._table
         writer = self.writers[engine.pod] = Writer(
-            Names(table.prefix),
+            KeyNames(table.prefix),
             cache,
             owner=secrets.token_hex(8),
             keyspace=fingerprint(engine.model, self._hash_seed),

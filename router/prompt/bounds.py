@@ -15,7 +15,7 @@ MOST_ENTRIES = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class PromptLimits:
     """The largest accepted prompt."""
 
     max_prompt_bytes: int

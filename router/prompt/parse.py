@@ -14,7 +14,7 @@ from router.pb.warmpath.v1 import router_pb2 as pb
 from router.pb.warmpath.wire.v1 import score_request_pb2 as wire
 from router.prompt.bad_request import BadRequestError
 from router.prompt.bodies.openai import Body, ChatBody, Text, parse_chat, parse_completions
-from router.prompt.bounds import Limits, check_name
+from router.prompt.bounds import PromptLimits, check_name
 from router.prompt.items import check_item
 from router.prompt.models import Model, ModelTable
 from router.prompt.plain import PlainPrompt
@@ -61,7 +61,7 @@ class PromptParser:
     """
 
     def __init__(
-        self, models: ModelTable, limits: Limits, vocab_size: Callable[[Model], int]
+        self, models: ModelTable, limits: PromptLimits, vocab_size: Callable[[Model], int]
     ) -> None:
         self._models = models
         self._limits = limits

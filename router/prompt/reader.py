@@ -11,7 +11,7 @@ from prefixstore.chats.renderer import (
 from prefixstore.pool import PoolClosedError, PoolFullError
 from prefixstore.tokenizers.tokenizer import TokenizerUnavailableError
 from router.prompt.bad_request import NoTokenizerError
-from router.prompt.bounds import Limits
+from router.prompt.bounds import PromptLimits
 from router.prompt.parse import LONG, AnyPrompt, PromptParser
 from router.prompt.plain import PlainPrompt
 from router.prompt.read_prompt import ReadPrompt
@@ -36,7 +36,7 @@ UNREAD = (
 class PromptReader:
     """Reads prompts of all forms."""
 
-    def __init__(self, texts: Texts, limits: Limits) -> None:
+    def __init__(self, texts: Texts, limits: PromptLimits) -> None:
         self._untokenised: dict[tuple[str, str], str] = {}
         """By model and field, why nothing configured could tokenise the last prompt."""
         self._tokeniser = Tokeniser(texts.tokenizers, texts.renderer, texts.pool, limits)

@@ -21,7 +21,7 @@ from router.pick.picker import Picker
 from router.pick.weigh import Choice
 from router.queue.classes import Classes
 from router.queue.give_room import GIVE_ROOM
-from router.queue.place import ANYBODY, MOST_TENANT_BYTES, Asker, Place, place_of
+from router.queue.place import ANYBODY, MOST_TENANT_BYTES, Asker, QueuePlace, place_of
 from router.queue.queue import Queue
 from router.queue.released import QueueFullError, Release
 from router.queue.waiting import Entering, Waiting
@@ -30,7 +30,7 @@ Chosen = tuple[Placed, Choice]
 """A pick and the choice that it was made from."""
 
 
-class Meter(Protocol):
+class QueueMeter(Protocol):
     """The metrics of waiting picks."""
 
     def waited(self, priority: str, outcome: str, seconds: float) -> None:
@@ -52,7 +52,7 @@ class HeldPicks:
         classes: Classes,
         may: Callable[[Any], Collection[str] | None],
         clock: Callable[[], float],
-        meter: Meter,
+        meter: QueueMeter,
         most_of_client: int,
     ) -> None:
         self.queue = queue
@@ -67,7 +67,9 @@ class HeldPicks:
         self._soon: asyncio.Handle | None = None
         self._later: asyncio.TimerHandle | None = None
 
-    def place(self, request: pb.PickRequest | pb.ExplainRequest, asker: Asker = ANYBODY) -> Place:
+    def place(
+        self, request: pb.PickRequest | pb.ExplainRequest, asker: Asker = ANYBODY
+    ) -> QueuePlace:
         """Return a request's place. Raises BadRequestError for its priority and its tenant."""
         may = self._may(asker.context) if request.priority and asker.context else None
         return place_of(request, asker.client, self.classes, may)

@@ -30,7 +30,7 @@ class Asker(NamedTuple):
 ANYBODY = Asker()
 
 
-class Place(NamedTuple):
+class QueuePlace(NamedTuple):
     """The properties of a request that matter in the queue only."""
 
     client: str
@@ -63,10 +63,10 @@ def place_of(
     client: str,
     classes: Classes,
     may: Collection[str] | None,
-) -> Place:
+) -> QueuePlace:
     """Return a request's place; `may` as for `Classes.place`. Raises BadRequestError."""
     check_name("tenant", request.tenant, MOST_TENANT_BYTES)
-    return Place(
+    return QueuePlace(
         client,
         classes.place(request.priority, may),
         request.tenant,

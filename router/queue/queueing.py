@@ -11,7 +11,7 @@ from router.pick.picker import Picker
 from router.pick.picking import Picking
 from router.pods.table import Pod, PodTable
 from router.queue.classes import Classes
-from router.queue.held_picks import HeldPicks, Meter
+from router.queue.held_picks import HeldPicks, QueueMeter
 from router.queue.lag import Lag
 from router.queue.queue import Queue
 from router.queue.settings import QueueSettings
@@ -24,7 +24,7 @@ def held_picks(
     picker: Picker,
     pods: PodTable,
     *,
-    meter: Meter,
+    meter: QueueMeter,
     may: Callable[[Any], Collection[str] | None],
     clock: Callable[[], float] = time.monotonic,
 ) -> HeldPicks | None:

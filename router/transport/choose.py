@@ -5,7 +5,7 @@ from typing import Literal
 
 from router.transport.grpcio_server import GrpcioServer
 from router.transport.http2.library import LibraryError, load_library
-from router.transport.http2.limits import Limits
+from router.transport.http2.limits import Http2Limits
 from router.transport.nghttp2_server import Nghttp2Server
 from router.transport.server import Gate, Server
 
@@ -15,7 +15,7 @@ Kind = Literal["auto", "nghttp2", "grpcio"]
 
 
 def new_server(
-    kind: Kind, limits: Limits, *, reuse_port: bool = False, gate: Gate | None = None
+    kind: Kind, limits: Http2Limits, *, reuse_port: bool = False, gate: Gate | None = None
 ) -> Server:
     """Return a server of a kind; auto: nghttp2 where it can be used, otherwise grpcio.
 

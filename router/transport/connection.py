@@ -16,7 +16,7 @@ from router.transport.http2 import library as lib
 from router.transport.http2.ended import EndedError
 from router.transport.http2.header_block import Headers
 from router.transport.http2.journal import READ, RECEIVE_BYTES, Journal
-from router.transport.http2.limits import Limits
+from router.transport.http2.limits import Http2Limits
 from router.transport.http2.session import Session
 from router.transport.metadata import (
     BEGINNING,
@@ -47,7 +47,7 @@ class Connection(asyncio.Protocol):
     def __init__(
         self,
         handlers: Sequence[grpc.GenericRpcHandler],
-        limits: Limits,
+        limits: Http2Limits,
         *,
         gate: Gate | None = None,
         opened: Callable[["Connection"], None],

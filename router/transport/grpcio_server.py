@@ -12,13 +12,13 @@ import grpc.aio
 from indexer.process.grpc_tls import server_credentials
 from indexer.process.listen import GRPC_OPTIONS
 from indexer.process.tls_files import ServerTls
-from router.transport.http2.limits import Limits
+from router.transport.http2.limits import Http2Limits
 
 
 class GrpcioServer:
     """Serves asynchronous handlers."""
 
-    def __init__(self, limits: Limits, *, reuse_port: bool = False) -> None:
+    def __init__(self, limits: Http2Limits, *, reuse_port: bool = False) -> None:
         options = dict[str, int](GRPC_OPTIONS) | {
             "grpc.max_receive_message_length": limits.message_bytes,
             "grpc.max_metadata_size": limits.header_bytes,

@@ -19,7 +19,7 @@ from router.transport.call import Call
 from router.transport.connection import Connection
 from router.transport.http2.journal import Journal
 from router.transport.http2.library import load_library
-from router.transport.http2.limits import Limits
+from router.transport.http2.limits import Http2Limits
 from router.transport.server import Gate
 
 log = logging.getLogger(__name__)
@@ -39,7 +39,7 @@ class Nghttp2Server:
 
     def __init__(
         self,
-        limits: Limits,
+        limits: Http2Limits,
         *,
         reuse_port: bool = False,
         gate: Gate | None = None,

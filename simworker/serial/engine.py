@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
 
-from simworker.engine import BrokenInvariantError, Generation, Load, RefusedError
+from simworker.engine import BrokenInvariantError, Generation, Load, RequestRefusedError
 from simworker.latency import LatencyModel, StepWork
 from simworker.serial.block_cache import BlockCache
 from simworker.v1.cache.kv_cache_event import (
@@ -113,24 +113,26 @@ class SerialEngine:
         """Take a request. Raises RefusedError if it can never be served."""
         hashes, tokens = generation.prompt_hashes, generation.num_prompt_tokens
         if hashes is None:
-            raise RefusedError("prompt_hashes: this engine needs them, it does not read token ids")
+            raise RequestRefusedError(
+                "prompt_hashes: this engine needs them, it does not read token ids"
+            )
         if tokens < 1:
-            raise RefusedError("the prompt is empty")
+            raise RequestRefusedError("the prompt is empty")
         if generation.max_tokens < 1:
-            raise RefusedError(f"max_tokens is {generation.max_tokens}, less than 1")
+            raise RequestRefusedError(f"max_tokens is {generation.max_tokens}, less than 1")
         full = tokens // self.block_size
         if not full <= len(hashes) <= full + 1:
-            raise RefusedError(
+            raise RequestRefusedError(
                 f"prompt_hashes: {len(hashes)} for {tokens} tokens; {full} or {full + 1} are needed"
             )
         answer = -(-generation.max_tokens // self.block_size)
         if len(hashes) + answer > self.cache.capacity:
-            raise RefusedError(
+            raise RequestRefusedError(
                 f"{tokens} prompt tokens and max_tokens {generation.max_tokens} do not fit into "
                 f"{self.cache.capacity} blocks"
             )
         if generation.request_id in self._open:
-            raise RefusedError(f"request id {generation.request_id!r} is in use")
+            raise RequestRefusedError(f"request id {generation.request_id!r} is in use")
         request = _Request(generation, hashes, answer)
         self._open[generation.request_id] = request
         self._waiting.append(request)

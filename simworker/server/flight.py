@@ -15,7 +15,7 @@ Sink = Callable[[list[int], str | None], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class FlightRequest:
     """The request of a flight."""
 
     prompt: Sequence[int]
@@ -36,7 +36,7 @@ class Flight:
         "rank", "request_id", "sink", "tokens",
     )  # fmt: skip
 
-    def __init__(self, request_id: str, ask: Ask, sink: Sink) -> None:
+    def __init__(self, request_id: str, ask: FlightRequest, sink: Sink) -> None:
         self.request_id = request_id
         self.ask = ask
         self.sink = sink

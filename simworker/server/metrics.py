@@ -31,7 +31,7 @@ Read = Callable[[Load], float]
 
 
 @dataclass(frozen=True, slots=True)
-class Names:
+class SeriesNames:
     """The names of one engine's series. A rank's series have `labels` and the rank's label."""
 
     prefix: str
@@ -47,7 +47,7 @@ class Names:
 
 
 NAMES = {
-    "vllm": Names(
+    "vllm": SeriesNames(
         "vllm:",
         "engine",
         gauges={
@@ -61,7 +61,7 @@ NAMES = {
             "num_preemptions": lambda load: load.preemptions,
         },
     ),
-    "sglang": Names(
+    "sglang": SeriesNames(
         "sglang:",
         "dp_rank",
         gauges={
@@ -77,7 +77,7 @@ NAMES = {
         finished="num_requests",
         finished_reason=None,
     ),
-    "trtllm": Names("trtllm_", None, {"engine_type": "trtllm"}, counts_tokens=False),
+    "trtllm": SeriesNames("trtllm_", None, {"engine_type": "trtllm"}, counts_tokens=False),
 }
 """The names of each engine's series, by engine."""
 
@@ -87,7 +87,7 @@ class WorkerMetrics(Collector):
 
     def __init__(
         self,
-        names: Names,
+        names: SeriesNames,
         model: str,
         *,
         cache_config: Mapping[str, str],

@@ -12,7 +12,13 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Generic, Protocol, TypeVar
 
-from simworker.engine import BrokenInvariantError, Engine, EngineFailedError, Load, RefusedError
+from simworker.engine import (
+    BrokenInvariantError,
+    Engine,
+    EngineFailedError,
+    Load,
+    RequestRefusedError,
+)
 from simworker.server.flight import Flight
 from simworker.server.pace import Pace
 from simworker.server.shell import EngineShell
@@ -203,7 +209,7 @@ class Rank(Generic[EventT]):
         for flight in flights:
             try:
                 self._give(flight)
-            except RefusedError as error:
+            except RequestRefusedError as error:
                 flight.error = str(error)
                 self._end(flight, [], "error")
 

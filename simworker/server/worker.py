@@ -13,7 +13,7 @@ from simworker.events.faulty_outlet import EventFaults
 from simworker.events.publisher import HIGH_WATER_MARK, Publisher
 from simworker.server.adapters import Adapters
 from simworker.server.balance import Balancer, score
-from simworker.server.flight import Ask, Flight, Sink
+from simworker.server.flight import Flight, FlightRequest, Sink
 from simworker.server.identity import Identity
 from simworker.server.metrics import WorkerMetrics
 from simworker.server.rank import Rank
@@ -76,7 +76,7 @@ class Worker:
         """Requests that are not finished."""
         return sum(rank.in_flight for rank in self.ranks)
 
-    def submit(self, ask: Ask, sink: Sink, rank: int | None) -> Flight:
+    def submit(self, ask: FlightRequest, sink: Sink, rank: int | None) -> Flight:
         """Take a request; if `rank` is None, the least loaded rank gets it.
 
         Raises RefusedError, NoSuchRankError, DrainingError.

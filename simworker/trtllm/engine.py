@@ -8,7 +8,7 @@ ends.
 
 from typing import Any
 
-from simworker.engine import BrokenInvariantError, Generation, Load, RefusedError
+from simworker.engine import BrokenInvariantError, Generation, Load, RequestRefusedError
 from simworker.latency import LatencyModel, StepWork
 from simworker.sampler import extend_seed, next_token, seed_of
 from simworker.trtllm.blocks.cache_salt import get_cache_salt_id
@@ -70,28 +70,32 @@ class TrtllmEngine:
         for window, blocks in self._capacity.most_blocks(request).items():
             limit = self.manager.block_manager.windows[window].num_primary_blocks
             if blocks > limit:
-                raise RefusedError(f"{blocks} blocks are needed in window {window}; it has {limit}")
+                raise RequestRefusedError(
+                    f"{blocks} blocks are needed in window {window}; it has {limit}"
+                )
         self._next_id += 1
         self._active[generation.request_id] = request
 
     def _new_request(self, generation: Generation) -> ActiveRequest:
         if generation.request_id in self._active:
-            raise RefusedError(f"request_id {generation.request_id} is in use")
+            raise RequestRefusedError(f"request_id {generation.request_id} is in use")
         if generation.max_tokens < 1 or not generation.num_prompt_tokens:
-            raise RefusedError("a prompt and max_tokens of at least 1 token are needed")
+            raise RequestRefusedError("a prompt and max_tokens of at least 1 token are needed")
         length = generation.num_prompt_tokens + generation.max_tokens
         limit = self.manager.max_sequence_length
         if length > limit:
-            raise RefusedError(
+            raise RequestRefusedError(
                 f"{generation.num_prompt_tokens} prompt tokens and max_tokens "
                 f"{generation.max_tokens} are more than max_sequence_length {limit}"
             )
         if self._max_context is not None and length > self._max_context:
-            raise RefusedError(f"{length} tokens are more than max_num_tokens {self._max_context}")
+            raise RequestRefusedError(
+                f"{length} tokens are more than max_num_tokens {self._max_context}"
+            )
         try:
             salt = get_cache_salt_id(generation.cache_salt) if generation.cache_salt else None
         except ValueError as error:
-            raise RefusedError(str(error)) from error
+            raise RequestRefusedError(str(error)) from error
         adapter = None
         if generation.lora_name:
             adapter = self._adapters.setdefault(generation.lora_name, len(self._adapters) + 1)

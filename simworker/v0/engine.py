@@ -7,7 +7,7 @@ steps return none.
 from dataclasses import dataclass
 from typing import Any
 
-from simworker.engine import BrokenInvariantError, Generation, Load, RefusedError
+from simworker.engine import BrokenInvariantError, Generation, Load, RequestRefusedError
 from simworker.latency import LatencyModel, StepWork
 from simworker.sampler import extend_seed, next_token, seed_of
 from simworker.v0.device import Device
@@ -190,30 +190,34 @@ class V0Engine:
     def _check_request(self, generation: Generation) -> None:
         config, manager = self.scheduler.scheduler_config, self.scheduler.block_manager
         if generation.request_id in self._open:
-            raise RefusedError(f"request_id {generation.request_id} is in use")
+            raise RequestRefusedError(f"request_id {generation.request_id} is in use")
         if generation.skip_reading_prefix_cache:
-            raise RefusedError("skip_reading_prefix_cache: vLLM v0 has no such option")
+            raise RequestRefusedError("skip_reading_prefix_cache: vLLM v0 has no such option")
         if not generation.prompt or generation.max_tokens < 1:
-            raise RefusedError(
+            raise RequestRefusedError(
                 f"{generation.num_prompt_tokens} prompt tokens and max_tokens "
                 f"{generation.max_tokens}: each has to be at least 1"
             )
         length = generation.num_prompt_tokens + generation.max_tokens
         if length > config.max_model_len:
-            raise RefusedError(
+            raise RequestRefusedError(
                 f"{generation.num_prompt_tokens} prompt tokens and max_tokens "
                 f"{generation.max_tokens} are more than max_model_len {config.max_model_len}"
             )
         needed = -(-(length + config.num_lookahead_slots) // manager.block_size)
         usable = manager.num_total_gpu_blocks - manager.watermark_blocks
         if needed > usable:
-            raise RefusedError(f"{length} tokens need {needed} blocks, and there are {usable}")
+            raise RequestRefusedError(
+                f"{length} tokens need {needed} blocks, and there are {usable}"
+            )
 
     def _adapter(self, generation: Generation) -> LoRARequest | None:
         if not generation.lora_name:
             return None
         if not self.scheduler.lora_enabled:
-            raise RefusedError(f"lora_name {generation.lora_name}: the engine takes no adapters")
+            raise RequestRefusedError(
+                f"lora_name {generation.lora_name}: the engine takes no adapters"
+            )
         name, path = generation.lora_name, generation.lora_path
         if (name, path) not in self._adapters:
             self._adapters[name, path] = LoRARequest(name, len(self._adapters) + 1, path)

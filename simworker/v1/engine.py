@@ -12,7 +12,7 @@ Within such steps no block is taken or freed, so the outcome is that of single s
 from collections.abc import Callable
 from itertools import count
 
-from simworker.engine import BrokenInvariantError, Generation, Load, RefusedError
+from simworker.engine import BrokenInvariantError, Generation, Load, RequestRefusedError
 from simworker.latency import LatencyModel, StepWork
 from simworker.v1.cache.kv_cache_event import CacheEvent
 from simworker.v1.hashing.block_hash import BlockHasher
@@ -89,12 +89,12 @@ class V1Engine:
     def _check(self, generation: Generation) -> None:
         length = generation.num_prompt_tokens + generation.max_tokens
         if not generation.num_prompt_tokens:
-            raise RefusedError("the prompt is empty")
+            raise RequestRefusedError("the prompt is empty")
         if generation.max_tokens < 1:
-            raise RefusedError(f"max_tokens is {generation.max_tokens}, less than 1")
+            raise RequestRefusedError(f"max_tokens is {generation.max_tokens}, less than 1")
         longest = self.scheduler.config.max_model_len
         if length > longest:
-            raise RefusedError(
+            raise RequestRefusedError(
                 f"{generation.num_prompt_tokens} prompt tokens and max_tokens "
                 f"{generation.max_tokens} are more than max_model_len {longest}"
             )
@@ -107,9 +107,9 @@ class V1Engine:
         )
         usable = self.manager.block_pool.num_gpu_blocks - 1
         if needed > usable:
-            raise RefusedError(f"{length} tokens do not fit into {usable} blocks")
+            raise RequestRefusedError(f"{length} tokens do not fit into {usable} blocks")
         if generation.request_id in self.scheduler.requests:
-            raise RefusedError(f"request id {generation.request_id!r} is in use")
+            raise RequestRefusedError(f"request id {generation.request_id!r} is in use")
 
     def _request(self, generation: Generation) -> Request:
         arrival = float(next(self._arrivals))

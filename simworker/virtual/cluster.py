@@ -25,7 +25,7 @@ from itertools import count
 from math import inf
 from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
-from simworker.engine import BrokenInvariantError, Engine, Generation, RefusedError
+from simworker.engine import BrokenInvariantError, Engine, Generation, RequestRefusedError
 
 EventT = TypeVar("EventT")
 
@@ -222,7 +222,7 @@ class VirtualCluster(Generic[EventT]):
         generation.on_tokens = take
         try:
             worker.engine.submit(generation)
-        except RefusedError as error:
+        except RequestRefusedError as error:
             outcome.refused = str(error)
             del self._open[generation.request_id]
             return

@@ -22,7 +22,7 @@ from indexer.index.memory import MemoryIndex
 from indexer.index.reference import ReferenceIndex
 from indexer.keys.key import Chain
 from indexer.keys.word import pack_words
-from indexer.shared.layout.names import Names
+from indexer.shared.layout.names import KeyNames
 from indexer.shared.redis.connect import RedisSettings, connect
 from tests.examples import examples
 from tests.indexer.shared.redis_index import RedisIndex
@@ -37,7 +37,7 @@ SERVERS = ("redis_server", "valkey_server", "redis_cluster")
 
 
 def shared_index(url: str, prefix: str) -> RedisIndex:
-    return RedisIndex(lambda: connect(RedisSettings(url)), Names(prefix))
+    return RedisIndex(lambda: connect(RedisSettings(url)), KeyNames(prefix))
 
 
 @pytest.fixture(params=[*BACKENDS, *SERVERS])

@@ -17,7 +17,7 @@ TABLES: dict[str, type[schema.Table]] = {
     "`[server.http2]`": schema.Http2,
     "`[server.tls]`": schema.ServerTls,
     "`[[clients]]`": schema.Client,
-    "`[limits]`": schema.Limits,
+    "`[limits]`": schema.LimitsTable,
     "`[index]`": schema.IndexTable,
     "`[endpoint-picker]`": schema.EndpointPicker,
     "`[endpoint-picker.headers]`": schema.PickerHeaders,

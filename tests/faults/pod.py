@@ -16,7 +16,7 @@ from indexer.keys.token import pack_tokens
 from indexer.process.tasks import cancel, watched
 from indexer.resolve.rank_state import PureState
 from indexer.resolve.resolver import Resolver
-from indexer.shared.layout.names import Names
+from indexer.shared.layout.names import KeyNames
 from indexer.shared.redis.command import Redis
 from indexer.shared.writer.machine import Writer
 from indexer.shared.writer.run import News, random_base, write
@@ -113,7 +113,14 @@ class Publisher:
     """One life of a pod's publisher: its copy of the engine's cache, and a running writer."""
 
     def __init__(
-        self, pod: Pod, redis: Redis, names: Names, *, lease: float, clock: Clock, take_over: bool
+        self,
+        pod: Pod,
+        redis: Redis,
+        names: KeyNames,
+        *,
+        lease: float,
+        clock: Clock,
+        take_over: bool,
     ) -> None:
         self.pod = pod
         self.bases: set[int] = set()

@@ -14,7 +14,7 @@ from indexer.keys.segment import SEGMENT
 from indexer.keys.token import pack_tokens
 from indexer.process.tasks import cancel, watched
 from indexer.rank import Rank
-from indexer.shared.layout.names import Names
+from indexer.shared.layout.names import KeyNames
 from indexer.shared.query.index import FRESH_SECONDS, SLACK_SECONDS, RemoteIndex
 from indexer.shared.records.registry import Registry
 from indexer.shared.records.remote_rank import RemoteRank
@@ -155,7 +155,9 @@ class Reader(ABC):
 class Copying(Reader):
     """A router in replica mode; an exact answer must be the engine's cache at the copy's position."""
 
-    def __init__(self, pods: Mapping[str, Pod], redis: Redis, names: Names, clock: Clock) -> None:
+    def __init__(
+        self, pods: Mapping[str, Pod], redis: Redis, names: KeyNames, clock: Clock
+    ) -> None:
         ingest = Ingest(
             ArrayIndex(1 << 20), hash_seed="", pending_bytes=1, stale_after=STALE_AFTER, clock=clock
         )
@@ -216,7 +218,9 @@ class Looking(Reader):
     confirmed when the oldest part of the answer was read, and the answer.
     """
 
-    def __init__(self, pods: Mapping[str, Pod], redis: Redis, names: Names, clock: Clock) -> None:
+    def __init__(
+        self, pods: Mapping[str, Pod], redis: Redis, names: KeyNames, clock: Clock
+    ) -> None:
         self.redis = redis
         self.registry = Registry(redis, names, clock)
         self.remote = RemoteIndex(

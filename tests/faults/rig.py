@@ -16,7 +16,7 @@ from random import Random
 from indexer.engines.event import Tier
 from indexer.process.tasks import cancel, watched
 from indexer.shared.layout.bucket import read_bucket
-from indexer.shared.layout.names import Names, checkpoint
+from indexer.shared.layout.names import KeyNames, checkpoint
 from indexer.shared.layout.record import Record, read_record
 from indexer.shared.redis.command import Command, Redis
 from indexer.shared.redis.connect import RedisSettings, connect
@@ -62,7 +62,7 @@ class Times:
 class Rig:
     """All parts. `clocks` are those of the publishers of pods a and b, and of the two readers."""
 
-    def __init__(self, names: Names, lease: float, clocks: Mapping[str, Clock]) -> None:
+    def __init__(self, names: KeyNames, lease: float, clocks: Mapping[str, Clock]) -> None:
         self.names = names
         self.pods = {name: Pod(name, seed) for seed, name in enumerate(("a", "b"))}
         self.steps = True
@@ -377,7 +377,7 @@ async def rig(
     clocks: Mapping[str, Clock] | None = None,
 ) -> AsyncIterator[Rig]:
     """Run all parts with a Redis; readers and writers may have URLs of their own."""
-    made = Rig(Names(prefix), lease, clocks or {})
+    made = Rig(KeyNames(prefix), lease, clocks or {})
     async with AsyncExitStack() as stack:
         await made.start(url, readers or url, writers or url)
         stack.push_async_callback(made.close)

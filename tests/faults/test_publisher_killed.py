@@ -10,7 +10,7 @@ import pytest
 from indexer.keys.key import fingerprint
 from indexer.keys.token import pack_tokens
 from indexer.packed_keys import packed_keys
-from indexer.shared.layout.names import Names
+from indexer.shared.layout.names import KeyNames
 from indexer.shared.layout.record import Record, read_record
 from indexer.shared.query.index import RemoteIndex
 from indexer.shared.records.registry import Registry, nobody
@@ -36,7 +36,7 @@ async def pod(tmp_path: Path) -> AsyncIterator[Pod]:
 
 @asynccontextmanager
 async def looking(
-    server: RedisServer, names: Names
+    server: RedisServer, names: KeyNames
 ) -> AsyncIterator[Callable[[], Awaitable[tuple[Level, str, int]]]]:
     """Start what a router has in shared mode; yield what says what the pod holds of the prompt."""
     redis = await connect(RedisSettings(server.url))
@@ -67,7 +67,7 @@ async def until(condition: Callable[[], object]) -> None:
 async def test_a_killed_publishers_pod_is_gone_with_its_lease_though_nobody_looks(
     pod: Pod, redis_server: RedisServer, prefix: str
 ) -> None:
-    names = Names(prefix)
+    names = KeyNames(prefix)
     record_key = names.record("p")
     options = (
         f"--redis={redis_server.url}", f"--redis-prefix={prefix}", f"--redis-lease-seconds={LEASE}",

@@ -10,14 +10,14 @@ from collections.abc import Callable, Iterator
 
 from router.transport.connection import Connection
 from router.transport.http2 import session as sessions
-from router.transport.http2.limits import Limits
+from router.transport.http2.limits import Http2Limits
 from tests.router.http2_client import frame
 from tests.router.transport.fake_socket import FakeSocket, FakeTimeLoop
 from tests.router.transport.http2 import raw_frames as raw
 from tests.router.transport.small_service import Service
 
 METHODS = ("Echo", "Take", "Each", "Many", "Hold", "Large", "None")
-LIMITS = Limits(
+LIMITS = Http2Limits(
     streams=4,
     message_bytes=2000,
     header_bytes=500,

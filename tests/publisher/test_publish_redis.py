@@ -14,7 +14,7 @@ from indexer.keys.segment import SEGMENT
 from indexer.keys.token import pack_tokens
 from indexer.pb.warmpath.watch.v1 import cache_watch_pb2 as watch_pb
 from indexer.pb.warmpath.watch.v1 import cache_watch_pb2_grpc
-from indexer.shared.layout.names import Names
+from indexer.shared.layout.names import KeyNames
 from indexer.shared.layout.record import Record, read_record
 from publisher.__main__ import main
 from router.commands.local.cluster import MODEL
@@ -36,7 +36,7 @@ def options(server: RedisServer, prefix: str) -> tuple[str, ...]:
     return (f"--redis={server.url}", f"--redis-prefix={prefix}", f"--redis-lease-seconds={LEASE}")
 
 
-def record_of(server: RedisServer, names: Names) -> Record | None:
+def record_of(server: RedisServer, names: KeyNames) -> Record | None:
     return read_record(server.ask("HGETALL", names.record("p")))
 
 
@@ -49,7 +49,7 @@ async def until(condition: Callable[[], object], what: str) -> None:
         raise AssertionError(f"{what} did not come about") from None
 
 
-def holds(server: RedisServer, names: Names, keys: list[int]) -> bool:
+def holds(server: RedisServer, names: KeyNames, keys: list[int]) -> bool:
     """Whether a sound record says so, and its slots are where readers look for these keys."""
     record = record_of(server, names)
     if record is None or not record.sound or record.claim is None:
@@ -67,7 +67,7 @@ def holds(server: RedisServer, names: Names, keys: list[int]) -> bool:
 async def test_what_the_worker_caches_is_in_redis_and_gone_within_the_lease_of_its_publisher(
     pod: Pod, redis_server: RedisServer, prefix: str
 ) -> None:
-    names = Names(prefix)
+    names = KeyNames(prefix)
     await pod.publish(*options(redis_server, prefix))
     await pod.generate(IDS)
     await until(lambda: holds(redis_server, names, KEYS[:-1]), "the prompt is in Redis")
@@ -85,7 +85,7 @@ async def test_what_the_worker_caches_is_in_redis_and_gone_within_the_lease_of_i
 async def test_where_others_reach_it_is_told_as_it_is_advertised(
     pod: Pod, redis_server: RedisServer, prefix: str
 ) -> None:
-    names = Names(prefix)
+    names = KeyNames(prefix)
     await pod.publish(*options(redis_server, prefix), "--advertise=publisher.example:7500")
     await until(lambda: (record := record_of(redis_server, names)) and record.claim, "it claims")
     record = record_of(redis_server, names)
@@ -97,7 +97,7 @@ async def test_where_others_reach_it_is_told_as_it_is_advertised(
 async def test_it_starts_and_serves_watchers_while_redis_is_away_and_writes_when_it_is_there(
     pod: Pod, prefix: str, held_port: int
 ) -> None:
-    names = Names(prefix)
+    names = KeyNames(prefix)
     with RedisServer("redis") as server:
         server.stop()
         await pod.publish(*options(server, prefix), f"--metrics-listen=127.0.0.1:{held_port}")

@@ -3,7 +3,7 @@
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from publisher.places import Place, Places, client_of
+from publisher.places import Places, WatcherPlace, client_of
 
 MOST, SLOW = 6, 10.0
 
@@ -15,14 +15,14 @@ class Sharing(RuleBasedStateMachine):
         super().__init__()
         self.now = 0.0
         self.places = Places(MOST, slow_seconds=SLOW, clock=lambda: self.now)
-        self.inside: list[Place] = []
-        self.waits: dict[Place, float] = {}
+        self.inside: list[WatcherPlace] = []
+        self.waits: dict[WatcherPlace, float] = {}
 
     @rule(client=st.sampled_from("abcdefgh"))
     def come(self, client: str) -> None:
-        ended: list[Place] = []
+        ended: list[WatcherPlace] = []
         held = [place.client for place in self.inside]
-        mine: list[Place] = []
+        mine: list[WatcherPlace] = []
         place = self.places.take(client, lambda _: ended.append(mine[0]))
         most = max((held.count(one) for one in held), default=0)
         refused = len(held) >= MOST and held.count(client) + 1 >= most

@@ -237,7 +237,7 @@ class Calls:
             try:
                 await Cancelled(call, at, when)
             except RefusedError as error:
-                self.aborted.append(error.args)
+                self.aborted.append((error.refusal.code, error.refusal.text))
                 return
             self.answered.append((request, context.written[0]))
 

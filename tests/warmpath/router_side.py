@@ -18,7 +18,7 @@ from router.match.scorer import Scorer
 from router.pb.warmpath.v1 import router_pb2 as pb
 from router.pb.warmpath.wire.v1 import score_request_pb2 as wire
 from router.pods.table import Pod, PodTable
-from router.prompt.bounds import Limits
+from router.prompt.bounds import PromptLimits
 from router.prompt.reader import PromptReader
 from router.prompt.tokenising.assemble import texts
 from warmpath import PodScore
@@ -123,6 +123,6 @@ def reading() -> Iterator[tuple[PromptReader, asyncio.Runner]]:
     with asyncio.Runner() as runner:
         read = runner.run(context.__aenter__())
         try:
-            yield PromptReader(read, Limits(1 << 20, 1 << 20)), runner
+            yield PromptReader(read, PromptLimits(1 << 20, 1 << 20)), runner
         finally:
             runner.run(context.__aexit__(None, None, None))

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from indexer.shared.layout.names import Names
+from indexer.shared.layout.names import KeyNames
 from indexer.shared.layout.record import SLOTS_OF_A_CLAIM, BadRecordError, Claim, SpotOf
 from indexer.shared.redis.command import Command
 from indexer.unreadable import UNREADABLE
@@ -25,7 +25,7 @@ class Owner(msgspec.Struct, frozen=True):
     """The base of a claim whose content is being written; None where none is."""
 
 
-def ask_owner(names: Names, pod: str) -> Command:
+def ask_owner(names: KeyNames, pod: str) -> Command:
     """Return the command that reads a pod's `Owner`."""
     return Command(("HMGET", names.record(pod), "token", "claim", "building"))
 
@@ -46,7 +46,7 @@ def read_owner(pod: str, reply: Sequence[bytes | None]) -> Owner | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class PodSpot:
     """The pod and the spot that a living slot belongs to."""
 
     pod: str
@@ -79,7 +79,7 @@ class Living:
         if owner.claim is not None:
             self._bases[owner.claim.base] = pod, owner.claim.places
 
-    def place(self, slot: int) -> Place | None:
+    def place(self, slot: int) -> PodSpot | None:
         """Return the place that a slot belongs to; None where the slot is dead."""
         base, number = divmod(slot, SLOTS_OF_A_CLAIM)
         found = self._bases.get(base)
@@ -88,9 +88,9 @@ class Living:
         pod, places = found
         if number >= len(places):
             # A writer writes content first, and names its place in the record afterwards.
-            return Place(pod, None)
+            return PodSpot(pod, None)
         spot = places[number]
-        return None if spot is None else Place(pod, spot)
+        return None if spot is None else PodSpot(pod, spot)
 
     def dead(self, slots: Iterable[int]) -> set[int]:
         """Return those of the slots that are dead."""

@@ -28,7 +28,7 @@ def prefix_problem(prefix: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Names:
+class KeyNames:
     """The names of Redis' keys under one prefix."""
 
     prefix: str

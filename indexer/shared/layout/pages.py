@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from urllib.parse import unquote
 
 from indexer.keys.word import WORD_BYTES
-from indexer.shared.layout.names import BORN, Names, checkpoint
+from indexer.shared.layout.names import BORN, KeyNames, checkpoint
 from indexer.shared.redis.command import Command
 
 MOST_DIGITS = 15
@@ -41,12 +41,12 @@ class Page:
         return self.cursor == b"0"
 
 
-def ask_page(names: Names, bucket: int, cursor: bytes, count: int) -> Command:
+def ask_page(names: KeyNames, bucket: int, cursor: bytes, count: int) -> Command:
     """Return the command for a page of about `count` fields; the first cursor is b"0"."""
     return Command(("HSCAN", names.bucket(bucket), cursor, "COUNT", count))
 
 
-def ask_checkpoints(names: Names, bucket: int, cursor: bytes, count: int) -> Command:
+def ask_checkpoints(names: KeyNames, bucket: int, cursor: bytes, count: int) -> Command:
     """Return the command for a page of checkpoints alone; Redis looks at about `count` fields for it."""
     name = names.bucket(bucket)
     return Command(("HSCAN", name, cursor, "MATCH", CHECKPOINT + b"*", "COUNT", count))

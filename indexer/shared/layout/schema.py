@@ -6,12 +6,12 @@ import re
 from collections.abc import Iterator
 
 from indexer.keys.segment import SEGMENT
-from indexer.shared.layout.names import SCHEMA, Names
+from indexer.shared.layout.names import SCHEMA, KeyNames
 from indexer.shared.redis.command import (
     Call,
     Command,
+    CommandRefusedError,
     Redis,
-    RefusedError,
     Reply,
     UnreachableError,
     good,
@@ -29,7 +29,7 @@ class SchemaError(Exception):
     """Another version's data lie under the prefix, or the server is too old."""
 
 
-async def ensure(redis: Redis, names: Names, *, timeout: float = TIMEOUT) -> None:
+async def ensure(redis: Redis, names: KeyNames, *, timeout: float = TIMEOUT) -> None:
     """Write this version's schema under the prefix; where a schema is there already, check that.
 
     The call is atomic and may be repeated. A writer makes it at each claim, since a Redis that has lost
@@ -39,7 +39,7 @@ async def ensure(redis: Redis, names: Names, *, timeout: float = TIMEOUT) -> Non
     judge(names, good(reply))
 
 
-async def fits(redis: Redis, names: Names, *, timeout: float = TIMEOUT) -> bool:
+async def fits(redis: Redis, names: KeyNames, *, timeout: float = TIMEOUT) -> bool:
     """Return whether there is a schema under the prefix. Writes nothing.
 
     Raises SchemaError where the schema is another version's, RefusedError or UnreachableError.
@@ -50,13 +50,13 @@ async def fits(redis: Redis, names: Names, *, timeout: float = TIMEOUT) -> bool:
     return bool(reply)
 
 
-def ensure_call(names: Names) -> Call:
+def ensure_call(names: KeyNames) -> Call:
     """Return the call that `ensure` makes."""
     arguments = tuple(word for pair in _ours(names).items() for word in pair)
     return Call(script("schema"), (names.schema,), arguments)
 
 
-def judge(names: Names, reply: Reply) -> None:
+def judge(names: KeyNames, reply: Reply) -> None:
     """Check the schema in a reply. Raises SchemaError where it is another version's."""
     ours = _ours(names)
     theirs = {
@@ -72,7 +72,7 @@ def judge(names: Names, reply: Reply) -> None:
     )
 
 
-def _ours(names: Names) -> dict[str, int]:
+def _ours(names: KeyNames) -> dict[str, int]:
     return {"schema": SCHEMA, "buckets": names.buckets, "segment": SEGMENT}
 
 
@@ -85,7 +85,7 @@ async def check_server(redis: Redis, *, timeout: float = TIMEOUT) -> list[str]:
     [reply] = await redis.run([Command(("INFO",))], timeout=timeout)
     if isinstance(reply, UnreachableError):
         raise reply
-    if isinstance(reply, RefusedError):
+    if isinstance(reply, CommandRefusedError):
         return []
     facts = dict(re.findall(r"^(\w+):(.*?)\r?$", reply.decode(errors="replace"), re.MULTILINE))
     version = facts.get("redis_version", "")

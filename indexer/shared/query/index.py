@@ -22,7 +22,7 @@ from indexer.keys.key import Chain
 from indexer.keys.segment import SEGMENT
 from indexer.packed_keys import packed_keys
 from indexer.process.tasks import cancel, watched
-from indexer.shared.layout.names import Names
+from indexer.shared.layout.names import KeyNames
 from indexer.shared.query.lookup import LookUp
 from indexer.shared.query.lost_buckets import Births
 from indexer.shared.query.places import Places
@@ -67,7 +67,7 @@ class RemoteIndex:
     def __init__(
         self,
         redis: Redis,
-        names: Names,
+        names: KeyNames,
         registry: Registry,
         *,
         deadline: float,

@@ -16,8 +16,8 @@ from indexer.keys import segment_value
 from indexer.keys.segment import SEGMENT
 from indexer.keys.segment_value import BadSegmentError, Packed
 from indexer.keys.word import WORD_BYTES, unpack_words
-from indexer.shared.layout.names import BORN, Names
-from indexer.shared.redis.command import Command, RefusedError, Reply
+from indexer.shared.layout.names import BORN, KeyNames
+from indexer.shared.redis.command import Command, CommandRefusedError, Reply
 
 Values = Mapping[bytes, bytes | None]
 """The values of fields, which are named as in their bucket; None for a field that is not there."""
@@ -31,7 +31,7 @@ class LookUp:
     """
 
     def __init__(
-        self, names: Names, keys: Sequence[int] | NDArray[np.uint64], *, loose: bool = False
+        self, names: KeyNames, keys: Sequence[int] | NDArray[np.uint64], *, loose: bool = False
     ) -> None:
         self.keys = np.asarray(keys, "<u8")
         self.values: dict[bytes, bytes | None] = {}
@@ -78,7 +78,7 @@ class LookUp:
                 self.values.update(dict.fromkeys(fields))
             elif not isinstance(reply, list) or len(reply) != len(fields) + 1:
                 self.failed.append(
-                    RefusedError(f"HMGET of {len(fields)} fields: got {reply!r:.60}")
+                    CommandRefusedError(f"HMGET of {len(fields)} fields: got {reply!r:.60}")
                 )
                 self.values.update(dict.fromkeys(fields))
             else:

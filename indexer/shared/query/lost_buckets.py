@@ -6,7 +6,7 @@ after that has another time (`names.BORN`), and a bucket that is not there has n
 
 from collections.abc import Callable, Mapping, Sequence
 
-from indexer.shared.layout.names import BORN, Names
+from indexer.shared.layout.names import BORN, KeyNames
 from indexer.shared.redis.command import Command, Reply
 
 
@@ -16,7 +16,7 @@ class Births:
     The first reading of a bucket calls `lost` too, since nobody knows what happened before.
     """
 
-    def __init__(self, names: Names, lost: Callable[[], None]) -> None:
+    def __init__(self, names: KeyNames, lost: Callable[[], None]) -> None:
         self.losses = 0
         """How often `lost` was called."""
         self._names = names

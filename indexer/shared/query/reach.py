@@ -8,10 +8,16 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
 
-from indexer.shared.layout.names import Names
+from indexer.shared.layout.names import KeyNames
 from indexer.shared.query.breaker import Breaker
 from indexer.shared.records.registry import AWAY
-from indexer.shared.redis.command import Command, Redis, RefusedError, Reply, UnreachableError
+from indexer.shared.redis.command import (
+    Command,
+    CommandRefusedError,
+    Redis,
+    Reply,
+    UnreachableError,
+)
 from indexer.trust import Level, Trust
 
 log = logging.getLogger(__name__)
@@ -26,7 +32,7 @@ class Reach:
     """The breakers of all buckets. `timeout` bounds a probe, seconds; only one thread calls."""
 
     def __init__(
-        self, redis: Redis, names: Names, *, timeout: float, clock: Callable[[], float]
+        self, redis: Redis, names: KeyNames, *, timeout: float, clock: Callable[[], float]
     ) -> None:
         self.problem = ""
         """The last failure; empty after a read without failures while no bucket is left alone."""
@@ -137,7 +143,7 @@ class Reach:
 
 def problem_of(reply: Reply, fields: int) -> str:
     """Return the problem of a reply to an HMGET; empty for a good reply."""
-    if isinstance(reply, UnreachableError | RefusedError):
+    if isinstance(reply, UnreachableError | CommandRefusedError):
         return f"{AWAY}{reply}"
     if not isinstance(reply, list) or len(reply) != fields:
         return "the shared index sent a reply that does not fit the request"

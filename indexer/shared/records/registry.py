@@ -6,11 +6,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from indexer.process.shortened import shortened
-from indexer.shared.layout.names import Names
+from indexer.shared.layout.names import KeyNames
 from indexer.shared.layout.record import BadRecordError, Claim, Record, fields_of, read_record
 from indexer.shared.layout.schema import SchemaError, fits
 from indexer.shared.records.unconfirmed import Doubt
-from indexer.shared.redis.command import Command, Redis, RefusedError, Reply, UnreachableError
+from indexer.shared.redis.command import (
+    Command,
+    CommandRefusedError,
+    Redis,
+    Reply,
+    UnreachableError,
+)
 from indexer.trust import MOST_REASON, Level
 
 log = logging.getLogger(__name__)
@@ -45,7 +51,7 @@ class Registry:
     `clock` gives the seconds for `read_at`; nothing else depends on it.
     """
 
-    def __init__(self, redis: Redis, names: Names, clock: Callable[[], float]) -> None:
+    def __init__(self, redis: Redis, names: KeyNames, clock: Callable[[], float]) -> None:
         self._redis = redis
         self._names = names
         self._clock = clock
@@ -89,7 +95,7 @@ class Registry:
             is_said = await fits(self._redis, self._names, timeout=timeout)
         except SchemaError as error:
             self._unfit = str(error)
-        except (RefusedError, UnreachableError):
+        except (CommandRefusedError, UnreachableError):
             # The replies for the records fail alike; the last finding about the schema stands.
             return self._unfit
         else:
@@ -117,7 +123,7 @@ class Registry:
         return self._readings.setdefault(pod, _Reading(Doubt()))
 
     def _take_one(self, reading: _Reading, reply: Reply) -> None:
-        if isinstance(reply, UnreachableError | RefusedError):
+        if isinstance(reply, UnreachableError | CommandRefusedError):
             reading.problem = f"{AWAY}{reply}"
             return
         fields = fields_of(reply)

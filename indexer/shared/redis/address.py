@@ -29,7 +29,7 @@ class AddressError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class HostPort:
     """A server's host and port."""
 
     host: str
@@ -45,7 +45,7 @@ class Address:
 
     kind: Kind
     tls: bool
-    places: tuple[Place, ...]
+    places: tuple[HostPort, ...]
     """The server; or some of the cluster's nodes; or the sentinels."""
     master: str = ""
     """The sentinels' name for the master; empty without sentinels."""
@@ -115,11 +115,11 @@ def contradictions(
         yield "user", f"needs a {named}password-file"
 
 
-def _place(text: str, port: int) -> Place:
+def _place(text: str, port: int) -> HostPort:
     match = _PLACE.fullmatch(text)
     if match is None:
         raise AddressError(f"Redis URL: {text!r} is not host:port (an IPv6 address in brackets)")
     number = int(match[3]) if match[3] else port
     if not 0 < number <= 65535:
         raise AddressError(f"Redis URL: port {number} of {text!r} is not within 1 to 65535")
-    return Place(match[1] or match[2], number)
+    return HostPort(match[1] or match[2], number)

@@ -7,7 +7,7 @@ from indexer.shared.redis.command import (
     Argument,
     Call,
     Command,
-    RefusedError,
+    CommandRefusedError,
     Reply,
     UnreachableError,
 )
@@ -78,14 +78,14 @@ class _Round:
     def explain(self) -> None:
         """Add to each refusal by the ACL where the rule is documented, and which keys it must allow."""
         for number, reply in enumerate(self.replies):
-            text = str(reply) if isinstance(reply, RefusedError) else ""
+            text = str(reply) if isinstance(reply, CommandRefusedError) else ""
             if any(phrase in text for phrase in _FORBIDDEN):
                 key = self._key_of(number).decode(errors="replace")
                 prefix = key.partition(":{")[0] if ":{" in key else key.rpartition(":")[0]
                 why = "docs/shared-index.md has the ACL rule"
                 if prefix and "key" in text:
                     why = f"the ACL user may not use keys under '{prefix}:'; {why}"
-                self.replies[number] = RefusedError(f"{text} ({why})")
+                self.replies[number] = CommandRefusedError(f"{text} ({why})")
 
     async def run(self) -> None:
         """Ask until each command has its reply."""
@@ -116,7 +116,7 @@ class _Round:
             node = self._asking.pop(number, None)
             try:
                 group = (node, True) if node else (await self._node_of(number), False)
-            except (RefusedError, UnreachableError) as error:
+            except (CommandRefusedError, UnreachableError) as error:
                 self.replies[number] = error
             else:
                 groups.setdefault(group, []).append(number)
@@ -136,7 +136,7 @@ class _Round:
         problem: Reply = _MISSING
         try:
             await node.ask([self._asked[number] for number in numbers], got, asking=asking)
-        except (RefusedError, UnreachableError) as error:
+        except (CommandRefusedError, UnreachableError) as error:
             problem = error
         finally:
             for number, reply in zip(numbers, got, strict=False):
@@ -155,17 +155,19 @@ class _Round:
                 if number not in self._redirected and await self._is_elsewhere(node, number):
                     self._redirected.add(number)
                     again.append(number)
-            elif isinstance(reply, RefusedError) and await self._is_passing(node, number, reply):
+            elif isinstance(reply, CommandRefusedError) and await self._is_passing(
+                node, number, reply
+            ):
                 again.append(number)
         return again
 
     async def _is_elsewhere(self, node: Node, number: int) -> bool:
         try:
             return await self._topology.doubt(node) and await self._node_of(number) is not node
-        except (RefusedError, UnreachableError):
+        except (CommandRefusedError, UnreachableError):
             return False
 
-    async def _is_passing(self, node: Node, number: int, reply: RefusedError) -> bool:
+    async def _is_passing(self, node: Node, number: int, reply: CommandRefusedError) -> bool:
         code, *rest = str(reply).split(" ")
         try:
             match code:
@@ -193,7 +195,7 @@ class _Round:
                     self._is_to_wait = True
                 case _:
                     return False
-        except (RefusedError, UnreachableError) as error:
+        except (CommandRefusedError, UnreachableError) as error:
             self.replies[number] = error
             return False
         return True

@@ -40,7 +40,7 @@ class Call:
     arguments: tuple[Argument, ...] = ()
 
 
-class RefusedError(Exception):
+class CommandRefusedError(Exception):
     """Redis answered with an error, whose text is the message, cut to a line."""
 
 
@@ -54,7 +54,7 @@ Reply = Any
 
 def good(reply: Reply) -> Reply:
     """Return a reply, or raise it where it is an error."""
-    if isinstance(reply, RefusedError | UnreachableError):
+    if isinstance(reply, CommandRefusedError | UnreachableError):
         raise reply
     return reply
 

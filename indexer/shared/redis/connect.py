@@ -14,9 +14,15 @@ import hiredis
 from redis.asyncio.connection import Connection, DefaultParser, SSLConnection
 from redis.exceptions import RedisError, ResponseError
 
-from indexer.shared.redis.address import Address, Kind, Place, contradictions, parse
+from indexer.shared.redis.address import Address, HostPort, Kind, contradictions, parse
 from indexer.shared.redis.client import Client
-from indexer.shared.redis.command import Argument, Redis, RefusedError, Reply, UnreachableError
+from indexer.shared.redis.command import (
+    Argument,
+    CommandRefusedError,
+    Redis,
+    Reply,
+    UnreachableError,
+)
 from indexer.shared.redis.link import Wire
 from indexer.shared.redis.node import Node
 from indexer.shared.redis.sentinel import SentinelMaster
@@ -130,15 +136,15 @@ class _Dialler:
         self._settings = settings
         self._is_tls = tls
 
-    async def dial(self, place: Place) -> Wire:
+    async def dial(self, place: HostPort) -> Wire:
         """Open a connection to a server, and log in. Raises as `node.Dial` does."""
         return await self._open(place, log_in=True)
 
-    async def dial_sentinel(self, place: Place) -> Wire:
+    async def dial_sentinel(self, place: HostPort) -> Wire:
         """Open a connection to a sentinel, without logging in: the ACL user is for servers only."""
         return await self._open(place, log_in=False)
 
-    async def _open(self, place: Place, *, log_in: bool) -> "_RedisWire":
+    async def _open(self, place: HostPort, *, log_in: bool) -> "_RedisWire":
         options: dict[str, Any] = {
             "host": place.host,
             "port": place.port,
@@ -274,11 +280,11 @@ class _RedisWire:
             await self._connection.disconnect()
 
 
-def _refused(error: ResponseError) -> RefusedError:
+def _refused(error: ResponseError) -> CommandRefusedError:
     text = _line(error)
     # Redis 6.2 wraps the refusal of a command in a script, twice where the refusal ends the script.
     wrapped = _WRAPPED.fullmatch(text)
-    return RefusedError(wrapped[1] if wrapped else text)
+    return CommandRefusedError(wrapped[1] if wrapped else text)
 
 
 def _unanswered(error: Exception, *, tls: bool) -> str:

@@ -9,7 +9,7 @@ from indexer.shared.redis.command import (
     Argument,
     Call,
     Command,
-    RefusedError,
+    CommandRefusedError,
     Reply,
     Script,
     UnreachableError,
@@ -36,7 +36,7 @@ def digest(script: Script) -> str:
 
 def is_unknown(reply: Reply) -> bool:
     """Return whether a reply says that the server does not have a script."""
-    return isinstance(reply, RefusedError) and str(reply).startswith("NOSCRIPT")
+    return isinstance(reply, CommandRefusedError) and str(reply).startswith("NOSCRIPT")
 
 
 class Node:
@@ -91,7 +91,7 @@ class Node:
         finally:
             refusal = None
             for number, name in loads.items():
-                if number >= len(got) or isinstance(got[number], RefusedError):
+                if number >= len(got) or isinstance(got[number], CommandRefusedError):
                     link.scripts.discard(name)
                     refusal = got[number] if number < len(got) else None
             mine = [got[number] for number in own if number < len(got)]
@@ -149,8 +149,8 @@ class Node:
     async def _connect(self) -> Link | Exception:
         try:
             wire = await self._dial()
-        except RefusedError as error:
-            return self._failed(RefusedError(f"{self.name}: {error}"))
+        except CommandRefusedError as error:
+            return self._failed(CommandRefusedError(f"{self.name}: {error}"))
         except UnreachableError as error:
             return self._failed(NotSentError(f"{self.name}: {error}"))
         else:

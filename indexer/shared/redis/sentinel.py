@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import Iterable
 from functools import partial
 
-from indexer.shared.redis.address import Place
-from indexer.shared.redis.command import Command, RefusedError, Reply, UnreachableError
+from indexer.shared.redis.address import HostPort
+from indexer.shared.redis.command import Command, CommandRefusedError, Reply, UnreachableError
 from indexer.shared.redis.link import Link, Wire
 from indexer.shared.redis.node import Node, NotSentError
 from indexer.shared.redis.topology import DialPlace, Disrupted
@@ -24,7 +24,7 @@ class SentinelMaster:
     def __init__(
         self,
         name: str,
-        sentinels: Iterable[Place],
+        sentinels: Iterable[HostPort],
         *,
         dial: DialPlace,
         dial_sentinel: DialPlace,
@@ -38,7 +38,7 @@ class SentinelMaster:
             for place in sentinels
         ]
         self._master = Node(f"master {name}", self._dial, disrupted)
-        self._place: Place | None = None
+        self._place: HostPort | None = None
         """The server of the last connection; None before the first."""
         self._looking: asyncio.Task[None] | None = None
         self._look_at = 0.0
@@ -55,7 +55,7 @@ class SentinelMaster:
 
     def asked(self, place: str, key: bytes, sender: Node) -> Node:  # noqa: ARG002 - the Protocol's
         """Refuse: the node belongs to a cluster, and the URL does not."""
-        raise RefusedError(
+        raise CommandRefusedError(
             f"{sender.name} belongs to a cluster, whose URL begins with redis-cluster://"
         )
 
@@ -84,7 +84,7 @@ class SentinelMaster:
         return wire
 
     @staticmethod
-    async def _make_sure(place: Place, wire: Wire) -> None:
+    async def _make_sure(place: HostPort, wire: Wire) -> None:
         replies: list[Reply] = []
         try:
             async with asyncio.timeout(ANSWER_SECONDS):
@@ -92,7 +92,7 @@ class SentinelMaster:
         except TimeoutError:
             raise UnreachableError(f"{place} does not answer") from None
         [role] = replies
-        if isinstance(role, RefusedError):
+        if isinstance(role, CommandRefusedError):
             raise role
         if role[0] != b"master":
             raise UnreachableError(f"{place} is not a master now, although a sentinel names it")
@@ -101,25 +101,25 @@ class SentinelMaster:
         try:
             if self._master.is_connected and await self._find() != self._place:
                 await self._master.hang_up()
-        except (RefusedError, UnreachableError):
+        except (CommandRefusedError, UnreachableError):
             pass  # No sentinel answers, and the connection is as good as before.
         finally:
             self._looking = None
             self._look_at = self._loop.time() + LOOK_SECONDS
 
-    async def _find(self) -> Place:
+    async def _find(self) -> HostPort:
         """Ask all sentinels until more than half have named a master, or none is left to answer.
 
         Believe the answer with the latest epoch.
         """
         problems: list[str] = []
-        found: list[tuple[int, Place]] = []
+        found: list[tuple[int, HostPort]] = []
         asked = [self._loop.create_task(self._ask(sentinel)) for sentinel in self._sentinels]
         try:
             for next_ in asyncio.as_completed(asked):
                 try:
                     found.append(await next_)
-                except (RefusedError, UnreachableError) as error:
+                except (CommandRefusedError, UnreachableError) as error:
                     problems.append(str(error))
                 if len(found) > len(asked) // 2:
                     break
@@ -131,7 +131,7 @@ class SentinelMaster:
             raise NotSentError("; ".join(problems))
         return max(found, key=lambda one: one[0])[1]
 
-    async def _ask(self, sentinel: Node) -> tuple[int, Place]:
+    async def _ask(self, sentinel: Node) -> tuple[int, HostPort]:
         replies: list[Reply] = []
         try:
             async with asyncio.timeout(ANSWER_SECONDS):
@@ -139,7 +139,7 @@ class SentinelMaster:
         except TimeoutError:
             raise UnreachableError(f"{sentinel.name}: no answer") from None
         [reply] = replies
-        if isinstance(reply, RefusedError):
-            raise RefusedError(f"{sentinel.name}: {self._name!r}: {reply}")
+        if isinstance(reply, CommandRefusedError):
+            raise CommandRefusedError(f"{sentinel.name}: {self._name!r}: {reply}")
         facts = dict(zip(reply[::2], reply[1::2], strict=True))
-        return int(facts[b"config-epoch"]), Place(facts[b"ip"].decode(), int(facts[b"port"]))
+        return int(facts[b"config-epoch"]), HostPort(facts[b"ip"].decode(), int(facts[b"port"]))

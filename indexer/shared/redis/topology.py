@@ -5,8 +5,8 @@ from binascii import crc_hqx
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Protocol
 
-from indexer.shared.redis.address import Place
-from indexer.shared.redis.command import Command, RefusedError, Reply, UnreachableError
+from indexer.shared.redis.address import HostPort
+from indexer.shared.redis.command import Command, CommandRefusedError, Reply, UnreachableError
 from indexer.shared.redis.link import Wire
 from indexer.shared.redis.node import Node, NotSentError
 
@@ -17,7 +17,7 @@ REFRESH_PAUSE = 0.05
 """The shortest time between two such questions, seconds."""
 
 Disrupted = Callable[[], None]
-DialPlace = Callable[[Place], Awaitable[Wire]]
+DialPlace = Callable[[HostPort], Awaitable[Wire]]
 
 
 def slot_of(key: bytes) -> int:
@@ -65,7 +65,7 @@ class OneNode:
 
     def asked(self, place: str, key: bytes, sender: Node) -> Node:  # noqa: ARG002 - the Protocol's
         """Refuse: the node belongs to a cluster, and the URL does not."""
-        raise RefusedError(
+        raise CommandRefusedError(
             f"{sender.name} belongs to a cluster, whose URL begins with redis-cluster://"
         )
 
@@ -81,14 +81,14 @@ class OneNode:
 class Cluster:
     """The nodes of a cluster. Only masters are asked."""
 
-    def __init__(self, seeds: Iterable[Place], dial: DialPlace, disrupted: Disrupted) -> None:
+    def __init__(self, seeds: Iterable[HostPort], dial: DialPlace, disrupted: Disrupted) -> None:
         self._seeds = tuple(seeds)
         self._dial = dial
         self._disrupted = disrupted
         self._loop = asyncio.get_running_loop()
-        self._nodes: dict[Place, Node] = {}
-        self._slots: list[Place | None] = []
-        self._ahead: dict[bytes, Place] = {}
+        self._nodes: dict[HostPort, Node] = {}
+        self._slots: list[HostPort | None] = []
+        self._ahead: dict[bytes, HostPort] = {}
         """The nodes of keys that lie elsewhere already, while their slots are moved."""
         self._refreshing: asyncio.Task[Exception | None] | None = None
         self._not_before = 0.0
@@ -104,7 +104,7 @@ class Cluster:
             await self._refresh()
         place = self._slots[slot]
         if place is None:
-            raise RefusedError(f"CLUSTERDOWN no node of the cluster serves slot {slot}")
+            raise CommandRefusedError(f"CLUSTERDOWN no node of the cluster serves slot {slot}")
         return self._node(place)
 
     async def moved(self, place: str, slot: int, sender: Node) -> None:
@@ -136,7 +136,7 @@ class Cluster:
         for node in self._nodes.values():
             await node.close()
 
-    def _node(self, place: Place) -> Node:
+    def _node(self, place: HostPort) -> Node:
         node = self._nodes.get(place)
         if node is None:
             node = Node(str(place), lambda: self._dial(place), self._disrupted)
@@ -165,7 +165,7 @@ class Cluster:
             for place in places:
                 try:
                     slots = await self._ask_slots(place)
-                except (RefusedError, UnreachableError) as error:
+                except (CommandRefusedError, UnreachableError) as error:
                     problem = error
                 else:
                     await self._take(slots)
@@ -175,24 +175,24 @@ class Cluster:
             self._refreshing = None
             self._not_before = self._loop.time() + REFRESH_PAUSE
 
-    async def _ask_slots(self, place: Place) -> list[Place | None]:
+    async def _ask_slots(self, place: HostPort) -> list[HostPort | None]:
         replies: list[Reply] = []
         try:
             async with asyncio.timeout(REFRESH_SECONDS):
                 await self._node(place).ask([Command(("CLUSTER", "SLOTS"))], replies)
         except TimeoutError:
             raise NotSentError(f"{place}: no answer within {REFRESH_SECONDS:g} s") from None
-        if isinstance(replies[0], RefusedError):
-            raise RefusedError(f"{place}: {replies[0]}")
-        slots: list[Place | None] = [None] * SLOTS
+        if isinstance(replies[0], CommandRefusedError):
+            raise CommandRefusedError(f"{place}: {replies[0]}")
+        slots: list[HostPort | None] = [None] * SLOTS
         for first, last, (host, port, *_), *_ in replies[0]:
-            master = Place(host.decode() if host else place.host, port)
+            master = HostPort(host.decode() if host else place.host, port)
             slots[first : last + 1] = [master] * (last + 1 - first)
         if not any(slots):
-            raise RefusedError(f"CLUSTERDOWN {place} knows of no node that serves a slot")
+            raise CommandRefusedError(f"CLUSTERDOWN {place} knows of no node that serves a slot")
         return slots
 
-    async def _take(self, slots: list[Place | None]) -> None:
+    async def _take(self, slots: list[HostPort | None]) -> None:
         if slots == self._slots:
             return
         if self._slots:
@@ -204,7 +204,7 @@ class Cluster:
             await self._nodes.pop(place).close()
 
 
-def _read_place(text: str, sender: Node) -> Place:
+def _read_place(text: str, sender: Node) -> HostPort:
     """Return the place in a MOVED or ASK; without a host it is on the host of the node that sent it."""
     host, _, port = text.rpartition(":")
-    return Place(host.strip("[]") or sender.name.rpartition(":")[0].strip("[]"), int(port))
+    return HostPort(host.strip("[]") or sender.name.rpartition(":")[0].strip("[]"), int(port))

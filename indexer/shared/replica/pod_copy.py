@@ -23,7 +23,7 @@ from indexer.invariant import BrokenInvariantError
 from indexer.message import read_message
 from indexer.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
 from indexer.resolve.change import Spot
-from indexer.shared.layout.names import Names
+from indexer.shared.layout.names import KeyNames
 from indexer.shared.layout.record import Claim, Record
 from indexer.shared.records.registry import UNWRITTEN, nobody, refusal
 from indexer.shared.records.unconfirmed import Doubt
@@ -79,7 +79,7 @@ class Holder:
 
 
 @dataclass(slots=True)
-class Counts:
+class CopyCounts:
     """Counts of a copy's events so far."""
 
     resyncs: Counter[Resync]
@@ -99,7 +99,7 @@ class PodCopy:
         self.state = CopyState.NOTHING
         self.position = 0
         """The last sequence of its writer's journal that is in the copy."""
-        self.counts = Counts(Counter())
+        self.counts = CopyCounts(Counter())
         self._ranks = ranks
         self._keyspace = keyspace
         self._prefix = prefix
@@ -123,7 +123,7 @@ class PodCopy:
         record = self._record
         return max(0, record.applied - self.position) if record else 0
 
-    def asked(self, names: Names) -> Command | None:
+    def asked(self, names: KeyNames) -> Command | None:
         """Return the command for the log's next entries, to be run before the record is read.
 
         None while the copy follows no log.

@@ -10,9 +10,9 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
 from indexer.keys.segment_value import BadSegmentError
-from indexer.shared.layout.names import Names
+from indexer.shared.layout.names import KeyNames
 from indexer.shared.records.registry import AWAY, UNREAD, Registry
-from indexer.shared.redis.command import Redis, RefusedError, UnreachableError
+from indexer.shared.redis.command import CommandRefusedError, Redis, UnreachableError
 from indexer.shared.replica.pod_copy import CopyState, Holder, PodCopy, Resync
 from indexer.shared.replica.scan import Keys, Scan
 from indexer.watch.watched_rank import WatchedRank
@@ -38,7 +38,7 @@ class Replica:
     def __init__(
         self,
         redis: Redis,
-        names: Names,
+        names: KeyNames,
         *,
         poll_seconds: float,
         clock: Callable[[], float],
@@ -121,7 +121,7 @@ class Replica:
                 continue
             log_entries = entries.get(copy.pod)
             problem = self._registry.problem(copy.pod)
-            if isinstance(log_entries, UnreachableError | RefusedError):
+            if isinstance(log_entries, UnreachableError | CommandRefusedError):
                 problem = problem or f"{AWAY}{log_entries}"
             if problem:
                 problems += 1

@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 
 from indexer.keys.segment_value import decode, spilled_blocks
 from indexer.keys.word import WORD_BYTES
-from indexer.shared.layout.names import Names
+from indexer.shared.layout.names import KeyNames
 from indexer.shared.layout.pages import Page, read_page
-from indexer.shared.redis.command import Command, RefusedError, Reply, UnreachableError
+from indexer.shared.redis.command import Command, CommandRefusedError, Reply, UnreachableError
 
 FIELDS = 128
 """About how many fields a page has: mostly 100 KiB, at most 500 KiB."""
@@ -52,7 +52,7 @@ class Scan:
     after the replies came.
     """
 
-    def __init__(self, names: Names, wanted: Collection[int]) -> None:
+    def __init__(self, names: KeyNames, wanted: Collection[int]) -> None:
         self._names = names
         self._wanted = frozenset(wanted)
         self._waiting = deque(_Bucket(number) for number in range(names.buckets))
@@ -86,7 +86,7 @@ class Scan:
         self.problem = ""
         found = []
         for bucket, reply in zip(list(self._open), replies, strict=True):
-            if isinstance(reply, UnreachableError | RefusedError):
+            if isinstance(reply, UnreachableError | CommandRefusedError):
                 self.problem = str(reply)
                 bucket.begin()
             elif bucket.disruptions != disruptions:

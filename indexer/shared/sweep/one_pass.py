@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 
 from indexer.keys.segment_value import BadSegmentError, slots_of, spilled_blocks
 from indexer.shared.layout.living import Living, Owner, ask_owner, read_owner
-from indexer.shared.layout.names import Names, checkpoint
+from indexer.shared.layout.names import KeyNames, checkpoint
 from indexer.shared.layout.pages import ask_checkpoints, ask_page, read_checkpoint, read_page
 from indexer.shared.redis.command import Argument, Call, Command, Reply, good, script
 from indexer.shared.writer.script_calls import purge_calls
@@ -61,7 +61,7 @@ class Swept:
     """Malformed values; they are left as they are."""
 
 
-def sweep(names: Names, swept: Swept, *, remembered_ms: int = REMEMBERED_MS) -> Steps:
+def sweep(names: KeyNames, swept: Swept, *, remembered_ms: int = REMEMBERED_MS) -> Steps:
     """Make one pass: yield commands, and take the replies that are sent back.
 
     Raises RefusedError or UnreachableError where a reply is one, ValueError where a checkpoint is
@@ -83,7 +83,7 @@ def sweep(names: Names, swept: Swept, *, remembered_ms: int = REMEMBERED_MS) -> 
         swept.forgotten += good(left)
 
 
-def _living(names: Names, others: Iterable[str]) -> Generator[Asked, list[Reply], Living]:
+def _living(names: KeyNames, others: Iterable[str]) -> Generator[Asked, list[Reply], Living]:
     """Read the records of all pods in the hash of pods, and of `others`."""
     (reply,) = yield [Command(("HKEYS", names.pods))]
     pods = dict.fromkeys([*(name.decode() for name in good(reply)), *others])
@@ -96,7 +96,7 @@ def _living(names: Names, others: Iterable[str]) -> Generator[Asked, list[Reply]
 
 
 def _roll(
-    names: Names, owners: Mapping[str, Owner | None], remembered_ms: int
+    names: KeyNames, owners: Mapping[str, Owner | None], remembered_ms: int
 ) -> Generator[Asked, list[Reply], dict[str, bytes]]:
     """Note which pods have a record; return the pods to be forgotten, with their values in the hash."""
     there = [pod for pod, owner in owners.items() if owner is not None]
@@ -112,7 +112,7 @@ def _roll(
 
 
 def _sweep_bucket(
-    names: Names,
+    names: KeyNames,
     bucket: int,
     living: Living,
     swept: Swept,
@@ -146,7 +146,7 @@ def _sweep_bucket(
 
 
 def _purge(
-    names: Names,
+    names: KeyNames,
     bucket: int,
     noted: Mapping[bytes, bytes],
     swept: Swept,
@@ -174,7 +174,7 @@ def _purge(
 
 
 def _checkpoints(
-    names: Names, bucket: int, swept: Swept
+    names: KeyNames, bucket: int, swept: Swept
 ) -> Generator[Asked, list[Reply], dict[str, int]]:
     """Return the claim's number in each checkpoint, by pod. Raises ValueError for a bad one."""
     found: dict[str, int] = {}

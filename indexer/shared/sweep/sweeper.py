@@ -12,13 +12,13 @@ import random
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from indexer.shared.layout.names import Names
+from indexer.shared.layout.names import KeyNames
 from indexer.shared.layout.schema import SchemaError, fits
 from indexer.shared.redis.command import (
     Call,
     Command,
+    CommandRefusedError,
     Redis,
-    RefusedError,
     UnreachableError,
     good,
     script,
@@ -39,7 +39,7 @@ AT_REST = "rest "
 
 
 @dataclass(slots=True)
-class Counts(Swept):
+class SweepCounts(Swept):
     """Counts of a sweeper's work since it started."""
 
     passes: int = 0
@@ -57,7 +57,7 @@ class DisruptedError(Exception):
 
 
 SWEEP_ERRORS = (
-    RefusedError,
+    CommandRefusedError,
     UnreachableError,
     SchemaError,
     LeaseLostError,
@@ -78,7 +78,7 @@ class Sweeper:
     def __init__(
         self,
         redis: Redis,
-        names: Names,
+        names: KeyNames,
         *,
         owner: str,
         clock: Callable[[], float],
@@ -89,7 +89,7 @@ class Sweeper:
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         chance: Callable[[], float] = random.random,
     ) -> None:
-        self.counts = Counts()
+        self.counts = SweepCounts()
         self._redis = redis
         self._names = names
         self._owner = owner
@@ -200,7 +200,7 @@ def _ms(seconds: float) -> int:
 
 
 async def sweep_forever(
-    redis: Redis, names: Names, *, owner: str, clock: Callable[[], float], pause: float = PAUSE
+    redis: Redis, names: KeyNames, *, owner: str, clock: Callable[[], float], pause: float = PAUSE
 ) -> None:
     """Sweep whenever a pass is due and no other process sweeps (`Sweeper`), until cancelled."""
     await Sweeper(redis, names, owner=owner, clock=clock, pause=pause).run()

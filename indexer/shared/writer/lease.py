@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from indexer.shared.writer.record_calls import RecordCalls
-from indexer.shared.writer.steps import AnewError, Ask, Cause, Steps
+from indexer.shared.writer.steps import AnewError, Cause, Commands, Steps
 
 AUDITS_OF_A_LEASE = 10
 
@@ -77,7 +77,7 @@ class Lease:
         """
         if not self.token:
             return
-        (reply,) = yield Ask([self._calls.keep(self.token, reason)])
+        (reply,) = yield Commands([self._calls.keep(self.token, reason)])
         if not isinstance(reply, Exception):
             self._kept_at = self._clock()
             if reply[0] < 0 and not self._is_given_up:

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from indexer.invariant import BrokenInvariantError
-from indexer.shared.layout.names import Names
+from indexer.shared.layout.names import KeyNames
 from indexer.shared.layout.record import Claim
 from indexer.shared.layout.schema import SchemaError, ensure_call, judge
 from indexer.shared.redis.command import Call
@@ -27,10 +27,10 @@ from indexer.shared.writer.rival import Rival
 from indexer.shared.writer.steps import (
     AnewError,
     Cause,
-    Counts,
     Rest,
     Steps,
     TakenError,
+    WriterCounts,
     WriterState,
 )
 from indexer.shared.writer.tenure import Tenure
@@ -52,7 +52,7 @@ class Writer:
 
     def __init__(
         self,
-        names: Names,
+        names: KeyNames,
         cache: PodCache,
         *,
         owner: str,
@@ -67,7 +67,7 @@ class Writer:
         place: str = "",
     ) -> None:
         self.state = WriterState.UNCLAIMED
-        self.counts = Counts()
+        self.counts = WriterCounts()
         self.written_at: float | None = None
         """When, by the clock, Redis last had all changes up to `applied` for certain; None: never."""
         self.tenure: Tenure | None = None
@@ -105,7 +105,7 @@ class Writer:
         return self.tenure.applied if self.tenure else 0
 
     def steps(self) -> Steps[NoReturn]:
-        """Yield the writer's steps, one after the other. Send the replies of each `Ask`."""
+        """Yield the writer's steps, one after the other. Send the replies of each `Commands`."""
         cause, floor, pause = Cause.START, 0, 0.0
         while True:
             self.counts.rebuilds[cause] += 1

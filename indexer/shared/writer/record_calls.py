@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import msgspec
 
 from indexer.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
-from indexer.shared.layout.names import Names
+from indexer.shared.layout.names import KeyNames
 from indexer.shared.redis.command import Argument, Call, Command, script
 from indexer.shared.writer.claimed import Claimed
 
@@ -17,7 +17,7 @@ FENCE_MS = 30 * 86_400_000
 class RecordCalls:
     """The calls of one pod's writer; they renew the record's lease to `lease_ms`."""
 
-    names: Names
+    names: KeyNames
     pod: str
     owner: str
     lease_ms: int

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from indexer.shared.redis.command import Call, Command, Reply
 from indexer.shared.writer.lease import Lease
-from indexer.shared.writer.steps import Ask, Counts, Rest, Steps
+from indexer.shared.writer.steps import Commands, Rest, Steps, WriterCounts
 
 log = logging.getLogger(__name__)
 
@@ -19,7 +19,7 @@ PAUSES_OF_A_LEASE = 4
 class Retry:
     """Repeats requests that are refused or not answered."""
 
-    def __init__(self, pod: str, lease: Lease, counts: Counts) -> None:
+    def __init__(self, pod: str, lease: Lease, counts: WriterCounts) -> None:
         self.trouble = ""
         """Why the writer does not get on; empty while it does."""
         self._pod = pod
@@ -36,7 +36,7 @@ class Retry:
 
         With `over`, the replies end the trouble. Raises AnewError where the record was lost meanwhile.
         """
-        replies = list((yield Ask(asked)))
+        replies = list((yield Commands(asked)))
         pause = FIRST_PAUSE
         while failed := [n for n, reply in enumerate(replies) if isinstance(reply, Exception)]:
             self.in_trouble(str(replies[failed[0]]))
@@ -44,7 +44,7 @@ class Retry:
             yield Rest(pause)
             pause = self.longer(pause)
             self._counts.retries += len(failed)
-            again = yield Ask([asked[n] for n in failed])
+            again = yield Commands([asked[n] for n in failed])
             for n, reply in zip(failed, again, strict=True):
                 replies[n] = reply
         if over:

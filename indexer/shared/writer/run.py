@@ -10,7 +10,7 @@ from typing import NoReturn
 from indexer.shared.redis.command import Call, Command, Redis, Reply, UnreachableError
 from indexer.shared.writer.machine import Writer
 from indexer.shared.writer.retry import LAST_PAUSE
-from indexer.shared.writer.steps import Ask
+from indexer.shared.writer.steps import Commands
 
 log = logging.getLogger(__name__)
 
@@ -67,7 +67,7 @@ async def _run(
     steps = writer.steps()
     step = next(steps)
     while True:
-        if isinstance(step, Ask):
+        if isinstance(step, Commands):
             step = steps.send(await _replies(redis, step.asked, timeout))
         elif step.until_news:
             if await news.wait(step.seconds):

@@ -7,7 +7,7 @@ from typing import Any
 
 from indexer.keys.segment_value import BadSegmentError, slots_of, spilled_blocks
 from indexer.keys.word import WORD_BYTES, pack_words
-from indexer.shared.layout.names import Names, checkpoint
+from indexer.shared.layout.names import KeyNames, checkpoint
 from indexer.shared.redis.command import Argument, Call, Reply, script
 
 Changes = Mapping[tuple[int, int], tuple[Sequence[int], Sequence[int]]]
@@ -53,7 +53,7 @@ def outcome(reply: Reply) -> Outcome:
 
 
 def apply_calls(  # noqa: PLR0917 - whose writer, how far it is, what it writes: none can be left out
-    names: Names,
+    names: KeyNames,
     pod: str,
     token: int,
     counts: Mapping[int, int],
@@ -81,7 +81,7 @@ def apply_calls(  # noqa: PLR0917 - whose writer, how far it is, what it writes:
 Part = tuple[int, int, Sequence[int], Sequence[int]]
 
 
-def _by_bucket(names: Names, changes: Changes) -> dict[int, list[Part]]:
+def _by_bucket(names: KeyNames, changes: Changes) -> dict[int, list[Part]]:
     parts: dict[int, list[Part]] = {}
     for (segment, slot), (added, gone) in changes.items():
         if added or gone:
@@ -109,13 +109,13 @@ def _bounded(parts: Iterable[Part]) -> Iterator[list[bytes]]:
         yield arguments
 
 
-def fence_call(names: Names, bucket: int, pod: str, token: int, ttl_ms: int) -> Call:
+def fence_call(names: KeyNames, bucket: int, pod: str, token: int, ttl_ms: int) -> Call:
     """Return the call that takes a bucket for a claim."""
     return Call(script("fence"), (names.bucket(bucket),), (checkpoint(pod), token, ttl_ms))
 
 
 def purge_calls(
-    names: Names, bucket: int, page: Mapping[bytes, bytes], dead: Collection[int]
+    names: KeyNames, bucket: int, page: Mapping[bytes, bytes], dead: Collection[int]
 ) -> list[Call]:
     """Return the calls that take `dead` slots out of those fields of a bucket that are in `page`.
 

@@ -35,7 +35,7 @@ class Cause(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class Commands:
     """Commands to run now; their replies are to be sent back, in order."""
 
     asked: Sequence[Command | Call]
@@ -50,8 +50,8 @@ class Rest:
 
 
 Result = TypeVar("Result")
-Steps = Generator[Ask | Rest, Sequence[Reply], Result]
-"""Steps to do one after the other, and their result. Send the replies of each `Ask`."""
+Steps = Generator[Commands | Rest, Sequence[Reply], Result]
+"""Steps to do one after the other, and their result. Send the replies of each `Commands`."""
 
 
 class AnewError(Exception):
@@ -69,7 +69,7 @@ class TakenError(Exception):
 
 
 @dataclass(slots=True)
-class Counts:
+class WriterCounts:
     """Counts of a writer's work so far."""
 
     batches: int = 0

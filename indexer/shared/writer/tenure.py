@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 
 from indexer.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
-from indexer.shared.layout.names import Names, checkpoint
+from indexer.shared.layout.names import KeyNames, checkpoint
 from indexer.shared.layout.pages import read_checkpoint
 from indexer.shared.layout.record import Claim
 from indexer.shared.redis.command import Call, Command, Reply
@@ -20,7 +20,7 @@ from indexer.shared.writer.lease import Lease
 from indexer.shared.writer.record_calls import RecordCalls
 from indexer.shared.writer.retry import Retry
 from indexer.shared.writer.script_calls import Status, apply_calls, fence_call, outcome
-from indexer.shared.writer.steps import AnewError, Cause, Counts, Steps
+from indexer.shared.writer.steps import AnewError, Cause, Steps, WriterCounts
 from indexer.watch.pod_cache import PodCache
 
 log = logging.getLogger(__name__)
@@ -45,7 +45,7 @@ class Tenure:
 
     def __init__(
         self,
-        names: Names,
+        names: KeyNames,
         cache: PodCache,
         claim: Claim,
         token: int,
@@ -53,7 +53,7 @@ class Tenure:
         calls: RecordCalls,
         lease: Lease,
         retry: Retry,
-        counts: Counts,
+        counts: WriterCounts,
         bucket_life: float,
         clock: Callable[[], float],
     ) -> None:

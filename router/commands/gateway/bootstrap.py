@@ -11,7 +11,7 @@ Names of headers and metadata: the Gateway API Inference Extension's endpoint-pi
 
 from collections.abc import Sequence
 
-from router.commands.gateway.description import Address, Gateway, Limits
+from router.commands.gateway.description import Address, Gateway, GatewayLimits
 from router.commands.gateway.fields import TYPES, Fields, extension, socket_address
 from router.commands.gateway.reread import assignment, pods_source, tls_context
 
@@ -289,7 +289,7 @@ def _health_of(gateway: Gateway) -> str:
     return ANSWERING if is_last else SERVICE
 
 
-def _cluster(name: str, addresses: Sequence[Address], limits: Limits) -> Fields:
+def _cluster(name: str, addresses: Sequence[Address], limits: GatewayLimits) -> Fields:
     return {
         "name": name,
         "type": "STATIC" if all(one.is_ip for one in addresses) else "STRICT_DNS",

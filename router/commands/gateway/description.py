@@ -45,7 +45,7 @@ def address_of(text: str) -> Address:
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class GatewayLimits:
     """The most of everything that a client can make grow, and the longest waits."""
 
     connections: int = 10_000
@@ -99,7 +99,7 @@ class Gateway:
     again when they are replaced (`reread`). None: it has no such socket, and all is in the bootstrap."""
     logs_requests: bool = False
     """Whether Envoy writes a line for each request to its standard error."""
-    limits: Limits = Limits()
+    limits: GatewayLimits = GatewayLimits()
 
     @property
     def admin(self) -> Path | None:

@@ -11,7 +11,7 @@ from router.commands.gateway.description import (
     Address,
     AddressError,
     Gateway,
-    Limits,
+    GatewayLimits,
     RouterTls,
     address_of,
 )
@@ -52,7 +52,12 @@ def parser(summary: str | None) -> argparse.ArgumentParser:
         default="fail-close",
         help="while the router cannot be asked: answer 503, or let any pod in turn serve",
     )
-    add("--max-body-bytes", type=int, default=Limits().body_bytes, help="longest body of a request")
+    add(
+        "--max-body-bytes",
+        type=int,
+        default=GatewayLimits().body_bytes,
+        help="longest body of a request",
+    )
     add("--access-log", action="store_true", help="write a line for each request to standard error")
     add("--envoy", type=Path, help="Envoy's program; else that on the PATH or in the environment")
     add("--print-config", action="store_true", help="print Envoy's configuration and start nothing")
@@ -96,7 +101,7 @@ def without_pods(args: argparse.Namespace) -> Gateway:
         failure_mode=args.failure_mode,
         router_tls=_router_tls(args),
         logs_requests=args.access_log,
-        limits=replace(Limits(), body_bytes=args.max_body_bytes),
+        limits=replace(GatewayLimits(), body_bytes=args.max_body_bytes),
     )
 
 

@@ -11,7 +11,7 @@ import grpc
 
 from indexer.process.grpc_tls import channel_credentials
 from indexer.shared.layout.living import Living, Owner, read_owner
-from indexer.shared.layout.names import Names, prefix_problem
+from indexer.shared.layout.names import KeyNames, prefix_problem
 from indexer.shared.layout.record import BadRecordError, Record, fields_of, read_record
 from indexer.shared.layout.schema import SchemaError, judge
 from indexer.shared.redis.address import AddressError
@@ -19,8 +19,8 @@ from indexer.shared.redis.command import (
     Argument,
     Call,
     Command,
+    CommandRefusedError,
     Redis,
-    RefusedError,
     Reply,
     UnreachableError,
 )
@@ -83,7 +83,7 @@ class Access:
     If a node does not answer, `ask` raises it too; the other methods note the node in `silent`.
     """
 
-    def __init__(self, redis: Redis, names: Names, url: str, *, timeout: float) -> None:
+    def __init__(self, redis: Redis, names: KeyNames, url: str, *, timeout: float) -> None:
         self.redis = redis
         self.names = names
         self.url = url
@@ -101,7 +101,7 @@ class Access:
         """Return the replies, none of which is an error."""
         replies = await self.redis.run(asked, timeout=self.timeout)
         for reply in replies:
-            if isinstance(reply, RefusedError | UnreachableError):
+            if isinstance(reply, CommandRefusedError | UnreachableError):
                 raise AccessError(problem_of(reply, self.url))
         return replies
 
@@ -113,8 +113,8 @@ class Access:
         answers = []
         for one in asked:
             reply = None if one.words[1] in before else next(replies)
-            if isinstance(reply, RefusedError | UnreachableError):
-                if isinstance(reply, RefusedError) and not str(reply).startswith(NO_NODE):
+            if isinstance(reply, CommandRefusedError | UnreachableError):
+                if isinstance(reply, CommandRefusedError) and not str(reply).startswith(NO_NODE):
                     raise AccessError(problem_of(reply, self.url))
                 self._away.add(one.words[1])
                 if str(reply) not in self.silent:
@@ -265,7 +265,7 @@ async def opened(args: argparse.Namespace) -> AsyncIterator[Access]:
     except (AddressError, SettingsError) as error:
         raise AccessError(str(error)) from error
     try:
-        access = Access(redis, Names(where.prefix), where.url, timeout=args.timeout)
+        access = Access(redis, KeyNames(where.prefix), where.url, timeout=args.timeout)
         access.credentials = where.credentials
         access.configured = where.pods
         await access.check_schema()

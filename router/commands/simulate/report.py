@@ -17,7 +17,7 @@ BEST_FEW = 5
 """Number of best policies named in a plot, in addition to ours and the best published one."""
 
 Cell = Mapping[str, Sequence[Figures]]
-"""The figures of one place (`summary.Place`) by policy, a row for each seed."""
+"""The figures of one place (`summary.StudyPlace`) by policy, a row for each seed."""
 
 
 def write_report(path: Path, rows: Sequence[Figures]) -> Path:
@@ -105,7 +105,7 @@ def _setting(rows: Sequence[Figures]) -> str:
 
 
 def _standing_plot(
-    standings: Sequence[summary.Standing], cells: Mapping[summary.Place, Cell]
+    standings: Sequence[summary.Standing], cells: Mapping[summary.StudyPlace, Cell]
 ) -> str:
     ranked = [(one.policy, one.p90_ratio) for one in reversed(standings) if one.p90_ratio]
 

@@ -22,7 +22,7 @@ from indexer.index.contract import Index
 from indexer.ingest import Ingest
 from indexer.keys.key import Chain
 from indexer.keys.word import WORD_BYTES
-from indexer.shared.layout.names import Names
+from indexer.shared.layout.names import KeyNames
 from indexer.shared.redis.command import Call, Command, Reply
 from router.commands.simulate.access_log import LoggedRequest
 from router.commands.simulate.fleet import SimulatedEngine
@@ -48,7 +48,7 @@ TICK = 1.0
 WANTED = Wanted(MODEL)
 QUEUE = structs.replace(config.Queue(), max_requests=1 << 40)
 """The defaults, but no request is refused: it would have no time to its first token."""
-NAMES = Names("warmpath")
+NAMES = KeyNames("warmpath")
 """Of what routers share."""
 
 Reports = Literal["all", "ends", "none"]

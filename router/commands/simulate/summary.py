@@ -1,4 +1,4 @@
-"""Compares the figures of policies in one place (`Place`) and over all places.
+"""Compares the figures of policies in one place (`StudyPlace`) and over all places.
 
 The tables call a place a cell, which is wider than `cell.Cell`, the settings of a single run.
 """
@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from router.commands.simulate.figures import Figures
 from router.commands.simulate.study import BEST_PUBLISHED, POOLED, PUBLISHED
 
-Place = tuple[str, str, int, int, float]
+StudyPlace = tuple[str, str, int, int, float]
 """Trace, engine, pods, blocks per pod and load: a `Cell` without its policy and seed."""
 
 
-def by_cell(rows: Iterable[Figures]) -> dict[Place, dict[str, list[Figures]]]:
+def by_cell(rows: Iterable[Figures]) -> dict[StudyPlace, dict[str, list[Figures]]]:
     """Return the rows of each place by policy: one row for each seed."""
-    cells: dict[Place, dict[str, list[Figures]]] = {}
+    cells: dict[StudyPlace, dict[str, list[Figures]]] = {}
     for row in rows:
         place = (row.trace, row.engine, row.pods, row.blocks_per_pod, row.load)
         cells.setdefault(place, {}).setdefault(row.policy, []).append(row)
@@ -28,7 +28,7 @@ def median(rows: Sequence[Figures], name: str) -> float:
     return float(statistics.median(getattr(row, name) for row in rows))
 
 
-def title(place: Place) -> str:
+def title(place: StudyPlace) -> str:
     """Return a place's name."""
     trace, engine, pods, blocks, load = place
     return f"{trace}, engine {engine}: {pods} pods x {blocks:,} blocks, load {load:g}"
@@ -56,7 +56,7 @@ def hit_share(rows: Sequence[Figures]) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """One policy's figures over all places in which it ran (`Place`).
+    """One policy's figures over all places in which it ran (`StudyPlace`).
 
     Ratios are geometric means over these places, except `worst_ratio`, which is the largest. A figure is
     None where no place has it.
@@ -77,7 +77,7 @@ class Standing:
     least_hit_share: float | None
 
 
-def standings(cells: Mapping[Place, Mapping[str, Sequence[Figures]]]) -> list[Standing]:
+def standings(cells: Mapping[StudyPlace, Mapping[str, Sequence[Figures]]]) -> list[Standing]:
     """Return every policy's standing, the least time to first token first."""
     policies = dict.fromkeys(policy for one in cells.values() for policy in one)
     found = [

@@ -17,7 +17,7 @@ EventKeys = tuple[Kind, frozenset[int]]
 """An event's kind, and the keys of the blocks that it names."""
 
 
-class Names:
+class BlockNames:
     """The keys of the block hashes in one life of an engine, including those of lost events."""
 
     def __init__(self, model: str) -> None:

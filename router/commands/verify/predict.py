@@ -12,7 +12,7 @@ from indexer.follow.engine import Engine
 from indexer.ingest import Ingest
 from indexer.stream.action import AskReplay
 from indexer.trust import Level, Trust
-from router.commands.verify.cause import Case, EventKeys, Names, cause
+from router.commands.verify.cause import BlockNames, Case, EventKeys, cause
 from router.commands.verify.outcome import Mismatch, Outcome
 from router.commands.verify.recording import Frame, Life, RecordedRequest, Recording, ReplayEnd
 from router.match.scorer import Scorer
@@ -103,7 +103,7 @@ class _Verification:
         self._connected = False
         self._life = 1
         self._open: dict[RecordedRequest, _Open] = {}
-        self._names = Names(self._model)
+        self._names = BlockNames(self._model)
         self._outcome = Outcome(cut_after=recording.cut_after)
 
     def run(self) -> Outcome:

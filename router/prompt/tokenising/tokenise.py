@@ -20,7 +20,7 @@ from prefixstore.tokenizers.remote import chat_text, takes_chats
 from prefixstore.tokenizers.tokenizer import InvalidTextError, Tokenizer, TokenizerUnavailableError
 from router.prompt.bad_request import BadRequestError, NoTokenizerError
 from router.prompt.bodies.openai import ChatBody, Text
-from router.prompt.bounds import Limits
+from router.prompt.bounds import PromptLimits
 from router.prompt.deadline import TimeLeft
 from router.prompt.models import Model
 from router.prompt.prompt import Prompt
@@ -74,7 +74,7 @@ class Tokeniser:
         tokenizers: TokenizerCache,
         renderer: Renderer,
         pool: TokenizerPool,
-        limits: Limits,
+        limits: PromptLimits,
     ) -> None:
         self._tokenizers = tokenizers
         self._renderer = renderer

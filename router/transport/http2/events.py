@@ -8,7 +8,7 @@ class Events(Protocol):
     """Takes the events of a session, in the call of `Session.receive` that finds them."""
 
     def requested(self, stream: int, block: bytes, *, is_too_long: bool) -> None:
-        """Begin a call with a block of headers. Those beyond `Limits.header_bytes` are left out."""
+        """Begin a call with a block of headers. Those beyond `Http2Limits.header_bytes` are left out."""
 
     def received(self, stream: int, chunks: Sequence[memoryview]) -> None:
         """Take data of a call, which may not be kept: they are of the bytes of all calls.

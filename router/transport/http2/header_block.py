@@ -8,7 +8,7 @@ import struct
 from collections.abc import Iterator, Sequence
 
 MOST_HEADERS = 4
-"""A call whose headers exceed this multiple of `Limits.header_bytes` is reset; it gets no status."""
+"""A call whose headers exceed this multiple of `Http2Limits.header_bytes` is reset; it has no status."""
 
 Headers = Sequence[tuple[bytes, bytes]]
 

@@ -10,7 +10,7 @@ import mmap
 from collections.abc import Iterator
 
 from router.transport.http2.header_block import MOST_HEADERS
-from router.transport.http2.limits import FRAMES_A_MESSAGE, SMALL_BYTES, Limits
+from router.transport.http2.limits import FRAMES_A_MESSAGE, SMALL_BYTES, Http2Limits
 
 RECEIVE_BYTES = 64 << 10
 """Most bytes that libnghttp2 is given at once."""
@@ -80,7 +80,7 @@ HEADERS_BOTTOM = 8 * WORDS
 class Journal:
     """The journal of one thread."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: Http2Limits) -> None:
         # A call whose headers find no room is refused, as one with too many.
         top = HEADERS_BOTTOM + limits.streams * limits.header_bytes
         # The pages that are never written take no memory.

@@ -25,7 +25,7 @@ of calls that have ended; much of that may be under way when a call is refused."
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class Http2Limits:
     """The limits of one server; times are in seconds."""
 
     connections: int = 1024
@@ -82,7 +82,7 @@ class FrameBudget:
 class Allowance:
     """What one client may still send beside calls and messages. Its methods raise EndedError."""
 
-    def __init__(self, limits: Limits, now: float) -> None:
+    def __init__(self, limits: Http2Limits, now: float) -> None:
         self._limits = limits
         self._frames = FrameBudget(limits.control_frames_per_second, now)
         self._resets = FrameBudget(limits.resets_per_second, now)

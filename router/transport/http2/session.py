@@ -36,7 +36,7 @@ from router.transport.http2.limits import (
     FRAMES_A_MESSAGE,
     SMALL_BYTES,
     Allowance,
-    Limits,
+    Http2Limits,
 )
 
 log = logging.getLogger(__name__)
@@ -53,7 +53,7 @@ class Session:
     """HTTP/2 as a server speaks it, for one connection. Not thread-safe."""
 
     def __init__(
-        self, events: Events, limits: Limits, clock: Callable[[], float], journal: Journal
+        self, events: Events, limits: Http2Limits, clock: Callable[[], float], journal: Journal
     ) -> None:
         # It is compiled when it is imported, for which the library must be there.
         from router.transport.http2 import callbacks  # noqa: PLC0415

@@ -11,8 +11,8 @@ from simworker.api.errors import ApiError, json_response
 from simworker.api.inference.answer import Answer, encoded
 from simworker.api.inference.request_options import RequestOptions
 from simworker.api.inference.token_stream import Collected, TokenStream
-from simworker.engine import RefusedError
-from simworker.server.flight import Ask, Flight
+from simworker.engine import RequestRefusedError
+from simworker.server.flight import Flight, FlightRequest
 from simworker.server.text import TextCodec
 from simworker.server.worker import DrainingError, NoSuchRankError, Worker
 
@@ -27,7 +27,7 @@ async def generate(
     request: web.Request,
     worker: Worker,
     options: RequestOptions,
-    asks: Sequence[Ask],
+    asks: Sequence[FlightRequest],
     new_answer: NewAnswer,
 ) -> web.StreamResponse:
     """Serve the samples of some prompts. Raises ApiError."""
@@ -58,11 +58,15 @@ async def generate(
 
 
 def _submit(
-    worker: Worker, ask: Ask, tokens: TokenStream | Collected, choice: int, options: RequestOptions
+    worker: Worker,
+    ask: FlightRequest,
+    tokens: TokenStream | Collected,
+    choice: int,
+    options: RequestOptions,
 ) -> Flight:
     try:
         return worker.submit(ask, tokens.sink(choice), options.rank)
-    except RefusedError as error:
+    except RequestRefusedError as error:
         raise ApiError(str(error)) from error
     except NoSuchRankError as error:
         raise ApiError(str(error), field="X-data-parallel-rank") from error

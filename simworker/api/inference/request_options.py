@@ -12,7 +12,7 @@ from aiohttp import web
 from simworker.api.errors import ApiError, bad
 from simworker.api.fields import Fields
 from simworker.server.adapters import Adapter, Adapters
-from simworker.server.flight import Ask
+from simworker.server.flight import FlightRequest
 from simworker.server.identity import Identity
 
 MOST_SAMPLES = 16384
@@ -45,7 +45,7 @@ class RequestOptions:
     skip_reading_prefix_cache: bool
     kv_cache_report_mode: str
 
-    def ask(self, prompt: list[int], identity: Identity) -> Ask:
+    def ask(self, prompt: list[int], identity: Identity) -> FlightRequest:
         """Return the worker's task for one prompt of the request. Raises ApiError."""
         if not prompt:
             raise bad("prompt", "at least one token is needed")
@@ -58,7 +58,7 @@ class RequestOptions:
                 f"{len(prompt)} tokens leave no room within max_model_len {identity.max_model_len}",
             )
         adapter = self.adapter
-        return Ask(
+        return FlightRequest(
             prompt,
             left if self.max_tokens is None else self.max_tokens,
             cache_salt=self.cache_salt,

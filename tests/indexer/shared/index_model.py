@@ -9,9 +9,9 @@ import redis
 
 from indexer.keys.segment_value import decode, encode, holders, pack, slots_of
 from indexer.keys.word import unpack_words
-from indexer.shared.layout.names import Names
+from indexer.shared.layout.names import KeyNames
 from indexer.shared.layout.schema import ensure
-from indexer.shared.redis.command import Call, Command, RefusedError, Reply
+from indexer.shared.redis.command import Call, Command, CommandRefusedError, Reply
 from indexer.shared.redis.connect import RedisSettings, connect
 
 
@@ -38,7 +38,7 @@ class Server:
                 "EVAL", source, len(one.keys), *one.keys, *one.arguments
             )
         except redis.ResponseError as error:
-            return RefusedError(str(error))
+            return CommandRefusedError(str(error))
 
 
 class Edge:
@@ -52,7 +52,7 @@ class Edge:
         (reply,) = self._runner.run(self._redis.run([one], timeout=10))
         return reply
 
-    def ensure(self, names: Names) -> None:
+    def ensure(self, names: KeyNames) -> None:
         self._runner.run(ensure(self._redis, names))
 
     def __enter__(self) -> Self:

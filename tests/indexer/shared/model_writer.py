@@ -4,7 +4,7 @@ import msgspec
 
 from indexer.engines.event import Tier
 from indexer.keys.segment_value import decode, holders
-from indexer.shared.layout.names import Names, checkpoint
+from indexer.shared.layout.names import KeyNames, checkpoint
 from indexer.shared.layout.record import Claim, SpotOf
 from indexer.shared.redis.command import Call, Command, Script, script
 from indexer.shared.writer.script_calls import Status, apply_calls, fence_call, outcome
@@ -22,7 +22,7 @@ class ModelWriter:
     """Follows the design: claim, fence every bucket, write, publish; then write, log."""
 
     def __init__(
-        self, does: Does, names: Names, pod: str, number: int, *, enlists: bool = False
+        self, does: Does, names: KeyNames, pod: str, number: int, *, enlists: bool = False
     ) -> None:
         self._enlists = enlists
         self._does = does
@@ -143,7 +143,7 @@ class ModelWriter:
         return reply
 
 
-def content(does: Does, names: Names) -> dict[int, dict[int, set[int]]]:
+def content(does: Does, names: KeyNames) -> dict[int, dict[int, set[int]]]:
     """Return the keys of each slot in the index, by segment."""
     found: dict[int, dict[int, set[int]]] = {}
     for bucket in range(names.buckets):

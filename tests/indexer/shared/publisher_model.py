@@ -9,10 +9,10 @@ from indexer.follow.rank_source import RankSource
 from indexer.keys.segment import Segments
 from indexer.resolve.rank_state import PureState
 from indexer.resolve.resolver import Resolver
-from indexer.shared.layout.names import Names
+from indexer.shared.layout.names import KeyNames
 from indexer.shared.redis.command import Call, Command, Reply
 from indexer.shared.writer.machine import Writer
-from indexer.shared.writer.steps import Ask, WriterState
+from indexer.shared.writer.steps import Commands, WriterState
 from indexer.watch.journal import Journal
 from indexer.watch.pod_cache import Pending, PodCache
 from tests.indexer.engine_model import EngineModel
@@ -31,7 +31,7 @@ class PublisherModel:
 
     def __init__(
         self,
-        names: Names,
+        names: KeyNames,
         pod: str,
         engines: list[EngineModel],
         *,
@@ -111,7 +111,7 @@ class PublisherModel:
     def write(self, commands: int) -> None:
         """Let the writer take `commands` steps: a command, a wait, or the reading of replies."""
         for _ in range(commands):
-            if not isinstance(self._step, Ask):
+            if not isinstance(self._step, Commands):
                 self.waits += self._step.seconds
                 self._step = self._steps.send(())
                 # A claim begins with the cache's content at that time.

@@ -19,7 +19,7 @@ from indexer.keys.segment import Segments
 from indexer.keys.segment_value import holders
 from indexer.packed_keys import packed_keys
 from indexer.shared.layout.bucket import read_bucket
-from indexer.shared.layout.names import Names, checkpoint
+from indexer.shared.layout.names import KeyNames, checkpoint
 from indexer.shared.layout.pages import ask_page, read_page
 from indexer.shared.layout.record import SLOTS_OF_A_CLAIM, Claim, SpotOf
 from indexer.shared.layout.schema import ensure
@@ -53,7 +53,7 @@ class RedisIndex:
     def __init__(
         self,
         connect: Callable[[], Awaitable[Redis]],
-        names: Names,
+        names: KeyNames,
         *,
         pod: str = "index",
         timeout: float = TIMEOUT,

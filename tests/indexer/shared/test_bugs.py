@@ -9,7 +9,7 @@ from indexer.index.memory import MemoryIndex
 from indexer.ingest import Ingest
 from indexer.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
 from indexer.process.tasks import Work, kept
-from indexer.shared.layout.names import Names
+from indexer.shared.layout.names import KeyNames
 from indexer.shared.layout.record import BadRecordError, read_record
 from indexer.shared.layout.schema import ensure
 from indexer.shared.query.index import RemoteIndex
@@ -56,7 +56,7 @@ async def test_after_a_bug_a_copy_is_read_anew_before_it_is_believed(
     redis_server: RedisServer, prefix: str
 ) -> None:
     clock = asyncio.get_running_loop().time
-    server, names = AskedServer(redis_server), Names(prefix, buckets=3)
+    server, names = AskedServer(redis_server), KeyNames(prefix, buckets=3)
     redis, pod = Buggy(server), WrittenPod(server, names, "p", 4711)
     ingest = Ingest(
         MemoryIndex(1 << 20), hash_seed="", pending_bytes=1, stale_after=30.0, clock=clock
@@ -98,7 +98,7 @@ async def test_after_a_bug_records_are_read_again_and_what_they_said_is_doubted(
     redis_server: RedisServer, prefix: str
 ) -> None:
     clock = asyncio.get_running_loop().time
-    server, names = AskedServer(redis_server), Names(prefix, buckets=3)
+    server, names = AskedServer(redis_server), KeyNames(prefix, buckets=3)
     redis, pod = Buggy(server), WrittenPod(server, names, "p", 4711)
     registry = Registry(redis, names, clock)
     remote = RemoteIndex(redis, names, registry, deadline=1.0, stale_after=30.0, clock=clock)

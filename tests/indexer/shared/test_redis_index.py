@@ -11,9 +11,16 @@ from indexer.invariant import BrokenInvariantError
 from indexer.keys.key import Chain
 from indexer.keys.segment import SEGMENT
 from indexer.shared.layout.living import read_owner
-from indexer.shared.layout.names import BORN, Names, checkpoint
+from indexer.shared.layout.names import BORN, KeyNames, checkpoint
 from indexer.shared.layout.record import SpotOf, read_record
-from indexer.shared.redis.command import Call, Command, Redis, RefusedError, Reply, UnreachableError
+from indexer.shared.redis.command import (
+    Call,
+    Command,
+    CommandRefusedError,
+    Redis,
+    Reply,
+    UnreachableError,
+)
 from indexer.shared.redis.connect import RedisSettings, connect
 from tests.indexer.shared.redis_index import LostError, RedisIndex
 from tests.servers.redis_server import RedisServer
@@ -52,17 +59,17 @@ class Flaky:
 
 
 @pytest.fixture
-def names(prefix: str) -> Names:
-    return Names(prefix)
+def names(prefix: str) -> KeyNames:
+    return KeyNames(prefix)
 
 
 @pytest.fixture
-def index(redis_server: RedisServer, names: Names) -> Iterator[RedisIndex]:
+def index(redis_server: RedisServer, names: KeyNames) -> Iterator[RedisIndex]:
     with made(redis_server, names) as index:
         yield index
 
 
-def made(server: RedisServer, names: Names, pod: str = "index") -> RedisIndex:
+def made(server: RedisServer, names: KeyNames, pod: str = "index") -> RedisIndex:
     return RedisIndex(lambda: connect(RedisSettings(server.url)), names, pod=pod)
 
 
@@ -70,7 +77,7 @@ def chain_of(blocks: int, number: int = 0) -> Chain:
     return Chain(number, bytes(4 * 16 * blocks), 16, blocks)
 
 
-def fields_of(server: RedisServer, names: Names) -> dict[bytes, bytes]:
+def fields_of(server: RedisServer, names: KeyNames) -> dict[bytes, bytes]:
     with server.client() as client:
         found: dict[bytes, bytes] = {}
         for bucket in range(names.buckets):
@@ -80,7 +87,7 @@ def fields_of(server: RedisServer, names: Names) -> dict[bytes, bytes]:
 
 
 def test_blocks_of_known_chains_lie_in_segments(
-    index: RedisIndex, redis_server: RedisServer, names: Names
+    index: RedisIndex, redis_server: RedisServer, names: KeyNames
 ) -> None:
     long, other = chain_of(200), chain_of(100, 1)
     for chain in (long, other):
@@ -99,7 +106,7 @@ def test_blocks_of_known_chains_lie_in_segments(
 
 
 def test_prompts_that_part_share_what_they_have_in_common(
-    index: RedisIndex, redis_server: RedisServer, names: Names
+    index: RedisIndex, redis_server: RedisServer, names: KeyNames
 ) -> None:
     trunk = chain_of(100).keys()
     for branch in range(5):
@@ -116,7 +123,7 @@ def test_prompts_that_part_share_what_they_have_in_common(
 
 
 def test_what_is_lost_is_noticed(
-    index: RedisIndex, redis_server: RedisServer, names: Names
+    index: RedisIndex, redis_server: RedisServer, names: KeyNames
 ) -> None:
     index.add(1, [7])
     redis_server.ask("DEL", names.bucket(7))
@@ -127,7 +134,7 @@ def test_what_is_lost_is_noticed(
 
 
 def test_a_later_claim_refuses_the_earlier_ones_writes(
-    index: RedisIndex, redis_server: RedisServer, names: Names
+    index: RedisIndex, redis_server: RedisServer, names: KeyNames
 ) -> None:
     index.add(1, [7])
     with made(redis_server, names) as later:
@@ -140,7 +147,7 @@ def test_a_later_claim_refuses_the_earlier_ones_writes(
 
 
 def test_two_pods_do_not_see_each_other(
-    index: RedisIndex, redis_server: RedisServer, names: Names
+    index: RedisIndex, redis_server: RedisServer, names: KeyNames
 ) -> None:
     index.add(1, [7, 8])
     with made(redis_server, names, "other") as other:
@@ -155,7 +162,7 @@ def test_two_pods_do_not_see_each_other(
 
 
 def test_the_record_says_what_slots_stand_for(
-    index: RedisIndex, redis_server: RedisServer, names: Names
+    index: RedisIndex, redis_server: RedisServer, names: KeyNames
 ) -> None:
     index.add(5, [1])
     index.add(9, [1])
@@ -199,7 +206,7 @@ def test_a_hot_segment_spills_and_is_found(index: RedisIndex) -> None:
 
 
 def test_lost_answers_and_lost_calls_change_nothing(
-    redis_server: RedisServer, names: Names
+    redis_server: RedisServer, names: KeyNames
 ) -> None:
     rng = Random(8)
     edges: list[Flaky] = []
@@ -226,12 +233,12 @@ def test_lost_answers_and_lost_calls_change_nothing(
 
 
 def test_a_value_that_cannot_be_read_is_an_error_to_who_looks_up(
-    index: RedisIndex, redis_server: RedisServer, names: Names
+    index: RedisIndex, redis_server: RedisServer, names: KeyNames
 ) -> None:
     redis_server.ask("HSET", names.bucket(7), (7).to_bytes(8, "little"), b"what")
     with pytest.raises(ValueError, match="begins with 77686174"):
         index.stretches([7])
-    with pytest.raises(RefusedError, match="BADSEGMENT"):
+    with pytest.raises(CommandRefusedError, match="BADSEGMENT"):
         index.add(1, [7])
     with pytest.raises(BrokenInvariantError):
         index.check()

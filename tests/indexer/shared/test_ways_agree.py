@@ -21,7 +21,7 @@ from indexer.keys.segment import SEGMENT
 from indexer.keys.token import pack_tokens
 from indexer.packed_keys import packed_keys
 from indexer.rank import Rank
-from indexer.shared.layout.names import Names
+from indexer.shared.layout.names import KeyNames
 from indexer.shared.query.index import RemoteIndex
 from indexer.shared.records.registry import Registry
 from indexer.shared.replica.pod_copy import CopyState
@@ -64,7 +64,7 @@ def server() -> Iterator[RedisServer]:
 class Ways:
     """Two pods, their publishers, and a router for each way."""
 
-    def __init__(self, server: AskedServer, names: Names) -> None:
+    def __init__(self, server: AskedServer, names: KeyNames) -> None:
         self.now = 1000.0
         self.runner = asyncio.Runner()
         self.direct = Side("pure")
@@ -259,7 +259,7 @@ class Script:
 def test_each_way_shows_what_the_engine_published(server: RedisServer, seed: int) -> None:
     asked = AskedServer(server)
     asked.client.flushall()
-    ways = Ways(asked, Names("ways", buckets=3))
+    ways = Ways(asked, KeyNames("ways", buckets=3))
     script = Script(seed, ways)
     try:
         for _ in range(script.rng.choice([1, 3, 6])):
@@ -310,7 +310,7 @@ def test_some_scripts_leave_ranks_exact_and_some_do_not(server: RedisServer) -> 
     levels: set[Level] = set()
     for seed in range(12):
         asked.client.flushall()
-        ways = Ways(asked, Names("ways", buckets=3))
+        ways = Ways(asked, KeyNames("ways", buckets=3))
         script = Script(seed, ways)
         for _ in range(10):
             script.step()

@@ -11,12 +11,12 @@ from typing import Any
 from indexer.keys.segment_value import holders
 from indexer.keys.word import unpack_words
 from indexer.shared.query.lookup import blocks_of
-from indexer.shared.redis.command import Call, Command, RefusedError, Reply
+from indexer.shared.redis.command import Call, Command, CommandRefusedError, Reply
 
 Blocks = dict[int, set[int]]
 """Block's key -> the slots that hold it."""
 
-OOM = RefusedError("OOM command not allowed when used memory > 'maxmemory'.")
+OOM = CommandRefusedError("OOM command not allowed when used memory > 'maxmemory'.")
 
 
 def text(word: Any) -> str:

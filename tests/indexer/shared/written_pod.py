@@ -9,7 +9,7 @@ from indexer.keys.key import Chain
 from indexer.keys.segment import SEGMENT
 from indexer.keys.word import pack_words
 from indexer.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
-from indexer.shared.layout.names import Names
+from indexer.shared.layout.names import KeyNames
 from indexer.shared.layout.record import Claim, SpotOf
 from indexer.shared.redis.command import Call, Command, Redis
 from indexer.shared.writer.script_calls import Status, apply_calls, fence_call, outcome
@@ -35,7 +35,7 @@ def prompt_of(keys: Sequence[int]) -> Chain:
 class WrittenPod:
     """One pod of one rank. `base` is that of its claim, which is random in the product."""
 
-    def __init__(self, redis: Redis, names: Names, pod: str, base: int) -> None:
+    def __init__(self, redis: Redis, names: KeyNames, pod: str, base: int) -> None:
         self.pod = pod
         self.base = base
         self.token = 1

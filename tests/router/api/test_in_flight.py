@@ -5,7 +5,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from router.api.in_flight import CallState, InFlight, LateError, NoPlaceError, Place
+from router.api.in_flight import CallState, InFlight, LateError, NoPlaceError, Reservation
 from tests.examples import examples
 
 LIMIT, LARGEST, SECONDS, MOST_WAITING = 100, 10, 5.0, 12
@@ -24,8 +24,8 @@ class Machine(RuleBasedStateMachine):
             clock=lambda: self.now,
             most_waiting=MOST_WAITING,
         )
-        self.calls: list[Place] = []
-        self.ended: list[Place] = []
+        self.calls: list[Reservation] = []
+        self.ended: list[Reservation] = []
 
     def enter(self, client: str, size: int | None) -> None:
         def wake(error: Exception | None) -> None:
@@ -64,11 +64,11 @@ class Machine(RuleBasedStateMachine):
         self.now += seconds
         self.places.end_late()
 
-    def of(self, state: CallState) -> list[Place]:
+    def of(self, state: CallState) -> list[Reservation]:
         self.calls = [place for place in self.calls if place not in self.ended or self.end(place)]
         return [place for place in self.calls if place.state is state]
 
-    def end(self, place: Place) -> bool:
+    def end(self, place: Reservation) -> bool:
         self.places.leave(place)
         self.calls.remove(place)
         return False

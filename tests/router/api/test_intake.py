@@ -11,6 +11,7 @@ import pytest
 from router.api.in_flight import InFlight
 from router.api.intake import Intake, RefusedError
 from router.pb.warmpath.v1 import router_pb2 as pb
+from router.transport.server import Refusal
 from tests.router.http2_client import Http2Client
 from tests.router.pick_stand import QUIET, Stand, pod, prompt, standing, until
 
@@ -72,7 +73,7 @@ async def test_a_refused_call_leaves_nothing_for_the_collector_of_cycles() -> No
         try:
             int(copy)
         except ValueError as error:
-            raise RefusedError(grpc.StatusCode.INVALID_ARGUMENT, "no") from error
+            raise RefusedError(Refusal(grpc.StatusCode.INVALID_ARGUMENT, "no")) from error
         return b""
 
     class Counts:

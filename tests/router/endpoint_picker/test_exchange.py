@@ -10,8 +10,8 @@ from router.endpoint_picker.actions import (
     BodyReply,
     HeadersReply,
     ImmediateReply,
+    NoPickResponse,
     Picked,
-    Refusal,
     Report,
     TrailersReply,
     WantPick,
@@ -54,7 +54,7 @@ TOLD = (
     ("x-warmpath-saved-seconds", "0.250"),
 )
 FROM_ONE = HeadersReply("response", TOLD, ("x-warmpath-reason",))
-REFUSAL = Refusal(503, "NO_POD", "no pod serves 'm'")
+REFUSAL = NoPickResponse(503, "NO_POD", "no pod serves 'm'")
 
 
 def sent_back(*pieces: bytes, side: str = "request", ends: bool = True) -> list[BodyReply]:
@@ -339,7 +339,7 @@ def test_where_the_gateway_sends_no_body_of_the_response_its_end_is_the_streams(
 def test_a_refusal_answers_in_place_of_an_engine() -> None:
     one = exchange()
     picking(one, post(), body(b"{}"))
-    [reply] = one.refused(Refusal(429, "OVERLOADED", "more requests come", retry_after=1.2))
+    [reply] = one.refused(NoPickResponse(429, "OVERLOADED", "more requests come", retry_after=1.2))
     assert isinstance(reply, ImmediateReply)
     assert reply.status == 429
     assert json.loads(reply.body) == {

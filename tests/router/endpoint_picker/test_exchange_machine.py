@@ -10,7 +10,7 @@ from router.endpoint_picker.actions import (
     BodyReply,
     HeadersReply,
     ImmediateReply,
-    Refusal,
+    NoPickResponse,
     Report,
     TrailersReply,
     WantPick,
@@ -168,7 +168,7 @@ class Exchanges(RuleBasedStateMachine):
     @rule()
     def refuse(self) -> None:
         self.wants, self.outcomes = False, self.outcomes + 1
-        self.act(list(self.one.refused(Refusal(503, "NO_POD", "no pod"))))
+        self.act(list(self.one.refused(NoPickResponse(503, "NO_POD", "no pod"))))
         assert self.modes is not None
         self.refused = not self.modes.is_watched
         if self.refused:

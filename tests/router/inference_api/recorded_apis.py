@@ -15,12 +15,12 @@ from router.inference_api.reader import InferenceReader
 from router.inference_api.request import InferenceRequest
 from router.inference_api.traits import ModelTraits
 from router.prompt.bodies.openai import ChatBody, Text
-from router.prompt.bounds import Limits
+from router.prompt.bounds import PromptLimits
 from router.prompt.models import Model, ModelTable
 from router.prompt.parse import PromptParser
 from tests.recordings import SGLANG_APIS, TOKENIZER, VLLM_APIS
 
-LIMITS = Limits(max_prompt_bytes=1 << 20, max_prompt_tokens=10_000)
+LIMITS = PromptLimits(max_prompt_bytes=1 << 20, max_prompt_tokens=10_000)
 
 
 def lines(path: Path) -> list[dict[str, Any]]:

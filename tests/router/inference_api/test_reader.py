@@ -16,13 +16,13 @@ from router.inference_api.request import InferenceRequest
 from router.inference_api.unread import Unread
 from router.pb.warmpath.v1 import router_pb2 as pb
 from router.prompt.bodies.fields import MOST_VALUES
-from router.prompt.bounds import Limits
+from router.prompt.bounds import PromptLimits
 from tests.router.inference_api.recorded_apis import VLLM
 from tests.vllm.api_bodies import BODIES, HI
 
 CHAT = {"model": "m", "messages": [HI]}
 JSON = "application/json"
-LIMITS = Limits(max_prompt_bytes=1 << 20, max_prompt_tokens=1000)
+LIMITS = PromptLimits(max_prompt_bytes=1 << 20, max_prompt_tokens=1000)
 TRAITS = TemplateTraits(wants_system_first=False, heeds_no_effort=True, writes_calls_as_given=False)
 
 

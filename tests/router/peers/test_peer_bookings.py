@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from indexer.shared.layout.names import Names
-from indexer.shared.redis.command import Command, RefusedError
+from indexer.shared.layout.names import KeyNames
+from indexer.shared.redis.command import Command, CommandRefusedError
 from router.load.bookings import Bookings, Work
 from router.load.engine_metrics import Observed
 from router.load.other_routers import NOBODY
@@ -25,7 +25,7 @@ from tests.examples import examples
 from tests.router.peers.fake_store import FakeStore
 from tests.router.pick.picker_parts import KeyedPrompt, Parts
 
-NAMES = Names("test")
+NAMES = KeyNames("test")
 NUMBERS = count(1)
 
 
@@ -337,7 +337,7 @@ def test_a_refusal_is_no_answer_and_the_rest_counts(two: tuple[Router, Router]) 
     one.round()
     asked = other.peers.ask(other.now)
     replies = other.store.run(asked)
-    replies[0] = RefusedError("OOM command not allowed")
+    replies[0] = CommandRefusedError("OOM command not allowed")
     other.peers.answer(replies, other.now)
     assert other.load().in_flight == 1
     assert not other.peers.is_connected

@@ -13,7 +13,7 @@ import aiohttp
 import grpc
 import pytest
 
-from indexer.shared.layout.names import Names
+from indexer.shared.layout.names import KeyNames
 from indexer.shared.redis.command import Redis, Reply
 from indexer.shared.redis.connect import RedisSettings, connect
 from router.load.bookings import Bookings, Work
@@ -38,7 +38,7 @@ class Sharer:
         self.bookings = Bookings(
             expire_after=600.0, most=100, new_id=lambda: booking_id.new_id(self.name)
         )
-        self.peers = PeerBookings(self.name, Names(prefix), self.bookings)
+        self.peers = PeerBookings(self.name, KeyNames(prefix), self.bookings)
         self.loads = LoadTable(self.bookings, stale_seconds=5.0, others=self.peers.received)
         self.reports: list[bytes] = []
 
@@ -108,7 +108,7 @@ async def test_three_routers_tell_each_other_and_hand_reports_on(
 async def test_a_router_that_ends_leaves_nothing_and_one_that_is_killed_only_what_expires(
     redis_server: RedisServer, prefix: str
 ) -> None:
-    names = Names(prefix)
+    names = KeyNames(prefix)
     killed, other = Sharer(prefix), Sharer(prefix)
     async with other.sharing(redis_server.url) as redis:
         await redis.run(killed.peers.ask(killed.now), timeout=5.0)
@@ -149,7 +149,7 @@ async def test_after_a_bug_bookings_are_shared_again(
 async def test_routers_that_were_not_heard_of_for_long_are_forgotten(
     redis_server: RedisServer, prefix: str
 ) -> None:
-    names = Names(prefix)
+    names = KeyNames(prefix)
     gone, resting = booking_id.new_router(), booking_id.new_router()
     with redis_server.client() as client:
         seconds, _ = client.time()

@@ -10,7 +10,7 @@ from indexer.ingest import Ingest
 from indexer.keys.key import Chain
 from indexer.keys.word import pack_words
 from indexer.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
-from indexer.shared.layout.names import Names
+from indexer.shared.layout.names import KeyNames
 from indexer.watch.watched_rank import WatchedRank
 from router.config import schema as config
 from router.match.scorer import Scorer
@@ -93,7 +93,7 @@ class Parts:
             new_id=lambda: next(names),
             rng=Random(1),
             witnesses=witnesses or (self,),
-            share=partial(PeerBookings, router, Names("test")) if router else None,
+            share=partial(PeerBookings, router, KeyNames("test")) if router else None,
         )
         self.bookings, self.loads = self.picking.bookings, self.picking.loads
         self.believed, self.sessions = self.picking.believed, self.picking.sessions

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from indexer.shared.layout.names import Names
-from indexer.shared.redis.command import Call, Command, RefusedError, Script
+from indexer.shared.layout.names import KeyNames
+from indexer.shared.redis.command import Call, Command, CommandRefusedError, Script
 from indexer.shared.redis.connect import RedisSettings, connect
 from publisher.assemble import publishing
 from router.commands.index.command import main
@@ -93,8 +93,8 @@ async def test_everything_works_under_the_rule(
         while await one.score() != {"w": 144}:
             await asyncio.sleep(0.02)
         # Lost under their hands, claimed and written anew, swept.
-        for number in range(Names(prefix).buckets):
-            server.ask("DEL", Names(prefix).bucket(number))
+        for number in range(KeyNames(prefix).buckets):
+            server.ask("DEL", KeyNames(prefix).bucket(number))
         await generate(worker, OTHER)
         while await one.score(OTHER) != {"w": 96}:
             await asyncio.sleep(0.02)
@@ -129,7 +129,7 @@ async def test_other_keys_and_other_commands_are_refused(
     )
     allowed = await redis.run([Call(reach, ("warmpath:key",), ("warmpath:key",))], timeout=20)
     await redis.close()
-    assert [reply for reply in refused if not isinstance(reply, RefusedError)] == []
+    assert [reply for reply in refused if not isinstance(reply, CommandRefusedError)] == []
     assert all(re.search(r"NOPERM|ermission|can't access", str(reply)) for reply in refused), (
         refused
     )
@@ -146,7 +146,7 @@ async def test_the_rule_suffices_for_a_cluster_whose_slots_move(
     for node in redis_cluster.nodes:
         node.ask("ACL", "SETUSER", "warmpath", *words)
         node.ask("ACL", "LOG", "RESET")
-    names = Names("warmpath")
+    names = KeyNames("warmpath")
     redis = await connect(RedisSettings(redis_cluster.url, user="warmpath", password_file=password))
     add = Script("add", "return redis.call('HSET', KEYS[1], 'a', ARGV[1])")
     keys = [names.bucket(number) for number in range(names.buckets)]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from indexer.shared.layout.names import Names
+from indexer.shared.layout.names import KeyNames
 from publisher.assemble import publishing
 from router.pb.warmpath.v1 import router_pb2 as pb
 from tests.router.shared_stand import (
@@ -134,7 +134,7 @@ async def test_one_router_writes_what_it_follows_and_another_reads_it(
         for one in (writer, reader):
             await until(one.is_believed)
             assert await one.score() == {"w": 144}
-        record = Names(prefix).record("w")
+        record = KeyNames(prefix).record("w")
         owner = redis_server.ask("HGET", record, "owner")
         # A second one that could write leaves it to the first for as long as that lives.
         async with router(tmp_path, url, prefix, events, "write = true") as second:
@@ -171,7 +171,7 @@ async def test_another_hash_seed_is_named_and_nothing_is_matched(
 async def test_another_versions_data_are_refused_by_name(
     tmp_path: Path, worker: LocalWorker, redis_server: RedisServer, prefix: str
 ) -> None:
-    redis_server.ask("HSET", Names(prefix).schema, "schema", "99")
+    redis_server.ask("HSET", KeyNames(prefix).schema, "schema", "99")
     async with router(tmp_path, redis_server.url, prefix, seen(worker)) as one:
         while "schema 99" not in (await one.trust()).reason:
             await asyncio.sleep(0.02)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import redis
 
-from indexer.shared.layout.names import Names
+from indexer.shared.layout.names import KeyNames
 from publisher.assemble import publishing
 from router.pb.warmpath.v1 import router_pb2 as pb
 from tests.router.shared_stand import IDS, OTHER, generate, publisher, router, seen, until
@@ -48,7 +48,7 @@ async def test_buckets_that_are_evicted_are_noticed_and_written_again(
     tmp_path: Path, worker: LocalWorker, server: RedisServer, prefix: str
 ) -> None:
     await generate(worker, IDS)
-    names = Names(prefix)
+    names = KeyNames(prefix)
     async with (
         publishing(publisher(worker, server.url, prefix)),
         router(tmp_path, server.url, prefix, seen(worker)) as one,

@@ -11,7 +11,7 @@ from indexer.keys.token import pack_tokens
 from router.pb.warmpath.v1 import router_pb2 as pb
 from router.prompt.bad_request import BadRequestError
 from router.prompt.bodies import json_strings
-from router.prompt.bounds import Limits
+from router.prompt.bounds import PromptLimits
 from router.prompt.models import Model, ModelTable
 from router.prompt.parse import LONG, PromptParser
 
@@ -22,7 +22,7 @@ BYTES = 5 * LONG
 def parser() -> PromptParser:
     models = ModelTable()
     models.add(Model("m"), [], [])
-    return PromptParser(models, Limits(BYTES, LONG), lambda model: model.vocab_size)
+    return PromptParser(models, PromptLimits(BYTES, LONG), lambda model: model.vocab_size)
 
 
 def turns_and_result(work: Coroutine[Any, Any, Any]) -> tuple[int, Any]:

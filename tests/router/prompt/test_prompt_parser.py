@@ -11,7 +11,7 @@ from router.pb.warmpath.v1 import router_pb2 as pb
 from router.pb.warmpath.wire.v1 import score_request_pb2 as wire
 from router.prompt.bad_request import BadRequestError
 from router.prompt.bodies.openai import ChatBody, Text
-from router.prompt.bounds import Limits
+from router.prompt.bounds import PromptLimits
 from router.prompt.models import Model, ModelTable, UnknownModelError
 from router.prompt.parse import PromptParser, gives_ids
 from router.prompt.prompt import Prompt
@@ -31,7 +31,7 @@ def body(**fields: Any) -> bytes:
 def parser() -> PromptParser:
     models = ModelTable()
     models.add(MODEL, ["alias"], ["tuned"])
-    limits = Limits(max_prompt_bytes=2000, max_prompt_tokens=10)
+    limits = PromptLimits(max_prompt_bytes=2000, max_prompt_tokens=10)
     return PromptParser(models, limits, lambda model: model.vocab_size)
 
 

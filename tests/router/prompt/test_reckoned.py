@@ -19,12 +19,12 @@ from router.config.read import parse
 from router.error_info import Reason
 from router.pb.warmpath.v1 import router_pb2 as pb
 from router.prompt.bad_request import BadRequestError
-from router.prompt.bounds import Limits
+from router.prompt.bounds import PromptLimits
 from router.prompt.reader import UNREAD, PromptReader
 from router.prompt.tokenising.assemble import Texts, texts
 from router.prompt.tokenising.tokenise import CHARS_PER_TOKEN, Ids
 
-LIMITS = Limits(max_prompt_bytes=1 << 20, max_prompt_tokens=1 << 20)
+LIMITS = PromptLimits(max_prompt_bytes=1 << 20, max_prompt_tokens=1 << 20)
 OF_TOKENIZERS = {
     Reason.NO_TOKENIZER, Reason.TOKENIZER_UNAVAILABLE, Reason.TOKENIZER_FULL, Reason.RENDER_TIMEOUT,
 }  # fmt: skip

@@ -12,12 +12,12 @@ import pytest
 
 from router.transport.grpcio_server import GrpcioServer
 from router.transport.http2.library import LibraryError, load_library
-from router.transport.http2.limits import Limits
+from router.transport.http2.limits import Http2Limits
 from router.transport.nghttp2_server import Nghttp2Server
 from router.transport.server import Server
 
 SERVICE = "test.Echo"
-LIMITS = Limits()
+LIMITS = Http2Limits()
 
 try:
     load_library()
@@ -31,7 +31,7 @@ BOTH = [NGHTTP2, "grpcio"]
 
 def new_server(transport: str, **limits: Any) -> Server:
     """Return a server with other limits than the default ones."""
-    kinds: dict[str, Callable[[Limits], Server]] = {
+    kinds: dict[str, Callable[[Http2Limits], Server]] = {
         "nghttp2": Nghttp2Server,
         "grpcio": GrpcioServer,
     }

@@ -13,7 +13,7 @@ from router.transport.connection import Connection
 from router.transport.http2 import session as sessions
 from router.transport.http2.ended import EndedError
 from router.transport.http2.journal import Journal
-from router.transport.http2.limits import Limits
+from router.transport.http2.limits import Http2Limits
 from router.transport.http2.session import Session
 from tests.router.transport.fake_socket import FakeSocket, FakeTimeLoop
 from tests.router.transport.http2 import raw_frames as raw
@@ -35,7 +35,7 @@ class Stand:
         )
         self.connection = Connection(
             [handlers],
-            Limits(),
+            Http2Limits(),
             opened=lambda _: None,
             closed=lambda _: None,
             arrived=lambda _: None,
@@ -173,7 +173,7 @@ class _Events:
 
 
 def test_a_session_that_is_closed_says_so_and_touches_no_memory() -> None:
-    session = Session(_Events(), Limits(), lambda: 0.0, Journal(Limits()))
+    session = Session(_Events(), Http2Limits(), lambda: 0.0, Journal(Http2Limits()))
     session.receive(WHOLE + raw.headers(1, raw.fields("Go")))
     session.close()
     session.close()
@@ -196,7 +196,9 @@ def test_a_session_that_is_closed_says_so_and_touches_no_memory() -> None:
 def test_an_error_in_a_callback_ends_the_connection_and_comes_out_of_it(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    session = Session(_Events(RuntimeError("odd")), Limits(), lambda: 0.0, Journal(Limits()))
+    session = Session(
+        _Events(RuntimeError("odd")), Http2Limits(), lambda: 0.0, Journal(Http2Limits())
+    )
     with pytest.raises(EndedError) as found:
         session.receive(WHOLE + raw.headers(1, raw.fields("Go")))
     assert isinstance(found.value.__cause__, RuntimeError)
@@ -208,7 +210,9 @@ def test_an_error_in_a_callback_ends_the_connection_and_comes_out_of_it(
 
 def test_an_interrupt_in_a_callback_is_not_lost() -> None:
     before = len(sessions.OPEN)
-    session = Session(_Events(KeyboardInterrupt()), Limits(), lambda: 0.0, Journal(Limits()))
+    session = Session(
+        _Events(KeyboardInterrupt()), Http2Limits(), lambda: 0.0, Journal(Http2Limits())
+    )
     with pytest.raises(KeyboardInterrupt):
         session.receive(WHOLE + raw.headers(1, raw.fields("Go")))
     session.close()

@@ -17,7 +17,7 @@ from router.transport.http2 import library as lib
 from router.transport.http2.body import Body
 from router.transport.http2.header_block import LENGTHS, MOST_HEADERS, pairs
 from router.transport.http2.journal import Journal
-from router.transport.http2.limits import BURST_SECONDS, FrameBudget, Limits
+from router.transport.http2.limits import BURST_SECONDS, FrameBudget, Http2Limits
 from router.transport.metadata import (
     MESSAGE_BYTES,
     MOST_BYTES,
@@ -226,7 +226,7 @@ def test_a_budget_allows_what_was_earned_and_no_more(
 def test_a_header_block_keeps_no_more_than_its_limit(
     most: int, headers: list[tuple[bytes, bytes]]
 ) -> None:
-    journal = Journal(Limits(header_bytes=most))
+    journal = Journal(Http2Limits(header_bytes=most))
     _call(callbacks._begin_headers, None, None, journal.address)
     total = 0
     for name, value in headers:
@@ -246,7 +246,7 @@ def test_a_header_block_keeps_no_more_than_its_limit(
 
 
 def test_headers_that_find_no_room_are_left_out() -> None:
-    limits = Limits(streams=2, header_bytes=100)
+    limits = Http2Limits(streams=2, header_bytes=100)
     journal = Journal(limits)
     for most in (40, 40, 40, 40, 20):
         _call(callbacks._begin_headers, None, None, journal.address)
@@ -267,7 +267,7 @@ def _call(function: Any, *arguments: Any) -> int:
 
 @given(st.lists(st.binary(max_size=50), max_size=10), st.lists(st.integers(1, 40), max_size=30))
 def test_a_body_gives_out_what_was_put_in(chunks: list[bytes], sizes: list[int]) -> None:
-    body, found, journal = Body(), b"", Journal(Limits())
+    body, found, journal = Body(), b"", Journal(Http2Limits())
     source = ctypes.c_void_p(ctypes.addressof(body))
     for chunk in chunks:
         body.put(chunk)

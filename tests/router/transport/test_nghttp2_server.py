@@ -14,7 +14,7 @@ import pytest
 from router.transport.choose import new_server
 from router.transport.grpcio_server import GrpcioServer
 from router.transport.http2.library import LibraryError, load_library
-from router.transport.http2.limits import Limits
+from router.transport.http2.limits import Http2Limits
 from router.transport.nghttp2_server import Nghttp2Server
 from tests.router.transport.served import MISSING, SERVICE, Caller, calling, serving
 
@@ -120,16 +120,16 @@ async def test_the_log_says_which_transport_is_used_and_why(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     caplog.set_level("INFO")
-    assert isinstance(new_server("auto", Limits()), Nghttp2Server)
-    assert isinstance(new_server("grpcio", Limits()), GrpcioServer)
+    assert isinstance(new_server("auto", Http2Limits()), Nghttp2Server)
+    assert isinstance(new_server("grpcio", Http2Limits()), GrpcioServer)
 
     def missing() -> None:
         raise LibraryError("libnghttp2 1.52.0 does not limit resets of streams")
 
     monkeypatch.setattr("router.transport.choose.load_library", missing)
-    assert isinstance(new_server("auto", Limits()), GrpcioServer)
+    assert isinstance(new_server("auto", Http2Limits()), GrpcioServer)
     with pytest.raises(LibraryError):
-        new_server("nghttp2", Limits())
+        new_server("nghttp2", Http2Limits())
     said = [record.getMessage() for record in caplog.records]
     assert said[0].startswith("transport: nghttp2, libnghttp2 1.")
     assert said[1:] == [

@@ -6,7 +6,7 @@ import pytest
 
 from router.transport import connection as module
 from router.transport.connection import Connection
-from router.transport.http2.limits import Limits
+from router.transport.http2.limits import Http2Limits
 from tests.router.transport.fake_socket import FakeSocket, FakeTimeLoop
 from tests.router.transport.http2 import raw_frames as raw
 from tests.router.transport.served import MISSING
@@ -28,7 +28,7 @@ class Stand:
         self.service = Service()
         self.connection = Connection(
             [self.service.handler()],
-            Limits(),
+            Http2Limits(),
             opened=lambda _: None,
             closed=lambda _: None,
             arrived=lambda _: None,

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from simworker.engine import Generation, RefusedError
+from simworker.engine import Generation, RequestRefusedError
 from simworker.latency import LatencyModel, StepWork
 from simworker.serial.block_cache import BlockCache
 from simworker.serial.engine import CROWDING, OVERLAP, SerialEngine
@@ -203,14 +203,14 @@ def test_engines_that_share_a_cache_find_what_others_computed() -> None:
     ],
 )
 def test_what_can_never_be_served_is_refused(asked: Generation, why: str) -> None:
-    with pytest.raises(RefusedError, match=why):
+    with pytest.raises(RequestRefusedError, match=why):
         engine().submit(asked)
 
 
 def test_an_id_in_use_is_refused() -> None:
     one = engine()
     one.submit(generation("a", "a"))
-    with pytest.raises(RefusedError, match="'a' is in use"):
+    with pytest.raises(RequestRefusedError, match="'a' is in use"):
         one.submit(generation("a", "b"))
 
 

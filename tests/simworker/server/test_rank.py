@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from simworker.build_engine import ENGINES, EngineSettings
-from simworker.engine import Engine, EngineFailedError, RefusedError
-from simworker.server.flight import Ask, Flight
+from simworker.engine import Engine, EngineFailedError, RequestRefusedError
+from simworker.server.flight import Flight, FlightRequest
 from simworker.server.pace import Pace
 from simworker.server.rank import Rank
 from simworker.server.task_set import TaskSet
@@ -37,7 +37,7 @@ def expected(prompt: tuple[int, ...], length: int) -> list[int]:
     """Return what an engine of its own generates."""
     engine = new_engine()
     tokens: list[int] = []
-    ask = Ask(list(prompt), length)
+    ask = FlightRequest(list(prompt), length)
     engine.submit(Flight("x", ask, lambda *_: None).begin(lambda new, _: tokens.extend(new)))
     while engine.busy:
         engine.begin_step()
@@ -119,7 +119,9 @@ class Lives(RuleBasedStateMachine):
         async def submit() -> None:
             name = f"r{len(self.told)}"
             told = self.told[name] = Told(prompt, length)
-            flight = self.flights[name] = Flight(name, Ask(list(prompt), length), told.take)
+            flight = self.flights[name] = Flight(
+                name, FlightRequest(list(prompt), length), told.take
+            )
             self.rank.submit(flight)
 
         self.run(submit())
@@ -128,8 +130,8 @@ class Lives(RuleBasedStateMachine):
     def refuse(self) -> None:
         async def refuse() -> None:
             if not self.rank.paused:
-                with pytest.raises(RefusedError):
-                    self.rank.submit(Flight("big", Ask([1] * 19, 9), lambda *_: None))
+                with pytest.raises(RequestRefusedError):
+                    self.rank.submit(Flight("big", FlightRequest([1] * 19, 9), lambda *_: None))
 
         self.run(refuse())
 
@@ -227,9 +229,9 @@ async def test_a_pause_that_waits_lets_running_requests_end_and_new_ones_wait() 
         clock=asyncio.get_running_loop().time, pace=Pace(asyncio.sleep, speed=1e6), tasks=tasks,
     )  # fmt: skip
     old, new = Told(PROMPTS[0], 5), Told(PROMPTS[1], 5)
-    rank.submit(Flight("old", Ask(list(PROMPTS[0]), 5), old.take))
+    rank.submit(Flight("old", FlightRequest(list(PROMPTS[0]), 5), old.take))
     rank.pause("wait")
-    rank.submit(Flight("new", Ask(list(PROMPTS[1]), 5), new.take))
+    rank.submit(Flight("new", FlightRequest(list(PROMPTS[1]), 5), new.take))
     await rank.forget()
     assert (old.reason, new.reason) == ("length", None)
     assert rank.load().waiting == 1
@@ -247,7 +249,7 @@ async def test_a_request_that_waited_and_does_not_fit_ends_with_an_error() -> No
     )  # fmt: skip
     rank.pause("abort")
     told: list[str | None] = []
-    flight = Flight("big", Ask([1] * 19, 9), lambda _, reason: told.append(reason))
+    flight = Flight("big", FlightRequest([1] * 19, 9), lambda _, reason: told.append(reason))
     rank.submit(flight)
     rank.resume()
     assert told == ["error"]
@@ -263,10 +265,10 @@ async def test_a_request_that_comes_right_after_a_restart_is_served() -> None:
         clock=asyncio.get_running_loop().time, pace=Pace(asyncio.sleep, speed=1e6), tasks=tasks,
     )  # fmt: skip
     old, new = Told(PROMPTS[0], 5), Told(PROMPTS[1], 5)
-    rank.submit(Flight("old", Ask(list(PROMPTS[0]), 5), old.take))
+    rank.submit(Flight("old", FlightRequest(list(PROMPTS[0]), 5), old.take))
     await asyncio.sleep(0)
     rank.restart()
-    rank.submit(Flight("new", Ask(list(PROMPTS[1]), 5), new.take))
+    rank.submit(Flight("new", FlightRequest(list(PROMPTS[1]), 5), new.take))
     await rank.drained()
     assert (old.reason, new.reason) == (None, "length")
     await tasks.close()
@@ -280,7 +282,7 @@ async def test_what_waits_for_sleep_is_let_go_by_a_restart() -> None:
         clock=asyncio.get_running_loop().time, pace=pace, tasks=tasks,
     )  # fmt: skip
     pace.hang(True)
-    rank.submit(Flight("old", Ask(list(PROMPTS[0]), 5), lambda *_: None))
+    rank.submit(Flight("old", FlightRequest(list(PROMPTS[0]), 5), lambda *_: None))
     while not rank.load().running:
         await asyncio.sleep(0)
     rank.pause("abort")
@@ -301,7 +303,7 @@ async def test_a_step_that_fails_is_noticed() -> None:
         0, new_engine, announce, lambda: None, Heard,
         clock=asyncio.get_running_loop().time, pace=Pace(asyncio.sleep, speed=1e6), tasks=tasks,
     )  # fmt: skip
-    rank.submit(Flight("one", Ask(list(PROMPTS[0]), 5), lambda *_: None))
+    rank.submit(Flight("one", FlightRequest(list(PROMPTS[0]), 5), lambda *_: None))
     with pytest.raises(EngineFailedError, match="rank 0 failed: no way to tell"):
         await tasks.failed
     await tasks.close()

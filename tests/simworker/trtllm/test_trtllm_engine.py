@@ -7,7 +7,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from simworker.engine import Engine, Generation, RefusedError
+from simworker.engine import Engine, Generation, RequestRefusedError
 from simworker.latency import LatencyModel
 from simworker.sampler import next_token
 from simworker.trtllm.cache.cache_options import CacheOptions
@@ -124,7 +124,7 @@ def test_without_chunks_a_context_waits_until_it_fits() -> None:
     bench.submit("a", text(0, 8), 2)
     bench.submit("b", text(100, 8), 1)
     assert [bench.step() for _ in range(2)] == [8, 9]
-    with pytest.raises(RefusedError, match="13 tokens are more than max_num_tokens 12"):
+    with pytest.raises(RequestRefusedError, match="13 tokens are more than max_num_tokens 12"):
         bench.submit("c", text(0, 11), 2)
 
 
@@ -252,7 +252,7 @@ def test_what_can_never_be_served_is_refused(
     prompt: list[int], tokens: int, fields: dict[str, Any], message: str, policy: CapacityPolicy
 ) -> None:
     bench = Bench({FULL: (8, 0)}, policy=policy)
-    with pytest.raises(RefusedError, match=message):
+    with pytest.raises(RequestRefusedError, match=message):
         bench.submit("a", prompt, tokens, **fields)
     assert not bench.engine.busy
 
@@ -260,7 +260,7 @@ def test_what_can_never_be_served_is_refused(
 def test_a_name_in_use_is_refused() -> None:
     bench = Bench()
     bench.submit("a", [1], 1)
-    with pytest.raises(RefusedError, match="request_id a is in use"):
+    with pytest.raises(RequestRefusedError, match="request_id a is in use"):
         bench.submit("a", [1], 1)
 
 

@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from simworker.engine import BrokenInvariantError, Engine, Generation, RefusedError
+from simworker.engine import BrokenInvariantError, Engine, Generation, RequestRefusedError
 from simworker.latency import LatencyModel
 from tests.simworker.v0.serving import MODES, Client, make, prompt_of, serve, step
 
@@ -129,7 +129,7 @@ def test_a_client_may_abort_another_from_its_callback() -> None:
 def test_what_can_never_be_served_is_refused(client: Client, reason: str) -> None:
     engine = make(gpu_blocks=7)
     engine.submit(Client("used", [1]).generation)
-    with pytest.raises(RefusedError, match=reason):
+    with pytest.raises(RequestRefusedError, match=reason):
         engine.submit(client.generation)
 
 

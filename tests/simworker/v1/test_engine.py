@@ -2,7 +2,7 @@
 
 import pytest
 
-from simworker.engine import Generation, RefusedError
+from simworker.engine import Generation, RequestRefusedError
 from simworker.v1.assemble import OffloadConfig, build_engine, kv_cache_config
 from simworker.v1.cache.kv_cache_event import (
     AllBlocksCleared,
@@ -150,10 +150,10 @@ def test_what_can_never_be_served_is_refused_with_the_reason() -> None:
         ([1] * 990, 11, "990 prompt tokens and max_tokens 11 are more than max_model_len 1000"),
         ([1] * 40, 13, "53 tokens do not fit into 13 blocks"),
     ):
-        with pytest.raises(RefusedError, match=why):
+        with pytest.raises(RequestRefusedError, match=why):
             bench.submit("a", prompt, tokens)
     bench.submit("a", [1] * 40, 12)
-    with pytest.raises(RefusedError, match="request id 'a' is in use"):
+    with pytest.raises(RequestRefusedError, match="request id 'a' is in use"):
         bench.submit("a", [1], 1)
     bench.run()
     assert len(bench.answers["a"]) == 12
@@ -223,7 +223,7 @@ def test_a_tier_that_is_being_loaded_from_is_not_reset() -> None:
     with pytest.raises(RuntimeError, match="wait for a load"):
         bench.engine.reset_prefix_cache(reset_running_requests=True)
     bench.engine.abort("b")
-    with pytest.raises(RefusedError, match="request id 'b' is in use"):
+    with pytest.raises(RequestRefusedError, match="request id 'b' is in use"):
         bench.submit("b", list(range(40)), 1)
     bench.engine.end_step()
     bench.run()

@@ -5,17 +5,17 @@ from pathlib import Path
 import pytest
 
 from indexer.shared.layout import schema
-from indexer.shared.layout.names import Names
+from indexer.shared.layout.names import KeyNames
 from indexer.shared.layout.schema import SchemaError, check_server, ensure, log_server_warnings
-from indexer.shared.redis.command import Redis, RefusedError, UnreachableError
+from indexer.shared.redis.command import CommandRefusedError, Redis, UnreachableError
 from indexer.shared.redis.connect import RedisSettings, connect
 from tests.servers.redis_cluster import RedisCluster
 from tests.servers.redis_server import RedisServer
 
 
 @pytest.fixture
-def names(prefix: str) -> Names:
-    return Names(prefix)
+def names(prefix: str) -> KeyNames:
+    return KeyNames(prefix)
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ async def redis(redis_server: RedisServer) -> AsyncIterator[Redis]:
 
 
 async def test_an_empty_prefix_is_given_this_schema(
-    redis: Redis, redis_server: RedisServer, names: Names
+    redis: Redis, redis_server: RedisServer, names: KeyNames
 ) -> None:
     await asyncio.gather(*(ensure(redis, names) for _ in range(9)))
     await ensure(redis, names)
@@ -51,7 +51,7 @@ async def test_an_empty_prefix_is_given_this_schema(
     ],
 )
 async def test_another_versions_data_are_left_alone(
-    redis: Redis, redis_server: RedisServer, names: Names, field: str, value: str, says: str
+    redis: Redis, redis_server: RedisServer, names: KeyNames, field: str, value: str, says: str
 ) -> None:
     await ensure(redis, names)
     redis_server.ask("HSET", names.schema, field, value)
@@ -63,7 +63,7 @@ async def test_another_versions_data_are_left_alone(
 
 
 async def test_what_a_newer_version_adds_is_its_own_matter(
-    redis: Redis, redis_server: RedisServer, names: Names
+    redis: Redis, redis_server: RedisServer, names: KeyNames
 ) -> None:
     await ensure(redis, names)
     redis_server.ask("HSET", names.schema, "more", "x")
@@ -71,23 +71,23 @@ async def test_what_a_newer_version_adds_is_its_own_matter(
 
 
 async def test_something_else_under_the_name_is_an_error(
-    redis: Redis, redis_server: RedisServer, names: Names
+    redis: Redis, redis_server: RedisServer, names: KeyNames
 ) -> None:
     redis_server.ask("SET", names.schema, "x")
-    with pytest.raises(RefusedError, match="WRONGTYPE"):
+    with pytest.raises(CommandRefusedError, match="WRONGTYPE"):
         await ensure(redis, names)
 
 
 async def test_nobody_there_is_an_error() -> None:
     client = await connect(RedisSettings("redis://127.0.0.1:1"))
     with pytest.raises(UnreachableError):
-        await ensure(client, Names("x"))
+        await ensure(client, KeyNames("x"))
     with pytest.raises(UnreachableError):
         await check_server(client)
     await client.close()
 
 
-async def test_it_works_on_a_cluster(redis_cluster: RedisCluster, names: Names) -> None:
+async def test_it_works_on_a_cluster(redis_cluster: RedisCluster, names: KeyNames) -> None:
     client = await connect(RedisSettings(redis_cluster.url))
     await ensure(client, names)
     assert "appendonly" in (await check_server(client))[0]

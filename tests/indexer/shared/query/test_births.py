@@ -3,11 +3,11 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from indexer.shared.layout.names import Names
+from indexer.shared.layout.names import KeyNames
 from indexer.shared.query.lost_buckets import Births
 from indexer.shared.redis.command import Reply, UnreachableError
 
-NAMES = Names("t", buckets=3)
+NAMES = KeyNames("t", buckets=3)
 BORN = st.sampled_from([None, b"1.1", b"2.2"])
 READ = st.dictionaries(st.integers(0, 2), BORN)
 

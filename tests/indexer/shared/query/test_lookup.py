@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from indexer.index.contract import Stretch
 from indexer.keys.segment import SEGMENT
 from indexer.keys.segment_value import BadSegmentError, encode, holders, pack
-from indexer.shared.layout.names import Names, checkpoint
+from indexer.shared.layout.names import KeyNames, checkpoint
 from indexer.shared.query import lookup
 from indexer.shared.query.lookup import LookUp, blocks_of
-from indexer.shared.redis.command import RefusedError, Reply, UnreachableError
+from indexer.shared.redis.command import CommandRefusedError, Reply, UnreachableError
 
-NAMES = Names("t", buckets=4)
+NAMES = KeyNames("t", buckets=4)
 Content = dict[int, dict[int, set[int]]]
 """By segment and key: slots."""
 
@@ -134,14 +134,14 @@ def test_loose_keys_are_found_in_segments_of_their_own(
     assert sorted(look_up.stretches()) == expected(held)
 
 
-@pytest.mark.parametrize("error", [RefusedError("no"), UnreachableError("gone")])
+@pytest.mark.parametrize("error", [CommandRefusedError("no"), UnreachableError("gone")])
 def test_a_bucket_that_does_not_answer_leaves_the_others(error: Exception) -> None:
     keys = list(range(100, 100 + 3 * SEGMENT))
     content: Content = {
         keys[start]: {key: {5} for key in keys[start : start + SEGMENT]}
         for start in range(0, len(keys), SEGMENT)
     }
-    names = Names("t", buckets=3 * SEGMENT)
+    names = KeyNames("t", buckets=3 * SEGMENT)
     look_up = LookUp(names, keys)
     fields = [word(segment) for segment in content]
     look_up.commands()
@@ -167,7 +167,7 @@ def test_a_reply_that_is_none_is_an_error_of_its_bucket(reply: Reply) -> None:
 @given(st.binary(min_size=1, max_size=120), st.integers(0, 2))
 def test_a_bad_value_says_that_nobody_holds_its_blocks(junk: bytes, kind: int) -> None:
     keys = list(range(100, 200))
-    look_up = LookUp(Names("t", buckets=1), keys)
+    look_up = LookUp(KeyNames("t", buckets=1), keys)
     look_up.commands()
     good = encode(pack({key: {5} for key in keys[64:]}))
     look_up.feed([[bytes([kind, 0, 1, 0]) + junk, good, b"1.2"]])

@@ -15,7 +15,7 @@ from indexer.index.slot import Place
 from indexer.ingest import Ingest
 from indexer.keys.segment import SEGMENT
 from indexer.keys.word import pack_words
-from indexer.shared.layout.names import Names
+from indexer.shared.layout.names import KeyNames
 from indexer.shared.query.index import RemoteIndex
 from indexer.shared.query.segment_cache import SegmentCache
 from indexer.shared.records.registry import Registry
@@ -111,7 +111,7 @@ async def stand(
     url: str, prefix: str, *, writing: str = "", deadline: float = ROOMY, name: str = "p"
 ) -> AsyncIterator[Stand]:
     """Have a pod written over one connection, and read over another."""
-    names = Names(prefix)
+    names = KeyNames(prefix)
     async with connected(writing or url) as writer, connected(url) as redis:
         pod = WrittenPod(writer, names, name, 4711)
         await pod.fence()
@@ -342,7 +342,7 @@ async def test_where_a_bucket_is_lost_behind_everyones_back_nothing_is_exact_bef
     async with stand(server.url, prefix) as made:
         await made.pod.hold(PROMPT)
         await made.until(lambda: made.level is Level.EXACT, [1])
-        names = Names(prefix)
+        names = KeyNames(prefix)
         server.ask("DEL", names.bucket(names.bucket_of(PROMPT[0])))
         if is_made_anew:
             await made.pod.fence()
@@ -360,7 +360,7 @@ async def test_a_loss_while_nobody_asked_is_over_for_the_next_who_asks_when_it_w
     server: RedisServer, prefix: str
 ) -> None:
     async with stand(server.url, prefix) as made:
-        names = Names(prefix)
+        names = KeyNames(prefix)
         server.ask("DEL", *(names.bucket(number) for number in range(names.buckets)))
         made.pod.claim_anew()
         await made.pod.fence()
@@ -385,7 +385,7 @@ class Part:
 
 
 def part_of(cluster: RedisCluster, prefix: str) -> Part:
-    names = Names(prefix)
+    names = KeyNames(prefix)
     master = cluster.master_of(names.bucket(0))
     part = Part(master, [], [], "")
     part.pod = next(

@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from indexer.keys.segment import SEGMENT
 from indexer.keys.segment_value import decode, encode, holders, pack
 from indexer.keys.word import pack_words
-from indexer.shared.layout.names import BORN, Names
+from indexer.shared.layout.names import BORN, KeyNames
 from indexer.shared.query.index import RemoteIndex
 from indexer.shared.records.registry import Registry
 from indexer.shared.redis.command import Call, Command, Reply, UnreachableError
@@ -84,7 +84,7 @@ class RemoteMachine(RuleBasedStateMachine):
         self.runner = asyncio.Runner()
         self.now = 1000.0
         self.redis = HeldRedis()
-        self.names = Names("t", BUCKETS)
+        self.names = KeyNames("t", BUCKETS)
         registry = Registry(self.redis, self.names, lambda: self.now)
         self.remote = RemoteIndex(
             self.redis,

@@ -8,14 +8,14 @@ import pytest
 
 from indexer.engines.event import Tier
 from indexer.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
-from indexer.shared.layout.names import SCHEMA, Names
+from indexer.shared.layout.names import SCHEMA, KeyNames
 from indexer.shared.layout.record import Claim, SpotOf
 from indexer.shared.records.registry import Registry
 from indexer.shared.records.remote_rank import RemoteRank
-from indexer.shared.redis.command import Call, Command, RefusedError, Reply, UnreachableError
+from indexer.shared.redis.command import Call, Command, CommandRefusedError, Reply, UnreachableError
 from indexer.trust import Level
 
-NAMES = Names("t")
+NAMES = KeyNames("t")
 CLAIM = Claim("o", 1, [SpotOf(0, Tier.GPU, 0)], "ours", "m", 1)
 STATE = pb.RankState(
     rank=0,
@@ -166,7 +166,7 @@ async def test_what_cannot_be_read_is_degraded_and_then_stale(stand: Stand) -> N
 
 
 async def test_only_the_pods_whose_node_is_away_are_not_read(stand: Stand) -> None:
-    stand.redis.records["q"] = RefusedError("CLUSTERDOWN")
+    stand.redis.records["q"] = CommandRefusedError("CLUSTERDOWN")
     await stand.registry.read(["p", "q"], [], 1.0)
     assert stand.registry.record("p")
     assert stand.registry.record("q") is None
@@ -219,9 +219,9 @@ async def test_where_nobody_has_written_yet_another_schema_is_noticed_when_it_co
 async def test_why_a_pod_is_cold_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     stand = Stand()
-    stand.redis.records["p"] = RefusedError("WRONGPASS once")
+    stand.redis.records["p"] = CommandRefusedError("WRONGPASS once")
     await stand.read()
-    stand.redis.records["p"] = RefusedError("WRONGPASS again, in other words")
+    stand.redis.records["p"] = CommandRefusedError("WRONGPASS again, in other words")
     await stand.read()
     stand.redis.records["p"] = {}
     for _ in range(2):

@@ -2,21 +2,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from indexer.shared.redis.address import Address, AddressError, Kind, Place, parse
+from indexer.shared.redis.address import Address, AddressError, HostPort, Kind, parse
 
-NODES = (Place("a", 1), Place("b", 2))
+NODES = (HostPort("a", 1), HostPort("b", 2))
 
 
 @pytest.mark.parametrize(
     ("url", "address"),
     [
-        ("redis://cache:6380", Address(Kind.STANDALONE, tls=False, places=(Place("cache", 6380),))),
-        ("redis://cache", Address(Kind.STANDALONE, tls=False, places=(Place("cache", 6379),))),
+        (
+            "redis://cache:6380",
+            Address(Kind.STANDALONE, tls=False, places=(HostPort("cache", 6380),)),
+        ),
+        ("redis://cache", Address(Kind.STANDALONE, tls=False, places=(HostPort("cache", 6379),))),
         (
             "redis://10.0.0.7:1/",
-            Address(Kind.STANDALONE, tls=False, places=(Place("10.0.0.7", 1),)),
+            Address(Kind.STANDALONE, tls=False, places=(HostPort("10.0.0.7", 1),)),
         ),
-        ("rediss://[::1]:7", Address(Kind.STANDALONE, tls=True, places=(Place("::1", 7),))),
+        ("rediss://[::1]:7", Address(Kind.STANDALONE, tls=True, places=(HostPort("::1", 7),))),
         ("redis-cluster://a:1,b:2", Address(Kind.CLUSTER, tls=False, places=NODES)),
         ("rediss-cluster://a:1,b:2", Address(Kind.CLUSTER, tls=True, places=NODES)),
         (
@@ -25,7 +28,7 @@ NODES = (Place("a", 1), Place("b", 2))
         ),
         (
             "rediss-sentinel://a/m.1",
-            Address(Kind.SENTINEL, tls=True, places=(Place("a", 26379),), master="m.1"),
+            Address(Kind.SENTINEL, tls=True, places=(HostPort("a", 26379),), master="m.1"),
         ),
     ],
 )
@@ -82,4 +85,4 @@ def test_any_text_is_a_url_or_an_address_error(rest: str) -> None:
 
 @given(st.sampled_from(["a", "10.1.2.3", "::1", "fe80::2"]), st.integers(1, 65535))
 def test_a_place_reads_as_it_is_written(host: str, port: int) -> None:
-    assert parse(f"redis://{Place(host, port)}").places == (Place(host, port),)
+    assert parse(f"redis://{HostPort(host, port)}").places == (HostPort(host, port),)

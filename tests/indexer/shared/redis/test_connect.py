@@ -12,8 +12,8 @@ from indexer.shared.redis import link
 from indexer.shared.redis.command import (
     Call,
     Command,
+    CommandRefusedError,
     Redis,
-    RefusedError,
     Reply,
     Script,
     UnreachableError,
@@ -73,7 +73,7 @@ async def test_each_has_its_reply_in_its_place_and_its_error_too(server: RedisSe
             timeout=20,
         )
     refused = replies.pop(1)
-    assert isinstance(refused, RefusedError)
+    assert isinstance(refused, CommandRefusedError)
     assert str(refused).startswith("WRONGTYPE ")
     assert replies == [b"OK", [b"k", b"\x00\xff"], 1, [b"\x01", "é".encode()], None, b"PONG"]
 
@@ -95,7 +95,7 @@ async def test_a_script_that_the_server_has_forgotten_is_sent_again(server: Redi
 async def test_a_script_that_does_not_compile_says_so(server: RedisServer) -> None:
     async with connected(server.url) as redis:
         [reply] = await redis.run([Call(Script("bad", "return ("), ("k",))], timeout=20)
-    assert isinstance(reply, RefusedError)
+    assert isinstance(reply, CommandRefusedError)
     assert "ompil" in str(reply)
 
 
@@ -278,7 +278,7 @@ async def test_a_cluster_s_node_says_how_its_url_begins(redis_cluster: Any) -> N
         replies = await redis.run(
             [Command(("GET", f"k{number}")) for number in range(20)], timeout=20
         )
-    refused = [reply for reply in replies if isinstance(reply, RefusedError)]
+    refused = [reply for reply in replies if isinstance(reply, CommandRefusedError)]
     assert refused
     assert all("redis-cluster://" in str(reply) for reply in refused)
 
@@ -286,7 +286,7 @@ async def test_a_cluster_s_node_says_how_its_url_begins(redis_cluster: Any) -> N
 async def test_a_lone_server_is_no_cluster(redis_server: RedisServer) -> None:
     async with connected(redis_server.url.replace("redis:", "redis-cluster:")) as redis:
         reply = await ask(redis, "GET", "a")
-    assert isinstance(reply, RefusedError)
+    assert isinstance(reply, CommandRefusedError)
     assert "cluster support disabled" in str(reply)
 
 
@@ -326,7 +326,7 @@ async def test_a_wrong_password_is_said_and_not_shown(tmp_path: Path, binary: An
             for reply in await redis.run(
                 [Command(("GET", "a")), Command(("GET", "b"))], timeout=20
             ):
-                assert isinstance(reply, RefusedError)
+                assert isinstance(reply, CommandRefusedError)
                 assert "WRONGPASS" in str(reply)
                 assert f":{server.port}" in str(reply)
                 assert "hunter2" not in repr(reply)

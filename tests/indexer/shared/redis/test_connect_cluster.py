@@ -9,8 +9,8 @@ import pytest
 from indexer.shared.redis.command import (
     Call,
     Command,
+    CommandRefusedError,
     Redis,
-    RefusedError,
     Script,
     UnreachableError,
 )
@@ -98,7 +98,7 @@ async def test_one_seed_is_enough(redis_cluster: RedisCluster) -> None:
 async def test_keys_of_two_slots_in_one_call_are_refused(redis: Redis) -> None:
     first, second = "{a}", "{b}"
     [reply] = await redis.run([Call(BOTH, (first, second))], timeout=20)
-    assert isinstance(reply, RefusedError)
+    assert isinstance(reply, CommandRefusedError)
     assert str(reply).startswith("CROSSSLOT")
 
 
@@ -174,7 +174,7 @@ async def test_a_slot_on_the_move_is_asked_for_where_its_keys_are(
         assert await redis.run(asked, timeout=20) == [b"1", b"2", 1, [b"7"]]
         # Keys on both sides: the cluster wants it tried again, until the time is up or they are one.
         [reply] = await redis.run([Call(BOTH, (key, other))], timeout=0.3)
-        assert isinstance(reply, RefusedError | UnreachableError)
+        assert isinstance(reply, CommandRefusedError | UnreachableError)
         task = asyncio.create_task(redis.run([Call(BOTH, (key, other))], timeout=20))
         await asyncio.to_thread(redis_cluster.move_keys, slot, source, target)
         assert await task == [[b"1", b"2"]]

@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from indexer.shared.layout.names import Names
+from indexer.shared.layout.names import KeyNames
 from indexer.shared.redis.command import Command, Redis
 from indexer.shared.redis.connect import RedisSettings, connect
 from indexer.shared.redis.topology import slot_of
@@ -26,7 +26,7 @@ class Bucketed:
 
     def __init__(self, redis: Redis, prefix: str, buckets: int) -> None:
         self.redis = redis
-        self.names = Names(prefix, buckets=buckets)
+        self.names = KeyNames(prefix, buckets=buckets)
         self.counts = dict.fromkeys(range(buckets), 0)
         self.found: dict[int, set[int]] = {}
 

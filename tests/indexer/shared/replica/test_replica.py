@@ -11,7 +11,7 @@ from indexer.engines.event import Tier
 from indexer.index.contract import Index
 from indexer.index.memory import MemoryIndex
 from indexer.ingest import Ingest
-from indexer.shared.layout.names import Names
+from indexer.shared.layout.names import KeyNames
 from indexer.shared.layout.record import Claim
 from indexer.shared.redis.command import Call, Command, Reply
 from indexer.shared.replica.pod_copy import CopyState, Resync
@@ -31,7 +31,7 @@ class Stand:
 
     def __init__(self, server: AskedServer, prefix: str, index: Index) -> None:
         self.server = server
-        self.names = Names(prefix, buckets=3)
+        self.names = KeyNames(prefix, buckets=3)
         self.now = 0.0
         self.lives = 0
         self.engine = EngineModel()

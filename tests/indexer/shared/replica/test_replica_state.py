@@ -22,7 +22,7 @@ from hypothesis.stateful import (
 
 from indexer.compiled.array_index import ArrayIndex
 from indexer.ingest import Ingest
-from indexer.shared.layout.names import Names
+from indexer.shared.layout.names import KeyNames
 from indexer.shared.replica import pod_copy, scan
 from indexer.shared.replica.pod_copy import CopyState
 from indexer.shared.replica.run import Replica
@@ -36,7 +36,7 @@ from tests.indexer.shared.publisher_model import PublisherModel
 from tests.servers.redis_server import RedisServer
 
 EXAMPLES = examples(30)
-NAMES = Names("t", buckets=3)
+NAMES = KeyNames("t", buckets=3)
 PODS = ("p/1", "q")
 RANKS = 2
 TOKENS = st.lists(st.integers(0, 2), min_size=2, max_size=8).map(tuple)

@@ -8,7 +8,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from indexer.shared.layout.names import Names
+from indexer.shared.layout.names import KeyNames
 from indexer.shared.layout.record import SLOTS_OF_A_CLAIM
 from indexer.shared.redis.command import Call, Command, Reply
 from indexer.shared.sweep.one_pass import REMEMBERED_MS, Swept, sweep
@@ -26,7 +26,7 @@ _PREFIXES = itertools.count()
 class OnePass:
     """A pass under way. With `stale`, records are answered as they once were."""
 
-    def __init__(self, does: Does, names: Names, stale: dict[str, Reply] | None = None) -> None:
+    def __init__(self, does: Does, names: KeyNames, stale: dict[str, Reply] | None = None) -> None:
         self.swept = Swept()
         self._does = does
         self._stale = stale or {}
@@ -66,7 +66,7 @@ class Sweeping(RuleBasedStateMachine):
     @initialize()
     def begin(self) -> None:
         self.does = self.backend()
-        self.names = Names(f"p{next(_PREFIXES)}", buckets=2)
+        self.names = KeyNames(f"p{next(_PREFIXES)}", buckets=2)
         # The second one has been lost from the list of pods.
         self.writers = [
             ModelWriter(self.does, self.names, pod, n, enlists=n == 0) for n, pod in enumerate(PODS)
@@ -227,7 +227,7 @@ def does(request: pytest.FixtureRequest) -> Any:
         yield Server(client)
 
 
-def published(does: Does, names: Names, pod: str = "one", number: int = 0) -> ModelWriter:
+def published(does: Does, names: KeyNames, pod: str = "one", number: int = 0) -> ModelWriter:
     writer = ModelWriter(does, names, pod, number)
     writer.claim()
     while writer.fenced < names.buckets:
@@ -239,7 +239,7 @@ def published(does: Does, names: Names, pod: str = "one", number: int = 0) -> Mo
 
 
 def test_what_a_dead_claim_left_is_removed_and_what_lives_stays(does: Does, prefix: str) -> None:
-    names = Names(prefix, buckets=4)
+    names = KeyNames(prefix, buckets=4)
     gone = published(does, names, "gone", 1)
     lives = published(does, names, "lives", 2)
     gone.record_ends()
@@ -252,7 +252,7 @@ def test_what_a_dead_claim_left_is_removed_and_what_lives_stays(does: Does, pref
 
 
 def test_a_dropped_places_leftovers_are_removed(does: Does, prefix: str) -> None:
-    names = Names(prefix, buckets=4)
+    names = KeyNames(prefix, buckets=4)
     writer = published(does, names)
     writer.write(1, 1, {1, 2})
     writer.tell()
@@ -263,7 +263,7 @@ def test_a_dropped_places_leftovers_are_removed(does: Does, prefix: str) -> None
 
 
 def test_what_is_written_before_its_place_is_known_stays(does: Does, prefix: str) -> None:
-    names = Names(prefix, buckets=4)
+    names = KeyNames(prefix, buckets=4)
     writer = published(does, names)
     writer.write(1, 2, {1, 2})
     OnePass(does, names).finish()
@@ -272,7 +272,7 @@ def test_what_is_written_before_its_place_is_known_stays(does: Does, prefix: str
 
 def test_a_claim_that_begins_under_a_pass_loses_nothing(does: Does, prefix: str) -> None:
     """At each step of the pass once."""
-    names = Names(prefix, buckets=2)
+    names = KeyNames(prefix, buckets=2)
     published(does, names, "gone", 1).record_ends()
     for before in itertools.count():
         one = OnePass(does, names)
@@ -292,7 +292,7 @@ def test_a_claim_that_begins_under_a_pass_loses_nothing(does: Does, prefix: str)
 def test_pods_that_names_pods_has_lost_are_found_by_their_checkpoints(
     does: Does, prefix: str
 ) -> None:
-    names = Names(prefix, buckets=2)
+    names = KeyNames(prefix, buckets=2)
     lives, gone = published(does, names, "lives", 1), published(does, names, "gone", 2)
     gone.record_ends()
     assert does.do(Command(("HKEYS", names.pods))) == []
@@ -305,7 +305,7 @@ def test_pods_that_names_pods_has_lost_are_found_by_their_checkpoints(
 def test_a_record_of_an_old_master_removes_nothing_of_a_newer_claim(
     does: Does, prefix: str
 ) -> None:
-    names = Names(prefix, buckets=2)
+    names = KeyNames(prefix, buckets=2)
     writer = published(does, names)
     name = names.record("one")
     old = does.do(Command(("HMGET", name, "token", "claim", "building")))
@@ -322,7 +322,7 @@ def test_a_record_of_an_old_master_removes_nothing_of_a_newer_claim(
 def test_a_record_that_is_wrongly_taken_for_gone_is_found_by_its_writers_next_audit(
     does: Does, prefix: str
 ) -> None:
-    names = Names(prefix, buckets=2)
+    names = KeyNames(prefix, buckets=2)
     writer = published(does, names)
     gone = [None, None, None]
     OnePass(does, names, {names.record("one"): gone}).finish()
@@ -331,7 +331,7 @@ def test_a_record_that_is_wrongly_taken_for_gone_is_found_by_its_writers_next_au
 
 
 def test_a_pod_is_forgotten_a_day_after_its_record_was_last_there(prefix: str) -> None:
-    does, names = Model(), Names(prefix, buckets=2)
+    does, names = Model(), KeyNames(prefix, buckets=2)
     writer = published(does, names)
     day = REMEMBERED_MS
     does.hashes[names.pods] = {b"one": b"%d" % does.now}
@@ -348,7 +348,7 @@ def test_a_pod_is_forgotten_a_day_after_its_record_was_last_there(prefix: str) -
 
 
 def test_a_pod_claimed_while_it_is_being_forgotten_stays(prefix: str) -> None:
-    does, names = Model(), Names(prefix, buckets=2)
+    does, names = Model(), KeyNames(prefix, buckets=2)
     published(does, names).record_ends()
     does.hashes[names.pods] = {b"one": b"%d" % does.now}
     does.now += 2 * REMEMBERED_MS
@@ -364,7 +364,7 @@ def test_a_pod_claimed_while_it_is_being_forgotten_stays(prefix: str) -> None:
 
 
 def test_the_clock_of_pods_is_the_servers(redis_server: RedisServer, prefix: str) -> None:
-    names = Names(prefix, buckets=2)
+    names = KeyNames(prefix, buckets=2)
     with redis_server.client() as client:
         does = Server(client)
         published(does, names)
@@ -377,7 +377,7 @@ def test_the_clock_of_pods_is_the_servers(redis_server: RedisServer, prefix: str
 
 
 def test_a_record_that_cannot_be_read_stops_the_pass(does: Does, prefix: str) -> None:
-    names = Names(prefix, buckets=2)
+    names = KeyNames(prefix, buckets=2)
     writer = published(does, names)
     before = content(does, names)
     one = OnePass(does, names, {names.record("one"): [b"1", b"{", None]})

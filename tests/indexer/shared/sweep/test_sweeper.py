@@ -8,9 +8,16 @@ from collections.abc import AsyncIterator, Callable, Sequence
 
 import pytest
 
-from indexer.shared.layout.names import Names
+from indexer.shared.layout.names import KeyNames
 from indexer.shared.layout.schema import SchemaError, ensure
-from indexer.shared.redis.command import Call, Command, Redis, RefusedError, Reply, UnreachableError
+from indexer.shared.redis.command import (
+    Call,
+    Command,
+    CommandRefusedError,
+    Redis,
+    Reply,
+    UnreachableError,
+)
 from indexer.shared.redis.connect import RedisSettings, connect
 from indexer.shared.sweep.sweeper import AT_REST, LeaseLostError, Sweeper, sweep_forever
 from tests.indexer.shared.index_model import Server
@@ -55,18 +62,18 @@ async def redis(redis_server: RedisServer) -> AsyncIterator[Watched]:
 
 
 @pytest.fixture
-async def names(prefix: str, redis: Watched) -> Names:
-    names = Names(prefix, buckets=BUCKETS)
+async def names(prefix: str, redis: Watched) -> KeyNames:
+    names = KeyNames(prefix, buckets=BUCKETS)
     await ensure(redis, names)
     return names
 
 
-def sweeper(redis: Redis, names: Names, owner: str = "a", **options: float) -> Sweeper:
+def sweeper(redis: Redis, names: KeyNames, owner: str = "a", **options: float) -> Sweeper:
     given = {"fields_per_second": 1e9, **options}
     return Sweeper(redis, names, owner=owner, clock=time.monotonic, chance=lambda: 0.5, **given)  # type: ignore[arg-type]
 
 
-def dead_claim(server: RedisServer, names: Names, pod: str = "gone") -> None:
+def dead_claim(server: RedisServer, names: KeyNames, pod: str = "gone") -> None:
     with server.client() as client:
         writer = ModelWriter(Server(client), names, pod, 1)
         writer.claim()
@@ -77,12 +84,14 @@ def dead_claim(server: RedisServer, names: Names, pod: str = "gone") -> None:
         writer.record_ends()
 
 
-def left(server: RedisServer, names: Names) -> int:
+def left(server: RedisServer, names: KeyNames) -> int:
     with server.client() as client:
         return len(content(Server(client), names))
 
 
-async def test_one_of_many_sweeps(redis: Watched, redis_server: RedisServer, names: Names) -> None:
+async def test_one_of_many_sweeps(
+    redis: Watched, redis_server: RedisServer, names: KeyNames
+) -> None:
     dead_claim(redis_server, names)
     sweepers = [sweeper(redis, names, f"s{number}") for number in range(8)]
     holders = await asyncio.gather(*(one.sweep() for one in sweepers))
@@ -92,7 +101,7 @@ async def test_one_of_many_sweeps(redis: Watched, redis_server: RedisServer, nam
 
 
 async def test_the_next_pass_waits_for_the_pause_whoever_makes_it(
-    redis: Watched, redis_server: RedisServer, names: Names
+    redis: Watched, redis_server: RedisServer, names: KeyNames
 ) -> None:
     first, second = sweeper(redis, names, "a"), sweeper(redis, names, "b")
     assert await first.sweep() == ""
@@ -104,14 +113,14 @@ async def test_the_next_pass_waits_for_the_pause_whoever_makes_it(
 
 
 async def test_a_sweeper_at_work_is_not_pushed_aside(
-    redis: Watched, redis_server: RedisServer, names: Names
+    redis: Watched, redis_server: RedisServer, names: KeyNames
 ) -> None:
     redis_server.ask("SET", names.sweeper, "other", "PX", 60_000)
     assert await sweeper(redis, names).sweep(insist=True) == "other"
 
 
 async def test_a_dead_sweepers_lease_runs_out(
-    redis: Watched, redis_server: RedisServer, names: Names
+    redis: Watched, redis_server: RedisServer, names: KeyNames
 ) -> None:
     dead_claim(redis_server, names)
     redis.before["HSCAN"] = UnreachableError("the process dies here")
@@ -125,7 +134,7 @@ async def test_a_dead_sweepers_lease_runs_out(
 
 
 async def test_the_lease_is_renewed_for_as_long_as_a_pass_takes(
-    redis: Watched, redis_server: RedisServer, names: Names
+    redis: Watched, redis_server: RedisServer, names: KeyNames
 ) -> None:
     dead_claim(redis_server, names)
     one = Sweeper(redis, names, owner="a", clock=_ticking(10.0), lease=60.0, sleep=_at_once)
@@ -136,7 +145,7 @@ async def test_the_lease_is_renewed_for_as_long_as_a_pass_takes(
 
 
 async def test_a_sweeper_that_lost_its_lease_stops(
-    redis: Watched, redis_server: RedisServer, names: Names
+    redis: Watched, redis_server: RedisServer, names: KeyNames
 ) -> None:
     redis.before["HSCAN"] = lambda: redis_server.ask("SET", names.sweeper, "other")
     one = Sweeper(redis, names, owner="a", clock=_ticking(15.0), lease=60.0, sleep=_at_once)
@@ -147,7 +156,7 @@ async def test_a_sweeper_that_lost_its_lease_stops(
 
 
 async def test_a_purge_that_comes_after_the_lease_has_run_out_harms_nothing(
-    redis: Watched, redis_server: RedisServer, names: Names
+    redis: Watched, redis_server: RedisServer, names: KeyNames
 ) -> None:
     """It stands still before its first purge; meanwhile another sweeps and the pod is claimed anew."""
     dead_claim(redis_server, names)
@@ -171,7 +180,7 @@ async def test_a_purge_that_comes_after_the_lease_has_run_out_harms_nothing(
 
 
 async def test_a_bucket_is_begun_anew_where_another_server_may_answer(
-    redis: Watched, redis_server: RedisServer, names: Names
+    redis: Watched, redis_server: RedisServer, names: KeyNames
 ) -> None:
     dead_claim(redis_server, names)
     redis.before["retire"] = lambda: redis_server.ask("CLIENT", "KILL", "TYPE", "normal")
@@ -182,7 +191,7 @@ async def test_a_bucket_is_begun_anew_where_another_server_may_answer(
 
 
 async def test_another_versions_index_is_left_alone(
-    redis: Watched, redis_server: RedisServer, names: Names
+    redis: Watched, redis_server: RedisServer, names: KeyNames
 ) -> None:
     dead_claim(redis_server, names)
     redis_server.ask("HSET", names.schema, "schema", "999")
@@ -194,14 +203,16 @@ async def test_another_versions_index_is_left_alone(
 async def test_where_nothing_lies_nothing_is_swept_or_written(
     redis: Watched, redis_server: RedisServer, prefix: str
 ) -> None:
-    names = Names(f"{prefix}-empty", buckets=BUCKETS)
+    names = KeyNames(f"{prefix}-empty", buckets=BUCKETS)
     one = sweeper(redis, names)
     assert await one.sweep() == ""
     assert one.counts.fields == 0
     assert redis_server.ask("EXISTS", names.schema, names.pods) == 0
 
 
-async def test_no_more_fields_a_second_are_read_than_may_be(redis: Watched, names: Names) -> None:
+async def test_no_more_fields_a_second_are_read_than_may_be(
+    redis: Watched, names: KeyNames
+) -> None:
     """By a clock that only sleeping moves: a pass takes as long as its work is worth."""
     with_server = await redis.run(
         [
@@ -229,7 +240,7 @@ async def test_at_the_memory_limit_the_sweep_makes_room(
 ) -> None:
     full: RedisServer = request.getfixturevalue(server)
     redis = Watched(await connect(RedisSettings(full.url)))
-    names = Names(prefix, buckets=BUCKETS)
+    names = KeyNames(prefix, buckets=BUCKETS)
     await ensure(redis, names)
     dead_claim(full, names)
     full.ask("CONFIG", "SET", "maxmemory", "1")
@@ -243,7 +254,7 @@ async def test_at_the_memory_limit_the_sweep_makes_room(
 
 
 async def test_troubles_are_told_once_and_then_it_goes_on(
-    redis: Watched, names: Names, caplog: pytest.LogCaptureFixture
+    redis: Watched, names: KeyNames, caplog: pytest.LogCaptureFixture
 ) -> None:
     naps = 0
 
@@ -252,11 +263,11 @@ async def test_troubles_are_told_once_and_then_it_goes_on(
         if seconds > 1:
             naps += 1
             if naps < 3:
-                redis.before["hold"] = RefusedError("LOADING")
+                redis.before["hold"] = CommandRefusedError("LOADING")
             elif naps == 4:
                 raise asyncio.CancelledError
 
-    redis.before["hold"] = RefusedError("LOADING")
+    redis.before["hold"] = CommandRefusedError("LOADING")
     one = Sweeper(redis, names, owner="a", clock=time.monotonic, sleep=sleep)
     with caplog.at_level(logging.WARNING), pytest.raises(asyncio.CancelledError):
         await one.run()
@@ -266,7 +277,7 @@ async def test_troubles_are_told_once_and_then_it_goes_on(
 
 
 async def test_it_sweeps_from_the_start_on(
-    redis: Watched, redis_server: RedisServer, names: Names
+    redis: Watched, redis_server: RedisServer, names: KeyNames
 ) -> None:
     dead_claim(redis_server, names)
     task = asyncio.create_task(sweep_forever(redis, names, owner="a", clock=time.monotonic))

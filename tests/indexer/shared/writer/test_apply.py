@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
 from indexer.shared.layout.bucket import read_bucket
-from indexer.shared.layout.names import BORN, Names, checkpoint
+from indexer.shared.layout.names import BORN, KeyNames, checkpoint
 from indexer.shared.redis.command import Call, Script, script
 from indexer.shared.writer.script_calls import (
     MOST_KEYS,
@@ -26,7 +26,7 @@ from tests.examples import examples
 from tests.indexer.shared.bucket_model import BucketModel, Change
 from tests.servers.redis_server import RedisServer
 
-NAMES = Names("t", buckets=1)
+NAMES = KeyNames("t", buckets=1)
 BUCKET = NAMES.bucket(0)
 TTL = 86_400_000
 FEW = 6

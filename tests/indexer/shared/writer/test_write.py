@@ -16,7 +16,7 @@ from indexer.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
 from indexer.process.tasks import cancel, watched
 from indexer.resolve.rank_state import PureState
 from indexer.resolve.resolver import Resolver
-from indexer.shared.layout.names import Names, checkpoint
+from indexer.shared.layout.names import KeyNames, checkpoint
 from indexer.shared.layout.record import Record, read_record
 from indexer.shared.redis.connect import RedisSettings, connect
 from indexer.shared.writer.machine import Writer
@@ -88,7 +88,7 @@ class Writing:
 async def writing(
     pod: Pod,
     url: str,
-    names: Names,
+    names: KeyNames,
     *,
     take_over: bool = True,
     owner: str = "one",
@@ -117,11 +117,11 @@ async def writing(
 Ask = Callable[..., object]
 
 
-def record_of(ask: Callable[..., dict[bytes, bytes]], names: Names) -> Record | None:
+def record_of(ask: Callable[..., dict[bytes, bytes]], names: KeyNames) -> Record | None:
     return read_record(ask("HGETALL", names.record("p")))
 
 
-def content_of(ask: Callable[..., dict[bytes, bytes]], names: Names) -> dict[Tier, set[int]]:
+def content_of(ask: Callable[..., dict[bytes, bytes]], names: KeyNames) -> dict[Tier, set[int]]:
     """Return what readers find under the living places."""
     record = record_of(ask, names)
     assert record is not None
@@ -146,7 +146,7 @@ async def until(condition: Callable[[], object], what: str = "") -> None:
         raise AssertionError(f"{what or condition} did not come about") from None
 
 
-def is_told(pod: Pod, ask: Callable[..., dict[bytes, bytes]], names: Names) -> bool:
+def is_told(pod: Pod, ask: Callable[..., dict[bytes, bytes]], names: KeyNames) -> bool:
     """Whether Redis says that it has everything, and that it is sound and audited."""
     record = record_of(ask, names)
     return bool(
@@ -158,7 +158,7 @@ def is_told(pod: Pod, ask: Callable[..., dict[bytes, bytes]], names: Names) -> b
     )
 
 
-async def told(pod: Pod, ask: Callable[..., dict[bytes, bytes]], names: Names) -> None:
+async def told(pod: Pod, ask: Callable[..., dict[bytes, bytes]], names: KeyNames) -> None:
     """Wait until Redis says that it has everything; then it has."""
     await until(lambda: is_told(pod, ask, names), "Redis has everything")
     assert content_of(ask, names) == pod.truth
@@ -169,7 +169,7 @@ async def test_what_the_engine_holds_is_in_redis_and_follows_it(
     kind: str, request: pytest.FixtureRequest, prefix: str
 ) -> None:
     server: RedisServer = request.getfixturevalue(kind)
-    names, pod = Names(prefix), Pod()
+    names, pod = KeyNames(prefix), Pod()
     pod.store(range(300), range(1000, 1050))
     async with writing(pod, server.url, names, lease=LONG, timeout=LONG) as one:
         await told(pod, server.ask, names)
@@ -198,7 +198,7 @@ async def test_what_the_engine_holds_is_in_redis_and_follows_it(
 async def test_in_a_cluster_it_goes_on_when_a_master_is_lost_and_a_replica_takes_over(
     redis_cluster: RedisCluster, prefix: str
 ) -> None:
-    names, pod = Names(prefix), Pod()
+    names, pod = KeyNames(prefix), Pod()
     pod.store(range(300))
 
     def ask(verb: str, key: str) -> dict[bytes, bytes]:
@@ -228,7 +228,7 @@ async def test_in_a_cluster_it_goes_on_when_a_master_is_lost_and_a_replica_takes
 async def test_a_server_that_is_killed_and_comes_back_has_everything_again(
     appendonly: str, prefix: str
 ) -> None:
-    names, pod = Names(prefix), Pod()
+    names, pod = KeyNames(prefix), Pod()
     pod.store(range(300))
     with RedisServer("redis", appendonly=appendonly, appendfsync="always") as server:
         async with writing(pod, server.url, names) as one:
@@ -243,7 +243,7 @@ async def test_a_server_that_is_killed_and_comes_back_has_everything_again(
 
 
 async def test_it_starts_without_redis_and_writes_when_it_is_there(prefix: str) -> None:
-    names, pod = Names(prefix), Pod()
+    names, pod = KeyNames(prefix), Pod()
     pod.store(range(300))
     with RedisServer("redis") as server:
         server.stop()
@@ -257,7 +257,7 @@ async def test_it_starts_without_redis_and_writes_when_it_is_there(prefix: str) 
 async def test_buckets_that_are_lost_are_noticed_and_everything_is_written_anew(
     redis_server: RedisServer, prefix: str
 ) -> None:
-    names, pod = Names(prefix), Pod()
+    names, pod = KeyNames(prefix), Pod()
     pod.store(range(300))
     async with writing(pod, redis_server.url, names) as one:
         await told(pod, redis_server.ask, names)
@@ -273,7 +273,7 @@ async def test_buckets_that_are_lost_are_noticed_and_everything_is_written_anew(
 async def test_a_checkpoint_that_no_writer_wrote_counts_as_lost_and_is_replaced(
     redis_server: RedisServer, prefix: str, caplog: pytest.LogCaptureFixture, value: bytes
 ) -> None:
-    names, pod = Names(prefix, buckets=2), Pod()
+    names, pod = KeyNames(prefix, buckets=2), Pod()
     pod.store(range(64))
     async with writing(pod, redis_server.url, names, lease=LEASE) as one:
         await until(lambda: is_told(pod, redis_server.ask, names))
@@ -287,7 +287,7 @@ async def test_a_checkpoint_that_no_writer_wrote_counts_as_lost_and_is_replaced(
 async def test_of_two_writers_the_last_has_the_pod_and_the_first_takes_it_back_when_it_ends(
     redis_server: RedisServer, prefix: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    names, pod = Names(prefix), Pod()
+    names, pod = KeyNames(prefix), Pod()
     pod.store(range(300))
     with caplog.at_level(logging.INFO):
         async with writing(pod, redis_server.url, names, owner="one") as one:
@@ -319,7 +319,7 @@ async def test_of_two_writers_the_last_has_the_pod_and_the_first_takes_it_back_w
 async def test_a_writer_that_takes_nothing_over_waits_for_the_lease(
     redis_server: RedisServer, prefix: str
 ) -> None:
-    names, pod = Names(prefix), Pod()
+    names, pod = KeyNames(prefix), Pod()
     pod.store(range(300))
     async with AsyncExitStack() as stack:
         # Long enough that a machine that stands still for seconds costs the first writer nothing.
@@ -334,7 +334,7 @@ async def test_a_writer_that_takes_nothing_over_waits_for_the_lease(
 
 
 async def test_a_zombies_late_write_is_refused(redis_server: RedisServer, prefix: str) -> None:
-    names, pod = Names(prefix), Pod()
+    names, pod = KeyNames(prefix), Pod()
     pod.store(range(300))
     async with writing(pod, redis_server.url, names, owner="one") as one:
         await told(pod, redis_server.ask, names)
@@ -361,7 +361,7 @@ async def test_a_zombies_late_write_is_refused(redis_server: RedisServer, prefix
 async def test_at_the_memory_limit_the_pod_is_said_to_be_unsound_and_heals_when_it_is_lifted(
     kind: str, prefix: str
 ) -> None:
-    names, pod = Names(prefix), Pod()
+    names, pod = KeyNames(prefix), Pod()
     pod.store(range(300))
     with RedisServer("redis" if kind == "redis" else "valkey") as server:
         async with writing(pod, server.url, names, lease=LONG, timeout=LONG) as one:
@@ -385,7 +385,7 @@ async def test_at_the_memory_limit_the_pod_is_said_to_be_unsound_and_heals_when_
 async def test_another_version_under_the_prefix_is_not_touched(
     redis_server: RedisServer, prefix: str
 ) -> None:
-    names, pod = Names(prefix), Pod()
+    names, pod = KeyNames(prefix), Pod()
     redis_server.ask("HSET", names.schema, "schema", "99")
     async with writing(pod, redis_server.url, names) as one:
         await until(lambda: "schema 99" in one.writer.trouble, "it says why")
@@ -397,7 +397,7 @@ async def test_another_version_under_the_prefix_is_not_touched(
 async def test_more_than_the_journal_holds_is_written_anew(
     redis_server: RedisServer, prefix: str
 ) -> None:
-    names, pod = Names(prefix), Pod()
+    names, pod = KeyNames(prefix), Pod()
     async with writing(pod, redis_server.url, names) as one:
         await told(pod, redis_server.ask, names)
         redis_server.pause()

@@ -6,12 +6,12 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from indexer.shared.layout.names import Names
+from indexer.shared.layout.names import KeyNames
 from indexer.shared.layout.record import Claim
 from indexer.shared.writer.lease import AUDITS_OF_A_LEASE
 from indexer.shared.writer.machine import Writer
 from indexer.shared.writer.retry import FIRST_PAUSE, LAST_PAUSE
-from indexer.shared.writer.steps import Ask, Cause, Rest, WriterState
+from indexer.shared.writer.steps import Cause, Commands, Rest, WriterState
 from indexer.watch.journal import Journal
 from indexer.watch.pod_cache import PodCache
 from tests.indexer.shared.writer_model import Bucket, RedisModel
@@ -24,7 +24,7 @@ class Stand:
 
     def __init__(self, lease: float = LEASE) -> None:
         self.now = 0.0
-        self.names = Names("t", buckets=3)
+        self.names = KeyNames("t", buckets=3)
         self.redis = RedisModel(lambda: self.now)
         self.rests: list[float] = []
         self.writer = Writer(
@@ -47,7 +47,7 @@ class Stand:
         for _ in range(1000):
             if until():
                 return
-            if isinstance(self._step, Ask):
+            if isinstance(self._step, Commands):
                 self._step = self._steps.send([self.redis.run(one) for one in self._step.asked])
             else:
                 assert isinstance(self._step, Rest)

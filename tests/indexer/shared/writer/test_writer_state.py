@@ -34,12 +34,12 @@ from indexer.keys.segment import Segments
 from indexer.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
 from indexer.resolve.rank_state import PureState
 from indexer.resolve.resolver import Resolver
-from indexer.shared.layout.names import Names
+from indexer.shared.layout.names import KeyNames
 from indexer.shared.layout.record import Claim
-from indexer.shared.redis.command import Call, Command, RefusedError, Reply, UnreachableError
+from indexer.shared.redis.command import Call, Command, CommandRefusedError, Reply, UnreachableError
 from indexer.shared.writer import tenure
 from indexer.shared.writer.machine import Writer
-from indexer.shared.writer.steps import Ask, Cause, Rest, WriterState
+from indexer.shared.writer.steps import Cause, Commands, Rest, WriterState
 from indexer.watch.journal import Journal
 from indexer.watch.pod_cache import Pending, PodCache
 from tests.examples import examples
@@ -105,7 +105,7 @@ class Pod:
 class Mirror:
     """The same on a real server."""
 
-    def __init__(self, server: RedisServer, names: Names) -> None:
+    def __init__(self, server: RedisServer, names: KeyNames) -> None:
         self.client = server.client()
         self.client.flushall()
         self.names = names
@@ -159,18 +159,18 @@ class Driven:
     def __init__(self, writer: Writer, clock: "Writing") -> None:
         self.writer = writer
         self.steps = writer.steps()
-        self.step: Ask | Rest = next(self.steps)
+        self.step: Commands | Rest = next(self.steps)
         self.clock = clock
         self.until = 0.0
         self.replied(self.step)
 
-    def replied(self, step: Ask | Rest) -> None:
+    def replied(self, step: Commands | Rest) -> None:
         self.step = step
         if isinstance(step, Rest):
             self.until = self.clock.now + step.seconds
 
     def is_due(self) -> bool:
-        if isinstance(self.step, Ask):
+        if isinstance(self.step, Commands):
             return True
         news = self.writer._cache.journal.sequence > self.writer.applied
         return self.clock.now >= self.until or (self.step.until_news and news)
@@ -186,7 +186,7 @@ class Writing(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.now = 1000.0
-        self.names = Names("w", buckets=3)
+        self.names = KeyNames("w", buckets=3)
         self.model = RedisModel(lambda: self.now)
         self.mirror = Mirror(self.server, self.names) if self.mirrored else None
         self.pod = Pod()
@@ -251,7 +251,7 @@ class Writing(RuleBasedStateMachine):
         self.expire()
         reply = self.model.run(asked)
         if self.mirror is not None:
-            if isinstance(reply, RefusedError) and self.model.full:
+            if isinstance(reply, CommandRefusedError) and self.model.full:
                 return reply
             assert self.mirror.run(asked) == reply, asked
         return reply

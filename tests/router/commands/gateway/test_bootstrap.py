@@ -9,7 +9,7 @@ import pytest
 
 from router.commands.gateway import bootstrap as module
 from router.commands.gateway.bootstrap import bootstrap
-from router.commands.gateway.description import Address, Gateway, Limits, RouterTls
+from router.commands.gateway.description import Address, Gateway, GatewayLimits, RouterTls
 from router.commands.gateway.reread import write_all
 from router.config.schema import Config
 from router.endpoint_picker import protocol
@@ -30,7 +30,7 @@ FULL = Gateway(
     router_tls=RouterTls(Path("/tls/ca.pem"), Path("/tls/cert.pem"), Path("/tls/key.pem")),
     folder=Path("/run/envoy"),
     logs_requests=True,
-    limits=Limits(
+    limits=GatewayLimits(
         connections=1, requests=2, streams=3, body_bytes=4, retries=5, headers_seconds=6.5,
         silence_seconds=7, connect_seconds=8, pick_seconds=9, ping_seconds=10, check_seconds=11,
     ),
@@ -67,7 +67,7 @@ def test_its_names_are_those_of_the_router() -> None:
 
 
 def test_its_limits_fit_the_routers_own() -> None:
-    config, limits = Config(models=[]), Limits()
+    config, limits = Config(models=[]), GatewayLimits()
     assert limits.body_bytes == config.limits.max_prompt_bytes
     assert limits.pick_seconds > config.endpoint_picker.pick_seconds
     assert limits.retries <= config.endpoint_picker.fall_backs

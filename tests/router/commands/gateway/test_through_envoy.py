@@ -16,7 +16,13 @@ from aiohttp import web
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from router.commands.gateway.binary import find_envoy
-from router.commands.gateway.description import FailureMode, Gateway, Limits, RouterTls, address_of
+from router.commands.gateway.description import (
+    FailureMode,
+    Gateway,
+    GatewayLimits,
+    RouterTls,
+    address_of,
+)
 from router.commands.gateway.process import EnvoyProcess
 from router.commands.local.held_ports import HOST, HeldPorts
 from router.pb.warmpath.v1 import router_pb2 as pb
@@ -29,7 +35,7 @@ MODES = pytest.mark.parametrize("mode", ["fail-close", "fail-open"])
 PATH = "/v1/completions"
 PATIENT = "[endpoint-picker]\npick-seconds = 60\n"
 """Lets a pick take long, as it may on a busy machine."""
-PATIENT_LIMITS = Limits(pick_seconds=120.0)
+PATIENT_LIMITS = GatewayLimits(pick_seconds=120.0)
 Serve = Callable[[web.Request], Awaitable[web.Response]]
 
 
@@ -116,7 +122,7 @@ async def test_a_large_body_arrives_as_it_was_sent_and_a_larger_one_is_refused(
     tmp_path: Path, mode: FailureMode
 ) -> None:
     body = json.dumps(completion(*range(1_000_000))).encode()
-    assert 4 << 20 < len(body) < Limits().body_bytes
+    assert 4 << 20 < len(body) < GatewayLimits().body_bytes
     async with (
         pods("pod-1", "pod-2") as addresses,
         running_router(tmp_path, tables(addresses)) as (router, _),
@@ -125,7 +131,9 @@ async def test_a_large_body_arrives_as_it_was_sent_and_a_larger_one_is_refused(
         async with session.post(PATH, data=BytesIO(body)) as answer:
             assert answer.status == 200
             assert (await answer.json())["sha256"] == hashlib.sha256(body).hexdigest()
-        async with session.post(PATH, data=BytesIO(bytes(Limits().body_bytes + 1))) as answer:
+        async with session.post(
+            PATH, data=BytesIO(bytes(GatewayLimits().body_bytes + 1))
+        ) as answer:
             assert answer.status == 413
 
 
@@ -133,7 +141,7 @@ async def test_a_large_body_arrives_as_it_was_sent_and_a_larger_one_is_refused(
 async def test_a_body_beyond_what_the_router_reads_is_served_all_the_same(
     tmp_path: Path, mode: FailureMode
 ) -> None:
-    body = bytes(Limits().body_bytes + (1 << 20))
+    body = bytes(GatewayLimits().body_bytes + (1 << 20))
     wide = replace(PATIENT_LIMITS, body_bytes=2 * len(body))
     async with (
         pods("pod-1", "pod-2") as addresses,

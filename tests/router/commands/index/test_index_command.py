@@ -15,7 +15,7 @@ import pytest
 from indexer.keys.key import Keyspace, chain
 from indexer.keys.segment_value import decode, encode, holders, pack
 from indexer.keys.token import pack_tokens
-from indexer.shared.layout.names import Names, checkpoint
+from indexer.shared.layout.names import KeyNames, checkpoint
 from indexer.shared.layout.record import read_record
 from indexer.shared.sweep.sweeper import AT_REST
 from router.commands.index.command import main
@@ -35,7 +35,7 @@ class Stand:
 
     def __init__(self, server: RedisServer, prefix: str, pod: Pod) -> None:
         self.server = server
-        self.names = Names(prefix)
+        self.names = KeyNames(prefix)
         self.pod = pod
 
     async def index(self, *words: str) -> int:
@@ -204,7 +204,7 @@ async def test_stats_count_what_is_there_and_dump_writes_it(
 
 
 def test_a_dump_ends_quietly_where_nobody_reads_on(redis_server: RedisServer, prefix: str) -> None:
-    names = Names(prefix)
+    names = KeyNames(prefix)
     with Edge(redis_server.url) as edge:
         edge.ensure(names)
         writer = ModelWriter(edge, names, "p", 1)
@@ -263,7 +263,7 @@ async def test_sweep_takes_what_is_dead_and_says_who_else_sweeps(
 def test_it_works_on_valkey_and_on_a_cluster(
     kind: str, prefix: str, request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    server, names = request.getfixturevalue(kind), Names(prefix)
+    server, names = request.getfixturevalue(kind), KeyNames(prefix)
     where = ("--url", server.url, "--prefix", prefix)
     with Edge(server.url) as edge:
         edge.ensure(names)
@@ -298,7 +298,7 @@ def test_it_works_on_valkey_and_on_a_cluster(
 def test_what_the_living_nodes_hold_is_shown_while_one_is_dead(
     prefix: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    names = Names(prefix)
+    names = KeyNames(prefix)
     with RedisCluster(replicas=0, cluster_require_full_coverage="no") as cluster:
         where = ("--url", cluster.url, "--prefix", prefix)
         with Edge(cluster.url) as edge:
@@ -327,7 +327,7 @@ def test_what_the_living_nodes_hold_is_shown_while_one_is_dead(
 def test_nothing_is_called_dead_while_the_node_of_its_record_is_dead(
     prefix: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    names = Names(prefix)
+    names = KeyNames(prefix)
     with RedisCluster(replicas=0, cluster_require_full_coverage="no") as cluster:
         with Edge(cluster.url) as edge:
             write_segments(edge, names, "p")
@@ -345,7 +345,7 @@ def test_nothing_is_called_dead_while_the_node_of_its_record_is_dead(
 def test_an_incomplete_dump_without_a_line_leaves_no_file(
     prefix: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    names = Names(prefix)
+    names = KeyNames(prefix)
     with RedisCluster(replicas=0, cluster_require_full_coverage="no") as cluster:
         with Edge(cluster.url) as edge:
             edge.ensure(names)
@@ -361,7 +361,7 @@ def test_an_incomplete_dump_without_a_line_leaves_no_file(
 def test_nothing_is_called_dead_while_the_node_of_the_list_of_pods_is_dead(
     prefix: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    names = Names(prefix)
+    names = KeyNames(prefix)
     with RedisCluster(replicas=0, cluster_require_full_coverage="no") as cluster:
         dead = cluster.master_of(names.pods)
         here = next(
@@ -384,7 +384,7 @@ def test_nothing_is_called_dead_while_the_node_of_the_list_of_pods_is_dead(
 def test_a_living_pod_that_the_list_of_pods_lacks_is_known_by_its_checkpoints(
     redis_server: RedisServer, prefix: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    names, where = Names(prefix), ("--url", redis_server.url, "--prefix", prefix)
+    names, where = KeyNames(prefix), ("--url", redis_server.url, "--prefix", prefix)
     with Edge(redis_server.url) as edge:
         write_segments(edge, names, "p")
     redis_server.ask("DEL", names.pods)
@@ -410,7 +410,7 @@ def are_not_counted(where: Sequence[str], unread: str, capsys: pytest.CaptureFix
         assert "dead entries wait" not in said
 
 
-def write_segments(edge: Edge, names: Names, pod: str, base: int = 1) -> ModelWriter:
+def write_segments(edge: Edge, names: KeyNames, pod: str, base: int = 1) -> ModelWriter:
     """Claim a pod, and write one block into each bucket."""
     edge.ensure(names)
     writer = ModelWriter(edge, names, pod, base, enlists=True)
@@ -477,7 +477,7 @@ def test_an_option_that_can_mean_nothing_is_refused(
 def test_where_nothing_was_compared_that_is_said(
     redis_server: RedisServer, prefix: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    names, where = Names(prefix), ("--url", redis_server.url, "--prefix", prefix)
+    names, where = KeyNames(prefix), ("--url", redis_server.url, "--prefix", prefix)
     with Edge(redis_server.url) as edge:
         edge.ensure(names)
         nothing = (
@@ -538,7 +538,7 @@ def test_a_user_limited_to_the_prefix_suffices(
         "user default on nopass ~* &* +@all",
         f"user looker on >secret ~{prefix}:* resetchannels -@all {commands}",
     )
-    names = Names(prefix)
+    names = KeyNames(prefix)
     with RedisServer("redis", users=users) as server:
         with Edge(server.url) as edge:
             edge.ensure(names)

@@ -8,7 +8,7 @@ from indexer.engines.event import Cleared, EngineHash, Removed, Stored, Tier
 from indexer.keys.key import Keyspace, chain
 from indexer.keys.token import pack_tokens
 from indexer.trust import Level, Trust
-from router.commands.verify.cause import Case, EventKeys, Names, cause
+from router.commands.verify.cause import BlockNames, Case, EventKeys, cause
 
 KEYS = (11, 12, 13, 14)
 EXACT = Trust(Level.EXACT, "followed from the first batch", 0.0)
@@ -83,7 +83,7 @@ def test_a_restart_that_nothing_had_shown_is_the_cause() -> None:
 
 
 def test_names_stand_for_the_keys_of_their_blocks_until_another_life_begins() -> None:
-    names = Names("m")
+    names = BlockNames("m")
     keys = chain(Keyspace("m", 2).root(), pack_tokens((1, 2, 3, 4, 5, 6)), 2)
 
     def store(hashes: tuple[EngineHash, ...], parent: EngineHash | None, *tokens: int) -> Stored:

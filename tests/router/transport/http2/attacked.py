@@ -15,7 +15,7 @@ from indexer.process.listener import Listener
 from router.transport import nghttp2_server
 from router.transport.connection import Connection
 from router.transport.http2 import session as sessions
-from router.transport.http2.limits import Limits
+from router.transport.http2.limits import Http2Limits
 from router.transport.nghttp2_server import Nghttp2Server
 from router.transport.server import ServerTls
 from tests.router.transport.http2.hostile_client import HostileClient
@@ -158,7 +158,7 @@ async def attacked(
     monkeypatch.setattr(nghttp2_server, "LOOK_SECONDS", 0.02)
     caplog.set_level(logging.INFO)
     clock, service = Clock(), Service()
-    server = Nghttp2Server(Limits(**limits), clock=clock)
+    server = Nghttp2Server(Http2Limits(**limits), clock=clock)
     server.add_generic_rpc_handlers([service.handler()])
     address = await server.start("127.0.0.1:0", tls)
     found = Attacked(server, service, clock, address, caplog)

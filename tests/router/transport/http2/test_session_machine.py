@@ -20,7 +20,7 @@ from router.transport.connection import Connection
 from router.transport.framing import framed
 from router.transport.http2 import library as lib
 from router.transport.http2 import session as sessions
-from router.transport.http2.limits import Limits
+from router.transport.http2.limits import Http2Limits
 from tests.examples import examples
 from tests.router.transport.fake_socket import FakeSocket, FakeTimeLoop
 from tests.router.transport.http2.lawful_client import LawfulClient
@@ -66,7 +66,7 @@ class Machine(RuleBasedStateMachine):
         self.told: dict[int, Told] = {}
         self.named: dict[bytes, Told] = {}
         self.is_paused = False
-        limits = Limits(
+        limits = Http2Limits(
             streams=STREAMS,
             message_bytes=MOST,
             control_frames_per_second=10**6,

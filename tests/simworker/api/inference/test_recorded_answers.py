@@ -11,7 +11,7 @@ import pytest
 
 from router.inference_api.response.usage import Usage
 from router.inference_api.response.usage_reader import UsageReader
-from simworker.server.flight import Ask, Flight, Sink
+from simworker.server.flight import Flight, FlightRequest, Sink
 from tests.recordings import TOKENIZER, VLLM_APIS
 from tests.simworker.local_worker import IDS, LocalWorker
 
@@ -57,7 +57,7 @@ def watch_prompts(worker: LocalWorker) -> list[list[int]]:
     found: list[list[int]] = []
     submit = worker.worker.submit
 
-    def noting(ask: Ask, sink: Sink, rank: int | None) -> Flight:
+    def noting(ask: FlightRequest, sink: Sink, rank: int | None) -> Flight:
         found.append(list(ask.prompt))
         return submit(ask, sink, rank)
 
