@@ -1,4 +1,4 @@
-"""The kind of engine that serves a model: engines read some APIs in their own ways."""
+"""What pods serve: the kind of engine behind a model, since engines read some APIs in their own ways."""
 
 from router.pods.table import PodTable
 from router.prompt.models import ModelTable, UnknownModelError
@@ -16,3 +16,9 @@ def engine_of(models: ModelTable, pods: PodTable, name: str) -> str:
     else:
         kinds = {pod.engine for pod in pods.serving(model.name)}
     return kinds.pop() if len(kinds) == 1 else ""
+
+
+def only_model(pods: PodTable) -> str:
+    """Return the model that all pods serve; empty if they serve several."""
+    models = {pod.model for pod in pods}
+    return models.pop() if len(models) == 1 else ""

@@ -8,6 +8,7 @@ from router.api.pick import MOST_SESSION_BYTES, PickAnswerer, Reckoned
 from router.config.schema import EndpointPicker
 from router.endpoint_picker.actions import Endpoint, Picked, WantPick
 from router.endpoint_picker.addresses import endpoint, pods_at
+from router.endpoint_picker.engines import only_model
 from router.inference_api.model_name import Renaming, with_model
 from router.inference_api.reader import InferenceReader
 from router.inference_api.request import InferenceRequest
@@ -107,11 +108,14 @@ class EndpointPicks:
     async def _prompt(
         self, read: InferenceRequest, body: bytes
     ) -> tuple[pb.Prompt, Reckoned | None]:
-        """Return a prompt; one without a model, which any pod may take, if no pod serves the model."""
+        """Return a prompt; one without a model, which any pod may take, if no pod serves the model.
+
+        A body that names none, as SGLang's /generate never does, is for the one that all pods serve.
+        """
         prompt, reckoned = read.prompt, None
         if prompt is None:
             prompt, reckoned = pb.Prompt(), Reckoned(read.reckoned_tokens, read.problem)
-        name = prompt.model = read.model
+        name = prompt.model = read.model or only_model(self._pods)
         try:
             self._models.resolve(name)
         except UnknownModelError as error:

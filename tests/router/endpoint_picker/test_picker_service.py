@@ -20,7 +20,7 @@ from router.config.read import parse
 from router.endpoint_picker.protocol import DESTINATION, SERVICE, BodyMode
 from router.pb.warmpath.v1 import router_pb2
 from scorer.prefill import PrefillModel
-from tests.router.endpoint_picker.gateway import ONE, PODS, TWO, Gateway, asking, completion
+from tests.router.endpoint_picker.gateway import IDS, ONE, PODS, TWO, Gateway, asking, completion
 from tests.router.error_details import details_of
 from tests.router.pick_stand import QUIET, pod, until
 
@@ -124,6 +124,26 @@ async def test_nothing_is_refused_for_what_it_asks(
         await one.answered(status="404")
         await one.ended()
         assert [state for state, _ in await gateway.decisions()] == ["FAILED"]
+
+
+OTHER = pod("other", "10.0.0.3:80").replace('"demo"', '"empty"')
+"""A pod of another model."""
+
+
+@pytest.mark.parametrize(
+    ("path", "body"), [("/generate", {"input_ids": IDS}), ("/v1/completions", {"prompt": IDS})]
+)
+async def test_a_body_without_a_model_is_for_the_only_one_that_pods_serve(
+    tmp_path: Path, path: str, body: dict[str, Any]
+) -> None:
+    for pods, cached in ((PODS, "192"), (PODS + OTHER, "0")):
+        async with asking(tmp_path, tables=QUIET + pods) as gateway:
+            for _ in range(2):
+                one = gateway.exchange()
+                await one.routed(json.dumps(body).encode(), path=path)
+                headers = await one.answered(ANSWER)
+                await one.ended()
+            assert headers["x-warmpath-cached-tokens"] == cached
 
 
 async def test_a_body_that_depends_on_the_chat_template_is_read_with_it(
