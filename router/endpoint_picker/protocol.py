@@ -32,7 +32,10 @@ DETAILS_ATTRIBUTE = "response.code_details"
 UNREACHED = ("no_healthy_upstream", "upstream_reset_before_response_started")
 """Beginnings of it where no endpoint could be reached, or none answered."""
 
-SIDECARS = ("x-prefiller-host-port", "x-encoder-hosts-ports", "x-data-parallel-host-port")
+SIDECARS = (
+    *("x-prefiller-host-port", "x-encoder-hosts-ports", "x-data-parallel-host-port"),
+    "x-kv-cache-source-host-port",
+)
 """Headers by which a picker tells llm-d's sidecars to call other pods (its pkg/common/routing). A client
 that could set one would choose whom a pod calls."""
 

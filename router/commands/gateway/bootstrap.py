@@ -19,7 +19,10 @@ NAMESPACE = "envoy.lb"
 DESTINATION = "x-gateway-destination-endpoint"
 SERVED = "x-gateway-destination-endpoint-served"
 SUBSET = "x-gateway-destination-endpoint-subset"
-SIDECARS = ("x-prefiller-host-port", "x-encoder-hosts-ports", "x-data-parallel-host-port")
+SIDECARS = (
+    *("x-prefiller-host-port", "x-encoder-hosts-ports", "x-data-parallel-host-port"),
+    "x-kv-cache-source-host-port",
+)
 SERVICE = "envoy.service.ext_proc.v3.ExternalProcessor"
 ANSWERING = "answering"
 """The router's name for its health, whatever that of its pods."""

@@ -104,6 +104,7 @@ async def test_spoofed_headers_neither_choose_nor_reach_an_engine(tmp_path: Path
         ("x-gateway-destination-endpoint-served", "9.9.9.9:1"),
         ("x-warmpath-pod", "pod-9"), ("x-warmpath-cached-tokens", "999"),
         ("x-data-parallel-rank", "7"), ("x-prefiller-host-port", "9.9.9.9:1"),
+        ("x-kv-cache-source-host-port", "9.9.9.9:1"),
     )  # fmt: skip
     async with asking(tmp_path) as gateway:
         one = gateway.exchange()
