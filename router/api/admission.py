@@ -1,6 +1,6 @@
 """Decides when the work on a call begins, and refuses calls that would wait too long for it.
 
-One thread answers all calls. It begins one call in each turn of its event loop, and reads sockets in
+One thread answers all calls. It answers some in each turn of its event loop, and reads sockets in
 between. Calls that have arrived meanwhile wait here: urgent ones first, otherwise the addresses that
 they come from take turns, and the connections from one address do, too. So a client with many calls
 delays mostly its own, however many connections it opens. If reading takes long, as it does where most
@@ -33,10 +33,10 @@ LONGEST_SECONDS = 0.02
 """A longer time between two beginnings counts as this one: then the machine was slow, not the calls."""
 ANSWERING_TIMES = 3.0
 """The thread answers for at least this many times as long as it reads sockets, while calls wait."""
+TURN_SECONDS = 0.005
+"""The thread also answers for about this time in each turn; then new urgent calls go first."""
 MOST_AT_ONCE = 32
-"""Most calls that begin in one turn."""
-AT_ONCE_SECONDS = 0.005
-"""Time of a turn after which no more calls are answered in the step that received them."""
+"""Most calls that wait and begin in one turn."""
 LEAST_WAITING = 4
 """Calls that may always wait."""
 URGENT_TIMES = 8
@@ -191,7 +191,8 @@ def _refusable(calls: _Calls) -> int:
 class Admission:
     """The queue of all calls of a process. Not thread-safe.
 
-    `soon` calls a function in the next turn of the event loop; `longest_wait` is in seconds.
+    `soon` calls a function in the next turn of the event loop; `longest_wait` is in seconds. In a turn
+    the thread answers one call, and more of them for about `turn_seconds`.
     """
 
     def __init__(
@@ -200,8 +201,10 @@ class Admission:
         longest_wait: float,
         soon: Callable[[Callable[[], None]], object],
         clock: Callable[[], float],
+        turn_seconds: float = TURN_SECONDS,
     ) -> None:
         self._longest_wait = longest_wait
+        self._turn_seconds = turn_seconds
         self._soon = soon
         self._clock = clock
         self._urgent, self._others = _Queue(), _Queue()
@@ -266,7 +269,7 @@ class Admission:
     @property
     def is_free(self) -> bool:
         """Whether a call may be answered in the step that received it."""
-        return not self._urgent and not self._others and self._at_once < AT_ONCE_SECONDS
+        return not self._urgent and not self._others and self._at_once < self._turn_seconds
 
     def answered_at_once(self, seconds: float) -> None:
         """Count a call that was answered in the step that received it, and took `seconds`."""
@@ -328,8 +331,9 @@ class Admission:
         self._turned = now
         # `_resume` runs after the sockets were read, and before the calls that are woken below.
         self._soon(self._resume)
-        wanted = ANSWERING_TIMES * self._read_seconds / max(self.call_seconds, 1e-6)
-        for _ in range(min(max(1, math.ceil(wanted)), MOST_AT_ONCE)):
+        answering = max(ANSWERING_TIMES * self._read_seconds, self._turn_seconds)
+        wanted = math.ceil(answering / max(self.call_seconds, 1e-6))
+        for _ in range(min(max(1, wanted), MOST_AT_ONCE)):
             queue = self._urgent or self._others
             if not queue:
                 break

@@ -43,6 +43,7 @@ class Stand:
     """An admission with a loop that the test turns."""
 
     longest_wait: float = 20 * WAIT_SECONDS
+    turn_seconds: float = 0.0
     now: float = 0.0
     soon: deque[Callable[[], None]] = field(default_factory=deque)
     calls: list[Call] = field(default_factory=list)
@@ -52,6 +53,7 @@ class Stand:
             longest_wait=self.longest_wait,
             soon=self.soon.append,
             clock=lambda: self.now,
+            turn_seconds=self.turn_seconds,
         )
 
     def enter(
@@ -206,6 +208,43 @@ def test_more_calls_begin_in_a_turn_if_reading_takes_long() -> None:
         began.append(len(stand.begun) - before)
     assert began[0] == 1
     assert began[-1] == 6
+
+
+def test_a_turn_answers_as_many_calls_as_fit_into_its_time() -> None:
+    stand = Stand(longest_wait=2000 * WAIT_SECONDS, turn_seconds=3.5 * FIRST_SECONDS)
+    for _ in range(1000):
+        stand.enter()
+    for turn in range(1, 50):
+        stand.turn(4 * FIRST_SECONDS)
+        assert len(stand.begun) == 1 + 4 * turn
+
+
+def test_calls_are_answered_at_once_only_where_nobody_waits_and_the_turn_has_time_left() -> None:
+    stand = Stand(turn_seconds=4 * FIRST_SECONDS)
+    admission = stand.admission
+    for _ in range(4):
+        assert admission.is_free
+        admission.answered_at_once(FIRST_SECONDS)
+    assert not admission.is_free
+    stand.turn()
+    assert admission.is_free
+    stand.enter()
+    assert admission.is_free
+    stand.enter("b", is_urgent=True)
+    assert not admission.is_free
+    stand.turn()
+    stand.enter()
+    stand.enter()
+    assert not admission.is_free
+
+
+@pytest.mark.parametrize(("seconds", "most"), [(100e-6, 50), (500e-6, 10), (1.0, LEAST_WAITING)])
+def test_calls_that_are_answered_at_once_are_measured_too(seconds: float, most: int) -> None:
+    stand = Stand(turn_seconds=1.0)
+    for _ in range(400):
+        stand.admission.answered_at_once(seconds)
+        stand.turn()
+    assert stand.admission.most_waiting == pytest.approx(most, rel=0.1)
 
 
 def test_a_pause_without_calls_is_not_measured() -> None:
