@@ -158,7 +158,7 @@ async def test_a_stream_that_finds_no_room_to_wait_in_ends_and_says_why() -> Non
     with router.streaming(idle, other) as [first, refused]:
         with pytest.raises(RefusedError, match="too many streams") as raised:
             await refused
-        assert raised.value.code is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert raised.value.refusal.code is grpc.StatusCode.RESOURCE_EXHAUSTED
         first.cancel()
         await asyncio.gather(first, return_exceptions=True)
 
