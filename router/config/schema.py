@@ -334,6 +334,9 @@ class PickerHeaders(Table, frozen=True):
     """In a request: the name of the model that the engine is to be asked for; the first one counts."""
     rank: HeaderName = "x-data-parallel-rank"
     """In a request to a pod with several ranks: the engine's number of the picked one, for vLLM."""
+    prefill: HeaderName = ""
+    """In a request to a pod that decodes: the address of the pod that is to prefill it, for llm-d's
+    sidecars (`x-prefiller-host-port`). Without a name roles of pods play no part."""
 
 
 class EndpointPicker(Table, frozen=True):

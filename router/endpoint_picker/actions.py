@@ -55,6 +55,9 @@ class Picked:
     """By address, best first, in the order to try them; at least one."""
     engine_rank: int | None = None
     """The engine's own number of the picked rank; None if its pod has only one rank."""
+    prefill: str = ""
+    """The address of the pod that is to prefill; empty: the one that serves the request. The booking is
+    on it, and so are the cached tokens of the endpoints."""
     body: bytes | None = None
     """The body with another model's name; None if it stays."""
     renaming: Renaming | None = None

@@ -54,6 +54,7 @@ class EndpointPicks:
         self._models = models
         self._rewrites: Mapping[str, str] = config.rewrites
         self._most = 1 + config.fall_backs
+        self._names_prefill = bool(config.headers.prefill)
         self._prefill = prefill
         self._tokenize_seconds = tokenize_seconds
 
@@ -78,6 +79,8 @@ class EndpointPicks:
             raise UnmatchedSubsetError(len(want.subset))
         prompt, reckoned = await self._prompt(read, body)
         request = pb.PickRequest(prompt=prompt, pods=subset, shadow=want.is_shadow)
+        if self._names_prefill and not want.is_shadow:
+            self._split(request)
         if len(want.session.encode()) <= MOST_SESSION_BYTES:
             request.session_id = want.session
         if self._picks.held is not None:
@@ -87,6 +90,18 @@ class EndpointPicks:
         made = await self._made(request, patience, reckoned, asker)
         picked = self._picked(made, body if renaming else None, renaming)
         return picked, self._picks.telling(made)
+
+    def _split(self, request: pb.PickRequest) -> None:
+        """Ask for two pods where some only prefill; while none of these is well, for the others."""
+        if not request.prompt.model:
+            return
+        pods = self._pods.serving(self._models.resolve(request.prompt.model)[0].name)
+        named = [pod for pod in pods if not request.pods or pod.id in request.pods]
+        prefilling = [pod for pod in named if pod.role == "prefill"]
+        if any(pod.serves for pod in prefilling):
+            request.disaggregated = True
+        elif prefilling:
+            request.pods[:] = [pod.id for pod in named if pod.role != "prefill"]
 
     async def _made(
         self, request: pb.PickRequest, patience: float, reckoned: Reckoned | None, asker: Asker
@@ -131,20 +146,24 @@ class EndpointPicks:
         return prompt, reckoned
 
     def _picked(self, made: Made, body: bytes | None, renaming: Renaming | None) -> Picked:
-        options, tokens = made.choice.options, made.choice.prompt_tokens
+        choice, tokens = made.choice, made.choice.prompt_tokens
+        prefilling, options = choice.options[0], choice.decode or choice.options
+        prefill = endpoint(prefilling.pod.address)
+        if prefilling.pod is options[0].pod:
+            prefill = ""
         endpoints: dict[str, Endpoint] = {}
         for one in islice(options, MOST_CANDIDATES):
             address = endpoint(one.pod.address)
             # Pods not known to be healthy are no fall-backs, unless no other pod is left.
             if address in endpoints or (endpoints and not one.pod.serves):
                 continue
-            cached = held(one.match, tokens)
+            cached = held((prefilling if prefill else one).match, tokens)
             saved = self._saved(tokens, cached)
             endpoints[address] = Endpoint(one.pod.id, one.rank.number, cached, saved)
             if len(endpoints) == self._most:
                 break
         engine_rank = _engine_rank(options[0])
-        return Picked(made.placed.booking_id, endpoints, engine_rank, body, renaming)
+        return Picked(made.placed.booking_id, endpoints, engine_rank, prefill, body, renaming)
 
     def _saved(self, tokens: int, cached: int) -> float:
         whole = self._prefill.seconds(tokens, 0)

@@ -130,6 +130,8 @@ class RequestSide:
         put: Settings = ((DESTINATION, endpoints),)
         if picked.engine_rank is not None and self._names.ours.rank:
             put += ((self._names.ours.rank, str(picked.engine_rank)),)
+        if picked.prefill:
+            put += ((self._names.ours.prefill, picked.prefill),)
         return self._go_on(put, endpoints, picked.body)
 
     def let_through(self) -> list[Reply]:

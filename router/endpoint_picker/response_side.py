@@ -154,7 +154,8 @@ class ResponseSide:
         self, picked: Picked, where: Endpoint | None, event: ResponseHeaders
     ) -> Iterator[Report]:
         first = next(iter(picked.endpoints.values()))
-        if where is not None and (where is not first or self.modes.is_watched):
+        is_elsewhere = where is not first and not picked.prefill
+        if where is not None and (is_elsewhere or self.modes.is_watched):
             yield self._report("started", where)
         status = value_of(event.headers, ":status")
         if where is None or (status.isdecimal() and int(status) >= LEAST_ERROR):
@@ -187,7 +188,7 @@ class ResponseSide:
             return report
         usage = self._usage.usage
         prompt, cached = usage.prompt_tokens, usage.cached_tokens
-        if prompt is not None and cached is not None and cached > prompt:
-            # Such figures are of no use, and Report refuses them.
+        if self._picked.prefill or (prompt is not None and cached is not None and cached > prompt):
+            # A pod that decodes counts what it is sent as cached. Report refuses more than there is.
             prompt = cached = None
         return Report(report.booking_id, event, where, prompt, cached, usage.output_tokens)

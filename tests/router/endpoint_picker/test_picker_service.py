@@ -19,6 +19,7 @@ from router.assemble import running
 from router.config.read import parse
 from router.endpoint_picker.protocol import DESTINATION, SERVICE, BodyMode
 from router.pb.warmpath.v1 import router_pb2
+from router.pods.table import Pod
 from scorer.prefill import PrefillModel
 from tests.router.endpoint_picker.gateway import IDS, ONE, PODS, TWO, Gateway, asking, completion
 from tests.router.error_details import details_of
@@ -144,6 +145,57 @@ async def test_a_body_without_a_model_is_for_the_only_one_that_pods_serve(
                 headers = await one.answered(ANSWER)
                 await one.ended()
             assert headers["x-warmpath-cached-tokens"] == cached
+
+
+SPLIT = '[endpoint-picker.headers]\nprefill = "x-prefiller-host-port"'
+DECODING = pod("pod-1", ONE, role="decode") + pod("pod-2", TWO, role="decode")
+PREFILLING = pod("pod-3", "10.0.0.3:80", role="prefill")
+
+
+async def test_a_pod_that_decodes_is_told_which_one_prefills(tmp_path: Path) -> None:
+    tables = QUIET + DECODING + PREFILLING
+    async with asking(tmp_path, picker=SPLIT, tables=tables) as gateway:
+        for cached in ("0", "192"):
+            one = gateway.exchange()
+            spoofed = ("x-prefiller-host-port", "9.9.9.9:1")
+            destination = await one.routed(completion(), spoofed)
+            assert set(destination.endpoints) == {ONE, TWO}
+            assert destination.headers["x-prefiller-host-port"] == "10.0.0.3:80"
+            assert await gateway.metric("warmpath_bookings") == 2
+            served = destination.endpoints[1]
+            headers = await one.answered(ANSWER, served=served)
+            assert headers["x-warmpath-pod"] == NAMES[served]
+            assert headers["x-warmpath-cached-tokens"] == cached
+            await one.ended()
+            newest = await gateway.newest()
+            # The booking stays on the pod that prefills, and the other's usage does not tell its cache.
+            assert (newest.pod, newest.HasField("cached_tokens")) == ("pod-3", False)
+
+
+async def test_while_no_pod_that_prefills_is_well_those_that_decode_do_both(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Pod, "serves", property(lambda pod: pod.role != "prefill"))
+    async with asking(tmp_path, picker=SPLIT, tables=QUIET + DECODING + PREFILLING) as gateway:
+        one = gateway.exchange()
+        destination = await one.routed(completion())
+        assert set(destination.endpoints) == {ONE, TWO}
+        assert "x-prefiller-host-port" not in destination.headers
+        assert (await gateway.newest()).pod in ("pod-1", "pod-2")
+
+
+@pytest.mark.parametrize(
+    ("picker", "tables", "endpoints"),
+    [(SPLIT, DECODING, 2), (SPLIT, PODS, 2), ("", DECODING + PREFILLING, 3)],
+)
+async def test_without_roles_or_a_header_for_it_one_pod_does_both(
+    tmp_path: Path, picker: str, tables: str, endpoints: int
+) -> None:
+    async with asking(tmp_path, picker=picker, tables=QUIET + tables) as gateway:
+        one = gateway.exchange()
+        destination = await one.routed(completion())
+        assert len(destination.endpoints) == endpoints
+        assert "x-prefiller-host-port" not in destination.headers
 
 
 async def test_a_body_that_depends_on_the_chat_template_is_read_with_it(
