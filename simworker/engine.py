@@ -85,7 +85,7 @@ class Engine(Protocol[EventT_co]):
         """Whether a step would do anything."""
 
     def submit(self, generation: Generation) -> None:
-        """Take a request. Raises RefusedError if it can never be served."""
+        """Take a request. Raises RequestRefusedError if it can never be served."""
 
     def abort(self, request_id: str) -> None:
         """Drop a request; unknown ones are ignored. The blocks that it computed stay cached."""

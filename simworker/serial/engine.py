@@ -110,7 +110,7 @@ class SerialEngine:
         return bool(self._open or self._decoding)
 
     def submit(self, generation: Generation) -> None:
-        """Take a request. Raises RefusedError if it can never be served."""
+        """Take a request. Raises RequestRefusedError if it can never be served."""
         hashes, tokens = generation.prompt_hashes, generation.num_prompt_tokens
         if hashes is None:
             raise RequestRefusedError(

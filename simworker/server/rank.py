@@ -114,7 +114,7 @@ class Rank(Generic[EventT]):
         return self._engine
 
     def submit(self, flight: Flight) -> None:
-        """Take a request. Raises RefusedError if it can never be served."""
+        """Take a request. Raises RequestRefusedError if it can never be served."""
         flight.arrived = self._clock()
         if self.paused:
             self._parked[flight.request_id] = flight

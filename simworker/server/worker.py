@@ -79,7 +79,7 @@ class Worker:
     def submit(self, ask: FlightRequest, sink: Sink, rank: int | None) -> Flight:
         """Take a request; if `rank` is None, the least loaded rank gets it.
 
-        Raises RefusedError, NoSuchRankError, DrainingError.
+        Raises RequestRefusedError, NoSuchRankError, DrainingError.
         """
         if self.draining:
             raise DrainingError("the worker is draining and takes no more requests")

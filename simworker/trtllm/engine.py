@@ -65,7 +65,7 @@ class TrtllmEngine:
         return bool(self._active)
 
     def submit(self, generation: Generation) -> None:
-        """Take a request. Raises RefusedError if it can never be served."""
+        """Take a request. Raises RequestRefusedError if it can never be served."""
         request = self._new_request(generation)
         for window, blocks in self._capacity.most_blocks(request).items():
             limit = self.manager.block_manager.windows[window].num_primary_blocks

@@ -72,7 +72,7 @@ class V0Engine:
         return bool(self._open)
 
     def submit(self, generation: Generation) -> None:
-        """Take a request. Raises RefusedError if it can never be served."""
+        """Take a request. Raises RequestRefusedError if it can never be served."""
         self._check_request(generation)
         lora = self._adapter(generation)
         seq = Sequence(

@@ -80,7 +80,7 @@ class V1Engine:
         return self.scheduler.has_unfinished_requests()
 
     def submit(self, generation: Generation) -> None:
-        """Take a request. Raises RefusedError if it can never be served."""
+        """Take a request. Raises RequestRefusedError if it can never be served."""
         self._check(generation)
         request = self._request(generation)
         self.scheduler.add_request(request)

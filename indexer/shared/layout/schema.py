@@ -29,20 +29,10 @@ class SchemaError(Exception):
     """Another version's data lie under the prefix, or the server is too old."""
 
 
-async def ensure(redis: Redis, names: KeyNames, *, timeout: float = TIMEOUT) -> None:
-    """Write this version's schema under the prefix; where a schema is there already, check that.
-
-    The call is atomic and may be repeated. A writer makes it at each claim, since a Redis that has lost
-    everything has lost the schema too. Raises SchemaError, RefusedError or UnreachableError.
-    """
-    [reply] = await redis.run([ensure_call(names)], timeout=timeout)
-    judge(names, good(reply))
-
-
 async def fits(redis: Redis, names: KeyNames, *, timeout: float = TIMEOUT) -> bool:
     """Return whether there is a schema under the prefix. Writes nothing.
 
-    Raises SchemaError where the schema is another version's, RefusedError or UnreachableError.
+    Raises SchemaError where the schema is another version's, CommandRefusedError or UnreachableError.
     """
     [reply] = await redis.run([Command(("HGETALL", names.schema))], timeout=timeout)
     if good(reply):
@@ -51,7 +41,11 @@ async def fits(redis: Redis, names: KeyNames, *, timeout: float = TIMEOUT) -> bo
 
 
 def ensure_call(names: KeyNames) -> Call:
-    """Return the call that `ensure` makes."""
+    """Return the call that writes this version's schema where there is none, and replies the one there.
+
+    It may be repeated. A writer makes it at each claim, since a Redis that has lost everything has lost
+    the schema too. `judge` checks the reply.
+    """
     arguments = tuple(word for pair in _ours(names).items() for word in pair)
     return Call(script("schema"), (names.schema,), arguments)
 

@@ -49,7 +49,7 @@ class UnreachableError(Exception):
 
 
 Reply = Any
-"""A command's reply: bytes, int, None, lists of these; or a RefusedError or UnreachableError."""
+"""A command's reply: bytes, int, None, lists of these; or a CommandRefusedError or UnreachableError."""
 
 
 def good(reply: Reply) -> Reply:

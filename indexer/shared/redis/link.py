@@ -27,7 +27,7 @@ class Wire(Protocol):
         """Write all commands before it first waits. Close the connection if that is cut short."""
 
     async def receive(self) -> Reply:
-        """Return the next reply; a refusal is returned as a RefusedError. Safe to cancel."""
+        """Return the next reply; a refusal is returned as a CommandRefusedError. Safe to cancel."""
 
     async def is_dirty(self) -> bool:
         """Return whether the other side closed it, or sent something that nobody asked for."""

@@ -21,7 +21,7 @@ FIRST_PAUSE = 0.05
 LAST_PAUSE = 0.5
 
 Dial = Callable[[], Awaitable[Wire]]
-"""Opens a connection that is ready to be used. Raises RefusedError or UnreachableError."""
+"""Opens a connection that is ready to be used. Raises CommandRefusedError or UnreachableError."""
 
 
 class NotSentError(UnreachableError):
@@ -63,8 +63,8 @@ class Node:
     ) -> None:
         """Append the replies as they come; with `asking`, ASKING goes before each command.
 
-        Raises RefusedError or NotSentError where no connection can be made, UnreachableError where the
-        connection is lost before the last reply.
+        Raises CommandRefusedError or NotSentError where no connection can be made, UnreachableError
+        where the connection is lost before the last reply.
         """
         link = await self._connected()
         commands: list[tuple[Argument, ...]] = []

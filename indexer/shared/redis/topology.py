@@ -34,7 +34,7 @@ class Topology(Protocol):
     """Finds the node to ask for each key, and follows a cluster's redirections."""
 
     async def node_of(self, key: bytes) -> Node:
-        """Return the node to ask. Raises RefusedError or UnreachableError where none is known."""
+        """Return the node to ask. Raises CommandRefusedError or UnreachableError where none is known."""
 
     async def moved(self, place: str, slot: int, sender: Node) -> None:
         """Follow MOVED, which `sender` sent: a slot lies at that place ("host:port") for good."""

@@ -64,7 +64,7 @@ class Swept:
 def sweep(names: KeyNames, swept: Swept, *, remembered_ms: int = REMEMBERED_MS) -> Steps:
     """Make one pass: yield commands, and take the replies that are sent back.
 
-    Raises RefusedError or UnreachableError where a reply is one, ValueError where a checkpoint is
+    Raises CommandRefusedError or UnreachableError where a reply is one, ValueError where a checkpoint is
     malformed, and BadRecordError where a record cannot be read: without it no slot is known to be
     dead.
     """

@@ -68,20 +68,6 @@ def read_trace(path: Path) -> list[TraceRequest]:
     return requests
 
 
-def sample_conversations(requests: Iterable[TraceRequest], one_in: int) -> list[TraceRequest]:
-    """Keep whole conversations, one in `one_in`, chosen by a hash of their name.
-
-    A contiguous stretch of minutes would cut conversations that last an hour, and with them most of
-    the reuse.
-    """
-
-    def chosen(request: TraceRequest) -> bool:
-        name = f"0:{request.conversation}".encode()
-        return int.from_bytes(hashlib.blake2b(name, digest_size=4).digest(), "big") % one_in == 0
-
-    return [request for request in requests if chosen(request)]
-
-
 def spread(requests: Sequence[TraceRequest]) -> list[float]:
     """Return arrival times, in seconds: requests of one timestamp are spread evenly up to the next."""
     groups = [

@@ -107,7 +107,7 @@ class MeteredEngine:
         return self._engine.busy
 
     def submit(self, generation: Generation) -> None:
-        """Accept a request. Raises RefusedError if it can never be served."""
+        """Accept a request. Raises RequestRefusedError if it can never be served."""
         self._engine.submit(generation)
 
     def abort(self, request_id: str) -> None:

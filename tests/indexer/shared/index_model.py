@@ -10,9 +10,9 @@ import redis
 from indexer.keys.segment_value import decode, encode, holders, pack, slots_of
 from indexer.keys.word import unpack_words
 from indexer.shared.layout.names import KeyNames
-from indexer.shared.layout.schema import ensure
 from indexer.shared.redis.command import Call, Command, CommandRefusedError, Reply
 from indexer.shared.redis.connect import RedisSettings, connect
+from tests.indexer.shared.ensured_schema import ensure
 
 
 class Does(Protocol):

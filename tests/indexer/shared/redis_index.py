@@ -22,11 +22,11 @@ from indexer.shared.layout.bucket import read_bucket
 from indexer.shared.layout.names import KeyNames, checkpoint
 from indexer.shared.layout.pages import ask_page, read_page
 from indexer.shared.layout.record import SLOTS_OF_A_CLAIM, Claim, SpotOf
-from indexer.shared.layout.schema import ensure
 from indexer.shared.query.lookup import LookUp, blocks_of
 from indexer.shared.redis.command import Call, Command, Redis, Reply, UnreachableError
 from indexer.shared.writer.record_calls import RecordCalls
 from indexer.shared.writer.script_calls import Status, apply_calls, fence_call, outcome, purge_calls
+from tests.indexer.shared.ensured_schema import ensure
 
 TTL_MS = 86_400_000
 TIMEOUT = 5.0
@@ -47,7 +47,7 @@ class RedisIndex:
     dropped and is used again has a new place; there are 65,536 places in all. A caller that
     knows how keys are chained tells `segments` before it adds them (`segments.chained`), and lets it
     forget a key that no slot holds any more; other keys lie in segments of their own. Methods may raise
-    RefusedError, UnreachableError and LostError too; after the last two a new index must be made.
+    CommandRefusedError, UnreachableError and LostError too; after the last two a new index must be made.
     """
 
     def __init__(

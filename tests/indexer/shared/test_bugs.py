@@ -11,7 +11,6 @@ from indexer.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
 from indexer.process.tasks import Work, kept
 from indexer.shared.layout.names import KeyNames
 from indexer.shared.layout.record import BadRecordError, read_record
-from indexer.shared.layout.schema import ensure
 from indexer.shared.query.index import RemoteIndex
 from indexer.shared.records.registry import Registry
 from indexer.shared.redis.command import Call, Command, Reply
@@ -19,6 +18,7 @@ from indexer.shared.replica.pod_copy import Resync
 from indexer.shared.replica.run import Replica
 from indexer.trust import Level
 from tests.indexer.shared.asked_server import AskedServer
+from tests.indexer.shared.ensured_schema import ensure
 from tests.indexer.shared.written_pod import KEYSPACE, WrittenPod
 from tests.servers.redis_server import RedisServer
 

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 import pytest
 
 from indexer.shared.layout.names import KeyNames
-from indexer.shared.layout.schema import SchemaError, ensure
+from indexer.shared.layout.schema import SchemaError
 from indexer.shared.redis.command import (
     Call,
     Command,
@@ -20,6 +20,7 @@ from indexer.shared.redis.command import (
 )
 from indexer.shared.redis.connect import RedisSettings, connect
 from indexer.shared.sweep.sweeper import AT_REST, LeaseLostError, Sweeper, sweep_forever
+from tests.indexer.shared.ensured_schema import ensure
 from tests.indexer.shared.index_model import Server
 from tests.indexer.shared.model_writer import ModelWriter, content
 from tests.servers.redis_server import RedisServer

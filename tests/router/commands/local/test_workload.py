@@ -1,5 +1,7 @@
 """The demo's workload keeps what matters of the trace: its prefixes, lengths and order."""
 
+import hashlib
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -14,7 +16,6 @@ from router.commands.local.workload import (
     build,
     ceiling,
     read_trace,
-    sample_conversations,
     spread,
 )
 
@@ -53,6 +54,20 @@ def test_a_quiet_time_is_not_filled() -> None:
 def test_the_ceiling_is_what_was_seen_before_as_a_prefix() -> None:
     requests = [request(0, 1024, 1, 2), request(1, 1024, 1, 2), request(2, 1024, 9, 2)]
     assert ceiling(requests) == 1023 / 3072
+
+
+def sample_conversations(requests: Iterable[TraceRequest], one_in: int) -> list[TraceRequest]:
+    """Keep whole conversations, one in `one_in`, chosen by a hash of their name.
+
+    A contiguous stretch of minutes would cut conversations that last an hour, and with them most of
+    the reuse.
+    """
+
+    def chosen(request: TraceRequest) -> bool:
+        name = f"0:{request.conversation}".encode()
+        return int.from_bytes(hashlib.blake2b(name, digest_size=4).digest(), "big") % one_in == 0
+
+    return [request for request in requests if chosen(request)]
 
 
 def test_sampling_keeps_whole_conversations() -> None:
