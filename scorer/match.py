@@ -1,6 +1,7 @@
 """The blocks of a prompt that one rank holds: the input of every strategy."""
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 TIERS = ("gpu", "cpu", "disk", "remote")
@@ -106,5 +107,13 @@ def spans_of(
 
 
 def match_of(stretches: Sequence[tuple[int, int, str]], block_size: int) -> Match:
-    """Build a rank's match from stretches (start, stop, tier)."""
+    """Return a rank's match from stretches (start, stop, tier)."""
+    if len(stretches) == 1:
+        return _match_of_one(*stretches[0], block_size)
     return Match(spans_of(stretches), block_size, held=stretches)
+
+
+@lru_cache(4096)
+def _match_of_one(start: int, stop: int, tier: str, block_size: int) -> Match:
+    # Most matches are a prompt's first blocks in one tier, so there are few different ones.
+    return Match((Span(start, stop, tier),), block_size, held=((start, stop, tier),))

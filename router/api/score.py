@@ -52,15 +52,24 @@ class Scored(NamedTuple):
     """The most leading tokens of the prompt that any rank holds."""
 
 
+class Beginnings(dict[int, bytes]):
+    """A rank's entry of a ScoreResponse without its last fields, by the number of their bytes."""
+
+    def __init__(self, fixed: bytes) -> None:
+        self._fixed = fixed
+
+    def __missing__(self, size: int) -> bytes:
+        self[size] = beginning = entry_of(self._fixed, size)
+        return beginning
+
+
 class Entry(NamedTuple):
     """The part of a rank's scores that stays the same until its trust or its pod's readiness changes."""
 
     trust: Trust
     ready: bool
-    fixed: bytes
-    """A PodScore without the fields that depend on the prompt."""
-    beginnings: dict[int, bytes]
-    """The rank's entry of a ScoreResponse without these fields, by the number of their bytes."""
+    beginnings: Beginnings
+    """Without the fields that depend on the prompt."""
 
 
 class Answerer:
@@ -146,7 +155,8 @@ class Answerer:
             return None
         prompt = set_apart(read, pods)
         matches = self._scorer.matches(prompt, ranks, strategy)
-        trusts = [matches.trusts.get(rank) or rank.trust for rank in ranks]
+        known = matches.trusts.get
+        trusts = [known(rank) or rank.trust for rank in ranks]
         parts, most = self._parts(pods, trusts, matches, strategy)
         parts.append(score_rest(prompt.tokens, 0, request.request_id))
         return Scored(b"".join(parts), prompt.tokens, most)
@@ -155,39 +165,34 @@ class Answerer:
         self, pods: Sequence[Pod], trusts: Sequence[Trust], matches: Matches, strategy: Strategy
     ) -> tuple[list[bytes], int]:
         """Return the parts of a ScoreResponse with its ranks' scores, and the most matched tokens."""
-        parts: list[bytes] = []
+        kept, match_of = self._entries, matches.get
+        if len(kept) > 2 * len(trusts) + MOST_FORGOTTEN:
+            kept.clear()
         most = 0
+        part_of: dict[Match | None, bytes] = {None: b""}
+        for match in {*matches.values()}:
+            part_of[match] = match_part(strategy(match), match)
+            most = max(most, match.matched_tokens)
+        parts: list[bytes] = []
         trust_of = iter(trusts)
-        parts_of: dict[Match | None, bytes] = {None: b""}
-        entries = self._entries
-        if len(entries) > 2 * len(trusts) + MOST_FORGOTTEN:
-            entries.clear()
         for pod in pods:
             # Nearly all pods have a connected first rank, which is tested faster than the property.
+            ranks = pod.ranks
             ready = (
-                pod.status.healthy is not False and bool(pod.ranks) and pod.ranks[0].is_connected
+                bool(ranks) and ranks[0].is_connected and pod.status.healthy is not False
             ) or pod.ready
-            for rank in pod.ranks:
+            for rank in ranks:
                 trust = next(trust_of)
-                entry = entries.get(rank)
+                entry = kept.get(rank)
+                # Identity first, which is faster: most ranks keep one Trust object.
                 if (
                     entry is None
                     or entry.ready is not ready
-                    # Identity first, which is faster: most ranks keep one Trust object.
                     or (entry.trust is not trust and entry.trust != trust)
                 ):
-                    entry = entries[rank] = self._entry(rank, trust, ready=ready)
-                match = matches.get(rank)
-                part = parts_of.get(match)
-                if part is None:
-                    assert match is not None
-                    part = parts_of[match] = match_part(strategy(match), match)
-                    most = max(most, match.matched_tokens)
-                size = len(part)
-                beginning = entry.beginnings.get(size)
-                if beginning is None:
-                    beginning = entry.beginnings[size] = entry_of(entry.fixed, size)
-                parts += beginning, part
+                    entry = kept[rank] = self._entry(rank, trust, ready=ready)
+                part = part_of[match_of(rank)]
+                parts += entry.beginnings[len(part)], part
         return parts, most
 
     def _entry(self, rank: Rank, trust: Trust, *, ready: bool) -> Entry:
@@ -197,7 +202,7 @@ class Answerer:
             trust=trust_message(trust, self._wall_offset),
             ready=ready,
         )
-        return Entry(trust, ready, score.SerializeToString(), {})
+        return Entry(trust, ready, Beginnings(score.SerializeToString()))
 
     async def list_pods(self, request: pb.ListPodsRequest) -> pb.ListPodsResponse:
         """Answer ListPods."""

@@ -5,7 +5,7 @@ bytes: `tests/router/api/test_wire.py` compares them.
 """
 
 import struct
-from functools import cache
+from functools import cache, lru_cache
 
 from router.pb.warmpath.v1 import router_pb2 as pb
 from scorer.match import Match
@@ -39,6 +39,7 @@ def varint(number: int) -> bytes:
 _DOUBLE = struct.Struct("<cd")
 
 
+@lru_cache(4096)
 def match_part(score: float, match: Match) -> bytes:
     """Return the part of a PodScore that depends on the prompt."""
     parts = []

@@ -25,6 +25,8 @@ def share(held: dict[Rank, list[Held]], ranks: Iterable[Rank], tiers: Collection
 
 def reusable_match(held: Sequence[Held], layout: Layout, blocks: int) -> Match:
     """Return how much of a prompt's `blocks` a rank can reuse, given the stretches that it holds."""
+    if len(held) == 1 and held[0][0] == layout.only:
+        return match_of((held[0][1:],), layout.block_size)
     stretches: dict[int, Stretches] = {}
     for number, start, stop, tier in held:
         stretches.setdefault(number, []).append((start, stop, tier))

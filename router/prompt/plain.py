@@ -48,14 +48,17 @@ def cut_prompt(raw: bytes) -> tuple[PlainPrompt, bytes] | None:
 
 def _size(raw: bytes, at: int) -> tuple[int, int]:
     """Return the length at a position, at most 28 bits, and the position after it."""
-    size = raw[at]
-    if size < MORE:
-        return size, at + 1
-    size &= 0x7F
-    for shift in (7, 14, 21):
-        at += 1
-        byte = raw[at]
-        size |= (byte & 0x7F) << shift
-        if byte < MORE:
-            return size, at + 1
+    # Without a loop, since each request has three lengths.
+    first = raw[at]
+    if first < MORE:
+        return first, at + 1
+    size, second = first - MORE, raw[at + 1]
+    if second < MORE:
+        return size | second << 7, at + 2
+    size, third = size | second - MORE << 7, raw[at + 2]
+    if third < MORE:
+        return size | third << 14, at + 3
+    size, fourth = size | third - MORE << 14, raw[at + 3]
+    if fourth < MORE:
+        return size | fourth << 21, at + 4
     raise IndexError
