@@ -186,7 +186,11 @@ class Call(CallContext):
     @property
     def waits_for_rest(self) -> bool:
         """Whether the rest of the next message comes without being asked for."""
-        return self.is_incomplete and self._deframer.held + self._deframer.missing <= STREAM_WINDOW
+        try:
+            missing = self._deframer.missing
+        except TooLongError:
+            return False
+        return not self._no_more and 0 < missing <= STREAM_WINDOW - self._deframer.held
 
     def whole(self) -> bytes | None:
         """Return the next message, which stays, if it is all that came."""

@@ -16,7 +16,7 @@ from tests.router.transport.fake_socket import FakeSocket, FakeTimeLoop
 from tests.router.transport.http2 import raw_frames as raw
 from tests.router.transport.small_service import Service
 
-METHODS = ("Echo", "Take", "Each", "Many", "Hold", "Large", "None")
+METHODS = ("Echo", "Take", "Each", "Many", "Hold", "Large", "None", "Once")
 LIMITS = Http2Limits(
     streams=4,
     message_bytes=2000,
@@ -99,14 +99,16 @@ class Attack:
             return bytes(more() for _ in range(more() % 64))
 
         if act == 0:
-            self.send(raw.headers(2 * (more() % 16) + 1, raw.fields(METHODS[more() % 7])))
+            self.send(
+                raw.headers(2 * (more() % 16) + 1, raw.fields(METHODS[more() % len(METHODS)]))
+            )
         elif act == 1:
             stream, flags = 2 * (more() % 16) + 1, more() % 2
             self.send(raw.data(stream, raw.message(b"%d %d" % (more() % 50, 50 * more())), flags))
         elif act == 2:
             self.send(frame(more() % 12, more(), more() % 33, some()))
         elif act == 3:
-            block = raw.fields(METHODS[more() % 7]) + raw.literal(
+            block = raw.fields(METHODS[more() % len(METHODS)]) + raw.literal(
                 some(), some(), keep=bool(more() % 2)
             )
             self.send(raw.headers(2 * (more() % 16) + 1, block, more()))

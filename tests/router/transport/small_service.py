@@ -8,6 +8,9 @@ from typing import Any
 
 import grpc
 
+from router.error_info import Reason, details
+from router.transport.server import AtOnceHandler
+
 
 def _numbers(asked: bytes) -> list[int]:
     return [*map(int, re.findall(rb"[0-9]{1,7}", asked)), 0, 0]
@@ -33,6 +36,7 @@ class Service:
                 "Many": grpc.unary_stream_rpc_method_handler(self._counted("Many", self._many)),
                 "Take": grpc.stream_unary_rpc_method_handler(self._counted("Take", self._take)),
                 "Deaf": grpc.stream_unary_rpc_method_handler(self._counted("Deaf", self._deaf)),
+                "Once": AtOnceHandler(self._counted("Once", self._once), self._at_once),
                 "Each": grpc.stream_stream_rpc_method_handler(self._counted("Each", self._each)),
             },
         )
@@ -50,6 +54,15 @@ class Service:
 
     async def _echo(self, asked: bytes, _: Any) -> bytes:
         return asked
+
+    def _at_once(self, asked: bytes, _: Any) -> bytes | None:
+        return None if b"wait" in asked else asked
+
+    async def _once(self, asked: Any, context: Any) -> bytes:
+        async for one in asked:
+            return bytes(one)
+        code, text = grpc.StatusCode.INTERNAL, "the call has no message"
+        return bytes(await context.abort(code, text, details(code, text, Reason.BAD_CALL)))
 
     async def _hold(self, _: bytes, __: Any) -> bytes:
         await asyncio.Event().wait()

@@ -134,7 +134,7 @@ async def test_a_header_that_cannot_be_honoured_ends_its_call_with_the_reason(
         (b"", INTERNAL),
     ],
 )
-@pytest.mark.parametrize("method", ["Take", "Echo"])
+@pytest.mark.parametrize("method", ["Take", "Echo", "Once"])
 async def test_a_message_that_cannot_be_read_ends_only_its_call(
     method: str,
     what: bytes,

@@ -56,7 +56,7 @@ def told(client: HostileClient, stream: int) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("late_seconds", [0.0, 1000.0])
-@pytest.mark.parametrize("method", ["Echo", "Take", "Deaf"])
+@pytest.mark.parametrize("method", ["Echo", "Once", "Take", "Deaf"])
 async def test_connections_that_each_hold_half_a_message_hold_no_more_than_the_limit(
     method: str,
     late_seconds: float,
