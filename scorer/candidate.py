@@ -63,3 +63,5 @@ class Request(NamedTuple):
     """Share of the model's ranks that had a prefill to do lately, a moving average, 0 to 1."""
     affinity: str = ""
     """The session's id; empty: none."""
+    long_share: float = 0.0
+    """Share of the model's latest prefills that are long (more than 3 x their mean), 0 to 1."""

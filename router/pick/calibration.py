@@ -13,7 +13,7 @@ non-negative garrote, Breiman 1995).
 
 This applies while the fleet is idle. On a busy fleet most differences are real: prefills take longer
 beside much decoding, and a rank with too much work has a queue that sends the next request elsewhere. So
-the doubt shrinks as utilisation grows. The `slowness` of a rank itself always uses the full doubt.
+the doubt shrinks as utilisation grows. A rank's `slowness` is its factor without the usual one.
 
 A rank without measurements has the usual factor. On a quiet fleet a rank that looks slow gets no
 requests, so its measurements are forgotten after many of other ranks, and it is tried again.
@@ -171,17 +171,13 @@ class Calibration:
         found = self._difference(model, pod, rank)
         return math.exp(found.usual + found.standing_out(1 - utilisation))
 
-    def slowness(self, model: str, pod: str, rank: int) -> float:
-        """Return how many times as long prefills take on a rank as on a typical one of its model.
-
-        It is 1 if the difference may be chance; utilisation does not matter.
-        """
-        return math.exp(self._difference(model, pod, rank).standing_out(1.0))
-
     def all_of(
         self, of: str, ranks: Sequence[tuple[str, int]], utilisation: float
     ) -> tuple[list[float], list[float]]:
-        """Return the factors and slownesses of a model's `ranks` (pod, number), in their order."""
+        """Return the factors and slownesses of a model's `ranks` (pod, number), in their order.
+
+        A slowness says how many times as long prefills take there as on a typical rank of the model.
+        """
         factors, slownesses = [1.0] * len(ranks), [1.0] * len(ranks)
         model = self._models.get(of)
         if model is None:
@@ -192,12 +188,9 @@ class Calibration:
             found = differences.get(name)
             if found is None:
                 found = differences[name] = self._differing(model, name)
-            apart = found.apart
-            if apart:
-                factors[place] = math.exp(found.usual + found.standing_out(share))
-                slownesses[place] = math.exp(found.standing_out(1.0))
-            else:
-                factors[place] = usual
+            if found.apart:
+                slownesses[place] = math.exp(found.standing_out(share))
+            factors[place] = usual * slownesses[place]
         return factors, slownesses
 
     def usual(self, model: str) -> float:

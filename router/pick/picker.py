@@ -146,7 +146,7 @@ class Picker:
         self.expire(now)
         self._release(ask.booking_id, now)
         choice = choice or self._weigher.weigh(ask, now)
-        self._weigher.see(ask.prompt.model, choice.busy, now)
+        self._weigher.see(ask.prompt.model, choice, now)
         options, tokens = choice.options, choice.prompt_tokens
         kept = options[:MOST_FALLBACKS]
         where = kept[0].candidate[:2]

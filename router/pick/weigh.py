@@ -2,7 +2,7 @@
 
     matches (index, beliefs) ─┐
     load (bookings, engines)  ├─► candidates ─► policy ─► choice
-    session, utilisation     ─┘
+    session, traffic         ─┘
 
 As a fleet may have thousands of ranks, all figures are columns, in the order of a `Field`.
 
@@ -27,7 +27,7 @@ from router.pick.calibration import Calibration
 from router.pick.field import Field, field_of
 from router.pick.options import Option, Options
 from router.pick.sessions import Sessions
-from router.pick.utilisation import Utilisation
+from router.pick.traffic import Traffic
 from router.pods.table import Pod
 from scorer.candidate import Request
 from scorer.columns import Columns
@@ -127,6 +127,12 @@ class Choice(msgspec.Struct, frozen=True):
         )
 
     @property
+    def usual_prefill(self) -> float:
+        """The seconds of the prefill on the first option, as on a rank of typical speed."""
+        first = self.options[0].candidate
+        return first.prefill / first.slowness
+
+    @property
     def source(self) -> Option | None:
         """The option that holds most of the prompt, if that is more than the first one holds."""
         most = self.options.fullest()
@@ -163,7 +169,8 @@ class Weigher:
         self._fields: dict[str, Field] = {}
         """The last field of each role, which mostly fits the next request too."""
         self._policies: dict[str, Policy] = {policy: make_policy(policy, options)}
-        self._utilisations: dict[str, Utilisation] = {}
+        self._traffic: dict[str, Traffic] = {}
+        """By model."""
 
     def weigh(
         self, ask: Ask, now: float, ahead: Mapping[tuple[str, int], float] = NOBODY
@@ -181,8 +188,9 @@ class Weigher:
         busy = int(np.count_nonzero(loads.waiting)) / len(prefilling.names)
         if ahead:
             loads = _behind(loads, prefilling, ahead)
-        utilisation = self._utilisation(ask.prompt.model).after(busy, now)
-        request = Request(ask.tokens, utilisation, ask.session)
+        traffic = self._traffic_of(ask.prompt.model)
+        utilisation = traffic.utilisation(busy, now)
+        request = Request(ask.tokens, utilisation, ask.session, traffic.long_share)
         stale_since = now - self._assumed_seconds
         matches = self._scorer.matches(
             ask.prompt, everybody.ranks, longest_prefix, stale_since=stale_since
@@ -204,9 +212,9 @@ class Weigher:
             is_beside=ask.beside is not None and options.put_first(ask.beside),
         )
 
-    def see(self, model: str, busy: float, now: float) -> None:
-        """Record the share of ranks that were busy at a pick (`Choice.busy`) as the model's."""
-        self._utilisation(model).see(busy, now)
+    def see(self, model: str, choice: Choice, now: float) -> None:
+        """Record a choice that is carried out as part of the model's traffic."""
+        self._traffic_of(model).see(choice.busy, choice.usual_prefill, now)
 
     def _policy(self, name: str) -> Policy:
         name = name or self._usual
@@ -215,10 +223,10 @@ class Weigher:
             policy = self._policies[name] = make_policy(name)
         return policy
 
-    def _utilisation(self, model: str) -> Utilisation:
-        found = self._utilisations.get(model)
+    def _traffic_of(self, model: str) -> Traffic:
+        found = self._traffic.get(model)
         if found is None:
-            found = self._utilisations[model] = Utilisation()
+            found = self._traffic[model] = Traffic()
         return found
 
     def _field(self, ask: Ask, role: Literal["both", "prefill", "decode"]) -> Field:

@@ -11,6 +11,8 @@ from scorer.option import check_option
 
 HIGHEST_UTILISATION = 0.95
 """Cap of the utilisation, since the weight of work diverges at 1."""
+MOST_LONG = 0.1
+"""Share of long prefills from which on crowding does not count."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +28,10 @@ class Warmpath:
     others: the delay of the requests that come after: kappa x rho / (1 - rho) times this prefill (as on
     a rank of typical speed) at the fleet's utilisation rho, as in a queue, times the rank's crowding
     relative to the mean,
-    ((1 + waiting) / (1 + mean waiting) x (1 + decoding) / (1 + mean decoding)) ^ g.
+    ((1 + waiting) / (1 + mean waiting) x (1 + decoding) / (1 + mean decoding)) ^ (g x rarity).
+    Crowding gathers long prompts on the ranks that few others use. That shortens the wait of the others
+    if long prompts are rare; if not, they mostly wait for each other while other ranks are idle. So the
+    rarity falls from 1 to 0 as their share grows from 0 to a tenth.
 
     decode: mu for each request in flight, which this prompt's prefill delays.
 
@@ -39,9 +44,10 @@ class Warmpath:
     """
 
     kappa: float = 2.0
-    g: float = 0.3
-    """Exponent of crowding. 0: only the fleet's utilisation counts, best for the longest waits (p99);
-    higher values keep long prompts off crowded ranks, so that most requests wait less (p90)."""
+    g: float = 0.4
+    """Exponent of crowding where no prompt is long. 0: only the fleet's utilisation counts, best for the
+    longest waits (p99); higher values keep long prompts off crowded ranks, so that most requests wait
+    less (p90)."""
     mu: float = 0.002
     """Seconds per request in flight."""
     sharing: float = 0.25
@@ -74,7 +80,8 @@ class Warmpath:
 
         wait = load.wait - self.sharing * np.minimum(columns.arriving, load.wait)
         crowd = (1 + load.waiting) * (1 + np.maximum(0.0, in_flight - load.waiting)) / usual
-        others = weight * columns.prefill / columns.slowness * crowd**self.g
+        g = self.g * max(0.0, 1 - request.long_share / MOST_LONG)
+        others = weight * columns.prefill / columns.slowness * crowd**g
         session = np.zeros(number)
         if columns.session is not None:
             session += self.session_margin

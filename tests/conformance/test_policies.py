@@ -54,6 +54,7 @@ def questions(draw: st.DrawFn, most: int = 100_000) -> tuple[Request, list[Candi
             Request,
             prompt_tokens=st.integers(1, most),
             utilisation=st.floats(0, 1),
+            long_share=st.floats(0, 1),
             affinity=st.sampled_from(["", "session"]),
         )
     )

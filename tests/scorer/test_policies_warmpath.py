@@ -13,7 +13,12 @@ from tests.scorer.ranked import Ranked, rank
 
 POLICY = Warmpath()
 
-REQUESTS = st.builds(Request, prompt_tokens=st.just(1000), utilisation=st.floats(0, 1))
+REQUESTS = st.builds(
+    Request,
+    prompt_tokens=st.just(1000),
+    utilisation=st.floats(0, 1),
+    long_share=st.floats(0, 1),
+)
 
 
 def hundredths(most: int) -> st.SearchStrategy[float]:
@@ -200,13 +205,13 @@ def test_the_terms_are_what_the_docstring_says() -> None:
         Candidate("a", 0, 0, 0.4, Load(wait=1.0, waiting=3, in_flight=18)),
         one("b", 99.0)._replace(is_session=True),
     ]
-    ranked = rank(policy, Request(1000, 0.5), given, Random(0))
-    # Crowded: (1 + 3) / (1 + 1.5) x (1 + 15) / (1 + 7.5), and of that the root.
+    ranked = rank(policy, Request(1000, 0.5, long_share=0.05), given, Random(0))
+    # Crowded: (1 + 3) / (1 + 1.5) x (1 + 15) / (1 + 7.5), to the power of g / 2: half of a tenth is long.
     assert dict(ranked[0].terms) == pytest.approx(
         {
             "wait": 1.0,
             "prefill": 0.4,
-            "others": 2 * 0.4 * (4 / 2.5 * 16 / 8.5) ** 0.5,
+            "others": 2 * 0.4 * (4 / 2.5 * 16 / 8.5) ** 0.25,
             "decode": 0.18,
             "session": 0.1,
             "hot_spot": 0.0,
@@ -222,6 +227,16 @@ def test_a_long_prompt_keeps_off_crowded_ranks_where_a_short_one_does_not() -> N
 
     assert winner(*given(0.1), utilisation=0.7) == "crowded"
     assert winner(*given(3.0), utilisation=0.7) == "lonely"
+
+
+@pytest.mark.parametrize(("long_share", "chosen"), [(0.0, "lonely"), (0.1, "near"), (1.0, "near")])
+def test_where_long_prompts_are_common_they_are_not_gathered(
+    long_share: float, chosen: str
+) -> None:
+    near = Candidate("near", 0, 0, 3.0, Load(wait=0.5, waiting=8, in_flight=30))
+    lonely = Candidate("lonely", 0, 0, 3.0, Load(wait=1.5, waiting=1, in_flight=4))
+    request = Request(1000, utilisation=0.7, long_share=long_share)
+    assert rank(POLICY, request, [near, lonely], Random(0))[0].candidate.pod == chosen
 
 
 def test_a_session_stays_unless_that_costs_more_than_the_margin() -> None:

@@ -124,13 +124,13 @@ def test_on_a_quiet_fleet_a_small_difference_of_speed_counts_nothing() -> None:
     assert slower.candidate.prefill == pytest.approx(usual.candidate.prefill)
 
 
-def test_on_a_full_fleet_a_small_difference_of_speed_counts_with_all_that_it_costs() -> None:
+def test_on_a_full_fleet_a_small_difference_of_speed_counts_but_costs_others_nothing() -> None:
     usual, slower = of_busy_pods(1.07, busy=True)
     assert slower.candidate.prefill == pytest.approx(1.07 * usual.candidate.prefill, rel=0.01)
-    assert others(slower) == pytest.approx(1.07 * others(usual), rel=0.01)
+    assert others(slower) == pytest.approx(others(usual), rel=0.01), "its seconds weigh many times"
 
 
-def test_a_slow_pod_of_a_full_fleet_takes_its_time_and_costs_others_little_more() -> None:
+def test_a_slow_pod_of_a_full_fleet_takes_its_time_and_costs_others_no_more() -> None:
     usual, slow = of_busy_pods(3.0, busy=True)
     assert slow.candidate.prefill == pytest.approx(3.0 * usual.candidate.prefill, rel=0.05)
-    assert others(slow) == pytest.approx(others(usual), rel=0.1)
+    assert others(slow) == pytest.approx(others(usual), rel=0.01)
