@@ -18,7 +18,7 @@ class WorkFailedError(Exception):
     """A worker crashed, took too long, or none was left."""
 
 
-class Worker:
+class WorkThread:
     """One thread with a queue of work."""
 
     def __init__(self, name: str) -> None:
@@ -53,16 +53,16 @@ class Workers:
         self._most_lost = most_lost
         self._wanted = self._count = count
         self._begun = 0
-        self._idle: deque[Worker] = deque()
-        self._waiting: deque[asyncio.Future[Worker]] = deque()
+        self._idle: deque[WorkThread] = deque()
+        self._waiting: deque[asyncio.Future[WorkThread]] = deque()
         for _ in range(count):
             self._start()
 
     def _start(self) -> None:
         self._begun += 1
-        self._free(Worker(f"tokenizer-{self._begun}"))
+        self._free(WorkThread(f"tokenizer-{self._begun}"))
 
-    def _free(self, worker: Worker) -> None:
+    def _free(self, worker: WorkThread) -> None:
         """Give a worker to the call that has waited longest, or mark it idle."""
         while self._waiting:
             waiting = self._waiting.popleft()
@@ -71,12 +71,12 @@ class Workers:
                 return
         self._idle.append(worker)
 
-    async def _take(self) -> Worker:
+    async def _take(self) -> WorkThread:
         if self._idle:
             return self._idle.popleft()
         if not self._count:
             raise WorkFailedError(f"all threads hang; {self.lost} were given up")
-        waiting: asyncio.Future[Worker] = asyncio.get_running_loop().create_future()
+        waiting: asyncio.Future[WorkThread] = asyncio.get_running_loop().create_future()
         self._waiting.append(waiting)
         try:
             return await waiting
@@ -136,7 +136,7 @@ class Workers:
         if not self._count:
             self._fail_waiting(f"all threads hang; {self.lost} were given up")
 
-    def _return(self, worker: Worker) -> None:
+    def _return(self, worker: WorkThread) -> None:
         """Take back a worker that was given up and has finished its work after all."""
         self.lost -= 1
         if self._count < self._wanted:

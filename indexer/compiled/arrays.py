@@ -21,7 +21,7 @@ from indexer.compiled.blocks import sets as sets_of
 from indexer.compiled.blocks.blocks import LIVE, NAMED, RESTED, TOP, Blocks
 from indexer.compiled.blocks.sets import Sets
 from indexer.compiled.memory import zeros
-from indexer.index.orphans import Waiting
+from indexer.index.orphans import AllOrphans
 
 STEP = 256
 """The most blocks that the writer changes before it lets readers in."""
@@ -57,7 +57,7 @@ class Arrays:
         """Functions that return a rank's bytes outside the arrays, by their owner."""
         self.purges: dict[object, Callable[[], None]] = {}
         """Functions to call before numbers of given-up blocks are used again, by their owner."""
-        self.waiting = Waiting(self._has_room)
+        self.waiting = AllOrphans(self._has_room)
         """Stores of all ranks that wait for their parent."""
         self.has_names = False
         """Whether blocks have names and parents, whose bytes then count."""

@@ -161,7 +161,7 @@ Event = Stored | Removed | Moved | Cleared
 
 
 @dataclass(frozen=True, slots=True)
-class Unread:
+class UnreadableEvent:
     """An event that cannot be read, in a batch that can be read: its changes are not known."""
 
     kind: str
@@ -183,7 +183,7 @@ class Batch:
     events: tuple[Event, ...]
     rank: int | None = None
     """The data-parallel rank; None where the engine does not say."""
-    unread: tuple[Unread, ...] = ()
+    unread: tuple[UnreadableEvent, ...] = ()
     """The events after the last clear that cannot be read; those before a clear do not matter."""
     capacity: int = 0
     """Blocks of the engine's cache; 0 where the batch does not say."""

@@ -26,7 +26,7 @@ from indexer.engines.event import (
     Removed,
     Stored,
     Tier,
-    Unread,
+    UnreadableEvent,
     name_of,
 )
 from indexer.engines.wire import LONGEST_KIND, within
@@ -165,7 +165,7 @@ class Codec:
             envelope = _envelope.decode(payload)
             kind = _kind.decode(envelope.data).type
             if kind not in KNOWN:
-                unread = Unread(kind[:LONGEST_KIND], "its type is not known")
+                unread = UnreadableEvent(kind[:LONGEST_KIND], "its type is not known")
                 return Batch(0.0, (), envelope.attention_dp_rank, unread=(unread,))
             data: Data = _data.decode(envelope.data)
         except UNREADABLE as error:

@@ -13,7 +13,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from indexer.engines.cache_groups import MOST_NUMBER
-from indexer.engines.event import Batch, Cleared, Event, MalformedEventError, Unread
+from indexer.engines.event import Batch, Cleared, Event, MalformedEventError, UnreadableEvent
 from indexer.unreadable import UNREADABLE
 
 LONGEST_KIND = 40
@@ -30,7 +30,7 @@ class WireBatch(msgspec.Struct, Generic[WireEvent], frozen=True):
     """A batch as it is on the wire."""
 
     ts: float
-    events: list[WireEvent | Unread]
+    events: list[WireEvent | UnreadableEvent]
     data_parallel_rank: int | None
 
 
@@ -65,7 +65,7 @@ def decode_batch(payload: bytes, types: Mapping[str, type[WireEvent]]) -> WireBa
     return WireBatch(timestamp, [_event(raw, types) for raw in raws], rank)
 
 
-def _event(raw: msgspec.Raw, types: Mapping[str, type[WireEvent]]) -> WireEvent | Unread:
+def _event(raw: msgspec.Raw, types: Mapping[str, type[WireEvent]]) -> WireEvent | UnreadableEvent:
     tag: Any = ""
     try:
         item = msgspec.msgpack.decode(raw)
@@ -74,32 +74,32 @@ def _event(raw: msgspec.Raw, types: Mapping[str, type[WireEvent]]) -> WireEvent 
         elif isinstance(item, list) and item:
             tag = item[0]
         else:
-            return Unread("", "it is neither a map nor an array that begins with its tag")
+            return UnreadableEvent("", "it is neither a map nor an array that begins with its tag")
         if not isinstance(tag, str):
-            return Unread("", "its tag is not a string")
+            return UnreadableEvent("", "its tag is not a string")
         wire_type = types.get(tag)
         if wire_type is None:
-            return Unread(tag[:LONGEST_KIND], "its type is not known")
+            return UnreadableEvent(tag[:LONGEST_KIND], "its type is not known")
         if isinstance(item, list):
             item = dict(zip(wire_type.__struct_fields__, item[1:], strict=False))
         return msgspec.convert(item, wire_type)
     except (*UNREADABLE, TypeError) as error:
         # A TypeError is a map whose key cannot be hashed.
-        return Unread(tag, str(error))
+        return UnreadableEvent(tag, str(error))
 
 
 def read_batch(wire: WireBatch[WireEvent], neutral: Callable[[WireEvent], Event]) -> Batch:
     """Return a batch's neutral events; `neutral` raises MalformedEventError for an invalid event."""
     events: list[Event] = []
-    unread: list[Unread] = []
+    unread: list[UnreadableEvent] = []
     for one in wire.events:
-        if isinstance(one, Unread):
+        if isinstance(one, UnreadableEvent):
             unread.append(one)
             continue
         try:
             event = neutral(one)
         except MalformedEventError as error:
-            unread.append(Unread(type(one).__name__, str(error)))
+            unread.append(UnreadableEvent(type(one).__name__, str(error)))
             continue
         if isinstance(event, Cleared):
             unread.clear()

@@ -7,7 +7,7 @@ cache in which no block is left from before something was missed.
 
 from collections.abc import Callable, Sequence
 
-from indexer.engines.event import Batch, MalformedEventError, Unread
+from indexer.engines.event import Batch, MalformedEventError, UnreadableEvent
 from indexer.follow.lag import Lag
 from indexer.follow.rank_source import RankSource
 from indexer.limits import Limits
@@ -130,7 +130,7 @@ class Applier:
         other = f"its events are those of the engine's rank {said} and are followed as rank {own}"
         self._limits.set(OTHER_RANK, "" if said is None or said == own else other)
 
-    def _pass_over(self, event: Unread, sequence: int, now: float) -> None:
+    def _pass_over(self, event: UnreadableEvent, sequence: int, now: float) -> None:
         """Lower the trust, as one event of a batch could not be read."""
         self.malformed += 1
         lost = f"{event.kind or 'an event'} of batch {sequence} cannot be read ({event.reason})"

@@ -30,7 +30,7 @@ from itertools import islice
 from typing import Concatenate, ParamSpec, TypeVar
 
 from indexer.index.contract import IndexStats, Links, Stretch
-from indexer.index.orphans import Waiting
+from indexer.index.orphans import AllOrphans
 from indexer.invariant import BrokenInvariantError
 from indexer.keys.key import Chain
 
@@ -66,7 +66,7 @@ class MemoryIndex:
     def __init__(
         self, max_bytes: int = 1 << 30, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self.waiting = Waiting(self._has_room)
+        self.waiting = AllOrphans(self._has_room)
         """Stores of all ranks that wait for their parent."""
         self._max_bytes = max_bytes
         self._clock = clock

@@ -3,7 +3,7 @@
 A router that missed an event receives children of blocks that it does not know. Without the parent's
 key they have no keys, so the rank does not seem to hold them; but the parent may be announced again
 later, and then they get theirs. The bytes of waiting stores are bounded; past the bound the oldest goes.
-They also count in the bytes of the index that all ranks share (`Waiting`), and are let go before any
+They also count in the bytes of the index that all ranks share (`AllOrphans`), and are let go before any
 held block is given up.
 """
 
@@ -40,7 +40,7 @@ class Orphan:
         )
 
 
-class Waiting:
+class AllOrphans:
     """All ranks' orphans. `has_room(n)` returns whether `n` more bytes fit into the index."""
 
     def __init__(self, has_room: Callable[[int], bool]) -> None:
@@ -72,14 +72,14 @@ class Orphans:
     def __init__(
         self,
         max_bytes: int,
-        waiting: Waiting | None = None,
+        waiting: AllOrphans | None = None,
         lost: Callable[[], None] = lambda: None,
     ) -> None:
         self.bytes = 0
         self.dropped = 0
         """Blocks that were dropped because there was no room."""
         self._max_bytes = max_bytes
-        self._shared = Waiting(lambda _: True) if waiting is None else waiting
+        self._shared = AllOrphans(lambda _: True) if waiting is None else waiting
         self._lost = lost
         self._waiting: OrderedDict[Orphan, None] = OrderedDict()
         self._by_parent: dict[EngineHash, list[Orphan]] = {}

@@ -20,7 +20,7 @@ from collections.abc import Collection, Iterable, Sequence
 
 from indexer.engines.cache_groups import WINDOW_KINDS, Group, Way
 from indexer.engines.event import Cleared, EngineHash, Event, Moved, Removed, Stored, Tier
-from indexer.index.orphans import Orphans, Waiting
+from indexer.index.orphans import AllOrphans, Orphans
 from indexer.keys.key import chain
 from indexer.keys.segment import Segments
 from indexer.resolve import hits
@@ -50,7 +50,7 @@ class Resolver:
         hash_seed: str,
         *,
         orphan_bytes: int,
-        waiting: Waiting | None = None,
+        waiting: AllOrphans | None = None,
         segments: Segments | None = None,
         elsewhere: Elsewhere | None = None,
     ) -> None:

@@ -28,7 +28,7 @@ FULL = 1.0 / (1.0 - FADING)
 
 
 @dataclass(slots=True)
-class Tally:
+class ReportCounts:
     """Counts of the reports of requests with equal traits. All but `reports` are faded."""
 
     reports: int = 0
@@ -79,9 +79,9 @@ class Tally:
         """The share of engines' token counts that differ from the router's; 0 without any count."""
         return self.miscounted / self.counted if self.counted else 0.0
 
-    def plus(self, other: "Tally") -> "Tally":
+    def plus(self, other: "ReportCounts") -> "ReportCounts":
         """Return the sum of this tally and `other`."""
-        return Tally(
+        return ReportCounts(
             self.reports + other.reports,
             self.right + other.right,
             self.over + other.over,
@@ -115,7 +115,7 @@ class Evidence:
     """The evidence of one pod and model; its size is bounded."""
 
     def __init__(self) -> None:
-        self.tallies: dict[Traits, Tally] = {}
+        self.tallies: dict[Traits, ReportCounts] = {}
         self.hits: deque[int] = deque(maxlen=MOST_HITS)
         """The last nonzero counts of cached tokens, mostly multiples of the block size."""
         self.block_size = 0
@@ -144,7 +144,7 @@ class Evidence:
         `counted` is the engine's own count of the prompt's tokens; `believed` of the `predicted`
         tokens were only believed: no event had announced them.
         """
-        tally = self.tallies.setdefault(traits, Tally())
+        tally = self.tallies.setdefault(traits, ReportCounts())
         tally.fade()
         tally.reports += 1
         tally.tokens += tokens
@@ -172,9 +172,9 @@ class Evidence:
         self.ended = self.ended * FADING + 1
         self.expired = self.expired * FADING + (end == "expired")
 
-    def of(self, wanted: Callable[[Traits], bool]) -> Tally:
+    def of(self, wanted: Callable[[Traits], bool]) -> ReportCounts:
         """Return the summed tallies of all traits that `wanted` accepts."""
-        whole = Tally()
+        whole = ReportCounts()
         for traits, tally in self.tallies.items():
             if wanted(traits):
                 whole = whole.plus(tally)

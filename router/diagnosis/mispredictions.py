@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from router.diagnosis.evidence import Evidence, Tally
+from router.diagnosis.evidence import Evidence, ReportCounts
 from router.diagnosis.facts import Finding, PodFacts
 from router.match.scorer import ASSUMED_BLOCK_SIZE
 from router.pick.weigh import Traits
@@ -162,7 +162,7 @@ def _apart(evidence: Evidence) -> Iterator[Finding]:
             )
 
 
-def _of_all(facts: PodFacts, whole: Tally) -> Finding:
+def _of_all(facts: PodFacts, whole: ReportCounts) -> Finding:
     """Return the likely cause if requests of all kinds are predicted wrong."""
     how_much = f"predictions are wrong, {_how_much(whole)}"
     blocks = sum(rank.blocks for rank in facts.ranks)
@@ -197,7 +197,7 @@ def _of_all(facts: PodFacts, whole: Tally) -> Finding:
     return Finding("predictions", f"{how_much}: no cause is apparent")
 
 
-def _gap(facts: PodFacts, whole: Tally) -> Iterator[Finding]:
+def _gap(facts: PodFacts, whole: ReportCounts) -> Iterator[Finding]:
     """Yield a finding if predicted and delivered tokens differ though most predictions are right."""
     # Without events all holdings are beliefs, and only the share ASSUMED of them is counted on.
     allowed = GAP if facts.has_events else 1 - ASSUMED
@@ -236,15 +236,15 @@ def _gap(facts: PodFacts, whole: Tally) -> Iterator[Finding]:
     yield Finding("gap", f"{text}{whole.gap:.0%} fewer; {believed}: {reason}")
 
 
-def _is_off(tally: Tally) -> bool:
+def _is_off(tally: ReportCounts) -> bool:
     return tally.reports >= ENOUGH and tally.off_share > OFF_SHARE
 
 
-def _is_miscounted(tally: Tally) -> bool:
+def _is_miscounted(tally: ReportCounts) -> bool:
     return tally.miscounted_share > MOSTLY
 
 
-def _count_of(tally: Tally) -> str:
+def _count_of(tally: ReportCounts) -> str:
     if not _is_miscounted(tally):
         return ""
     return (
@@ -253,6 +253,6 @@ def _count_of(tally: Tally) -> str:
     )
 
 
-def _how_much(tally: Tally) -> str:
+def _how_much(tally: ReportCounts) -> str:
     over, under = tally.share(tally.over), tally.share(tally.under)
     return f"{tally.off_share:.0%} of the last ones ({over:.0%} too high, {under:.0%} too low)"

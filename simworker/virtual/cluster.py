@@ -52,7 +52,7 @@ class LeapingEngine(Protocol):
 
 
 @dataclass(slots=True)
-class Outcome:
+class RequestOutcome:
     """The outcome of one request. Times are seconds of the clock."""
 
     request_id: str
@@ -115,7 +115,7 @@ class VirtualCluster(Generic[EventT]):
         self._route = route
         self._on_events = on_events
         self._event_delay = event_delay
-        self._open: dict[str, Outcome] = {}
+        self._open: dict[str, RequestOutcome] = {}
         self._heap: list[tuple[float, int, int, int, Any]] = []
         self._numbers = count()
         self._next_arrival = inf
@@ -159,7 +159,7 @@ class VirtualCluster(Generic[EventT]):
             outcome.num_cached_tokens, outcome.num_output_tokens = -1, 0
         return unsent
 
-    def run(self, arrivals: Iterable[tuple[float, Generation]]) -> list[Outcome]:
+    def run(self, arrivals: Iterable[tuple[float, Generation]]) -> list[RequestOutcome]:
         """Submit requests at their times, in order, and run until all have ended.
 
         Returns their outcomes in that order. `Generation.on_tokens` is called as usual. Raises
@@ -196,15 +196,17 @@ class VirtualCluster(Generic[EventT]):
             else:
                 self._abort(what)
 
-    def _arrive(self, generation: Generation) -> Outcome:
-        outcome = Outcome(generation.request_id, NOBODY, self.now, generation.num_prompt_tokens)
+    def _arrive(self, generation: Generation) -> RequestOutcome:
+        outcome = RequestOutcome(
+            generation.request_id, NOBODY, self.now, generation.num_prompt_tokens
+        )
         self._open[generation.request_id] = outcome
         number = self._route(generation, self.now)
         if number is not None:
             self._send(outcome, generation, number)
         return outcome
 
-    def _send(self, outcome: Outcome, generation: Generation, number: int) -> None:
+    def _send(self, outcome: RequestOutcome, generation: Generation, number: int) -> None:
         outcome.worker = number
         worker = self._workers[number]
         self._cut(number)
@@ -229,7 +231,7 @@ class VirtualCluster(Generic[EventT]):
         if worker.end == inf:
             self._begin_step(number)
 
-    def _close(self, outcome: Outcome, generation: Generation) -> None:
+    def _close(self, outcome: RequestOutcome, generation: Generation) -> None:
         outcome.end = self.now
         outcome.num_preemptions = generation.num_preemptions
         del self._open[outcome.request_id]

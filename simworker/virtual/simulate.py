@@ -23,7 +23,7 @@ from simworker.v1.assemble import build_engine, kv_cache_config
 from simworker.v1.cache.kv_cache_event import CacheEvent
 from simworker.v1.engine import V1Engine
 from simworker.v1.scheduling.scheduler_config import SchedulerConfig
-from simworker.virtual.cluster import Outcome, Route, VirtualCluster
+from simworker.virtual.cluster import RequestOutcome, Route, VirtualCluster
 from simworker.virtual.trace import TRACE_BLOCK_SIZE, TraceLine, pooled_work, read_trace, repeated
 
 
@@ -146,7 +146,7 @@ def _arrivals(
         yield (line.arrival - start) / speed, generation
 
 
-def _figures(outcomes: Sequence[Outcome]) -> dict[str, object]:
+def _figures(outcomes: Sequence[RequestOutcome]) -> dict[str, object]:
     served = [outcome for outcome in outcomes if not outcome.refused]
     prompt = sum(outcome.num_prompt_tokens for outcome in served)
     cached = sum(outcome.num_cached_tokens for outcome in served)

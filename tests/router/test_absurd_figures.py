@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from indexer.engines import sglang, trtllm, vllm
 from indexer.engines.cache_groups import MOST_BLOCK_SIZE, MOST_NUMBER, Group
-from indexer.engines.event import MalformedEventError, Tier, Unread
+from indexer.engines.event import MalformedEventError, Tier, UnreadableEvent
 from indexer.follow.rank_ingest import RankIngest
 from indexer.keys.token import pack_tokens
 from indexer.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
@@ -78,7 +78,7 @@ def test_a_store_with_a_figure_out_of_range_is_not_read(
         batch = decode(msgspec.msgpack.encode([1.0, [event], 0]))
         [unread] = batch.unread
         expected = reason.replace("0 or more", "1 or more") if decode is sglang.decode else reason
-        assert unread == Unread("BlockStored", expected)
+        assert unread == UnreadableEvent("BlockStored", expected)
 
 
 @pytest.mark.parametrize(
@@ -285,14 +285,14 @@ def test_a_rank_that_cannot_be_matched_costs_no_answer_about_others(
     side = Side("pure")
     honest(side)
     side.send("liar", stored([1], [1, 2], None, 2), stored([7], [8, 9], 1, 2))
-    match = score_module._match
+    match = score_module.reusable_match
 
     def buggy(held: object, layout: object, blocks: int) -> object:
         if layout is side.rank("liar").layout:
             raise ZeroDivisionError
         return match(held, layout, blocks)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(score_module, "_match", buggy)
+    monkeypatch.setattr(score_module, "reusable_match", buggy)
     for _ in range(3):
         answers(side)
     assert caplog.text.count("cannot be matched with prompts") == 1

@@ -36,7 +36,7 @@ class Status(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class ScriptOutcome:
     """A script's status, and the bucket's checkpoint after it."""
 
     status: Status
@@ -44,12 +44,12 @@ class Outcome:
     count: int
 
 
-def outcome(reply: Reply) -> Outcome:
+def outcome(reply: Reply) -> ScriptOutcome:
     """Return the outcome in a reply of `apply.lua` or `fence.lua`. Raises a reply that is an error."""
     if isinstance(reply, Exception):
         raise reply
     status, token, count = reply
-    return Outcome(Status(status), token, count)
+    return ScriptOutcome(Status(status), token, count)
 
 
 def apply_calls(  # noqa: PLR0917 - whose writer, how far it is, what it writes: none can be left out

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from router.commands.simulate.cell import Cell
-from simworker.virtual.cluster import Outcome
+from simworker.virtual.cluster import RequestOutcome
 
 CURVE = 200
 """Points of a curve of quantiles."""
@@ -60,7 +60,7 @@ class Figures:
 
 def figures(
     cell: Cell,
-    outcomes: Sequence[Outcome],
+    outcomes: Sequence[RequestOutcome],
     *,
     refused: int,
     ceiling: float,

@@ -24,7 +24,7 @@ from router.commands.simulate.router import Pick, SimulatedRouter
 from router.peers.run import INTERVALS
 from simworker.engine import Generation
 from simworker.v1.cache.kv_cache_event import CacheEvent
-from simworker.virtual.cluster import Outcome, VirtualCluster
+from simworker.virtual.cluster import RequestOutcome, VirtualCluster
 
 
 class Gateway:
@@ -63,7 +63,7 @@ class Gateway:
             engines, self._route, on_events=self._take_events, event_delay=cell.event_delay
         )
 
-    def run(self, speed: float) -> list[Outcome]:
+    def run(self, speed: float) -> list[RequestOutcome]:
         """Run all requests, which come `speed` times as fast as recorded; return their outcomes."""
         cluster, cell = self._cluster, self._cell
         if cell.routers > 1 and cell.bookings == "shared":

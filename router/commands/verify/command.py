@@ -20,7 +20,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from router.commands.verify.outcome import Outcome
+from router.commands.verify.outcome import RecordingOutcome
 from router.commands.verify.predict import Conditions, verify
 from router.commands.verify.recording import (
     BadRecordingError,
@@ -108,7 +108,7 @@ def _verify_operations(path: Path, *, as_json: bool) -> int:
     return 0
 
 
-def _readable(outcome: Outcome) -> str:
+def _readable(outcome: RecordingOutcome) -> str:
     lines = [
         "no request was compared"
         if not outcome.requests

@@ -22,7 +22,7 @@ class Mismatch:
 
 
 @dataclass(slots=True)
-class Outcome:
+class RecordingOutcome:
     """Sums over one recording: requests, exact predictions, errors and changes of trust."""
 
     requests: int = 0

@@ -13,7 +13,7 @@ from indexer.ingest import Ingest
 from indexer.stream.action import AskReplay
 from indexer.trust import Level, Trust
 from router.commands.verify.cause import BlockNames, Case, EventKeys, cause
-from router.commands.verify.outcome import Mismatch, Outcome
+from router.commands.verify.outcome import Mismatch, RecordingOutcome
 from router.commands.verify.recording import Frame, Life, RecordedRequest, Recording, ReplayEnd
 from router.match.scorer import Scorer
 from router.prompt.token_prompt import TokenPrompt
@@ -58,7 +58,7 @@ class _Open:
 
 def verify(
     recording: Recording, conditions: Conditions | None = None, *, pure: bool = False
-) -> Outcome:
+) -> RecordingOutcome:
     """Replay a recording through the router's parts and compare each request.
 
     With `pure` the parts are those of a router without Numba.
@@ -104,9 +104,9 @@ class _Verification:
         self._life = 1
         self._open: dict[RecordedRequest, _Open] = {}
         self._names = BlockNames(self._model)
-        self._outcome = Outcome(cut_after=recording.cut_after)
+        self._outcome = RecordingOutcome(cut_after=recording.cut_after)
 
-    def run(self) -> Outcome:
+    def run(self) -> RecordingOutcome:
         lines = list(self._timeline())
         begins = self._conditions.start_at * len(lines)
         for number, line in enumerate(lines):

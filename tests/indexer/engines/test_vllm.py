@@ -16,7 +16,7 @@ from indexer.engines.event import (
     Removed,
     Stored,
     Tier,
-    Unread,
+    UnreadableEvent,
 )
 from indexer.keys.extra import Item, extras_of
 from indexer.keys.token import pack_tokens
@@ -115,7 +115,7 @@ def test_blocks_with_holes_between_them_have_no_tokens() -> None:
 def test_an_event_of_an_unknown_type_is_told() -> None:
     batch = vllm.decode(msgspec.msgpack.encode([1.0, [STORE, {"type": "BlockDreamt"}], 0]))
     assert [type(event) for event in batch.events] == [Stored]
-    assert batch.unread == (Unread("BlockDreamt", "its type is not known"),)
+    assert batch.unread == (UnreadableEvent("BlockDreamt", "its type is not known"),)
 
 
 def test_what_a_clear_makes_moot_need_not_be_read() -> None:
@@ -195,7 +195,9 @@ def test_a_removal_of_a_negative_group_is_refused() -> None:
     removed = {"type": "BlockRemoved", "block_hashes": [7], "medium": "GPU", "group_idx": -1}
     batch = vllm.decode(msgspec.msgpack.encode([1.0, [removed], 0]))
     assert batch.events == ()
-    assert batch.unread == (Unread("BlockRemoved", "group_idx is -1; it must be 0 or more"),)
+    assert batch.unread == (
+        UnreadableEvent("BlockRemoved", "group_idx is -1; it must be 0 or more"),
+    )
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from indexer.shared.records.registry import NOBODY
 from indexer.trust import BEHIND, DRIFTED, Level, Trust
 from router.diagnosis.attribution import Row
-from router.diagnosis.evidence import Evidence, Tally
+from router.diagnosis.evidence import Evidence, ReportCounts
 from router.diagnosis.facts import Finding, PodFacts, RankFacts
 from router.diagnosis.findings import findings
 from router.diagnosis.mispredictions import ENOUGH, GAP, OFF_SHARE
@@ -365,7 +365,7 @@ def test_a_pod_without_events_may_have_the_gap_that_is_counted_on() -> None:
     assert "pick.assumed-seconds" in stream.text(blind, has_events=False)
 
 
-def pairs() -> Iterator[tuple[Tally, Tally]]:
+def pairs() -> Iterator[tuple[ReportCounts, ReportCounts]]:
     stream = Stream().run(TEXT, 20, predicts=0.5).run(CHAT, 30)
     yield stream.evidence.tallies[TEXT], stream.evidence.tallies[CHAT]
 

@@ -19,7 +19,7 @@ from simworker.v1.cache.kv_cache_event import (
     BlockStored,
     CacheEvent,
 )
-from simworker.virtual.cluster import LeapingEngine, Outcome, VirtualCluster
+from simworker.virtual.cluster import LeapingEngine, RequestOutcome, VirtualCluster
 from simworker.virtual.trace import pooled_work, read_trace
 from tests.simworker.state_machines import EXAMPLES, LONG
 
@@ -46,7 +46,7 @@ def generation(name: str, blocks: str, tokens: int = 1, *, length: int = 0) -> G
 
 def serve(
     arrivals: Sequence[tuple[float, Generation]], one: SerialEngine | None = None
-) -> list[Outcome]:
+) -> list[RequestOutcome]:
     cluster = VirtualCluster([one or engine()], lambda *_: 0)
     outcomes = cluster.run(arrivals)
     cluster.check()
@@ -287,7 +287,7 @@ REQUESTS = st.lists(
 def test_where_a_step_is_cut_makes_no_difference(
     requests: list[tuple[int, str, int, int]], cuts: list[int]
 ) -> None:
-    def run(cuts: Sequence[int]) -> list[Outcome]:
+    def run(cuts: Sequence[int]) -> list[RequestOutcome]:
         one = engine(12)
         cluster = VirtualCluster([one], lambda *_: 0)
         for cut in cuts:

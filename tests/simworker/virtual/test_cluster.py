@@ -14,7 +14,7 @@ from simworker.v1.assemble import build_engine, kv_cache_config
 from simworker.v1.cache.kv_cache_event import BlockStored, CacheEvent
 from simworker.v1.engine import V1Engine
 from simworker.v1.scheduling.scheduler_config import SchedulerConfig
-from simworker.virtual.cluster import NOBODY, LeapingEngine, Outcome, VirtualCluster
+from simworker.virtual.cluster import NOBODY, LeapingEngine, RequestOutcome, VirtualCluster
 from tests.simworker.state_machines import EXAMPLES
 
 LATENCY = LatencyModel(
@@ -102,7 +102,7 @@ REQUESTS = st.lists(
 def serve(
     wrap: str, requests: list[dict[str, Any]], **scheduler: Any
 ) -> tuple[
-    list[Outcome],
+    list[RequestOutcome],
     list[tuple[float, int, list[CacheEvent]]],
     list[list[int]],
     int,
@@ -180,7 +180,7 @@ def test_an_engine_that_can_be_cut_is_known_by_its_method() -> None:
 
 
 def test_the_same_requests_have_the_same_outcome() -> None:
-    def once() -> list[Outcome]:
+    def once() -> list[RequestOutcome]:
         cluster = VirtualCluster([engine(), engine()], lambda one, _: len(one.prompt) % 2)
         return cluster.run(
             [(number / 7, generation(str(number), range(number, 60), 20)) for number in range(20)]

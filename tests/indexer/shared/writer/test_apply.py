@@ -15,7 +15,7 @@ from indexer.shared.redis.command import Call, Script, script
 from indexer.shared.writer.script_calls import (
     MOST_KEYS,
     Changes,
-    Outcome,
+    ScriptOutcome,
     Status,
     apply_calls,
     fence_call,
@@ -47,7 +47,7 @@ class Servers:
         source = self._apply.source if call.script.name == "apply" else call.script.source
         return self.client.eval(source, len(call.keys), *call.keys, *call.arguments)  # type: ignore[no-untyped-call]
 
-    def outcome(self, call: Call) -> Outcome:
+    def outcome(self, call: Call) -> ScriptOutcome:
         return outcome(self.run(call))
 
     def fields(self) -> dict[bytes, bytes]:
@@ -90,7 +90,9 @@ class AnyHistory(RuleBasedStateMachine):
         # The plan makes one change of a segment and slot; the script takes any.
         [(_, call)] = apply_calls(NAMES, pod, token, {0: before}, {(0, 1): ([1], [])}, TTL)
         call = replace(call, arguments=(*call.arguments[:5], *arguments))
-        assert self.servers.outcome(call) == Outcome(*self.model.apply(pod, token, before, changes))
+        assert self.servers.outcome(call) == ScriptOutcome(
+            *self.model.apply(pod, token, before, changes)
+        )
 
     @rule(pod=st.sampled_from("ab"), changes=st.lists(change(), max_size=4))
     def write(self, pod: str, changes: list[Change]) -> None:
@@ -133,7 +135,7 @@ class AnyHistory(RuleBasedStateMachine):
     @rule(pod=st.sampled_from("ab"), token=st.integers(1, 4))
     def fence(self, pod: str, token: int) -> None:
         call = fence_call(NAMES, 0, pod, token, TTL)
-        assert self.servers.outcome(call) == Outcome(*self.model.fence(pod, token))
+        assert self.servers.outcome(call) == ScriptOutcome(*self.model.fence(pod, token))
 
     @rule(dead=st.sets(SLOTS, max_size=6))
     def purge(self, dead: set[int]) -> None:
@@ -174,7 +176,7 @@ def written(client: "redis.Redis[bytes]") -> Servers:
     return servers
 
 
-def say(servers: Servers, before: int, changes: Changes) -> list[Outcome]:
+def say(servers: Servers, before: int, changes: Changes) -> list[ScriptOutcome]:
     calls = apply_calls(NAMES, "a", 1, {0: before}, changes, TTL)
     return [servers.outcome(call) for _, call in calls]
 
@@ -214,7 +216,7 @@ def test_a_plan_is_bounded_and_can_be_repeated_from_any_call(written: Servers) -
 
 def test_what_has_no_change_is_not_written(written: Servers) -> None:
     assert apply_calls(NAMES, "a", 1, {}, {(0, 1): ((), ())}, TTL) == []
-    assert say(written, 0, {(0, 1): ((), [4, 5])}) == [Outcome(Status.APPLIED, 1, 1)]
+    assert say(written, 0, {(0, 1): ((), [4, 5])}) == [ScriptOutcome(Status.APPLIED, 1, 1)]
     assert written.fields().keys() == {BORN, checkpoint("a")}
 
 
