@@ -234,9 +234,7 @@ class Scorer:
         """Add the matches of the ranks `wanted`, which have one form, to `matches`."""
         beliefs = self._beliefs(sought)
         trusts = matches.trusts
-        # Ranks often hold the same blocks and then share one Match.
-        alike: dict[Held, Match] = {}
-        layout_of, trust_of, stale = wanted.get, trusts.get, Level.STALE
+        layout_of, trust_of, stale, blocks = wanted.get, trusts.get, Level.STALE, sought.blocks
         for rank, pieces in held.items():
             layout = layout_of(rank)
             if layout is None:
@@ -246,21 +244,13 @@ class Scorer:
                 trust = trusts[rank] = rank.trust
             if trust.level is stale and trust.since < stale_since:
                 continue
-            piece = pieces[0]
-            is_simple = len(pieces) == 1 and piece[0] == layout.only
-            match = alike.get(piece) if is_simple else None
-            if match is None:
-                try:
-                    match = reusable_match(pieces, layout, sought.blocks)
-                except Exception:
-                    # One pod's odd events must not fail the answer about the others.
-                    if UNMATCHED not in rank.trust.reason:
-                        log.exception("pod %s rank %d: %s", rank.pod, rank.number, UNMATCHED)
-                    rank.limit(UNMATCHED, UNMATCHED)
-                    continue
-                if is_simple:
-                    alike[piece] = match
-            matches[rank] = match
+            try:
+                matches[rank] = reusable_match(pieces, layout, blocks)
+            except Exception:
+                # One pod's odd events must not fail the answer about the others.
+                if UNMATCHED not in rank.trust.reason:
+                    log.exception("pod %s rank %d: %s", rank.pod, rank.number, UNMATCHED)
+                rank.limit(UNMATCHED, UNMATCHED)
         size = sought.block_size
         for name, (arriving, sent) in beliefs.items():
             holder = self._ingest.rank(*name)
