@@ -8,6 +8,7 @@ attention, which is quadratic. The default constants are those of `shared/bench/
 by a factor of two change few choices (the same study, "Robustness").
 """
 
+import math
 from dataclasses import dataclass
 
 
@@ -21,6 +22,8 @@ class PrefillModel:
     """Seconds per uncached token."""
     per_context: float = 1.3e-9
     """Seconds per pair of an uncached token and a token before it."""
+    per_pulled_token: float = math.inf
+    """Seconds per token whose KV is pulled from a peer that holds it; infinity: engines cannot pull."""
 
     def seconds(self, uncached: float, cached: float) -> float:
         """Return the seconds for `uncached` tokens after `cached` ones."""

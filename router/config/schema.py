@@ -244,6 +244,8 @@ class Pick(Table, frozen=True):
     """Seconds per uncached token."""
     prefill_context_seconds: Annotated[float, Meta(ge=0, le=1e-3)] = 1.3e-9
     """Seconds per pair of an uncached token and a token before it."""
+    pull_token_seconds: Annotated[float, Meta(ge=0, le=1)] = 0.0
+    """Seconds per token of KV that engines pull from a pick's `source`; 0: they cannot."""
     load_stale_seconds: Seconds = 5.0
     """How long an observed load, from an engine or a gateway, counts."""
     confirm_seconds: Seconds = 5.0

@@ -4,6 +4,7 @@ The differences between these are arguments: the index of believed blocks, booki
 witnesses.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from random import Random
 
@@ -35,7 +36,10 @@ def believed_bytes(pick: config.Pick) -> int:
 def prefill_model(pick: config.Pick) -> PrefillModel:
     """Return the cost model of a configuration."""
     return PrefillModel(
-        pick.prefill_base_seconds, pick.prefill_token_seconds, pick.prefill_context_seconds
+        pick.prefill_base_seconds,
+        pick.prefill_token_seconds,
+        pick.prefill_context_seconds,
+        per_pulled_token=pick.pull_token_seconds or math.inf,
     )
 
 

@@ -9,6 +9,7 @@ As a fleet may have thousands of ranks, all figures are columns, in the order of
 Nothing is booked here; `router.pick.picker` does that with the choice.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -37,6 +38,7 @@ from scorer.match import Match
 from scorer.order import order_of
 from scorer.policy import Policy, make_policy
 from scorer.prefill import PrefillModel
+from scorer.pull import with_pull
 from scorer.reason import Contender, reason
 from scorer.strategies.longest_prefix import longest_prefix
 from scorer.warmth import warmth
@@ -248,6 +250,9 @@ class Weigher:
         """Return a field's options, best first: by a policy, or without one by the costs of decoding."""
         model, request, session, matches = weighing
         cached, prefill, arriving = self._warmths(field, matches, request.prompt_tokens)
+        if policy is not None and self._prefill.per_pulled_token < math.inf:
+            held = _held(field, matches, request.prompt_tokens)
+            prefill = with_pull(prefill, cached, held, request.prompt_tokens, self._prefill)
         factors, slownesses = self._calibration.all_of(model, field.names, request.utilisation)
         factor = np.array(factors)
         columns = Columns(
@@ -307,6 +312,16 @@ def _behind(
         if place is not None:
             wait[place] += seconds
     return loads._replace(wait=wait)
+
+
+def _held(field: Field, matches: Matches, tokens: int) -> int:
+    """Return the tokens of a prompt that the rank with most of them holds for others to pull."""
+    known = (
+        match.known_tokens
+        for rank, match in matches.items()
+        if rank in field.place_of and (matches.trusts.get(rank) or rank.trust).level is Level.EXACT
+    )
+    return min(max(known, default=0), max(0, tokens - 1))
 
 
 class _Weighing(NamedTuple):

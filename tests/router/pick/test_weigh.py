@@ -8,7 +8,7 @@ from router.load.engine_metrics import Observed
 from router.pick.options import Option
 from router.pods.table import Pod, Status
 from scorer.policy import UnknownPolicyError
-from tests.router.pick.picker_parts import KeyedPrompt, Parts, SizedPrompt, first
+from tests.router.pick.picker_parts import BLOCK, KeyedPrompt, Parts, SizedPrompt, first
 
 
 def test_with_equal_load_the_warmest_wins() -> None:
@@ -134,3 +134,31 @@ def test_a_slow_pod_of_a_full_fleet_takes_its_time_and_costs_others_no_more() ->
     usual, slow = of_busy_pods(3.0, busy=True)
     assert slow.candidate.prefill == pytest.approx(3.0 * usual.candidate.prefill, rel=0.05)
     assert others(slow) == pytest.approx(others(usual), rel=0.01)
+
+
+def prefills(trust: Level, **options: object) -> list[float]:
+    """Return the seconds of PROMPT's prefill on a pod that holds 90 blocks, and on a cold one."""
+    parts = Parts(pods=2, **options)
+    parts.warm(0, blocks=90, trust=trust)
+    return [one.candidate.prefill for one in parts.weigh().options]
+
+
+def test_a_cold_pod_pulls_what_an_exact_one_holds() -> None:
+    warm, cold = prefills(Level.EXACT, pull_token_seconds=1e-5)
+    assert warm == prefills(Level.EXACT)[0]
+    assert cold == pytest.approx(warm + 90 * BLOCK * 1e-5)
+
+
+def test_nobody_counts_on_the_blocks_of_a_pod_whose_view_is_not_exact() -> None:
+    assert prefills(Level.DEGRADED, pull_token_seconds=1e-5) == prefills(Level.DEGRADED)
+
+
+def test_a_busy_holder_is_the_source_of_another_pods_prefill() -> None:
+    parts = Parts(pods=2, pull_token_seconds=1e-6)
+    parts.warm(0, blocks=90)
+    for _ in range(3):
+        parts.choose(prompt=KeyedPrompt(range(20_001, 20_101)), pods=parts.pods[:1])
+    choice = parts.weigh()
+    assert first(choice) == "pod-1"
+    assert choice.source is not None
+    assert choice.source.pod.id == "pod-0"
