@@ -5,6 +5,7 @@ import re
 import shutil
 import signal
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from router.commands.gateway.command import main
 from tests.docs.test_pages import ROOT
 
 PAGE = (ROOT / "docs" / "gateway.md").read_text(encoding="utf-8")
+NEEDS_CURL = pytest.mark.skipif(shutil.which("curl") is None, reason="the page needs curl")
 MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
 
 
@@ -27,32 +29,56 @@ def told(headers: str) -> list[str]:
     return found[1:]
 
 
-@pytest.mark.skipif(shutil.which("curl") is None, reason="the page needs curl")
-def test_make_gateway_says_what_the_page_shows(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def curl(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Run what `make gateway` runs, and return the command that it prints to paste."""
     [recipe] = re.findall(r"^gateway: (?:.*\n\t)+@\$\(BIN\)/(warmpath .*)$", MAKEFILE, re.MULTILINE)
-    assert blocks("sh")[0] == "make gateway\n"
-    (tmp_path / ".venv").symlink_to(ROOT / ".venv")
+    folder = tmp_path_factory.mktemp("gateway")
+    (folder / ".venv").symlink_to(ROOT / ".venv")
     process = subprocess.Popen(
         ["bash", "-euc", f"exec .venv/bin/{recipe}"],
-        cwd=tmp_path, env=os.environ, stdout=subprocess.PIPE, text=True,
+        cwd=folder, env=os.environ, stdout=subprocess.PIPE, text=True,
     )  # fmt: skip
     try:
         assert process.stdout is not None
-        curl = ""
+        command = ""
         for line in process.stdout:
-            curl = line if line.startswith("  curl ") else curl
+            command = line if line.startswith("  curl ") else command
             if line.startswith("Ctrl-C"):
                 break
-        for shown in blocks("text"):
-            done = subprocess.run(
-                ["bash", "-euc", curl], capture_output=True, text=True, timeout=60, check=True
-            )
-            assert done.stdout.startswith("HTTP/1.1 200 OK")
-            assert told(done.stdout) == told(shown)
+        yield command
     finally:
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=60)
     assert process.returncode == 0
+
+
+def run(command: str) -> str:
+    done = subprocess.run(
+        ["bash", "-euc", command], capture_output=True, text=True, timeout=60, check=True
+    )
+    return done.stdout
+
+
+@NEEDS_CURL
+def test_make_gateway_says_what_the_page_shows(curl: str) -> None:
+    assert blocks("sh")[0] == "make gateway\n"
+    for shown in blocks("text"):
+        answer = run(curl)
+        assert answer.startswith("HTTP/1.1 200 OK")
+        assert told(answer) == told(shown)
+
+
+@NEEDS_CURL
+def test_every_api_is_served_as_the_page_of_apis_says(curl: str) -> None:
+    page = (ROOT / "docs" / "inference-apis.md").read_text(encoding="utf-8")
+    [commands] = re.findall(r"```sh\n(GATEWAY=.*?)```", page, re.DOTALL)
+    [address] = re.findall(r"http://[\d.:]+", curl)
+    answers = run(re.sub(r"http://[\d.:]+", address, commands)).split("HTTP/1.1 ")[1:]
+    assert [answer[:3] for answer in answers] == ["200", "200", "200", "404"]
+    first, second = re.findall(r"`x-warmpath-cached-tokens` is (\d+) .* and (\d+) in", page)[0]
+    cached = [int(told(answer)[0].split()[1]) for answer in answers]
+    assert cached == [int(first), int(second), 0, 0]
 
 
 def test_the_printed_configuration_is_valid(tmp_path: Path) -> None:
