@@ -1,13 +1,12 @@
 """The gRPC service: answers calls and maps errors to status codes."""
 
 import asyncio
-import logging
 import math
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import grpc
 import grpc.aio
@@ -16,7 +15,8 @@ from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
 from router.api.admission import Admission
-from router.api.failures import FAILURES, failure_of, refusal_of, text_of
+from router.api.answering import AnswerCounts, Answering, log_fault
+from router.api.failures import failure_of, refusal_of, text_of
 from router.api.intake import Intake, RefusedError, too_busy
 from router.api.parse import parse
 from router.api.pick import PickAnswerer
@@ -29,8 +29,6 @@ from router.prompt.bad_request import BadRequestError
 from router.prompt.plain import cut_prompt
 from router.queue.place import Asker
 from router.transport.server import Gate, Refusal
-
-log = logging.getLogger(__name__)
 
 SERVICE = pb.DESCRIPTOR.services_by_name["Router"]
 
@@ -48,58 +46,6 @@ REPLY_SECONDS = 0.01
 """Part of the caller's deadline that is reserved for computing and sending the answer."""
 
 
-class Meter(Protocol):
-    """The service's metrics."""
-
-    def answered(self, method: str, code: str, seconds: float) -> None:
-        """Count one answer, with its status code and duration."""
-
-    def refused(self, method: str, code: str) -> None:
-        """Count a call that was refused before anything but its headers was read."""
-
-    def scored(self, prompt_tokens: int, matched_tokens: int) -> None:
-        """Count one scored prompt and the most of its leading tokens that any pod holds."""
-
-
-class _Answering:
-    """Counts a call while it is answered, and then its answer.
-
-    Raises RefusedError, with its status and reason, in place of any error.
-    """
-
-    __slots__ = ("_begun", "_drain", "_meter", "_method")
-
-    def __init__(self, method: str, drain: Drain, meter: Meter) -> None:
-        self._method = method
-        self._drain = drain
-        self._meter = meter
-
-    def __enter__(self) -> None:
-        self._begun = time.perf_counter()
-        try:
-            self._drain.begin()
-        except EndingError as error:
-            raise self._refused(error) from error
-
-    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
-        self._drain.end()
-        if error is None:
-            self._meter.answered(self._method, "OK", time.perf_counter() - self._begun)
-        elif isinstance(error, Exception):
-            raise self._refused(error) from error
-        else:
-            self._count(grpc.StatusCode.CANCELLED)
-
-    def _refused(self, error: Exception) -> RefusedError:
-        _log_fault(self._method, error)
-        refusal = refusal_of(error)
-        self._count(refusal.code)
-        return RefusedError(refusal)
-
-    def _count(self, code: grpc.StatusCode) -> None:
-        self._meter.answered(self._method, code.name, time.perf_counter() - self._begun)
-
-
 class RouterService:
     """Serves `warmpath.v1.Router`.
 
@@ -111,7 +57,7 @@ class RouterService:
         self,
         answerer: Answerer,
         picks: PickAnswerer,
-        meter: Meter,
+        meter: AnswerCounts,
         drain: Drain,
         intake: Intake,
         *,
@@ -128,7 +74,7 @@ class RouterService:
         self, request: bytes, context: grpc.aio.ServicerContext[Any, Any]
     ) -> bytes:
         """Answer Score; both messages are bytes (`proto/warmpath/wire`, `router.api.score_reply`)."""
-        with _Answering("Score", self._drain, self._meter):
+        with Answering("Score", self._drain, self._meter):
             left = _left(context)
             plain, rest = cut_prompt(request) or (None, request)
             asked = await parse(wire.ScoreRequest, rest) if rest else NOTHING_MORE
@@ -223,7 +169,7 @@ class RouterService:
         Pick is registered as a stream of one message, the same on the wire, because gRPC's library
         reports only for streams whether a message could be written.
         """
-        with _Answering("Pick", self._drain, self._meter):
+        with Answering("Pick", self._drain, self._meter):
             left = _left(context)
             timeout = min(self._tokenize_seconds, left)
             asked = await parse(pb.PickRequest, request)
@@ -238,7 +184,7 @@ class RouterService:
         try:
             scored = await self._answerer.score(request, self._tokenize_seconds)
         except Exception as error:  # noqa: BLE001  the request's error, not the stream's
-            _log_fault("ScoreStream", error)
+            log_fault("ScoreStream", error)
             return self._refusal(request.request_id, error, time.perf_counter() - begun)
         self._meter.scored(scored.prompt_tokens, scored.most)
         self._meter.answered("ScoreStream", "OK", time.perf_counter() - begun)
@@ -275,7 +221,7 @@ class RouterService:
         """Return the handler of a unary call whose messages are bytes; `answer` is as for `unary`."""
 
         async def handle(request: bytes, context: grpc.aio.ServicerContext[Any, Any]) -> bytes:
-            with _Answering(name, self._drain, self._meter):
+            with Answering(name, self._drain, self._meter):
                 left = _left(context)
                 return await answer(request, min(self._tokenize_seconds, left), left)
 
@@ -328,12 +274,6 @@ class RouterService:
             ),
         }
         return grpc.method_handlers_generic_handler(SERVICE.full_name, methods)
-
-
-def _log_fault(method: str, error: Exception) -> None:
-    """Log a fault of the router: its caller gets no text of the error."""
-    if type(error) not in FAILURES:
-        log.error("%s: unexpected", method, exc_info=error)
 
 
 def _call(done: Callable[[], None], _: object) -> None:

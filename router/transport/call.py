@@ -20,8 +20,6 @@ log = logging.getLogger(__name__)
 READ_WINDOW = 256 << 10
 """Bytes of a long message that may be under way while its call waits for it."""
 
-Bytes = Callable[[Any], bytes]
-
 
 class Call(CallContext):
     """The context of one call, on the event loop of its connection."""
@@ -47,7 +45,7 @@ class Call(CallContext):
     """Whether the stream has ended on both sides."""
     _is_ended = False
     """Whether the answer is complete, or nobody waits for it."""
-    serialize: Bytes = bytes
+    serialize: Callable[[Any], bytes] = bytes
     deserialize: Callable[[bytes], Any] = bytes
     task: asyncio.Task[None] | None = None
     """The task of its handler, once that runs."""
@@ -64,11 +62,6 @@ class Call(CallContext):
         if request.seconds is not None:
             self._deadline = self._loop.time() + request.seconds
             self._expiry = self._loop.call_later(request.seconds, self._expire)
-
-    @property
-    def method(self) -> str:
-        """The name of the method, /SERVICE/METHOD."""
-        return self._request.method
 
     # Events of the connection.
 

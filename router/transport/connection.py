@@ -4,29 +4,19 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Sequence
-from functools import lru_cache
-from typing import Any, cast
+from typing import cast
 
 import grpc
 
-from router.error_info import Reason, details
 from router.transport.call import Call
-from router.transport.handlers import find, run
+from router.transport.calls import Calls
 from router.transport.http2 import library as lib
 from router.transport.http2.ended import EndedError
-from router.transport.http2.header_block import Headers
 from router.transport.http2.journal import READ, RECEIVE_BYTES, Journal
 from router.transport.http2.limits import Http2Limits
 from router.transport.http2.session import Session
-from router.transport.metadata import (
-    BEGINNING,
-    BadHeaderError,
-    NoCallError,
-    read_request,
-    trailers_of,
-)
 from router.transport.peer import Properties, peer_name, properties_of
-from router.transport.server import AtOnceHandler, Gate, Refusal
+from router.transport.server import Gate
 
 log = logging.getLogger(__name__)
 
@@ -34,8 +24,6 @@ WRITE_BYTES = 1 << 20
 """Bytes in the socket's buffer above which no more are taken out of the session."""
 TURN_SECONDS = 0.005
 """Longest time for which a connection handles bytes before other connections have their turn."""
-CANCEL_SECONDS = 1.0
-"""Longest wait for handlers that are cancelled when the server ends."""
 
 
 class Connection(asyncio.Protocol):
@@ -56,20 +44,13 @@ class Connection(asyncio.Protocol):
         clock: Callable[[], float],
         journal: Journal | None = None,
     ) -> None:
-        self._handlers = handlers
-        self._found: dict[str, Any] = {}
-        """Cached handlers by method: the choice of a handler must not depend on a call's metadata."""
         self._limits = limits
-        self._gate = gate
+        self.calls = Calls(self, handlers, limits, gate, clock)
         self._opened = opened
         self._closed = closed
         self._arrived = arrived
         self._clock = clock
         self._journal = journal or Journal(limits)
-        self._calls: dict[int, Call] = {}
-        self._fresh: list[Call] = []
-        """Calls without a task of which bytes have come in this step."""
-        self._tasks: set[asyncio.Task[None]] = set()
         self._is_in_session = False
         """Whether libnghttp2 handles received bytes; meanwhile nobody may ask it for bytes to send."""
         self._rest = b""
@@ -78,7 +59,7 @@ class Connection(asyncio.Protocol):
         self._has_received = True
         """Whether bytes arrived since the last look."""
         self._silent_since = clock()
-        self._idle_since = self._made = clock()
+        self._made = clock()
 
     # The socket.
 
@@ -87,7 +68,7 @@ class Connection(asyncio.Protocol):
         self._socket = cast("asyncio.Transport", transport)
         self._opened(self)
         self._socket.set_write_buffer_limits(high=WRITE_BYTES)
-        self.session = Session(self, self._limits, self._clock, self._journal)
+        self.session = Session(self.calls, self._limits, self._clock, self._journal)
         self.peer = peer_name(transport.get_extra_info("peername"))
         self._properties: Properties | None = None
         self.flush()
@@ -119,8 +100,8 @@ class Connection(asyncio.Protocol):
             while at < len(data):
                 self.session.receive(data[at : at + RECEIVE_BYTES])
                 at += RECEIVE_BYTES
-                if self._fresh:
-                    self._answer_at_once()
+                if self.calls.fresh:
+                    self.calls.answer_at_once()
                 if time.perf_counter() > until:
                     break
         except EndedError as error:
@@ -154,15 +135,9 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, _: Exception | None) -> None:
         """End all calls."""
-        self._end_calls()
+        self.calls.end()
         self.session.close()
         self._closed(self)
-
-    def _end_calls(self) -> None:
-        calls = list(self._calls.values())
-        self._calls.clear()
-        for call in calls:
-            call.closed()
 
     def flush(self) -> None:
         """Send what can be sent."""
@@ -180,9 +155,7 @@ class Connection(asyncio.Protocol):
             self._socket.write(data)
         if self.session.drained:
             drained, self.session.drained = self.session.drained, []
-            for stream in drained:
-                if stream in self._calls:
-                    self._calls[stream].drained()
+            self.calls.drained(drained)
         if not self.session.wants:
             # Either side has ended the connection, or the client broke the protocol.
             self._socket.close()
@@ -194,114 +167,18 @@ class Connection(asyncio.Protocol):
             self._socket.close()
         else:
             self._socket.abort()
-        self._end_calls()
-
-    # Events of the session.
-
-    def requested(self, stream: int, block: bytes, *, is_too_long: bool) -> None:
-        """Begin a call."""
-        if is_too_long:
-            text = f"the headers have more than {self._limits.header_bytes} bytes"
-            self._refuse_because(stream, grpc.StatusCode.RESOURCE_EXHAUSTED, text, Reason.TOO_LARGE)
-            return
-        try:
-            request = read_request(block)
-        except NoCallError as error:
-            status = str(error.status).encode()
-            self.session.answer_at_once(stream, [(b":status", status)])
-            return
-        except BadHeaderError as error:
-            self._refuse_because(stream, grpc.StatusCode.INTERNAL, str(error), Reason.BAD_CALL)
-            return
-        if self._gate is not None and (refusal := self._gate(request.method, self.peer)):
-            self._refuse(stream, refusal)
-            return
-        handler = self._found.get(request.method)
-        if handler is None:
-            handler = find(self._handlers, request.method, request.metadata)
-            if handler is not None:
-                self._found[request.method] = handler
-        if handler is None:
-            code, text = grpc.StatusCode.UNIMPLEMENTED, "Method not found!"
-            self._refuse_because(stream, code, text, Reason.UNKNOWN_METHOD)
-            return
-        if self.session.unsent > self._limits.unsent_bytes:
-            code, text = grpc.StatusCode.RESOURCE_EXHAUSTED, "the client does not read its answers"
-            self._refuse_because(stream, code, text, Reason.ANSWERS_UNREAD)
-            return
-        call = Call(self, stream, request, handler, self._limits.message_bytes)
-        self._calls[stream] = call
-        if not isinstance(handler, AtOnceHandler):
-            self._run(call)
-
-    def _answer_at_once(self) -> None:
-        """Answer the fresh calls whose message is there; run those that must wait for anything."""
-        fresh, self._fresh = self._fresh, []
-        for call in fresh:
-            if call.task is not None or call.done():
-                continue
-            message = call.whole()
-            if message is None:
-                if not call.waits_for_rest:
-                    self._run(call)
-            elif (answer := call.handler.at_once(message, call)) is None:
-                self._run(call)
-            else:
-                call.finish(answer)
-
-    def _run(self, call: Call) -> None:
-        task = asyncio.get_running_loop().create_task(run(call))
-        call.task = task
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    def _refuse(self, stream: int, refusal: Refusal) -> None:
-        self.session.answer_at_once(stream, _headers_of(refusal))
-
-    def _refuse_because(
-        self, stream: int, code: grpc.StatusCode, text: str, reason: "Reason.ValueType"
-    ) -> None:
-        self._refuse(stream, Refusal.because(code, text, reason))
-
-    def received(self, stream: int, chunks: Sequence[memoryview]) -> None:
-        """Take data of a call."""
-        call = self._calls.get(stream)
-        if call is not None:
-            call.received(chunks)
-            if call.task is None:
-                self._fresh.append(call)
-
-    def ended(self, stream: int) -> None:
-        """Note that a call has all its messages."""
-        call = self._calls.get(stream)
-        if call is not None:
-            call.no_more()
-            if call.task is None:
-                self._fresh.append(call)
-
-    def closed(self, stream: int) -> None:
-        """End a call."""
-        call = self._calls.pop(stream, None)
-        if call is not None:
-            call.closed()
-        if not self._calls:
-            self._idle_since = self._clock()
+        self.calls.end()
 
     # Calls of the server.
 
     @property
     def held(self) -> int:
         """The bytes that have arrived and are not read."""
-        return len(self._rest) + sum(call.held for call in self._calls.values())
+        return len(self._rest) + sum(call.held for call in self.calls)
 
     def holding(self) -> list[Call]:
         """Return the calls that hold bytes."""
-        return [call for call in self._calls.values() if call.held]
-
-    @property
-    def calls(self) -> int:
-        """The number of calls in progress."""
-        return len(self._calls)
+        return [call for call in self.calls if call.held]
 
     def look(self, now: float) -> None:
         """End the connection if the client has gone or breaks a limit of time; ping a silent one."""
@@ -313,13 +190,9 @@ class Connection(asyncio.Protocol):
             log.info("%s: the connection is cut off: %s", self.peer, problem)
             self._socket.abort()
             return
-        for stream, call in self._calls.items():
-            if call.done():
-                unread_since = self.session.unread_since(stream, now)
-                if now - unread_since > limits.stall_seconds:
-                    self.session.reset(stream, lib.CANCEL)
+        self.calls.look(now)
         self.session.end_half_open(now - limits.handshake_seconds)
-        if not self._calls and now - self._idle_since > limits.idle_seconds:
+        if not self.calls and now - self.calls.idle_since > limits.idle_seconds:
             self.terminate()
         elif now - self._silent_since >= limits.ping_seconds and not self.session.pings:
             self.session.ping()
@@ -340,7 +213,7 @@ class Connection(asyncio.Protocol):
 
     def terminate(self) -> None:
         """Take no more calls, and close the connection once those in progress have ended."""
-        if self._calls:
+        if self.calls:
             self.session.refuse_new()
         else:
             self.session.terminate(lib.NO_ERROR)
@@ -348,15 +221,7 @@ class Connection(asyncio.Protocol):
 
     async def cut_off(self) -> None:
         """Cancel the calls in progress, and close the connection."""
-        code, text = grpc.StatusCode.UNAVAILABLE, "the server ends"
-        trailing = details(code, text, Reason.ENDING, retry_seconds=0.0)
-        for call in list(self._calls.values()):
-            call.set_trailing_metadata(trailing)
-            call.end(code, text)
-        for task in list(self._tasks):
-            task.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks, timeout=CANCEL_SECONDS)
+        await self.calls.cut_off()
         if self._socket.is_closing():
             return
         self.session.terminate(lib.NO_ERROR)
@@ -368,10 +233,4 @@ class Connection(asyncio.Protocol):
         self._socket.abort()
 
     def __repr__(self) -> str:
-        return f"<Connection {self.peer}: {len(self._calls)} calls>"
-
-
-@lru_cache(64)
-def _headers_of(refusal: Refusal) -> Headers:
-    trailers = trailers_of(refusal.code, refusal.text, refusal.metadata)
-    return (*BEGINNING, *trailers)
+        return f"<Connection {self.peer}: {len(self.calls)} calls>"

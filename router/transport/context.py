@@ -41,6 +41,11 @@ class CallContext(grpc.aio.ServicerContext[Any, Any]):
     _deadline: float | None = None
     """The loop's time at which the caller's deadline passes."""
 
+    @property
+    def method(self) -> str:
+        """The name of the method, /SERVICE/METHOD."""
+        return self._request.method
+
     def invocation_metadata(self) -> Any:
         """Return the metadata that the caller sent."""
         return self._request.metadata

@@ -143,14 +143,17 @@ class Attack:
         if not self.socket.is_lost:
             session = self.connection.session
             assert session.unsent == sum(one.unsent for one in session._bodies.values())
-            assert self.connection.calls <= LIMITS.streams
-            assert len(self.connection._tasks) <= 1 + LIMITS.streams + 10 * LIMITS.resets_per_second
-            held = [call._deframer.held for call in self.connection._calls.values()]
+            assert len(self.connection.calls) <= LIMITS.streams
+            assert (
+                len(self.connection.calls.tasks)
+                <= 1 + LIMITS.streams + 10 * LIMITS.resets_per_second
+            )
+            held = [call._deframer.held for call in self.connection.calls._of.values()]
             assert sum(held) <= LIMITS.streams * (65_535 + LIMITS.message_bytes)
         self.loop.turn(self.socket.lose)
         self.loop.turn()
         assert self.closed == 1
-        assert self.connection.calls == 0
+        assert len(self.connection.calls) == 0
         assert not asyncio.all_tasks(self.loop)
         assert self.loop.errors == []
         self.loop.close()

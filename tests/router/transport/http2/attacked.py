@@ -102,12 +102,12 @@ class Attacked:
     @property
     def calls(self) -> int:
         """The calls of hostile clients that the server keeps."""
-        return sum(one.calls for one in self.attackers)
+        return sum(len(one.calls) for one in self.attackers)
 
     @property
     def tasks(self) -> int:
         """The tasks of calls of hostile clients."""
-        return sum(len(one._tasks) for one in self.attackers)
+        return sum(len(one.calls.tasks) for one in self.attackers)
 
     @property
     def unsent(self) -> int:

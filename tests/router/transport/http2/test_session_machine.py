@@ -290,10 +290,10 @@ class Machine(RuleBasedStateMachine):
         for body in bodies:
             assert body.unsent == body._left + sum(map(len, body._queue or ()))
         assert set(session._bodies) <= session._open
-        assert self.connection.calls <= STREAMS
+        assert len(self.connection.calls) <= STREAMS
         if not self.is_paused and not self.socket.is_closing():
             # Nothing is under way: both sides agree on what is open.
-            assert set(self.connection._calls) <= set(self.open)
+            assert set(self.connection.calls._of) <= set(self.open)
 
     def _leave(self) -> None:
         """Lose the connection; nothing of it is left then."""
@@ -303,8 +303,8 @@ class Machine(RuleBasedStateMachine):
             assert self.ended == 1
         self.loop.turn()
         assert set(sessions.OPEN) == self.before
-        assert self.connection.calls == 0
-        assert not self.connection._tasks
+        assert len(self.connection.calls) == 0
+        assert not self.connection.calls.tasks
         assert not asyncio.all_tasks(self.loop)
         assert self.loop.errors == []
         self.client.close()

@@ -1,0 +1,71 @@
+"""A call while it is answered: it is counted, and its errors become statuses."""
+
+import logging
+import time
+from typing import Protocol
+
+import grpc
+
+from router.api.failures import FAILURES, refusal_of
+from router.api.intake import RefusedError
+from router.drain import Drain, EndingError
+
+log = logging.getLogger(__name__)
+
+
+class AnswerCounts(Protocol):
+    """The service's metrics."""
+
+    def answered(self, method: str, code: str, seconds: float) -> None:
+        """Count one answer, with its status code and duration."""
+
+    def refused(self, method: str, code: str) -> None:
+        """Count a call that was refused before anything but its headers was read."""
+
+    def scored(self, prompt_tokens: int, matched_tokens: int) -> None:
+        """Count one scored prompt and the most of its leading tokens that any pod holds."""
+
+
+class Answering:
+    """Counts a call while it is answered, and then its answer.
+
+    Raises RefusedError, with its status and reason, in place of any error.
+    """
+
+    __slots__ = ("_begun", "_drain", "_meter", "_method")
+
+    def __init__(self, method: str, drain: Drain, meter: AnswerCounts) -> None:
+        self._method = method
+        self._drain = drain
+        self._meter = meter
+
+    def __enter__(self) -> None:
+        self._begun = time.perf_counter()
+        try:
+            self._drain.begin()
+        except EndingError as error:
+            raise self._refused(error) from error
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        self._drain.end()
+        if error is None:
+            self._meter.answered(self._method, "OK", time.perf_counter() - self._begun)
+        elif isinstance(error, Exception):
+            raise self._refused(error) from error
+        else:
+            self._count(grpc.StatusCode.CANCELLED)
+
+    def _refused(self, error: Exception) -> RefusedError:
+        log_fault(self._method, error)
+        refusal = refusal_of(error)
+        self._count(refusal.code)
+        return RefusedError(refusal)
+
+    def _count(self, code: grpc.StatusCode) -> None:
+        self._meter.answered(self._method, code.name, time.perf_counter() - self._begun)
+
+
+def log_fault(method: str, error: Exception) -> None:
+    """Log a fault of the router: its caller gets no text of the error."""
+    if type(error) not in FAILURES:
+        log.error("%s: unexpected", method, exc_info=error)

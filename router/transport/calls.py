@@ -1,0 +1,188 @@
+"""The calls of one connection: their beginnings, bytes and ends, as its session finds them."""
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
+from typing import Any
+
+import grpc
+
+from router.error_info import Reason, details
+from router.transport.call import Call
+from router.transport.context import Link
+from router.transport.handlers import find, run
+from router.transport.http2 import library as lib
+from router.transport.http2.header_block import Headers
+from router.transport.http2.limits import Http2Limits
+from router.transport.metadata import (
+    BEGINNING,
+    BadHeaderError,
+    NoCallError,
+    read_request,
+    trailers_of,
+)
+from router.transport.server import AtOnceHandler, Gate, Refusal
+
+CANCEL_SECONDS = 1.0
+"""Longest wait for handlers that are cancelled when the server ends."""
+
+
+class Calls:
+    """The calls of a connection by stream: the `Events` of its session."""
+
+    def __init__(
+        self,
+        link: Link,
+        handlers: Sequence[grpc.GenericRpcHandler],
+        limits: Http2Limits,
+        gate: Gate | None,
+        clock: Callable[[], float],
+    ) -> None:
+        self._link = link
+        self._handlers = handlers
+        self._found: dict[str, Any] = {}
+        """Cached handlers by method: the choice of a handler must not depend on a call's metadata."""
+        self._limits = limits
+        self._gate = gate
+        self._clock = clock
+        self._of: dict[int, Call] = {}
+        self.fresh: list[Call] = []
+        """Calls without a task of which bytes have come in this step."""
+        self.tasks: set[asyncio.Task[None]] = set()
+        self.idle_since = clock()
+        """The time since which there is no call, if there is none."""
+
+    def __len__(self) -> int:
+        return len(self._of)
+
+    def __iter__(self) -> Iterator[Call]:
+        return iter(self._of.values())
+
+    def requested(self, stream: int, block: bytes, *, is_too_long: bool) -> None:
+        """Begin a call."""
+        if is_too_long:
+            text = f"the headers have more than {self._limits.header_bytes} bytes"
+            self._refuse_because(stream, grpc.StatusCode.RESOURCE_EXHAUSTED, text, Reason.TOO_LARGE)
+            return
+        try:
+            request = read_request(block)
+        except NoCallError as error:
+            status = str(error.status).encode()
+            self._link.session.answer_at_once(stream, [(b":status", status)])
+            return
+        except BadHeaderError as error:
+            self._refuse_because(stream, grpc.StatusCode.INTERNAL, str(error), Reason.BAD_CALL)
+            return
+        if self._gate is not None and (refusal := self._gate(request.method, self._link.peer)):
+            self._refuse(stream, refusal)
+            return
+        handler = self._found.get(request.method)
+        if handler is None:
+            handler = find(self._handlers, request.method, request.metadata)
+            if handler is not None:
+                self._found[request.method] = handler
+        if handler is None:
+            code, text = grpc.StatusCode.UNIMPLEMENTED, "Method not found!"
+            self._refuse_because(stream, code, text, Reason.UNKNOWN_METHOD)
+            return
+        if self._link.session.unsent > self._limits.unsent_bytes:
+            code, text = grpc.StatusCode.RESOURCE_EXHAUSTED, "the client does not read its answers"
+            self._refuse_because(stream, code, text, Reason.ANSWERS_UNREAD)
+            return
+        call = Call(self._link, stream, request, handler, self._limits.message_bytes)
+        self._of[stream] = call
+        if not isinstance(handler, AtOnceHandler):
+            self._run(call)
+
+    def answer_at_once(self) -> None:
+        """Answer the fresh calls whose message is there; run those that must wait for anything."""
+        fresh, self.fresh = self.fresh, []
+        for call in fresh:
+            if call.task is not None or call.done():
+                continue
+            message = call.whole()
+            if message is None:
+                if not call.waits_for_rest:
+                    self._run(call)
+            elif (answer := call.handler.at_once(message, call)) is None:
+                self._run(call)
+            else:
+                call.finish(answer)
+
+    def _run(self, call: Call) -> None:
+        task = asyncio.get_running_loop().create_task(run(call))
+        call.task = task
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
+
+    def _refuse(self, stream: int, refusal: Refusal) -> None:
+        self._link.session.answer_at_once(stream, _headers_of(refusal))
+
+    def _refuse_because(
+        self, stream: int, code: grpc.StatusCode, text: str, reason: "Reason.ValueType"
+    ) -> None:
+        self._refuse(stream, Refusal.because(code, text, reason))
+
+    def received(self, stream: int, chunks: Sequence[memoryview]) -> None:
+        """Take data of a call."""
+        call = self._of.get(stream)
+        if call is not None:
+            call.received(chunks)
+            if call.task is None:
+                self.fresh.append(call)
+
+    def ended(self, stream: int) -> None:
+        """Note that a call has all its messages."""
+        call = self._of.get(stream)
+        if call is not None:
+            call.no_more()
+            if call.task is None:
+                self.fresh.append(call)
+
+    def closed(self, stream: int) -> None:
+        """End a call."""
+        call = self._of.pop(stream, None)
+        if call is not None:
+            call.closed()
+        if not self._of:
+            self.idle_since = self._clock()
+
+    # Calls of the connection.
+
+    def drained(self, streams: Sequence[int]) -> None:
+        """Note that all data of some answers are sent."""
+        for stream in streams:
+            if stream in self._of:
+                self._of[stream].drained()
+
+    def look(self, now: float) -> None:
+        """Reset the streams whose answers the client does not read."""
+        session = self._link.session
+        for stream, call in self._of.items():
+            if call.done() and now - session.unread_since(stream, now) > self._limits.stall_seconds:
+                session.reset(stream, lib.CANCEL)
+
+    def end(self) -> None:
+        """End all calls: the connection is lost."""
+        calls = list(self._of.values())
+        self._of.clear()
+        for call in calls:
+            call.closed()
+
+    async def cut_off(self) -> None:
+        """Answer all calls with an error, and cancel their handlers."""
+        code, text = grpc.StatusCode.UNAVAILABLE, "the server ends"
+        trailing = details(code, text, Reason.ENDING, retry_seconds=0.0)
+        for call in list(self._of.values()):
+            call.set_trailing_metadata(trailing)
+            call.end(code, text)
+        for task in list(self.tasks):
+            task.cancel()
+        if self.tasks:
+            await asyncio.wait(self.tasks, timeout=CANCEL_SECONDS)
+
+
+@lru_cache(64)
+def _headers_of(refusal: Refusal) -> Headers:
+    trailers = trailers_of(refusal.code, refusal.text, refusal.metadata)
+    return (*BEGINNING, *trailers)
