@@ -39,7 +39,7 @@ class Rank(Protocol):
     def capacity(self) -> int:
         """Blocks of its fastest tier; 0: not known."""
 
-    def copies(self) -> int | None:
+    def blocks_in_use(self) -> int | None:
         """Return how many blocks of the fastest tier are in use, by its events; None: not known."""
 
     def learn_capacity(self, blocks: int) -> None:

@@ -126,13 +126,13 @@ class ArrayState:
                     slower.append(slot)
                 elif of is self._slots.certain and group not in self.resolver.groups.parted:
                     pool.append(slot)
-        copies = self.copies() if capacity else None
+        in_use = self.blocks_in_use() if capacity else None
         # Copies of odd names beyond a block's first, which plain batches do not change.
-        beside = 0 if copies is None else copies - sum(map(self._index.count, pool))
+        beside = 0 if in_use is None else in_use - sum(map(self._index.count, pool))
         settles = heals and capacity and not self.orphans
         return Bounds(
             pool=np.array(pool, np.int64),
-            most=NEVER if copies is None else capacity - beside,
+            most=NEVER if in_use is None else capacity - beside,
             slower=np.array(slower, np.int64),
             enough=capacity - self.resolver.stored_since_doubt if settles else NEVER,
         )
@@ -185,17 +185,17 @@ class ArrayState:
         self.resolver.stored_since_doubt = 0
         self._odd.let_go()
 
-    def copies(self) -> int | None:
+    def blocks_in_use(self) -> int | None:
         """Return how many blocks of the fastest tier are in use; None if it has several pools."""
-        copies = hits.copies(self.resolver.groups, self.resolver.names)
-        if copies is None:
+        in_use = hits.blocks_in_use(self.resolver.groups, self.resolver.names)
+        if in_use is None:
             return None
         for spot, slot in list(self._slots.certain.items()):
             if spot[0] is Tier.GPU and spot[1] not in self.resolver.groups.parted:
                 # The slot holds plain names, of one copy each, and the odd names' keys.
                 holding = self.resolver.names.holdings.get(spot)
-                copies += self._index.count(slot) - (len(holding.names) if holding else 0)
-        return copies
+                in_use += self._index.count(slot) - (len(holding.names) if holding else 0)
+        return in_use
 
     def may_show_hits(self) -> bool:
         """Return whether blocks may be shown as held only because hits were announced as stores."""

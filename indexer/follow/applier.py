@@ -185,9 +185,9 @@ class Applier:
 
     def _measure(self, now: float) -> None:
         """Give up the excess where more blocks were announced than the cache can hold."""
-        copies = self._state.copies()
-        if copies is None or not 0 < self.capacity < copies:
+        in_use = self._state.blocks_in_use()
+        if in_use is None or not 0 < self.capacity < in_use:
             return
         self.drifts += 1
         self._state.give_up_excess()
-        self._stream.lacks(f"{DRIFTED}: {copies} of {self.capacity}", now)
+        self._stream.lacks(f"{DRIFTED}: {in_use} of {self.capacity}", now)

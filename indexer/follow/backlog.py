@@ -40,7 +40,10 @@ class Backlog:
             self._since += size
 
     def emptied(self) -> None:
-        """Record that the socket has been read empty."""
+        """Record that the socket has been read empty.
+
+        While that never happens, messages come faster than they are read (`is_endless`).
+        """
         self._since = None
 
     def is_endless(self, spare: int) -> bool:

@@ -20,7 +20,7 @@ class BlindRank:
         self.layout = Layout()
         self.trust = Trust(Level.COLD, "it has no events", now)
 
-    def copies(self) -> None:
+    def blocks_in_use(self) -> None:
         """Return None: how many blocks are in use is not known."""
 
     def learn_capacity(self, blocks: int) -> None:

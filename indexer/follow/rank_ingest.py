@@ -155,9 +155,9 @@ class RankIngest:
             self.applier.capacity = blocks
             self.applier.limit_repeated()
 
-    def copies(self) -> int | None:
+    def blocks_in_use(self) -> int | None:
         """Return how many blocks of the fastest tier are in use; None if it has several pools."""
-        return self.state.copies()
+        return self.state.blocks_in_use()
 
     def blocks(self) -> Mapping[Tier, int]:
         """Return how many distinct blocks of the group `Layout.shown` each tier holds."""

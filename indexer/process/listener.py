@@ -53,13 +53,13 @@ class Listener:
         self._pauses: dict[socket.socket, asyncio.TimerHandle] = {}
         """When sockets go on that could not accept a connection."""
         self._opening: dict[asyncio.Task[None], str] = {}
-        """Whose connections are accepted and not open yet, the oldest first."""
+        """Tasks of accepted connections whose handshake has not ended, with their peers, by age."""
         self._tasks: set[asyncio.Task[None]] = set()
         """These, and those that gave way."""
 
     @property
     def opening(self) -> int:
-        """The number of connections that are accepted and not open yet."""
+        """The number of accepted connections whose TLS handshake has not ended."""
         return len(self._opening)
 
     async def start(self, address: str) -> str:

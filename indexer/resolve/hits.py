@@ -13,7 +13,7 @@ from indexer.resolve.holding import Holding
 from indexer.resolve.names import Names
 
 
-def copies(groups: Groups, names: Names) -> int | None:
+def blocks_in_use(groups: Groups, names: Names) -> int | None:
     """Return how many blocks of the fastest tier are in use; None if it has several pools.
 
     All copies in all groups count, since the groups' blocks come out of one pool. Names in doubt do not,

@@ -72,7 +72,7 @@ class RankState(Protocol):
     def lost_room(self) -> None:
         """Handle a loss of blocks: there was no room for them, or their event was not readable."""
 
-    def copies(self) -> int | None:
+    def blocks_in_use(self) -> int | None:
         """Return how many blocks of the fastest tier are in use; None if it has several pools."""
 
     def may_show_hits(self) -> bool:
@@ -145,9 +145,9 @@ class PureState:
         """Handle a loss of blocks: there was no room for them, or their event was not readable."""
         self.resolver.stored_since_doubt = 0
 
-    def copies(self) -> int | None:
+    def blocks_in_use(self) -> int | None:
         """Return how many blocks of the fastest tier are in use; None if it has several pools."""
-        return hits.copies(self.resolver.groups, self.resolver.names)
+        return hits.blocks_in_use(self.resolver.groups, self.resolver.names)
 
     def may_show_hits(self) -> bool:
         """Return whether blocks may be shown as held only because hits were announced as stores."""

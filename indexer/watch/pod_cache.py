@@ -175,7 +175,7 @@ def _state(rank: RankIngest) -> pb.RankState:
         ],
         lookahead=layout.lookahead,
         engine_sequence=rank.sequence,
-        copies=rank.copies(),
+        copies=rank.blocks_in_use(),
         capacity=rank.capacity,
     )
 

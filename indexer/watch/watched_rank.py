@@ -41,7 +41,7 @@ class WatchedRank:
         self.layout = Layout()
         self.sequence: int | None = None
         self.capacity = 0
-        self._copies: int | None = None
+        self._blocks_in_use: int | None = None
         self._slots = slots
         self._stale_after = stale_after
         self._clock = clock
@@ -79,9 +79,9 @@ class WatchedRank:
     def engine_restarted(self, reason: str) -> None:
         """Do nothing: the publisher follows the engine."""
 
-    def copies(self) -> int | None:
+    def blocks_in_use(self) -> int | None:
         """Return how many blocks of the fastest tier are in use; None from an older publisher."""
-        return self._copies
+        return self._blocks_in_use
 
     def blocks(self) -> Mapping[Tier, int]:
         """Return how many distinct blocks of the group `Layout.shown` each tier holds."""
@@ -189,7 +189,7 @@ class WatchedRank:
         level = Level(state.trust)
         self.layout = layout_of(state)
         self.sequence = state.engine_sequence if state.HasField("engine_sequence") else None
-        self.capacity, self._copies = state.capacity, copies_of(state)
+        self.capacity, self._blocks_in_use = state.capacity, blocks_in_use_of(state)
         self._set_trust(level, state.reason)
 
     def lost_room(self) -> None:
@@ -225,7 +225,7 @@ def layout_of(state: pb.RankState) -> Layout:
     return Layout(groups, state.lookahead)
 
 
-def copies_of(state: pb.RankState) -> int | None:
+def blocks_in_use_of(state: pb.RankState) -> int | None:
     """Return how many blocks of a rank's fastest tier are in use; None if its publisher does not say."""
     return state.copies if state.HasField("copies") else None
 

@@ -242,7 +242,7 @@ class Answerer:
                 pb.TierBlocks(tier=tier, blocks=blocks) for tier, blocks in rank.blocks().items()
             ],
             events=pb.EventCounts(**rank.counts()),
-            copies=rank.copies(),
+            copies=rank.blocks_in_use(),
             capacity=rank.capacity,
         )
         if rank.sequence is not None:

@@ -106,7 +106,7 @@ class Overlaps:
 
 
 def _reaches(found: Found) -> Iterator[tuple[Rank, Reach, int]]:
-    """Yield each rank with its reach, and the tokens of its blocks."""
+    """Yield each rank with its reach, and its tokens per block (0 where it holds nothing)."""
     # Ranks often share one match.
     reach = cache(reach_of)
     for pod in found.pods:

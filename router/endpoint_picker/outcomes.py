@@ -56,7 +56,7 @@ class Failure:
 def failure_of(error: Exception, seconds: float) -> Failure:
     """Return the failure for an error of a pick; `seconds` is the longest time for a pick.
 
-    The reasons are those of `warmpath.v1.RequestError`, and two more.
+    The reasons are those of `warmpath.v1.RequestError`, `SUBSET_UNMATCHED` and `PICK_LATE`.
     """
     text = text_of(error)
     match error:

@@ -60,9 +60,9 @@ def ranks(ingest: Ingest) -> Iterator[Metric]:
             trust.add_metric([*name, level], float(rank.trust.level is level))
         for tier, count in rank.blocks().items():
             blocks.add_metric([*name, tier], count)
-        taken = rank.copies()
-        if taken is not None:
-            copies.add_metric(name, taken)
+        in_use = rank.blocks_in_use()
+        if in_use is not None:
+            copies.add_metric(name, in_use)
         if rank.capacity:
             capacity.add_metric(name, rank.capacity)
         for kind, count in rank.counts().items():

@@ -273,7 +273,10 @@ class Prober:
         return version if len(version.encode()) <= MOST_VERSION_BYTES else ""
 
     async def _get(self, session: aiohttp.ClientSession, path: str) -> bytes:
-        """Return the body of an answer with status 200, otherwise an empty one."""
+        """Return the body of an answer with status 200.
+
+        Empty for any other status, and where the engine is unreachable or late. Raises nothing.
+        """
         try:
             status, answer = await self._answer(session, path)
         except (aiohttp.ClientError, TimeoutError):

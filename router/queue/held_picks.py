@@ -38,10 +38,12 @@ class QueueMeter(Protocol):
 
 
 class HeldPicks:
-    """The waiting picks of one router. `clock` is the ingest's, in seconds.
+    """The waiting picks of one router.
 
-    At most `most_of_client` picks of one client (one connection) wait. `may` takes a call's context and
-    returns the classes that the caller may name besides the usual one; None: all.
+    `clock` returns seconds; it is the clock of the events' ingestion (`indexer.ingest`). At most
+    `most_of_client` picks of one client (one connection) wait. `may` takes a call's context and returns
+    the classes of priority (`queue.classes`) that the caller may name besides the class of requests that
+    name none (`queue.usual-class`); None: all.
     """
 
     def __init__(

@@ -57,7 +57,7 @@ class Lag:
         """Do nothing: `picked` is not called for a pick that is withdrawn."""
 
     def started(self, placed: Placed, now: float) -> None:
-        """Forget a pick that went elsewhere."""
+        """Forget a pick whose request went out to another rank than the picked one."""
         del now
         if placed.went != placed.picked:
             self._alone.discard(placed.number)

@@ -37,8 +37,9 @@ class Cache:
         level = request.query.get("level", "1")
         if not level.isdecimal() or int(level) not in LEVELS:
             raise bad("level", "0, 1 or 2")
-        mode = request.query.get("mode", MODES[0])
-        if mode not in MODES:
+        asked = request.query.get("mode", MODES[0])
+        mode = next((mode for mode in MODES if mode == asked), None)
+        if mode is None:
             raise bad("mode", f"one of {', '.join(MODES)}")
         await self._worker.sleep(int(level), mode)
         return json_response({"status": "sleeping", "level": int(level)})

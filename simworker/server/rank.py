@@ -22,6 +22,7 @@ from simworker.engine import (
 from simworker.server.flight import Flight
 from simworker.server.pace import Pace
 from simworker.server.shell import EngineShell
+from simworker.server.sleep_state import PauseMode
 from simworker.server.task_set import TaskSet
 
 EventT = TypeVar("EventT")
@@ -182,8 +183,11 @@ class Rank(Generic[EventT]):
         self._drained.set()
         return flights
 
-    def pause(self, mode: str) -> None:
-        """Let new requests wait. Mode `abort` ends all requests, `keep` lets running ones wait too."""
+    def pause(self, mode: PauseMode) -> None:
+        """Let new requests wait.
+
+        Mode `abort` ends all requests under way, `keep` lets them wait too, `wait` lets them finish.
+        """
         self.paused = True
         if mode == "abort":
             for flight in (*self._withdraw(), *self._parked.values()):

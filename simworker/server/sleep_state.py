@@ -6,12 +6,15 @@ weights, which are woken one by one or together.
 """
 
 from collections.abc import Iterable
+from typing import Literal, get_args
 
 from simworker.engine import BrokenInvariantError
 
 TAGS = ("weights", "kv_cache")
 LEVELS = (0, 1, 2)
-MODES = ("abort", "wait", "keep")
+PauseMode = Literal["abort", "wait", "keep"]
+"""What becomes of the requests under way when an engine pauses (`simworker.server.rank.Rank.pause`)."""
+MODES: tuple[PauseMode, ...] = get_args(PauseMode)
 
 
 class SleepState:

@@ -17,7 +17,7 @@ from simworker.server.flight import Flight, FlightRequest, Sink
 from simworker.server.identity import Identity
 from simworker.server.metrics import WorkerMetrics
 from simworker.server.rank import Rank
-from simworker.server.sleep_state import SleepState
+from simworker.server.sleep_state import PauseMode, SleepState
 from simworker.server.text import TextCodec
 
 
@@ -127,7 +127,7 @@ class Worker:
         """The level of sleep; None while awake."""
         return self._sleep.level
 
-    async def sleep(self, level: int, mode: str) -> None:
+    async def sleep(self, level: int, mode: PauseMode) -> None:
         """Pause every rank at once; from level 1 on, forget their cached content.
 
         Returns when that is done; it is done even if the caller is cancelled.

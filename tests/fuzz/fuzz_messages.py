@@ -187,7 +187,7 @@ def shown(ingest: Ingest) -> object:
         for key in range(1, 6)
         for place, start, stop in ingest.match(Chain(0, b"", 16, 1, (), pack_words([key])))
     )
-    told = [(rank.trust, rank.blocks(), rank.counts(), rank.copies()) for rank in ranks]
+    told = [(rank.trust, rank.blocks(), rank.counts(), rank.blocks_in_use()) for rank in ranks]
     return [one.matched_tokens for one in scores], held, told
 
 

@@ -92,7 +92,7 @@ def test_hits_announced_as_stores_degrade_the_rank_and_nothing_stays_that_is_gon
     for which in range(20, 23):
         rank.live("", *engine.store((which,) * 6))
     assert held(rank) <= engine.held()
-    assert rank.copies() <= CAPACITY
+    assert rank.blocks_in_use() <= CAPACITY
 
 
 @pytest.mark.parametrize("index", INDEXES)
@@ -102,10 +102,10 @@ def test_what_was_removed_since_it_was_last_announced_is_given_up(index: type[In
     say(stored([1, 2], [1, 1, 2, 2]))
     say(stored([1], [1, 1]))  # a hit, told as a store
     say(removed(1))  # and now it is gone
-    assert rank.copies() == 2
+    assert rank.blocks_in_use() == 2
     say(stored([3, 4, 5], [3, 3, 4, 4, 5, 5]))
     assert rank.trust.level is Level.DEGRADED
-    assert rank.copies() == 4  # 2, 3, 4 and 5: what cannot be there was 1
+    assert rank.blocks_in_use() == 4  # 2, 3, 4 and 5: what cannot be there was 1
     assert rank.state.counts.unknown_removals == 0
     say(removed(1))
     assert rank.state.counts.unknown_removals == 1
@@ -185,7 +185,7 @@ def test_a_capacity_that_is_not_known_is_no_bound(index: type[Index]) -> None:
     for _ in range(50):
         say(stored([1, 2], [1, 1, 2, 2]))
     assert rank.trust.level is Level.EXACT
-    assert rank.copies() == 100
+    assert rank.blocks_in_use() == 100
 
 
 @pytest.mark.parametrize("index", INDEXES)
@@ -207,10 +207,10 @@ def test_every_copy_of_one_content_takes_a_block_and_slower_tiers_take_none(
     say = Said(rank)
     for _ in range(4):
         say(stored([1], [1, 1]), stored([1], [1, 1], medium="CPU"))
-    assert rank.copies() == 4
+    assert rank.blocks_in_use() == 4
     assert rank.trust.level is Level.EXACT
     say(removed(1), removed(1))
-    assert rank.copies() == 2
+    assert rank.blocks_in_use() == 2
     say(stored([2, 3, 4], [2, 2, 3, 3, 4, 4]))
     assert rank.trust.reason == f"{DRIFTED}: 5 of 4"
 
@@ -224,12 +224,12 @@ def test_the_groups_of_a_hybrid_model_share_one_pool(index: type[Index]) -> None
         "group_idx": 1, "kv_cache_spec_kind": "sliding_window", "kv_cache_spec_sliding_window": 2,
     }  # fmt: skip
     say(stored([1, 2], [1, 1, 2, 2], **full), stored([1, 2], [1, 1, 2, 2], **window))
-    assert (rank.copies(), rank.trust.level) == (4, Level.EXACT)
+    assert (rank.blocks_in_use(), rank.trust.level) == (4, Level.EXACT)
     say(stored([3], [3, 3], **full))
     assert rank.trust.level is Level.DEGRADED
     # A full report names blocks of a window that lie before it, which no cache has.
     assert rank.state.held()[Tier.GPU, 1] == set()
-    assert rank.copies() == 3
+    assert rank.blocks_in_use() == 3
 
 
 @pytest.mark.parametrize("index", INDEXES)
@@ -245,7 +245,7 @@ def test_a_block_that_is_known_by_its_parts_too_is_not_counted_twice(index: type
     say(stored([1, 2], [1, 1, 1, 1], **full))
     say(stored([1], [1, 1], **state), stored([2], [1, 1, 1, 1], block_size=4, **state))
     assert rank.trust.level is Level.EXACT
-    assert rank.copies() == 2
+    assert rank.blocks_in_use() == 2
 
 
 def test_windows_with_pools_of_their_own_are_not_summed() -> None:
@@ -259,7 +259,7 @@ def test_windows_with_pools_of_their_own_are_not_summed() -> None:
         event = {"event_id": number, "data": data, "window_size": window}
         rank.live("", number, msgspec.json.encode(event))
     assert rank.capacity == 2
-    assert rank.copies() is None
+    assert rank.blocks_in_use() is None
     assert len(rank.state.held()) == 2
     assert rank.trust.level is Level.EXACT
 
@@ -284,9 +284,9 @@ def test_a_router_that_restarts_still_knows_what_is_not_certain(index: type[Inde
     rank = follow(index, capacity=4)
     rank.disconnected()
     rank.restore(saved)
-    assert rank.copies() == before.copies() == 2
+    assert rank.blocks_in_use() == before.blocks_in_use() == 2
     rank.state.give_up_excess()
-    assert rank.copies() == 1
+    assert rank.blocks_in_use() == 1
 
 
 @pytest.mark.parametrize("index", INDEXES)
@@ -389,7 +389,7 @@ class Drifting(RuleBasedStateMachine):
 
     @invariant()
     def it_shows_no_more_than_fits(self) -> None:
-        assert not self.capacity or self.rank.copies() <= CAPACITY
+        assert not self.capacity or self.rank.blocks_in_use() <= CAPACITY
 
     @invariant()
     def nothing_is_shown_that_is_gone(self) -> None:

@@ -260,7 +260,7 @@ class OddNames:
 
     def keep_own_names(self) -> bool:
         """Give the rank a table of its own names; False where the rank lost everything to make room."""
-        has_room = self.plain.has_room()
+        has_room = self.plain.make_room()
         if not has_room:
             held = self.plain.held()
             self.empty()

@@ -278,8 +278,8 @@ class PlainNames:
 
     # A table of the rank's own
 
-    def has_room(self) -> bool:
-        """Give up blocks for a table of the rank's own; return whether there is room for it now."""
+    def make_room(self) -> bool:
+        """Evict blocks until the rank's own table of names fits; return whether it does."""
         return self._arrays.make_room(_places(self.held() + STEP) * PLACE_BYTES, STEP)
 
     def keep_own(self) -> None:

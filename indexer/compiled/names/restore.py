@@ -1,4 +1,7 @@
-"""Packs a rank's plain names for another process, and restores them there (`indexer.resolve.saved`)."""
+"""Packs a rank's plain names for another process, and restores them there.
+
+`indexer.resolve.saved` defines the form in which they are saved.
+"""
 
 from collections.abc import Mapping
 

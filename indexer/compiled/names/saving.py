@@ -1,4 +1,7 @@
-"""Saves a rank's plain names for the next process, and restores them (`indexer.resolve.saved`)."""
+"""Saves a rank's plain names for the next process, and restores them.
+
+`indexer.resolve.saved` defines the form in which they are saved.
+"""
 
 from collections.abc import Iterator
 

@@ -10,7 +10,7 @@ from indexer.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
 from indexer.shared.layout.record import Record
 from indexer.shared.records.registry import UNCONFIRMED, UNREAD, Registry, refusal
 from indexer.trust import Level, Trust
-from indexer.watch.watched_rank import copies_of, layout_of
+from indexer.watch.watched_rank import blocks_in_use_of, layout_of
 
 log = logging.getLogger(__name__)
 
@@ -82,9 +82,9 @@ class RemoteRank:
         """How many blocks its fastest tier has; 0 where that is not known."""
         return self._state.capacity if self._state else 0
 
-    def copies(self) -> int | None:
+    def blocks_in_use(self) -> int | None:
         """Return how many blocks of its fastest tier are in use; None if its publisher does not say."""
-        return copies_of(self._state) if self._state else None
+        return blocks_in_use_of(self._state) if self._state else None
 
     def record_read(self, problem: str) -> None:
         """Take the record as last read; `problem` says why that failed this time, else is empty.

@@ -17,8 +17,8 @@ from router.client.async_client import AsyncClient
 from router.commands.local.cluster import MODEL, Cluster, ClusterError, WorkerSettings
 from router.commands.local.measure import Figures, figures
 from router.commands.local.policies import LeastLoad, Policy, RoundRobin, Warmpath
-from router.commands.local.replay import Prepared, Replayed, prepare, replay
 from router.commands.local.report import write_report
+from router.commands.local.traffic_run import Prepared, TrafficRun, prepare, run_traffic
 from router.commands.local.workload import VOCAB_SIZE, build, ceiling, read_trace
 from router.commands.out_folder import claim
 
@@ -125,7 +125,9 @@ def _setting(args: argparse.Namespace) -> Setting:
     )
 
 
-async def _run_all(setting: Setting, names: Sequence[str], console: Console) -> dict[str, Replayed]:
+async def _run_all(
+    setting: Setting, names: Sequence[str], console: Console
+) -> dict[str, TrafficRun]:
     # `timeout` and supervisors send SIGTERM, which stops all processes like Ctrl-C.
     running = asyncio.current_task()
     assert running is not None
@@ -136,7 +138,7 @@ async def _run_all(setting: Setting, names: Sequence[str], console: Console) -> 
         for name in names:
             task = progress.add_task(name, total=len(setting.requests), now="starting")
 
-            def show(result: Replayed, task: object = task) -> None:
+            def show(result: TrafficRun, task: object = task) -> None:
                 prompt = sum(one.prompt_tokens for one in result.served)
                 cached = sum(one.cached_tokens for one in result.served)
                 ratio = cached / prompt if prompt else 0.0
@@ -147,8 +149,8 @@ async def _run_all(setting: Setting, names: Sequence[str], console: Console) -> 
     return results
 
 
-async def _run(setting: Setting, name: str, show: Callable[[Replayed], None]) -> Replayed:
-    """Replay the workload under one policy on a fresh cluster."""
+async def _run(setting: Setting, name: str, show: Callable[[TrafficRun], None]) -> TrafficRun:
+    """Send the workload under one policy on a fresh cluster."""
     asks = name in (WARMPATH, QUEUED)
     async with Cluster(
         setting.workers, setting.pods, setting.out, router=asks, queue=name == QUEUED
@@ -156,23 +158,23 @@ async def _run(setting: Setting, name: str, show: Callable[[Replayed], None]) ->
         addresses = [worker.address for worker in cluster.workers]
         if not asks:
             policy: Policy = (RoundRobin if name == "round-robin" else LeastLoad)(setting.pods)
-            return await _replay(setting, cluster, policy, addresses, show)
+            return await _run_traffic(setting, cluster, policy, addresses, show)
         async with AsyncClient(cluster.router_address, model=MODEL) as client:
             policy = Warmpath(client, [worker.id for worker in cluster.workers])
-            return await _replay(setting, cluster, policy, addresses, show)
+            return await _run_traffic(setting, cluster, policy, addresses, show)
 
 
-async def _replay(
+async def _run_traffic(
     setting: Setting,
     cluster: Cluster,
     policy: Policy,
     addresses: Sequence[str],
-    show: Callable[[Replayed], None],
-) -> Replayed:
+    show: Callable[[TrafficRun], None],
+) -> TrafficRun:
     killing = asyncio.create_task(_kill_half_way(setting, cluster)) if setting.kill else None
     speed = setting.workers.speed
     try:
-        return await replay(setting.requests, policy, addresses, speed=speed, progress=show)
+        return await run_traffic(setting.requests, policy, addresses, speed=speed, progress=show)
     finally:
         if killing is not None:
             await killing
@@ -187,7 +189,7 @@ async def _kill_half_way(setting: Setting, cluster: Cluster) -> None:
     await cluster.restart(worker)
 
 
-def _present(setting: Setting, results: dict[str, Replayed], console: Console) -> None:
+def _present(setting: Setting, results: dict[str, TrafficRun], console: Console) -> None:
     summed = {
         name: figures(
             result.served,

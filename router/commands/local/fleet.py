@@ -23,7 +23,7 @@ from router.commands.local.demo import TRACE
 from router.commands.local.fleet_processes import SPEED, FleetProcesses, FleetSettings, file_names
 from router.commands.local.policies import Choice, Policy, Warmpath
 from router.commands.local.redis_server import NoServerError
-from router.commands.local.replay import Prepared, Replayed, prepare, replay
+from router.commands.local.traffic_run import Prepared, TrafficRun, prepare, run_traffic
 from router.commands.local.workload import build, read_trace
 from router.commands.out_folder import claim
 from router.pb.warmpath.v1 import router_pb2 as pb
@@ -132,7 +132,7 @@ async def _run(settings: FleetSettings, console: Console, *, once: bool, as_json
         requests = _requests(settings.requests)
         pods = [worker.id for worker in fleet.workers]
         report(f"sending {len(requests)} requests, {SPAN / SPEED:.0f} s of traffic")
-        result = await replay(
+        result = await run_traffic(
             requests,
             EveryRouter([Warmpath(client, pods) for client in clients]),
             [worker.address for worker in fleet.workers],
@@ -160,7 +160,7 @@ async def _run(settings: FleetSettings, console: Console, *, once: bool, as_json
             await fleet.report_ends(report)
 
 
-def _report_progress(report: Callable[[str], None], sofar: Replayed, total: int) -> None:
+def _report_progress(report: Callable[[str], None], sofar: TrafficRun, total: int) -> None:
     """Report the number of finished requests after each fifth of them."""
     done = len(sofar.served) + sofar.failed
     if done * PROGRESS_MESSAGES // total != (done - 1) * PROGRESS_MESSAGES // total:

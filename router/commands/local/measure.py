@@ -1,4 +1,4 @@
-"""The measured figures of a replay."""
+"""The measured figures of one run of recorded traffic."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ class Served:
     """One request as its client saw it. Times are modelled seconds."""
 
     arrived: float
-    """Seconds from the replay's start to the time at which the request was due."""
+    """Seconds from the run's start to the time at which the request was due."""
     pod: int
     """The pod's position in the list of addresses."""
     prompt_tokens: int
@@ -58,7 +58,7 @@ def figures(
     late: Sequence[float],
     choices: Sequence[float],
 ) -> Figures:
-    """Return a replay's figures; `late` is in modelled seconds, `choices` in wall-clock seconds."""
+    """Return a run's figures; `late` is in modelled seconds, `choices` in wall-clock seconds."""
     prompt = sum(one.prompt_tokens for one in served)
     cached = sum(one.cached_tokens for one in served)
     computed = [0] * pods

@@ -17,7 +17,7 @@ class Choice:
 
 
 class Policy(Protocol):
-    """The replay's interface to a policy."""
+    """What a run of recorded traffic asks of a policy."""
 
     async def choose(self, packed: bytes) -> Choice:
         """Choose a pod for a prompt of packed token ids."""

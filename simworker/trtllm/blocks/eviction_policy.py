@@ -58,9 +58,10 @@ class LRUEvictionPolicy:
             self._add(block, to_front=False)
 
     def get_free_block(self, level: int) -> tuple[KVCacheBlock, bool]:
-        """Return the next block to evict, still free, and whether to offload its content.
+        """Return the block to evict next, and whether to offload its content; the block stays free.
 
-        Raises NoFreeBlocksError.
+        Level 0 is the GPU's pool, level 1 the host's (`simworker.trtllm.blocks.pools`). Raises
+        NoFreeBlocksError.
         """
         queues = self._queues[level]
         if not queues:

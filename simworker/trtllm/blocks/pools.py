@@ -11,7 +11,9 @@ from simworker.engine import BrokenInvariantError
 from simworker.trtllm.blocks.block import KVCacheBlock, Slot
 
 PRIMARY_LEVEL = 0
+"""The pool on the GPU."""
 SECONDARY_LEVEL = 1
+"""The pool in the host's memory."""
 
 
 @dataclass(slots=True)

@@ -142,7 +142,10 @@ class BlockAllocator(Protocol):
         """Return the leading hashes whose content is cached and computed."""
 
     def cow_block_if_not_appendable(self, block: Block) -> BlockId:
-        """Return the id to append to: a new one if another view uses the block. Only blocks call it."""
+        """Return the id to append to: a new one if another sequence uses the block, too.
+
+        Only blocks call it.
+        """
 
     def promote_to_immutable_block(self, block: Block) -> BlockId:
         """Cache a block that was just filled; return its id. Only blocks call it."""

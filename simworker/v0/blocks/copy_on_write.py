@@ -21,7 +21,7 @@ class CopyOnWriteTracker:
         self._copy_on_writes: list[tuple[BlockId, BlockId]] = []
 
     def is_appendable(self, block: Block) -> bool:
-        """Whether a block may be written in place, since no other view uses it."""
+        """Whether a block may be written in place, since no other sequence uses it."""
         return block.block_id is None or self._refcounter.get(block.block_id) <= 1
 
     def cow_block_if_not_appendable(
@@ -30,7 +30,7 @@ class CopyOnWriteTracker:
         allocate_block_id: Callable[[], BlockId],
         free_block_id: Callable[[BlockId], None],
     ) -> BlockId:
-        """Return the id to append to; if it is a new one, a copy becomes due."""
+        """Return the id to append to: a new one, and a copy due, if another sequence uses the block."""
         source = block.block_id
         assert source is not None
         if self.is_appendable(block):

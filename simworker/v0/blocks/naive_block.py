@@ -219,7 +219,7 @@ class NaiveBlockAllocator(BlockAllocator):
         return self.refcounter.get(block_id)
 
     def cow_block_if_not_appendable(self, block: Block) -> BlockId:
-        """Return the id to append to; if it is a new one, a copy becomes due."""
+        """Return the id to append to: a new one, and a copy due, if another sequence uses the block."""
         return self._cow_tracker.cow_block_if_not_appendable(
             block, self.allocate_block_id, self.free_block_id
         )

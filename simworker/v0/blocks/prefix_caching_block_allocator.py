@@ -194,7 +194,7 @@ class PrefixCachingBlockAllocator(BlockAllocator):
         return block.block_id
 
     def cow_block_if_not_appendable(self, block: Block) -> BlockId:
-        """Return the id to append to; if it is a new one, a copy becomes due."""
+        """Return the id to append to: a new one, and a copy due, if another sequence uses the block."""
         return self._cow_tracker.cow_block_if_not_appendable(
             block, self._allocate_block_id, self._free_hashless
         )

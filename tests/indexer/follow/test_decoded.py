@@ -23,7 +23,7 @@ STEPS = st.one_of(
 
 def state_of(rank: RankIngest) -> object:
     held = {spot: keys for spot, keys in rank.state.held().items() if keys}
-    return held, rank.layout, rank.state.counts, rank.copies(), rank.trust, rank.sequence
+    return held, rank.layout, rank.state.counts, rank.blocks_in_use(), rank.trust, rank.sequence
 
 
 @pytest.mark.parametrize("form", FORMS)

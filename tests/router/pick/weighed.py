@@ -43,7 +43,7 @@ class FakeRank:
     def learn_capacity(self, blocks: int) -> None:
         raise NotImplementedError
 
-    def copies(self) -> int:
+    def blocks_in_use(self) -> int:
         return self.held
 
     def blocks(self) -> Mapping[str, int]:

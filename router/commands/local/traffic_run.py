@@ -1,4 +1,4 @@
-"""Replays a workload against a cluster, open loop: requests go out when they are due."""
+"""Sends recorded traffic to a cluster, open loop: requests go out when they are due."""
 
 import asyncio
 import json
@@ -28,8 +28,8 @@ class Prepared:
 
 
 @dataclass(slots=True)
-class Replayed:
-    """The result of a replay."""
+class TrafficRun:
+    """One run of recorded traffic: its outcome so far."""
 
     served: list[Served] = field(default_factory=list)
     failed: int = 0
@@ -63,16 +63,16 @@ def prepare(arrivals: Sequence[Arrival]) -> list[Prepared]:
     ]
 
 
-async def replay(
+async def run_traffic(
     requests: Sequence[Prepared],
     policy: Policy,
     addresses: Sequence[str],
     *,
     speed: float,
-    progress: Callable[[Replayed], None],
-) -> Replayed:
+    progress: Callable[[TrafficRun], None],
+) -> TrafficRun:
     """Send every request when it is due, and wait for all answers."""
-    result = Replayed()
+    result = TrafficRun()
     timeout = aiohttp.ClientTimeout(total=None)
     connector = aiohttp.TCPConnector(limit=0)
     async with aiohttp.ClientSession(timeout=timeout, connector=connector) as session:
@@ -99,7 +99,7 @@ async def _serve(
     *,
     due: float,
     speed: float,
-    result: Replayed,
+    result: TrafficRun,
 ) -> None:
     asked = time.monotonic()
     choice = await policy.choose(request.packed)
