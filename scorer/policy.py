@@ -2,7 +2,9 @@
 
 A policy is a frozen dataclass. Its fields, all floats with defaults, are its options; `costs` returns
 the cost of each candidate in NumPy arrays. It keeps no state, so that equal calls have equal results
-(`Explain` repeats a pick's call); past events that matter are in the columns and the request.
+(`Explain` repeats a pick's call); past events that matter are in the columns and the request. If its
+costs are seconds, the class attribute `costs_seconds = True` says so, and `scorer.reason` explains them
+as times.
 
 Another package adds a policy through the entry-point group `warmpath.policies`:
 
@@ -30,6 +32,11 @@ class Policy(Protocol):
 
     def costs(self, request: Request, columns: Columns, rng: Random) -> Costs:
         """Return the cost of each candidate; `scorer.order` orders them by it."""
+
+
+def costs_seconds(policy: Policy) -> bool:
+    """Return whether a policy's costs are seconds; by default they are not."""
+    return getattr(policy, "costs_seconds", False)
 
 
 class UnknownPolicyError(ValueError):

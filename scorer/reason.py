@@ -7,9 +7,6 @@ from scorer.candidate import Candidate
 from scorer.match import Match
 from scorer.order import rounded_one
 
-IN_SECONDS = frozenset({"warmpath", "study-mix", "overlap-time"})
-"""The policies whose cost is in seconds; for others the sentence lists the terms of the cost."""
-
 GUARD = "hot_spot"
 """The cost term of candidates above the load margin."""
 SESSION = "session"
@@ -53,6 +50,7 @@ def reason(
     contenders: Sequence[Contender],
     policy: str,
     *,
+    costs_seconds: bool,
     names_ranks: bool = False,
     is_beside: bool = False,
     is_well: bool = True,
@@ -62,10 +60,11 @@ def reason(
     `contenders` are some of the candidates, best first: the best two (or the only one), the one that
     holds most of the prompt, and any that would win without its session or guard term. With `is_beside`
     the first is the rank of the request's group. With `names_ranks` the sentence names pods and ranks.
-    `is_well`: the first is known to be healthy.
+    `is_well`: the first is known to be healthy. `costs_seconds`: the costs are seconds, and the sentence
+    explains them as times; otherwise it lists their terms.
     """
     told = _Reason(prompt_tokens, contenders, names_ranks=names_ranks)
-    text = told.beside() if is_beside else told.sentence(policy)
+    text = told.beside() if is_beside else told.sentence(policy, costs_seconds=costs_seconds)
     return text if is_well else f"{text} It is not known to be healthy, and no other pod is."
 
 
@@ -78,12 +77,12 @@ class _Reason:
         self._best = contenders[0]
         self._names_ranks = names_ranks
 
-    def sentence(self, policy: str) -> str:
+    def sentence(self, policy: str, *, costs_seconds: bool) -> str:
         best, name = self._best, self._name(self._best)
         if len(self._all) == 1:
             return f"{name} is the only candidate; it has {self._holding(best)} and {_queue(best)}."
         second = self._all[1]
-        if policy not in IN_SECONDS:
+        if not costs_seconds:
             return (
                 f"{policy} puts {name} first: its cost is {_cost(best)}; {self._unitless(second)}."
             )

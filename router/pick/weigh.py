@@ -36,7 +36,7 @@ from scorer.decode import decode_costs
 from scorer.load_columns import Column, LoadColumns
 from scorer.match import Match
 from scorer.order import order_of
-from scorer.policy import Policy, make_policy
+from scorer.policy import Policy, costs_seconds, make_policy
 from scorer.prefill import PrefillModel
 from scorer.pull import with_pull
 from scorer.reason import Contender, reason
@@ -101,6 +101,8 @@ class Choice(msgspec.Struct, frozen=True):
     """The result of weighing: all options, best first."""
 
     policy: str
+    costs_seconds: bool
+    """Whether the policy's costs are seconds."""
     prompt_tokens: int
     utilisation: float
     busy: float
@@ -123,6 +125,7 @@ class Choice(msgspec.Struct, frozen=True):
             self.prompt_tokens,
             contenders,
             self.policy,
+            costs_seconds=self.costs_seconds,
             names_ranks=self.options.has_ranks,
             is_beside=self.is_beside,
             is_well=self.options[0].pod.serves,
@@ -206,6 +209,7 @@ class Weigher:
             decode = self._options(weighing, decoding, self._loads.columns(decoding.names, now))
         return Choice(
             policy=ask.policy or self._usual,
+            costs_seconds=costs_seconds(policy),
             prompt_tokens=ask.tokens,
             utilisation=utilisation,
             busy=busy,

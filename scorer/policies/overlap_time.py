@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from random import Random
+from typing import ClassVar
 
 from scorer.candidate import Request
 from scorer.columns import Columns, Costs
@@ -16,6 +17,7 @@ class OverlapTime:
     prefill, and `per_token` for each prompt token of the requests in flight.
     """
 
+    costs_seconds: ClassVar[bool] = True
     per_token: float = 70e-6
     """Seconds that each token in flight counts for."""
 

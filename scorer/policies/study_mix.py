@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from random import Random
+from typing import ClassVar
 
 from scorer.candidate import Request
 from scorer.columns import Columns, Costs
@@ -21,6 +22,7 @@ class StudyMix:
     term `crowding` is the power's part of the cost.
     """
 
+    costs_seconds: ClassVar[bool] = True
     kappa: float = 1.0
     mu: float = 0.002
     """Seconds per request in flight."""

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from random import Random
+from typing import ClassVar
 
 import numpy as np
 
@@ -43,6 +44,7 @@ class Warmpath:
     It began as `own_mix` of `shared/bench/policy-study.md`, whose crowding multiplies the wait too.
     """
 
+    costs_seconds: ClassVar[bool] = True
     kappa: float = 2.0
     g: float = 0.4
     """Exponent of crowding where no prompt is long. 0: only the fleet's utilisation counts, best for the

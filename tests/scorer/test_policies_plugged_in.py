@@ -13,6 +13,7 @@ from scorer.policy import (
     GROUP,
     UnknownPolicyError,
     _registered,
+    costs_seconds,
     make_policy,
     policy_names,
 )
@@ -28,6 +29,7 @@ from scorer.columns import Costs
 
 @dataclass(frozen=True)
 class LastInTheAlphabet:
+    costs_seconds = True
     first_letter: float = 97.0
 
     def costs(self, request, columns, rng):
@@ -55,6 +57,8 @@ def _installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None
 def test_a_policy_of_another_package_is_found_by_its_name() -> None:
     assert "last-in-the-alphabet" in policy_names()
     policy = make_policy("last-in-the-alphabet", {"first-letter": 90})
+    assert costs_seconds(policy)
+    assert not costs_seconds(LoadBand())
     ranked = rank(policy, Request(1), [Candidate(pod, 0, 0, 0.0) for pod in "acb"], Random(0))
     assert [(one.candidate.pod, one.cost) for one in ranked] == [
         ("c", -9.0),

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from scorer.candidate import Candidate, Load, Request
 from scorer.columns import Costs
 from scorer.match import Match, Span
-from scorer.policy import make_policy, policy_names
-from scorer.reason import IN_SECONDS, reason, seconds
+from scorer.policy import costs_seconds, make_policy, policy_names
+from scorer.reason import reason, seconds
 from tests.scorer.ranked import figures, rank, ranked
 
 TOKENS = 9000
@@ -83,6 +83,7 @@ def told(*contenders: Weighed, policy: str = "warmpath") -> str:
         TOKENS,
         [by_name[one.candidate.pod, one.candidate.rank] for one in ordered],
         policy,
+        costs_seconds=policy == "warmpath",
         names_ranks=len({one.candidate.pod for one in contenders}) < len(contenders),
     )
 
@@ -275,16 +276,17 @@ def test_every_policy_has_a_sentence_and_costs_in_seconds_are_sums_of_their_term
 ) -> None:
     by_pod = {one.candidate.pod: one for one in contenders}
     candidates = [one.candidate for one in contenders]
-    ordered = rank(make_policy(policy), Request(TOKENS, 0.7, affinity), candidates, Random(seed))
+    made = make_policy(policy)
+    ordered = rank(made, Request(TOKENS, 0.7, affinity), candidates, Random(seed))
     weighed = [
         replace(by_pod[one.candidate.pod], cost=one.cost, terms=one.terms) for one in ordered
     ]
-    sentence = reason(TOKENS, weighed, policy)
+    sentence = reason(TOKENS, weighed, policy, costs_seconds=costs_seconds(made))
     winner = weighed[0]
     assert re.search(
         rf"\b{winner.candidate.pod} (has|is)|puts {winner.candidate.pod} first", sentence
     )
-    if policy in IN_SECONDS:
+    if costs_seconds(made):
         for one in weighed:
             assert one.cost == pytest.approx(sum(value for _, value in one.terms))
     if holds := re.search(r"(\w+) holds more", sentence):

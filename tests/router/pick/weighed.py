@@ -86,7 +86,7 @@ def choice(*options: Option, tokens: int = TOKENS) -> Choice:
         matches=matches,
         factors=[one.calibration for one in options],
     )
-    return Choice("warmpath", tokens, 0.5, 0.5, ordered)
+    return Choice("warmpath", True, tokens, 0.5, 0.5, ordered)
 
 
 def placed(
