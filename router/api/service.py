@@ -88,6 +88,11 @@ class RouterService:
 
     def score_at_once(self, request: bytes) -> bytes | None:
         """Answer Score if nothing has to be awaited and it succeeds; the result is None otherwise."""
+        found = self._scored_at_once("Score", request)
+        return None if found is None else found[0]
+
+    def _scored_at_once(self, method: str, request: bytes) -> tuple[bytes, int] | None:
+        """Return a ScoreResponse and the id of its request, as `score_at_once` does."""
         begun = time.perf_counter()
         try:
             self._drain.begin()
@@ -99,15 +104,15 @@ class RouterService:
                 return None
             asked = wire.ScoreRequest.FromString(rest) if rest else NOTHING_MORE
             scored = self._answerer.score_at_once(asked, plain)
-        except Exception:  # noqa: BLE001  `Score` fails in the same way, and answers with the error
+        except Exception:  # noqa: BLE001  the slower way fails, too, and answers with the error
             return None
         finally:
             self._drain.end()
         if scored is None:
             return None
         self._meter.scored(scored.prompt_tokens, scored.most)
-        self._meter.answered("Score", "OK", time.perf_counter() - begun)
-        return scored.response
+        self._meter.answered(method, "OK", time.perf_counter() - begun)
+        return scored.response, asked.request_id
 
     async def ScoreStream(  # noqa: N802  the contract's name
         self, context: grpc.aio.ServicerContext[Any, Any]
@@ -125,6 +130,11 @@ class RouterService:
 
         async def task_of(raw: bytes, tasks: asyncio.TaskGroup) -> asyncio.Task[None] | None:
             """Answer a message, or return the task that does."""
+            found = self._scored_at_once("ScoreStream", raw)
+            if found is not None:
+                response, request_id = found
+                await write(stream_reply(request_id, response))
+                return None
             try:
                 request = await parse(wire.ScoreRequest, raw)
             except BadRequestError as error:

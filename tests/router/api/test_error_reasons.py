@@ -133,9 +133,13 @@ async def test_a_fault_is_logged_and_told_as_one_without_its_text(
     async def fails(*_: object, **__: object) -> None:
         raise ZeroDivisionError("the odd thing")
 
+    def fails_at_once(*_: object) -> None:
+        raise ZeroDivisionError("the odd thing")
+
     fault = ErrorDetails(STATUS.INTERNAL, "INTERNAL_ERROR", {}, None, None)
     monkeypatch.setattr(Answerer, "list_pods", fails)
     monkeypatch.setattr(Answerer, "score", fails)
+    monkeypatch.setattr(Answerer, "score_at_once", fails_at_once)
     monkeypatch.setattr(PickAnswerer, "_ask", fails)
     assert await refused(stand.pods()) == fault
     assert await refused(stand.pick(prompt())) == fault
