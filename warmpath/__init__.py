@@ -28,8 +28,7 @@ if TYPE_CHECKING:
     from router.client.prompt import AnyPrompt, Prompt
     from router.client.retry import Retry
     from router.client.stream import StreamAnswer
-    from router.config.schema import Booking as BookingTable
-    from router.config.schema import Pick as PickTable
+    from router.config.schema import BookingTable, PickTable
     from router.pick.weigh import NoPodError
     from warmpath.index import Index
     from warmpath.picked import Candidate, Picked, Source
@@ -85,6 +84,7 @@ _MODULES = {
     "router.client.prompt": ("AnyPrompt", "Prompt"),
     "router.client.retry": ("Retry",),
     "router.client.stream": ("StreamAnswer",),
+    "router.config.schema": ("BookingTable", "PickTable"),
     "router.pick.weigh": ("NoPodError",),
     "warmpath.index": ("Index",),
     "warmpath.picked": ("Candidate", "Picked", "Source"),
@@ -92,19 +92,15 @@ _MODULES = {
     "warmpath.reader": ("Tokenizer",),
     "warmpath.scorer": ("PodScore", "Scorer"),
 }
-_PLACES = {name: (module, name) for module, names in _MODULES.items() for name in names} | {
-    "BookingTable": ("router.config.schema", "Booking"),
-    "PickTable": ("router.config.schema", "Pick"),
-}
+_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> object:
         """Import a public name; later uses find it in the module."""
-        if name not in _PLACES:
+        if name not in _MODULE_OF:
             raise AttributeError(f"module 'warmpath' has no attribute {name!r}")
-        module, there = _PLACES[name]
-        found = globals()[name] = getattr(import_module(module), there)
+        found = globals()[name] = getattr(import_module(_MODULE_OF[name]), name)
         return found
 
     def __dir__() -> list[str]:

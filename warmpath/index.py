@@ -26,7 +26,7 @@ MOST_RANKS = 1024
 """The most ranks of a pod."""
 MOST_NAME_CHARS = 1024
 
-_EVENTS = config.Events()
+_EVENTS = config.EventsTable()
 
 
 class Index:

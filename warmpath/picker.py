@@ -26,7 +26,7 @@ from warmpath.picked import Picked, picked_of
 from warmpath.reader import Tokenizer
 from warmpath.scorer import Scorer
 
-Table = TypeVar("Table", config.Pick, config.Booking)
+Table = TypeVar("Table", config.PickTable, config.BookingTable)
 
 MOST_SESSION_CHARS = 256
 
@@ -55,19 +55,19 @@ class Picker:
         self,
         index: Index,
         *,
-        pick: config.Pick | None = None,
-        booking: config.Booking | None = None,
+        pick: config.PickTable | None = None,
+        booking: config.BookingTable | None = None,
         shared_tiers: Collection[str] = (),
         tokenizer: Tokenizer | None = None,
         rng: Random | None = None,
         new_id: Callable[[], str] = lambda: secrets.token_hex(16),
     ) -> None:
         """Begin. Raises ValueError for an impossible value, and for an unknown policy or option."""
-        pick = _valid("pick", pick or config.Pick())
+        pick = _valid("pick", pick or config.PickTable())
         self._index = index
         self._picking = Picking(
             pick,
-            _valid("booking", booking or config.Booking()),
+            _valid("booking", booking or config.BookingTable()),
             index=embedded_index(believed_bytes(pick)),
             new_id=new_id,
             rng=rng or Random(secrets.randbits(64)),  # noqa: S311  breaks ties, guards nothing

@@ -80,7 +80,7 @@ def compared(kept: Kept, place: Cell, seeds: Sequence[int]) -> Compared | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class ComparedStanding:
     """One policy over several places; ratios are to the baseline unless they say otherwise."""
 
     places: int
@@ -95,11 +95,11 @@ class Standing:
     worst_place: str
 
 
-def standing(policy: str, places: Sequence[Compared]) -> Standing:
+def standing(policy: str, places: Sequence[Compared]) -> ComparedStanding:
     """Return a policy's standing in at least one place."""
     to_best = {one: one.ratio(policy, "ttft_p90_s", one.best) for one in places}
     worst = max(to_best, key=lambda one: to_best[one])
-    return Standing(
+    return ComparedStanding(
         len(places),
         {
             name: statistics.geometric_mean(max(one.ratio(policy, name), 1e-9) for one in places)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from bench.figure import Figure
 from bench.redis import replica
 from bench.redis.content import fleet_of, prompts_of
-from bench.redis.layout import Client
+from bench.redis.layout import PipelineClient
 from bench.redis.llmd_layout import LlmdLayout
 from bench.redis.packed_layout import PackedLayout
 from bench.redis.rounds import (
@@ -33,7 +33,7 @@ SHARES = {"held by all": 1.0, "half held": 0.5, "held by none": 0.0}
 def measure(*, quick: bool) -> list[Figure]:
     """Measure look-ups, updates and memory on Redis."""
     with RedisServer("redis") as server:
-        client = Client(server.client)
+        client = PipelineClient(server.client)
         return [
             *_look_ups(server, client, quick=quick),
             *_updates(server, client, quick=quick),
@@ -46,7 +46,7 @@ def _layouts(pods: int) -> Layouts:
     return {"ours": PackedLayout(pods), "peer": LlmdLayout(pods)}
 
 
-def _look_ups(server: RedisServer, client: Client, *, quick: bool) -> Iterator[Figure]:
+def _look_ups(server: RedisServer, client: PipelineClient, *, quick: bool) -> Iterator[Figure]:
     for blocks, pods, count in SIZES[:1] if quick else SIZES:
         layouts = begin(server, client, _layouts(pods))
         calls = 20 if quick else max(20, 1_000_000 // (blocks * pods))
@@ -73,7 +73,7 @@ def _times(name: str, taken: Figures, goal: float | None = None) -> Figure:
     return Figure(name, ours, "us", peer, BASELINE, goal=goal)
 
 
-def _updates(server: RedisServer, client: Client, *, quick: bool) -> Iterator[Figure]:
+def _updates(server: RedisServer, client: PipelineClient, *, quick: bool) -> Iterator[Figure]:
     rounds, steps = (1, 4) if quick else (5, 64)
     for pods in (8,) if quick else (8, 64):
         layouts = begin(server, client, _layouts(pods))
@@ -105,7 +105,7 @@ def _rates(
     return Figure(name, ours, "thousand blocks/s", peer, baseline, goal=goal, least=True)
 
 
-def _bytes(server: RedisServer, client: Client, *, quick: bool) -> Iterator[Figure]:
+def _bytes(server: RedisServer, client: PipelineClient, *, quick: bool) -> Iterator[Figure]:
     part = 20 if quick else 1
     for what, content in (
         ("prompts of 625 blocks, 8 holders", prompts_of(625, 8, 80 // part)),

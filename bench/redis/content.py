@@ -9,7 +9,7 @@ from indexer.keys.segment import SEGMENT
 
 
 @dataclass(frozen=True, slots=True)
-class Prompt:
+class HeldPrompt:
     """A prompt's keys, and the number of its leading blocks that each pod holds."""
 
     keys: Sequence[int]
@@ -19,7 +19,7 @@ class Prompt:
 class Content:
     """Prompts and their holders."""
 
-    def __init__(self, pods: int, prompts: Sequence[Prompt]) -> None:
+    def __init__(self, pods: int, prompts: Sequence[HeldPrompt]) -> None:
         self.pods = pods
         self.prompts = prompts
         self._holds: list[set[int]] = [set() for _ in range(pods)]
@@ -75,7 +75,7 @@ def prompts_of(blocks: int, pods: int, count: int, *, share: float = 1.0, seed: 
     rng = Random(seed)
     depth = int(blocks * share)
     held = dict.fromkeys(range(pods), depth) if depth else {}
-    return Content(pods, [Prompt(keys_of(rng, blocks), held) for _ in range(count)])
+    return Content(pods, [HeldPrompt(keys_of(rng, blocks), held) for _ in range(count)])
 
 
 SYSTEM = (50, 100, 200, 333)
@@ -94,5 +94,5 @@ def fleet_of(pods: int, sessions: int, *, seed: int = 2) -> Content:
     for session in range(sessions):
         keys = systems[session % len(systems)] + keys_of(rng, int(8 * 50 ** rng.random()))
         holders = rng.sample(range(pods), rng.randint(1, 3))
-        prompts.append(Prompt(keys, dict.fromkeys(holders, len(keys))))
+        prompts.append(HeldPrompt(keys, dict.fromkeys(holders, len(keys))))
     return Content(pods, prompts)

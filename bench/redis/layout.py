@@ -41,7 +41,7 @@ class Layout(Protocol):
         """Remove keys of a pod."""
 
 
-class Client:
+class PipelineClient:
     """A synchronous client with one connection; each round trip is a pipeline."""
 
     def __init__(self, client: redis.Redis) -> None:

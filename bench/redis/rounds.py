@@ -5,8 +5,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from random import Random
 
-from bench.redis.content import Content, Prompt, keys_of, prompts_of
-from bench.redis.layout import Changes, Client, Layout, Talk, run_on
+from bench.redis.content import Content, HeldPrompt, keys_of, prompts_of
+from bench.redis.layout import Changes, Layout, PipelineClient, Talk, run_on
 from bench.stand.look_up import microseconds, no_collector
 from indexer.keys.segment import SEGMENT
 from indexer.shared.redis.connect import RedisSettings, connect
@@ -18,7 +18,7 @@ Figures = dict[str, list[float]]
 """Layout's name -> its figures."""
 
 
-def begin(server: RedisServer, client: Client, layouts: Layouts) -> Layouts:
+def begin(server: RedisServer, client: PipelineClient, layouts: Layouts) -> Layouts:
     """Empty the server and let each layout write its first records; return the layouts."""
     server.empty()
     for layout in layouts.values():
@@ -26,7 +26,7 @@ def begin(server: RedisServer, client: Client, layouts: Layouts) -> Layouts:
     return layouts
 
 
-def fill(client: Client, layouts: Layouts, content: Content) -> None:
+def fill(client: PipelineClient, layouts: Layouts, content: Content) -> None:
     """Write a content in each layout, and check the look-ups' results."""
     for name, layout in layouts.items():
         for pod, changes in content.changes():
@@ -37,7 +37,7 @@ def fill(client: Client, layouts: Layouts, content: Content) -> None:
 
 
 def look_up_times(
-    client: Client, layouts: Layouts, prompts: Sequence[Prompt], calls: int
+    client: PipelineClient, layouts: Layouts, prompts: Sequence[HeldPrompt], calls: int
 ) -> Figures:
     """Return the microseconds of look-ups, sorted; the content must be written already."""
 
@@ -48,7 +48,7 @@ def look_up_times(
 
 
 def edge_times(
-    server: RedisServer, layouts: Layouts, prompts: Sequence[Prompt], calls: int
+    server: RedisServer, layouts: Layouts, prompts: Sequence[HeldPrompt], calls: int
 ) -> Figures:
     """Return the microseconds of look-ups over the product's own connections, with asyncio."""
 
@@ -71,7 +71,11 @@ def edge_times(
 
 
 def server_times(
-    server: RedisServer, client: Client, layouts: Layouts, prompts: Sequence[Prompt], calls: int
+    server: RedisServer,
+    client: PipelineClient,
+    layouts: Layouts,
+    prompts: Sequence[HeldPrompt],
+    calls: int,
 ) -> Figures:
     """Return the microseconds of the server's processor time that a look-up takes: a mean for each."""
     found = {}
@@ -84,7 +88,7 @@ def server_times(
 
 
 def bulk_rates(
-    client: Client, layouts: Layouts, pods: int, *, prompts: int, rounds: int
+    client: PipelineClient, layouts: Layouts, pods: int, *, prompts: int, rounds: int
 ) -> tuple[Figures, Figures]:
     """Return the rates at which prompts of 625 blocks are added and removed, one pod's prompt at a time.
 
@@ -105,7 +109,7 @@ def bulk_rates(
 
 
 def step_rates(
-    client: Client, layouts: Layouts, pods: int, *, wide: int, steps: int, rounds: int
+    client: PipelineClient, layouts: Layouts, pods: int, *, wide: int, steps: int, rounds: int
 ) -> tuple[Figures, Figures]:
     """Return the rates at which engines' steps are added, and removed in reverse order.
 
@@ -122,7 +126,7 @@ def step_rates(
 
 
 def bytes_a_block(
-    server: RedisServer, client: Client, layouts: Layouts, content: Content
+    server: RedisServer, client: PipelineClient, layouts: Layouts, content: Content
 ) -> dict[str, float]:
     """Return the server's memory for a distinct block, in bytes, with each layout alone on the server.
 
@@ -142,7 +146,7 @@ def bytes_a_block(
 
 
 def _rate(
-    client: Client,
+    client: PipelineClient,
     way: Callable[[int, Changes], Talk[None]],
     changes: Sequence[tuple[int, Changes]],
 ) -> float:

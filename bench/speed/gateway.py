@@ -18,7 +18,7 @@ import aiohttp
 from aiohttp import web
 
 from bench.figure import Figure
-from bench.speed.score import JSON, PODS, Client, holding
+from bench.speed.score import JSON, PODS, ScoreClient, holding
 from bench.stand.fronts import answering, without_router
 from bench.stand.look_up import TOKENS
 from bench.stand.made_up_fleet import MODEL
@@ -68,7 +68,7 @@ class _Fronts:
 
 
 async def _measure(
-    client: Client, pods: Sequence[Address], folder: Path, *, quick: bool
+    client: ScoreClient, pods: Sequence[Address], folder: Path, *, quick: bool
 ) -> list[Figure]:
     program = find_envoy(None)
     gateway = Gateway(Address(HOST, 0), Address(HOST, client.fleet.router.port), pods)
@@ -119,7 +119,7 @@ def _asked(
     return http.post(PATH, data=body, headers={"content-type": "application/json"})
 
 
-def _times(client: Client, fronts: _Fronts, *, quick: bool) -> list[Figure]:
+def _times(client: ScoreClient, fronts: _Fronts, *, quick: bool) -> list[Figure]:
     rounds, calls = (2, 100) if quick else (9, 2000)
     scores = []
     added: dict[int, list[float]] = defaultdict(list)

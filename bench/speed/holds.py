@@ -58,8 +58,8 @@ def measure(*, quick: bool) -> list[Figure]:
 
 
 async def _measured(rounds: int) -> list[Figure]:
-    engines = engine_credentials(config.Probe(), Path())
-    async with texts(config.Config([config.Model(MODEL)]), Path(), engines) as read:
+    engines = engine_credentials(config.ProbeTable(), Path())
+    async with texts(config.Config([config.ModelTable(MODEL)]), Path(), engines) as read:
         router = _Router(PromptReader(read, PromptLimits(2 * CHAT_BYTES, 1 << 20)))
         figures = []
         with no_collector():

@@ -42,7 +42,7 @@ def measure(*, quick: bool) -> list[Figure]:
 
 
 @contextmanager
-def holding(*transports: str, addresses: Sequence[str] = ()) -> Iterator["Client"]:
+def holding(*transports: str, addresses: Sequence[str] = ()) -> Iterator["ScoreClient"]:
     """Yield a client of routers, and of the peer, that know all prompts; pods may have addresses."""
     with (
         tempfile.TemporaryDirectory(prefix="warmpath-") as folder,
@@ -57,14 +57,14 @@ def holding(*transports: str, addresses: Sequence[str] = ()) -> Iterator["Client
         if peer.is_installed():
             body = peer.query_body(prompt, MODEL)
             until(lambda: fleet.peer_holds(body, BLOCKS), "the peer knows the prompts")
-        yield Client(fleet, Path(folder), prompt)
+        yield ScoreClient(fleet, Path(folder), prompt)
 
 
 def _knows(router: Router) -> bool:
     return router.stored() == PODS * PROMPTS * BLOCKS
 
 
-class Client:
+class ScoreClient:
     """Asks the routers and the peer for the scores of one prompt."""
 
     def __init__(self, fleet: Fleet, folder: Path, prompt: list[int]) -> None:
@@ -102,7 +102,7 @@ class Client:
         return h2load(url, self._query, *JSON, f"-n{calls}", f"-c{clients}")
 
 
-def _unary(client: Client, *, quick: bool) -> list[Figure]:
+def _unary(client: ScoreClient, *, quick: bool) -> list[Figure]:
     rounds, calls = (2, 200) if quick else (9, 3000)
     slow: dict[str, list[float]] = defaultdict(list)
     tail: dict[str, list[float]] = defaultdict(list)
@@ -150,7 +150,7 @@ def _unary(client: Client, *, quick: bool) -> list[Figure]:
     return figures
 
 
-def _streamed(client: Client, *, quick: bool) -> list[Figure]:
+def _streamed(client: ScoreClient, *, quick: bool) -> list[Figure]:
     rounds, calls = (2, 50) if quick else (15, 300)
     ways = {}
     for transport in TRANSPORTS:
@@ -205,7 +205,7 @@ def _on_a_stream(
     return ask
 
 
-def _loaded(client: Client, transport: str, *, quick: bool) -> tuple[float, float]:
+def _loaded(client: ScoreClient, transport: str, *, quick: bool) -> tuple[float, float]:
     """Return the p99 of calls, in microseconds, while no events come and while many pour in."""
     rounds, calls, prompts = (1, 200, 200) if quick else (7, 3000, 900)
     idle, loaded = [], []

@@ -13,8 +13,8 @@ def new_picking(*witnesses: Witness) -> Picking:
     """Put the parts together; ties break the same way in each run."""
     names = map(str, count())
     return Picking(
-        config.Pick(),
-        config.Booking(),
+        config.PickTable(),
+        config.BookingTable(),
         index=embedded_index(1 << 28),
         new_id=lambda: next(names),
         rng=Random(1),

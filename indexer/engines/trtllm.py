@@ -116,7 +116,7 @@ class Envelope(msgspec.Struct, frozen=True):
     attention_dp_rank: int | None = None
 
 
-class Kind(msgspec.Struct, frozen=True):
+class EventType(msgspec.Struct, frozen=True):
     """Only the type of an event's data."""
 
     type: str
@@ -127,7 +127,7 @@ Data = Created | StoredData | RemovedData | Updated
 
 _address = msgspec.json.Decoder(Address)
 _envelope = msgspec.json.Decoder(Envelope)
-_kind = msgspec.json.Decoder(Kind)
+_kind = msgspec.json.Decoder(EventType)
 _data = msgspec.json.Decoder(Data)
 
 

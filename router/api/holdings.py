@@ -17,7 +17,7 @@ from scorer.strategies.longest_prefix import longest_prefix
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class HeldBlocks:
     """The blocks of a prompt that the pods of its model hold."""
 
     prompt: TokenPrompt
@@ -35,7 +35,7 @@ class Holdings:
         self._scorer = scorer
         self._pods = pods
 
-    async def find(self, message: pb.Prompt, timeout: float, patience: float) -> Found:
+    async def find(self, message: pb.Prompt, timeout: float, patience: float) -> HeldBlocks:
         """Return what each pod holds; waits are bounded, and errors are raised, as by Score."""
         left = TimeLeft(patience)
         read = await self._reader.read(message, timeout)
@@ -45,4 +45,4 @@ class Holdings:
         await self._scorer.refresh(prompt, ranks, left.seconds())
         matches = self._scorer.matches(prompt, ranks, longest_prefix)
         await turn_after(len(ranks))
-        return Found(prompt, pods, matches)
+        return HeldBlocks(prompt, pods, matches)

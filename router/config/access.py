@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from ipaddress import ip_address
 
 from indexer.process.listen import is_host_port, is_loopback
-from router.config.schema import Client, Config
+from router.config.schema import ClientTable, Config
 
 Problem = tuple[tuple[str | int, ...], str]
 
@@ -64,7 +64,9 @@ def _clients(config: Config) -> Iterator[Problem]:
             certificates.add(client.certificate)
 
 
-def _certificate(config: Config, client: Client, at: tuple[str | int, ...]) -> Iterator[Problem]:
+def _certificate(
+    config: Config, client: ClientTable, at: tuple[str | int, ...]
+) -> Iterator[Problem]:
     name = client.certificate
     if not config.server.tls.client_ca:
         yield (

@@ -12,7 +12,7 @@ from indexer.shared.redis.address import contradictions as redis_contradictions
 from indexer.shared.redis.address import parse as parse_address
 from prefixstore.tokenizers.pin import Pin
 from router.config.access import contradictions as access_contradictions
-from router.config.schema import Config, Hub, Pick, Server, SharedIndex
+from router.config.schema import Config, HubTable, PickTable, ServerTable, SharedIndexTable
 from scorer.policy import UnknownPolicyError, make_policy
 
 URL = re.compile(r"^https?://[^/\s?#@]+(/[^\s?#]*)?$")
@@ -87,7 +87,7 @@ def contradictions(config: Config) -> Iterator[tuple[tuple[str | int, ...], str]
             yield ("pods", position, "model"), f"no model is named {pod.model!r}; known: {known}"
 
 
-def _pick(pick: Pick) -> Iterator[tuple[tuple[str | int, ...], str]]:
+def _pick(pick: PickTable) -> Iterator[tuple[tuple[str | int, ...], str]]:
     """Yield the problems of the policy and its options."""
     try:
         make_policy(pick.policy)
@@ -120,7 +120,7 @@ def _queue(config: Config) -> Iterator[tuple[tuple[str | int, ...], str]]:
         yield ("pick", "group-seconds"), problem
 
 
-def _shared_index(table: SharedIndex) -> Iterator[tuple[tuple[str | int, ...], str]]:
+def _shared_index(table: SharedIndexTable) -> Iterator[tuple[tuple[str | int, ...], str]]:
     """Yield the problems of the connection to Redis and of the prefix of the keys there."""
     if not table.url:
         for key in (
@@ -133,7 +133,7 @@ def _shared_index(table: SharedIndex) -> Iterator[tuple[tuple[str | int, ...], s
             "write",
             "share_bookings",
         ):
-            if getattr(table, key) != getattr(SharedIndex(), key):
+            if getattr(table, key) != getattr(SharedIndexTable(), key):
                 yield ("shared-index", key.replace("_", "-")), "goes with url, which is missing"
         return
     if any(importlib.util.find_spec(name) is None for name in ("redis", "hiredis")):
@@ -174,7 +174,7 @@ def _addresses(config: Config) -> Iterator[tuple[tuple[str | int, ...], str]]:
             yield ("pods", position, "address"), problem
 
 
-def _shared_ports(server: Server) -> Iterator[tuple[tuple[str | int, ...], str]]:
+def _shared_ports(server: ServerTable) -> Iterator[tuple[tuple[str | int, ...], str]]:
     """Yield the problems of addresses that several processes share."""
     if server.processes == 1:
         return
@@ -207,7 +207,7 @@ def _sources(config: Config) -> Iterator[tuple[tuple[str | int, ...], str]]:
             if not URL.match(url):
                 yield (*at, "tokenizer-urls"), f"{_shown(url)} is not http://host:port"
         hub = model.hub
-        if hub == Hub():
+        if hub == HubTable():
             continue
         if model.tokenizer:
             yield (*at, "tokenizer"), "give one of tokenizer and hub"

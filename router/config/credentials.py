@@ -19,7 +19,7 @@ class CredentialsError(OSError):
         self.problem = problem
 
 
-def server_tls(table: config.ServerTls, folder: Path) -> ServerTls | None:
+def server_tls(table: config.ServerTlsTable, folder: Path) -> ServerTls | None:
     """Return the TLS of the listeners; None for plain connections.
 
     Files are relative to `folder`. Raises CredentialsError.
@@ -34,7 +34,7 @@ def server_tls(table: config.ServerTls, folder: Path) -> ServerTls | None:
         raise CredentialsError(("server", "tls", key), error.problem) from error
 
 
-def publisher_credentials(table: config.Watch, folder: Path) -> ClientTls | None:
+def publisher_credentials(table: config.WatchTable, folder: Path) -> ClientTls | None:
     """Return the TLS of connections to publishers; None for plain connections.
 
     Files are relative to `folder`. Raises CredentialsError.
@@ -42,7 +42,7 @@ def publisher_credentials(table: config.Watch, folder: Path) -> ClientTls | None
     return _client_tls("watch", table, folder) if table.ca else None
 
 
-def engine_credentials(table: config.Probe, folder: Path) -> EngineTls:
+def engine_credentials(table: config.ProbeTable, folder: Path) -> EngineTls:
     """Return the TLS of connections to engines that serve HTTPS.
 
     Files are relative to `folder`. Raises CredentialsError.
@@ -50,7 +50,7 @@ def engine_credentials(table: config.Probe, folder: Path) -> EngineTls:
     return EngineTls(_client_tls("probe", table, folder), table.server_name or None)
 
 
-def _client_tls(name: str, table: config.Watch | config.Probe, folder: Path) -> ClientTls:
+def _client_tls(name: str, table: config.WatchTable | config.ProbeTable, folder: Path) -> ClientTls:
     try:
         return ClientTls(name, _paths(folder, table.ca, table.cert, table.key))
     except TlsFilesError as error:

@@ -22,11 +22,11 @@ from router.config.credentials import (
     server_tls,
 )
 from router.config.schema import (
-    Client,
+    ClientTable,
     Config,
-    Model,
-    Pod,
-    PodSet,
+    ModelTable,
+    PodSetTable,
+    PodSpec,
     Table,
 )
 from router.config.state_files import state_files
@@ -40,10 +40,10 @@ class ConfigError(Exception):
 
 
 LISTS: dict[str, type[Table]] = {
-    "clients": Client,
-    "models": Model,
-    "pods": Pod,
-    "pod-sets": PodSet,
+    "clients": ClientTable,
+    "models": ModelTable,
+    "pods": PodSpec,
+    "pod-sets": PodSetTable,
 }
 """The arrays of tables."""
 
@@ -217,7 +217,7 @@ def _choices(path: tuple[str | int, ...]) -> list[str]:
     return [str(choice) for choice in get_args(hint)]
 
 
-def parse_pods(raw: bytes, source: str, models: Sequence[Model]) -> list[Pod]:
+def parse_pods(raw: bytes, source: str, models: Sequence[ModelTable]) -> list[PodSpec]:
     """Return the [[pods]] of a file with the content `raw`. Raises ConfigError."""
     try:
         text = raw.decode("utf-8-sig")

@@ -36,10 +36,14 @@ Right = Literal["score", "read"]
 
 
 class Table(msgspec.Struct, frozen=True, rename="kebab", forbid_unknown_fields=True):
-    """A table of the file; its keys are the fields' names with dashes in place of underscores."""
+    """A table of the file; its keys are the fields' names with dashes in place of underscores.
+
+    Each class is named after its table. Only [[pods]] has `PodSpec`, since `router.pods.table.PodTable`
+    is the router's table of pods.
+    """
 
 
-class Http2(Table, frozen=True):
+class Http2Table(Table, frozen=True):
     """[server.http2]: bounds of each client's connection."""
 
     max_connections: Annotated[int, Meta(gt=0, le=1 << 20)] = 2048
@@ -70,7 +74,7 @@ class Http2(Table, frozen=True):
     send, over time; those of ten seconds at once, and four more with each message. Not with grpcio."""
 
 
-class ServerTls(Table, frozen=True):
+class ServerTlsTable(Table, frozen=True):
     """[server.tls]: TLS of both listeners. Files are relative to this one.
 
     They are read again when they change, as are those of [watch], [probe] and [shared-index].
@@ -85,7 +89,7 @@ class ServerTls(Table, frozen=True):
     since probes of /healthz and /readyz have none. Empty: nobody is asked for a certificate."""
 
 
-class Server(Table, frozen=True):
+class ServerTable(Table, frozen=True):
     """[server]: where the router listens."""
 
     listen: str = "127.0.0.1:7400"
@@ -94,7 +98,7 @@ class Server(Table, frozen=True):
     """nghttp2: calls are read by the thread that answers them, through the system's libnghttp2. grpcio:
     gRPC's own library, about three times slower. auto: nghttp2 where the system has a libnghttp2 that
     limits resets and CONTINUATION frames; the log says which."""
-    http2: Http2 = Http2()
+    http2: Http2Table = Http2Table()
     metrics_listen: str = "127.0.0.1:7401"
     """host:port of /metrics, /healthz, /readyz, /query and /overlap_scores; empty: none."""
     processes: Annotated[int, Meta(gt=0, le=64)] = 1
@@ -102,13 +106,13 @@ class Server(Table, frozen=True):
     answers about 1,500 to 3,000 scores a second, on one core."""
     drain_seconds: Seconds = 5.0
     """Longest time that calls may still take after SIGTERM."""
-    tls: ServerTls = ServerTls()
+    tls: ServerTlsTable = ServerTlsTable()
     insecure: bool = False
     """Whether addresses beyond loopback may be listened on without TLS, or without [[clients]]; the log
     then has a warning."""
 
 
-class Client(Table, frozen=True):
+class ClientTable(Table, frozen=True):
     """[[clients]]: a caller and its roles. With any client, calls of everybody else are refused.
 
     Give one of `token-file` and `certificate`.
@@ -184,7 +188,7 @@ class PrefixStoreTable(Table, frozen=True):
     """Time on one text after which a thread is given up and replaced; 8 MB of text take about 5 s."""
 
 
-class Templates(Table, frozen=True):
+class TemplatesTable(Table, frozen=True):
     """[templates]: rendering chats, in processes that can be ended."""
 
     workers: Annotated[int, Meta(gt=0, le=64)] = 2
@@ -197,7 +201,7 @@ class Templates(Table, frozen=True):
     """Largest address space of one process: a body of 8 MiB of only small objects took 200 MB."""
 
 
-class Events(Table, frozen=True):
+class EventsTable(Table, frozen=True):
     """[events]: following the engines' event streams."""
 
     pending_bytes: Bytes = 64 * MIB
@@ -221,7 +225,7 @@ class Events(Table, frozen=True):
     and a finding of `warmpath doctor`."""
 
 
-class Booking(Table, frozen=True):
+class BookingTable(Table, frozen=True):
     """[booking]: the work of picked requests."""
 
     expire_seconds: Seconds = 600.0
@@ -230,7 +234,7 @@ class Booking(Table, frozen=True):
     """Most bookings; beyond it the oldest expires."""
 
 
-class Pick(Table, frozen=True):
+class PickTable(Table, frozen=True):
     """[pick]: choosing a pod."""
 
     policy: str = "warmpath"
@@ -275,7 +279,7 @@ class Pick(Table, frozen=True):
 ClassName = Annotated[str, Meta(pattern=r"^[a-z0-9_-]{1,64}$")]
 
 
-class Queue(Table, frozen=True):
+class QueueTable(Table, frozen=True):
     """[queue]: picks that wait until a pod has room (pick.queue)."""
 
     hold_seconds: Annotated[float, Meta(gt=0, le=60)] = 0.2
@@ -307,7 +311,7 @@ class Queue(Table, frozen=True):
     """Weights of tenants' shares within a class, by uncached tokens; a tenant that is missing has 1."""
 
 
-class PickerHeaders(Table, frozen=True):
+class PickerHeadersTable(Table, frozen=True):
     """[endpoint-picker.headers]: names of HTTP headers; a header without a name is not used.
 
     Clients' own headers with these names never reach an engine.
@@ -341,7 +345,7 @@ class PickerHeaders(Table, frozen=True):
     sidecars (`x-prefiller-host-port`). Without a name roles of pods play no part."""
 
 
-class EndpointPicker(Table, frozen=True):
+class EndpointPickerTable(Table, frozen=True):
     """[endpoint-picker]: answering gateways by Envoy's external processing."""
 
     failure_mode: Literal["fail-close", "fail-open"] = "fail-close"
@@ -359,10 +363,10 @@ class EndpointPicker(Table, frozen=True):
     max_held_bytes: Bytes = 128 * MIB
     """Most bytes of all bodies that wait for their end or their pick; load alone decides about a request
     beyond it."""
-    headers: PickerHeaders = PickerHeaders()
+    headers: PickerHeadersTable = PickerHeadersTable()
 
 
-class Tokenizers(Table, frozen=True):
+class TokenizersTable(Table, frozen=True):
     """[tokenizers]: loading them, and asking engines."""
 
     most: Positive = 32
@@ -378,7 +382,7 @@ class Tokenizers(Table, frozen=True):
     """How long an engine is skipped after its tokenizer failed."""
 
 
-class Hub(Table, frozen=True):
+class HubTable(Table, frozen=True):
     """[models.hub]: a tokenizer of the HuggingFace hub, pinned."""
 
     repo: str = ""
@@ -397,7 +401,7 @@ class Hub(Table, frozen=True):
     """Whether only the cache is used."""
 
 
-class Placeholders(Table, frozen=True):
+class PlaceholdersTable(Table, frozen=True):
     """[models.placeholders]: the text that the engine writes for a medium if its template takes text.
 
     It is vLLM's `get_placeholder_str` of the model; `{i}` in it is the medium's number, from 1. Chats
@@ -415,7 +419,7 @@ class Placeholders(Table, frozen=True):
         }
 
 
-class Model(Table, frozen=True):
+class ModelTable(Table, frozen=True):
     """[[models]]: one base model."""
 
     name: str
@@ -426,7 +430,7 @@ class Model(Table, frozen=True):
     """LoRA adapters that are requested by their own name."""
     tokenizer: str = ""
     """Folder with tokenizer.json, relative to this file."""
-    hub: Hub = Hub()
+    hub: HubTable = HubTable()
     """A tokenizer of the hub, instead of a folder. Without these and `tokenizer-urls`, prompts must be
     token ids."""
     tokenizer_urls: list[str] = []
@@ -435,12 +439,12 @@ class Model(Table, frozen=True):
     """One more than the highest token id; 0: the tokenizer's, or unchecked if there is none."""
     tokenizer_key_file: str = ""
     """File with the API key of `tokenizer-urls`, relative to this file; empty: none is sent."""
-    placeholders: Placeholders = Placeholders()
+    placeholders: PlaceholdersTable = PlaceholdersTable()
     shared_tiers: list[Literal["cpu", "disk", "remote"]] = []
     """Tiers that all its pods share: a block that one pod holds there counts for all."""
 
 
-class Pod(Table, frozen=True):
+class PodSpec(Table, frozen=True):
     """[[pods]]: one engine instance."""
 
     id: str
@@ -476,7 +480,7 @@ class Pod(Table, frozen=True):
     """The tokens_per_block of trtllm, whose events do not have it."""
 
 
-class PodSet(Table, frozen=True):
+class PodSetTable(Table, frozen=True):
     """[[pod-sets]]: pods that come and go, found by name or through the Kubernetes API."""
 
     name: str
@@ -508,7 +512,7 @@ class PodSet(Table, frozen=True):
     refresh_seconds: Annotated[float, Meta(gt=0, le=3600)] = 5.0
     """Pause between two look-ups of `dns`."""
 
-    def pod(self, pod_id: str, address: str) -> Pod:
+    def pod(self, pod_id: str, address: str) -> PodSpec:
         """Return the pod at an address."""
         host = f"[{address}]" if ":" in address else address
         if self.watch_port or not self.events_port:
@@ -519,7 +523,7 @@ class PodSet(Table, frozen=True):
         else:
             events = f"tcp://{host}:{self.events_port}"
             replay = f"tcp://{host}:{self.replay_port}" if self.replay_port else ""
-        return Pod(
+        return PodSpec(
             id=pod_id,
             model=self.model,
             address=f"{host}:{self.port}",
@@ -536,7 +540,7 @@ class PodSet(Table, frozen=True):
         )
 
 
-class Probe(Table, frozen=True):
+class ProbeTable(Table, frozen=True):
     """[probe]: asking pods over HTTP whether they are up and what they serve."""
 
     interval_seconds: Annotated[float, Meta(ge=0, le=3600)] = 2.0
@@ -554,7 +558,7 @@ class Probe(Table, frozen=True):
     """The name that the certificates of engines with `https` have; empty: the host of each address."""
 
 
-class Watch(Table, frozen=True):
+class WatchTable(Table, frozen=True):
     """[watch]: connections to publishers. Files are relative to this one."""
 
     ca: str = ""
@@ -565,7 +569,7 @@ class Watch(Table, frozen=True):
     """PEM of its private key."""
 
 
-class SharedIndex(Table, frozen=True):
+class SharedIndexTable(Table, frozen=True):
     """[shared-index]: the index that publishers keep in Redis, for every router of a deployment.
 
     Pods without `events` and `watch` are followed through it. Files are relative to this one.
@@ -606,7 +610,7 @@ class SharedIndex(Table, frozen=True):
     """Whether routers share their bookings, so that they do not all choose the same pod."""
 
 
-class TierWeights(Table, frozen=True):
+class TierWeightsTable(Table, frozen=True):
     """[llmd.weights]: the weight of a block in each tier, in scores for llm-d's callers.
 
     The defaults are llm-d's, which gives 1 to each tier that it does not know
@@ -619,12 +623,12 @@ class TierWeights(Table, frozen=True):
     remote: Weight = 1.0
 
 
-class Llmd(Table, frozen=True):
+class LlmdTable(Table, frozen=True):
     """[llmd]: scores for llm-d's callers (`indexer.v1.IndexerService`)."""
 
     block_size: BlockSize = 16
     """Tokens of a block in scores: llm-d's `blockSizeTokens`."""
-    weights: TierWeights = TierWeights()
+    weights: TierWeightsTable = TierWeightsTable()
     identifier: Literal["address", "host", "id"] = "address"
     """How pods are called where a request names none: by host:port, by the host alone, or by id."""
 
@@ -632,24 +636,24 @@ class Llmd(Table, frozen=True):
 class Config(Table, frozen=True):
     """The whole file."""
 
-    models: list[Model]
-    server: Server = Server()
-    clients: list[Client] = []
+    models: list[ModelTable]
+    server: ServerTable = ServerTable()
+    clients: list[ClientTable] = []
     limits: LimitsTable = LimitsTable()
     index: IndexTable = IndexTable()
-    shared_index: SharedIndex = SharedIndex()
+    shared_index: SharedIndexTable = SharedIndexTable()
     prefix_store: PrefixStoreTable = PrefixStoreTable()
-    tokenizers: Tokenizers = Tokenizers()
-    templates: Templates = Templates()
-    events: Events = Events()
-    booking: Booking = Booking()
-    pick: Pick = Pick()
-    queue: Queue = Queue()
-    llmd: Llmd = Llmd()
-    endpoint_picker: EndpointPicker = EndpointPicker()
-    watch: Watch = Watch()
-    probe: Probe = Probe()
-    pods: list[Pod] = []
+    tokenizers: TokenizersTable = TokenizersTable()
+    templates: TemplatesTable = TemplatesTable()
+    events: EventsTable = EventsTable()
+    booking: BookingTable = BookingTable()
+    pick: PickTable = PickTable()
+    queue: QueueTable = QueueTable()
+    llmd: LlmdTable = LlmdTable()
+    endpoint_picker: EndpointPickerTable = EndpointPickerTable()
+    watch: WatchTable = WatchTable()
+    probe: ProbeTable = ProbeTable()
+    pods: list[PodSpec] = []
     pods_file: str = ""
     """A file of [[pods]] that is read again when it changes, relative to this one."""
-    pod_sets: list[PodSet] = []
+    pod_sets: list[PodSetTable] = []

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from indexer.rank import Rank
-from router.api.holdings import Found, Holdings
+from router.api.holdings import HeldBlocks, Holdings
 from router.dynamo.query import FIELDS, parse
 from router.dynamo.reach import Reach, reach_of
 from router.pb.warmpath.v1 import router_pb2 as pb
@@ -95,7 +95,7 @@ class Overlaps:
         }
         return msgspec.json.encode(answer)
 
-    async def _find(self, prompt: pb.Prompt, timeout: float, patience: float) -> Found:
+    async def _find(self, prompt: pb.Prompt, timeout: float, patience: float) -> HeldBlocks:
         try:
             found = await self._holdings.find(prompt, timeout, patience)
         except (BadRequestError, UnknownModelError) as error:
@@ -105,7 +105,7 @@ class Overlaps:
         return found
 
 
-def _reaches(found: Found) -> Iterator[tuple[Rank, Reach, int]]:
+def _reaches(found: HeldBlocks) -> Iterator[tuple[Rank, Reach, int]]:
     """Yield each rank with its reach, and its tokens per block (0 where it holds nothing)."""
     # Ranks often share one match.
     reach = cache(reach_of)

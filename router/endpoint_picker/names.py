@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from router.config.schema import PickerHeaders
+from router.config.schema import PickerHeadersTable
 from router.endpoint_picker.protocol import DESTINATION, PICKERS_OWN
 
 
@@ -10,7 +10,7 @@ from router.endpoint_picker.protocol import DESTINATION, PICKERS_OWN
 class HeaderNames:
     """The configured names of headers, and those of the protocol."""
 
-    ours: PickerHeaders
+    ours: PickerHeadersTable
     in_request: tuple[str, ...]
     """Headers that a client may not send to an engine; DESTINATION, which a pick replaces, is first."""
     in_response: tuple[str, ...]
@@ -27,7 +27,7 @@ class HeaderNames:
         return tuple(name for name in self.in_response if name not in replaced)
 
 
-def names_of(ours: PickerHeaders) -> HeaderNames:
+def names_of(ours: PickerHeadersTable) -> HeaderNames:
     """Return the names of a configuration."""
     in_response = tuple(
         name for name in (ours.pod, ours.cached_tokens, ours.saved_seconds, ours.reason) if name

@@ -5,7 +5,7 @@ from contextlib import AbstractContextManager
 from itertools import islice
 
 from router.api.pick import MOST_SESSION_BYTES, PickAnswerer, Reckoned
-from router.config.schema import EndpointPicker
+from router.config.schema import EndpointPickerTable
 from router.endpoint_picker.actions import Endpoint, Picked, WantPick
 from router.endpoint_picker.addresses import endpoint, pods_at
 from router.endpoint_picker.engines import only_model
@@ -43,7 +43,7 @@ class EndpointPicks:
         reader: InferenceReader,
         pods: PodTable,
         models: ModelTable,
-        config: EndpointPicker,
+        config: EndpointPickerTable,
         *,
         prefill: PrefillModel,
         tokenize_seconds: float,

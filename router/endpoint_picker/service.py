@@ -12,7 +12,7 @@ from router.api.admission import Admission
 from router.api.failures import refusal_of
 from router.api.intake import Intake, RefusedError
 from router.api.report import ReportAnswerer
-from router.config.schema import EndpointPicker
+from router.config.schema import EndpointPickerTable
 from router.drain import Drain, EndingError
 from router.endpoint_picker.actions import Picked, Report, WantPick
 from router.endpoint_picker.events import MessageError, OrderError
@@ -55,7 +55,7 @@ class EndpointPickerService:
         self,
         picks: EndpointPicks,
         reports: ReportAnswerer,
-        config: EndpointPicker,
+        config: EndpointPickerTable,
         *,
         meter: PickerMeter,
         drain: Drain,

@@ -5,8 +5,8 @@ from functools import cache
 
 from msgspec.structs import asdict
 
-from router.api.holdings import Found, Holdings
-from router.config.schema import Llmd
+from router.api.holdings import HeldBlocks, Holdings
+from router.config.schema import LlmdTable
 from router.llmd.weighted_blocks import WeightedBlocks
 from router.pb.indexer.v1 import indexer_pb2 as llmd
 from router.pb.warmpath.v1 import router_pb2 as pb
@@ -25,7 +25,7 @@ class PodScores:
     `pkg/kvcache/indexer.go`.
     """
 
-    def __init__(self, holdings: Holdings, config: Llmd) -> None:
+    def __init__(self, holdings: Holdings, config: LlmdTable) -> None:
         self._holdings = holdings
         self._blocks = WeightedBlocks(config.block_size, asdict(config.weights))
         self._identifier = config.identifier
@@ -52,7 +52,7 @@ class PodScores:
             scores=[llmd.PodScore(pod=name, score=score) for name, score in scores.items()]
         )
 
-    def _scores(self, found: Found, wanted: Collection[str]) -> dict[str, float]:
+    def _scores(self, found: HeldBlocks, wanted: Collection[str]) -> dict[str, float]:
         """Return the best score of each identifier; if `wanted` is empty, of all pods."""
         # Ranks often share one match.
         score_of = cache(self._blocks.score)

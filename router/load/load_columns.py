@@ -29,7 +29,7 @@ LEAST = 1024
 """Initial number of ranks in the columns."""
 
 
-class Standing(NamedTuple):
+class UnagedLoad(NamedTuple):
     """A rank's load without the effects of passing time, and the values needed to compute those."""
 
     load: Load
@@ -43,13 +43,13 @@ class Standing(NamedTuple):
     """Time of the rank's last observation, which counts only while it is fresh."""
 
 
-def left(standing: Standing, now: float) -> float:
+def left(unaged: UnagedLoad, now: float) -> float:
     """Return the seconds of a rank's booked prefill that are left, if its engine works as predicted."""
-    head = standing.head
+    head = unaged.head
     if head is None:
         return 0.0
-    had = max(0.0, now - max(standing.free_since, head.since))
-    return max(0.0, standing.nanoseconds / NANOSECONDS - standing.load.foreign_wait - had)
+    had = max(0.0, now - max(unaged.free_since, head.since))
+    return max(0.0, unaged.nanoseconds / NANOSECONDS - unaged.load.foreign_wait - had)
 
 
 class KeptColumns:
@@ -57,18 +57,18 @@ class KeptColumns:
 
     def __init__(
         self,
-        standing: Callable[[Name, float], Standing],
+        unaged: Callable[[Name, float], UnagedLoad],
         *,
         stale: float,
         slack: float,
         head_floor: float,
     ) -> None:
-        """`standing` computes a rank's Standing at a time.
+        """`unaged` computes a rank's UnagedLoad at a time.
 
         An observation counts at an age from `-slack` to `stale` seconds. `head_floor` is the least share
         of its prefill that a head weighs.
         """
-        self._standing = standing
+        self._unaged = unaged
         self._stale = stale
         self._slack = slack
         self._floor = head_floor
@@ -99,9 +99,9 @@ class KeptColumns:
         row = self._row_of.get(name)
         if row is None:
             return
-        standing = self._standing(name, now)
-        seen_at = standing.seen_at
-        self._figures[:, row] = _row(standing)
+        unaged = self._unaged(name, now)
+        seen_at = unaged.seen_at
+        self._figures[:, row] = _row(unaged)
         self._is_fresh[row] = seen_at is not None and -self._slack <= now - seen_at <= self._stale
         self._is_changed[row] = False
 
@@ -150,7 +150,7 @@ class KeptColumns:
 
     def _renew(self, rows: NDArray[np.intp], now: float) -> None:
         name_of = [*self._row_of]
-        made = [_row(self._standing(name_of[row], now)) for row in rows.tolist()]
+        made = [_row(self._unaged(name_of[row], now)) for row in rows.tolist()]
         self._figures[:, rows] = np.array(made, dtype=np.float64).T
         self._is_fresh[rows] = self._counts(rows, now)
         self._is_changed[rows] = False
@@ -173,9 +173,9 @@ class KeptColumns:
         return rows
 
 
-def _row(standing: Standing) -> tuple[float, ...]:
+def _row(unaged: UnagedLoad) -> tuple[float, ...]:
     """Return a rank's figures, in the order of `KeptColumns._figures`."""
-    load, nanoseconds, head, free_since, seen_at = standing
+    load, nanoseconds, head, free_since, seen_at = unaged
     seen = float("nan") if seen_at is None else seen_at
     if head is None:
         return (*load, 0, 0, NEVER, seen)

@@ -19,7 +19,7 @@ from indexer.invariant import BrokenInvariantError
 from router.load.bookings import Bookings
 from router.load.correction import Correction, Seen, Source, correct, seen_beside
 from router.load.engine_metrics import Observed
-from router.load.load_columns import KeptColumns, Standing, left
+from router.load.load_columns import KeptColumns, UnagedLoad, left
 from router.load.other_routers import NOBODY, OthersBook
 from router.load.rank_bookings import RankBook, wait
 from scorer.candidate import Load
@@ -79,7 +79,7 @@ class LoadTable:
         self._seen: dict[tuple[str, int], Seen] = {}
         self._corrections: dict[tuple[str, int], Correction] = {}
         self._kept = KeptColumns(
-            self._standing, stale=stale_seconds, slack=slack_seconds, head_floor=bookings.head_floor
+            self._unaged, stale=stale_seconds, slack=slack_seconds, head_floor=bookings.head_floor
         )
         bookings.listen(self._kept.changed)
         self._others_version = 0
@@ -143,7 +143,7 @@ class LoadTable:
         return [self._load(name, now, waited) for name in ranks]
 
     def _load(self, name: tuple[str, int], now: float, waited: float) -> Load:
-        load, nanoseconds, head, free_since, _ = self._standing(name, now)
+        load, nanoseconds, head, free_since, _ = self._unaged(name, now)
         if head is None:
             return load
         floor = self._bookings.head_floor
@@ -166,19 +166,19 @@ class LoadTable:
         """
         waited = self._bookings.expire(now)
         if len(ranks) < FEW:
-            return [left(self._standing(name, now), waited) for name in ranks]
+            return [left(self._unaged(name, now), waited) for name in ranks]
         self._take_in(now)
         return self._kept.drained(ranks, now, waited)
 
-    def _standing(self, name: tuple[str, int], now: float) -> Standing:
+    def _unaged(self, name: tuple[str, int], now: float) -> UnagedLoad:
         """Return a rank's load without the effects of passing time."""
         correction = self._found(name, now)
         seen = self._seen.get(name)
         seen_at = None if seen is None else seen.observed.at
         if correction is None:
             book = self._book(name)
-            return Standing(book.rest(), book.nanoseconds, book.head(), book.free_since, seen_at)
-        return Standing(
+            return UnagedLoad(book.rest(), book.nanoseconds, book.head(), book.free_since, seen_at)
+        return UnagedLoad(
             correction.load,
             correction.nanoseconds,
             correction.head,

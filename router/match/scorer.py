@@ -34,7 +34,7 @@ ASSUMED_BLOCK_SIZE = 64
 """Tokens per block in beliefs about a rank whose block size no event has shown."""
 
 
-class Prompt(Protocol):
+class KeyedPrompt(Protocol):
     """A prompt in the form that the scorer needs (`router.prompt.token_prompt`)."""
 
     @property
@@ -91,7 +91,7 @@ class Scorer:
         self._old_lives = None if believed is None else OldLives(ingest, believed)
 
     def score(
-        self, prompt: Prompt, ranks: Sequence[Rank], strategy: Strategy
+        self, prompt: KeyedPrompt, ranks: Sequence[Rank], strategy: Strategy
     ) -> Iterator[RankScore]:
         """Yield each rank's score, in the order given."""
         matches = self.matches(prompt, ranks, strategy)
@@ -101,7 +101,7 @@ class Scorer:
 
     def matches(
         self,
-        prompt: Prompt,
+        prompt: KeyedPrompt,
         ranks: Sequence[Rank],
         strategy: Strategy,
         *,
@@ -134,7 +134,7 @@ class Scorer:
             self._match_all(matches, sought, held, alike, stale_since)
         return matches
 
-    def keys(self, prompt: Prompt, ranks: Sequence[Rank]) -> dict[Form, bytes]:
+    def keys(self, prompt: KeyedPrompt, ranks: Sequence[Rank]) -> dict[Form, bytes]:
         """Return the packed keys of a prompt's blocks, by each known or assumed form of these ranks."""
         shown = {rank.layout.form for rank in ranks}
         forms = {self._form(prompt.model, form) for form in shown}
@@ -184,7 +184,7 @@ class Scorer:
             blocks = max(blocks, self._believed.count(rank.pod, rank.number))
         return blocks * self._form(model, rank.layout.form)[0]
 
-    async def refresh(self, prompt: Prompt, ranks: Sequence[Rank], timeout: float) -> None:
+    async def refresh(self, prompt: KeyedPrompt, ranks: Sequence[Rank], timeout: float) -> None:
         """Read a prompt's keys from the shared index into memory, within `timeout` seconds.
 
         It raises nothing: a key that was not read in time lowers the trusts in the prompt's `Matches`.
@@ -195,7 +195,7 @@ class Scorer:
         if known:
             await self.remote.refresh(self.keys(prompt, known).values(), timeout)
 
-    def _sought(self, prompt: Prompt, form: Form) -> Chain:
+    def _sought(self, prompt: KeyedPrompt, form: Form) -> Chain:
         chain = prompt.chain(form[0], self._hash_seed, lookahead=form[1])
         # The index and the beliefs are both looked up, so the keys are made once for the two.
         return replace(chain, made=packed_keys(chain)) if self._believed else chain

@@ -28,12 +28,12 @@ BELIEVED_BYTES = 100
 LEAST_BELIEVED_BYTES = 16 << 20
 
 
-def believed_bytes(pick: config.Pick) -> int:
+def believed_bytes(pick: config.PickTable) -> int:
     """Return the bytes of the index that holds the blocks of the beliefs."""
     return max(LEAST_BELIEVED_BYTES, BELIEVED_BYTES * pick.max_believed_blocks)
 
 
-def prefill_model(pick: config.Pick) -> PrefillModel:
+def prefill_model(pick: config.PickTable) -> PrefillModel:
     """Return the cost model of a configuration."""
     return PrefillModel(
         pick.prefill_base_seconds,
@@ -56,8 +56,8 @@ class Picking:
 
     def __init__(
         self,
-        pick: config.Pick,
-        booking: config.Booking,
+        pick: config.PickTable,
+        booking: config.BookingTable,
         *,
         index: Index,
         new_id: Callable[[], str],

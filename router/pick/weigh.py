@@ -23,7 +23,7 @@ import numpy as np
 from indexer.trust import Level
 from router.load.table import LoadTable
 from router.match.matches import Matches
-from router.match.scorer import NOTHING, Prompt, Scorer
+from router.match.scorer import NOTHING, KeyedPrompt, Scorer
 from router.pick.calibration import Calibration
 from router.pick.field import Field, field_of
 from router.pick.options import Option, Options
@@ -68,7 +68,7 @@ class Traits:
 class Ask(msgspec.Struct, frozen=True):
     """A request to place."""
 
-    prompt: Prompt
+    prompt: KeyedPrompt
     pods: Sequence[Pod]
     """The pods that may take it, in any order."""
     policy: str = ""

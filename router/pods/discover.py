@@ -12,10 +12,10 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundPod:
     """A pod that a source has found. With the same id but another identity it is a new pod."""
 
-    spec: config.Pod
+    spec: config.PodSpec
     identity: str = ""
     """The source's own identifier (a Kubernetes uid); empty if the source has none."""
 
@@ -27,14 +27,14 @@ class PodSource(Protocol):
     def name(self) -> str:
         """The source's name in log messages."""
 
-    def sets(self) -> AsyncIterator[Mapping[str, Found]]:
+    def sets(self) -> AsyncIterator[Mapping[str, FoundPod]]:
         """Yield all pods by id, now and after each change; ends only with its task."""
 
 
 class Follows(Protocol):
     """Starts and stops following pods (implemented by `router.pods.follow`)."""
 
-    def follow(self, spec: config.Pod) -> None:
+    def follow(self, spec: config.PodSpec) -> None:
         """Begin to follow a pod."""
 
     async def drop(self, pod_id: str) -> None:
@@ -50,9 +50,9 @@ class Reconciler:
 
     def __init__(self, follower: Follows) -> None:
         self._follower = follower
-        self._found: dict[str, Mapping[str, Found]] = {}
+        self._found: dict[str, Mapping[str, FoundPod]] = {}
         """The latest pods of each source."""
-        self._followed: dict[str, tuple[str, Found]] = {}
+        self._followed: dict[str, tuple[str, FoundPod]] = {}
         """Each followed pod's source and description."""
         self._turn = asyncio.Lock()
 
@@ -61,7 +61,7 @@ class Reconciler:
         async for found in source.sets():
             await self.reconcile(source.name, found)
 
-    async def reconcile(self, source: str, found: Mapping[str, Found]) -> None:
+    async def reconcile(self, source: str, found: Mapping[str, FoundPod]) -> None:
         """Follow the pods that a source has found and drop those that it finds no longer.
 
         A pod whose description has changed is dropped and followed again as a new one.

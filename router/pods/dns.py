@@ -6,7 +6,7 @@ import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 
 from router.config import schema as config
-from router.pods.discover import Found
+from router.pods.discover import FoundPod
 
 log = logging.getLogger(__name__)
 
@@ -29,13 +29,13 @@ class DnsSource:
     An address has no identity: if another engine takes it over, only the event stream shows that.
     """
 
-    def __init__(self, pods: config.PodSet, *, ask: Resolve = resolve) -> None:
+    def __init__(self, pods: config.PodSetTable, *, ask: Resolve = resolve) -> None:
         self.name = f"pod-sets {pods.name} (dns {pods.dns})"
         self._pods = pods
         self._ask = ask
         self._problem = ""
 
-    async def sets(self) -> AsyncIterator[Mapping[str, Found]]:
+    async def sets(self) -> AsyncIterator[Mapping[str, FoundPod]]:
         """Yield all pods by id, now and after each change of the addresses."""
         before: list[str] | None = None
         while True:
@@ -50,7 +50,7 @@ class DnsSource:
             if addresses != before:
                 before = addresses
                 yield {
-                    spec.id: Found(spec)
+                    spec.id: FoundPod(spec)
                     for spec in (
                         self._pods.pod(f"{self._pods.name}-{address}", address)
                         for address in addresses

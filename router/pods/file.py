@@ -8,7 +8,7 @@ from pathlib import Path
 from indexer.process.reread import read_bytes
 from router.config import read as read_config
 from router.config import schema as config
-from router.pods.discover import Found
+from router.pods.discover import FoundPod
 
 log = logging.getLogger(__name__)
 
@@ -21,14 +21,14 @@ class FileSource:
     """Reads [[pods]] from a file; while it cannot be read, the pods stay as they were."""
 
     def __init__(
-        self, path: Path, models: Sequence[config.Model], *, look_seconds: float = LOOK_SECONDS
+        self, path: Path, models: Sequence[config.ModelTable], *, look_seconds: float = LOOK_SECONDS
     ) -> None:
         self.name = str(path)
         self._path = path
         self._models = models
         self._look_seconds = look_seconds
 
-    async def sets(self) -> AsyncIterator[Mapping[str, Found]]:
+    async def sets(self) -> AsyncIterator[Mapping[str, FoundPod]]:
         """Yield all pods by id, now and after each change of the file."""
         before: bytes | None = None
         problem = ""
@@ -40,7 +40,7 @@ class FileSource:
                     pods = read_config.parse_pods(raw, self.name, self._models)
                     if not pods:
                         log.warning("pods-file: %s lists no pods", self.name)
-                    yield {pod.id: Found(pod) for pod in pods}
+                    yield {pod.id: FoundPod(pod) for pod in pods}
                 problem = ""
             except (OSError, read_config.ConfigError) as error:
                 if str(error) != problem:

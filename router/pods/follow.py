@@ -43,8 +43,8 @@ class Follower:
         pods: PodTable,
         *,
         hash_seed: str,
-        events: config.Events,
-        probe: config.Probe,
+        events: config.EventsTable,
+        probe: config.ProbeTable,
         credentials: Callable[[], grpc.ChannelCredentials] | None,
         tls: EngineTls,
         shared: SharedPods | None = None,
@@ -74,7 +74,7 @@ class Follower:
         self._context = zmq.asyncio.Context()
         self._tasks: dict[str, list[asyncio.Task[None]]] = {}
 
-    def follow(self, spec: config.Pod) -> None:
+    def follow(self, spec: config.PodSpec) -> None:
         """Start following a pod. Raises ValueError if a pod with its id is followed already."""
         ranks, works, followed = self._followed(spec)
         has_events = bool(spec.events or spec.watch or self._shared)
@@ -110,13 +110,13 @@ class Follower:
             works.append(Work(f"looking at pod {spec.id}", prober.run))
         self._tasks[spec.id] = [kept(work) for work in works]
 
-    def _is_shared(self, spec: config.Pod) -> bool:
+    def _is_shared(self, spec: config.PodSpec) -> bool:
         """Return whether a pod is followed through the shared index."""
         if spec.watch or self._shared is None:
             return False
         return not spec.events or self._shared.writing is not None
 
-    def _followed(self, spec: config.Pod) -> tuple[Sequence[Rank], list[Work], Sequence[Rank]]:
+    def _followed(self, spec: config.PodSpec) -> tuple[Sequence[Rank], list[Work], Sequence[Rank]]:
         """Return a pod's ranks, the tasks that follow them, and `Pod.followed`."""
         if spec.watch:
             return *self._watched(spec), ()
@@ -130,7 +130,7 @@ class Follower:
             return self._shared.follow(spec), [], ()
         return [self._ingest.add_blind(spec.id, number) for number in range(spec.ranks)], [], ()
 
-    def _direct(self, spec: config.Pod) -> tuple[list[Rank], list[Work]]:
+    def _direct(self, spec: config.PodSpec) -> tuple[list[Rank], list[Work]]:
         engine = _engine(spec)
         ranks = [self._ingest.add(source) for source in engine.sources()]
         for rank in ranks:
@@ -139,7 +139,7 @@ class Follower:
                 _restore(rank, saved)
         return [*ranks], connections(engine, ranks, self._context, self._patience)
 
-    def _watched(self, spec: config.Pod) -> tuple[list[Rank], list[Work]]:
+    def _watched(self, spec: config.PodSpec) -> tuple[list[Rank], list[Work]]:
         ranks = [self._ingest.watch(spec.id, number) for number in range(spec.ranks)]
         watcher = Watcher(
             ranks,
@@ -181,7 +181,7 @@ def _restore(rank: RankIngest, saved: SavedRank) -> None:
         rank.state.forget()
 
 
-def _engine(spec: config.Pod) -> Engine:
+def _engine(spec: config.PodSpec) -> Engine:
     return Engine(
         pod=spec.id,
         model=spec.model,

@@ -16,7 +16,7 @@ from indexer.ingest import SWEEP_BUDGET, TICK_SECONDS, Ingest
 from indexer.process.tasks import Work, kept
 from router import state_file
 from router.config.schema import Config, IndexTable
-from router.pods.discover import Found, PodSource, Reconciler
+from router.pods.discover import FoundPod, PodSource, Reconciler
 from router.pods.dns import DnsSource
 from router.pods.file import FileSource
 from router.pods.follow import Follower
@@ -56,7 +56,7 @@ async def _find(
     config: Config, folder: Path, reconciler: Reconciler, stack: AsyncExitStack
 ) -> None:
     """Follow the configured pods, and those that pod sets and the pods' file add and remove."""
-    await reconciler.reconcile("the configuration", {pod.id: Found(pod) for pod in config.pods})
+    await reconciler.reconcile("the configuration", {pod.id: FoundPod(pod) for pod in config.pods})
     sources: list[PodSource] = [
         DnsSource(pods) if pods.dns else KubernetesSource(pods) for pods in config.pod_sets
     ]

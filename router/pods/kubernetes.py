@@ -13,7 +13,7 @@ from typing import Any
 import aiohttp
 
 from router.config import schema as config
-from router.pods.discover import Found
+from router.pods.discover import FoundPod
 
 log = logging.getLogger(__name__)
 
@@ -29,7 +29,7 @@ class KubernetesSource:
     used within `WATCH_SECONDS`, and at once where the old ones are refused.
     """
 
-    def __init__(self, pods: config.PodSet, *, api: Any = None) -> None:
+    def __init__(self, pods: config.PodSetTable, *, api: Any = None) -> None:
         where = f"{pods.namespace}/{pods.inference_pool or pods.selector}"
         self.name = f"pod-sets {pods.name} (kubernetes {where})"
         self._problem = ""
@@ -37,7 +37,7 @@ class KubernetesSource:
         self._api = api
         self._known: dict[str, dict[str, Any]] = {}
 
-    async def sets(self) -> AsyncIterator[Mapping[str, Found]]:
+    async def sets(self) -> AsyncIterator[Mapping[str, FoundPod]]:
         """Yield all ready pods by name, now and after each change."""
         from kubernetes_asyncio import client  # noqa: PLC0415  an extra
 
@@ -135,14 +135,14 @@ class KubernetesSource:
             return ",".join(f"{key}={value}" for key, value in sorted(labels.items()))
         raise OSError(f"no InferencePool {self._pods.inference_pool!r}") from error
 
-    def _found(self) -> dict[str, Found]:
+    def _found(self) -> dict[str, FoundPod]:
         found = {}
         for uid, pod in self._known.items():
             status, name = pod.get("status") or {}, pod["metadata"]["name"]
             address = status.get("podIP")
             if pod["metadata"].get("deletionTimestamp") or not address or not _is_ready(status):
                 continue
-            found[name] = Found(self._pods.pod(name, address), identity=uid)
+            found[name] = FoundPod(self._pods.pod(name, address), identity=uid)
         return found
 
 

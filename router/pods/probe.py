@@ -68,7 +68,7 @@ class ServedModel(msgspec.Struct, frozen=True):
     """An adapter's base model; None for a model itself."""
 
 
-class Listed(msgspec.Struct, frozen=True):
+class ModelList(msgspec.Struct, frozen=True):
     """The answer of /v1/models."""
 
     data: list[ServedModel]
@@ -248,7 +248,7 @@ class Prober:
 
     async def _models(self, session: aiohttp.ClientSession, *, is_dated: bool) -> Sequence[str]:
         try:
-            listed = msgspec.json.decode(await self._get(session, "/v1/models"), type=Listed)
+            listed = msgspec.json.decode(await self._get(session, "/v1/models"), type=ModelList)
         except UNREADABLE:
             return ()
         before = self._bases

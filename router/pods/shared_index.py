@@ -26,7 +26,7 @@ from router.pods.write_shared import SharedWriting
 log = logging.getLogger(__name__)
 
 
-def is_asked_by_answers(table: config.SharedIndex) -> bool:
+def is_asked_by_answers(table: config.SharedIndexTable) -> bool:
     """Return whether the loop that answers calls uses Redis, for each prompt or to share bookings.
 
     It then has its own connections, so that its commands do not wait behind a flood of events in the
@@ -37,7 +37,7 @@ def is_asked_by_answers(table: config.SharedIndex) -> bool:
 
 @asynccontextmanager
 async def reached(
-    table: config.SharedIndex, folder: Path, *, sweeps: bool = True
+    table: config.SharedIndexTable, folder: Path, *, sweeps: bool = True
 ) -> AsyncIterator[Redis]:
     """Open a Redis client for the calling event loop while the context is open.
 
@@ -78,7 +78,7 @@ async def reached(
 
 @asynccontextmanager
 async def copying(
-    table: config.SharedIndex, redis: Redis, settled: Callable[[str], None]
+    table: config.SharedIndexTable, redis: Redis, settled: Callable[[str], None]
 ) -> AsyncIterator[Replica]:
     """Keep copies of the shared index's pods current while the context is open (replica mode).
 
@@ -99,7 +99,7 @@ async def copying(
 
 
 @asynccontextmanager
-async def asking(table: config.SharedIndex, redis: Redis) -> AsyncIterator[RemoteIndex]:
+async def asking(table: config.SharedIndexTable, redis: Redis) -> AsyncIterator[RemoteIndex]:
     """Provide look-ups of prompts in Redis while the context is open (shared mode)."""
     names = KeyNames(table.prefix)
     remote = RemoteIndex(
@@ -142,7 +142,7 @@ class SharedPods:
         self._hash_seed = hash_seed
         self._stale_after = stale_after
 
-    def follow(self, spec: config.Pod) -> list[Rank]:
+    def follow(self, spec: config.PodSpec) -> list[Rank]:
         """Start following a pod. Raises ValueError if a pod with its id is followed already."""
         keyspace = fingerprint(spec.model, self._hash_seed)
         if self.replica is None:

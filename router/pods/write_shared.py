@@ -36,7 +36,12 @@ class SharedWriting:
     """Follows engines and writes them to the shared index, unless another process has the claim."""
 
     def __init__(
-        self, redis: Redis, table: config.SharedIndex, events: config.Events, *, hash_seed: str
+        self,
+        redis: Redis,
+        table: config.SharedIndexTable,
+        events: config.EventsTable,
+        *,
+        hash_seed: str,
     ) -> None:
         self.writers: dict[str, Writer] = {}
         """The running writers, by pod."""

@@ -13,12 +13,12 @@ from indexer.keys.token import TOKEN_BYTES, highest_token, pack_tokens
 from router.pb.warmpath.v1 import router_pb2 as pb
 from router.pb.warmpath.wire.v1 import score_request_pb2 as wire
 from router.prompt.bad_request import BadRequestError
-from router.prompt.bodies.openai import Body, ChatBody, Text, parse_chat, parse_completions
+from router.prompt.bodies.openai import ChatBody, PromptBody, Text, parse_chat, parse_completions
 from router.prompt.bounds import PromptLimits, check_name
 from router.prompt.items import check_item
 from router.prompt.models import Model, ModelTable
 from router.prompt.plain import PlainPrompt
-from router.prompt.prompt import Prompt
+from router.prompt.prompt import CheckedPrompt
 from router.turns import in_turns
 
 try:
@@ -45,7 +45,9 @@ LONG = 256 << 10
 MOST_CHARACTER_BYTES = 4
 """Most bytes that a character takes in UTF-8."""
 
-NO_BODY = Body(content=b"", model="", cache_salt="", extra_key="", lora_path="", reads_cache=True)
+NO_BODY = PromptBody(
+    content=b"", model="", cache_salt="", extra_key="", lora_path="", reads_cache=True
+)
 """Takes the place of the body for a prompt that is not given as a request body."""
 
 
@@ -67,7 +69,7 @@ class PromptParser:
         self._limits = limits
         self._vocab_size = vocab_size
 
-    async def parse(self, message: AnyPrompt, *, may_lack: bool = False) -> Prompt:
+    async def parse(self, message: AnyPrompt, *, may_lack: bool = False) -> CheckedPrompt:
         """Parse a prompt. Raises BadRequestError and UnknownModelError.
 
         With `may_lack` a prompt without content is accepted: it has no token ids, and its model's name
@@ -96,7 +98,7 @@ class PromptParser:
             if len(content) > LONG:
                 # Matching the prompt may take as long as reading it, so other tasks may run between.
                 await asyncio.sleep(0)
-        return Prompt(
+        return CheckedPrompt(
             model=model,
             adapter=adapter,
             field=field,
@@ -156,7 +158,7 @@ class PromptParser:
         self._check_bytes("text", size)
         return Text(text, add_special_tokens=True)
 
-    def _model(self, message: AnyPrompt, body: Body, *, may_lack: bool) -> tuple[Model, str]:
+    def _model(self, message: AnyPrompt, body: PromptBody, *, may_lack: bool) -> tuple[Model, str]:
         """Return the model and the adapter. Raises BadRequestError and UnknownModelError.
 
         With `may_lack`, a request may name no model; the model's name is empty then.
@@ -177,7 +179,7 @@ class PromptParser:
             raise BadRequestError("prompt.lora", f"is {message.lora!r}, but {name!r} is an adapter")
         return model, lora or message.lora
 
-    def _content(self, message: AnyPrompt, form: str, body: Body) -> bytes | Text | ChatBody:
+    def _content(self, message: AnyPrompt, form: str, body: PromptBody) -> bytes | Text | ChatBody:
         if form == "token_ids_packed":
             return message.token_ids_packed
         if form != "token_ids":
@@ -219,7 +221,7 @@ def listed_ids(message: wire.TokenIds, field: str) -> bytes:
     return found[:count].tobytes()
 
 
-def _either(message: AnyPrompt, body: Body, name: Literal["cache_salt", "extra_key"]) -> str:
+def _either(message: AnyPrompt, body: PromptBody, name: Literal["cache_salt", "extra_key"]) -> str:
     """Return a field of the prompt or of its body. Raises BadRequestError if the two differ."""
     given: str = getattr(message, name)
     in_body: str = getattr(body, name)

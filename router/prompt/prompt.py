@@ -9,7 +9,7 @@ from router.prompt.read_prompt import Form
 from router.prompt.truncate import Truncation
 
 
-class Prompt(msgspec.Struct, frozen=True):
+class CheckedPrompt(msgspec.Struct, frozen=True):
     """A prompt that has passed all checks that need no tokenizer."""
 
     model: Model

@@ -27,7 +27,7 @@ BUSY_SECONDS = 1e-6
 """Booked seconds above which a rank had another request waiting; a sum of floats may not be 0."""
 
 
-class Lag:
+class FirstTokenLag:
     """The median of the latest samples. It sees picks as a witness (`router.pick.pending.Witness`)."""
 
     def __init__(self) -> None:

@@ -23,7 +23,7 @@ from router.pick.picker import Picker
 from router.pick.weigh import Ask, Choice, NoPodError
 from router.pods.table import Pod
 from router.queue.foreign import ForeignShare
-from router.queue.lag import Lag
+from router.queue.lag import FirstTokenLag
 from router.queue.looks import Looks
 from router.queue.order import Order
 from router.queue.preview import Preview
@@ -43,7 +43,7 @@ IDLE_PAUSE = 0.05
 LONGEST_PAUSE = 0.5
 """Most seconds between two releases while requests wait, since bookings and observations expire."""
 LAG_TIMES = 2.0
-"""Seconds of booked prefill that a rank may have in addition for each second of lag (`Lag`)."""
+"""Seconds of booked prefill that a rank may have in addition per second of lag (`FirstTokenLag`)."""
 MOST_LAG = 0.25
 """Lag in seconds beyond which no request is held."""
 FOREIGN_PAUSE = 0.25
@@ -70,7 +70,7 @@ class Queue:
         *,
         eligible: Callable[[Wanted], Sequence[Pod]],
         hears: Callable[[], bool],
-        lag: Lag,
+        lag: FirstTokenLag,
         settings: QueueSettings,
     ) -> None:
         self._picker = picker

@@ -4,15 +4,14 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
-from router.config.schema import Config
-from router.config.schema import Queue as QueueTable
+from router.config.schema import Config, QueueTable
 from router.pick.eligible import eligible
 from router.pick.picker import Picker
 from router.pick.picking import Picking
 from router.pods.table import Pod, PodTable
 from router.queue.classes import Classes
 from router.queue.held_picks import HeldPicks, QueueMeter
-from router.queue.lag import Lag
+from router.queue.lag import FirstTokenLag
 from router.queue.queue import Queue
 from router.queue.settings import QueueSettings
 from router.queue.waiting import Wanted
@@ -62,7 +61,7 @@ def new_queue(
     pods_for: Callable[[Wanted], Sequence[Pod]],
 ) -> Queue:
     """Return a queue, and let it witness picks; `pods_for` as `Queue`'s `eligible`."""
-    lag = Lag()
+    lag = FirstTokenLag()
     picker.add_witness(lag)
     return Queue(
         picker,

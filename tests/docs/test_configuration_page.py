@@ -13,31 +13,31 @@ DOCS = Path(__file__).parents[2] / "docs"
 PAGE = (DOCS / "configuration.md").read_text(encoding="utf-8")
 SHARED = (DOCS / "shared-index-reference.md").read_text(encoding="utf-8")
 TABLES: dict[str, type[schema.Table]] = {
-    "`[server]`": schema.Server,
-    "`[server.http2]`": schema.Http2,
-    "`[server.tls]`": schema.ServerTls,
-    "`[[clients]]`": schema.Client,
+    "`[server]`": schema.ServerTable,
+    "`[server.http2]`": schema.Http2Table,
+    "`[server.tls]`": schema.ServerTlsTable,
+    "`[[clients]]`": schema.ClientTable,
     "`[limits]`": schema.LimitsTable,
     "`[index]`": schema.IndexTable,
-    "`[endpoint-picker]`": schema.EndpointPicker,
-    "`[endpoint-picker.headers]`": schema.PickerHeaders,
+    "`[endpoint-picker]`": schema.EndpointPickerTable,
+    "`[endpoint-picker.headers]`": schema.PickerHeadersTable,
     "`[prefix-store]`": schema.PrefixStoreTable,
-    "`[templates]`": schema.Templates,
-    "`[tokenizers]`": schema.Tokenizers,
-    "`[events]`": schema.Events,
-    "`[booking]`": schema.Booking,
-    "`[queue]`": schema.Queue,
-    "`[llmd]`": schema.Llmd,
-    "`[llmd.weights]`": schema.TierWeights,
-    "`[probe]`": schema.Probe,
-    "`[watch]`": schema.Watch,
-    "`[[models]]`": schema.Model,
-    "`[models.hub]`": schema.Hub,
-    "`[models.placeholders]`": schema.Placeholders,
-    "`[[pods]]`": schema.Pod,
-    "`[[pod-sets]]`": schema.PodSet,
+    "`[templates]`": schema.TemplatesTable,
+    "`[tokenizers]`": schema.TokenizersTable,
+    "`[events]`": schema.EventsTable,
+    "`[booking]`": schema.BookingTable,
+    "`[queue]`": schema.QueueTable,
+    "`[llmd]`": schema.LlmdTable,
+    "`[llmd.weights]`": schema.TierWeightsTable,
+    "`[probe]`": schema.ProbeTable,
+    "`[watch]`": schema.WatchTable,
+    "`[[models]]`": schema.ModelTable,
+    "`[models.hub]`": schema.HubTable,
+    "`[models.placeholders]`": schema.PlaceholdersTable,
+    "`[[pods]]`": schema.PodSpec,
+    "`[[pod-sets]]`": schema.PodSetTable,
 }
-ELSEWHERE = {schema.Pick, schema.SharedIndex}
+ELSEWHERE = {schema.PickTable, schema.SharedIndexTable}
 
 
 def rows(page: str, heading: str) -> dict[str, str]:
@@ -80,7 +80,7 @@ def test_every_key_has_a_row_with_its_default(heading: str) -> None:
 
 
 def test_every_key_of_the_shared_index_has_a_row_with_its_default() -> None:
-    check(schema.SharedIndex, SHARED, "A router's settings")
+    check(schema.SharedIndexTable, SHARED, "A router's settings")
 
 
 def test_every_table_of_the_schema_is_on_a_page() -> None:
@@ -96,8 +96,8 @@ def test_every_table_of_the_schema_is_on_a_page() -> None:
 def test_every_key_that_a_page_names_with_its_table_exists(page: Path) -> None:
     known: dict[str, type[schema.Table]] = {
         **TABLES,
-        "`[pick]`": schema.Pick,
-        "`[shared-index]`": schema.SharedIndex,
+        "`[pick]`": schema.PickTable,
+        "`[shared-index]`": schema.SharedIndexTable,
     }
     keys = {
         (heading.strip("`[]"), key)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import msgspec
 
-from router.config.schema import Pick
+from router.config.schema import PickTable
 from scorer.policy import make_policy, policy_names
 
 PAGE = (Path(__file__).parents[2] / "docs" / "pick-reference.md").read_text(encoding="utf-8")
@@ -19,7 +19,9 @@ def row(key: str, table: str) -> str:
 
 
 def test_every_key_has_a_row_with_its_default() -> None:
-    for key, field in zip(Pick.__struct_encode_fields__, msgspec.structs.fields(Pick), strict=True):
+    for key, field in zip(
+        PickTable.__struct_encode_fields__, msgspec.structs.fields(PickTable), strict=True
+    ):
         default = field.default
         if isinstance(default, float):
             assert any(f"{default:g}" == f"{number:g}" for number in numbers(row(key, KEYS))), key

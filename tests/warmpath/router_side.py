@@ -85,8 +85,8 @@ class RouterSide:
         self._ingest = Ingest(
             embedded_index(1 << 24),
             hash_seed="",
-            pending_bytes=config.Events().pending_bytes,
-            stale_after=config.Events().stale_seconds,
+            pending_bytes=config.EventsTable().pending_bytes,
+            stale_after=config.EventsTable().stale_seconds,
             clock=lambda: self.now,
         )
         self._table = PodTable()
@@ -118,8 +118,8 @@ class RouterSide:
 @contextmanager
 def reading() -> Iterator[tuple[PromptReader, asyncio.Runner]]:
     """Provide what reads the prompts of a router, and the loop that it runs on."""
-    engines = engine_credentials(config.Probe(), Path())
-    context = texts(config.Config([config.Model(MODEL)]), Path(), engines)
+    engines = engine_credentials(config.ProbeTable(), Path())
+    context = texts(config.Config([config.ModelTable(MODEL)]), Path(), engines)
     with asyncio.Runner() as runner:
         read = runner.run(context.__aenter__())
         try:

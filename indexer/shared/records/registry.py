@@ -9,7 +9,7 @@ from indexer.process.shortened import shortened
 from indexer.shared.layout.names import KeyNames
 from indexer.shared.layout.record import BadRecordError, Claim, Record, fields_of, read_record
 from indexer.shared.layout.schema import SchemaError, fits
-from indexer.shared.records.unconfirmed import Doubt
+from indexer.shared.records.unconfirmed import Unconfirmed
 from indexer.shared.redis.command import (
     Command,
     CommandRefusedError,
@@ -36,7 +36,7 @@ UNWRITTEN = "its publisher is writing what it holds"
 class _Reading:
     """The last good reading of a pod's record, and the problem of the last attempt since."""
 
-    doubt: Doubt
+    doubt: Unconfirmed
     fields: Mapping[bytes, bytes] | None = None
     """None before the first reading."""
     record: Record | None = None
@@ -120,7 +120,7 @@ class Registry:
                 reading.doubt.read(*((record.token, record.audits) if record else (0, 0)))
 
     def _of(self, pod: str) -> _Reading:
-        return self._readings.setdefault(pod, _Reading(Doubt()))
+        return self._readings.setdefault(pod, _Reading(Unconfirmed()))
 
     def _take_one(self, reading: _Reading, reply: Reply) -> None:
         if isinstance(reply, UnreachableError | CommandRefusedError):

@@ -12,7 +12,7 @@ SURE_AUDITS = 2
 have begun before the loss, the second began after the first had ended."""
 
 
-class Doubt:
+class Unconfirmed:
     """The doubt about one pod: from the start, and from each loss, until its writer has audited."""
 
     def __init__(self) -> None:

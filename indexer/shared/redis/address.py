@@ -11,7 +11,7 @@ _PLACE = re.compile(r"(?:\[([0-9a-fA-F:.]+)\]|([A-Za-z0-9._-]+))(?::([0-9]{1,5})
 _SENTINEL_NAME = re.compile(r"[A-Za-z0-9._-]{1,100}")
 
 
-class Kind(StrEnum):
+class RedisKind(StrEnum):
     """How the servers belong together."""
 
     STANDALONE = "redis"
@@ -19,8 +19,8 @@ class Kind(StrEnum):
     SENTINEL = "redis-sentinel"
 
 
-_SCHEMES = {kind.value: (kind, False) for kind in Kind} | {
-    kind.value.replace("redis", "rediss", 1): (kind, True) for kind in Kind
+_SCHEMES = {kind.value: (kind, False) for kind in RedisKind} | {
+    kind.value.replace("redis", "rediss", 1): (kind, True) for kind in RedisKind
 }
 
 
@@ -43,7 +43,7 @@ class HostPort:
 class Address:
     """A URL's parts."""
 
-    kind: Kind
+    kind: RedisKind
     tls: bool
     places: tuple[HostPort, ...]
     """The server; or some of the cluster's nodes; or the sentinels."""
@@ -72,7 +72,7 @@ def parse(url: str, *, named: str = "") -> Address:
     if "?" in rest or "#" in rest:
         raise AddressError("Redis URL: it takes no options (after ? or #)")
     hosts, _, path = rest.partition("/")
-    if kind is Kind.SENTINEL:
+    if kind is RedisKind.SENTINEL:
         if not _SENTINEL_NAME.fullmatch(path):
             raise AddressError(
                 f"Redis URL: {path!r} is not the master's name that the sentinels know: "
@@ -83,9 +83,9 @@ def parse(url: str, *, named: str = "") -> Address:
             f"Redis URL: /{path} is not understood; the index lies in database 0, "
             "and the prefix tells deployments apart"
         )
-    port = 26379 if kind is Kind.SENTINEL else 6379
+    port = 26379 if kind is RedisKind.SENTINEL else 6379
     places = tuple(_place(text, port) for text in hosts.split(","))
-    if kind is Kind.STANDALONE and len(places) > 1:
+    if kind is RedisKind.STANDALONE and len(places) > 1:
         raise AddressError(
             f"Redis URL: redis:// names one server, not {len(places)}; several are a cluster's "
             "nodes (redis-cluster://) or sentinels (redis-sentinel://)"

@@ -23,7 +23,7 @@ _PASSING = frozenset({"TRYAGAIN", "CLUSTERDOWN", "LOADING", "MASTERDOWN"})
 _FORBIDDEN = "NOPERM", "The user executing the script"
 
 
-class Client:
+class RedisClient:
     """Implements `command.Redis`. Belongs to one event loop; any number of tasks may ask at once."""
 
     def __init__(self) -> None:

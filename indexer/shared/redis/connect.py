@@ -14,8 +14,8 @@ import hiredis
 from redis.asyncio.connection import Connection, DefaultParser, SSLConnection
 from redis.exceptions import RedisError, ResponseError
 
-from indexer.shared.redis.address import Address, HostPort, Kind, contradictions, parse
-from indexer.shared.redis.client import Client
+from indexer.shared.redis.address import Address, HostPort, RedisKind, contradictions, parse
+from indexer.shared.redis.client import RedisClient
 from indexer.shared.redis.command import (
     Argument,
     CommandRefusedError,
@@ -71,11 +71,11 @@ async def connect(settings: RedisSettings) -> Redis:
     address = parse(settings.url, named=settings.named)
     _check(settings, address)
     dialler = _Dialler(settings, tls=address.tls)
-    client = Client()
+    client = RedisClient()
     match address.kind:
-        case Kind.CLUSTER:
+        case RedisKind.CLUSTER:
             client.use(Cluster(address.places, dialler.dial, client.disrupted))
-        case Kind.SENTINEL:
+        case RedisKind.SENTINEL:
             client.use(
                 SentinelMaster(
                     address.master,
@@ -85,7 +85,7 @@ async def connect(settings: RedisSettings) -> Redis:
                     disrupted=client.disrupted,
                 )
             )
-        case Kind.STANDALONE:
+        case RedisKind.STANDALONE:
             [place] = address.places
             node = Node(str(place), lambda: dialler.dial(place), client.disrupted)
             client.use(OneNode(node))

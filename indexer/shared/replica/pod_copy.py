@@ -26,7 +26,7 @@ from indexer.resolve.change import Spot
 from indexer.shared.layout.names import KeyNames
 from indexer.shared.layout.record import Claim, Record
 from indexer.shared.records.registry import UNWRITTEN, nobody, refusal
-from indexer.shared.records.unconfirmed import Doubt
+from indexer.shared.records.unconfirmed import Unconfirmed
 from indexer.shared.redis.command import Command, Reply
 from indexer.watch.watched_rank import WatchedRank
 
@@ -110,7 +110,7 @@ class PodCopy:
         self._mark: Record | None = None
         """The record as first read after the buckets; None once the copy has every change that was under
         way then."""
-        self._doubt = Doubt()
+        self._doubt = Unconfirmed()
         """The doubt about what was read from the buckets."""
         self._nothing = ""
         """Why the pod has nothing that could be copied."""

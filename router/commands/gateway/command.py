@@ -19,7 +19,7 @@ from router.commands.client import answer
 from router.commands.gateway.binary import NoEnvoyError, find_envoy
 from router.commands.gateway.bootstrap import bootstrap
 from router.commands.gateway.description import Gateway, address_of
-from router.commands.gateway.follow import Listed, follow, listed
+from router.commands.gateway.follow import ListedPods, follow, listed
 from router.commands.gateway.options import (
     ASK_SECONDS,
     OptionError,
@@ -60,10 +60,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
 
 
-def _pods(args: argparse.Namespace) -> Listed | None:
+def _pods(args: argparse.Namespace) -> ListedPods | None:
     """Return the pods; None, after a message, if the router lists none."""
     if args.pod:
-        return Listed(given_pods(args), [])
+        return ListedPods(given_pods(args), [])
     reply = answer(args, lambda client: client.pods())
     if reply is None:
         return None

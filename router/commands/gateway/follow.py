@@ -13,7 +13,7 @@ LOOK_SECONDS = 1.0
 """Between two looks at the router's list."""
 
 
-class Listed(NamedTuple):
+class ListedPods(NamedTuple):
     """The pods that a router lists."""
 
     addresses: list[Address]
@@ -24,7 +24,7 @@ class Listed(NamedTuple):
     """One of their models, for an example."""
 
 
-def listed(reply: pb.ListPodsResponse) -> Listed:
+def listed(reply: pb.ListPodsResponse) -> ListedPods:
     """Return the pods of a router's answer."""
     addresses, problems = set(), []
     for one in reply.pods:
@@ -39,7 +39,7 @@ def listed(reply: pb.ListPodsResponse) -> Listed:
             needed = "an IP address and a port, which Envoy needs"
             problems.append(f"the router's pod {one.id}: {one.address} is not {needed}")
     model = min((one.model for one in reply.pods if one.model), default="MODEL")
-    return Listed(sorted(addresses), problems, model)
+    return ListedPods(sorted(addresses), problems, model)
 
 
 async def follow(

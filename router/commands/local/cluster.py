@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Self
 
 from router.commands.local.held_ports import HOST, HeldPorts
-from router.config.schema import Pick, Probe, Queue
+from router.config.schema import PickTable, ProbeTable, QueueTable
 from scorer.policies.warmpath import Warmpath
 
 MODEL = "demo"
@@ -243,9 +243,9 @@ class Cluster:
 
 def _scaled(speed: float, *, queue: bool) -> list[str]:
     """Return the configuration tables with times, for workers that run `speed` times faster."""
-    pick, policy, waits = Pick(), Warmpath(), Queue()
+    pick, policy, waits = PickTable(), Warmpath(), QueueTable()
     # Probes cost real CPU time, so their interval has a lower bound.
-    interval = max(LEAST_INTERVAL, Probe().interval_seconds / speed)
+    interval = max(LEAST_INTERVAL, ProbeTable().interval_seconds / speed)
     options = {
         "mu": policy.mu / speed,
         "session-margin": policy.session_margin / speed,

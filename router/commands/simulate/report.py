@@ -105,7 +105,7 @@ def _setting(rows: Sequence[Figures]) -> str:
 
 
 def _standing_plot(
-    standings: Sequence[summary.Standing], cells: Mapping[summary.StudyPlace, Cell]
+    standings: Sequence[summary.PolicyStanding], cells: Mapping[summary.StudyPlace, Cell]
 ) -> str:
     ranked = [(one.policy, one.p90_ratio) for one in reversed(standings) if one.p90_ratio]
 

@@ -46,7 +46,7 @@ TICK = 1.0
 """Least seconds between two calls of `Ingest.tick`, which lets time pass (expiry, staleness)."""
 
 WANTED = Wanted(MODEL)
-QUEUE = structs.replace(config.Queue(), max_requests=1 << 40)
+QUEUE = structs.replace(config.QueueTable(), max_requests=1 << 40)
 """The defaults, but no request is refused: it would have no time to its first token."""
 NAMES = KeyNames("warmpath")
 """Of what routers share."""
@@ -128,8 +128,8 @@ class SimulatedRouter:
         self._ingest = Ingest(
             new_index(),
             hash_seed="",
-            pending_bytes=config.Events().pending_bytes,
-            stale_after=config.Events().stale_seconds,
+            pending_bytes=config.EventsTable().pending_bytes,
+            stale_after=config.EventsTable().stale_seconds,
             clock=lambda: self._now,
         )
         names = [f"pod-{number}" for number in range(len(engines))]
@@ -151,14 +151,14 @@ class SimulatedRouter:
         else:
             self._followed = followed
         self._picking = Picking(
-            config.Pick(
+            config.PickTable(
                 policy=variant.policy,
                 options=dict(variant.options),
                 prefill_base_seconds=estimate.base,
                 prefill_token_seconds=estimate.per_token,
                 prefill_context_seconds=estimate.per_context,
             ),
-            config.Booking(),
+            config.BookingTable(),
             index=new_index(),
             new_id=lambda: str(next(numbers)),
             rng=rng,

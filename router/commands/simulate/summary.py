@@ -55,7 +55,7 @@ def hit_share(rows: Sequence[Figures]) -> float | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class PolicyStanding:
     """One policy's figures over all places in which it ran (`StudyPlace`).
 
     Ratios are geometric means over these places, except `worst_ratio`, which is the largest. A figure is
@@ -77,7 +77,7 @@ class Standing:
     least_hit_share: float | None
 
 
-def standings(cells: Mapping[StudyPlace, Mapping[str, Sequence[Figures]]]) -> list[Standing]:
+def standings(cells: Mapping[StudyPlace, Mapping[str, Sequence[Figures]]]) -> list[PolicyStanding]:
     """Return every policy's standing, the least time to first token first."""
     policies = dict.fromkeys(policy for one in cells.values() for policy in one)
     found = [
@@ -86,10 +86,10 @@ def standings(cells: Mapping[StudyPlace, Mapping[str, Sequence[Figures]]]) -> li
     return sorted(found, key=lambda one: (one.p90_ratio or one.best_ratio or 0.0, one.policy))
 
 
-def _standing(policy: str, cells: Sequence[Mapping[str, Sequence[Figures]]]) -> Standing:
+def _standing(policy: str, cells: Sequence[Mapping[str, Sequence[Figures]]]) -> PolicyStanding:
     shares = [found for cell in cells if (found := hit_share(cell[policy])) is not None]
     to_best = [found for cell in cells if (found := _to_best(cell, policy)) is not None]
-    return Standing(
+    return PolicyStanding(
         policy,
         len(cells),
         p90_ratio=_mean(ratio(cell, policy, "ttft_p90_s") for cell in cells),
@@ -156,7 +156,7 @@ STANDING_HEAD = (
 )  # fmt: skip
 
 
-def standing_rows(found: Iterable[Standing]) -> list[tuple[str, ...]]:
+def standing_rows(found: Iterable[PolicyStanding]) -> list[tuple[str, ...]]:
     """Return the rows of the table over all places."""
     return [
         (

@@ -82,7 +82,7 @@ class Text(msgspec.Struct, frozen=True):
     add_special_tokens: bool
 
 
-class Body(msgspec.Struct, frozen=True):
+class PromptBody(msgspec.Struct, frozen=True):
     """A request body."""
 
     content: bytes | Text | ChatBody
@@ -110,7 +110,7 @@ def reads_cache(body: Mapping[str, Any]) -> bool:
     return not (body.get("echo") and body.get("logprobs") is not None)
 
 
-async def parse_chat(raw: bytes, field: str) -> Body:
+async def parse_chat(raw: bytes, field: str) -> PromptBody:
     """Parse a chat body. Raises BadRequestError."""
     with _within(field):
         fields = await raw_fields(raw, CHAT + COMMON)
@@ -124,7 +124,7 @@ async def parse_chat(raw: bytes, field: str) -> Body:
     return _body(body, content, field)
 
 
-async def parse_completions(raw: bytes, field: str, most_tokens: int) -> Body:
+async def parse_completions(raw: bytes, field: str, most_tokens: int) -> PromptBody:
     """Parse a completions body with one prompt of at most `most_tokens` token ids.
 
     Raises BadRequestError.
@@ -162,8 +162,8 @@ async def _prompt(fields: RawFields, most_tokens: int) -> str | bytes:
     return prompt
 
 
-def _body(body: dict[str, Any], content: bytes | Text | ChatBody, field: str) -> Body:
-    return Body(
+def _body(body: dict[str, Any], content: bytes | Text | ChatBody, field: str) -> PromptBody:
+    return PromptBody(
         content=content,
         model=_typed(body, "model", "", field),
         cache_salt=_one_text(body, "cache_salt", field),

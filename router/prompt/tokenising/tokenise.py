@@ -23,7 +23,7 @@ from router.prompt.bodies.openai import ChatBody, Text
 from router.prompt.bounds import PromptLimits
 from router.prompt.deadline import TimeLeft
 from router.prompt.models import Model
-from router.prompt.prompt import Prompt
+from router.prompt.prompt import CheckedPrompt
 from router.prompt.tokenising.trace import Trace
 from router.prompt.truncate import NoRoomError, Truncation, cut, cut_between
 
@@ -46,7 +46,7 @@ CHARS_PER_TOKEN = 4
 class PromptTask(msgspec.Struct, frozen=True):
     """A prompt, the time left for it, and the trace of its steps."""
 
-    prompt: Prompt
+    prompt: CheckedPrompt
     left: TimeLeft
     trace: Trace | None
 
@@ -91,7 +91,9 @@ class Tokeniser:
         """Return one more than a model's highest token id; 0 if it is not known."""
         return model.vocab_size or self._tokenizers.vocab_size(model.tokenizer)
 
-    async def tokens(self, prompt: Prompt, timeout: float, trace: Trace | None = None) -> Ids:
+    async def tokens(
+        self, prompt: CheckedPrompt, timeout: float, trace: Trace | None = None
+    ) -> Ids:
         """Return a prompt's tokens within `timeout` seconds."""
         content = prompt.content
         if isinstance(content, bytes):
@@ -244,7 +246,7 @@ def _fits(packed: bytes, truncation: Truncation) -> bool:
     return len(packed) <= truncation.tokens * TOKEN_BYTES
 
 
-def reckoned(prompt: Prompt) -> Ids:
+def reckoned(prompt: CheckedPrompt) -> Ids:
     """Return a prompt's tokens without a tokenizer; for a text or chat, only an estimated number.
 
     Raises BadRequestError for a chat that cannot be written as JSON.

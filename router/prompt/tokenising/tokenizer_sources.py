@@ -15,7 +15,7 @@ from prefixstore.tokenizers.pin import Pin
 from prefixstore.tokenizers.remote import RemoteSource
 from prefixstore.tokenizers.source import FolderSource, TokenizerSource
 from prefixstore.tokenizers.tokenizer import FolderTokenizer, Tokenizer
-from router.config.schema import Config, Hub, Model
+from router.config.schema import Config, HubTable, ModelTable
 
 
 class Sources:
@@ -45,7 +45,7 @@ class Sources:
     def __exit__(self, *_: object) -> None:
         self._stack.close()
 
-    def of(self, model: Model) -> TokenizerSource | None:
+    def of(self, model: ModelTable) -> TokenizerSource | None:
         """Return a model's source; None if it has no tokenizer."""
         local = self.local(model)
         if not model.tokenizer_urls:
@@ -68,7 +68,7 @@ class Sources:
         self.fallbacks[model.name] = source.stats
         return source
 
-    def _key(self, model: Model) -> Callable[[], str] | None:
+    def _key(self, model: ModelTable) -> Callable[[], str] | None:
         """Return a function that returns the engines' API key; None without a key. Raises OSError."""
         if not model.tokenizer_key_file:
             return None
@@ -81,13 +81,13 @@ class Sources:
         self.files.append(file)
         return lambda: file.value
 
-    def local(self, model: Model) -> TokenizerSource | None:
+    def local(self, model: ModelTable) -> TokenizerSource | None:
         """Return the source of a model's tokenizer that needs no engine; None if there is none."""
         if model.tokenizer:
             return FolderSource(self._folder / model.tokenizer)
         return self._hub(model.hub) if model.hub.repo else None
 
-    def _hub(self, hub: Hub) -> HubSource:
+    def _hub(self, hub: HubTable) -> HubSource:
         return HubSource(
             Pin(hub.repo, hub.revision, hub.files),
             cache_folder=self._folder / hub.cache_folder if hub.cache_folder else None,
@@ -106,7 +106,7 @@ def _word(path: Path, content: bytes) -> str:
     return words[0].decode("ascii")
 
 
-def template_of(tokenizer: Tokenizer, model: Model) -> ModelTemplate | None:
+def template_of(tokenizer: Tokenizer, model: ModelTable) -> ModelTemplate | None:
     """Return the template that came with a tokenizer, if any.
 
     It is not compiled here: a template is a program, so it is compiled in the process that renders.
@@ -126,7 +126,7 @@ class TemplateSource:
     def __init__(
         self,
         source: TokenizerSource,
-        model: Model,
+        model: ModelTable,
         register: Callable[[str, ModelTemplate], None],
     ) -> None:
         self.name = source.name

@@ -9,7 +9,7 @@ DATA, LEFT, HAS_MORE, TRAILERS, TRAILER_COUNT, IS_FINAL, IS_WATCHED, IS_DEFERRED
 WORDS = 8
 
 
-class Body(c.Structure):
+class OutgoingBody(c.Structure):
     """Takes chunks of data, which `router.transport.http2.callbacks` takes out, one after the other."""
 
     _fields_ = (

@@ -239,7 +239,7 @@ receive = c.PYFUNCTYPE(c.c_ssize_t, lib.Session, c.c_char_p, c.c_size_t, lib.Poi
 send = c.PYFUNCTYPE(c.c_ssize_t, lib.Session, lib.Pointer)(_give.address)
 """Take the bytes to send out of a session; return 0, or an error."""
 READ = _read.address
-"""The function that takes an answer's data out of its `Body`."""
+"""The function that takes an answer's data out of its `OutgoingBody`."""
 
 
 @cache

@@ -20,7 +20,7 @@ from typing import Any, NoReturn, cast
 
 from router.transport.http2 import journal as of
 from router.transport.http2 import library as lib
-from router.transport.http2.body import Body
+from router.transport.http2.body import OutgoingBody
 from router.transport.http2.ended import EndedError
 from router.transport.http2.events import Events
 from router.transport.http2.header_block import Headers
@@ -71,7 +71,7 @@ class Session:
         self._reset_by_client = 0
         """The stream that the client reset last."""
         self._open: set[int] = set()
-        self._bodies: dict[int, Body] = {}
+        self._bodies: dict[int, OutgoingBody] = {}
         self.unwanted: set[int] = set()
         self._half_open: dict[int, float] = {}
         """Streams whose answer is complete and whose request is not, with the time of the answer."""
@@ -212,17 +212,17 @@ class Session:
 
     def answer(self, stream: int, headers: Headers) -> None:
         """Begin an answer."""
-        self._answer(stream, headers, Body(is_watched=1))
+        self._answer(stream, headers, OutgoingBody(is_watched=1))
 
     def answer_whole(self, stream: int, headers: Headers, data: bytes, trailers: Headers) -> None:
         """Give an answer with all of its data."""
-        body = Body()
+        body = OutgoingBody()
         body.put(data)
         body.end(header_array(trailers))
         self.unsent += len(data)
         self._answer(stream, headers, body)
 
-    def _answer(self, stream: int, headers: Headers, body: Body) -> None:
+    def _answer(self, stream: int, headers: Headers, body: OutgoingBody) -> None:
         self._bodies[stream] = body
         self._source.source = c.addressof(body)
         array = header_array(headers)
@@ -282,7 +282,7 @@ class Session:
         self._lib.session_terminate_session(self._session, code)
         self.wants |= of.WRITE
 
-    def _resume(self, stream: int, body: Body) -> None:
+    def _resume(self, stream: int, body: OutgoingBody) -> None:
         if body.is_deferred:
             body.is_deferred = 0
             self._lib.session_resume_data(self._session, stream)

@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from router.config.schema import PickerHeaders
+from router.config.schema import PickerHeadersTable
 from router.endpoint_picker.actions import Endpoint, Picked, WantPick
 from router.endpoint_picker.events import (
     Modes,
@@ -16,7 +16,7 @@ from router.endpoint_picker.exchange import Exchange
 from router.endpoint_picker.names import HeaderNames, names_of
 from router.endpoint_picker.protocol import BodyMode
 
-NAMES: HeaderNames = names_of(PickerHeaders())
+NAMES: HeaderNames = names_of(PickerHeadersTable())
 ONE, TWO = "10.0.0.1:80", "10.0.0.2:80"
 PICKED = Picked("b-1", {ONE: Endpoint("pod-1", 0, 48, 0.25), TWO: Endpoint("pod-2", 0, 16, 0.125)})
 BUFFERED = Modes(BodyMode.BUFFERED, BodyMode.STREAMED)

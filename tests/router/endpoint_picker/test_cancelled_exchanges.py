@@ -13,7 +13,7 @@ from indexer.keys.token import pack_tokens
 from router.api.admission import Admission
 from router.api.in_flight import InFlight
 from router.api.intake import Intake
-from router.config.schema import EndpointPicker
+from router.config.schema import EndpointPickerTable
 from router.drain import Drain
 from router.endpoint_picker.pick import EndpointPicks
 from router.endpoint_picker.protocol import BodyMode
@@ -104,14 +104,14 @@ class Exchanges(Calls):
         reader: Any = Tokens()
         pods = PodTable(self.parts.pods)
         picks = EndpointPicks(
-            self.picks, reader, pods, models, EndpointPicker(),
+            self.picks, reader, pods, models, EndpointPickerTable(),
             prefill=PrefillModel(), tokenize_seconds=1.0,
         )  # fmt: skip
         meter: Any = Meter()
         in_flight = InFlight(1, 1, seconds=1.0, clock=lambda: 0.0)
         self.meter_of_picks = meter
         self.service_of_picks = EndpointPickerService(
-            picks, self.picks.reports, EndpointPicker(pick_seconds=1000.0, body_seconds=body_seconds),
+            picks, self.picks.reports, EndpointPickerTable(pick_seconds=1000.0, body_seconds=body_seconds),
             meter=meter, drain=Drain(lambda: 0.0),
             intake=Intake(in_flight, in_flight, meter, seconds=1.0),
             admission=Admission(

@@ -12,7 +12,7 @@ from indexer.ingest import Ingest
 from indexer.keys.token import unpack_tokens
 from router.api.holdings import Holdings
 from router.commands.verify.recording import Frame, Life, RecordedRequest, read_recording
-from router.config.schema import Llmd
+from router.config.schema import LlmdTable
 from router.llmd.pod_scores import PodScores
 from router.match.scorer import Scorer
 from router.pb.indexer.v1 import indexer_pb2 as llmd
@@ -40,7 +40,7 @@ def scores(*, pure: bool, block_size: int) -> Iterator[tuple[dict[str, float], d
     )
     reader = ReadyPrompts()
     holdings = Holdings(reader, Scorer(ingest, ""), pods)  # type: ignore[arg-type]
-    answerer = PodScores(holdings, Llmd(block_size=block_size, identifier="id"))
+    answerer = PodScores(holdings, LlmdTable(block_size=block_size, identifier="id"))
     theirs = LlmdIndexer(block_size)
     waiting: list[Frame] = []
 

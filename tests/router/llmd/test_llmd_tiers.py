@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from indexer.engines import vllm
 from indexer.index.memory import MemoryIndex
 from router.api.holdings import Holdings
-from router.config.schema import Llmd, TierWeights
+from router.config.schema import LlmdTable, TierWeightsTable
 from router.llmd.pod_scores import PodScores
 from router.match.scorer import Scorer
 from router.pb.indexer.v1 import indexer_pb2 as llmd
@@ -64,7 +64,7 @@ def test_pods_score_as_llmd_scores_them(
     reader.ids = list(prompt)
     pods = PodTable(Pod(pod, f"{pod}:1", "m", (rank,)) for pod, rank in ranks.items())
     holdings = Holdings(reader, Scorer(ingest, ""), pods)  # type: ignore[arg-type]
-    config = Llmd(block_size=BLOCK, weights=TierWeights(cpu=cpu), identifier="id")
+    config = LlmdTable(block_size=BLOCK, weights=TierWeightsTable(cpu=cpu), identifier="id")
     request = llmd.GetPodScoresRequest(prompt="text", model_name="m")
     answer = asyncio.run(PodScores(holdings, config).get_pod_scores(request, 1.0, 1.0))
     ours = {score.pod: round(score.score, 9) for score in answer.scores}

@@ -87,8 +87,10 @@ class Parts:
         self.placed: list[Placed] = []
         names = map("p{}".format, count())
         self.picking = Picking(
-            config.Pick(**{"max_believed_blocks": 10_000, "session_seconds": 600.0, **options}),  # type: ignore[arg-type]
-            config.Booking(max_bookings=most),
+            config.PickTable(
+                **{"max_believed_blocks": 10_000, "session_seconds": 600.0, **options}
+            ),  # type: ignore[arg-type]
+            config.BookingTable(max_bookings=most),
             index=ReferenceIndex(),
             new_id=lambda: next(names),
             rng=Random(1),

@@ -20,7 +20,7 @@ from indexer.index.memory import MemoryIndex
 from indexer.ingest import Ingest
 from indexer.trust import Level
 from router.config.credentials import engine_credentials
-from router.config.schema import Probe
+from router.config.schema import ProbeTable
 from router.load.engine_metrics import Observed
 from router.pods.probe import LOOKS, MOST_BYTES, Prober
 from router.pods.table import Pod, Status
@@ -97,10 +97,10 @@ async def test_an_engine_with_https_is_asked_so_and_has_to_be_who_its_address_sa
         await runner.setup()
         await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=context).start()
         pod = Pod("p", f"127.0.0.1:{runner.addresses[0][1]}", "m", (), https=True)
-        table = Probe(ca=authority.ca.name, cert=own.cert.name, key=own.key.name)
+        table = ProbeTable(ca=authority.ca.name, cert=own.cert.name, key=own.key.name)
         await look(Prober(pod, interval=1, timeout=5, tls=engine_credentials(table, tmp_path)), 3)
         assert problem in pod.status.reason
-        stranger = Probe(ca=authority.ca.name)
+        stranger = ProbeTable(ca=authority.ca.name)
         await look(
             Prober(pod, interval=1, timeout=5, tls=engine_credentials(stranger, tmp_path)), 3
         )
@@ -121,7 +121,7 @@ async def test_the_next_connection_to_an_engine_is_made_with_the_newest_files(
     await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=context).start()
     pod = Pod("p", f"127.0.0.1:{runner.addresses[0][1]}", "m", (), https=True)
     own = other.certificate("wrong").copy("own")
-    table = Probe(ca=authority.ca.name, cert=own.cert.name, key=own.key.name)
+    table = ProbeTable(ca=authority.ca.name, cert=own.cert.name, key=own.key.name)
     tls = engine_credentials(table, tmp_path)
     prober = Prober(pod, interval=1, timeout=5, tls=tls)
     await look(prober, 3)
@@ -147,7 +147,7 @@ async def test_engines_with_one_name_are_recognised_by_it_at_any_address(tmp_pat
         ("", "certificate verify failed"),
         ("other.example", "certificate verify failed"),
     ):
-        table = Probe(ca=authority.ca.name, server_name=name)
+        table = ProbeTable(ca=authority.ca.name, server_name=name)
         await look(Prober(pod, interval=1, timeout=5, tls=engine_credentials(table, tmp_path)), 3)
         assert problem in pod.status.reason
     await runner.cleanup()
@@ -156,7 +156,7 @@ async def test_engines_with_one_name_are_recognised_by_it_at_any_address(tmp_pat
 def test_credentials_that_cannot_be_used_are_named(tmp_path: Path) -> None:
     (tmp_path / "ca.pem").write_text("no certificate")
     with pytest.raises(OSError, match=r"probe\.ca: .*ca\.pem cannot be used: "):
-        engine_credentials(Probe(ca="ca.pem"), tmp_path)
+        engine_credentials(ProbeTable(ca="ca.pem"), tmp_path)
 
 
 async def test_nobody_who_listens_is_said_without_a_word_of_tls() -> None:

@@ -14,7 +14,7 @@ from router.prompt.bodies.openai import ChatBody, Text
 from router.prompt.bounds import PromptLimits
 from router.prompt.models import Model, ModelTable, UnknownModelError
 from router.prompt.parse import PromptParser, gives_ids
-from router.prompt.prompt import Prompt
+from router.prompt.prompt import CheckedPrompt
 from router.prompt.truncate import Truncation
 
 MODEL = Model("m", vocab_size=100)
@@ -62,7 +62,7 @@ async def test_every_form_is_one_value_in_both_schemas(
     )
     for schema in both(message):
         assert gives_ids(schema) == field.startswith("token_ids")
-        assert await parser.parse(schema) == Prompt(
+        assert await parser.parse(schema) == CheckedPrompt(
             model=MODEL,
             adapter="a",
             field=f"prompt.{field}",

@@ -5,7 +5,7 @@ from itertools import count
 
 from router.pick.weigh import NoPodError
 from router.pods.table import Pod
-from router.queue.lag import LEAST, Lag
+from router.queue.lag import LEAST, FirstTokenLag
 from router.queue.queue import Queue
 from router.queue.released import Release, Sent
 from router.queue.settings import QueueSettings
@@ -22,7 +22,7 @@ class QueueStand:
     def __init__(
         self, pods: int = 2, *, hears: bool = True, knows_lag: bool = True, **settings: object
     ) -> None:
-        self.lag = Lag()
+        self.lag = FirstTokenLag()
         self.parts = Parts(pods, witnesses=(self.lag,), prefill_context_seconds=0.0)
         self.hears = hears
         self.pods: Sequence[Pod] = self.parts.pods

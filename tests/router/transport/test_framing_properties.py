@@ -14,7 +14,7 @@ from router.transport.framing import Deframer, TooLongError, UnknownEncodingErro
 from router.transport.http2 import callbacks
 from router.transport.http2 import journal as of
 from router.transport.http2 import library as lib
-from router.transport.http2.body import Body
+from router.transport.http2.body import OutgoingBody
 from router.transport.http2.header_block import LENGTHS, MOST_HEADERS, pairs
 from router.transport.http2.journal import Journal
 from router.transport.http2.limits import BURST_SECONDS, FrameBudget, Http2Limits
@@ -267,7 +267,7 @@ def _call(function: Any, *arguments: Any) -> int:
 
 @given(st.lists(st.binary(max_size=50), max_size=10), st.lists(st.integers(1, 40), max_size=30))
 def test_a_body_gives_out_what_was_put_in(chunks: list[bytes], sizes: list[int]) -> None:
-    body, found, journal = Body(), b"", Journal(Http2Limits())
+    body, found, journal = OutgoingBody(), b"", Journal(Http2Limits())
     source = ctypes.c_void_p(ctypes.addressof(body))
     for chunk in chunks:
         body.put(chunk)

@@ -411,7 +411,11 @@ async def test_prompts_that_are_asked_for_at_once_are_each_judged_by_their_own_l
         )  # fmt: skip
         made.rank = rank = ingest.add_shared(part.pod, 0, keyspace=KEYSPACE, ranks=1)
         picker = Picking(
-            config.Pick(), config.Booking(), index=ReferenceIndex(), new_id=str, rng=Random(0)
+            config.PickTable(),
+            config.BookingTable(),
+            index=ReferenceIndex(),
+            new_id=str,
+            rng=Random(0),
         ).picker(Scorer(ingest, ""))
         pods = [Pod(part.pod, "here:80", "m", (rank,))]
 

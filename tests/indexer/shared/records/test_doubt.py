@@ -8,7 +8,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
-from indexer.shared.records.unconfirmed import Doubt
+from indexer.shared.records.unconfirmed import Unconfirmed
 from tests.examples import examples
 
 EXAMPLES = examples(300)
@@ -41,7 +41,7 @@ class Loss(RuleBasedStateMachine):
         self.happened = self.noticed = 0
         """Disruptions, and those that the reader's connections have noticed."""
         self.known = 0
-        self.doubt = Doubt()
+        self.doubt = Unconfirmed()
 
     def say(self, said: Said) -> None:
         self.said = said
@@ -178,7 +178,7 @@ def test_no_order_of_twelve_steps_lets_a_lost_write_be_believed() -> None:
 
 
 def test_one_audit_after_a_loss_does_not_do() -> None:
-    doubt = Doubt()
+    doubt = Unconfirmed()
     doubt.read(1, 7)
     doubt.read(1, 8)
     assert doubt.holds
@@ -187,7 +187,7 @@ def test_one_audit_after_a_loss_does_not_do() -> None:
 
 
 def test_a_claim_made_after_the_loss_needs_one_audit() -> None:
-    doubt = Doubt()
+    doubt = Unconfirmed()
     doubt.read(1, 7)
     doubt.read(2, 0)
     assert doubt.holds
@@ -196,14 +196,14 @@ def test_a_claim_made_after_the_loss_needs_one_audit() -> None:
 
 
 def test_a_pod_without_a_record_is_believed_once_it_was_claimed_and_audited() -> None:
-    doubt = Doubt()
+    doubt = Unconfirmed()
     doubt.read(0, 0)
     doubt.read(1, 1)
     assert not doubt.holds
 
 
 def test_each_loss_begins_it_anew() -> None:
-    doubt = Doubt()
+    doubt = Unconfirmed()
     doubt.read(1, 7)
     doubt.read(1, 9)
     doubt.lost()

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from indexer.shared.redis.address import Address, AddressError, HostPort, Kind, parse
+from indexer.shared.redis.address import Address, AddressError, HostPort, RedisKind, parse
 
 NODES = (HostPort("a", 1), HostPort("b", 2))
 
@@ -12,23 +12,26 @@ NODES = (HostPort("a", 1), HostPort("b", 2))
     [
         (
             "redis://cache:6380",
-            Address(Kind.STANDALONE, tls=False, places=(HostPort("cache", 6380),)),
+            Address(RedisKind.STANDALONE, tls=False, places=(HostPort("cache", 6380),)),
         ),
-        ("redis://cache", Address(Kind.STANDALONE, tls=False, places=(HostPort("cache", 6379),))),
+        (
+            "redis://cache",
+            Address(RedisKind.STANDALONE, tls=False, places=(HostPort("cache", 6379),)),
+        ),
         (
             "redis://10.0.0.7:1/",
-            Address(Kind.STANDALONE, tls=False, places=(HostPort("10.0.0.7", 1),)),
+            Address(RedisKind.STANDALONE, tls=False, places=(HostPort("10.0.0.7", 1),)),
         ),
-        ("rediss://[::1]:7", Address(Kind.STANDALONE, tls=True, places=(HostPort("::1", 7),))),
-        ("redis-cluster://a:1,b:2", Address(Kind.CLUSTER, tls=False, places=NODES)),
-        ("rediss-cluster://a:1,b:2", Address(Kind.CLUSTER, tls=True, places=NODES)),
+        ("rediss://[::1]:7", Address(RedisKind.STANDALONE, tls=True, places=(HostPort("::1", 7),))),
+        ("redis-cluster://a:1,b:2", Address(RedisKind.CLUSTER, tls=False, places=NODES)),
+        ("rediss-cluster://a:1,b:2", Address(RedisKind.CLUSTER, tls=True, places=NODES)),
         (
             "redis-sentinel://a:1,b:2/warm",
-            Address(Kind.SENTINEL, tls=False, places=NODES, master="warm"),
+            Address(RedisKind.SENTINEL, tls=False, places=NODES, master="warm"),
         ),
         (
             "rediss-sentinel://a/m.1",
-            Address(Kind.SENTINEL, tls=True, places=(HostPort("a", 26379),), master="m.1"),
+            Address(RedisKind.SENTINEL, tls=True, places=(HostPort("a", 26379),), master="m.1"),
         ),
     ],
 )
