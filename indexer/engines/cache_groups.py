@@ -1,7 +1,7 @@
 """Cache groups: models whose layers differ keep several caches, and reuse needs all of them.
 
 Source: vLLM's `kv_cache_coordinator.py` and `single_type_kv_cache_manager.py`, as described in
-`shared/engine-events.md`, 2.10 and 4.3.
+`../shared/engine-events.md`, 2.10 and 4.3.
 """
 
 from collections.abc import Mapping
@@ -142,7 +142,7 @@ def prefix_groups(groups: Mapping[int, Group]) -> list[int]:
     """Return the groups that must hold a prompt's blocks from the first on.
 
     Where the engine does not name the groups' kinds, that is the group with the lowest number
-    (`shared/engine-events.md`, 2.10); of TensorRT-LLM's windows it is the largest.
+    (`../shared/engine-events.md`, 2.10); of TensorRT-LLM's windows it is the largest.
     """
     said = [number for number, group in groups.items() if group.kind in FULL_KINDS - {""}]
     if said:

@@ -1,8 +1,8 @@
 """The HTTP connection to one TensorRT-LLM engine, whose events are fetched, since it publishes none.
 
-Each event is in one answer only (`shared/engine-events.md`, 6.2): events that another client has fetched
-are missing, which shows as a gap in the event ids. Under attention data parallelism one connection
-brings the events of all of an engine's ranks.
+Each event is in one answer only (`../shared/engine-events.md`, 6.2): events that another client has
+fetched are missing, which shows as a gap in the event ids. Under attention data parallelism one
+connection brings the events of all of an engine's ranks.
 """
 
 import asyncio

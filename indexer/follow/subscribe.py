@@ -1,6 +1,6 @@
 """The sockets of one rank: ZeroMQ SUB for live events, DEALER for replay.
 
-Protocol: `shared/engine-events.md`, 1.2 and 1.4. A message that is not a frame is counted and
+Protocol: `../shared/engine-events.md`, 1.2 and 1.4. A message that is not a frame is counted and
 dropped; the subscriber goes on.
 """
 

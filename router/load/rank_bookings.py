@@ -92,7 +92,7 @@ def wait(nanoseconds: int, head: Head | None, free_since: float, now: float, flo
 
     `nanoseconds` is the prefill of all waiting requests, `head` the first of them. The time since the
     rank was free for the head is deducted from its prefill, but at least the share `floor` of it
-    remains, as predictions are not exact (`wait_s` in `shared/bench/policies.py`).
+    remains, as predictions are not exact (`wait_s` in `../shared/bench/policies.py`).
     """
     if head is None:
         return nanoseconds / NANOSECONDS

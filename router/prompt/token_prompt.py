@@ -61,8 +61,8 @@ class TokenPrompt(msgspec.Struct, frozen=True, eq=False):
         """Return the blocks that a request could find cached, or all of them if `is_whole`.
 
         The last token is always computed, so a block that ends with it does not count
-        (`shared/engine-events.md`, 4.3). With `lookahead`, a block's key also names the token after it,
-        which must not be the last token either: SGLang with EAGLE looks up pairs of adjacent tokens,
+        (`../shared/engine-events.md`, 4.3). With `lookahead`, a block's key also names the token after
+        it, which must not be the last token either: SGLang with EAGLE looks up pairs of adjacent tokens,
         without the last token.
         """
         anew = (0 if self.is_whole else 1) + lookahead

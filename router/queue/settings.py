@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 class QueueSettings:
     """The settings of a queue. Times are seconds; the defaults of the first three are the study's.
 
-    Source: "Queue" in `shared/bench/policy-study-2.md`.
+    Source: "Queue" in `../shared/bench/policy-study-2.md`.
     """
 
     hold_seconds: float = 0.2

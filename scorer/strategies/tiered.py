@@ -10,8 +10,8 @@ WEIGHTS: Mapping[str, float] = MappingProxyType(
 )
 """The share of a block's prefill that is saved if it is loaded from a tier.
 
-1.0 and 0.8 are llm-d's values for GPU and CPU (`shared/bench/peer-features.md`, row 37); the slower two
-lie between 0 and Dynamo's values.
+1.0 and 0.8 are llm-d's values for GPU and CPU (`../shared/bench/peer-features.md`, row 37); the slower
+two lie between 0 and Dynamo's values.
 """
 
 

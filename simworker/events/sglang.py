@@ -1,6 +1,6 @@
 """SGLang's dialect, 0.5.6 to 0.5.23: its events' forms over vLLM's simulated cache.
 
-Source: `sglang/srt/disaggregation/kv_events.py` of those versions (`shared/engine-events.md`, 6.1). A
+Source: `sglang/srt/disaggregation/kv_events.py` of those versions (`../shared/engine-events.md`, 6.1). A
 page is a block, its name the first 8 bytes of a digest as a *signed* integer. Events are arrays up to
 0.5.19 and maps from 0.5.20; up to 0.5.22 every page and every removal is an event of its own. A life
 begins with a clear, because creating SGLang's tree is a reset.

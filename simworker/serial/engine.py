@@ -10,7 +10,7 @@
 
 A step lasts until the next end of a prefill or of an answer, since nothing changes before that.
 
-Source: `shared/bench/policy-study.md`, "Model and load", and `sim.py` beside it.
+Source: `../shared/bench/policy-study.md`, "Model and load", and `sim.py` beside it.
 """
 
 import heapq

@@ -4,7 +4,7 @@ The workers have vLLM's simulated scheduler and KV cache manager, unchanged, on 
 carry no tokens, but the trace's block hashes (`simworker/virtual/trace.py`). A trace that is too short
 is repeated with fresh ids. Arrivals are sped up to the load of `--load`: the seconds of prefill that the
 trace takes with one LRU cache as large as all workers' together, divided by workers x time, as in
-`shared/bench/sim.py`. Decoding comes on top of it, so a load of 1 is more than the workers can serve.
+`../shared/bench/sim.py`. Decoding comes on top of it, so a load of 1 is more than the workers can serve.
 """
 
 import argparse

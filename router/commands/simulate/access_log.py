@@ -44,7 +44,7 @@ Name = int | str
 
 
 class MooncakeLine(msgspec.Struct):
-    """A line of Mooncake's traces (`shared/traces/README.md`)."""
+    """A line of Mooncake's traces (`../shared/traces/README.md`)."""
 
     timestamp: Annotated[float, Meta(ge=0)]
     """Milliseconds."""
@@ -301,7 +301,7 @@ def _seconds(where: str, stamp: float | str) -> float:
 def with_affinity(requests: Sequence[LoggedRequest]) -> list[LoggedRequest]:
     """Guess the session of each request without one: by its first block that few requests share.
 
-    A block that many requests share is a system prompt, not a session, as in `shared/bench/sim.py`.
+    A block that many requests share is a system prompt, not a session, as in `../shared/bench/sim.py`.
     """
     frequency = Counter(key for one in requests for key in one.keys)
     common = max(50, len(requests) * 0.005)

@@ -1,7 +1,7 @@
 """Replay a recording of vLLM's own `KVCacheManager`, and compare every outcome.
 
 Each line of a recording is a JSON object: an operation, its arguments, its result, and the state after
-it (free blocks, usage, the free queue). `shared/vllm-cpu/RECIPE.md`, "kvm_trace", describes them. In
+it (free blocks, usage, the free queue). `../shared/vllm-cpu/RECIPE.md`, "kvm_trace", describes them. In
 addition:
 
 - `new_manager` may have `groups`, a list of `{"kind": "full_attention" | "sliding_window", "block_size",

@@ -1,6 +1,6 @@
 """What SGLang's own prefix caches announced, and what they then found of each request.
 
-`sglang/*.jsonl.gz` are the first 50 requests of recordings that `shared/sglang/sglang_radix.py` made of
+`sglang/*.jsonl.gz` are the first 50 requests of recordings that `../shared/sglang/sglang_radix.py` made of
 SGLang's tree, event classes and encoder, version by version (the folder's README says how). A line is
 a batch as it was published, or a request with the tokens that `match_prefix` found for it.
 """
