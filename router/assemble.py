@@ -196,7 +196,7 @@ async def running(config: Config, folder: Path) -> AsyncIterator[Running]:
         )
         calls, streams = room(limits.max_in_flight_bytes), room(STREAMS * largest)
         admission = Admission(
-            longest_wait=limits.wait_seconds,
+            wait_seconds=limits.wait_seconds,
             soon=loop.call_soon,
             clock=time.monotonic,
         )

@@ -191,19 +191,20 @@ def _refusable(calls: _Calls) -> int:
 class Admission:
     """The queue of all calls of a process. Not thread-safe.
 
-    `soon` calls a function in the next turn of the event loop; `longest_wait` is in seconds. In a turn
-    the thread answers one call, and more of them for about `turn_seconds`.
+    `soon` calls a function in the next turn of the event loop. Calls that would wait longer than
+    `wait_seconds` (`limits.wait-seconds`) are refused. In a turn the thread answers one call, and more
+    of them for about `turn_seconds`.
     """
 
     def __init__(
         self,
         *,
-        longest_wait: float,
+        wait_seconds: float,
         soon: Callable[[Callable[[], None]], object],
         clock: Callable[[], float],
         turn_seconds: float = TURN_SECONDS,
     ) -> None:
-        self._longest_wait = longest_wait
+        self._wait_seconds = wait_seconds
         self._turn_seconds = turn_seconds
         self._soon = soon
         self._clock = clock
@@ -233,7 +234,7 @@ class Admission:
         """The number of calls that may wait now."""
         # Reading may take a part of each turn, too.
         share = ANSWERING_TIMES / (ANSWERING_TIMES + 1)
-        return max(LEAST_WAITING, round(share * self._longest_wait / self.call_seconds))
+        return max(LEAST_WAITING, round(share * self._wait_seconds / self.call_seconds))
 
     def enter(
         self,
@@ -260,7 +261,7 @@ class Admission:
             refused = queue.latest_of_most()
             queue.remove(refused)
             self.refused += 1
-            error = BusyError(self._longest_wait)
+            error = BusyError(self._wait_seconds)
             if refused is turn:
                 raise error
             refused.wake(error)
@@ -294,7 +295,7 @@ class Admission:
             self._coming += 1
             return None
         self.refused += 1
-        return BusyError(self._longest_wait)
+        return BusyError(self._wait_seconds)
 
     def _most(self, *, is_urgent: bool) -> int:
         return self.most_waiting * (URGENT_TIMES if is_urgent else 1)

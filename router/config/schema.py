@@ -133,7 +133,7 @@ class ClientTable(Table, frozen=True):
 
 
 class LimitsTable(Table, frozen=True):
-    """[limits]: bounds of one prompt, and of all prompts that wait."""
+    """[limits]: bounds of one prompt, of all prompts that wait, and of calls and their messages."""
 
     max_prompt_bytes: Annotated[int, Meta(gt=0, le=1 << 30)] = 8 * MIB
     """Longest text or body: about two million tokens."""

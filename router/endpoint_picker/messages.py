@@ -1,4 +1,4 @@
-"""Events and replies as Envoy's messages.
+"""Envoy's messages to events, and replies to Envoy's messages.
 
 The messages are those of the package `xds-protos`. Only processes that serve the picker import this
 module: the import takes 12 ms and less than 1 MB.

@@ -42,7 +42,7 @@ class Call:
 class Stand:
     """An admission with a loop that the test turns."""
 
-    longest_wait: float = 20 * WAIT_SECONDS
+    wait_seconds: float = 20 * WAIT_SECONDS
     turn_seconds: float = 0.0
     now: float = 0.0
     soon: deque[Callable[[], None]] = field(default_factory=deque)
@@ -50,7 +50,7 @@ class Stand:
 
     def __post_init__(self) -> None:
         self.admission = Admission(
-            longest_wait=self.longest_wait,
+            wait_seconds=self.wait_seconds,
             soon=self.soon.append,
             clock=lambda: self.now,
             turn_seconds=self.turn_seconds,
@@ -136,7 +136,7 @@ def test_the_client_with_the_most_waiting_calls_is_refused_its_latest() -> None:
 
 
 def test_an_address_has_its_turn_however_many_connections_another_opens() -> None:
-    stand = Stand(longest_wait=2000 * WAIT_SECONDS)
+    stand = Stand(wait_seconds=2000 * WAIT_SECONDS)
     for number in range(500):
         stand.enter(f"ipv4:10.0.0.1:{number % 50}")
     modest = [stand.enter(f"ipv4:10.0.0.2:{number}") for number in (1, 1, 2)]
@@ -197,7 +197,7 @@ def test_the_number_that_may_wait_follows_the_time_that_calls_take(
 
 
 def test_more_calls_begin_in_a_turn_if_reading_takes_long() -> None:
-    stand = Stand(longest_wait=2000 * WAIT_SECONDS)
+    stand = Stand(wait_seconds=2000 * WAIT_SECONDS)
     for _ in range(1000):
         stand.enter()
     began = []
@@ -211,7 +211,7 @@ def test_more_calls_begin_in_a_turn_if_reading_takes_long() -> None:
 
 
 def test_a_turn_answers_as_many_calls_as_fit_into_its_time() -> None:
-    stand = Stand(longest_wait=2000 * WAIT_SECONDS, turn_seconds=3.5 * FIRST_SECONDS)
+    stand = Stand(wait_seconds=2000 * WAIT_SECONDS, turn_seconds=3.5 * FIRST_SECONDS)
     for _ in range(1000):
         stand.enter()
     for turn in range(1, 50):

@@ -31,12 +31,12 @@ class Counts:
 class Stand:
     """A server whose loop takes the next call only when the test says so."""
 
-    def __init__(self, transport: str, *, longest_wait: float = 1e-9) -> None:
+    def __init__(self, transport: str, *, wait_seconds: float = 1e-9) -> None:
         self.soon: list[Callable[[], None]] = []
         self.read: list[bytes] = []
         self.counts = Counts()
         self.admission = Admission(
-            longest_wait=longest_wait,
+            wait_seconds=wait_seconds,
             soon=self.soon.append,
             clock=asyncio.get_running_loop().time,
             turn_seconds=0.0,
@@ -138,7 +138,7 @@ async def test_a_caller_that_goes_away_while_it_waits_leaves_its_turn(transport:
 async def test_500_streams_over_many_connections_of_one_address_delay_another_by_one_call(
     transport: str,
 ) -> None:
-    stand = Stand(transport, longest_wait=10.0)
+    stand = Stand(transport, wait_seconds=10.0)
     address = await stand.server.start("127.0.0.1:0")
     async with AsyncExitStack() as stack:
         call = await stack.enter_async_context(Caller(address))
