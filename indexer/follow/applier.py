@@ -10,11 +10,11 @@ from collections.abc import Callable, Sequence
 from indexer.engines.event import Batch, MalformedEventError, UnreadableEvent
 from indexer.follow.lag import Lag
 from indexer.follow.rank_source import RankSource
-from indexer.limits import Limits
 from indexer.resolve.rank_state import RankState
 from indexer.stream.action import Action, Apply, AskReplay, Doubt, Reset
 from indexer.stream.machine import Stream
 from indexer.trust import DRIFTED
+from indexer.trust_limits import TrustLimits
 
 TWICE = "a block was stored twice: the cache has namespaces that events omit, such as those of extra_key"
 """The reason where an engine that keeps each block once stores one again."""
@@ -47,7 +47,7 @@ class Applier:
         state: RankState,
         *,
         stream: Stream,
-        limits: Limits,
+        limits: TrustLimits,
         lag: Lag,
         clock: Callable[[], float],
     ) -> None:

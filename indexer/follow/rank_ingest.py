@@ -18,11 +18,11 @@ from indexer.follow.lag import Lag
 from indexer.follow.rank_source import RankSource
 from indexer.follow.saved import SavedRank
 from indexer.invariant import BrokenInvariantError
-from indexer.limits import Limits
 from indexer.resolve.rank_state import RankState
 from indexer.stream.action import Action, AskReplay
 from indexer.stream.machine import Stream
 from indexer.trust import BEHIND, LOST_ROOM, Trust
+from indexer.trust_limits import TrustLimits
 
 log = logging.getLogger(__name__)
 
@@ -73,7 +73,7 @@ class RankIngest:
         self._clock = clock
         self.state = state
         self._groups = state.groups
-        self._limits = Limits(clock)
+        self._limits = TrustLimits(clock)
         self._ahead = 1
         """How many frames are scanned together."""
         self.strays = 0

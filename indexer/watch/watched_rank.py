@@ -12,12 +12,12 @@ from indexer.engines.cache_groups import Group, Layout
 from indexer.engines.event import Tier
 from indexer.index.contract import Links
 from indexer.keys.word import unpack_words
-from indexer.limits import Limits
 from indexer.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
 from indexer.process.shortened import shortened
 from indexer.resolve.change import Added, Change, Emptied, Gone, Spot
 from indexer.resolve.rank_slots import RankSlots
 from indexer.trust import LOST_ROOM, MOST_REASON, Level, Trust
+from indexer.trust_limits import TrustLimits
 
 log = logging.getLogger(__name__)
 
@@ -49,7 +49,7 @@ class WatchedRank:
         self._lost: Trust | None = None
         self._short: Trust | None = None
         """The trust since the index gave up some of the rank's keys; None after a new snapshot."""
-        self._limits = Limits(clock)
+        self._limits = TrustLimits(clock)
         """Reasons for which the rank is degraded at best, even where its publisher is exact."""
         self._problem = ""
         self._disconnected_at: float | None = clock()

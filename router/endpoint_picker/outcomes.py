@@ -8,8 +8,8 @@ import grpc
 from router.api.admission import BusyError
 from router.api.failures import text_of
 from router.endpoint_picker.actions import NoPickResponse
+from router.endpoint_picker.error_response import TOO_MANY, UNAVAILABLE
 from router.endpoint_picker.pick import UnmatchedSubsetError
-from router.endpoint_picker.refusals import TOO_MANY, UNAVAILABLE
 from router.error_info import Reason
 from router.pick.weigh import NoPodError
 from router.queue.released import QueueFullError
@@ -41,7 +41,7 @@ CODES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class NoPick:
     """A request that gets no pick."""
 
     outcome: Outcome
@@ -53,7 +53,7 @@ class Failure:
         return self.outcome in (Outcome.OVERLOADED, Outcome.LATE, Outcome.FAULT)
 
 
-def failure_of(error: Exception, seconds: float) -> Failure:
+def failure_of(error: Exception, seconds: float) -> NoPick:
     """Return the failure for an error of a pick; `seconds` is the longest time for a pick.
 
     The reasons are those of `warmpath.v1.RequestError`, `SUBSET_UNMATCHED` and `PICK_LATE`.
@@ -81,7 +81,7 @@ def failure_of(error: Exception, seconds: float) -> Failure:
         case _:
             outcome = Outcome.FAULT
             refusal = NoPickResponse(UNAVAILABLE, _name(Reason.INTERNAL_ERROR), text)
-    return Failure(outcome, refusal)
+    return NoPick(outcome, refusal)
 
 
 def _name(reason: "Reason.ValueType") -> str:

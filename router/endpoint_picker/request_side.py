@@ -21,6 +21,7 @@ from router.endpoint_picker.actions import (
     TrailersReply,
     WantPick,
 )
+from router.endpoint_picker.error_response import immediate
 from router.endpoint_picker.events import (
     Modes,
     OrderError,
@@ -31,7 +32,6 @@ from router.endpoint_picker.events import (
 )
 from router.endpoint_picker.names import HeaderNames
 from router.endpoint_picker.protocol import DESTINATION, PIECE_BYTES, BodyMode
-from router.endpoint_picker.refusals import immediate
 
 BUFFERED = (BodyMode.BUFFERED, BodyMode.BUFFERED_PARTIAL)
 

@@ -12,7 +12,7 @@ import grpc.aio
 from router.endpoint_picker.actions import Action, Picked, Reply, Report, WantPick
 from router.endpoint_picker.exchange import Exchange
 from router.endpoint_picker.messages import bytes_of, event_of
-from router.endpoint_picker.outcomes import Failure, Outcome, failure_of
+from router.endpoint_picker.outcomes import NoPick, Outcome, failure_of
 from router.queue.place import Asker
 
 log = logging.getLogger(__name__)
@@ -127,7 +127,7 @@ class Stream:
         outcome, replies = Outcome.GONE, list[Reply]()
         try:
             found = await self._found(want)
-            if isinstance(found, Failure):
+            if isinstance(found, NoPick):
                 replies = self._unpicked(found)
                 for reply in replies[:1]:
                     await self._write(reply)
@@ -146,7 +146,7 @@ class Stream:
         for reply in replies[1:]:
             await self._write(reply)
 
-    async def _found(self, want: WantPick) -> tuple[Picked, AbstractContextManager[None]] | Failure:
+    async def _found(self, want: WantPick) -> tuple[Picked, AbstractContextManager[None]] | NoPick:
         asker = Asker(self._context.peer(), self._context)
         try:
             return await self._desk.pick(want, asker)
@@ -156,7 +156,7 @@ class Stream:
                 log.exception("a pick failed")
             return failure
 
-    def _unpicked(self, failure: Failure) -> list[Reply]:
+    def _unpicked(self, failure: NoPick) -> list[Reply]:
         if failure.is_ours and self._desk.may_let_through:
             return self.exchange.let_through()
         return self.exchange.refused(failure.refusal)

@@ -10,11 +10,11 @@ from router.api.admission import Admission
 from router.api.in_flight import InFlight
 from router.diagnosis.attribution import Attribution
 from router.endpoint_picker.service import EndpointPickerService
-from router.metrics.families import counter, gauge
 from router.metrics.picks import picks, queued
 from router.metrics.ranks import ranks
 from router.metrics.shared_index import copies, look_ups, written
 from router.metrics.texts import texts
+from router.metrics.unlabelled import counter, gauge
 from router.pick.picking import Picking
 from router.pods.shared_index import SharedPods
 from router.prompt.tokenising.assemble import Texts

@@ -1,4 +1,4 @@
-"""The metrics of picks: bookings, beliefs, reports and the queue."""
+"""The metrics of picks: bookings, beliefs, reports and the queue; its waits: `router.metrics.calls`."""
 
 import time
 from collections.abc import Iterator
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from router.diagnosis.attribution import Attribution
-from router.metrics.families import counter, gauge
+from router.metrics.unlabelled import counter, gauge
 from router.peers.exchange import PeerBookings
 from router.pick.picking import Picking
 from router.queue.held_picks import HeldPicks

@@ -10,7 +10,7 @@ from indexer.shared.replica.pod_copy import Resync
 from indexer.shared.replica.run import Replica
 from indexer.shared.writer.machine import Writer
 from indexer.shared.writer.steps import Cause, WriterState
-from router.metrics.families import counter, gauge
+from router.metrics.unlabelled import counter, gauge
 
 
 def copies(replica: Replica) -> Iterator[Metric]:

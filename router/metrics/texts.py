@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from prometheus_client.core import CounterMetricFamily, Metric
 
-from router.metrics.families import counter, gauge
+from router.metrics.unlabelled import counter, gauge
 from router.prompt.tokenising.assemble import Texts
 
 

@@ -5,11 +5,11 @@ from collections.abc import Callable, Mapping
 
 from indexer.engines.cache_groups import Layout
 from indexer.engines.event import Tier
-from indexer.limits import Limits
 from indexer.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
 from indexer.shared.layout.record import Record
 from indexer.shared.records.registry import UNCONFIRMED, UNREAD, Registry, refusal
 from indexer.trust import Level, Trust
+from indexer.trust_limits import TrustLimits
 from indexer.watch.watched_rank import blocks_in_use_of, layout_of
 
 log = logging.getLogger(__name__)
@@ -53,7 +53,7 @@ class RemoteRank:
         self._trouble = trouble
         self._close = close
         self._clock = clock
-        self._limits = Limits(clock)
+        self._limits = TrustLimits(clock)
         self._state: pb.RankState | None = None
         self._problem = ""
         self._logged = ""

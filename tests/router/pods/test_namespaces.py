@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from indexer.keys.token import pack_tokens
-from indexer.limits import Limits
 from indexer.trust import Level, Trust
+from indexer.trust_limits import TrustLimits
 from router.pb.warmpath.v1 import router_pb2 as pb
 from router.pods.namespaces import limit_known, set_apart
 from router.pods.table import Pod, Status
@@ -22,7 +22,7 @@ class LimitedRank(FakeRank):
 
     def __init__(self) -> None:
         super().__init__("p")
-        self.limits = Limits(lambda: 5.0)
+        self.limits = TrustLimits(lambda: 5.0)
 
     def limit(self, reason: str, about: str = "") -> None:
         self.limits.set(about, reason)

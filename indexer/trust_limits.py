@@ -6,7 +6,7 @@ from threading import Lock
 from indexer.trust import Level, Trust
 
 
-class Limits:
+class TrustLimits:
     """The reasons for limits, by subject; while there is any, an exact rank counts as degraded.
 
     Thread-safe. `clock` is the ingest's, in seconds.

@@ -1,4 +1,4 @@
-"""HTTP responses of refused requests."""
+"""The HTTP response of a request that gets no pick; `outcomes` decides which."""
 
 import math
 
