@@ -1,3 +1,5 @@
+"""Each benchmark runs on a small fleet and prints its figures, with the peer or without it."""
+
 import json
 import shutil
 

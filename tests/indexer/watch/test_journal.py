@@ -1,3 +1,5 @@
+"""A publisher's journal gives the changes after a position while it still has them."""
+
 from indexer.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
 from indexer.watch.journal import DELTA_BYTES, Journal
 

@@ -1,3 +1,5 @@
+"""The whole v0 engine: every request gets its tokens, whatever memory and cache do."""
+
 from typing import Any
 
 import pytest

@@ -1,3 +1,5 @@
+"""Importing v0's packages gives their public names, and no library of arrays."""
+
 import subprocess
 import sys
 

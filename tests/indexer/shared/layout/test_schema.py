@@ -1,3 +1,5 @@
+"""The schema of a prefix in Redis: a new one, another version's, none of ours, and servers that are not suitable."""
+
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path

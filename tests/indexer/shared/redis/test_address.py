@@ -1,3 +1,5 @@
+"""URLs of Redis are taken apart, and an error names the part that is wrong."""
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

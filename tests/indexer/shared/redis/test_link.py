@@ -1,3 +1,5 @@
+"""One connection to a server, shared by many callers, each with its own replies."""
+
 import asyncio
 from collections import deque
 from collections.abc import Sequence

@@ -1,3 +1,5 @@
+"""A writer's log keeps its newest entries within two bounds."""
+
 from hypothesis import given
 from hypothesis import strategies as st
 

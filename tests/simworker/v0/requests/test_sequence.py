@@ -1,3 +1,5 @@
+"""Sequences and groups of v0: their tokens, stages, forks and hashes."""
+
 import pytest
 
 from simworker.v0.requests.lora import LoRAConfig, LoRARequest

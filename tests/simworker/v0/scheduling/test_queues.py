@@ -1,3 +1,5 @@
+"""The order of v0's waiting requests, by arrival or by priority."""
+
 from collections.abc import Callable
 
 import pytest

@@ -1,3 +1,5 @@
+"""The settings of v0's scheduler and cache: defaults, contradictions, sizes."""
+
 from typing import Any
 
 import pytest

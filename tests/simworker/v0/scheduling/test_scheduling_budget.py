@@ -1,3 +1,5 @@
+"""The tokens and requests that a step of v0 may still take."""
+
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule

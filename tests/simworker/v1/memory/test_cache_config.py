@@ -1,3 +1,5 @@
+"""The settings of v1's memory: defaults, sizes, and errors that name the setting."""
+
 from typing import Any
 
 import pytest

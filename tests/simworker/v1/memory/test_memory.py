@@ -1,3 +1,5 @@
+"""Layers become cache groups and blocks as in recordings of the real engine."""
+
 import gzip
 import json
 import os

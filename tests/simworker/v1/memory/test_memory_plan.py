@@ -1,3 +1,5 @@
+"""A model, its memory and its settings become numbers of blocks."""
+
 from typing import Any
 
 import pytest

@@ -1,3 +1,5 @@
+"""The connector: which blocks are stored in host memory, loaded and waited for."""
+
 from types import SimpleNamespace
 from typing import Any
 

@@ -1,3 +1,5 @@
+"""The pool of chunks in host memory: found, stored, used and evicted."""
+
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule

@@ -1,3 +1,5 @@
+"""Copies between GPU and host on a bus with a bandwidth: when each job ends."""
+
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule

@@ -1,3 +1,5 @@
+"""The sizes and kinds of layers' caches, and which of them merge into a group."""
+
 from types import SimpleNamespace
 from typing import Any
 
