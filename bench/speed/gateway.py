@@ -24,7 +24,7 @@ from bench.stand.look_up import TOKENS
 from bench.stand.made_up_fleet import MODEL
 from bench.stand.servers import h2load
 from router.commands.gateway.binary import find_envoy
-from router.commands.gateway.description import Address, Gateway
+from router.commands.gateway.description import GatewayDescription, HostPort
 from router.commands.gateway.process import EnvoyProcess
 from router.commands.local.held_ports import HOST, HeldPorts
 
@@ -45,7 +45,7 @@ MIB = 1 << 20
 def measure(*, quick: bool) -> list[Figure]:
     """Measure what the router adds to a request through Envoy, and open streams."""
     with HeldPorts() as ports, ExitStack() as stack:
-        pods = [Address(HOST, ports.take()) for _ in range(PODS)]
+        pods = [HostPort(HOST, ports.take()) for _ in range(PODS)]
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="warmpath-")))
         client = stack.enter_context(holding(TRANSPORT, addresses=[str(one) for one in pods]))
         return asyncio.run(_measure(client, pods, folder, quick=quick))
@@ -68,10 +68,10 @@ class _Fronts:
 
 
 async def _measure(
-    client: ScoreClient, pods: Sequence[Address], folder: Path, *, quick: bool
+    client: ScoreClient, pods: Sequence[HostPort], folder: Path, *, quick: bool
 ) -> list[Figure]:
     program = find_envoy(None)
-    gateway = Gateway(Address(HOST, 0), Address(HOST, client.fleet.router.port), pods)
+    gateway = GatewayDescription(HostPort(HOST, 0), HostPort(HOST, client.fleet.router.port), pods)
     async with AsyncExitStack() as stack:
         enter = stack.enter_async_context
         fronts = _Fronts(
@@ -153,7 +153,7 @@ def _times(client: ScoreClient, fronts: _Fronts, *, quick: bool) -> list[Figure]
 
 
 async def _memory(
-    fronts: _Fronts, pods: Sequence[Address], router: int, streams: int
+    fronts: _Fronts, pods: Sequence[HostPort], router: int, streams: int
 ) -> list[Figure]:
     """Measure the resident memory that processes gain while so many responses are being streamed."""
     app = web.Application()

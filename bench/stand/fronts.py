@@ -1,7 +1,7 @@
 """Envoys beside the gateway that is measured: one without the router, and one that answers like pods."""
 
 from router.commands.gateway.bootstrap import bootstrap
-from router.commands.gateway.description import Gateway
+from router.commands.gateway.description import GatewayDescription
 from router.commands.gateway.fields import Fields
 
 ANSWER = '{"usage": {"prompt_tokens": 1, "completion_tokens": 1}}'
@@ -13,7 +13,7 @@ IN_TURN = {
 }
 
 
-def without_router(gateway: Gateway) -> Fields:
+def without_router(gateway: GatewayDescription) -> Fields:
     """Return the same gateway's bootstrap with each pod in turn, and no router."""
     fields = bootstrap(gateway)
     resources = fields["static_resources"]
@@ -25,7 +25,7 @@ def without_router(gateway: Gateway) -> Fields:
     return fields
 
 
-def answering(gateway: Gateway) -> Fields:
+def answering(gateway: GatewayDescription) -> Fields:
     """Return the bootstrap of an Envoy that answers at each pod's address, once a request is whole."""
     return {
         "admin": {"address": {"pipe": {"path": str(gateway.admin), "mode": 0o600}}},
@@ -44,7 +44,7 @@ def answering(gateway: Gateway) -> Fields:
     }
 
 
-def _manager(gateway: Gateway) -> Fields:
+def _manager(gateway: GatewayDescription) -> Fields:
     route = {
         "match": {"prefix": "/"},
         "direct_response": {"status": 200, "body": {"inline_string": ANSWER}},

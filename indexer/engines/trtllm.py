@@ -101,7 +101,7 @@ class Updated(msgspec.Struct, frozen=True, tag_field="type", tag="updated"):
     cache_level: Diff | None = None
 
 
-class Address(msgspec.Struct, frozen=True):
+class EventAddress(msgspec.Struct, frozen=True):
     """The fields that say to which rank's stream an event belongs, and its number there."""
 
     event_id: int
@@ -125,7 +125,7 @@ class EventType(msgspec.Struct, frozen=True):
 KNOWN: frozenset[str] = frozenset({"created", "stored", "removed", "updated"})
 Data = Created | StoredData | RemovedData | Updated
 
-_address = msgspec.json.Decoder(Address)
+_address = msgspec.json.Decoder(EventAddress)
 _envelope = msgspec.json.Decoder(Envelope)
 _kind = msgspec.json.Decoder(EventType)
 _data = msgspec.json.Decoder(Data)

@@ -14,8 +14,8 @@ import grpc
 import grpc.aio
 
 from indexer.process.tls_files import TlsPaths
-from router.client.call import Call, Calls
-from router.client.connection import DEFAULT_SECONDS, OPTIONS, Connection
+from router.client.call import Calls, RouterCall
+from router.client.connection import DEFAULT_SECONDS, OPTIONS, ClientConnection
 from router.client.credentials import Credentials
 from router.client.failure import CallError, failure_of
 from router.client.load import PodLoad
@@ -67,7 +67,7 @@ class AsyncClient:
         self._retry = retry or Retry()
         self._rng = Random()  # noqa: S311  spreads retries, guards nothing
         self._credentials = Credentials(target, tls, token_file)
-        self._connection = Connection(self._credentials, partial(_open, target))
+        self._connection = ClientConnection(self._credentials, partial(_open, target))
 
     async def __aenter__(self) -> Self:
         return self
@@ -247,7 +247,7 @@ class AsyncClient:
             if over is not None:
                 await over.channel.close()
 
-    async def _made(self, call: Call, timeout: float | None) -> Any:
+    async def _made(self, call: RouterCall, timeout: float | None) -> Any:
         end = time.monotonic() + (self._timeout if timeout is None else timeout)
         made = 0
         while True:
@@ -266,7 +266,7 @@ class AsyncClient:
                     raise failure from error
             await asyncio.sleep(pause)
 
-    def _pause(self, call: Call, failure: CallError, made: int, end: float) -> float | None:
+    def _pause(self, call: RouterCall, failure: CallError, made: int, end: float) -> float | None:
         left = end - time.monotonic()
         return self._retry.pause(
             failure, made, is_repeatable=call.is_repeatable, left=left, rng=self._rng

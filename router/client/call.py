@@ -12,8 +12,8 @@ from router.report_event import EVENTS, ReportEvent
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
-    """One call."""
+class RouterCall:
+    """One call of a router."""
 
     method: str
     request: Message
@@ -29,9 +29,9 @@ class Calls:
 
     def score(
         self, prompt: AnyPrompt, *, pods: Sequence[str], strategy: str, explain: bool
-    ) -> Call:
+    ) -> RouterCall:
         """Return a Score."""
-        return Call(
+        return RouterCall(
             "Score", self.score_request(prompt, pods=pods, strategy=strategy, explain=explain)
         )
 
@@ -66,7 +66,7 @@ class Calls:
         booking_id: str,
         priority: str,
         tenant: str,
-    ) -> Call:
+    ) -> RouterCall:
         """Return a Pick. With a booking id of the caller's, a repeated Pick replaces the earlier one."""
         request = pb.PickRequest(
             prompt=self._prompt(prompt),
@@ -80,7 +80,7 @@ class Calls:
             priority=priority,
             tenant=tenant,
         )
-        return Call("Pick", request, is_repeatable=bool(booking_id))
+        return RouterCall("Pick", request, is_repeatable=bool(booking_id))
 
     def explain(
         self,
@@ -91,7 +91,7 @@ class Calls:
         session: str,
         loads: Sequence[PodLoad],
         disaggregated: bool,
-    ) -> Call:
+    ) -> RouterCall:
         """Return an Explain."""
         request = pb.ExplainRequest(
             prompt=self._prompt(prompt),
@@ -101,7 +101,7 @@ class Calls:
             loads=[load.message() for load in loads],
             disaggregated=disaggregated,
         )
-        return Call("Explain", request)
+        return RouterCall("Explain", request)
 
     def report(
         self,
@@ -114,7 +114,7 @@ class Calls:
         pod: str,
         rank: int,
         loads: Sequence[PodLoad],
-    ) -> Call:
+    ) -> RouterCall:
         """Return a Report. Raises ValueError for an unknown event."""
         if event not in EVENTS:
             raise ValueError(f"event is {event!r}; it must be one of {', '.join(EVENTS)}")
@@ -128,19 +128,21 @@ class Calls:
             rank=rank,
             loads=[load.message() for load in loads],
         )
-        return Call("Report", request)
+        return RouterCall("Report", request)
 
-    def pods(self, model: str) -> Call:
+    def pods(self, model: str) -> RouterCall:
         """Return a ListPods."""
-        return Call("ListPods", pb.ListPodsRequest(model=model))
+        return RouterCall("ListPods", pb.ListPodsRequest(model=model))
 
-    def decisions(self, limit: int, *, model: str, pod: str) -> Call:
+    def decisions(self, limit: int, *, model: str, pod: str) -> RouterCall:
         """Return a ListDecisions."""
-        return Call("ListDecisions", pb.ListDecisionsRequest(limit=limit, model=model, pod=pod))
+        return RouterCall(
+            "ListDecisions", pb.ListDecisionsRequest(limit=limit, model=model, pod=pod)
+        )
 
-    def diagnose(self, model: str) -> Call:
+    def diagnose(self, model: str) -> RouterCall:
         """Return a Diagnose."""
-        return Call("Diagnose", pb.DiagnoseRequest(model=model))
+        return RouterCall("Diagnose", pb.DiagnoseRequest(model=model))
 
     def _prompt(self, prompt: AnyPrompt) -> pb.Prompt:
         return prompt_of(prompt).message(self._model)

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple, Self, cast
 import grpc
 
 from indexer.process.tls_files import TlsPaths
-from router.client.call import Call, Calls
-from router.client.connection import DEFAULT_SECONDS, OPTIONS, Connection
+from router.client.call import Calls, RouterCall
+from router.client.connection import DEFAULT_SECONDS, OPTIONS, ClientConnection
 from router.client.credentials import Credentials
 from router.client.failure import CallError, failure_of
 from router.client.load import PodLoad
@@ -65,7 +65,7 @@ class Client:
         self._retry = retry or Retry()
         self._rng = Random()  # noqa: S311  spreads retries, guards nothing
         self._credentials = Credentials(target, tls, token_file)
-        self._connection = Connection(self._credentials, partial(_open, target))
+        self._connection = ClientConnection(self._credentials, partial(_open, target))
 
     def __enter__(self) -> Self:
         return self
@@ -237,7 +237,7 @@ class Client:
             if over is not None:
                 over.channel.close()
 
-    def _made(self, call: Call, timeout: float | None) -> Any:
+    def _made(self, call: RouterCall, timeout: float | None) -> Any:
         end = time.monotonic() + (self._timeout if timeout is None else timeout)
         made = 0
         while True:
@@ -254,7 +254,7 @@ class Client:
                     raise failure from error
             time.sleep(pause)
 
-    def _pause(self, call: Call, failure: CallError, made: int, end: float) -> float | None:
+    def _pause(self, call: RouterCall, failure: CallError, made: int, end: float) -> float | None:
         left = end - time.monotonic()
         return self._retry.pause(
             failure, made, is_repeatable=call.is_repeatable, left=left, rng=self._rng

@@ -39,7 +39,7 @@ class Used(Generic[Line]):
     calls: int = 0
 
 
-class Connection(Generic[Line]):
+class ClientConnection(Generic[Line]):
     """The channels of one client. Any thread may use it."""
 
     def __init__(

@@ -109,7 +109,7 @@ class ImmediateReply:
 Reply = HeadersReply | BodyReply | TrailersReply | ImmediateReply
 
 
-class Report(msgspec.Struct, frozen=True):
+class WantReport(msgspec.Struct, frozen=True):
     """Asks for a report on the progress of the picked request."""
 
     booking_id: str
@@ -121,7 +121,7 @@ class Report(msgspec.Struct, frozen=True):
     output_tokens: int | None = None
 
 
-Action = WantPick | Reply | Report
+Action = WantPick | Reply | WantReport
 
 
 @dataclass(frozen=True, slots=True)

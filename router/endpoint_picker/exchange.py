@@ -4,7 +4,7 @@ gateway ─► receive ─► WantPick ─► the pick ─► picked, refused or
 └─► replies, and reports on the pick once it is booked
 """
 
-from router.endpoint_picker.actions import Action, NoPickResponse, Picked, Reply, Report
+from router.endpoint_picker.actions import Action, NoPickResponse, Picked, Reply, WantReport
 from router.endpoint_picker.events import (
     Event,
     OrderError,
@@ -115,7 +115,7 @@ class Exchange:
         self._is_refused = not self._request.modes.is_watched
         return self._request.refused(refusal)
 
-    def closed(self) -> list[Report]:
+    def closed(self) -> list[WantReport]:
         """End the exchange: no more events come."""
         self._request.abandon()
         return [*self._response.closed()]

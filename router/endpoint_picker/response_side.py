@@ -9,9 +9,9 @@ from router.endpoint_picker.actions import (
     Endpoint,
     HeadersReply,
     Picked,
-    Report,
     Settings,
     TrailersReply,
+    WantReport,
 )
 from router.endpoint_picker.events import (
     Modes,
@@ -129,7 +129,7 @@ class ResponseSide:
             replies = [*pieces("response", left, ends=False), *replies]
         return [*self._ended(), *replies]
 
-    def closed(self) -> Iterator[Report]:
+    def closed(self) -> Iterator[WantReport]:
         """Yield the last report on a booking: no more events come."""
         # A gateway that sends no bodies closes the stream at the exchange's end, however it ended.
         is_unseen = self.modes.response is BodyMode.NONE
@@ -152,7 +152,7 @@ class ResponseSide:
 
     def _began(
         self, picked: Picked, where: Endpoint | None, event: ResponseHeaders
-    ) -> Iterator[Report]:
+    ) -> Iterator[WantReport]:
         first = next(iter(picked.endpoints.values()))
         is_elsewhere = where is not first and not picked.prefill
         if where is not None and (is_elsewhere or self.modes.is_watched):
@@ -172,18 +172,18 @@ class ResponseSide:
         )
         return tuple(one for one in told if one[0])
 
-    def _ended(self) -> Iterator[Report]:
+    def _ended(self) -> Iterator[WantReport]:
         self.state = ResponseState.ENDED
         yield from self._end("finished")
 
-    def _end(self, event: ReportEvent) -> Iterator[Report]:
+    def _end(self, event: ReportEvent) -> Iterator[WantReport]:
         if self._is_booked:
             self._is_booked = False
             yield self._report(event)
 
-    def _report(self, event: ReportEvent, where: Endpoint | None = None) -> Report:
+    def _report(self, event: ReportEvent, where: Endpoint | None = None) -> WantReport:
         assert self._picked is not None
-        report = Report(self._picked.booking_id, event, where)
+        report = WantReport(self._picked.booking_id, event, where)
         if event != "finished" or self._usage is None:
             return report
         usage = self._usage.usage
@@ -191,4 +191,4 @@ class ResponseSide:
         if self._picked.prefill or (prompt is not None and cached is not None and cached > prompt):
             # A pod that decodes counts what it is sent as cached. Report refuses more than there is.
             prompt = cached = None
-        return Report(report.booking_id, event, where, prompt, cached, usage.output_tokens)
+        return WantReport(report.booking_id, event, where, prompt, cached, usage.output_tokens)

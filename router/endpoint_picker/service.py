@@ -14,7 +14,7 @@ from router.api.intake import Intake, RefusedError
 from router.api.report import ReportAnswerer
 from router.config.schema import EndpointPickerTable
 from router.drain import Drain, EndingError
-from router.endpoint_picker.actions import Picked, Report, WantPick
+from router.endpoint_picker.actions import Picked, WantPick, WantReport
 from router.endpoint_picker.events import MessageError, OrderError
 from router.endpoint_picker.exchange import Exchange
 from router.endpoint_picker.names import names_of
@@ -123,7 +123,7 @@ class EndpointPickerService:
         async with asyncio.timeout(self.pick_seconds):
             return await self._picks.pick(want, WAITING * self.pick_seconds, asker)
 
-    async def report(self, report: Report) -> None:
+    async def report(self, report: WantReport) -> None:
         """Report a request's progress."""
         request = pb.ReportRequest(
             booking_id=report.booking_id,

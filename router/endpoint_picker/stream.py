@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import grpc.aio
 
-from router.endpoint_picker.actions import Action, Picked, Reply, Report, WantPick
+from router.endpoint_picker.actions import Action, Picked, Reply, WantPick, WantReport
 from router.endpoint_picker.exchange import Exchange
 from router.endpoint_picker.messages import bytes_of, event_of
 from router.endpoint_picker.outcomes import NoPick, Outcome, failure_of
@@ -33,7 +33,7 @@ class Desk(Protocol):
     ) -> tuple[Picked, AbstractContextManager[None]]:
         """Wait for the router's turn and pick; the caller replies to the gateway within the context."""
 
-    async def report(self, report: Report) -> None:
+    async def report(self, report: WantReport) -> None:
         """Report a request's progress."""
 
     def hold(self, change: int) -> bool:
@@ -111,7 +111,7 @@ class Stream:
         for action in actions:
             if isinstance(action, WantPick):
                 await self._pick(action)
-            elif isinstance(action, Report):
+            elif isinstance(action, WantReport):
                 await self._desk.report(action)
             else:
                 await self._write(action)

@@ -8,10 +8,12 @@ import pytest
 from bench import __main__ as command
 from bench.speed.gateway import SIZES, body_of
 from bench.stand.fronts import answering, without_router
-from router.commands.gateway.description import Address, Gateway
+from router.commands.gateway.description import GatewayDescription, HostPort
 from router.commands.gateway.fields import Fields
 
-GATEWAY = Gateway(Address("127.0.0.1", 0), Address("127.0.0.1", 7400), [Address("127.0.0.1", 8101)])
+GATEWAY = GatewayDescription(
+    HostPort("127.0.0.1", 0), HostPort("127.0.0.1", 7400), [HostPort("127.0.0.1", 8101)]
+)
 
 
 @pytest.mark.deep

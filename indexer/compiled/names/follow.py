@@ -36,7 +36,7 @@ from indexer.compiled.names.names import (
     is_odd,
     row_of,
 )
-from indexer.compiled.names.roots import Roots
+from indexer.compiled.names.roots import RootTable
 from indexer.compiled.names.trust_bounds import Bounds, may_change_trust
 from indexer.compiled.scan.dialect import STORED as IS_STORE
 from indexer.compiled.scan.scanned import (
@@ -101,7 +101,7 @@ def _changes_layout(mine: Own, scanned: Scanned, first: int, last: int) -> bool:
 
 @inlined
 def _begin_chain(
-    blocks: Blocks, sets: Sets, mine: Own, roots: Roots, scanned: Scanned, event: int
+    blocks: Blocks, sets: Sets, mine: Own, roots: RootTable, scanned: Scanned, event: int
 ) -> tuple[int, np.uint64]:
     """Return the number of the block before a store, and its key; -1 where the resolver must find it."""
     row = scanned.events[event]
@@ -122,7 +122,7 @@ def follow(
     blocks: Blocks,
     sets: Sets,
     mine: Own,
-    roots: Roots,
+    roots: RootTable,
     scanned: Scanned,
     ends: NDArray[np.int64],
     position: NDArray[np.int64],

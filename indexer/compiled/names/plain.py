@@ -32,7 +32,7 @@ from indexer.compiled.names.names import (
 )
 from indexer.compiled.names.names_by_key import Marks
 from indexer.compiled.names.restore import TIERS
-from indexer.compiled.names.roots import Roots
+from indexer.compiled.names.roots import RootTable
 from indexer.compiled.names.trust_bounds import Bounds
 from indexer.engines.cache_groups import WINDOW_KINDS, Layout
 from indexer.resolve.change import Spot
@@ -58,7 +58,7 @@ class PlainNames:
         self._arrays = index.arrays
         self._slots = slots
         self.own: Own
-        self.roots: Roots
+        self.roots: RootTable
         self.clear()
 
     def clear(self) -> None:

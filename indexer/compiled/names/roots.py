@@ -23,7 +23,7 @@ TRIES = 4
 """How many places, one behind the other, an adapter and salt may lie in."""
 
 
-class Roots(NamedTuple):
+class RootTable(NamedTuple):
     """Roots. Shapes: n places."""
 
     words: NDArray[np.uint64]
@@ -36,9 +36,9 @@ class Roots(NamedTuple):
     """(n): the roots."""
 
 
-def new_roots(places: int = LEAST) -> Roots:
+def new_roots(places: int = LEAST) -> RootTable:
     """Return arrays without any root."""
-    return Roots(
+    return RootTable(
         words=np.zeros(places, np.uint64),
         texts=np.zeros((places, TEXT), np.uint8),
         lengths=np.zeros((places, 2), np.int64),
@@ -46,14 +46,14 @@ def new_roots(places: int = LEAST) -> Roots:
     )
 
 
-def nbytes(roots: Roots) -> int:
+def nbytes(roots: RootTable) -> int:
     """Return the bytes that roots take."""
     return sum(array.nbytes for array in roots)
 
 
 @inlined
 def _is_at(
-    roots: Roots,
+    roots: RootTable,
     place: int,
     data: NDArray[np.uint8],
     lora_at: int,
@@ -75,7 +75,7 @@ def _is_at(
 
 @inlined
 def place_of(
-    roots: Roots, data: NDArray[np.uint8], lora_at: int, lora: int, salt_at: int, salt: int
+    roots: RootTable, data: NDArray[np.uint8], lora_at: int, lora: int, salt_at: int, salt: int
 ) -> int:
     """Return the place of the root of an adapter and a salt that lie in `data`; -1 where it has none."""
     word = bytes_key(data, lora_at, lora, np.uint64(lora))
@@ -88,7 +88,7 @@ def place_of(
     return -1
 
 
-def learn(roots: Roots, lora: str, salt: str, key: int) -> Roots:
+def learn(roots: RootTable, lora: str, salt: str, key: int) -> RootTable:
     """Return the roots, perhaps in new arrays, with this one if its text is short ASCII."""
     text = (lora + salt).encode()
     if not 0 < len(text) <= TEXT or not text.isascii():
@@ -106,7 +106,7 @@ def learn(roots: Roots, lora: str, salt: str, key: int) -> Roots:
     return roots
 
 
-def _place_for(roots: Roots, word: int) -> int:
+def _place_for(roots: RootTable, word: int) -> int:
     """Return the place that has a word, or else an empty one, or else the one to overwrite."""
     places = len(roots.words)
     begin = int(home(np.uint64(word), places))
@@ -115,7 +115,7 @@ def _place_for(roots: Roots, word: int) -> int:
     return next((at for at in tried if roots.words[at] == word), next(empty, begin))
 
 
-def _larger(old: Roots) -> Roots:
+def _larger(old: RootTable) -> RootTable:
     fresh = new_roots(max(16, 4 * len(old.words)))
     for at in np.flatnonzero(old.lengths.any(axis=1)).tolist():
         to = _place_for(fresh, int(old.words[at]))

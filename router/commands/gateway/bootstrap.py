@@ -1,4 +1,4 @@
-"""The configuration of Envoy: a `Gateway` in, the bootstrap as JSON's values out. No I/O.
+"""The configuration of Envoy: a `GatewayDescription` in, the bootstrap as JSON's values out. No I/O.
 
     client ─► listener ─► remove the picker's headers ─► limit the body ─► ask the router ─► pods
                                                                             │     a pod, and fall-backs
@@ -11,7 +11,7 @@ Names of headers and metadata: the Gateway API Inference Extension's endpoint-pi
 
 from collections.abc import Sequence
 
-from router.commands.gateway.description import Address, Gateway, GatewayLimits
+from router.commands.gateway.description import GatewayDescription, GatewayLimits, HostPort
 from router.commands.gateway.fields import TYPES, Fields, extension, socket_address
 from router.commands.gateway.reread import assignment, pods_source, tls_context
 
@@ -42,7 +42,7 @@ FORMAT = (
 """The line of a request in the access log; it has no header of the client and no part of a body."""
 
 
-def bootstrap(gateway: Gateway) -> Fields:
+def bootstrap(gateway: GatewayDescription) -> Fields:
     """Return the bootstrap of a gateway's Envoy."""
     fields: Fields = {
         # Envoy reads no resource from a file without a name of its own.
@@ -58,7 +58,7 @@ def bootstrap(gateway: Gateway) -> Fields:
     return fields
 
 
-def _connections(gateway: Gateway) -> Fields:
+def _connections(gateway: GatewayDescription) -> Fields:
     return extension(
         "envoy.resource_monitors.global_downstream_max_connections",
         "extensions.resource_monitors.downstream_connections.v3.DownstreamConnectionsConfig",
@@ -66,7 +66,7 @@ def _connections(gateway: Gateway) -> Fields:
     )
 
 
-def _listener(gateway: Gateway) -> Fields:
+def _listener(gateway: GatewayDescription) -> Fields:
     manager = extension(
         "envoy.filters.network.http_connection_manager",
         "extensions.filters.network.http_connection_manager.v3.HttpConnectionManager",
@@ -81,7 +81,7 @@ def _listener(gateway: Gateway) -> Fields:
     }
 
 
-def _manager(gateway: Gateway) -> Fields:
+def _manager(gateway: GatewayDescription) -> Fields:
     limits = gateway.limits
     fields: Fields = {
         "stat_prefix": "clients",
@@ -160,7 +160,7 @@ def _removed() -> Fields:
     )
 
 
-def _ask_router(gateway: Gateway) -> Fields:
+def _ask_router(gateway: GatewayDescription) -> Fields:
     may_pass = gateway.failure_mode == "fail-open"
     # Envoy can go on without the router only if it has kept all bytes that it sent there. In full
     # duplex it keeps none; buffered and streamed it keeps each piece until the reply.
@@ -189,7 +189,7 @@ def _ask_router(gateway: Gateway) -> Fields:
     )
 
 
-def _route(gateway: Gateway) -> Fields:
+def _route(gateway: GatewayDescription) -> Fields:
     limits = gateway.limits
     return {
         "match": {"prefix": "/"},
@@ -208,7 +208,7 @@ def _route(gateway: Gateway) -> Fields:
     }
 
 
-def _pods(gateway: Gateway) -> Fields:
+def _pods(gateway: GatewayDescription) -> Fields:
     in_turn = {
         "policies": [
             {
@@ -240,7 +240,7 @@ def _lb(key: str) -> Fields:
     return {"key": NAMESPACE, "path": [{"key": key}]}
 
 
-def _router(gateway: Gateway) -> Fields:
+def _router(gateway: GatewayDescription) -> Fields:
     check = _seconds(gateway.limits.check_seconds)
     http2 = {
         "@type": f"{TYPES}extensions.upstreams.http.v3.HttpProtocolOptions",
@@ -282,7 +282,7 @@ def _router(gateway: Gateway) -> Fields:
     return fields
 
 
-def _health_of(gateway: Gateway) -> str:
+def _health_of(gateway: GatewayDescription) -> str:
     """Return the name by which to ask for the router's health.
 
     A router without a pod that is well is asked all the same if nobody else could serve the request:
@@ -292,7 +292,7 @@ def _health_of(gateway: Gateway) -> str:
     return ANSWERING if is_last else SERVICE
 
 
-def _cluster(name: str, addresses: Sequence[Address], limits: GatewayLimits) -> Fields:
+def _cluster(name: str, addresses: Sequence[HostPort], limits: GatewayLimits) -> Fields:
     return {
         "name": name,
         "type": "STATIC" if all(one.is_ip for one in addresses) else "STRICT_DNS",

@@ -18,7 +18,7 @@ from router.client.async_client import AsyncClient
 from router.commands.client import answer
 from router.commands.gateway.binary import NoEnvoyError, find_envoy
 from router.commands.gateway.bootstrap import bootstrap
-from router.commands.gateway.description import Gateway, address_of
+from router.commands.gateway.description import GatewayDescription, address_of
 from router.commands.gateway.follow import ListedPods, follow, listed
 from router.commands.gateway.options import (
     ASK_SECONDS,
@@ -76,7 +76,7 @@ def _pods(args: argparse.Namespace) -> ListedPods | None:
     return found
 
 
-def _run(args: argparse.Namespace, gateway: Gateway, model: str = MODEL) -> int:
+def _run(args: argparse.Namespace, gateway: GatewayDescription, model: str = MODEL) -> int:
     """Serve until Ctrl-C or SIGTERM; with --simulate, in front of simulated pods."""
     try:
         program = find_envoy(args.envoy)
@@ -92,7 +92,9 @@ def _run(args: argparse.Namespace, gateway: Gateway, model: str = MODEL) -> int:
     return 0
 
 
-async def _serve_simulated(args: argparse.Namespace, program: Path, gateway: Gateway) -> None:
+async def _serve_simulated(
+    args: argparse.Namespace, program: Path, gateway: GatewayDescription
+) -> None:
     logs = ["router.log", *(f"pod-{number + 1}.log" for number in range(args.simulate))]
     claim(args.out, logs)
     _end_with_sigterm()
@@ -116,7 +118,7 @@ async def _serve_simulated(args: argparse.Namespace, program: Path, gateway: Gat
         await _serve(program, gateway, MODEL, follows=False)
 
 
-async def _serve(program: Path, gateway: Gateway, model: str, *, follows: bool) -> None:
+async def _serve(program: Path, gateway: GatewayDescription, model: str, *, follows: bool) -> None:
     """Serve until the task is cancelled, with the router's pods if the gateway `follows` it.
 
     Raises ClusterError if Envoy ends.
@@ -159,7 +161,7 @@ async def _report_ends(cluster: Cluster) -> None:
         await asyncio.sleep(LOOK_SECONDS)
 
 
-def _print_start(address: str, gateway: Gateway, model: str) -> None:
+def _print_start(address: str, gateway: GatewayDescription, model: str) -> None:
     body = {
         "model": model,
         "max_tokens": 20,

@@ -13,7 +13,7 @@ class AddressError(ValueError):
     """A text is not a valid address."""
 
 
-class Address(NamedTuple):
+class HostPort(NamedTuple):
     """A host and a port."""
 
     host: str
@@ -34,14 +34,14 @@ class Address(NamedTuple):
         return f"{host}:{self.port}"
 
 
-def address_of(text: str) -> Address:
+def address_of(text: str) -> HostPort:
     """Return an address, host:port with IPv6 in brackets. Raises AddressError."""
     host, _, port = text.rpartition(":")
     bare = host.removeprefix("[").removesuffix("]")
     is_bracketed = len(host) - len(bare) == 2
     if not bare or not port.isdecimal() or int(port) > 65535 or (":" in bare) != is_bracketed:
         raise AddressError(f"{text!r} is not host:port")
-    return Address(bare, int(port))
+    return HostPort(bare, int(port))
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,13 +82,13 @@ class RouterTls:
 
 
 @dataclass(frozen=True, slots=True)
-class Gateway:
+class GatewayDescription:
     """The gateway: one Envoy, its router and its pods."""
 
-    listen: Address
+    listen: HostPort
     """Port 0 takes a free one."""
-    router: Address
-    pods: Sequence[Address]
+    router: HostPort
+    pods: Sequence[HostPort]
     """IP addresses, at least one."""
     failure_mode: FailureMode = "fail-close"
     """The fate of requests while the router cannot be asked: fail-close answers 503, fail-open takes any

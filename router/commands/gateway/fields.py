@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from router.commands.gateway.description import Address
+from router.commands.gateway.description import HostPort
 
 Fields = dict[str, Any]
 
@@ -14,6 +14,6 @@ def extension(name: str, kind: str, **fields: Any) -> Fields:
     return {"name": name, "typed_config": {"@type": TYPES + kind, **fields}}
 
 
-def socket_address(address: Address) -> Fields:
+def socket_address(address: HostPort) -> Fields:
     """Return an address of TCP."""
     return {"socket_address": {"address": address.host, "port_value": address.port}}

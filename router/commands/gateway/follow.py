@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from router.client.async_client import AsyncClient
 from router.client.failure import CallError
-from router.commands.gateway.description import Address, AddressError, address_of
+from router.commands.gateway.description import AddressError, HostPort, address_of
 from router.pb.warmpath.v1 import router_pb2 as pb
 
 LOOK_SECONDS = 1.0
@@ -16,7 +16,7 @@ LOOK_SECONDS = 1.0
 class ListedPods(NamedTuple):
     """The pods that a router lists."""
 
-    addresses: list[Address]
+    addresses: list[HostPort]
     """Of those that Envoy can reach, in order."""
     problems: list[str]
     """What is wrong with the others."""
@@ -44,8 +44,8 @@ def listed(reply: pb.ListPodsResponse) -> ListedPods:
 
 async def follow(
     client: AsyncClient,
-    pods: Sequence[Address],
-    put: Callable[[Sequence[Address]], None],
+    pods: Sequence[HostPort],
+    put: Callable[[Sequence[HostPort]], None],
     tell: Callable[[str], None],
     *,
     pause: float = LOOK_SECONDS,

@@ -8,10 +8,10 @@ from indexer.process.listen import is_loopback
 from router.commands.channel import add_channel
 from router.commands.client import ROUTER
 from router.commands.gateway.description import (
-    Address,
     AddressError,
-    Gateway,
+    GatewayDescription,
     GatewayLimits,
+    HostPort,
     RouterTls,
     address_of,
 )
@@ -74,14 +74,14 @@ def parser(summary: str | None) -> argparse.ArgumentParser:
     return found
 
 
-def given_pods(args: argparse.Namespace) -> list[Address]:
+def given_pods(args: argparse.Namespace) -> list[HostPort]:
     """Return the pods that options name. Raises OptionError."""
     if len(args.pod) > MOST_PODS:
         raise OptionError(f"--pod: at most {MOST_PODS}")
     return [ip_address("--pod", one) for one in args.pod]
 
 
-def without_pods(args: argparse.Namespace) -> Gateway:
+def without_pods(args: argparse.Namespace) -> GatewayDescription:
     """Return the gateway that the options describe, without its pods. Raises OptionError."""
     if not 0 < args.max_body_bytes <= MOST_BODY_BYTES:
         raise OptionError(f"--max-body-bytes: must be from 1 to {MOST_BODY_BYTES}")
@@ -94,7 +94,7 @@ def without_pods(args: argparse.Namespace) -> Gateway:
         )
     if args.token_file is not None:
         raise OptionError("--token-file: Envoy cannot send a token; give --tls-cert and --tls-key")
-    return Gateway(
+    return GatewayDescription(
         listen=listen,
         router=_address("--router", args.router),
         pods=(),
@@ -116,14 +116,14 @@ def _router_tls(args: argparse.Namespace) -> RouterTls | None:
     return RouterTls(*files)
 
 
-def _address(named: str, text: str) -> Address:
+def _address(named: str, text: str) -> HostPort:
     try:
         return address_of(text)
     except AddressError as error:
         raise OptionError(f"{named}: {error}") from None
 
 
-def ip_address(named: str, text: str) -> Address:
+def ip_address(named: str, text: str) -> HostPort:
     """Return the address of an option or a pod, which `named` names. Raises OptionError."""
     address = _address(named, text)
     if not address.is_ip or not address.port:

@@ -13,7 +13,7 @@ from typing import Any, Self
 import aiohttp
 
 from router.commands.gateway.bootstrap import bootstrap
-from router.commands.gateway.description import Address, Gateway
+from router.commands.gateway.description import GatewayDescription, HostPort
 from router.commands.gateway.fields import Fields
 from router.commands.gateway.reread import write_all, write_pods
 from router.commands.local.cluster import START_SECONDS, Child, ClusterError
@@ -30,8 +30,8 @@ class EnvoyProcess(Child):
     def __init__(
         self,
         program: Path,
-        gateway: Gateway,
-        configure: Callable[[Gateway], Fields] = bootstrap,
+        gateway: GatewayDescription,
+        configure: Callable[[GatewayDescription], Fields] = bootstrap,
     ) -> None:
         super().__init__("Envoy", Path("standard error"))
         self.address = ""
@@ -94,7 +94,7 @@ class EnvoyProcess(Child):
         assert self._process is not None
         return self._process.pid
 
-    def replace_pods(self, pods: Sequence[Address]) -> None:
+    def replace_pods(self, pods: Sequence[HostPort]) -> None:
         """Send requests to other pods from now on; those under way go on."""
         assert self._folder is not None
         write_pods(pods, Path(self._folder.name))

@@ -9,13 +9,13 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from router.commands.gateway.description import Address, Gateway, RouterTls
+from router.commands.gateway.description import GatewayDescription, HostPort, RouterTls
 from router.commands.gateway.fields import TYPES, Fields, socket_address
 
 PODS, AUTHORITY, CERTIFICATE = "pods.json", "authority.json", "certificate.json"
 
 
-def write_all(gateway: Gateway, folder: Path) -> None:
+def write_all(gateway: GatewayDescription, folder: Path) -> None:
     """Write all files to which the gateway's bootstrap refers."""
     write_pods(gateway.pods, folder)
     tls = gateway.router_tls
@@ -25,13 +25,13 @@ def write_all(gateway: Gateway, folder: Path) -> None:
             _write(folder / CERTIFICATE, _secret(CERTIFICATE, {"tls_certificate": _own(tls)}))
 
 
-def write_pods(pods: Sequence[Address], folder: Path) -> None:
+def write_pods(pods: Sequence[HostPort], folder: Path) -> None:
     """Replace the list of pods."""
     kind = "config.endpoint.v3.ClusterLoadAssignment"
     _write(folder / PODS, {"@type": TYPES + kind, **assignment("pods", pods)})
 
 
-def assignment(cluster: str, addresses: Sequence[Address]) -> Fields:
+def assignment(cluster: str, addresses: Sequence[HostPort]) -> Fields:
     """Return a cluster's endpoints."""
     endpoints = [{"endpoint": {"address": socket_address(one)}} for one in addresses]
     return {"cluster_name": cluster, "endpoints": [{"lb_endpoints": endpoints}]}
@@ -42,7 +42,7 @@ def pods_source(folder: Path) -> Fields:
     return {"eds_config": _source(folder / PODS)}
 
 
-def tls_context(router: Address, tls: RouterTls, folder: Path | None) -> Fields:
+def tls_context(router: HostPort, tls: RouterTls, folder: Path | None) -> Fields:
     """Return the TLS of connections to a router, which has to have a certificate for its address."""
     kind = "IP_ADDRESS" if router.is_ip else "DNS"
     name = {"san_type": kind, "matcher": {"exact": router.host}}

@@ -15,7 +15,7 @@ from rich.table import Table
 
 from router.client.async_client import AsyncClient
 from router.commands.local.cluster import MODEL, Cluster, ClusterError, WorkerSettings
-from router.commands.local.measure import Figures, figures
+from router.commands.local.measure import RunFigures, figures
 from router.commands.local.policies import LeastLoad, Policy, RoundRobin, Warmpath
 from router.commands.local.report import write_report
 from router.commands.local.traffic_run import Prepared, TrafficRun, prepare, run_traffic
@@ -35,7 +35,7 @@ LATE_SECONDS = 0.25
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class DemoSetting:
     """The settings of one demo."""
 
     requests: list[Prepared]
@@ -100,7 +100,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _setting(args: argparse.Namespace) -> Setting:
+def _setting(args: argparse.Namespace) -> DemoSetting:
     unknown = set(args.policies.split(",")) - set(POLICIES)
     if unknown:
         raise ValueError(f"--policies: {', '.join(unknown)}; known: {', '.join(POLICIES)}")
@@ -114,7 +114,7 @@ def _setting(args: argparse.Namespace) -> Setting:
         raise ValueError(f"{args.trace}: no requests")
     logs = ["router.log", *(f"pod-{number + 1}.log" for number in range(args.pods))]
     claim(args.out, [PAGE, RESULTS, *logs])
-    return Setting(
+    return DemoSetting(
         requests=prepare(build(trace, span=args.span, most_output=args.most_output)),
         workers=WorkerSettings(args.blocks, 32, args.speed, VOCAB_SIZE),
         pods=args.pods,
@@ -126,7 +126,7 @@ def _setting(args: argparse.Namespace) -> Setting:
 
 
 async def _run_all(
-    setting: Setting, names: Sequence[str], console: Console
+    setting: DemoSetting, names: Sequence[str], console: Console
 ) -> dict[str, TrafficRun]:
     # `timeout` and supervisors send SIGTERM, which stops all processes like Ctrl-C.
     running = asyncio.current_task()
@@ -149,7 +149,7 @@ async def _run_all(
     return results
 
 
-async def _run(setting: Setting, name: str, show: Callable[[TrafficRun], None]) -> TrafficRun:
+async def _run(setting: DemoSetting, name: str, show: Callable[[TrafficRun], None]) -> TrafficRun:
     """Send the workload under one policy on a fresh cluster."""
     asks = name in (WARMPATH, QUEUED)
     async with Cluster(
@@ -165,7 +165,7 @@ async def _run(setting: Setting, name: str, show: Callable[[TrafficRun], None]) 
 
 
 async def _run_traffic(
-    setting: Setting,
+    setting: DemoSetting,
     cluster: Cluster,
     policy: Policy,
     addresses: Sequence[str],
@@ -181,7 +181,7 @@ async def _run_traffic(
         cluster.check()
 
 
-async def _kill_half_way(setting: Setting, cluster: Cluster) -> None:
+async def _kill_half_way(setting: DemoSetting, cluster: Cluster) -> None:
     worker = cluster.workers[0]
     await asyncio.sleep(setting.span / setting.workers.speed / 2)
     worker.process.kill()
@@ -189,7 +189,7 @@ async def _kill_half_way(setting: Setting, cluster: Cluster) -> None:
     await cluster.restart(worker)
 
 
-def _present(setting: Setting, results: dict[str, TrafficRun], console: Console) -> None:
+def _present(setting: DemoSetting, results: dict[str, TrafficRun], console: Console) -> None:
     summed = {
         name: figures(
             result.served,
@@ -245,7 +245,7 @@ def _present(setting: Setting, results: dict[str, TrafficRun], console: Console)
     console.print(f"report: {report}")
 
 
-def _row(name: str, one: Figures) -> tuple[str, ...]:
+def _row(name: str, one: RunFigures) -> tuple[str, ...]:
     return (
         name,
         f"{one.hit_ratio:.3f}",
@@ -257,7 +257,7 @@ def _row(name: str, one: Figures) -> tuple[str, ...]:
     )
 
 
-def _conclusion(summed: dict[str, Figures]) -> str:
+def _conclusion(summed: dict[str, RunFigures]) -> str:
     """Return what warmpath gains over the best of the other policies, and its queue over none."""
     ours = (WARMPATH, TITLES[QUEUED])
     others = {name: one for name, one in summed.items() if name not in ours}
@@ -275,7 +275,7 @@ def _conclusion(summed: dict[str, Figures]) -> str:
     return " ".join(sentences) or "Nothing to compare: run warmpath and another policy."
 
 
-def _gain(ours: Figures, theirs: Figures) -> str:
+def _gain(ours: RunFigures, theirs: RunFigures) -> str:
     """Return how much faster, or slower, first tokens came."""
     parts = []
     for label, our_time, their_time in (

@@ -20,8 +20,8 @@ from rich.table import Table
 from router.client.async_client import AsyncClient
 from router.commands.local.cluster import MODEL, ClusterError
 from router.commands.local.demo import TRACE
-from router.commands.local.fleet_processes import SPEED, FleetProcesses, FleetSettings, file_names
-from router.commands.local.policies import Choice, Policy, Warmpath
+from router.commands.local.fleet_processes import SPEED, FleetProcesses, ProcessSettings, file_names
+from router.commands.local.policies import PodChoice, Policy, Warmpath
 from router.commands.local.redis_server import NoServerError
 from router.commands.local.traffic_run import Prepared, TrafficRun, prepare, run_traffic
 from router.commands.local.workload import build, read_trace
@@ -48,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(f"warmpath fleet: --{name}: must be 1 or more", file=sys.stderr)
             return 2
     once, as_json = args.once, args.json
-    settings = FleetSettings(
+    settings = ProcessSettings(
         **{name: value for name, value in vars(args).items() if name not in ("once", "json")}
     )
     try:
@@ -94,7 +94,7 @@ class EveryRouter:
         self._asked: dict[str, Policy] = {}
         self._turn = 0
 
-    async def choose(self, packed: bytes) -> Choice:
+    async def choose(self, packed: bytes) -> PodChoice:
         """Let the next router pick."""
         router = self._routers[self._turn % len(self._routers)]
         self._turn += 1
@@ -102,16 +102,16 @@ class EveryRouter:
         self._asked[choice.booking] = router
         return choice
 
-    async def first_token(self, choice: Choice) -> None:
+    async def first_token(self, choice: PodChoice) -> None:
         """Report to the router that picked."""
         await self._asked[choice.booking].first_token(choice)
 
-    async def finished(self, choice: Choice, cached: int | None) -> None:
+    async def finished(self, choice: PodChoice, cached: int | None) -> None:
         """Report to the router that picked."""
         await self._asked.pop(choice.booking).finished(choice, cached)
 
 
-async def _run(settings: FleetSettings, console: Console, *, once: bool, as_json: bool) -> None:
+async def _run(settings: ProcessSettings, console: Console, *, once: bool, as_json: bool) -> None:
     running = asyncio.current_task()
     assert running is not None
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, running.cancel)

@@ -30,7 +30,7 @@ LOOK_SECONDS = 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class FleetSettings:
+class ProcessSettings:
     """The number and settings of the processes."""
 
     masters: int
@@ -52,7 +52,7 @@ class Addresses:
     routers: list[str]
 
 
-def file_names(settings: FleetSettings) -> list[str]:
+def file_names(settings: ProcessSettings) -> list[str]:
     """Return the names of the configuration and log files of the processes, except Redis."""
     counts = {"pod": settings.pods, "publisher": settings.pods, "router": settings.routers}
     logs = [f"{kind}-{one + 1}.log" for kind, count in counts.items() for one in range(count)]
@@ -62,7 +62,7 @@ def file_names(settings: FleetSettings) -> list[str]:
 class FleetProcesses:
     """All processes of a fleet; an async context manager that ends them."""
 
-    def __init__(self, settings: FleetSettings, report: Callable[[str], None]) -> None:
+    def __init__(self, settings: ProcessSettings, report: Callable[[str], None]) -> None:
         """`report` receives a line about each step of the start."""
         self._settings = settings
         self._report = report

@@ -21,7 +21,7 @@ class Served:
 
 
 @dataclass(frozen=True, slots=True)
-class Figures:
+class RunFigures:
     """The figures of one policy."""
 
     requests: int
@@ -57,7 +57,7 @@ def figures(
     failed: int,
     late: Sequence[float],
     choices: Sequence[float],
-) -> Figures:
+) -> RunFigures:
     """Return a run's figures; `late` is in modelled seconds, `choices` in wall-clock seconds."""
     prompt = sum(one.prompt_tokens for one in served)
     cached = sum(one.cached_tokens for one in served)
@@ -66,7 +66,7 @@ def figures(
         computed[one.pod] += one.prompt_tokens - one.cached_tokens
     mean = sum(computed) / pods
     ttft = [one.first_token for one in served]
-    return Figures(
+    return RunFigures(
         requests=len(served),
         failed=failed,
         hit_ratio=cached / prompt if prompt else 0.0,

@@ -9,7 +9,7 @@ from router.report_event import ReportEvent
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class PodChoice:
     """The chosen pod's position, and the booking id for reports."""
 
     pod: int
@@ -19,13 +19,13 @@ class Choice:
 class Policy(Protocol):
     """What a run of recorded traffic asks of a policy."""
 
-    async def choose(self, packed: bytes) -> Choice:
+    async def choose(self, packed: bytes) -> PodChoice:
         """Choose a pod for a prompt of packed token ids."""
 
-    async def first_token(self, choice: Choice) -> None:
+    async def first_token(self, choice: PodChoice) -> None:
         """Handle the first token of a request."""
 
-    async def finished(self, choice: Choice, cached: int | None) -> None:
+    async def finished(self, choice: PodChoice, cached: int | None) -> None:
         """Handle the end of a request; `cached` is None if it failed."""
 
 
@@ -36,16 +36,16 @@ class RoundRobin:
         self._pods = pods
         self._next = 0
 
-    async def choose(self, packed: bytes) -> Choice:
+    async def choose(self, packed: bytes) -> PodChoice:
         """Choose the next pod."""
         del packed
         pod, self._next = self._next, (self._next + 1) % self._pods
-        return Choice(pod)
+        return PodChoice(pod)
 
-    async def first_token(self, choice: Choice) -> None:
+    async def first_token(self, choice: PodChoice) -> None:
         """Do nothing: this policy learns nothing from requests."""
 
-    async def finished(self, choice: Choice, cached: int | None) -> None:
+    async def finished(self, choice: PodChoice, cached: int | None) -> None:
         """Do nothing: this policy learns nothing from requests."""
 
 
@@ -57,7 +57,7 @@ class LeastLoad:
         self._chosen = [0] * pods
         self._turn = 0
 
-    async def choose(self, packed: bytes) -> Choice:
+    async def choose(self, packed: bytes) -> PodChoice:
         """Choose the least loaded pod."""
         del packed
         pods = range(len(self._in_flight))
@@ -65,12 +65,12 @@ class LeastLoad:
         self._turn += 1
         self._in_flight[pod] += 1
         self._chosen[pod] = self._turn
-        return Choice(pod)
+        return PodChoice(pod)
 
-    async def first_token(self, choice: Choice) -> None:
+    async def first_token(self, choice: PodChoice) -> None:
         """Do nothing: this policy learns nothing from requests."""
 
-    async def finished(self, choice: Choice, cached: int | None) -> None:
+    async def finished(self, choice: PodChoice, cached: int | None) -> None:
         """Count one request less on its pod."""
         del cached
         self._in_flight[choice.pod] -= 1
@@ -83,16 +83,16 @@ class Warmpath:
         self._client = client
         self._positions = {pod: position for position, pod in enumerate(pods)}
 
-    async def choose(self, packed: bytes) -> Choice:
+    async def choose(self, packed: bytes) -> PodChoice:
         """Call Pick."""
         reply = await self._client.pick(packed)
-        return Choice(self._positions[reply.candidates[0].pod], reply.booking_id)
+        return PodChoice(self._positions[reply.candidates[0].pod], reply.booking_id)
 
-    async def first_token(self, choice: Choice) -> None:
+    async def first_token(self, choice: PodChoice) -> None:
         """Report the first token."""
         await self._client.report(choice.booking, "first_token")
 
-    async def finished(self, choice: Choice, cached: int | None) -> None:
+    async def finished(self, choice: PodChoice, cached: int | None) -> None:
         """Report the end."""
         event: ReportEvent = "failed" if cached is None else "finished"
         await self._client.report(choice.booking, event, cached_tokens=cached)

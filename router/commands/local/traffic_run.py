@@ -10,7 +10,7 @@ import aiohttp
 
 from router.commands.local.cluster import MODEL
 from router.commands.local.measure import Served
-from router.commands.local.policies import Choice, Policy
+from router.commands.local.policies import PodChoice, Policy
 from router.commands.local.workload import Arrival
 
 
@@ -130,7 +130,7 @@ async def _stream(
     address: str,
     request: Prepared,
     policy: Policy,
-    choice: Choice,
+    choice: PodChoice,
 ) -> tuple[float, int]:
     """Send a request; return the time of its first token and the number of cached tokens."""
     first = 0.0

@@ -118,7 +118,7 @@ class LoggedRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class Traffic:
+class LoggedTraffic:
     """Requests in the order of their arrival."""
 
     requests: Sequence[LoggedRequest]
@@ -128,7 +128,7 @@ class Traffic:
     """Whether texts were cut into blocks by characters, since the tokens are not known."""
 
 
-def read_traffic(path: Path, most: int = 0) -> Traffic:
+def read_traffic(path: Path, most: int = 0) -> LoggedTraffic:
     """Return the traffic of a file, or of its first `most` lines unless `most` is 0.
 
     Raises OSError, and ValueError that names the file and, for a bad line, its number.
@@ -179,7 +179,7 @@ def _decoded(path: Path, most: int, kind: type[LineT]) -> Iterator[tuple[str, Li
                 raise ValueError(f"{where}: {bad_line.described(line, error)}") from error
 
 
-def _mooncake(path: Path, most: int) -> Traffic:
+def _mooncake(path: Path, most: int) -> LoggedTraffic:
     requests = []
     room = MOST_BLOCKS
     for where, line in _decoded(path, most, MooncakeLine):
@@ -190,10 +190,10 @@ def _mooncake(path: Path, most: int) -> Traffic:
         requests.append(
             LoggedRequest(line.timestamp / 1000, tokens, max(1, line.output_length), keys)
         )
-    return Traffic(requests, MOONCAKE_BLOCK)
+    return LoggedTraffic(requests, MOONCAKE_BLOCK)
 
 
-def _log(path: Path, most: int) -> Traffic:
+def _log(path: Path, most: int) -> LoggedTraffic:
     requests = []
     room, size = MOST_BLOCKS, 0
     ratio = 0.0
@@ -218,7 +218,7 @@ def _log(path: Path, most: int) -> Traffic:
                 session=str(line.session),
             )
         )
-    return Traffic(requests, size, is_approximate=ratio > 0)
+    return LoggedTraffic(requests, size, is_approximate=ratio > 0)
 
 
 def _content(where: str, line: LogLine, size: int, ratio: float) -> tuple[int, tuple[int, ...]]:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from indexer.embedded import embedded_index
 from indexer.index.contract import Index
-from router.commands.simulate.access_log import LoggedRequest, Traffic, read_traffic
+from router.commands.simulate.access_log import LoggedRequest, LoggedTraffic, read_traffic
 from router.commands.simulate.cell import Cell
 from router.commands.simulate.figures import Figures, figures
 from router.commands.simulate.fleet import FleetSettings, build_engine, build_fleet, can_serve
@@ -94,7 +94,7 @@ def run(cell: Cell) -> Figures:
 
 
 @lru_cache(maxsize=2)
-def _traffic(source: Path | Generated, requests: int) -> Traffic:
+def _traffic(source: Path | Generated, requests: int) -> LoggedTraffic:
     if isinstance(source, Generated):
         return source.traffic(requests)
     return read_traffic(source, requests)

@@ -21,7 +21,7 @@ from random import Random
 from typing import NamedTuple
 
 from router.commands.simulate.access_log import MOONCAKE_BLOCK as BLOCK
-from router.commands.simulate.access_log import LoggedRequest, Traffic, with_affinity
+from router.commands.simulate.access_log import LoggedRequest, LoggedTraffic, with_affinity
 
 DEFAULT_REQUESTS = 6000
 MOST_REQUESTS = 100_000
@@ -49,14 +49,14 @@ class Generated:
         if self.kind not in KINDS:
             raise ValueError(f"--traffic is {self.kind!r}; known: {', '.join(KINDS)}")
 
-    def traffic(self, requests: int = 0) -> Traffic:
+    def traffic(self, requests: int = 0) -> LoggedTraffic:
         """Return the first `requests` requests, 6,000 for 0. Raises ValueError for too many."""
         self.check()
         if not 0 <= requests <= MOST_REQUESTS:
             raise ValueError(f"--requests is {requests}, not 0 to {MOST_REQUESTS} (with --traffic)")
         stream = _merged(KINDS[self.kind](Random(f"{self.kind}/{self.seed}")))
         found = list(islice(stream, requests or DEFAULT_REQUESTS))
-        return Traffic(with_affinity(found), BLOCK)
+        return LoggedTraffic(with_affinity(found), BLOCK)
 
 
 # Distributions

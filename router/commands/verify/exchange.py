@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 
-class Exchange:
+class RecordedExchange:
     """A generation request on its way through the recorder.
 
     It adds to the body the fields that make the engine report token ids and a stream's usage, which

@@ -29,7 +29,7 @@ from aiohttp import web
 from indexer.follow.endpoint import endpoint_problem
 from indexer.follow.tap import END, Tap
 from indexer.process.listen import is_host_port
-from router.commands.verify.exchange import Exchange
+from router.commands.verify.exchange import RecordedExchange
 
 GENERATING = ("/v1/completions", "/v1/chat/completions")
 START_SECONDS = 10.0
@@ -95,7 +95,7 @@ class Proxy:
         exchange = None
         if request.method == "POST" and request.path in GENERATING:
             self._number += 1
-            exchange = Exchange(self._number, request.path, raw, self._file.now())
+            exchange = RecordedExchange(self._number, request.path, raw, self._file.now())
             raw = exchange.sent
         headers = {
             name: value
@@ -116,7 +116,7 @@ class Proxy:
         self,
         request: web.Request,
         answer: aiohttp.ClientResponse,
-        exchange: Exchange | None,
+        exchange: RecordedExchange | None,
     ) -> web.StreamResponse:
         response = web.StreamResponse(status=answer.status)
         response.content_type = answer.content_type

@@ -4,7 +4,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from router.client.connection import Connection, Used
+from router.client.connection import ClientConnection, Used
 from tests.examples import examples
 
 
@@ -28,7 +28,7 @@ class Channels(RuleBasedStateMachine):
         self.closed: list[int] = []
         self.calls: list[Used[int]] = []
         self.is_closed = False
-        self.connection = Connection(self.shown, self.open)  # type: ignore[arg-type]
+        self.connection = ClientConnection(self.shown, self.open)  # type: ignore[arg-type]
 
     def open(self, shown: object) -> int:
         self.opened.append(shown)

@@ -12,9 +12,9 @@ from router.endpoint_picker.actions import (
     ImmediateReply,
     NoPickResponse,
     Picked,
-    Report,
     TrailersReply,
     WantPick,
+    WantReport,
 )
 from router.endpoint_picker.events import (
     Modes,
@@ -239,7 +239,7 @@ def test_a_response_passes_and_its_usage_is_reported() -> None:
     rest = json.dumps(USAGE).encode() + b"}"
     [report, reply] = one.receive(ResponseBody(rest, ends=True))
     assert [reply] == sent_back(rest, side="response")
-    assert report == Report("b-1", "finished", None, 50, 48, 2)
+    assert report == WantReport("b-1", "finished", None, 50, 48, 2)
     assert one.is_over
     assert one.closed() == []
 
@@ -250,11 +250,11 @@ def test_the_first_token_of_a_streamed_response_is_reported_once() -> None:
     one.receive(answer(kind="text/event-stream"))
     reply = BodyReply("response")
     assert one.receive(ResponseBody(b": ping\n\n")) == [reply]
-    assert one.receive(token()) == [Report("b-1", "first_token"), reply]
+    assert one.receive(token()) == [WantReport("b-1", "first_token"), reply]
     assert one.receive(token("b")) == [reply]
     assert one.receive(ResponseBody(event({"choices": [], "usage": USAGE}))) == [reply]
     assert one.receive(ResponseBody(b"data: [DONE]\n\n", ends=True)) == [
-        Report("b-1", "finished", None, 50, 48, 2), reply,
+        WantReport("b-1", "finished", None, 50, 48, 2), reply,
     ]  # fmt: skip
 
 
@@ -264,7 +264,7 @@ def test_trailers_end_a_response() -> None:
     one.receive(answer(kind="application/grpc"))
     one.receive(ResponseBody(b"x"))
     assert one.receive(ResponseTrailers()) == [
-        Report("b-1", "finished"), TrailersReply("response"),
+        WantReport("b-1", "finished"), TrailersReply("response"),
     ]  # fmt: skip
 
 
@@ -272,14 +272,14 @@ def test_headers_may_end_a_response() -> None:
     one = exchange()
     pick(one, post(ends=True))
     ended = one.receive(answer(204, ends=True))
-    assert ended == [Report("b-1", "finished"), FROM_ONE]
+    assert ended == [WantReport("b-1", "finished"), FROM_ONE]
 
 
 def test_the_fall_back_that_served_is_reported_and_told() -> None:
     one = exchange()
     pick(one, post(), body(b"{}"))
     [report, reply] = one.receive(answer(served=TWO))
-    assert report == Report("b-1", "started", PICKED.endpoints[TWO])
+    assert report == WantReport("b-1", "started", PICKED.endpoints[TWO])
     assert dict(reply.put)["x-warmpath-pod"] == "pod-2"  # type: ignore[union-attr]
     assert dict(reply.put)["x-warmpath-cached-tokens"] == "16"  # type: ignore[union-attr]
     one = exchange()
@@ -291,7 +291,7 @@ def test_an_endpoint_that_was_not_told_releases_the_booking_and_is_not_named() -
     one = exchange()
     pick(one, post(), body(b"{}"))
     assert one.receive(answer(served="10.0.0.9:80")) == [
-        Report("b-1", "failed"), HeadersReply("response", (), NAMES.in_response),
+        WantReport("b-1", "failed"), HeadersReply("response", (), NAMES.in_response),
     ]  # fmt: skip
     replies = one.receive(ResponseBody(b"{}", ends=True))
     assert replies == sent_back(b"{}", side="response")
@@ -302,7 +302,7 @@ def test_an_endpoint_that_was_not_told_releases_the_booking_and_is_not_named() -
 def test_an_engines_error_releases_the_booking_at_once(status: int) -> None:
     one = exchange()
     pick(one, post(), body(b"{}"))
-    assert one.receive(answer(status)) == [Report("b-1", "failed"), FROM_ONE]
+    assert one.receive(answer(status)) == [WantReport("b-1", "failed"), FROM_ONE]
     assert one.receive(ResponseBody(b"{}", ends=True)) == sent_back(b"{}", side="response")
     assert one.closed() == []
 
@@ -313,18 +313,18 @@ def test_figures_that_contradict_each_other_are_not_reported() -> None:
     one.receive(answer())
     told = {"usage": USAGE | {"prompt_tokens": 5}}
     [report, *_] = one.receive(ResponseBody(json.dumps(told).encode(), ends=True))
-    assert report == Report("b-1", "finished", None, None, None, 2)
+    assert report == WantReport("b-1", "finished", None, None, None, 2)
 
 
 def test_a_gateway_that_goes_away_fails_the_request() -> None:
     one = exchange()
     pick(one, post(), body(b"{}"))
-    assert one.closed() == [Report("b-1", "failed")]
+    assert one.closed() == [WantReport("b-1", "failed")]
     one = exchange()
     pick(one, post(), body(b"{}"))
     one.receive(answer(kind="text/event-stream"))
     one.receive(token())
-    assert one.closed() == [Report("b-1", "failed")]
+    assert one.closed() == [WantReport("b-1", "failed")]
     assert exchange().closed() == []
 
 
@@ -333,7 +333,7 @@ def test_where_the_gateway_sends_no_body_of_the_response_its_end_is_the_streams(
     pick(one, post(modes=Modes(response=BodyMode.NONE)), body(b"{}"))
     one.receive(answer())
     assert not one.is_over
-    assert one.closed() == [Report("b-1", "finished")]
+    assert one.closed() == [WantReport("b-1", "finished")]
 
 
 def test_a_refusal_answers_in_place_of_an_engine() -> None:
@@ -392,9 +392,9 @@ def test_a_watched_exchange_is_a_shadow_pick_and_is_not_answered() -> None:
     assert want.body == b"{}"
     assert one.picked(PICKED) == []
     one.booked(PICKED)
-    assert one.receive(answer(served=TWO)) == [Report("b-1", "started", PICKED.endpoints[TWO])]
+    assert one.receive(answer(served=TWO)) == [WantReport("b-1", "started", PICKED.endpoints[TWO])]
     [report] = one.receive(ResponseBody(json.dumps({"usage": USAGE}).encode(), ends=True))
-    assert report == Report("b-1", "finished", None, 50, 48, 2)
+    assert report == WantReport("b-1", "finished", None, 50, 48, 2)
 
 
 def test_a_watched_exchange_that_is_not_picked_for_goes_on() -> None:
@@ -407,7 +407,7 @@ def test_a_watched_exchange_that_is_not_picked_for_goes_on() -> None:
 def test_a_watched_exchange_of_which_nobody_tells_who_served_it_does_not_count() -> None:
     one = exchange()
     pick(one, post(ends=True, modes=Modes(is_watched=True)))
-    assert one.receive(answer()) == [Report("b-1", "failed")]
+    assert one.receive(answer()) == [WantReport("b-1", "failed")]
 
 
 @pytest.mark.parametrize(
@@ -522,4 +522,4 @@ def test_a_gateways_own_answer_for_want_of_an_endpoint_has_a_reason_and_no_pod()
     *_, reply = reports
     assert isinstance(reply, HeadersReply)
     assert reply.put == (("x-warmpath-reason", "NO_POD"),)
-    assert [one.event for one in reports if isinstance(one, Report)] == ["failed"]
+    assert [one.event for one in reports if isinstance(one, WantReport)] == ["failed"]

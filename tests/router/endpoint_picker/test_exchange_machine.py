@@ -11,9 +11,9 @@ from router.endpoint_picker.actions import (
     HeadersReply,
     ImmediateReply,
     NoPickResponse,
-    Report,
     TrailersReply,
     WantPick,
+    WantReport,
 )
 from router.endpoint_picker.events import (
     Modes,
@@ -87,7 +87,7 @@ class Exchanges(RuleBasedStateMachine):
                 self.wants = True
                 beginning = b"".join(self.told["request"])
                 assert beginning == action.body
-            elif isinstance(action, Report):
+            elif isinstance(action, WantReport):
                 assert self.booked
                 assert not set(self.reports) & set(ENDS), "nothing is reported after the end"
                 self.reports.append(action.event)

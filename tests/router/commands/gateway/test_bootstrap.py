@@ -9,7 +9,12 @@ import pytest
 
 from router.commands.gateway import bootstrap as module
 from router.commands.gateway.bootstrap import bootstrap
-from router.commands.gateway.description import Address, Gateway, GatewayLimits, RouterTls
+from router.commands.gateway.description import (
+    GatewayDescription,
+    GatewayLimits,
+    HostPort,
+    RouterTls,
+)
 from router.commands.gateway.reread import write_all
 from router.config.schema import Config
 from router.endpoint_picker import protocol
@@ -17,15 +22,15 @@ from tests.servers.certificates import Authority
 from tests.servers.envoy import BINARY
 
 GOLDEN = Path(__file__).parent / "golden"
-PLAIN = Gateway(
-    listen=Address("127.0.0.1", 8000),
-    router=Address("127.0.0.1", 7400),
-    pods=[Address("10.0.0.1", 8000), Address("fd00::2", 8001)],
+PLAIN = GatewayDescription(
+    listen=HostPort("127.0.0.1", 8000),
+    router=HostPort("127.0.0.1", 7400),
+    pods=[HostPort("10.0.0.1", 8000), HostPort("fd00::2", 8001)],
 )
-FULL = Gateway(
-    listen=Address("::1", 0),
-    router=Address("router.example", 7400),
-    pods=[Address("10.0.0.1", 8000)],
+FULL = GatewayDescription(
+    listen=HostPort("::1", 0),
+    router=HostPort("router.example", 7400),
+    pods=[HostPort("10.0.0.1", 8000)],
     failure_mode="fail-open",
     router_tls=RouterTls(Path("/tls/ca.pem"), Path("/tls/cert.pem"), Path("/tls/key.pem")),
     folder=Path("/run/envoy"),
@@ -38,12 +43,12 @@ FULL = Gateway(
 
 
 @pytest.mark.parametrize(("name", "gateway"), [("plain", PLAIN), ("full", FULL)])
-def test_the_configuration_is_the_golden_one(name: str, gateway: Gateway) -> None:
+def test_the_configuration_is_the_golden_one(name: str, gateway: GatewayDescription) -> None:
     golden = (GOLDEN / f"{name}.json").read_text(encoding="utf-8")
     assert json.dumps(bootstrap(gateway), indent=2) + "\n" == golden
 
 
-def validated(folder: Path, gateway: Gateway) -> "subprocess.CompletedProcess[str]":
+def validated(folder: Path, gateway: GatewayDescription) -> "subprocess.CompletedProcess[str]":
     path = folder / "envoy.json"
     path.write_text(json.dumps(bootstrap(gateway)), encoding="utf-8")
     words = [BINARY, "--mode", "validate", "--config-path", path]

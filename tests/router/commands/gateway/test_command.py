@@ -7,7 +7,7 @@ import pytest
 
 from router.commands.gateway.bootstrap import bootstrap
 from router.commands.gateway.command import main
-from router.commands.gateway.description import Address, Gateway, RouterTls
+from router.commands.gateway.description import GatewayDescription, HostPort, RouterTls
 
 POD = "--pod=10.0.0.1:8000"
 
@@ -51,10 +51,10 @@ def test_the_configuration_is_printed_without_an_envoy_or_a_router(
         "--failure-mode=fail-open", "--tls-ca=/tls/ca.pem", "--access-log", "--print-config",
     ]  # fmt: skip
     assert main(options) == 0
-    expected = Gateway(
-        listen=Address("0.0.0.0", 80),
-        router=Address("router", 7400),
-        pods=[Address("10.0.0.1", 8000), Address("fd00::1", 1)],
+    expected = GatewayDescription(
+        listen=HostPort("0.0.0.0", 80),
+        router=HostPort("router", 7400),
+        pods=[HostPort("10.0.0.1", 8000), HostPort("fd00::1", 1)],
         failure_mode="fail-open",
         router_tls=RouterTls(Path("/tls/ca.pem")),
         logs_requests=True,

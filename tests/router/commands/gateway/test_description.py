@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.commands.gateway.description import Address, AddressError, address_of
+from router.commands.gateway.description import AddressError, HostPort, address_of
 
 HOSTS = st.one_of(
     st.ip_addresses().map(str), st.from_regex(r"[a-z][a-z0-9-]{0,20}", fullmatch=True)
@@ -13,7 +13,7 @@ HOSTS = st.one_of(
 
 @given(HOSTS, st.integers(0, 65535))
 def test_an_address_is_read_as_it_is_written(host: str, port: int) -> None:
-    address = Address(host, port)
+    address = HostPort(host, port)
     assert address_of(str(address)) == address
 
 
@@ -28,4 +28,4 @@ def test_other_texts_are_refused(text: str) -> None:
 
 @pytest.mark.parametrize(("host", "is_ip"), [("1.2.3.4", True), ("::1", True), ("pod-1", False)])
 def test_a_name_is_no_ip_address(host: str, *, is_ip: bool) -> None:
-    assert Address(host, 1).is_ip == is_ip
+    assert HostPort(host, 1).is_ip == is_ip

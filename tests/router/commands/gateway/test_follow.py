@@ -8,11 +8,11 @@ import grpc
 import pytest
 
 from router.client.failure import CallError
-from router.commands.gateway.description import Address
+from router.commands.gateway.description import HostPort
 from router.commands.gateway.follow import follow
 from router.pb.warmpath.v1 import router_pb2 as pb
 
-ONE, TWO, SIX = Address("10.0.0.1", 80), Address("10.0.0.2", 80), Address("fd00::1", 81)
+ONE, TWO, SIX = HostPort("10.0.0.1", 80), HostPort("10.0.0.2", 80), HostPort("fd00::1", 81)
 AWAY = CallError(grpc.StatusCode.UNAVAILABLE, "away")
 
 
@@ -33,10 +33,10 @@ class Router:
 
 
 async def followed(
-    *answers: Sequence[str] | CallError, known: Sequence[Address] = (ONE,)
-) -> tuple[list[Sequence[Address]], list[str]]:
+    *answers: Sequence[str] | CallError, known: Sequence[HostPort] = (ONE,)
+) -> tuple[list[Sequence[HostPort]], list[str]]:
     """Return what is put and what is logged."""
-    put: list[Sequence[Address]] = []
+    put: list[Sequence[HostPort]] = []
     told: list[str] = []
     client: Any = Router(answers)
     with pytest.raises(asyncio.CancelledError):

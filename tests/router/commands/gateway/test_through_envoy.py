@@ -18,7 +18,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from router.commands.gateway.binary import find_envoy
 from router.commands.gateway.description import (
     FailureMode,
-    Gateway,
+    GatewayDescription,
     GatewayLimits,
     RouterTls,
     address_of,
@@ -72,7 +72,7 @@ async def gateway(
     router: str, addresses: dict[str, str], mode: FailureMode = "fail-close", **fields: Any
 ) -> AsyncIterator[aiohttp.ClientSession]:
     """Run Envoy; yield a session of its clients."""
-    described = Gateway(
+    described = GatewayDescription(
         listen=address_of(f"{HOST}:0"),
         router=address_of(router),
         pods=[address_of(one) for one in addresses.values()],
