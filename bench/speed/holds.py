@@ -59,7 +59,7 @@ def measure(*, quick: bool) -> list[Figure]:
 
 async def _measured(rounds: int) -> list[Figure]:
     engines = engine_credentials(config.ProbeTable(), Path())
-    async with texts(config.Config([config.ModelTable(MODEL)]), Path(), engines) as read:
+    async with texts(config.Config([config.ModelSpec(MODEL)]), Path(), engines) as read:
         router = _Router(PromptReader(read, PromptLimits(2 * CHAT_BYTES, 1 << 20)))
         figures = []
         with no_collector():

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from indexer.process.reread import Reread
 from router.access.roles import ROLES
-from router.config.schema import ClientTable
+from router.config.schema import ClientSpec
 from router.config.token_file import TokenError, read_token, token_of
 
 SCHEME = "bearer"
@@ -40,10 +40,10 @@ class Callers:
     (`indexer.process.reread`).
     """
 
-    def __init__(self, clients: Sequence[ClientTable], folder: Path) -> None:
+    def __init__(self, clients: Sequence[ClientSpec], folder: Path) -> None:
         """Read the tokens. Raises OSError, which names the key."""
-        self._by_token: list[tuple[ClientTable, Reread[bytes]]] = []
-        self._by_name: dict[str, ClientTable] = {}
+        self._by_token: list[tuple[ClientSpec, Reread[bytes]]] = []
+        self._by_name: dict[str, ClientSpec] = {}
         for client in clients:
             if client.token_file:
                 path = folder / client.token_file
@@ -86,7 +86,7 @@ class Callers:
         known = self._known(authorization, names)
         return frozenset(name for client in known for name in client.classes)
 
-    def _known(self, authorization: Iterable[str], names: Iterable[str]) -> list[ClientTable]:
+    def _known(self, authorization: Iterable[str], names: Iterable[str]) -> list[ClientSpec]:
         shown = (self._by_name[name] for name in names if name in self._by_name)
         found = {client.name: client for client in shown}
         for header in authorization:

@@ -21,7 +21,7 @@ class RouterCall:
     """Whether it may be made again though nobody knows whether it was carried out."""
 
 
-class Calls:
+class RouterCalls:
     """Makes calls for prompts of `model`, unless they name another one."""
 
     def __init__(self, model: str) -> None:

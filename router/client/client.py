@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Self, cast
 import grpc
 
 from indexer.process.tls_files import TlsPaths
-from router.client.call import Calls, RouterCall
+from router.client.call import RouterCall, RouterCalls
 from router.client.connection import DEFAULT_SECONDS, OPTIONS, ClientConnection
 from router.client.credentials import Credentials
 from router.client.failure import CallError, failure_of
@@ -60,7 +60,7 @@ class Client:
         timeout: float = DEFAULT_SECONDS,
         retry: Retry | None = None,
     ) -> None:
-        self._calls = Calls(model)
+        self._calls = RouterCalls(model)
         self._timeout = timeout
         self._retry = retry or Retry()
         self._rng = Random()  # noqa: S311  spreads retries, guards nothing

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import grpc
 
-from router.client.call import Calls
+from router.client.call import RouterCalls
 from router.client.failure import CallError
 from router.client.prompt import AnyPrompt
 from router.error_info import Reason
@@ -37,7 +37,7 @@ def answer_of(reply: pb.ScoreStreamResponse) -> StreamAnswer:
 class Requests:
     """The requests of a stream, numbered; gRPC iterates them, and hides an error of the iteration."""
 
-    def __init__(self, calls: Calls, pods: Sequence[str], strategy: str) -> None:
+    def __init__(self, calls: RouterCalls, pods: Sequence[str], strategy: str) -> None:
         self._calls = calls
         self._pods = pods
         self._strategy = strategy

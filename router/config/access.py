@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from ipaddress import ip_address
 
 from indexer.process.listen import is_host_port, is_loopback
-from router.config.schema import ClientTable, Config
+from router.config.schema import ClientSpec, Config
 
 Problem = tuple[tuple[str | int, ...], str]
 
@@ -65,7 +65,7 @@ def _clients(config: Config) -> Iterator[Problem]:
 
 
 def _certificate(
-    config: Config, client: ClientTable, at: tuple[str | int, ...]
+    config: Config, client: ClientSpec, at: tuple[str | int, ...]
 ) -> Iterator[Problem]:
     name = client.certificate
     if not config.server.tls.client_ca:

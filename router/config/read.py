@@ -22,10 +22,10 @@ from router.config.credentials import (
     server_tls,
 )
 from router.config.schema import (
-    ClientTable,
+    ClientSpec,
     Config,
-    ModelTable,
-    PodSetTable,
+    ModelSpec,
+    PodSetSpec,
     PodSpec,
     Table,
 )
@@ -40,10 +40,10 @@ class ConfigError(Exception):
 
 
 LISTS: dict[str, type[Table]] = {
-    "clients": ClientTable,
-    "models": ModelTable,
+    "clients": ClientSpec,
+    "models": ModelSpec,
     "pods": PodSpec,
-    "pod-sets": PodSetTable,
+    "pod-sets": PodSetSpec,
 }
 """The arrays of tables."""
 
@@ -217,7 +217,7 @@ def _choices(path: tuple[str | int, ...]) -> list[str]:
     return [str(choice) for choice in get_args(hint)]
 
 
-def parse_pods(raw: bytes, source: str, models: Sequence[ModelTable]) -> list[PodSpec]:
+def parse_pods(raw: bytes, source: str, models: Sequence[ModelSpec]) -> list[PodSpec]:
     """Return the [[pods]] of a file with the content `raw`. Raises ConfigError."""
     try:
         text = raw.decode("utf-8-sig")

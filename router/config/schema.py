@@ -38,8 +38,8 @@ Right = Literal["score", "read"]
 class Table(msgspec.Struct, frozen=True, rename="kebab", forbid_unknown_fields=True):
     """A table of the file; its keys are the fields' names with dashes in place of underscores.
 
-    Each class is named after its table. Only [[pods]] has `PodSpec`, since `router.pods.table.PodTable`
-    is the router's table of pods.
+    Each class is named after its table: `PickTable` is [pick]. One of several tables of one name is a
+    spec: `PodSpec` is one of [[pods]], and `router.pods.table.PodTable` has all pods of a router.
     """
 
 
@@ -112,7 +112,7 @@ class ServerTable(Table, frozen=True):
     then has a warning."""
 
 
-class ClientTable(Table, frozen=True):
+class ClientSpec(Table, frozen=True):
     """[[clients]]: a caller and its roles. With any client, calls of everybody else are refused.
 
     Give one of `token-file` and `certificate`.
@@ -419,7 +419,7 @@ class PlaceholdersTable(Table, frozen=True):
         }
 
 
-class ModelTable(Table, frozen=True):
+class ModelSpec(Table, frozen=True):
     """[[models]]: one base model."""
 
     name: str
@@ -480,7 +480,7 @@ class PodSpec(Table, frozen=True):
     """The tokens_per_block of trtllm, whose events do not have it."""
 
 
-class PodSetTable(Table, frozen=True):
+class PodSetSpec(Table, frozen=True):
     """[[pod-sets]]: pods that come and go, found by name or through the Kubernetes API."""
 
     name: str
@@ -636,9 +636,9 @@ class LlmdTable(Table, frozen=True):
 class Config(Table, frozen=True):
     """The whole file."""
 
-    models: list[ModelTable]
+    models: list[ModelSpec]
     server: ServerTable = ServerTable()
-    clients: list[ClientTable] = []
+    clients: list[ClientSpec] = []
     limits: LimitsTable = LimitsTable()
     index: IndexTable = IndexTable()
     shared_index: SharedIndexTable = SharedIndexTable()
@@ -656,4 +656,4 @@ class Config(Table, frozen=True):
     pods: list[PodSpec] = []
     pods_file: str = ""
     """A file of [[pods]] that is read again when it changes, relative to this one."""
-    pod_sets: list[PodSetTable] = []
+    pod_sets: list[PodSetSpec] = []

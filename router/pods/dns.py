@@ -29,7 +29,7 @@ class DnsSource:
     An address has no identity: if another engine takes it over, only the event stream shows that.
     """
 
-    def __init__(self, pods: config.PodSetTable, *, ask: Resolve = resolve) -> None:
+    def __init__(self, pods: config.PodSetSpec, *, ask: Resolve = resolve) -> None:
         self.name = f"pod-sets {pods.name} (dns {pods.dns})"
         self._pods = pods
         self._ask = ask

@@ -21,7 +21,7 @@ class FileSource:
     """Reads [[pods]] from a file; while it cannot be read, the pods stay as they were."""
 
     def __init__(
-        self, path: Path, models: Sequence[config.ModelTable], *, look_seconds: float = LOOK_SECONDS
+        self, path: Path, models: Sequence[config.ModelSpec], *, look_seconds: float = LOOK_SECONDS
     ) -> None:
         self.name = str(path)
         self._path = path

@@ -29,7 +29,7 @@ class KubernetesSource:
     used within `WATCH_SECONDS`, and at once where the old ones are refused.
     """
 
-    def __init__(self, pods: config.PodSetTable, *, api: Any = None) -> None:
+    def __init__(self, pods: config.PodSetSpec, *, api: Any = None) -> None:
         where = f"{pods.namespace}/{pods.inference_pool or pods.selector}"
         self.name = f"pod-sets {pods.name} (kubernetes {where})"
         self._problem = ""

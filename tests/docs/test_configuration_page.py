@@ -16,7 +16,7 @@ TABLES: dict[str, type[schema.Table]] = {
     "`[server]`": schema.ServerTable,
     "`[server.http2]`": schema.Http2Table,
     "`[server.tls]`": schema.ServerTlsTable,
-    "`[[clients]]`": schema.ClientTable,
+    "`[[clients]]`": schema.ClientSpec,
     "`[limits]`": schema.LimitsTable,
     "`[index]`": schema.IndexTable,
     "`[endpoint-picker]`": schema.EndpointPickerTable,
@@ -31,11 +31,11 @@ TABLES: dict[str, type[schema.Table]] = {
     "`[llmd.weights]`": schema.TierWeightsTable,
     "`[probe]`": schema.ProbeTable,
     "`[watch]`": schema.WatchTable,
-    "`[[models]]`": schema.ModelTable,
+    "`[[models]]`": schema.ModelSpec,
     "`[models.hub]`": schema.HubTable,
     "`[models.placeholders]`": schema.PlaceholdersTable,
     "`[[pods]]`": schema.PodSpec,
-    "`[[pod-sets]]`": schema.PodSetTable,
+    "`[[pod-sets]]`": schema.PodSetSpec,
 }
 ELSEWHERE = {schema.PickTable, schema.SharedIndexTable}
 

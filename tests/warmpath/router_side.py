@@ -10,7 +10,7 @@ from indexer.embedded import embedded_index
 from indexer.follow.engine import Engine
 from indexer.ingest import Ingest
 from router.api.score import Answerer
-from router.client.call import Calls
+from router.client.call import RouterCalls
 from router.client.prompt import AnyPrompt
 from router.config import schema as config
 from router.config.credentials import engine_credentials
@@ -109,7 +109,7 @@ class RouterSide:
     def score(
         self, prompt: AnyPrompt, *, pods: Sequence[str] = (), strategy: str = ""
     ) -> list[Shown]:
-        asked = Calls(MODEL).score_request(prompt, pods=pods, strategy=strategy)
+        asked = RouterCalls(MODEL).score_request(prompt, pods=pods, strategy=strategy)
         request = wire.ScoreRequest.FromString(asked.SerializeToString())
         scored = self._runner.run(self._answerer.score(request, 10.0))
         return shown_by(pb.ScoreResponse.FromString(scored.response))
@@ -119,7 +119,7 @@ class RouterSide:
 def reading() -> Iterator[tuple[PromptReader, asyncio.Runner]]:
     """Provide what reads the prompts of a router, and the loop that it runs on."""
     engines = engine_credentials(config.ProbeTable(), Path())
-    context = texts(config.Config([config.ModelTable(MODEL)]), Path(), engines)
+    context = texts(config.Config([config.ModelSpec(MODEL)]), Path(), engines)
     with asyncio.Runner() as runner:
         read = runner.run(context.__aenter__())
         try:

@@ -15,7 +15,7 @@ from prefixstore.tokenizers.pin import Pin
 from prefixstore.tokenizers.remote import RemoteSource
 from prefixstore.tokenizers.source import FolderSource, TokenizerSource
 from prefixstore.tokenizers.tokenizer import FolderTokenizer, Tokenizer
-from router.config.schema import Config, HubTable, ModelTable
+from router.config.schema import Config, HubTable, ModelSpec
 
 
 class Sources:
@@ -45,7 +45,7 @@ class Sources:
     def __exit__(self, *_: object) -> None:
         self._stack.close()
 
-    def of(self, model: ModelTable) -> TokenizerSource | None:
+    def of(self, model: ModelSpec) -> TokenizerSource | None:
         """Return a model's source; None if it has no tokenizer."""
         local = self.local(model)
         if not model.tokenizer_urls:
@@ -68,7 +68,7 @@ class Sources:
         self.fallbacks[model.name] = source.stats
         return source
 
-    def _key(self, model: ModelTable) -> Callable[[], str] | None:
+    def _key(self, model: ModelSpec) -> Callable[[], str] | None:
         """Return a function that returns the engines' API key; None without a key. Raises OSError."""
         if not model.tokenizer_key_file:
             return None
@@ -81,7 +81,7 @@ class Sources:
         self.files.append(file)
         return lambda: file.value
 
-    def local(self, model: ModelTable) -> TokenizerSource | None:
+    def local(self, model: ModelSpec) -> TokenizerSource | None:
         """Return the source of a model's tokenizer that needs no engine; None if there is none."""
         if model.tokenizer:
             return FolderSource(self._folder / model.tokenizer)
@@ -106,7 +106,7 @@ def _word(path: Path, content: bytes) -> str:
     return words[0].decode("ascii")
 
 
-def template_of(tokenizer: Tokenizer, model: ModelTable) -> ModelTemplate | None:
+def template_of(tokenizer: Tokenizer, model: ModelSpec) -> ModelTemplate | None:
     """Return the template that came with a tokenizer, if any.
 
     It is not compiled here: a template is a program, so it is compiled in the process that renders.
@@ -126,7 +126,7 @@ class TemplateSource:
     def __init__(
         self,
         source: TokenizerSource,
-        model: ModelTable,
+        model: ModelSpec,
         register: Callable[[str, ModelTemplate], None],
     ) -> None:
         self.name = source.name

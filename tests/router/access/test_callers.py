@@ -8,7 +8,7 @@ from router.access.callers import Callers, RefusalKind
 from router.access.roles import ROLES, is_open
 from router.api.service import SERVICE
 from router.config.read import ConfigError, load
-from router.config.schema import ClientTable
+from router.config.schema import ClientSpec
 from router.config.token_file import TokenError, read_token
 from router.llmd import service as indexer
 
@@ -22,9 +22,9 @@ def callers(tmp_path: Path) -> Callers:
     (tmp_path / "monitor").write_text("x" * 16)
     return Callers(
         [
-            ClientTable("gateway", ["score"], token_file="gateway"),
-            ClientTable("monitor", ["read"], token_file="monitor"),
-            ClientTable("operator", ["score", "read"], certificate="operator.example"),
+            ClientSpec("gateway", ["score"], token_file="gateway"),
+            ClientSpec("monitor", ["read"], token_file="monitor"),
+            ClientSpec("operator", ["score", "read"], certificate="operator.example"),
         ],
         tmp_path,
     )
@@ -142,7 +142,7 @@ def test_a_file_without_a_token_is_refused_without_a_word_of_it(
     assert "sesame" not in str(refused.value)
     assert refused.value.__suppress_context__
     with pytest.raises(OSError, match="clients: 'a': token-file:") as at_start:
-        Callers([ClientTable("a", ["read"], token_file="token")], tmp_path)
+        Callers([ClientSpec("a", ["read"], token_file="token")], tmp_path)
     assert "sesame" not in str(at_start.value)
 
 

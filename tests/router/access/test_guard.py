@@ -13,7 +13,7 @@ import pytest
 from router.access.callers import Callers
 from router.access.guard import Guard
 from router.access.roles import ROLES
-from router.config.schema import ClientTable
+from router.config.schema import ClientSpec
 
 TOKEN = "correct-horse-battery"
 KNOWN = (("authorization", f"Bearer {TOKEN}"),)
@@ -80,7 +80,7 @@ async def channel(
     for name in (*KINDS, "written"):
         monkeypatch.setitem(ROLES, f"/it/{name}", "score")
     (tmp_path / "token").write_text(TOKEN)
-    callers = Callers([ClientTable("gateway", ["score"], token_file="token")], tmp_path)
+    callers = Callers([ClientSpec("gateway", ["score"], token_file="token")], tmp_path)
     async with _serving(Guard(served.handlers(), callers, served.counts)) as channel:
         yield channel
 

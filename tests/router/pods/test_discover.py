@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from router.config.read import ConfigError, parse, parse_pods
-from router.config.schema import ModelTable, PodSetTable, PodSpec
+from router.config.schema import ModelSpec, PodSetSpec, PodSpec
 from router.pods.discover import FoundPod, Reconciler
 from router.pods.dns import DnsSource
 from router.pods.file import MOST_BYTES, FileSource
@@ -137,7 +137,7 @@ async def test_a_file_is_read_again_when_it_changes_and_a_bad_one_changes_nothin
 ) -> None:
     path = tmp_path / "pods.toml"
     path.write_text(PODS.format(id="a", host="x"))
-    sets = FileSource(path, [ModelTable("m")], look_seconds=0.005).sets()
+    sets = FileSource(path, [ModelSpec("m")], look_seconds=0.005).sets()
     assert list(await anext(sets)) == ["a"]
     path.write_text("[[pods]]\nid = 5\n")
     waiting = asyncio.ensure_future(anext(sets))
@@ -164,7 +164,7 @@ async def test_a_file_is_read_again_when_it_changes_and_a_bad_one_changes_nothin
 )
 def test_a_pods_file_is_checked_like_the_configuration(text: str, problem: str) -> None:
     with pytest.raises(ConfigError, match=problem):
-        parse_pods(text.encode(), "x", [ModelTable("m")])
+        parse_pods(text.encode(), "x", [ModelSpec("m")])
 
 
 async def test_a_names_addresses_are_pods_and_go_when_the_name_does() -> None:
@@ -182,7 +182,7 @@ async def test_a_names_addresses_are_pods_and_go_when_the_name_does() -> None:
             raise answer
         return answer
 
-    pods = PodSetTable(name="w", model="m", dns="workers.svc", refresh_seconds=0.001)
+    pods = PodSetSpec(name="w", model="m", dns="workers.svc", refresh_seconds=0.001)
     sets = DnsSource(pods, ask=ask).sets()
     first = await anext(sets)
     assert [one.spec.address for one in first.values()] == ["10.0.0.1:8000", "10.0.0.2:8000"]
@@ -267,7 +267,7 @@ async def test_pods_are_listed_by_label_and_watched(cluster: tuple[Cluster, Any]
         pod("a", "1"), pod("b", "2", ready=False), pod("c", "3", ip=""),
         pod("d", "4", deletionTimestamp="2026-01-01T00:00:00Z"),
     ]  # fmt: skip
-    pods = PodSetTable(name="k", model="m", namespace="ns", selector="app=vllm")
+    pods = PodSetSpec(name="k", model="m", namespace="ns", selector="app=vllm")
     sets = KubernetesSource(pods, api=api).sets()
     assert names(await anext(sets)) == {"a": "1"}
     server.events.put_nowait({"type": "MODIFIED", "object": pod("b", "2", ip="10.0.0.2")})
@@ -286,7 +286,7 @@ async def test_a_watch_that_ends_begins_with_a_new_list(
     monkeypatch.setattr("router.pods.kubernetes.RETRY_SECONDS", 0.001)
     server, api = cluster
     server.pods = [pod("a", "1")]
-    pods = PodSetTable(name="k", model="m", namespace="ns", selector="app=vllm")
+    pods = PodSetSpec(name="k", model="m", namespace="ns", selector="app=vllm")
     sets = KubernetesSource(pods, api=api).sets()
     assert names(await anext(sets)) == {"a": "1"}
     server.pods = [pod("z", "7")]
@@ -302,7 +302,7 @@ async def test_a_watch_that_ends_begins_with_a_new_list(
 async def test_an_inference_pools_selector_is_used(cluster: tuple[Cluster, Any]) -> None:
     server, api = cluster
     server.pods = [pod("a", "1")]
-    pods = PodSetTable(name="k", model="m", namespace="ns", inference_pool="pool", watch_port=7500)
+    pods = PodSetSpec(name="k", model="m", namespace="ns", inference_pool="pool", watch_port=7500)
     sets = KubernetesSource(pods, api=api).sets()
     [one] = (await anext(sets)).values()
     assert one.spec.watch == "10.0.0.1:7500"
@@ -336,7 +336,7 @@ async def test_two_sets_of_one_name_in_dns_do_not_take_each_others_pods() -> Non
     follower = Follower()
     reconciler = Reconciler(follower)
     for name, port in (("s", 1), ("t", 2)):
-        source = DnsSource(PodSetTable(name=name, model="m", dns="x", port=port), ask=ask)
+        source = DnsSource(PodSetSpec(name=name, model="m", dns="x", port=port), ask=ask)
         sets = source.sets()
         await reconciler.reconcile(source.name, await anext(sets))
         await sets.aclose()  # type: ignore[attr-defined]
@@ -356,7 +356,7 @@ async def test_a_name_that_no_resolver_takes_is_logged_once_and_asked_again(
         return ["10.0.0.1"]
 
     sets = DnsSource(
-        PodSetTable(name="s", model="m", dns="x", refresh_seconds=0.001), ask=ask
+        PodSetSpec(name="s", model="m", dns="x", refresh_seconds=0.001), ask=ask
     ).sets()
     assert await anext(sets) == {}
     assert list(await anext(sets)) == ["s-10.0.0.1"]
@@ -371,7 +371,7 @@ async def test_without_a_cluster_the_api_is_tried_again_and_the_reason_logged_on
 
     monkeypatch.setattr("router.pods.kubernetes.RETRY_SECONDS", 0.001)
     monkeypatch.setattr(kube_config, "KUBE_CONFIG_DEFAULT_LOCATION", str(tmp_path / "none"))
-    pods = PodSetTable(name="k", model="m", namespace="ns", selector="a=b")
+    pods = PodSetSpec(name="k", model="m", namespace="ns", selector="a=b")
     waiting = asyncio.ensure_future(anext(KubernetesSource(pods).sets()))
     while "kubeconfig" not in caplog.text:
         await asyncio.sleep(0.001)

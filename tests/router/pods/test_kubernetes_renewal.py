@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from router.config.schema import PodSetTable
+from router.config.schema import PodSetSpec
 from router.pods.kubernetes import KubernetesSource
 from tests.servers.certificates import Authority
 
@@ -75,7 +75,7 @@ async def test_the_next_connection_is_made_with_the_new_authority_and_token(
     cluster: Cluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     cluster.pods = ["a"]
-    sets = KubernetesSource(PodSetTable(name="k", model="m", namespace="ns", selector="x=y")).sets()
+    sets = KubernetesSource(PodSetSpec(name="k", model="m", namespace="ns", selector="x=y")).sets()
     assert list(await anext(sets)) == ["a"]
     await cluster.stop()
     cluster.pods = ["a", "b"]
