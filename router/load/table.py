@@ -77,6 +77,8 @@ class LoadTable:
         self._stale = stale_seconds
         self._slack = slack_seconds
         self._seen: dict[tuple[str, int], Seen] = {}
+        self._seen_at = float("-inf")
+        """Time of the latest observation of any rank."""
         self._corrections: dict[tuple[str, int], Correction] = {}
         self._kept = KeptColumns(
             self._unaged, stale=stale_seconds, slack=slack_seconds, head_floor=bookings.head_floor
@@ -94,10 +96,15 @@ class LoadTable:
         kept = self._seen.get(name)
         if kept is None or observed.at >= kept.observed.at:
             self._seen[name] = seen_beside(self._book(name), observed, source)
+            self._seen_at = max(self._seen_at, observed.at)
             self._kept.changed(name)
             if self._others is None:
                 # Recomputing at each observation spares the next pick from doing it for all ranks.
                 self._kept.renew(name, observed.at)
+
+    def knows_progress(self, now: float) -> bool:
+        """Return whether first tokens are reported, or some rank was observed lately."""
+        return self._bookings.hears_first_tokens or now - self._seen_at <= self._stale
 
     def take_changes(self, now: float) -> Collection[tuple[str, int]]:
         """Process changes of other routers' bookings; return the ranks to `renew`."""

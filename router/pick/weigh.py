@@ -195,7 +195,9 @@ class Weigher:
             loads = _behind(loads, prefilling, ahead)
         traffic = self._traffic_of(ask.prompt.model)
         utilisation = traffic.utilisation(busy, now)
-        request = Request(ask.tokens, utilisation, ask.session, traffic.long_share)
+        # Where nobody tells which requests have ended, crowding means nothing.
+        long_share = traffic.long_share if self._loads.knows_progress(now) else 1.0
+        request = Request(ask.tokens, utilisation, ask.session, long_share)
         stale_since = now - self._assumed_seconds
         matches = self._scorer.matches(
             ask.prompt, everybody.ranks, longest_prefix, stale_since=stale_since
