@@ -297,3 +297,18 @@ class AnyObservation(RuleBasedStateMachine):
 
 AnyObservation.TestCase.settings = settings(max_examples=examples(150), deadline=None)
 TestAnyObservation = AnyObservation.TestCase
+
+
+def test_progress_is_known_from_reported_first_tokens_or_from_a_fresh_observation_of_any_rank() -> (
+    None
+):
+    bookings = new_bookings(expects_first_tokens=False)
+    table = LoadTable(bookings, STALE, SLACK)
+    assert not table.knows_progress(10.0)
+    table.observe("q", 0, seen(running=1, at=10.0))
+    assert table.knows_progress(10.0 + STALE)
+    assert not table.knows_progress(10.0 + 2 * STALE)
+    for _ in range(100):
+        name = bookings.book(work(), 1000.0).id
+        bookings.first_token(name, 1000.0)
+    assert table.knows_progress(1000.0)
