@@ -260,6 +260,8 @@ class InFlight:
         if refused is newest:
             raise NoPlaceError
         refused.wake(NoPlaceError())
+        # It may have kept others waiting.
+        self._go_on()
 
     def check(self) -> None:
         """Raise AssertionError if the totals do not match the places."""

@@ -107,6 +107,8 @@ class Calls:
             elif (answer := call.handler.at_once(message, call)) is None:
                 self._run(call)
             else:
+                # Its client may have to send the end of its request, for which it needs a window.
+                call.take_whole()
                 call.finish(answer)
 
     def _run(self, call: Call) -> None:

@@ -148,6 +148,8 @@ async def fleet(folder: Path, *, without_events: int = 0) -> AsyncIterator[Fleet
             # tell of fewer than were sent.
             "[probe]\ninterval-seconds = 0",
             f"[pick]\nkept-decisions = {2 * SIZE}",
+            # A burst is more calls than a busy machine answers in the usual time.
+            "[limits]\nwait-seconds = 60",
             f"[[models]]\nname = '{MODEL}'\nvocab-size = {VOCAB}",
         ]
         for number, worker in enumerate(workers):
