@@ -118,11 +118,11 @@ class InFlight:
             return place
         self._queues.setdefault(connection, deque()).append(place)
         self.waiting += 1
-        for other in self._turns():
-            if other is not place:
-                other.wake(None)
+        self._let_in_beside(place)
         if self.waiting > self._most_waiting:
             self._refuse_one(place)
+            # The refused call may have kept others waiting.
+            self._let_in_beside(place)
         return place
 
     def has_read(self, place: Reservation, size: int) -> None:
@@ -168,6 +168,12 @@ class InFlight:
                 self.late += 1
                 self._remember(place.connection, came=False)
                 place.wake(LateError())
+
+    def _let_in_beside(self, newest: Reservation) -> None:
+        """Give places to those whose turn it is; wake all but the newest, which sees its own state."""
+        for other in self._turns():
+            if other is not newest:
+                other.wake(None)
 
     def _go_on(self) -> None:
         for place in self._turns():
@@ -260,8 +266,6 @@ class InFlight:
         if refused is newest:
             raise NoPlaceError
         refused.wake(NoPlaceError())
-        # It may have kept others waiting.
-        self._go_on()
 
     def check(self) -> None:
         """Raise AssertionError if the totals do not match the places."""
