@@ -275,7 +275,7 @@ class Admission:
     def answered_at_once(self, seconds: float) -> None:
         """Count a call that was answered in the step that received it, and took `seconds`."""
         self._coming = max(0, self._coming - 1)
-        self.call_seconds += WEIGHT * (min(seconds, LONGEST_SECONDS) - self.call_seconds)
+        self._worked(min(seconds, LONGEST_SECONDS))
         if not self._at_once:
             self._soon(self._end_at_once)
         self._at_once += seconds
@@ -317,8 +317,10 @@ class Admission:
     def _measure(self, now: float, began: int) -> None:
         reading = min(self._resumed - self._turned, LONGEST_SECONDS)
         self._read_seconds += WEIGHT * (reading - self._read_seconds)
-        taken = min(now - self._resumed, LONGEST_SECONDS) / began
-        self.call_seconds += WEIGHT * (taken - self.call_seconds)
+        self._worked(min(now - self._resumed, LONGEST_SECONDS) / began)
+
+    def _worked(self, seconds: float) -> None:
+        self.call_seconds += WEIGHT * (seconds - self.call_seconds)
 
     def _next(self) -> None:
         now = self._clock()

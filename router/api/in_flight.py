@@ -118,11 +118,11 @@ class InFlight:
             return place
         self._queues.setdefault(connection, deque()).append(place)
         self.waiting += 1
-        self._let_in_beside(place)
+        self._go_on(place)
         if self.waiting > self._most_waiting:
             self._refuse_one(place)
             # The refused call may have kept others waiting.
-            self._let_in_beside(place)
+            self._go_on(place)
         return place
 
     def has_read(self, place: Reservation, size: int) -> None:
@@ -169,15 +169,11 @@ class InFlight:
                 self._remember(place.connection, came=False)
                 place.wake(LateError())
 
-    def _let_in_beside(self, newest: Reservation) -> None:
+    def _go_on(self, newest: Reservation | None = None) -> None:
         """Give places to those whose turn it is; wake all but the newest, which sees its own state."""
-        for other in self._turns():
-            if other is not newest:
-                other.wake(None)
-
-    def _go_on(self) -> None:
         for place in self._turns():
-            place.wake(None)
+            if place is not newest:
+                place.wake(None)
 
     def _turns(self) -> list[Reservation]:
         """Give places to the waiting calls whose turn it is; return them."""

@@ -20,6 +20,7 @@ from router.prompt.deadline import TimeLeft
 from router.prompt.parse import LONG, gives_ids
 from router.prompt.plain import PlainPrompt
 from router.prompt.reader import PromptReader
+from router.prompt.token_prompt import TokenPrompt
 from router.prompt.tokenising.trace import Trace
 from router.turns import MANY_RANKS, in_turns, turn_after
 from scorer.match import Match
@@ -120,9 +121,7 @@ class Answerer:
             await self._scorer.refresh(prompt, ranks, left.seconds())
             if trace:
                 trace.step("ask the shared index")
-        matches = self._scorer.matches(prompt, ranks, strategy)
-        # The answer is of one moment, though other tasks may run before it is written.
-        trusts = [matches.trusts.get(rank) or rank.trust for rank in ranks]
+        matches, trusts = self._looked_up(prompt, ranks, strategy)
         await turn_after(len(ranks))
         parts, most = self._parts(pods, trusts, matches, strategy)
         if unknown:
@@ -154,12 +153,19 @@ class Answerer:
         if unknown or len(ranks) > MANY_RANKS:
             return None
         prompt = set_apart(read, pods)
-        matches = self._scorer.matches(prompt, ranks, strategy)
-        known = matches.trusts.get
-        trusts = [known(rank) or rank.trust for rank in ranks]
+        matches, trusts = self._looked_up(prompt, ranks, strategy)
         parts, most = self._parts(pods, trusts, matches, strategy)
         parts.append(score_rest(prompt.tokens, 0, request.request_id))
         return Scored(b"".join(parts), prompt.tokens, most)
+
+    def _looked_up(
+        self, prompt: TokenPrompt, ranks: Sequence[Rank], strategy: Strategy
+    ) -> tuple[Matches, list[Trust]]:
+        """Return the matches of ranks, and the trust in each: both of one moment, as the answer is."""
+        matches = self._scorer.matches(prompt, ranks, strategy)
+        # Not `Matches.trust`: a call for every rank of every Score takes longer.
+        known = matches.trusts.get
+        return matches, [known(rank) or rank.trust for rank in ranks]
 
     def _parts(
         self, pods: Sequence[Pod], trusts: Sequence[Trust], matches: Matches, strategy: Strategy

@@ -325,7 +325,7 @@ def _held(field: Field, matches: Matches, tokens: int) -> int:
     known = (
         match.known_tokens
         for rank, match in matches.items()
-        if rank in field.place_of and (matches.trusts.get(rank) or rank.trust).level is Level.EXACT
+        if rank in field.place_of and matches.trust(rank).level is Level.EXACT
     )
     return min(max(known, default=0), max(0, tokens - 1))
 
