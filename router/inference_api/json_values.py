@@ -186,6 +186,7 @@ class JsonValues:
             members = _unwanted(frozenset(self._containers[-1][0])).match(chunk, at)
             if members:
                 self._string.clear()
+                self._next = None
                 return members.end()
         at = _BEFORE_MARK.match(chunk, at).end()  # type: ignore[union-attr]
         if at == len(chunk):
@@ -202,6 +203,7 @@ class JsonValues:
             self._colon()
             self.start = self._read + at + 1
         elif mark == b",":
+            self._string.clear()
             paths, is_list = self._containers[-1]
             self._next = paths if is_list else None
         else:

@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from router.inference_api.json_values import (
@@ -71,6 +71,7 @@ def test_the_values_are_those_of_a_decoder(value: Any, size: int, is_ascii: bool
         )
     ).map("".join)
 )
+@example('"z":"a",:}').via("a colon without a key, after a member that is passed over")
 def test_what_is_passed_over_at_once_changes_nothing(text: str) -> None:
     document = b"{" + text.encode()
     assert found(document, len(document)) == found(document, 1)
