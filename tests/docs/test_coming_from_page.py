@@ -67,6 +67,7 @@ class Reader:
             process.communicate()
 
 
+@pytest.mark.deep
 def test_every_command_of_the_page_does_what_the_page_says(
     tmp_path: Path, held_ports: HeldPorts
 ) -> None:

@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+import pytest
+
 from router.commands.local.held_ports import HeldPorts
 from tests.docs.test_pages import ROOT
 
@@ -66,6 +68,7 @@ class Folder:
         return (self._path / "log").read_text(errors="replace")
 
 
+@pytest.mark.deep
 def test_the_page_can_be_tried_from_its_text(tmp_path: Path, held_ports: HeldPorts) -> None:
     serve, ask = re.findall(r"```sh\n(.*?)\n```\n", PAGE, re.DOTALL)
     folder = Folder(tmp_path, {port: held_ports.take() for port in PORTS})

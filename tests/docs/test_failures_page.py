@@ -60,6 +60,7 @@ def folder(tmp_path: Path, ours: Ours) -> Path:
     return tmp_path
 
 
+@pytest.mark.deep
 def test_the_pages_commands_print_what_it_says(folder: Path, ours: Ours) -> None:
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
 

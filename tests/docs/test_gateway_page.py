@@ -60,6 +60,7 @@ def run(command: str) -> str:
     return done.stdout
 
 
+@pytest.mark.deep
 @NEEDS_CURL
 def test_make_gateway_says_what_the_page_shows(curl: str) -> None:
     assert blocks("sh")[0] == "make gateway\n"

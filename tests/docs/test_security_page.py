@@ -80,6 +80,7 @@ def reader(tmp_path: Path, held_ports: HeldPorts) -> Reader:
     return Reader(tmp_path, {port: held_ports.take() for port in PORTS})
 
 
+@pytest.mark.deep
 def test_every_command_of_the_page_does_what_the_page_says(reader: Reader, tmp_path: Path) -> None:
     blocks = re.findall(r"```(sh|toml)\n(.*?)```", PAGE, re.DOTALL)
     said = []

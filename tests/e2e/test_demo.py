@@ -17,6 +17,7 @@ def demo(out: Path, *options: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("kill", [False, True], ids=["calm", "a-pod-killed"])
 def test_it_ends_with_a_table_a_page_and_figures(tmp_path: Path, kill: bool) -> None:
     options = ["--requests=60", "--span=60", "--speed=20", "--most-output=20"]
@@ -70,6 +71,7 @@ def running_with(mark: str) -> list[int]:
     return found
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize(
     ("sent", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)], ids=["Ctrl-C", "SIGTERM"]
 )
@@ -95,6 +97,7 @@ def test_ended_early_it_stops_all_that_it_started(
     assert running_with(mark) == []
 
 
+@pytest.mark.deep
 def test_a_demo_whose_requests_all_fail_says_why_and_fails(tmp_path: Path) -> None:
     ended = demo(tmp_path, "--requests=5", "--blocks=5", "--policies=warmpath", "--speed=50")
     assert ended.returncode == 1

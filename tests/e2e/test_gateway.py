@@ -106,6 +106,7 @@ def writes_to(process: int, log: str) -> bool:
     return Path(f"/proc/{process}/fd/2").readlink().as_posix() == log
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_all_that_it_started(tmp_path: Path, how: signal.Signals) -> None:
     with gateway("--simulate=1", f"--out={tmp_path}") as started:
@@ -118,6 +119,7 @@ def test_a_signal_ends_all_that_it_started(tmp_path: Path, how: signal.Signals) 
             started.chat("is anybody there?")
 
 
+@pytest.mark.deep
 def test_it_ends_with_envoy(tmp_path: Path) -> None:
     with gateway("--simulate=1", f"--out={tmp_path}") as started:
         children = started.children
@@ -128,6 +130,7 @@ def test_it_ends_with_envoy(tmp_path: Path) -> None:
         assert not any(map(is_there, children))
 
 
+@pytest.mark.deep
 def test_it_asks_the_router_for_its_pods_and_refuses_a_port_that_is_taken(tmp_path: Path) -> None:
     pods = '[[pods]]\nid = "{}"\nmodel = "demo"\naddress = "{}"\n'
     config = tmp_path / "router.toml"
@@ -180,6 +183,7 @@ def engine() -> Iterator[int]:
             thread.join()
 
 
+@pytest.mark.deep
 def test_pods_come_and_go_with_those_of_the_router(tmp_path: Path) -> None:
     pods = tmp_path / "pods.toml"
     config = tmp_path / "router.toml"
@@ -228,6 +232,7 @@ def test_pods_come_and_go_with_those_of_the_router(tmp_path: Path) -> None:
                 assert {served() for _ in range(5)} == {second}
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("mode", ["fail-close", "fail-open"])
 def test_a_response_outlives_the_router_if_the_gateway_is_open(tmp_path: Path, mode: str) -> None:
     with (

@@ -44,6 +44,7 @@ async def test_with_tls_both_sides_must_show_who_they_are(pod: Pod, tmp_path: Pa
         await asker.until(lambda score: "UNAVAILABLE" in score.trust.reason)
 
 
+@pytest.mark.deep
 async def test_both_sides_take_new_certificates_and_the_stream_goes_on(
     pod: Pod, tmp_path: Path
 ) -> None:

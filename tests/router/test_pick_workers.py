@@ -288,6 +288,7 @@ async def all_told(stand: Stand) -> bool:
     return all(one.details.load_source == "engine" for one in told)
 
 
+@pytest.mark.deep
 async def test_several_processes_each_keep_the_bookings_of_their_connections(
     tmp_path: Path, held_port: int
 ) -> None:

@@ -115,6 +115,7 @@ async def test_a_damaged_file_is_named_and_the_router_starts_cold(
     await worker.process.stop()
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize(("processes", "name"), [(1, "state"), (2, "state.1")])
 async def test_an_end_without_saving_is_a_failure(
     tmp_path: Path, held_port: int, processes: int, name: str

@@ -172,6 +172,7 @@ async def test_sigterm_waits_no_longer_than_it_may(http: aiohttp.ClientSession) 
             await asked
 
 
+@pytest.mark.deep
 async def test_a_port_that_is_taken_is_named() -> None:
     async with Spawned() as spawned:
         taken = spawned.ready["events"]

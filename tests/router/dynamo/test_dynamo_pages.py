@@ -214,6 +214,7 @@ async def test_pods_may_differ_in_block_size_where_tokens_are_told(stand: Stand)
     assert error == "model_name: has pods with blocks of different sizes; use /query"
 
 
+@pytest.mark.deep
 async def test_a_router_that_ends_answers_first_and_refuses_then(tmp_path: Path) -> None:
     async with AsyncExitStack() as stack:
         # On a busy machine a client may be silent for longer than a tenth of half a second.

@@ -209,6 +209,7 @@ def test_a_gateway_that_is_gone_at_any_write_leaves_nothing(
     assert outcomes == {"picked", "gone"}
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("when", ["waiting", "answered"])
 def test_a_stream_that_ends_while_a_late_body_is_picked_for_leaves_nothing(when: When) -> None:
     outcomes = set()

@@ -84,6 +84,7 @@ def url(request: pytest.FixtureRequest) -> str:
     return server.url
 
 
+@pytest.mark.deep
 async def test_three_routers_tell_each_other_and_hand_reports_on(
     url: str, prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -162,6 +163,7 @@ async def test_routers_that_were_not_heard_of_for_long_are_forgotten(
             assert one.peers.received.routers(one.now) == 0
 
 
+@pytest.mark.deep
 async def test_without_redis_own_bookings_count_and_others_come_back_with_it(
     prefix: str, caplog: pytest.LogCaptureFixture
 ) -> None:

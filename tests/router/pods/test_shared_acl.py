@@ -75,6 +75,7 @@ def test_the_rule_names_just_the_commands_that_the_code_does(redis_server: Redis
     assert used == {word.partition("|")[0] for word in given()}
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("mode", ["replica", "shared"])
 async def test_everything_works_under_the_rule(
     tmp_path: Path, worker: LocalWorker, server: RedisServer, password: str, mode: str

@@ -44,6 +44,7 @@ async def test_writes_refused_for_want_of_memory_are_said_and_made_up_for(
         assert await one.score() == {"w": 144}
 
 
+@pytest.mark.deep
 async def test_buckets_that_are_evicted_are_noticed_and_written_again(
     tmp_path: Path, worker: LocalWorker, server: RedisServer, prefix: str
 ) -> None:

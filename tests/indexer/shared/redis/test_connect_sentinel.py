@@ -31,6 +31,7 @@ async def written(redis: Redis, key: str) -> None:
             await asyncio.sleep(0.01)
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("is_killed", [False, True])
 async def test_the_new_master_is_written_to(
     redis: Redis, sentinel: RedisSentinel, is_killed: bool

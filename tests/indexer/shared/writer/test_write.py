@@ -195,6 +195,7 @@ async def test_what_the_engine_holds_is_in_redis_and_follows_it(
         assert sequences == list(range(record.applied - len(sequences) + 1, record.applied + 1))
 
 
+@pytest.mark.deep
 async def test_in_a_cluster_it_goes_on_when_a_master_is_lost_and_a_replica_takes_over(
     redis_cluster: RedisCluster, prefix: str
 ) -> None:

@@ -110,6 +110,7 @@ async def check_under_churn(stand: Stand, capsys: pytest.CaptureFixture[str]) ->
         await task
 
 
+@pytest.mark.deep
 async def test_check_is_right_while_the_publisher_writes_on_and_finds_what_was_planted(
     stand: Stand, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -259,6 +260,7 @@ async def test_sweep_takes_what_is_dead_and_says_who_else_sweeps(
     assert "no publisher holds it" in problems["gone"]
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("kind", ["valkey_server", "redis_cluster"])
 def test_it_works_on_valkey_and_on_a_cluster(
     kind: str, prefix: str, request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str]

@@ -75,6 +75,7 @@ def test_a_fleet_of_unlike_pods_is_one_fleet(capsys: pytest.CaptureFixture[str])
     assert [row["pods"] for row in simulate(capsys, "--pods", "2,3")] == [2, 3]
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("engine", ["serial", "vllm"])
 def test_late_reports_change_only_what_listens_to_them(engine: Any) -> None:
     cell = replace(CELL, engine=engine)
@@ -83,6 +84,7 @@ def test_late_reports_change_only_what_listens_to_them(engine: Any) -> None:
     assert outcome(deaf) == outcome(replace(deaf, report_delay=2.0))
 
 
+@pytest.mark.deep
 def test_reports_that_are_lost_change_only_what_listens_to_them() -> None:
     cell = replace(CELL, scrape=1e9)
     none = outcome(replace(cell, reports="none"))
@@ -92,6 +94,7 @@ def test_reports_that_are_lost_change_only_what_listens_to_them() -> None:
     assert outcome(deaf) == outcome(replace(deaf, lost_reports=0.3))
 
 
+@pytest.mark.deep
 def test_routers_that_share_nothing_wait_longer_than_those_that_share() -> None:
     cell = replace(CELL, requests=1000, load=0.75, blocks_per_pod=1500, scrape=1e9)
     one, shared, apart = (
@@ -111,6 +114,7 @@ def test_a_session_keeps_its_router() -> None:
     assert in_turn != by_session
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("engine", ["serial", "vllm"])
 @pytest.mark.parametrize("policy", ["warmpath", "round-robin", "approx"])
 def test_requests_of_a_pod_that_dies_are_sent_anew(engine: Any, policy: str) -> None:

@@ -69,6 +69,7 @@ def test_a_schedule_is_what_it_is_by_hand(tmp_path: Path) -> None:
     assert found.imbalance == 1.0
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("engine", ["serial", "vllm"])
 def test_the_same_cell_has_the_same_figures(engine: Any) -> None:
     cell = replace(CELL, engine=engine)
@@ -91,6 +92,7 @@ def test_warmpath_finds_more_and_waits_less_than_round_robin(engine: Any) -> Non
     assert ours.ceiling == theirs.ceiling
 
 
+@pytest.mark.deep
 @pytest.mark.random
 @pytest.mark.parametrize("spec", ALL)
 def test_every_variant_of_the_study_runs(spec: str) -> None:

@@ -58,6 +58,7 @@ def test_a_short_prompt_goes_before_a_long_one_that_waits(tmp_path: Path) -> Non
     assert queued.makespan_s == pytest.approx(at_once.makespan_s, rel=0.01)
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("engine", ["serial", "vllm"])
 def test_the_same_cell_has_the_same_figures(engine: Any) -> None:
     cell = replace(CELL, engine=engine, requests=150)
@@ -78,6 +79,7 @@ def test_nothing_waits_where_first_tokens_are_not_reported() -> None:
         assert outcome(cell) == outcome(replace(cell, queue=False))
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize(
     "changed",
     [

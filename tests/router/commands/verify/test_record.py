@@ -139,6 +139,7 @@ def test_bad_options_are_named(
     assert not out.exists()
 
 
+@pytest.mark.deep
 async def test_an_engine_that_publishes_nothing_is_named_and_no_file_is_left(
     tmp_path: Path,
     held_port: int,

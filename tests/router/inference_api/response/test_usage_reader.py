@@ -224,6 +224,7 @@ HOSTILE = [
 ]  # fmt: skip
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("unit", HOSTILE)
 @pytest.mark.parametrize("kind", [EVENTS, JSON])
 def test_memory_does_not_grow_with_a_response(unit: bytes, kind: str) -> None:

@@ -173,6 +173,7 @@ def engine() -> Iterator[FakeEngine]:
         yield engine
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("form", [text, chat])
 @pytest.mark.parametrize(
     ("answer", "because"),

@@ -30,6 +30,7 @@ async def test_calls_that_are_reset_at_once_are_limited(
         assert server.service.begun["Hold"] <= 51
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("code", [2, 8], ids=["INTERNAL_ERROR, as Envoy", "CANCEL"])
 async def test_calls_that_are_reset_after_an_answer_are_not_limited(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, code: int

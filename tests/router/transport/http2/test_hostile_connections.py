@@ -84,6 +84,7 @@ async def test_connections_beyond_the_limit_are_closed_at_once(
             await again.frame(raw.SETTINGS)
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("said", [b"", b"\x16\x03\x01\x02\x00"])
 async def test_tls_handshakes_that_stall_count_as_connections_and_are_cut_off(
     said: bytes,

@@ -108,6 +108,7 @@ async def test_whole_messages_that_nobody_reads_go_where_a_connection_has_the_mo
         assert not any(one.headers for one in modest.frames)
 
 
+@pytest.mark.deep
 async def test_messages_that_are_read_as_they_come_never_count_for_long(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

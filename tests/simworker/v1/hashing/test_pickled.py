@@ -38,6 +38,7 @@ def test_objects_that_come_again_are_references(parts: list[Value], picks: list[
     assert encode((value, value)) == pickle.dumps((value, value), 5)
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("length", [16, 13_106, 21_800, 21_845, 21_846, 32_768, 70_000])
 @pytest.mark.parametrize("most", [1 << 8, 1 << 16, 1 << 20])
 def test_frames_end_where_python_ends_them(length: int, most: int) -> None:

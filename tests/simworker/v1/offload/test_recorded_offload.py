@@ -207,6 +207,7 @@ def differences(lines: list[dict[str, Any]]) -> Iterator[str]:
                 yield f"line {number}, {line['op']}: {name} is {value}, recorded {told}"
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_every_copy_and_event_is_what_vllm_decided(name: str) -> None:
     assert list(differences(SCENARIOS[name])) == []
