@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from router.client.retry import Retry
     from router.client.stream import StreamAnswer
     from router.config.schema import BookingTable, PickTable
-    from router.pick.weigh import NoPodError
+    from router.pick.eligible import NoPodError
     from warmpath.index import Index
     from warmpath.picked import Candidate, Picked, Source
     from warmpath.picker import Picker
@@ -85,7 +85,7 @@ _MODULES = {
     "router.client.retry": ("Retry",),
     "router.client.stream": ("StreamAnswer",),
     "router.config.schema": ("BookingTable", "PickTable"),
-    "router.pick.weigh": ("NoPodError",),
+    "router.pick.eligible": ("NoPodError",),
     "warmpath.index": ("Index",),
     "warmpath.picked": ("Candidate", "Picked", "Source"),
     "warmpath.picker": ("Picker",),

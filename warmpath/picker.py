@@ -115,7 +115,7 @@ class Picker:
             now = self._forget_removed()
             self._observe(loads, now)
             wanted = set(pods)
-            named = [pod for pod in table.serving(model) if not wanted or pod.id in wanted]
+            named = [pod for pod in table.of_model(model) if not wanted or pod.id in wanted]
             placed = set_apart(read, named)
             ask = Ask(
                 placed,

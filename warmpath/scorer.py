@@ -103,7 +103,7 @@ class Scorer:
 
     def _named(self, names: Sequence[str]) -> tuple[list[Pod], list[str]]:
         """Return the pods of these names, all pods if there are none, and the names without a pod."""
-        known = self.index.table.serving(self.index.model)
+        known = self.index.table.of_model(self.index.model)
         if not names:
             return known, []
         by_id = {pod.id: pod for pod in known}

@@ -18,8 +18,8 @@ from router.api.admission import BusyError
 from router.api.in_flight import LateError, NoPlaceError
 from router.drain import EndingError
 from router.error_info import Reason
+from router.pick.eligible import NoPodError
 from router.pick.underway import PickEndedError
-from router.pick.weigh import NoPodError
 from router.prompt.bad_request import BadRequestError, NoTokenizerError
 from router.prompt.models import UnknownModelError
 from router.queue.released import QueueFullError

@@ -39,7 +39,7 @@ class Holdings:
         """Return what each pod holds; waits are bounded, and errors are raised, as by Score."""
         left = TimeLeft(patience)
         read = await self._reader.read(message, timeout)
-        pods = self._pods.serving(read.prompt.model)
+        pods = self._pods.of_model(read.prompt.model)
         prompt = replace(set_apart(read, pods), is_whole=True)
         ranks = [rank for pod in pods for rank in pod.ranks]
         await self._scorer.refresh(prompt, ranks, left.seconds())

@@ -259,7 +259,7 @@ class PickAnswerer:
         left = TimeLeft(patience)
         check_name("session_id", request.session_id, MOST_SESSION_BYTES)
         read = await self._reader.read(request.prompt, timeout, may_reckon=True)
-        serving = self._pods.serving(read.prompt.model)
+        serving = self._pods.of_model(read.prompt.model)
         wanted = set(request.pods)
         named = [pod for pod in serving if pod.id in wanted] if wanted else serving
         prompt = set_apart(read, named)

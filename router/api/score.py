@@ -229,7 +229,7 @@ class Answerer:
 
     def _named(self, model: str, names: Sequence[str]) -> tuple[list[Pod], list[str]]:
         """Return a model's pods (if `names` is not empty, only those) and the names without a pod."""
-        serving = self._pods.serving(model)
+        serving = self._pods.of_model(model)
         if not names:
             return serving, []
         by_id = {pod.id: pod for pod in serving}

@@ -40,8 +40,10 @@ _UNHELD = (
 
 
 def mispredictions(facts: PodFacts, *, is_doubtful: bool) -> list[Finding]:
-    """Return the likely causes of lasting wrong predictions, or of a gap though most are right.
+    """Return the likely causes of lasting wrong predictions.
 
+    Where most predictions are right, a difference between the sums of predicted and delivered cached
+    tokens is looked for instead.
     `is_doubtful`: the view of the pod's cache is incomplete, which alone explains wrong predictions.
     """
     block_size = [*_block_size(facts)]

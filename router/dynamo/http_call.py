@@ -1,4 +1,4 @@
-"""An HTTP request as `router.api.intake` reads calls: its body is the call's one message."""
+"""Presents an HTTP request to `router.api.intake` as a gRPC call with one message, the body."""
 
 from collections.abc import Sequence
 from typing import NoReturn

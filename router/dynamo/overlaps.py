@@ -11,7 +11,7 @@ from router.api.holdings import HeldBlocks, Holdings
 from router.dynamo.query import FIELDS, parse
 from router.dynamo.reach import Reach, reach_of
 from router.pb.warmpath.v1 import router_pb2 as pb
-from router.pick.weigh import NoPodError
+from router.pick.eligible import NoPodError
 from router.prompt.bad_request import BadRequestError
 from router.prompt.models import UnknownModelError
 

@@ -14,7 +14,7 @@ def engine_of(models: ModelTable, pods: PodTable, name: str) -> str:
     except UnknownModelError:
         kinds = {pod.engine for pod in pods}
     else:
-        kinds = {pod.engine for pod in pods.serving(model.name)}
+        kinds = {pod.engine for pod in pods.of_model(model.name)}
     return kinds.pop() if len(kinds) == 1 else ""
 
 

@@ -11,7 +11,7 @@ from router.endpoint_picker.actions import NoPickResponse
 from router.endpoint_picker.error_response import TOO_MANY, UNAVAILABLE
 from router.endpoint_picker.pick import UnmatchedSubsetError
 from router.error_info import Reason
-from router.pick.weigh import NoPodError
+from router.pick.eligible import NoPodError
 from router.queue.released import QueueFullError
 
 

@@ -95,7 +95,7 @@ class EndpointPicks:
         """Ask for two pods where some only prefill; while none of these is well, for the others."""
         if not request.prompt.model:
             return
-        pods = self._pods.serving(self._models.resolve(request.prompt.model)[0].name)
+        pods = self._pods.of_model(self._models.resolve(request.prompt.model)[0].name)
         named = [pod for pod in pods if not request.pods or pod.id in request.pods]
         prefilling = [pod for pod in named if pod.role == "prefill"]
         if any(pod.serves for pod in prefilling):

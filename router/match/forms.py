@@ -6,10 +6,11 @@ from dataclasses import dataclass, field
 from indexer.engines.cache_groups import Layout
 from indexer.rank import Rank
 
-Form = tuple[int, bool]
-"""A block's number of tokens, and whether its key also covers the next token (`Layout.form`)."""
+BlockForm = tuple[int, bool]
+"""The form of a rank's blocks (`Layout.form`): tokens in each, and whether its key also covers the next
+token."""
 
-UNKNOWN: Form = (0, False)
+UNKNOWN: BlockForm = (0, False)
 
 Layouts = Mapping[Rank, Layout]
 """Ranks in the order given, each with its layout."""
@@ -19,10 +20,10 @@ Layouts = Mapping[Rank, Layout]
 class Forms:
     """Ranks grouped by form."""
 
-    known: Mapping[Form, Layouts] = field(default_factory=dict)
+    known: Mapping[BlockForm, Layouts] = field(default_factory=dict)
     unknown: Layouts = field(default_factory=dict)
     """Ranks whose block size no event has shown yet."""
-    usual: Form | None = None
+    usual: BlockForm | None = None
     """The form of most ranks; None if none is known."""
     has_prefix: bool = True
     """Whether all ranks need a prompt's blocks from the first on."""
@@ -47,7 +48,7 @@ class KeptForms:
 
 
 def _forms_of(ranks: Sequence[Rank], layouts: Sequence[Layout]) -> Forms:
-    known: dict[Form, dict[Rank, Layout]] = {}
+    known: dict[BlockForm, dict[Rank, Layout]] = {}
     unknown: dict[Rank, Layout] = {}
     for rank, layout in zip(ranks, layouts, strict=True):
         form = layout.form

@@ -17,7 +17,7 @@ from indexer.packed_keys import packed_keys
 from indexer.rank import Rank
 from indexer.shared.records.remote_rank import RemoteRank
 from indexer.trust import Level, Trust
-from router.match.forms import UNKNOWN, Form, KeptForms, Layouts
+from router.match.forms import UNKNOWN, BlockForm, KeptForms, Layouts
 from router.match.lives import OldLives
 from router.match.matches import Matches
 from router.match.stretches import Held, reusable_match, share
@@ -85,8 +85,8 @@ class Scorer:
         self._hash_seed = hash_seed
         self._believed = believed
         self._shared_tiers = shared_tiers
-        self._assumed_form: Form = (assumed_block_size, False)
-        self._usual_form: dict[str, Form] = {}
+        self._assumed_form: BlockForm = (assumed_block_size, False)
+        self._usual_form: dict[str, BlockForm] = {}
         self._forms = KeptForms()
         self._old_lives = None if believed is None else OldLives(ingest, believed)
 
@@ -134,7 +134,7 @@ class Scorer:
             self._match_all(matches, sought, held, alike, stale_since)
         return matches
 
-    def keys(self, prompt: KeyedPrompt, ranks: Sequence[Rank]) -> dict[Form, bytes]:
+    def keys(self, prompt: KeyedPrompt, ranks: Sequence[Rank]) -> dict[BlockForm, bytes]:
         """Return the packed keys of a prompt's blocks, by each known or assumed form of these ranks."""
         shown = {rank.layout.form for rank in ranks}
         forms = {self._form(prompt.model, form) for form in shown}
@@ -168,12 +168,16 @@ class Scorer:
             if (place.pod, place.rank) == (pod, rank)
         }
 
-    def form(self, model: str, pod: str, rank: int) -> Form:
-        """Return the form of a rank's blocks, known or assumed."""
+    def form(self, model: str, pod: str, rank: int) -> BlockForm:
+        """Return the form of a rank's blocks.
+
+        While no event has shown it, the form of most of the model's ranks, or else the configured one,
+        is assumed.
+        """
         known = self._ingest.rank(pod, rank)
         return self._form(model, known.layout.form if known else UNKNOWN)
 
-    def _form(self, model: str, form: Form) -> Form:
+    def _form(self, model: str, form: BlockForm) -> BlockForm:
         """Return a form; if it is unknown, that of most of the model's ranks, or the assumed one."""
         return form if form[0] else self._usual_form.get(model, self._assumed_form)
 
@@ -195,7 +199,7 @@ class Scorer:
         if known:
             await self.remote.refresh(self.keys(prompt, known).values(), timeout)
 
-    def _sought(self, prompt: KeyedPrompt, form: Form) -> Chain:
+    def _sought(self, prompt: KeyedPrompt, form: BlockForm) -> Chain:
         chain = prompt.chain(form[0], self._hash_seed, lookahead=form[1])
         # The index and the beliefs are both looked up, so the keys are made once for the two.
         return replace(chain, made=packed_keys(chain)) if self._believed else chain

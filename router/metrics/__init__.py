@@ -2,5 +2,5 @@
 
 Label values are the known pods, ranks and models, and names that the code or the contract defines
 (tiers, methods, statuses, …). No prompt, hash or request id is ever a label. Parts count in plain
-fields, which are read at each scrape.
+fields, which each scrape reads (`parts`); calls, refusals and waits are counted in `calls`.
 """

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from indexer.believed.beliefs import Believed
 from indexer.invariant import BrokenInvariantError
 from router.load.bookings import MOST_PREFILL, Bookings, Work
-from router.match.forms import Form
+from router.match.forms import BlockForm
 from router.pick.options import Option
 from router.pick.pending import End, Placed
 from router.pick.predicted import Predicted
@@ -29,7 +29,7 @@ class Assigner:
         bookings: Bookings,
         believed: Believed,
         *,
-        form: Callable[[str, str, int], Form],
+        form: Callable[[str, str, int], BlockForm],
         has_announced: Callable[[str, int, bytes], bool],
         prefill: PrefillModel,
         arriving_seconds: float,

@@ -23,7 +23,10 @@ AT_ONCE = 64
 
 
 class Weighed(NamedTuple):
-    """The parts of an option that messages need; without its Pod, which a kept decision may outlive."""
+    """The parts of an `Option` that a protobuf Candidate shows.
+
+    A kept decision may outlive its pods, so they hold no Pod.
+    """
 
     address: str
     match: Match
@@ -36,7 +39,7 @@ class Weighed(NamedTuple):
 
 
 def weighed(option: Option) -> Weighed:
-    """Return the parts of an option that messages need."""
+    """Return the parts of an option that a protobuf Candidate shows."""
     return Weighed(
         option.pod.address,
         option.match,

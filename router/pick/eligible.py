@@ -5,8 +5,11 @@
 
 from collections.abc import Sequence
 
-from router.pick.weigh import NoPodError, of_model
 from router.pods.table import Pod, PodTable, that_serve
+
+
+class NoPodError(Exception):
+    """No pod can be picked; the message has the reason."""
 
 
 def eligible(pods: PodTable, model: str, named: Sequence[str], lora: str) -> list[Pod]:
@@ -17,7 +20,7 @@ def eligible(pods: PodTable, model: str, named: Sequence[str], lora: str) -> lis
     not be known yet; and of those, the ones that list the adapter `lora` if there are any. Raises
     NoPodError with the reason.
     """
-    found = pods.serving(model)
+    found = pods.of_model(model)
     if not found:
         raise NoPodError(f"no pod {_serves(model)}")
     if named:
@@ -27,11 +30,16 @@ def eligible(pods: PodTable, model: str, named: Sequence[str], lora: str) -> lis
             raise NoPodError(f"none of the {len(wanted)} named pods {_serves(model)}")
     willing = [pod for pod in found if not pod.status.refuses]
     if not willing:
-        raise NoPodError(f"every pod{of_model(model)} that may be picked refuses requests")
+        raise NoPodError(f"every pod{model_phrase(model)} that may be picked refuses requests")
     serving = that_serve(willing) or willing
     # An engine may load an adapter on its first request, so pods that do not list it are a fall-back.
     able = [pod for pod in serving if not lora or lora in pod.status.models]
     return able or serving
+
+
+def model_phrase(model: str) -> str:
+    """Return the words " of 'MODEL'" for an error's message; empty where a request names no model."""
+    return f" of {model!r}" if model else ""
 
 
 def _serves(model: str) -> str:

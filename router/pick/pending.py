@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from router.load.bookings import Booking
-from router.match.forms import Form
+from router.match.forms import BlockForm
 from router.pick.predicted import Predicted
 from router.pick.weigh import Choice, Traits
 
@@ -35,7 +35,7 @@ class Placed:
     session: str = ""
     is_whole: bool = True
     """Whether it has tokens and all of them were known, not estimated."""
-    keys: Mapping[Form, bytes] = field(default_factory=dict)
+    keys: Mapping[BlockForm, bytes] = field(default_factory=dict)
     """The packed keys of its blocks, by form, until its first token."""
     booking: Booking | None = None
     decoding: Booking | None = None

@@ -25,6 +25,7 @@ from router.load.table import LoadTable
 from router.match.matches import Matches
 from router.match.scorer import NOTHING, KeyedPrompt, Scorer
 from router.pick.calibration import Calibration
+from router.pick.eligible import NoPodError, model_phrase
 from router.pick.field import Field, field_of
 from router.pick.options import Option, Options
 from router.pick.sessions import Sessions
@@ -44,15 +45,6 @@ from scorer.strategies.longest_prefix import longest_prefix
 from scorer.warmth import warmth
 
 NOBODY: Mapping[tuple[str, int], float] = MappingProxyType({})
-
-
-class NoPodError(Exception):
-    """No pod can be picked; the message has the reason."""
-
-
-def of_model(model: str) -> str:
-    """Return the words for a model in such a message; a request need not name one."""
-    return f" of {model!r}" if model else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,7 +239,7 @@ class Weigher:
             field = self._fields[role] = field_of(pods)
         if not field.ranks:
             lack = "may be picked" if role == "both" else f"has the role {role}"
-            raise NoPodError(f"no pod{of_model(ask.prompt.model)} {lack}")
+            raise NoPodError(f"no pod{model_phrase(ask.prompt.model)} {lack}")
         return field
 
     def _options(

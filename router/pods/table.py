@@ -129,6 +129,6 @@ class PodTable:
             of_model.setdefault(pod.model, []).append(pod)
         self._pods, self._of_model = pods, of_model
 
-    def serving(self, model: str) -> list[Pod]:
-        """Return the pods of a model, or all pods if a request names none (an empty `model`)."""
+    def of_model(self, model: str) -> list[Pod]:
+        """Return a model's pods, healthy or not; all pods if `model` is empty."""
         return [*self._of_model.get(model, ())] if model else [*self]

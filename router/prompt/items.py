@@ -6,9 +6,10 @@ from router.prompt.bounds import check_name
 
 
 def check_item(field: str, item: Item, *, begin: int, tokens: int | None) -> int:
-    """Return the position after an item; the one before it ends at `begin`.
+    """Check an item's hash and its placeholder tokens; return the position of the token after them.
 
-    `tokens` is the prompt's number of tokens, None where it is not known. Raises BadRequestError.
+    The item before it ends at the position `begin`. `tokens` is the prompt's number of tokens, None
+    where it is not known. Raises BadRequestError.
     """
     if not item.hash:
         raise BadRequestError(f"{field}.hash", "is empty")

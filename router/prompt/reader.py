@@ -1,4 +1,4 @@
-"""Turns a request's prompt into the tokens that engines cache."""
+"""Reads a prompt of any form, ids, text or chat: parses it, then has texts and chats tokenised."""
 
 import asyncio
 

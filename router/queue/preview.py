@@ -4,8 +4,8 @@ from collections import Counter
 from collections.abc import Sequence
 from itertools import islice
 
+from router.pick.eligible import NoPodError
 from router.pick.picker import Picker
-from router.pick.weigh import NoPodError
 from router.queue.order import Order
 from router.queue.released import Standing
 from router.queue.rooms import Rooms

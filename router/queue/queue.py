@@ -19,8 +19,9 @@ from msgspec.structs import replace
 
 from indexer.invariant import BrokenInvariantError
 from router.load.table import LoadTable
+from router.pick.eligible import NoPodError
 from router.pick.picker import Picker
-from router.pick.weigh import Ask, Choice, NoPodError
+from router.pick.weigh import Ask, Choice
 from router.pods.table import Pod
 from router.queue.foreign import ForeignShare
 from router.queue.lag import FirstTokenLag

@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from router.pick.eligible import NoPodError
 from router.pick.pending import Placed
-from router.pick.weigh import Choice, NoPodError
+from router.pick.weigh import Choice
 from router.queue.waiting import Waiting
 
 

@@ -142,7 +142,7 @@ class Deframer:
         self._is_whole = False
 
     def check_end(self) -> None:
-        """Raise ValueError if a message has begun, although no more bytes come."""
+        """Check the end of the call's bytes. Raises ValueError if they end within a message."""
         if self.held:
             raise ValueError("the call's last message is cut off")
 

@@ -27,7 +27,7 @@ class NoTruthError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Truth:
-    """The keys that a publisher's ranks hold."""
+    """The keys that a publisher's ranks held at one position of its journal."""
 
     epoch: str
     """The id of this run of the publisher's process; another id means that it was restarted."""

@@ -1,4 +1,4 @@
-"""The measured figures of one run of recorded traffic."""
+"""The figures measured in one run of recorded traffic, under one policy."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ class Served:
 
 @dataclass(frozen=True, slots=True)
 class RunFigures:
-    """The figures of one policy."""
+    """The figures measured in one run, under one policy."""
 
     requests: int
     failed: int

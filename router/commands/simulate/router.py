@@ -32,8 +32,9 @@ from router.config import schema as config
 from router.load.engine_metrics import Observed
 from router.match.scorer import Scorer
 from router.peers.exchange import PeerBookings
+from router.pick.eligible import NoPodError
 from router.pick.picking import Picking
-from router.pick.weigh import Ask, Choice, NoPodError
+from router.pick.weigh import Ask, Choice
 from router.pods.table import Pod, Status, that_serve
 from router.queue.queueing import new_queue
 from router.queue.waiting import Entering, Waiting, Wanted

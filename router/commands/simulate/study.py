@@ -79,7 +79,11 @@ class Variant:
 
 
 def variant(spec: str) -> Variant:
-    """Return a variant. Raises ValueError, also for unknown policies and options."""
+    """Parse `POLICY[@OPTION=NUMBER...]`, or `pooled` for POLICY.
+
+    The options `arriving` and `record` (0 or 1) set the simulated router, the others the policy. Raises
+    ValueError, also for unknown policies and options.
+    """
     name, *given = spec.split("@")
     options: dict[str, float] = {}
     for one in given:

@@ -1,4 +1,4 @@
-"""Turns a prompt into the tokens of its model, within a caller's deadline."""
+"""Tokenises one text or chat within a caller's deadline: renders a chat first, then asks the pool."""
 
 import asyncio
 from typing import NamedTuple

@@ -5,8 +5,7 @@ from collections.abc import Sequence
 import pytest
 
 from indexer.trust import Level, Trust
-from router.pick.eligible import eligible
-from router.pick.weigh import NoPodError
+from router.pick.eligible import NoPodError, eligible
 from router.pods.table import Pod, PodTable, Status
 from tests.router.pick.weighed import FakeRank
 
@@ -43,13 +42,13 @@ def test_pods_take_part_from_when_they_are_known_until_they_are_not() -> None:
     known = PodTable([pod("a")])
     known.add(pod("b"))
     known.add(pod("c", model="other"))
-    assert [one.id for one in known.serving("m")] == ["a", "b"]
+    assert [one.id for one in known.of_model("m")] == ["a", "b"]
     known.remove("a")
-    assert [one.id for one in known.serving("m")] == ["b"]
-    known.serving("m").clear()
-    assert [one.id for one in known.serving("m")] == ["b"]
+    assert [one.id for one in known.of_model("m")] == ["b"]
+    known.of_model("m").clear()
+    assert [one.id for one in known.of_model("m")] == ["b"]
     known.remove("c")
-    assert not known.serving("other")
+    assert not known.of_model("other")
 
 
 def test_only_the_pods_named_take_part_and_unknown_names_are_passed_over() -> None:

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from router.load.engine_metrics import Observed
-from router.pick.weigh import NoPodError
+from router.pick.eligible import NoPodError
 from router.pods.table import Pod
 from scorer.prefill import PrefillModel
 from tests.examples import examples

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from indexer.keys.token import pack_tokens
 from router.diagnosis.decisions import Decisions
+from router.pick.eligible import NoPodError
 from router.pick.group_window import Chosen, GroupWindow
-from router.pick.weigh import Ask, NoPodError
+from router.pick.weigh import Ask
 from router.pods.table import Pod
 from router.prompt.token_prompt import TokenPrompt
 from scorer.policy import UnknownPolicyError

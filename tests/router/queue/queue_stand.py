@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from itertools import count
 
-from router.pick.weigh import NoPodError
+from router.pick.eligible import NoPodError
 from router.pods.table import Pod
 from router.queue.lag import LEAST, FirstTokenLag
 from router.queue.queue import Queue

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from router.load.engine_metrics import Observed
-from router.pick.weigh import Choice, NoPodError
+from router.pick.eligible import NoPodError
+from router.pick.weigh import Choice
 from router.queue.lag import WINDOW
 from router.queue.queue import RETRY_SECONDS
 from router.queue.released import QueueFullError

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from router.load.engine_metrics import Observed
-from router.pick.weigh import NoPodError
+from router.pick.eligible import NoPodError
 from router.queue.released import QueueFullError, Sent
 from router.queue.waiting import Waiting
 from tests.examples import examples
