@@ -1,4 +1,9 @@
-"""Trust: how far the router's view of a rank may be believed, with a reason and a time."""
+"""Trust: how far the router's view of a rank may be believed, with a reason and a time.
+
+These files decide it: `indexer.stream.trust` for an engine's own stream, `indexer.watch.watched_rank`
+for a publisher over gRPC, `indexer.shared.records.remote_rank` for a record in Redis, to which
+`indexer.shared.query.index` adds a doubt for each answer in shared mode.
+"""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -8,7 +13,7 @@ class Level(StrEnum):
     """The four levels of trust."""
 
     COLD = "cold"
-    """No event seen yet."""
+    """Nothing is known: no event was seen yet, the engine restarted, or no record in Redis is usable."""
     EXACT = "exact"
     """Complete since the engine's start or a clear, or complete again after a gap was closed."""
     DEGRADED = "degraded"

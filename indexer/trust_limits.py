@@ -1,4 +1,7 @@
-"""Lowers an exact rank to degraded for reasons outside its event stream, such as an engine's version."""
+"""Lowers an exact rank to degraded for reasons outside its event stream, such as an engine's version.
+
+`indexer.trust` names the files that decide the trust before that.
+"""
 
 from collections.abc import Callable, Mapping
 from threading import Lock

@@ -272,7 +272,10 @@ class RankIngest:
         )
 
     def restore(self, saved: SavedRank) -> None:
-        """Go on from the state of another process. No frame may have been taken before."""
+        """Continue from the state that an earlier process saved, before any frame is taken.
+
+        The rank is stale until it connects.
+        """
         self.state.restore(saved.resolver)
         self.stream.restore(saved.stream, self._clock())
         self.applier.capacity = self.capacity or saved.capacity

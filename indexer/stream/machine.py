@@ -446,7 +446,7 @@ class Stream:
         )
 
     def restore(self, saved: "SavedStream", now: float) -> None:
-        """Go on from the state of another process. No message may have been taken before."""
+        """Continue from the state that an earlier process saved, before any message is taken."""
         self._next = saved.next
         self._digests.restore(saved.digests)
         self._trust.restore(

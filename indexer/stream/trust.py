@@ -1,4 +1,7 @@
-"""The trust of a stream: its level and reason, and the batch that heals a degraded one."""
+"""The trust of an engine's own event stream: level and reason, and the batch that heals a degraded one.
+
+`indexer.trust` names the files that decide trust where a publisher or Redis is in between.
+"""
 
 from indexer.invariant import BrokenInvariantError
 from indexer.trust import Level, Trust

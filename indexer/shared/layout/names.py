@@ -72,7 +72,7 @@ class KeyNames:
 
     @property
     def sweeper(self) -> str:
-        """The lease of the process that sweeps."""
+        """The key of the lease that the sweeping router holds."""
         return f"{self.prefix}:sweeper"
 
     @property

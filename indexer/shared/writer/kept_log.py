@@ -10,7 +10,10 @@ LOG_BYTES = 4 << 20
 
 
 class KeptLog:
-    """The kept entries, as their writer counts them: it has added all since the log was empty."""
+    """Counts the entries of a pod's log in Redis, and says from which one on they are kept.
+
+    The writer makes one for each claim, when the log is empty, and adds every entry that it writes.
+    """
 
     def __init__(self, *, entries: int = LOG_ENTRIES, max_bytes: int = LOG_BYTES) -> None:
         self.bytes = 0

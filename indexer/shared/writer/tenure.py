@@ -141,7 +141,11 @@ class Tenure:
         self._counts.batches += 1
 
     def audit(self) -> Steps[None]:
-        """Check that every bucket is as the writer left it; then renew the lease."""
+        """Check that every bucket is as the writer left it, then renew the lease.
+
+        Raises AnewError if a bucket is not, or the record is lost. Now and then it renews the buckets'
+        time to live, too.
+        """
         now = self._lease.begin_audit()
         names, pod = self._names, self._cache.pod
         name = checkpoint(pod)
