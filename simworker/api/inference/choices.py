@@ -68,7 +68,7 @@ class ChoicesAnswer:
         yield self._with_usage(chunk, piece.choice)
 
     def closing(self) -> Sequence[dict[str, Any]]:
-        """Return the last chunk, which holds the usage, if the request asks for it."""
+        """Return the last chunk, with the usage, if the request asks for usage; otherwise nothing."""
         if not self._options.include_usage:
             return ()
         chunk = self._head | {"object": self.object_chunk, "choices": []}

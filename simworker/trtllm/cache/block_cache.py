@@ -266,7 +266,10 @@ class BlockCache:
         self._pins[block.block_id] = self._pins.get(block.block_id, 0) + 1
 
     def unpin_blocks_by_id(self, block_id: int) -> None:
-        """Undo the pins of a stored chain, from its last block up. Raises ValueError if it has none."""
+        """Remove one pin from a stored chain's last block, `block_id`, and from each block before it.
+
+        Raises ValueError for a block that is not pinned.
+        """
         block: KVCacheBlock | None = self.pools.blocks[block_id]
         while block is not None and block is not self.tree.root:
             if not self._pins.get(block.block_id):

@@ -163,7 +163,10 @@ class KVCacheManager:
         }
 
     def unpin_blocks_by_id(self, block_id: int, window_size: int) -> None:
-        """Undo the pins of a stored chain, from its last block up."""
+        """Remove one pin from a stored chain's last block, `block_id`, and from each block before it.
+
+        Raises ValueError for a block that is not pinned.
+        """
         self.block_manager.windows[window_size].cache.unpin_blocks_by_id(block_id)
 
     def find_new_context_block(self, request: LlmRequest) -> BlockKey | None:

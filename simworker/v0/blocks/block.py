@@ -104,7 +104,10 @@ class BlockAllocator(Protocol):
         """Give up one use of a block; the view has no id afterwards."""
 
     def fork(self, last_block: Block) -> list[Block]:
-        """Return a second view of the chain that ends in `last_block`, sharing its memory."""
+        """Return new views of the blocks up to `last_block`, first to last, sharing their memory.
+
+        They begin after the last block without an id. Raises ValueError if `last_block` has no memory.
+        """
 
     def get_num_total_blocks(self) -> int:
         """Return the number of blocks of the device."""

@@ -114,7 +114,7 @@ class CpuGpuBlockAllocator:
             self._allocator_of(block).free(block)
 
     def fork(self, last_block: Block) -> list[Block]:
-        """Return a second view of the chain that ends in `last_block`, sharing its memory."""
+        """Return new views of the blocks up to `last_block`, first to last, sharing their memory."""
         return self._allocator_of(last_block).fork(last_block)
 
     def _allocator_of(self, block: Block) -> BlockAllocator:

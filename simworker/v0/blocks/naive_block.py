@@ -86,9 +86,10 @@ def fork_chain(
     refcounter: RefCounter,
     create_block: Callable[[Block | None, list[int], BlockId, int | None], Block],
 ) -> list[Block]:
-    """Return a second view of each block up to `last_block`, first to last.
+    """Return new views of the blocks up to `last_block`, first to last, sharing their memory.
 
-    The chain begins after the last block without an id, which a sliding window has passed.
+    They begin after the last block without an id, which a sliding window has passed. Raises ValueError
+    if `last_block` has no memory.
     """
     chain: list[tuple[Block, BlockId]] = []
     block: Block | None = last_block

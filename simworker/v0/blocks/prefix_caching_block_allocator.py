@@ -147,7 +147,7 @@ class PrefixCachingBlockAllocator(BlockAllocator):
         self._hashless_allocator.free_block_id(block_id)
 
     def fork(self, last_block: Block) -> list[Block]:
-        """Return a second view of the chain that ends in `last_block`, sharing its memory."""
+        """Return new views of the blocks up to `last_block`, first to last, sharing their memory."""
         return fork_chain(last_block, self._refcounter, self._block)
 
     def get_num_free_blocks(self) -> int:

@@ -29,7 +29,10 @@ class SpecGroup(NamedTuple):
 
 
 class HybridKVCacheCoordinator(KVCacheCoordinator):
-    """Several groups. Raises ValueError unless `hash_block_size` divides each block size."""
+    """Finds and caches prefixes of a model whose cache groups differ.
+
+    Raises ValueError unless `hash_block_size` divides each group's block size.
+    """
 
     def __init__(
         self,
@@ -75,8 +78,9 @@ class HybridKVCacheCoordinator(KVCacheCoordinator):
         return alike
 
     def get_num_cacheable_tokens(self, num_computed_tokens: int, kv_cache_group_id: int) -> int:
-        """Return the last multiple of the scheduler's block size, since hits end nowhere else.
+        """Return how many of the computed tokens a hit can cover.
 
+        They are rounded down to a multiple of the scheduler's block size, since hits end only there.
         A drafter's group is cached one block further; a hit finds that block and drops it.
         """
         size = self.scheduler_block_size

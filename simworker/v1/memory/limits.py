@@ -63,7 +63,7 @@ class MemoryConfig(Protocol):
 
     @property
     def model_config(self) -> ModelLength:
-        """The model's length."""
+        """The model's settings, its longest request among them."""
 
     @property
     def cache_config(self) -> CacheChoices:
