@@ -165,11 +165,10 @@ async def _check_values(raw: bytes | msgspec.Raw, most: int, name: str = "") -> 
 
 def _ids(piece: bytes) -> Sequence[int] | None:
     try:
-        ids = msgspec.json.decode(b"[" + piece + b"]")
+        return msgspec.json.decode(b"[" + piece + b"]", type=list[int])
     except UNREADABLE:
-        # The slice ends within a list or a text, so not all values are integers.
+        # Not all values are integers; the slice may also end within a list or a text.
         return None
-    return ids if all(type(token) is int for token in ids) else None
 
 
 @cache
