@@ -44,7 +44,7 @@ UNKNOWN_POD = pb.PodScore(
 
 
 class Scored(NamedTuple):
-    """An answer to Score."""
+    """An answer to Score, with the figures that metrics count."""
 
     response: bytes
     """A ScoreResponse."""
@@ -54,7 +54,10 @@ class Scored(NamedTuple):
 
 
 class Beginnings(dict[int, bytes]):
-    """A rank's entry of a ScoreResponse without its last fields, by the number of their bytes."""
+    """The bytes with which a rank's entry of a ScoreResponse begins.
+
+    The key is the size in bytes of the rest of the entry.
+    """
 
     def __init__(self, fixed: bytes) -> None:
         self._fixed = fixed

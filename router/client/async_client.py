@@ -225,7 +225,10 @@ class AsyncClient:
     async def decisions(
         self, limit: int = 0, *, model: str = "", pod: str = "", timeout: float | None = None
     ) -> pb.ListDecisionsResponse:
-        """Return the last picks, newest first; at most `limit`, unless it is 0."""
+        """Return the last picks, newest first: at most `limit`, unless it is 0.
+
+        They are those of `model` and of `pod`, where these are given.
+        """
         call = self._calls.decisions(limit, model=model, pod=pod)
         return cast("pb.ListDecisionsResponse", await self._made(call, timeout))
 

@@ -30,7 +30,7 @@ class RouterCalls:
     def score(
         self, prompt: AnyPrompt, *, pods: Sequence[str], strategy: str, explain: bool
     ) -> RouterCall:
-        """Return a Score."""
+        """Return a call of Score."""
         return RouterCall(
             "Score", self.score_request(prompt, pods=pods, strategy=strategy, explain=explain)
         )
@@ -67,7 +67,10 @@ class RouterCalls:
         priority: str,
         tenant: str,
     ) -> RouterCall:
-        """Return a Pick. With a booking id of the caller's, a repeated Pick replaces the earlier one."""
+        """Return a call of Pick.
+
+        A repeated Pick with the caller's own booking id replaces the earlier one.
+        """
         request = pb.PickRequest(
             prompt=self._prompt(prompt),
             pods=pods,
@@ -135,13 +138,13 @@ class RouterCalls:
         return RouterCall("ListPods", pb.ListPodsRequest(model=model))
 
     def decisions(self, limit: int, *, model: str, pod: str) -> RouterCall:
-        """Return a ListDecisions."""
+        """Return a call of ListDecisions."""
         return RouterCall(
             "ListDecisions", pb.ListDecisionsRequest(limit=limit, model=model, pod=pod)
         )
 
     def diagnose(self, model: str) -> RouterCall:
-        """Return a Diagnose."""
+        """Return a call of Diagnose."""
         return RouterCall("Diagnose", pb.DiagnoseRequest(model=model))
 
     def _prompt(self, prompt: AnyPrompt) -> pb.Prompt:

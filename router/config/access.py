@@ -10,7 +10,7 @@ Problem = tuple[tuple[str | int, ...], str]
 
 
 def contradictions(config: Config) -> Iterator[Problem]:
-    """Yield each contradiction: the path of a key, and its problem."""
+    """Yield each contradiction in access control: the path of a key, and the problem with its value."""
     yield from _tls(config)
     yield from _clients(config)
     if config.server.insecure:

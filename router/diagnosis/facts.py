@@ -33,7 +33,7 @@ class RankFacts:
 
 @dataclass(frozen=True, slots=True)
 class PodFacts:
-    """The state of one pod now."""
+    """The present state of one pod, from which findings are made."""
 
     has_events: bool
     is_well: bool

@@ -41,9 +41,9 @@ class Body(msgspec.Struct, frozen=True):
         return value if fits else ""
 
     async def word(self, name: str) -> str:
-        """Return a field that decides what is cached; empty if it is missing.
+        """Return a text field on which the cached blocks depend; empty if it is missing.
 
-        Raises UnreadError if it is no string or too long, and FieldError.
+        Raises UnreadError if it is no string or too long, and FieldError as `value` does.
         """
         value = text_of({name: await self.value(name)}, name) or ""
         if len(value.encode()) > MOST_NAME_BYTES:

@@ -1,4 +1,4 @@
-"""Answers GetPodScores. No sockets."""
+"""Answers llm-d's call GetPodScores; the sockets are the gRPC server's."""
 
 from collections.abc import Collection, Mapping
 from functools import cache

@@ -106,7 +106,11 @@ class KeptColumns:
         self._is_changed[row] = False
 
     def columns(self, names: Sequence[Name], now: float, waited: float) -> LoadColumns:
-        """Return the loads of these ranks at `now`, with the waits at `waited` (`Bookings.expire`)."""
+        """Return the loads of these ranks at `now`.
+
+        Their waits are those at `waited`, the time that `Bookings.expire` returned: small steps back of
+        the clock do not lower it.
+        """
         figures = self._current(names, now)
         figures[0] = self._waits(figures, waited)
         return LoadColumns(*figures[:FIGURES])

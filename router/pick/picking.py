@@ -29,7 +29,7 @@ LEAST_BELIEVED_BYTES = 16 << 20
 
 
 def believed_bytes(pick: config.PickTable) -> int:
-    """Return the bytes of the index that holds the blocks of the beliefs."""
+    """Return the size limit, in bytes, of the index in which the beliefs' blocks are kept."""
     return max(LEAST_BELIEVED_BYTES, BELIEVED_BYTES * pick.max_believed_blocks)
 
 

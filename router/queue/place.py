@@ -64,7 +64,10 @@ def place_of(
     classes: Classes,
     may: Collection[str] | None,
 ) -> QueuePlace:
-    """Return a request's place; `may` as for `Classes.place`. Raises BadRequestError."""
+    """Return a request's place in the queue. Raises BadRequestError.
+
+    `may` names the classes that its caller may use, None for all of them.
+    """
     check_name("tenant", request.tenant, MOST_TENANT_BYTES)
     return QueuePlace(
         client,

@@ -125,7 +125,7 @@ class Connection(asyncio.Protocol):
             self._take(rest)
 
     def pause_writing(self) -> None:
-        """Leave bytes in the session: the socket's buffer is full."""
+        """Keep bytes in the session until `resume_writing`, since the socket's buffer is full."""
         self._paused_since = self._clock()
 
     def resume_writing(self) -> None:

@@ -19,7 +19,7 @@ class Link(Protocol):
 
     @property
     def peer(self) -> str:
-        """The client's address, as gRPC writes it."""
+        """The client's address as gRPC writes it, such as ipv4:10.0.0.1:50000."""
 
     @property
     def auth_context(self) -> Mapping[str, Sequence[bytes]]:

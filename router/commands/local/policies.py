@@ -89,10 +89,10 @@ class Warmpath:
         return PodChoice(self._positions[reply.candidates[0].pod], reply.booking_id)
 
     async def first_token(self, choice: PodChoice) -> None:
-        """Report the first token."""
+        """Report the request's first token to the router."""
         await self._client.report(choice.booking, "first_token")
 
     async def finished(self, choice: PodChoice, cached: int | None) -> None:
-        """Report the end."""
+        """Report the request's end to the router; `cached` is None if it failed."""
         event: ReportEvent = "failed" if cached is None else "finished"
         await self._client.report(choice.booking, event, cached_tokens=cached)

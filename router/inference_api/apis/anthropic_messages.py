@@ -1,4 +1,4 @@
-"""Anthropic's messages API, /v1/messages: the engine makes a chat of the body, each engine its own."""
+"""Anthropic's messages API, /v1/messages: each engine makes a chat of the body in its own way."""
 
 from router.inference_api.apis.api import Api
 from router.inference_api.body import Body
