@@ -86,7 +86,7 @@ class Layout:
 
     @cached_property
     def is_hybrid(self) -> bool:
-        """Whether reuse needs more than the blocks of one group from the first on."""
+        """Whether a reused prefix needs more than that one group holds all of its blocks."""
         return len(self.groups) > 1 or any(group.needed for group in self.groups.values())
 
     @cached_property

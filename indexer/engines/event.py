@@ -34,7 +34,7 @@ def names_of(values: Iterable[int | bytes]) -> tuple[EngineHash, ...]:
 
 
 class MalformedEventError(Exception):
-    """A batch, or one event of it, breaks its engine's format: nothing of it is applied."""
+    """A batch, or an event in it, breaks its engine's format; nothing of the batch is applied."""
 
 
 class Tier(StrEnum):

@@ -46,7 +46,7 @@ class SlotTable:
         """How often a rank has begun a new life."""
 
     def claim(self, place: Place) -> int:
-        """Return the slot of `place`, a new one where it has none."""
+        """Return the slot of `place`; if it has none, give it the smallest free one."""
         slot = self._slots.get(place)
         if slot is not None:
             return slot

@@ -20,10 +20,10 @@ class Elsewhere(Protocol):
         """Record that the resolver has forgotten a name, which stood for these keys."""
 
     def prove(self, spot: Spot, name: EngineHash, above: int) -> int:
-        """Prove a place's blocks from key `above` back to the prompt's beginning.
+        """Take a place's blocks out of doubt, from key `above` back to the prompt's beginning.
 
         Stop at the first block that is not in doubt, or whose name is not kept here. `name` is the
-        resolver's name of the block after them, which was proven just now. Return the key from
+        resolver's name of the block after them, which an event proved just now. Return the key from
         which the resolver goes on, 0 for none.
         """
 

@@ -97,7 +97,7 @@ class Own(NamedTuple):
 
 
 def new_own() -> Own:
-    """Return arrays without any name or group."""
+    """Return the arrays of a rank that has no names and no cache groups yet."""
     return Own(
         slots=np.zeros((0, 2), np.int64),
         taken=np.zeros(0, np.int64),

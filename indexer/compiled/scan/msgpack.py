@@ -20,7 +20,7 @@ def number(data: NDArray[np.uint8], at: int, size: int) -> np.uint64:
 
 @compiled
 def half(data: NDArray[np.uint8], at: int) -> np.uint64:
-    """Return 4 bytes as a big-endian number."""
+    """Return the 4 bytes from `at` on as a big-endian number."""
     place = np.uint64(at)  # unsigned: Numba need not ask whether it counts from the end
     return (
         np.uint64(data[place]) << np.uint64(24)

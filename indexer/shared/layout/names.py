@@ -35,7 +35,10 @@ class KeyNames:
     buckets: int = BUCKETS
 
     def bucket(self, number: int) -> str:
-        """Return the hash of a bucket: segments and blocks by key, writers' checkpoints, `BORN`."""
+        """Return the key of a bucket, a hash of segments, blocks, writers' checkpoints and `BORN`.
+
+        Segments and blocks are named by their keys.
+        """
         return f"{self.prefix}:{{{self.prefix}:b{number}}}"
 
     def bucket_of(self, segment: int) -> int:

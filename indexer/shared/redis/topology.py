@@ -50,7 +50,7 @@ class Topology(Protocol):
 
 
 class OneNode:
-    """One server."""
+    """The topology of a single server, which holds every key."""
 
     def __init__(self, node: Node) -> None:
         self._node = node

@@ -73,7 +73,7 @@ class Replica:
         self._copies[pod] = PodCopy(pod, ranks, keyspace, self._names.prefix)
 
     def remove(self, pod: str) -> None:
-        """Keep a pod's copy no longer; the caller has to empty its ranks."""
+        """Drop a pod's copy; the caller has to empty the pod's ranks."""
         copy = self._copies.pop(pod)
         copy.drop()
         self._registry.forget(pod)

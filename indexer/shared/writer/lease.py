@@ -71,9 +71,10 @@ class Lease:
             yield from self.keep("")
 
     def keep(self, reason: str) -> Steps[None]:
-        """Renew the lease, if there is a claim; a reason makes the record unsound, and is written there.
+        """Renew the lease, if there is a claim.
 
-        Raises AnewError where the record is no longer this claim's.
+        A `reason` that is not empty is written to the record, which then says that the pod's ranks are
+        degraded. Raises AnewError where the record is no longer this claim's.
         """
         if not self.token:
             return
