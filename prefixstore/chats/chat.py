@@ -30,7 +30,7 @@ class TemplateTraits(msgspec.Struct, frozen=True):
 
 
 class ModelTemplate(msgspec.Struct, frozen=True):
-    """A model's chat template, not compiled."""
+    """The sources of a model's chat templates, not compiled, and the texts that they may insert."""
 
     source: str | dict[str, str]
     """Jinja source, or several sources by name: `default`, and `tool_use` for chats with tools."""

@@ -15,7 +15,10 @@ class BrokenInvariantError(Exception):
 
 
 class Entry:
-    """The tokens and keys at one slice's end. After `put` it belongs to the store."""
+    """The tokens of one slice of a text, and the keys of blocks that end there.
+
+    After `put` it is the store's.
+    """
 
     __slots__ = ("children", "is_kept", "keys", "label", "piece", "tail", "tokens")
 

@@ -58,7 +58,7 @@ class LruStore:
         self._make_room()
 
     def keep_keys(self, entries: Sequence[Entry], label: object, keys: Sequence[bytes]) -> None:
-        """Remember each entry's block keys."""
+        """Remember each entry's block keys under `label`, in place of another label's keys."""
         self.stats.bytes += relabel(entries, label, keys)
         self._make_room()
 

@@ -31,7 +31,7 @@ class ReferenceStore:
         self.stats.entries = len(self._entries)
 
     def keep_keys(self, entries: Sequence[Entry], label: object, keys: Sequence[bytes]) -> None:
-        """Remember each entry's block keys."""
+        """Remember each entry's block keys under `label`, in place of another label's keys."""
         relabel(entries, label, keys)
 
     def check(self) -> None:

@@ -14,7 +14,10 @@ EXTRA = ("additional_special_tokens", "extra_special_tokens")
 
 
 def add_missing(tokenizer: Tokenizer, config: Mapping[str, Any]) -> None:
-    """Add the configured tokens that a tokenizer lacks. Raises TypeError, ValueError if malformed."""
+    """Add the configured tokens that a tokenizer lacks.
+
+    Raises TypeError or ValueError for a malformed `config`.
+    """
     there = list(tokenizer.get_added_tokens_decoder().values())
     added = [token for token in _decoder(config) if repr(token) not in set(map(repr, there))]
     contents = {token.content for token in (*there, *added)}

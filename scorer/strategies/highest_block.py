@@ -1,4 +1,4 @@
-"""The strategy `highest-block`: position of the last held block, gaps allowed."""
+"""The strategy `highest-block`: tokens up to the end of the last held block, gaps allowed."""
 
 from scorer.match import Match
 
