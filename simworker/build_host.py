@@ -1,4 +1,4 @@
-"""One worker, put together: engines, event streams, and the parts that its handlers use."""
+"""Builds one worker: its engines, event streams, and the parts that its handlers use."""
 
 import asyncio
 import os

@@ -38,7 +38,7 @@ class Observer(Protocol):
         """Count generated tokens."""
 
     def finished(self, seconds: float, reason: str) -> None:
-        """Count and time a request's end."""
+        """Count a request that ended for `reason`, `seconds` after its arrival."""
 
 
 class Rank(Generic[EventT]):

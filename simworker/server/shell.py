@@ -52,7 +52,10 @@ class EngineShell(Generic[EventT]):
         await self._idle.wait()
 
     async def run(self) -> None:
-        """Step while there are requests, and wait for more; until cancelled."""
+        """Run the engine's steps while it has requests, and wait for new ones otherwise.
+
+        It ends only when it is cancelled.
+        """
         try:
             await self._run()
         finally:

@@ -1,6 +1,6 @@
-"""The answer to an OpenAI response: whole, in events, and the usage.
+"""The answer to a request of OpenAI's responses API: whole or as streamed events, with its usage.
 
-Source: `vllm/entrypoints/openai/responses/serving.py` of 0.32, and what it sent when it was recorded.
+Source: `vllm/entrypoints/openai/responses/serving.py` of 0.32, and recordings of its answers.
 """
 
 from collections.abc import Iterator, Sequence

@@ -242,7 +242,10 @@ class WindowBlockManager:
                 self._scheduling_num_free += 1
 
     def scheduling_has_free_blocks(self, num_required: int) -> bool:
-        """Whether `num_required` primary blocks would be free."""
+        """Whether `num_required` primary blocks would be free without the sequences released so far.
+
+        `start_scheduling` begins this count; `scheduling_release_blocks` releases a sequence in it.
+        """
         return self._scheduling_num_free >= num_required
 
     def check(self) -> None:

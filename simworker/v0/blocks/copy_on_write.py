@@ -30,7 +30,10 @@ class CopyOnWriteTracker:
         allocate_block_id: Callable[[], BlockId],
         free_block_id: Callable[[BlockId], None],
     ) -> BlockId:
-        """Return the id to append to: a new one, and a copy due, if another sequence uses the block."""
+        """Return the id of the block to append to.
+
+        If other views use `block` too, it is a new id, and the copy of the content there becomes due.
+        """
         source = block.block_id
         assert source is not None
         if self.is_appendable(block):

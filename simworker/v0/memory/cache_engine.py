@@ -13,7 +13,7 @@ from simworker.v0.memory.array_backend import DTYPE_BYTES, ArrayBackend, ArrayT
 
 @dataclass(frozen=True, slots=True)
 class CacheShape:
-    """The size of a token's cache: keys and values of every head of every attention layer."""
+    """The sizes of a KV cache: keys and values of every head of every attention layer."""
 
     num_layers: int
     """Attention layers; with pipeline parallelism, those of this worker."""

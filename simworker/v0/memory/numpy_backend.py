@@ -15,7 +15,7 @@ _DTYPES = {"float32": np.float32, "float16": np.float16, "bfloat16": np.uint16, 
 
 
 class NumpyBackend:
-    """Both devices are this process's memory, each with arrays of its own."""
+    """Keeps the blocks of both devices in this process's memory, in arrays of their own."""
 
     def zeros(
         self,

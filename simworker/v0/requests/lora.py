@@ -1,7 +1,4 @@
-"""LoRA adapters: that of a request, and the limit of a batch.
-
-Source: `vllm/lora/request.py` and `LoRAConfig` in `vllm/config.py` of 0.9.2.
-"""
+"""LoRA adapters: a request's adapter, and the most adapters in one batch."""
 
 from dataclasses import dataclass
 

@@ -22,7 +22,7 @@ class OffloadedBlock(Protocol):
 
 
 class OffloadedBlocks(Protocol):
-    """A request's blocks."""
+    """The part of a request's blocks that offloading reads."""
 
     @property
     def blocks(self) -> Sequence[Sequence[OffloadedBlock]]:

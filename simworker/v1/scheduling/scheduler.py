@@ -286,7 +286,7 @@ class Scheduler:
         return len(self.running), len(self.waiting) + len(self.kv_holding_waiting)
 
     def get_num_unfinished_requests(self) -> int:
-        """Return the number of requests that steps would compute in the present state of pause."""
+        """Return the number of requests that coming steps would compute: fewer or none in a pause."""
         if self.pause_state is PauseState.PAUSED_ALL:
             return 0
         if self.pause_state is PauseState.PAUSED_NEW:
