@@ -1,0 +1,111 @@
+"""`warmpath health`: asks a router or a publisher whether it is fit; the health check of containers.
+
+It imports only the standard library and, for gRPC, the base dependencies, as it runs every few seconds
+and in the publisher's image too.
+"""
+
+import argparse
+import json
+import ssl
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Sequence
+from http.client import HTTPException
+from pathlib import Path
+from urllib.parse import urlsplit
+
+ROUTER = "http://127.0.0.1:7401/readyz"
+MOST_BYTES = 1 << 16
+"""Most bytes of an answer that are read."""
+
+
+class UnfitError(Exception):
+    """The process says that it is not fit, or gives no answer; the message says which."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Ask a router or a publisher whether it is fit; exit with 0 if it is, with 1 if not."""
+    parser = argparse.ArgumentParser(prog="warmpath health", description=main.__doc__)
+    parser.add_argument(
+        "url", nargs="?", default=ROUTER,
+        help=f"http or https: a page such as {ROUTER}, the default; grpc://HOST:PORT/SERVICE:"
+        " gRPC's health service, with TLS if --tls-ca is given",
+    )  # fmt: skip
+    parser.add_argument("--timeout", type=float, default=2.0, help="seconds")
+    parser.add_argument("--tls-ca", type=Path, help="PEM of the authority to trust")
+    parser.add_argument("--tls-cert", type=Path, help="PEM of the certificate to show")
+    parser.add_argument("--tls-key", type=Path, help="PEM of its private key")
+    args = parser.parse_args(argv)
+    if bool(args.tls_cert) != bool(args.tls_key):
+        parser.error("--tls-cert and --tls-key: give both or none")
+    if args.tls_cert and args.tls_ca is None:
+        parser.error("--tls-cert: needs --tls-ca")
+    parts = urlsplit(args.url)
+    if parts.scheme not in ("http", "https", "grpc") or not parts.netloc:
+        parser.error(f"url: {args.url!r} is not http://, https:// or grpc://HOST:PORT")
+    try:
+        ask = _ask_grpc if parts.scheme == "grpc" else _ask_page
+        ask(args)
+    except (UnfitError, OSError) as error:
+        print(f"warmpath health: {args.url}: {error}", file=sys.stderr)
+        return 1
+    print("ok")
+    return 0
+
+
+def _ask_page(args: argparse.Namespace) -> None:
+    """Raise UnfitError or OSError unless a page's status is 200."""
+    tls = None
+    if args.url.startswith("https:"):
+        tls = ssl.create_default_context(cafile=args.tls_ca)
+        if args.tls_cert:
+            tls.load_cert_chain(args.tls_cert, args.tls_key)
+    # A proxy of the environment is not for the container's own loopback.
+    openers = [urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=tls)]
+    try:
+        with urllib.request.build_opener(*openers).open(args.url, timeout=args.timeout):
+            return
+    except urllib.error.HTTPError as error:
+        raise UnfitError(_said(error.code, error.read(MOST_BYTES))) from error
+    except HTTPException as error:
+        raise UnfitError(f"no HTTP: {error!r}") from error
+
+
+def _said(status: int, body: bytes) -> str:
+    """Return the components that a router's /readyz finds unfit, or else the status."""
+    try:
+        components = json.loads(body)
+        unfit = [f"{name}: {one['reason']}" for name, one in components.items() if not one["ok"]]
+    except (ValueError, TypeError, KeyError, AttributeError):
+        unfit = []
+    return "; ".join(unfit) or f"status {status}"
+
+
+def _ask_grpc(args: argparse.Namespace) -> None:
+    """Raise UnfitError or OSError unless gRPC's health service answers SERVING."""
+    import grpc  # noqa: PLC0415  takes half a second, which pages do not need
+    from grpc_health.v1 import health_pb2 as pb  # noqa: PLC0415
+
+    parts = urlsplit(args.url)
+    options = [("grpc.enable_http_proxy", 0)]
+    if args.tls_ca is None:
+        channel = grpc.insecure_channel(parts.netloc, options)
+    else:
+        cert = args.tls_cert.read_bytes() if args.tls_cert else None
+        key = args.tls_key.read_bytes() if args.tls_key else None
+        shown = grpc.ssl_channel_credentials(args.tls_ca.read_bytes(), key, cert)
+        channel = grpc.secure_channel(parts.netloc, shown, options)
+    check = channel.unary_unary(
+        "/grpc.health.v1.Health/Check",
+        request_serializer=pb.HealthCheckRequest.SerializeToString,
+        response_deserializer=pb.HealthCheckResponse.FromString,
+    )
+    request = pb.HealthCheckRequest(service=parts.path.strip("/"))
+    try:
+        with channel:
+            answer = check(request, timeout=args.timeout)
+    except grpc.RpcError as error:
+        raise UnfitError(f"{error.code().name}: {error.details()}") from error
+    if answer.status != pb.HealthCheckResponse.SERVING:
+        raise UnfitError(pb.HealthCheckResponse.ServingStatus.Name(answer.status))
