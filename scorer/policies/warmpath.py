@@ -8,12 +8,17 @@ import numpy as np
 
 from scorer.candidate import Request
 from scorer.columns import Columns, Costs
+from scorer.load_columns import Column
 from scorer.option import check_option
 
 HIGHEST_UTILISATION = 0.95
 """Cap of the utilisation, since the weight of work diverges at 1."""
 MOST_LONG = 0.1
-"""Share of long prefills from which on crowding does not count."""
+"""Share of long prefills from which on crowding does not count on ranks of one speed."""
+UNLIKE = 1.25
+"""A rank is unlike the typical one if prefills take more than this times as long, or as short, there."""
+UNLIKE_RARITY = 0.5
+"""Least rarity of long prefills where all ranks are unlike the typical one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +37,8 @@ class Warmpath:
     ((1 + waiting) / (1 + mean waiting) x (1 + decoding) / (1 + mean decoding)) ^ (g x rarity).
     Crowding gathers long prompts on the ranks that few others use. That shortens the wait of the others
     if long prompts are rare; if not, they mostly wait for each other while other ranks are idle. So the
-    rarity falls from 1 to 0 as their share grows from 0 to a tenth.
+    rarity falls from 1 to 0 as their share grows from 0 to a tenth. Where ranks differ in speed it is at
+    least half of the share of unlike ranks, since a slow rank is the crowded one.
 
     decode: mu for each request in flight, which this prompt's prefill delays.
 
@@ -82,8 +88,8 @@ class Warmpath:
 
         wait = load.wait - self.sharing * np.minimum(columns.arriving, load.wait)
         crowd = (1 + load.waiting) * (1 + np.maximum(0.0, in_flight - load.waiting)) / usual
-        g = self.g * max(0.0, 1 - request.long_share / MOST_LONG)
-        others = weight * columns.prefill / columns.slowness * crowd**g
+        others = weight * columns.prefill / columns.slowness
+        others *= crowd ** (self.g * _rarity(request.long_share, columns.slowness))
         session = np.zeros(number)
         if columns.session is not None:
             session += self.session_margin
@@ -101,3 +107,9 @@ class Warmpath:
             within = float(alone.cost[excess <= 0].max(initial=0.0))
             hot_spot = np.where(excess > 0, within + excess, 0.0)
         return Costs(alone.cost + hot_spot, (*alone.terms, ("hot_spot", hot_spot)))
+
+
+def _rarity(long_share: float, slowness: Column) -> float:
+    """Return how rare long prefills count as, 0 to 1; 0 if their share is 1, which means not known."""
+    unlike = int(np.count_nonzero(np.maximum(slowness, 1 / slowness) > UNLIKE)) / len(slowness)
+    return max(1 - long_share / MOST_LONG, UNLIKE_RARITY * unlike * (1 - long_share))

@@ -45,7 +45,7 @@ WRONG: Mapping[str, dict[str, float]] = {
 }
 
 FAULTY: Mapping[str, tuple[dict[str, Any], float]] = {
-    "every second pod 3 x as slow": ({"factors": (1.0, 3.0) * 4}, 2.1),
+    "every second pod 3 x as slow": ({"factors": (1.0, 3.0) * 4}, 2.0),
     "first tokens not reported": ({"reports": "ends"}, 1.25),
     "nothing reported": ({"reports": "none"}, 1.25),
     "nothing reported, no metrics": ({"reports": "none", "scrape": inf}, 1.25),

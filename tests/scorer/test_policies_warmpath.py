@@ -239,6 +239,19 @@ def test_where_long_prompts_are_common_they_are_not_gathered(
     assert rank(POLICY, request, [near, lonely], Random(0))[0].candidate.pod == chosen
 
 
+@pytest.mark.parametrize(
+    ("long_share", "slow", "chosen"),
+    [(0.1, 3.0, "lonely"), (0.1, 1.2, "near"), (1.0, 3.0, "near")],
+)
+def test_on_ranks_of_unlike_speeds_long_prompts_keep_off_the_crowded_ones_though_they_are_common(
+    long_share: float, slow: float, chosen: str
+) -> None:
+    near = Candidate("near", 0, 0, 3.0, Load(wait=0.5, waiting=8, in_flight=30), slowness=slow)
+    lonely = Candidate("lonely", 0, 0, 3.0, Load(wait=1.5, waiting=1, in_flight=4), slowness=slow)
+    request = Request(1000, utilisation=0.7, long_share=long_share)
+    assert rank(POLICY, request, [near, lonely], Random(0))[0].candidate.pod == chosen
+
+
 def test_a_session_stays_unless_that_costs_more_than_the_margin() -> None:
     def session(wait: float) -> Candidate:
         return one("session", wait=wait)._replace(is_session=True)
