@@ -158,6 +158,12 @@ fuzz: setup ## coverage-guided fuzzing of the codecs, and of what callers, publi
 lock: ## renew constraints.txt (needs uv on the PATH)
 	uv pip compile pyproject.toml --extra dev --universal --python-version 3.11 --generate-hashes \
 	  --no-emit-index-url --no-annotate --no-header --upgrade --output-file constraints.txt
+	uv pip compile pyproject.toml --extra router --extra redis --extra kubernetes -c constraints.txt --universal --python-version 3.11 \
+	  --generate-hashes --no-emit-index-url --no-annotate --no-header --output-file constraints-router.txt
+	uv pip compile pyproject.toml --extra redis -c constraints.txt --universal --python-version 3.11 \
+	  --generate-hashes --no-emit-index-url --no-annotate --no-header --output-file constraints-publisher.txt
+	echo setuptools | uv pip compile - -c constraints.txt --universal --python-version 3.11 \
+	  --generate-hashes --no-emit-index-url --no-annotate --no-header --output-file constraints-build.txt
 	printf 'ai-dynamo-runtime\nmatplotlib\n' | uv pip compile - -c constraints.txt --python-version 3.11 --generate-hashes \
 	  --no-emit-index-url --no-annotate --no-header --upgrade --output-file constraints-bench.txt
 	printf 'anthropic==0.38.0\ndashscope==2.0.2\ndeepseek-tokenizer==0.3.0\nmistral-common==1.13.1\nwordllama==0.4.0.post1\n' \

