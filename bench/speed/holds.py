@@ -243,7 +243,7 @@ class _Context:
 class _Silent:
     """Ignores the figures that a service reports."""
 
-    def answered(self, method: str, code: str, seconds: float) -> None:
+    def answered(self, method: str, code: str, seconds: float, reason: str = "") -> None:
         pass
 
     def refused(self, method: str, code: str) -> None:

@@ -6,7 +6,7 @@ from typing import Protocol
 
 import grpc
 
-from router.api.failures import FAILURES, refusal_of
+from router.api.failures import FAILURES, reason_of, refusal_of
 from router.api.intake import RefusedError
 from router.drain import Drain, EndingError
 
@@ -16,11 +16,11 @@ log = logging.getLogger(__name__)
 class AnswerCounts(Protocol):
     """The service's metrics."""
 
-    def answered(self, method: str, code: str, seconds: float) -> None:
-        """Count one answer, with its status code and duration."""
+    def answered(self, method: str, code: str, seconds: float, reason: str = "") -> None:
+        """Count one answer, with its status code and duration, and the reason if it is a refusal."""
 
     def refused(self, method: str, code: str) -> None:
-        """Count a call that was refused before anything but its headers was read."""
+        """Count a call that was refused for overload before anything but its headers was read."""
 
     def scored(self, prompt_tokens: int, matched_tokens: int) -> None:
         """Count one scored prompt and the most of its leading tokens that any pod holds."""
@@ -58,11 +58,12 @@ class Answering:
     def _refused(self, error: Exception) -> RefusedError:
         log_fault(self._method, error)
         refusal = refusal_of(error)
-        self._count(refusal.code)
+        self._count(refusal.code, reason_of(error))
         return RefusedError(refusal)
 
-    def _count(self, code: grpc.StatusCode) -> None:
-        self._meter.answered(self._method, code.name, time.perf_counter() - self._begun)
+    def _count(self, code: grpc.StatusCode, reason: str = "") -> None:
+        seconds = time.perf_counter() - self._begun
+        self._meter.answered(self._method, code.name, seconds, reason)
 
 
 def log_fault(method: str, error: Exception) -> None:

@@ -74,6 +74,11 @@ def failure_of(error: Exception) -> Failure:
     return FAILURES.get(type(error), FAULT)
 
 
+def reason_of(error: Exception) -> str:
+    """Return the name of the reason with which a call ends because of an error."""
+    return Reason.Name(failure_of(error).reason)
+
+
 def text_of(error: Exception) -> str:
     """Return an error's text for its caller; the text of a fault stays in the log."""
     text = str(error) if type(error) in FAILURES else FAULT_TEXT

@@ -21,6 +21,7 @@ import grpc.aio
 from router.api.admission import Admission, BusyError, Turn
 from router.api.failures import refusal_of
 from router.api.in_flight import CallState, InFlight, LateError, NoPlaceError, Reservation
+from router.error_info import Reason
 from router.queue.give_room import GIVE_ROOM
 from router.transport.server import AtOnceHandler, Refusal
 
@@ -63,8 +64,8 @@ class RefusedError(Exception):
 class RefusalMeter(Protocol):
     """Counts calls that are refused before their message is read."""
 
-    def answered(self, method: str, code: str, seconds: float) -> None:
-        """Count one answer."""
+    def answered(self, method: str, code: str, seconds: float, reason: str = "") -> None:
+        """Count one answer, and the reason if it is a refusal."""
 
 
 @lru_cache(8)
@@ -218,7 +219,9 @@ class Intake:
         except (NoPlaceError, LateError, BusyError) as error:
             text, limit = TOO_MANY % self._calls.limit, "limits.max-in-flight-bytes"
             refused = self._refused(error, text, limit=limit)
-            self._counts.answered(method, refused.refusal.code.name, call.lasted)
+            code = refused.refusal.code.name
+            reason = Reason.MESSAGE_LATE if isinstance(error, LateError) else Reason.OVERLOADED
+            self._counts.answered(method, code, call.lasted, Reason.Name(reason))
             raise refused from None
         else:
             if call.place is not None:

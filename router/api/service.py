@@ -16,7 +16,7 @@ from google.protobuf.message_factory import GetMessageClass
 
 from router.api.admission import Admission
 from router.api.answering import AnswerCounts, Answering, log_fault
-from router.api.failures import failure_of, refusal_of, text_of
+from router.api.failures import failure_of, reason_of, refusal_of, text_of
 from router.api.intake import Intake, RefusedError, too_busy
 from router.api.parse import parse
 from router.api.pick import PickAnswerer
@@ -202,7 +202,7 @@ class RouterService:
 
     def _refusal(self, request_id: int, error: Exception, seconds: float) -> bytes:
         code, reason, _ = failure_of(error)
-        self._meter.answered("ScoreStream", code.name, seconds)
+        self._meter.answered("ScoreStream", code.name, seconds, reason_of(error))
         refused = pb.RequestError(code=code.value[0], message=text_of(error), reason=reason)
         return pb.ScoreStreamResponse(request_id=request_id, error=refused).SerializeToString()
 

@@ -41,8 +41,8 @@ WAITING = 0.8
 class PickerMeter(Protocol):
     """The service's metrics."""
 
-    def answered(self, method: str, code: str, seconds: float) -> None:
-        """Count one answer, with its status code and duration."""
+    def answered(self, method: str, code: str, seconds: float, reason: str = "") -> None:
+        """Count one answer, with its status code and duration, and the reason if it is a refusal."""
 
     def endpoint_picked(self, outcome: str) -> None:
         """Count a request that asked for a pick."""
@@ -145,9 +145,9 @@ class EndpointPickerService:
         self.held_bytes += change
         return self.held_bytes <= self.max_held_bytes
 
-    def picked(self, outcome: Outcome, seconds: float) -> None:
-        """Count a request that asked for a pick."""
-        self._meter.answered(METHOD, CODES[outcome].name, seconds)
+    def picked(self, outcome: Outcome, seconds: float, reason: str) -> None:
+        """Count a request that asked for a pick; `reason` says why it got none, empty for no refusal."""
+        self._meter.answered(METHOD, CODES[outcome].name, seconds, reason)
         self._meter.endpoint_picked(outcome.value)
 
     def handlers(self) -> grpc.GenericRpcHandler:

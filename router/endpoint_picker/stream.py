@@ -39,8 +39,8 @@ class Desk(Protocol):
     def hold(self, change: int) -> bool:
         """Change the count of held bytes by `change`; return whether it is within its limit."""
 
-    def picked(self, outcome: Outcome, seconds: float) -> None:
-        """Count a request that asked for a pick."""
+    def picked(self, outcome: Outcome, seconds: float, reason: str) -> None:
+        """Count a request that asked for a pick; `reason` says why it got none, empty for no refusal."""
 
 
 class Stream:
@@ -124,14 +124,14 @@ class Stream:
 
     async def _pick(self, want: WantPick) -> None:
         begun = time.perf_counter()
-        outcome, replies = Outcome.GONE, list[Reply]()
+        outcome, reason, replies = Outcome.GONE, "", list[Reply]()
         try:
             found = await self._found(want)
             if isinstance(found, NoPick):
                 replies = self._unpicked(found)
                 for reply in replies[:1]:
                     await self._write(reply)
-                outcome = found.outcome
+                outcome, reason = found.outcome, found.refusal.reason
             else:
                 picked, telling = found
                 with telling:
@@ -142,7 +142,7 @@ class Stream:
                 self.exchange.booked(picked)
                 outcome = Outcome.PICKED
         finally:
-            self._desk.picked(outcome, time.perf_counter() - begun)
+            self._desk.picked(outcome, time.perf_counter() - begun, reason)
         for reply in replies[1:]:
             await self._write(reply)
 

@@ -7,7 +7,10 @@ from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from router.error_info import Reason
 from router.metrics.tally import Tally
+
+OVERLOADED = Reason.Name(Reason.OVERLOADED)
 
 SECONDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1, 5)
 TOKENS = (64, 256, 1024, 4096, 16384, 65536, 262144, 1048576)
@@ -21,6 +24,7 @@ class Metrics(Collector):
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._requests: dict[tuple[str, str], int] = defaultdict(int)
+        self._refusals: dict[tuple[str, str], int] = defaultdict(int)
         self._seconds: dict[str, Tally] = {}
         self._tokens = Tally(TOKENS)
         self._matched = Tally(SHARES)
@@ -60,6 +64,16 @@ class Metrics(Collector):
         )
         for labels, count in self._requests.items():
             requests.add_metric(labels, count)
+        refusals = CounterMetricFamily(
+            "warmpath_refusals",
+            "Refused calls, by the reason that their callers got.",
+            labels=[
+                "method",
+                "reason",
+            ],  # router.error_info.Reason, router.endpoint_picker.outcomes
+        )
+        for labels, count in self._refusals.items():
+            refusals.add_metric(labels, count)
         seconds = HistogramMetricFamily(
             "warmpath_request_seconds",
             "Time from a call's arrival to its answer.",
@@ -73,19 +87,22 @@ class Metrics(Collector):
             "warmpath_matched_ratio", "Share of a scored prompt that the warmest pod holds."
         )
         self._matched.show(matched)
-        yield from (requests, seconds, tokens, matched)
+        yield from (requests, refusals, seconds, tokens, matched)
 
-    def answered(self, method: str, code: str, seconds: float) -> None:
-        """Count one answer."""
+    def answered(self, method: str, code: str, seconds: float, reason: str = "") -> None:
+        """Count one answer; one that refuses the call has a `reason`."""
         self._requests[method, code] += 1
+        if reason:
+            self._refusals[method, reason] += 1
         tally = self._seconds.get(method)
         if tally is None:
             tally = self._seconds[method] = Tally(SECONDS)
         tally.add(seconds)
 
     def refused(self, method: str, code: str) -> None:
-        """Count a call that was refused before anything but its headers was read."""
+        """Count a call that was refused for overload before anything but its headers was read."""
         self._requests[method, code] += 1
+        self._refusals[method, OVERLOADED] += 1
 
     def scored(self, prompt_tokens: int, matched_tokens: int) -> None:
         """Record a scored prompt's tokens, and how many of them the warmest pod holds."""

@@ -127,8 +127,8 @@ class Codes:
     def __init__(self) -> None:
         self.seen: list[str] = []
 
-    def answered(self, method: str, code: str, seconds: float) -> None:
-        del method, seconds
+    def answered(self, method: str, code: str, seconds: float, reason: str = "") -> None:
+        del method, seconds, reason
         self.seen.append(code)
 
     def scored(self, prompt_tokens: int, matched_tokens: int) -> None:

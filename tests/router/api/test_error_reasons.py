@@ -175,11 +175,16 @@ async def test_callers_that_may_not_ask_are_told_whether_they_are_known(
         assert reader == ErrorDetails(STATUS.PERMISSION_DENIED, "NO_ROLE", {}, None, None)
 
 
-class Uncounted:
-    """Counts nothing."""
+class Counted:
+    """Keeps the reasons under which refused calls are counted."""
 
-    def answered(self, method: str, code: str, seconds: float) -> None:
-        """Do nothing."""
+    def __init__(self) -> None:
+        self.reasons: list[str] = []
+
+    def answered(self, method: str, code: str, seconds: float, reason: str = "") -> None:
+        """Keep the reason."""
+        del method, code, seconds
+        self.reasons.append(reason)
 
 
 async def test_calls_without_room_are_told_the_limit_and_when_room_will_be_free(
@@ -187,7 +192,8 @@ async def test_calls_without_room_are_told_the_limit_and_when_room_will_be_free(
 ) -> None:
     now = 0.0
     room = InFlight(1000, 1000, seconds=7.5, clock=lambda: now, most_waiting=1)
-    intake = Intake(room, room, Uncounted(), seconds=7.5)
+    counted = Counted()
+    intake = Intake(room, room, counted, seconds=7.5)
 
     async def take(message: bytes, _: Any) -> bytes:
         return message
@@ -215,6 +221,7 @@ async def test_calls_without_room_are_told_the_limit_and_when_room_will_be_free(
         late = await refused(first)
         limit = {"limit": "limits.message-seconds"}
         assert late == ErrorDetails(STATUS.RESOURCE_EXHAUSTED, "MESSAGE_LATE", limit, None, None)
+        assert counted.reasons == [full.reason, late.reason]
         second.cancel()
     await server.stop(0)
 

@@ -77,7 +77,7 @@ async def test_a_refused_call_leaves_nothing_for_the_collector_of_cycles() -> No
         return b""
 
     class Counts:
-        def answered(self, method: str, code: str, seconds: float) -> None:
+        def answered(self, method: str, code: str, seconds: float, reason: str = "") -> None:
             pass
 
     in_flight = InFlight(100, 10, seconds=1.0, clock=lambda: 0.0)

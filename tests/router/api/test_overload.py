@@ -24,7 +24,7 @@ class Counts:
     def __init__(self) -> None:
         self.codes: list[str] = []
 
-    def answered(self, _: str, code: str, __: float) -> None:
+    def answered(self, _: str, code: str, *__: object) -> None:
         self.codes.append(code)
 
 

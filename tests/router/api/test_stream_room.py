@@ -22,7 +22,7 @@ SIZE = 1000
 class Silent:
     """Measures nothing."""
 
-    def answered(self, method: str, code: str, seconds: float) -> None:
+    def answered(self, method: str, code: str, seconds: float, reason: str = "") -> None:
         pass
 
     def scored(self, prompt_tokens: int, matched_tokens: int) -> None:

@@ -181,6 +181,7 @@ async def test_answers_are_counted_by_status(stand: Stand) -> None:
     assert 'warmpath_requests_total{code="OK",method="query"}' in text
     counted = 'warmpath_requests_total{code="INVALID_ARGUMENT",method="overlap_scores"} 1.0'
     assert counted in text
+    assert 'warmpath_refusals_total{method="overlap_scores",reason="BAD_REQUEST"} 1.0' in text
 
 
 async def test_pods_whose_ids_are_no_numbers_have_no_overlap_scores(tmp_path: Path) -> None:

@@ -155,8 +155,8 @@ class Meter:
     def __init__(self) -> None:
         self.outcomes: dict[str, int] = {}
 
-    def answered(self, method: str, code: str, seconds: float) -> None:
-        del method, code, seconds
+    def answered(self, method: str, code: str, seconds: float, reason: str = "") -> None:
+        del method, code, seconds, reason
 
     def endpoint_picked(self, outcome: str) -> None:
         self.outcomes[outcome] = self.outcomes.get(outcome, 0) + 1

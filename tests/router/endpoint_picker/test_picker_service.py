@@ -242,6 +242,8 @@ async def test_a_subset_that_matches_nothing_is_unavailable(tmp_path: Path, subs
         assert headers["x-warmpath-reason"] == "SUBSET_UNMATCHED"
         metric = 'warmpath_endpoint_picks_total{outcome="subset_unmatched"}'
         assert await gateway.metric(metric) == 1
+        metric = 'warmpath_refusals_total{method="Process",reason="SUBSET_UNMATCHED"}'
+        assert await gateway.metric(metric) == 1
 
 
 async def test_a_model_without_pods_is_unavailable(tmp_path: Path, transport: str) -> None:

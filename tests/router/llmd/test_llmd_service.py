@@ -229,6 +229,8 @@ async def test_more_calls_than_may_wait_are_refused_with_a_hint(
         assert "grpc-retry-pushback-ms" in one.trailing_metadata()
     counted = 'warmpath_requests_total{code="RESOURCE_EXHAUSTED",method="GetPodScores"}'
     assert f"{counted} {len(refused)}.0" in text
+    counted = 'warmpath_refusals_total{method="GetPodScores",reason="OVERLOADED"}'
+    assert f"{counted} {len(refused)}.0" in text
     # Calls that the gate refuses, before their message is read, have no duration.
     [timed] = re.findall(r'request_seconds_count\{method="GetPodScores"\} ([0-9.]+)', text)
     assert float(timed) < asked
