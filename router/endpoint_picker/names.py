@@ -1,6 +1,7 @@
 """The headers that the picker reads, writes and removes."""
 
 from dataclasses import dataclass
+from itertools import filterfalse
 
 from router.config.schema import PickerHeadersTable
 from router.endpoint_picker.protocol import DESTINATION, PICKERS_OWN
@@ -18,13 +19,11 @@ class HeaderNames:
 
     def of_request(self, put: tuple[tuple[str, str], ...]) -> tuple[str, ...]:
         """Return the headers to remove from a request whose headers `put` are replaced."""
-        replaced = [name for name, _ in put]
-        return tuple(name for name in self.in_request if name not in replaced)
+        return tuple(filterfalse(dict(put).__contains__, self.in_request))
 
     def of_response(self, put: tuple[tuple[str, str], ...]) -> tuple[str, ...]:
         """Return the headers to remove from a response whose headers `put` are replaced."""
-        replaced = [name for name, _ in put]
-        return tuple(name for name in self.in_response if name not in replaced)
+        return tuple(filterfalse(dict(put).__contains__, self.in_response))
 
 
 def names_of(ours: PickerHeadersTable) -> HeaderNames:

@@ -152,14 +152,16 @@ class EndpointPicks:
         if prefilling.pod is options[0].pod:
             prefill = ""
         endpoints: dict[str, Endpoint] = {}
+        saved: dict[int, float] = {}
         for one in islice(options, MOST_CANDIDATES):
             address = endpoint(one.pod.address)
             # Pods not known to be healthy are no fall-backs, unless no other pod is left.
             if address in endpoints or (endpoints and not one.pod.serves):
                 continue
             cached = held((prefilling if prefill else one).match, tokens)
-            saved = self._saved(tokens, cached)
-            endpoints[address] = Endpoint(one.pod.id, one.rank.number, cached, saved)
+            if cached not in saved:
+                saved[cached] = self._saved(tokens, cached)
+            endpoints[address] = Endpoint(one.pod.id, one.rank.number, cached, saved[cached])
             if len(endpoints) == self._most:
                 break
         engine_rank = _engine_rank(options[0])

@@ -28,7 +28,6 @@ from router.endpoint_picker.events import (
     RequestBody,
     RequestHeaders,
     RequestTrailers,
-    value_of,
 )
 from router.endpoint_picker.names import HeaderNames
 from router.endpoint_picker.protocol import DESTINATION, PIECE_BYTES, BodyMode
@@ -159,18 +158,19 @@ class RequestSide:
         self.state = RequestState.PICKING
         body = b"".join(self._held)
         self._held = [body]
-        headers, ours = self._headers.headers, self._names.ours
-        rewritten = (value_of(headers, name) for name in ours.rewrite if name)
+        # The first value of a header counts. A header without a name is one that is not configured.
+        values, ours = dict(reversed(self._headers.headers)), self._names.ours
+        values[""] = ""
         return [
             WantPick(
-                path=value_of(headers, ":path"),
+                path=values.get(":path", ""),
                 body=body,
-                content_type=value_of(headers, "content-type"),
-                content_encoding=value_of(headers, "content-encoding"),
-                model=next(filter(None, rewritten), ""),
-                session=value_of(headers, ours.session) if ours.session else "",
-                priority=value_of(headers, ours.priority) if ours.priority else "",
-                tenant=value_of(headers, ours.tenant) if ours.tenant else "",
+                content_type=values.get("content-type", ""),
+                content_encoding=values.get("content-encoding", ""),
+                model=next(filter(None, map(values.get, ours.rewrite)), ""),
+                session=values.get(ours.session, ""),
+                priority=values.get(ours.priority, ""),
+                tenant=values.get(ours.tenant, ""),
                 subset=self._subset,
                 is_shadow=self.modes.is_watched,
             )

@@ -104,9 +104,10 @@ class EndpointPickerService:
     async def _drive(self, stream: Stream) -> None:
         exchange = stream.exchange
         while not exchange.is_over:
-            if exchange.may_end:
+            raw = stream.next_at_hand()
+            if raw is None and exchange.may_end:
                 raw = await self._drain.before_end(stream.read)
-            else:
+            elif raw is None:
                 raw = await stream.read()
             if raw is None:
                 return

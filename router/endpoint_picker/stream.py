@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
@@ -16,6 +16,11 @@ from router.endpoint_picker.outcomes import NoPick, Outcome, failure_of
 from router.queue.place import Asker
 
 log = logging.getLogger(__name__)
+
+MOST_UNSENT_BYTES = 64 << 10
+"""Bytes of replies that may wait for the gateway while further events are handled."""
+FIRST = 2
+"""Replies with which a pick is told: that to the headers, and the first piece of the body."""
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -56,6 +61,16 @@ class Stream:
         """Fires when the stream no longer waits for the request's body."""
         self._late: asyncio.Task[None] | None = None
         """The pick for as much of the body as had come by then."""
+        # Our own transport can send several replies at once and has messages at hand; gRPC's cannot.
+        self._put: Callable[[bytes], int] | None = getattr(context, "put", None)
+        self._drain: Callable[[], Awaitable[None]] | None = getattr(context, "drain", None)
+        self._at_hand: Callable[[], bytes | None] | None = getattr(context, "next_at_hand", None)
+
+    def next_at_hand(self) -> bytes | None:
+        """Return the next message if `read` would not wait."""
+        if self._at_hand is None or self._late is not None:
+            return None
+        return self._at_hand()
 
     async def read(self) -> bytes | None:
         """Return the next message; None after the last. While the body is held, wait for a while only.
@@ -117,8 +132,21 @@ class Stream:
                 await self._write(action)
 
     async def _write(self, reply: Reply) -> None:
+        """Write a reply, which goes out with those that follow before the next wait for the gateway."""
         try:
-            await self._context.write(bytes_of(reply))
+            if self._put is None:
+                await self._context.write(bytes_of(reply))
+            elif self._put(bytes_of(reply)) > MOST_UNSENT_BYTES:
+                await self._sent()
+        except grpc.aio.InternalError as error:
+            raise asyncio.CancelledError("the stream has ended") from error
+
+    async def _sent(self) -> None:
+        """Wait until the gateway has taken all replies."""
+        if self._drain is None:
+            return
+        try:
+            await self._drain()
         except grpc.aio.InternalError as error:
             raise asyncio.CancelledError("the stream has ended") from error
 
@@ -129,21 +157,23 @@ class Stream:
             found = await self._found(want)
             if isinstance(found, NoPick):
                 replies = self._unpicked(found)
-                for reply in replies[:1]:
+                for reply in replies[:FIRST]:
                     await self._write(reply)
+                await self._sent()
                 outcome, reason = found.outcome, found.refusal.reason
             else:
                 picked, telling = found
                 with telling:
                     replies = self.exchange.picked(picked)
                     # If a reply cannot be sent, the pick is withdrawn.
-                    for reply in replies[:1]:
+                    for reply in replies[:FIRST]:
                         await self._write(reply)
+                    await self._sent()
                 self.exchange.booked(picked)
                 outcome = Outcome.PICKED
         finally:
             self._desk.picked(outcome, time.perf_counter() - begun, reason)
-        for reply in replies[1:]:
+        for reply in replies[FIRST:]:
             await self._write(reply)
 
     async def _found(self, want: WantPick) -> tuple[Picked, AbstractContextManager[None]] | NoPick:

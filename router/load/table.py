@@ -150,6 +150,8 @@ class LoadTable:
         return [self._load(name, now, waited) for name in ranks]
 
     def _load(self, name: tuple[str, int], now: float, waited: float) -> Load:
+        if self._others is None and name not in self._seen:
+            return self._book(name).load(waited, self._bookings.head_floor)
         load, nanoseconds, head, free_since, _ = self._unaged(name, now)
         if head is None:
             return load

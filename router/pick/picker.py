@@ -146,9 +146,9 @@ class Picker:
         self.expire(now)
         self._release(ask.booking_id, now)
         choice = choice or self._weigher.weigh(ask, now)
-        self._weigher.see(ask.prompt.model, choice, now)
         options, tokens = choice.options, choice.prompt_tokens
         kept = options[:MOST_FALLBACKS]
+        self._weigher.see(ask.prompt.model, choice, now)
         where = kept[0].candidate[:2]
         predictions: Mapping[tuple[str, int], Predicted]
         if ask.shadow:

@@ -34,6 +34,8 @@ class Call(CallContext):
     """The future that `read` awaits: the next bytes."""
     _sent: asyncio.Future[None] | None = None
     """The future that `write` awaits: all data sent."""
+    _put: list[bytes] | None = None
+    """The messages, in their frames, that `put` has left to be sent."""
     _initial: Headers | None = ()
     """The metadata with which the answer begins, as headers; None once that is sent."""
     _callbacks: Sequence[Callable[[Any], None]] = ()
@@ -105,6 +107,7 @@ class Call(CallContext):
         """End the call with its only response."""
         if self._is_ended or self.is_closed:
             return
+        self._give()
         session, trailers = self._link.session, self._trailers(None, "")
         if self._initial is None:
             session.write(self._stream, framed(response))
@@ -119,6 +122,7 @@ class Call(CallContext):
         """End the call with a status, by default the one that the handler has set, or OK."""
         if self._is_ended or self.is_closed:
             return
+        self._give()
         session, trailers = self._link.session, self._trailers(code, details)
         if self._initial is None:
             session.finish(self._stream, trailers)
@@ -229,13 +233,23 @@ class Call(CallContext):
     ) -> NoReturn:
         await self.abort(code, text, details(code, text, reason))
 
+    def next_at_hand(self) -> bytes | None:
+        """Return the next message as it came, if `read` would not wait and not decompress it."""
+        size = self._deframer.next_bytes
+        if size is None or self._deframer.is_incomplete(size):
+            return None
+        message, _ = self._deframer.take()
+        self._consume(max(0, self._unconsumed - self._deframer.held))
+        return message
+
     async def _more(self, missing: int) -> None:
-        """Wait for more bytes of a message that lacks `missing` bytes."""
+        """Send what is to be sent, and wait for bytes of a message that lacks `missing` bytes."""
         self._check_open()
         self._consume(self._unconsumed)
         if missing > self._window:
             self._window = READ_WINDOW
             self._link.session.widen(self._stream, READ_WINDOW)
+        self._give()
         self._link.flush()
         self._arrived = self._loop.create_future()
         try:
@@ -271,9 +285,34 @@ class Call(CallContext):
 
         Raises grpc.aio.InternalError if the call has ended.
         """
+        self.put(message)
+        await self.drain()
+
+    def put(self, message: Any) -> int:
+        """Put a message that goes out once the handler waits for the client, or ends the call.
+
+        Return the bytes of the answer that are not sent. Raises grpc.aio.InternalError if the call has
+        ended.
+        """
         self._check_open()
-        self._begin()
-        self._link.session.write(self._stream, framed(self.serialize(message)))
+        if self._put is None:
+            self._put = []
+        self._put.append(framed(self.serialize(message)))
+        return sum(map(len, self._put)) + self._link.session.unsent_of(self._stream)
+
+    def _give(self) -> None:
+        """Give what was put to the session."""
+        if self._put:
+            self._begin()
+            self._link.session.write(self._stream, b"".join(self._put))
+            self._put.clear()
+
+    async def drain(self) -> None:
+        """Send all messages that were put; return once the client's window has taken them.
+
+        Raises grpc.aio.InternalError if the call has ended.
+        """
+        self._give()
         self._link.flush()
         if self._link.session.unsent_of(self._stream):
             self._sent = self._loop.create_future()

@@ -101,6 +101,10 @@ class Deframer:
         size = self._next_bytes()
         return size if size >= 0 and not self._prefix[0] else None
 
+    def is_incomplete(self, size: int) -> bool:
+        """Return whether a next message of `size` bytes lacks some, or may not have so many."""
+        return size > self._most or PREFIX + size > self.held
+
     def _next_bytes(self) -> int:
         """Return the length of the next message; -1 if it has not come."""
         if not self._prefix:

@@ -74,7 +74,8 @@ def _usage(event: Any) -> Usage:
         found: Any = event
         for key in path:
             found = found.get(key) if isinstance(found, dict) else None
-        usage = usage.then(usage_of(found))
+        if isinstance(found, dict):
+            usage = usage.then(usage_of(found))
     return usage
 
 

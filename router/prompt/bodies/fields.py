@@ -30,6 +30,8 @@ MOST_VALUES = 65_536
 have `limits.max-prompt-tokens` more, for its token ids."""
 MOST_STRINGS = 2 * MOST_VALUES
 """Most strings of a body: each value may be a string and have a name."""
+MISSING = msgspec.Raw()
+"""Takes the place of a field that a body lacks."""
 
 
 class FieldError(Exception):
@@ -97,8 +99,8 @@ async def raw_fields(raw: bytes, names: tuple[str, ...], most: int = MOST_VALUES
         raise FieldError(f"is not JSON: {_why(raw, error)}") from error
     if len(raw) > LARGE_BYTES:
         await asyncio.sleep(0)
-    given = ((name, getattr(found, name)) for name in names)
-    return RawFields({name: one for name, one in given if memoryview(one).nbytes}, strings)
+    given = msgspec.structs.asdict(found)
+    return RawFields({name: one for name, one in given.items() if one is not MISSING}, strings)
 
 
 async def packed_ids(raw: msgspec.Raw, name: str, most: int) -> bytes | None:
@@ -173,7 +175,7 @@ def _ids(piece: bytes) -> Sequence[int] | None:
 
 @cache
 def _kind(names: tuple[str, ...]) -> type[msgspec.Struct]:
-    return msgspec.defstruct("Fields", [(name, msgspec.Raw, msgspec.Raw()) for name in names])
+    return msgspec.defstruct("Fields", [(name, msgspec.Raw, MISSING) for name in names])
 
 
 def _why(raw: bytes, error: Exception) -> str:

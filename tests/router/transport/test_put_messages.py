@@ -1,0 +1,150 @@
+"""Messages that a handler puts go out together: when it waits for its client, when it drains, at its end."""
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import grpc
+import grpc.aio
+import pytest
+
+from router.transport.connection import Connection
+from router.transport.framing import framed
+from router.transport.http2.limits import Http2Limits
+from tests.router.transport.fake_socket import FakeSocket, FakeTimeLoop
+from tests.router.transport.http2.lawful_client import LawfulClient
+from tests.router.transport.served import MISSING
+
+pytestmark = pytest.mark.skipif(bool(MISSING), reason=MISSING)
+
+WHOLE = framed(b"one") + framed(b"two")
+
+
+class CountingSocket(FakeSocket):
+    writes = 0
+
+    def write(self, data: Any) -> None:
+        super().write(data)
+        self.writes += 1
+
+
+class Stand:
+    """A connection with one call, whose handler is the given one; its window takes `window` bytes."""
+
+    def __init__(
+        self, handler: Callable[[Any], Awaitable[None]], *sent: bytes, window: int = 1000
+    ) -> None:
+        self.loop = FakeTimeLoop()
+
+        def run(_: Any, context: Any) -> Awaitable[None]:
+            return handler(context)
+
+        method = grpc.stream_stream_rpc_method_handler(run)
+        self.connection = Connection(
+            [grpc.method_handlers_generic_handler("t.T", {"Put": method})],
+            Http2Limits(),
+            opened=lambda _: None,
+            closed=lambda _: None,
+            arrived=lambda _: None,
+            clock=lambda: 0.0,
+        )
+        self.socket = CountingSocket(self.connection)
+        self.client = LawfulClient(window)
+        self.loop.turn(lambda: self.connection.connection_made(self.socket))
+        self.carry()
+        self.stream = self.client.begin(b"/t.T/Put")
+        for message in sent:
+            self.client.put(self.stream, framed(message))
+        self.socket.writes = 0
+        self.carry()
+
+    def carry(self) -> None:
+        """Carry bytes in both directions until none are left."""
+        while (data := self.client.to_send()) or self.socket.written:
+            self.loop.turn(lambda data=data: self.connection.data_received(data))
+            written, self.socket.written = bytes(self.socket.written), bytearray()
+            self.client.receive(written)
+
+    @property
+    def answer(self) -> bytes:
+        return bytes(self.client.requests[self.stream].answer)
+
+    def close(self) -> None:
+        self.loop.turn(self.socket.lose)
+        assert self.loop.errors == []
+        self.client.close()
+        self.loop.close()
+
+
+def put_both(context: Any) -> None:
+    assert context.put(b"one") == len(framed(b"one"))
+    assert context.put(b"two") == len(WHOLE)
+
+
+async def wait_for_the_client(context: Any) -> None:
+    put_both(context)
+    await context.read()
+
+
+async def wait_after_what_came(context: Any) -> None:
+    for message in (b"first", b"second"):
+        assert context.next_at_hand() == message
+    assert context.next_at_hand() is None
+    await wait_for_the_client(context)
+
+
+async def drain_and_wait(context: Any) -> None:
+    put_both(context)
+    await context.drain()
+    await context.read()
+
+
+async def end(context: Any) -> None:
+    put_both(context)
+
+
+@pytest.mark.parametrize(
+    "handler", [wait_for_the_client, wait_after_what_came, drain_and_wait, end]
+)
+def test_they_go_out_in_one_write(handler: Callable[[Any], Awaitable[None]]) -> None:
+    stand = Stand(handler, *((b"first", b"second") if handler is wait_after_what_came else ()))
+    assert stand.answer == WHOLE
+    assert stand.socket.writes == 1
+    assert ("grpc-status" in stand.client.requests[stand.stream].headers) == (handler is end)
+    stand.close()
+
+
+def test_draining_lasts_until_the_window_has_taken_all() -> None:
+    steps = []
+
+    async def handler(context: Any) -> None:
+        put_both(context)
+        await context.drain()
+        steps.append("drained")
+
+    stand = Stand(handler, window=10)
+    assert stand.answer == WHOLE[:10]
+    assert steps == []
+    stand.client.consume(stand.stream, 10)
+    stand.carry()
+    assert stand.answer == WHOLE
+    assert steps == ["drained"]
+    stand.close()
+
+
+def test_nothing_can_be_put_once_the_client_is_gone() -> None:
+    refused = []
+
+    async def handler(context: Any) -> None:
+        try:
+            await context.read()
+        except BaseException:
+            with pytest.raises(grpc.aio.InternalError):
+                context.put(b"one")
+            refused.append(True)
+            raise
+
+    stand = Stand(handler)
+    stand.client.reset(stand.stream)
+    stand.carry()
+    assert refused == [True]
+    stand.close()
