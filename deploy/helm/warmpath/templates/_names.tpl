@@ -1,0 +1,52 @@
+{{- define "warmpath.name" -}}
+{{- .Release.Name | trunc 50 | trimSuffix "-" -}}
+{{- end }}
+
+{{- define "warmpath.selector" -}}
+app.kubernetes.io/name: warmpath
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/component: router
+{{- end }}
+
+{{- define "warmpath.labels" -}}
+{{ include "warmpath.selector" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
+{{- end }}
+
+{{- define "warmpath.account" -}}
+{{- .Values.serviceAccount.name | default (ternary (include "warmpath.name" .) "default" .Values.serviceAccount.create) -}}
+{{- end }}
+
+{{- define "warmpath.toml" -}}
+[server]
+listen = "0.0.0.0:7400"
+metrics-listen = "0.0.0.0:7401"
+drain-seconds = {{ .Values.drainSeconds }}
+insecure = {{ not (and .Values.tls.secretName .Values.clients) }}
+{{- with .Values.tls }}
+{{- if .secretName }}
+
+[server.tls]
+cert = "../tls/tls.crt"
+key = "../tls/tls.key"
+{{- if .clientCertificates }}
+client-ca = "../tls/ca.crt"
+{{- end }}
+{{- end }}
+{{- end }}
+{{- range .Values.clients }}
+
+[[clients]]
+name = {{ .name | quote }}
+roles = [{{ range $at, $role := .roles }}{{ if $at }}, {{ end }}{{ $role | quote }}{{ end }}]
+{{- if .certificate }}
+certificate = {{ .certificate | quote }}
+{{- else }}
+token-file = {{ printf "../tokens/%s" .name | quote }}
+{{- end }}
+{{- end }}
+
+{{ tpl .Values.config . }}
+{{- end }}

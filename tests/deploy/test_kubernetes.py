@@ -1,0 +1,283 @@
+"""The chart and the overlays: what they render is Kubernetes', ours, and the same."""
+
+import copy
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from publisher.__main__ import main as publish_main
+from router.commands.check_config import main as check_config
+from router.config.read import load
+from router.pods import kubernetes
+from tests.deploy.manifests import (
+    CHART,
+    DEPLOY,
+    ROOT,
+    VERSIONS,
+    Object,
+    chart,
+    needs_helm,
+    objects,
+    only,
+    overlay,
+    problems,
+    run,
+)  # fmt: skip
+from tests.servers.certificates import Authority
+
+OVERLAYS = ("direct", "watch", "redis", "gateway")
+EXAMPLES = (*OVERLAYS, "closed")
+CUSTOM = {"InferencePool", "InferenceObjective", "HTTPRoute"}
+"""Kinds that Kubernetes itself does not have."""
+
+pytestmark = needs_helm
+
+
+def example(name: str) -> list[Object]:
+    return chart("--values", CHART / "examples" / f"{name}.yaml")
+
+
+def pod_of(found: list[Object], kind: str = "Deployment") -> Object:
+    spec: Object = only(found, kind)["spec"]["template"]["spec"]
+    return spec
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_kubernetes_knows_every_field_of_the_chart(name: str, version: str) -> None:
+    for one in example(name):
+        assert problems(one, version) == [], f"{one['kind']} {one['metadata']['name']}"
+
+
+@pytest.mark.parametrize("name", OVERLAYS)
+def test_kubernetes_knows_every_field_of_an_overlay(name: str) -> None:
+    for one in overlay(name):
+        assert problems(one, VERSIONS[0]) == [], f"{one['kind']} {one['metadata']['name']}"
+
+
+@pytest.mark.parametrize("file", sorted((DEPLOY / "examples").glob("*.yaml")), ids=lambda f: f.stem)
+def test_kubernetes_knows_every_field_of_the_examples(file: Path) -> None:
+    for one in objects(file.read_text()):
+        if one["kind"] not in CUSTOM:
+            assert problems(one, VERSIONS[0]) == [], f"{one['kind']} {one['metadata']['name']}"
+
+
+def test_a_field_that_kubernetes_lacks_is_noticed() -> None:
+    wrong = copy.deepcopy(only(chart(), "Deployment"))
+    wrong["spec"]["template"]["spec"]["containers"][0]["livenessProb"] = {}
+    assert problems(wrong, VERSIONS[0])
+
+
+def shared(found: list[Object]) -> dict[tuple[str, str], Any]:
+    """Return objects by kind and name, without what helm alone or kustomize alone says of them."""
+    named = {}
+    hashed = {
+        one["metadata"]["name"]: re.sub(r"-[a-z0-9]{10}$", "", one["metadata"]["name"])
+        for one in found
+        if one["kind"] == "ConfigMap"
+    }
+    for one in copy.deepcopy(found):
+        meta = one["metadata"]
+        name = meta["name"] = hashed.get(meta["name"], meta["name"])
+        # Helm gives its release's namespace to what does not name one.
+        meta.pop("namespace", None)
+        labels = meta.get("labels", {})
+        for label in ("helm.sh/chart", "app.kubernetes.io/managed-by", "app.kubernetes.io/version"):
+            labels.pop(label, None)
+        if one["kind"] == "ConfigMap":
+            # The generator copies no labels.
+            meta.pop("labels", None)
+            one["data"] = {key: tomllib.loads(text) for key, text in one["data"].items()}
+        if one["kind"] == "Deployment":
+            template = one["spec"]["template"]
+            template["metadata"].pop("annotations", None)
+            for volume in template["spec"]["volumes"]:
+                if volume["name"] == "config":
+                    held = volume["configMap"]["name"]
+                    volume["configMap"]["name"] = hashed.get(held, held)
+        named[one["kind"], name] = one
+    return named
+
+
+@pytest.mark.parametrize("name", OVERLAYS)
+def test_an_overlay_and_the_chart_are_the_same(name: str) -> None:
+    assert shared(overlay(name)) == shared(example(name))
+
+
+def lay_out(found: list[Object], folder: Path) -> Path:
+    """Write the files as the router's container sees them; return the configuration's."""
+    pod = pod_of(found)
+    places = {one["name"]: one["mountPath"] for one in pod["containers"][0]["volumeMounts"]}
+    for volume in pod["volumes"]:
+        place = folder / places[volume["name"]].removeprefix("/")
+        place.mkdir(parents=True)
+        if volume["name"] == "tls":
+            names = ["tls.crt", "tls.key", "ca.crt"]
+        elif volume["name"] == "tokens":
+            names = [
+                item["path"]
+                for source in volume["projected"]["sources"]
+                for item in source["secret"]["items"]
+            ]
+        elif volume["name"] == "secrets":
+            names = ["redis-password"]
+        else:
+            names = []
+        for name in names:
+            (place / name).write_text("a-secret-of-some-length\n")
+    file = folder / "etc/warmpath/config/warmpath.toml"
+    (text,) = only(found, "ConfigMap")["data"].values()
+    file.write_text(text)
+    return file
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_the_router_takes_every_configuration(name: str, tmp_path: Path) -> None:
+    file = lay_out(example(name), tmp_path)
+    if name == "closed":
+        authority = Authority(tmp_path)
+        shown = authority.certificate("router")
+        tls = tmp_path / "etc/warmpath/tls"
+        for path, source in (
+            ("tls.crt", shown.cert),
+            ("tls.key", shown.key),
+            ("ca.crt", authority.ca),
+        ):
+            (tls / path).write_bytes(source.read_bytes())
+    assert check_config([str(file)]) == 0
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_the_role_is_what_the_pod_source_asks_for_and_no_more(name: str, tmp_path: Path) -> None:
+    found = example(name)
+    rules = only(found, "Role")["rules"]
+    config = load(lay_out(found, tmp_path)) if name != "closed" else None
+    assert rules[0] == {"apiGroups": [""], "resources": ["pods"], "verbs": ["list", "watch"]}
+    pools = (
+        {one.inference_pool for one in config.pod_sets if one.inference_pool} if config else set()
+    )
+    assert [rule["resourceNames"] for rule in rules[1:]] == [[pool] for pool in pools]
+    for rule in rules[1:]:
+        assert rule["verbs"] == ["get"]
+        assert rule["apiGroups"] == [group for group, _ in kubernetes.POOL_GROUPS]
+    bound = only(found, "RoleBinding")
+    assert bound["subjects"][0]["name"] == only(found, "ServiceAccount")["metadata"]["name"]
+    assert bound["subjects"][0]["name"] == pod_of(found)["serviceAccountName"]
+
+
+def restricted(pod: Object, container: Object) -> bool:
+    """Return whether a container keeps to the pod security standard `restricted`."""
+    outer, own = pod.get("securityContext", {}), container["securityContext"]
+    return (
+        bool(own.get("runAsNonRoot", outer.get("runAsNonRoot")))
+        and own["allowPrivilegeEscalation"] is False
+        and own["capabilities"] == {"drop": ["ALL"]}
+        and own.get("seccompProfile", outer.get("seccompProfile")) == {"type": "RuntimeDefault"}
+        and own["readOnlyRootFilesystem"] is True
+    )
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_a_router_is_restricted_and_ends_in_order(name: str) -> None:
+    pod = pod_of(example(name))
+    (container,) = pod["containers"]
+    assert restricted(pod, container)
+    assert any(mount["mountPath"] == "/tmp" for mount in container["volumeMounts"])
+    waits = container["lifecycle"]["preStop"]["sleep"]["seconds"]
+    toml = only(example(name), "ConfigMap")["data"]["warmpath.toml"]
+    drain = tomllib.loads(toml)["server"]["drain-seconds"]
+    assert pod["terminationGracePeriodSeconds"] >= waits + drain + 5
+    scheme = "HTTPS" if name == "closed" else "HTTP"
+    for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
+        assert container[probe]["httpGet"]["scheme"] == scheme
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_everything_selects_the_routers(name: str) -> None:
+    found = example(name)
+    labels = only(found, "Deployment")["spec"]["template"]["metadata"]["labels"]
+    selectors = [one["spec"]["selector"] for one in found if one["kind"] == "Service"]
+    selectors += [
+        only(found, "Deployment")["spec"]["selector"]["matchLabels"],
+        only(found, "PodDisruptionBudget")["spec"]["selector"]["matchLabels"],
+        only(found, "NetworkPolicy")["spec"]["podSelector"]["matchLabels"],
+    ]
+    assert len(selectors) == 5
+    assert all(selector.items() <= labels.items() for selector in selectors)
+
+
+def test_another_configuration_starts_new_routers() -> None:
+    def checksum(*options: str) -> str:
+        template = only(chart(*options), "Deployment")["spec"]["template"]
+        return str(template["metadata"]["annotations"]["checksum/config"])
+
+    assert checksum() == checksum("--set", "replicas=3")
+    assert checksum() != checksum("--set", "drainSeconds=20")
+
+
+def test_scaling_is_left_to_the_autoscaler() -> None:
+    found = example("closed")
+    assert "replicas" not in only(found, "Deployment")["spec"]
+    target = only(found, "HorizontalPodAutoscaler")["spec"]["scaleTargetRef"]
+    assert target["name"] == only(found, "Deployment")["metadata"]["name"]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        "replicas=two", "image.repositry=x", "drainSeconds=0", "image.digest=latest",
+        "tls.clientCertificates=true", "config=none", "clients[0].name=a",
+    ],
+)  # fmt: skip
+def test_a_value_that_cannot_be_meant_is_refused(wrong: str) -> None:
+    ended = run("helm", "template", "warmpath", CHART, "--set", wrong)
+    assert ended.returncode != 0
+    assert re.split(r"[.=\[]", wrong)[0] in ended.stderr
+
+
+def test_the_chart_is_linted() -> None:
+    ended = run("helm", "lint", "--strict", CHART)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+
+
+def test_the_chart_has_the_projects_version() -> None:
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    about = yaml.safe_load((CHART / "Chart.yaml").read_text())
+    assert about["version"] == about["appVersion"] == version
+    image = pod_of(overlay("direct"))["containers"][0]["image"]
+    assert image == pod_of(chart())["containers"][0]["image"] == f"warmpath-router:{version}"
+
+
+def test_the_publisher_beside_vllm_has_known_options(capsys: pytest.CaptureFixture[str]) -> None:
+    pod = pod_of(objects((DEPLOY / "examples" / "vllm.yaml").read_text()), "StatefulSet")
+    (publisher,) = pod["initContainers"]
+    assert publisher["restartPolicy"] == "Always"
+    assert restricted(pod, publisher)
+    words = [re.sub(r"\$\(\w+\)", "10.0.0.7", word) for word in publisher["args"]]
+    assert words[0] == "publish"
+    # A last option that is refused, after all the others were taken.
+    with pytest.raises(SystemExit):
+        publish_main([*words[1:], "--redis=redis://redis:6379", "--redis-lease-seconds=0"])
+    assert "--redis-lease-seconds" in capsys.readouterr().err
+
+
+def test_the_examples_fit_the_overlays(tmp_path: Path) -> None:
+    engine = objects((DEPLOY / "examples" / "vllm.yaml").read_text())
+    labels = only(engine, "StatefulSet")["spec"]["template"]["metadata"]["labels"]
+    for name in ("direct", "watch", "redis"):
+        (pods,) = load(lay_out(overlay(name), tmp_path / name)).pod_sets
+        key, _, value = pods.selector.partition("=")
+        assert labels[key] == value
+    gateway = objects((DEPLOY / "examples" / "gateway.yaml").read_text())
+    pool = only(gateway, "InferencePool")
+    (pods,) = load(lay_out(overlay("gateway"), tmp_path / "gateway")).pod_sets
+    assert pods.inference_pool == pool["metadata"]["name"]
+    assert pool["spec"]["selector"]["matchLabels"].items() <= labels.items()
+    services = {one["metadata"]["name"] for one in overlay("gateway") if one["kind"] == "Service"}
+    assert pool["spec"]["endpointPickerRef"]["name"] in services
+    (rule,) = only(gateway, "HTTPRoute")["spec"]["rules"]
+    assert rule["backendRefs"][0]["name"] == pool["metadata"]["name"]
