@@ -1,5 +1,6 @@
 """Messages that a handler puts go out together: when it waits for its client, when it drains, at its end."""
 
+import gzip
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -17,6 +18,7 @@ from tests.router.transport.served import MISSING
 pytestmark = pytest.mark.skipif(bool(MISSING), reason=MISSING)
 
 WHOLE = framed(b"one") + framed(b"two")
+CAME = framed(b"first"), framed(b"second")
 
 
 class CountingSocket(FakeSocket):
@@ -31,8 +33,13 @@ class Stand:
     """A connection with one call, whose handler is the given one; its window takes `window` bytes."""
 
     def __init__(
-        self, handler: Callable[[Any], Awaitable[None]], *sent: bytes, window: int = 1000
+        self,
+        handler: Callable[[Any], Awaitable[None]],
+        *sent: bytes,
+        window: int = 1000,
+        most: int = 1000,
     ) -> None:
+        """`sent` comes with the call; a message may have `most` bytes."""
         self.loop = FakeTimeLoop()
 
         def run(_: Any, context: Any) -> Awaitable[None]:
@@ -41,7 +48,7 @@ class Stand:
         method = grpc.stream_stream_rpc_method_handler(run)
         self.connection = Connection(
             [grpc.method_handlers_generic_handler("t.T", {"Put": method})],
-            Http2Limits(),
+            Http2Limits(message_bytes=most),
             opened=lambda _: None,
             closed=lambda _: None,
             arrived=lambda _: None,
@@ -51,9 +58,9 @@ class Stand:
         self.client = LawfulClient(window)
         self.loop.turn(lambda: self.connection.connection_made(self.socket))
         self.carry()
-        self.stream = self.client.begin(b"/t.T/Put")
-        for message in sent:
-            self.client.put(self.stream, framed(message))
+        self.stream = self.client.begin(b"/t.T/Put", (b"grpc-encoding", b"gzip"))
+        for data in sent:
+            self.client.put(self.stream, data)
         self.socket.writes = 0
         self.carry()
 
@@ -106,10 +113,42 @@ async def end(context: Any) -> None:
     "handler", [wait_for_the_client, wait_after_what_came, drain_and_wait, end]
 )
 def test_they_go_out_in_one_write(handler: Callable[[Any], Awaitable[None]]) -> None:
-    stand = Stand(handler, *((b"first", b"second") if handler is wait_after_what_came else ()))
+    stand = Stand(handler, *(CAME if handler is wait_after_what_came else ()))
     assert stand.answer == WHOLE
     assert stand.socket.writes == 1
     assert ("grpc-status" in stand.client.requests[stand.stream].headers) == (handler is end)
+    stand.close()
+
+
+PACKED = gzip.compress(b"zeros", mtime=0)
+
+
+@pytest.mark.parametrize(
+    ("came", "rest", "read"),
+    [
+        (b"", framed(b"one"), b"one"),
+        (framed(b"one")[:4], framed(b"one")[4:], b"one"),
+        (framed(b"one")[:6], framed(b"one")[6:], b"one"),
+        (b"\1" + len(PACKED).to_bytes(4, "big") + PACKED, b"", b"zeros"),
+        (framed(bytes(101)), b"", None),
+    ],
+)
+def test_what_is_not_whole_or_not_plain_is_not_at_hand(
+    came: bytes, rest: bytes, read: bytes | None
+) -> None:
+    found = []
+
+    async def handler(context: Any) -> None:
+        assert context.next_at_hand() is None
+        found.append(await context.read())
+
+    stand = Stand(handler, came, most=100)
+    if rest:
+        stand.client.put(stand.stream, rest)
+        stand.carry()
+    assert found == ([] if read is None else [read])
+    status = b"8" if read is None else b"0"
+    assert stand.client.requests[stand.stream].headers["grpc-status"] == status
     stand.close()
 
 
