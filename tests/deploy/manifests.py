@@ -1,6 +1,6 @@
 """Renders the chart with helm and the overlays with kubectl, and compares objects with Kubernetes' schemas.
 
-Both programs and the schemas lie in `.venv/kubernetes` (constraints-kubernetes.txt), for Linux on x86-64.
+The programs, docker-compose too, and the schemas lie in `.venv/deploy` (constraints-deploy.txt), for Linux on x86-64.
 """
 
 import json
@@ -17,7 +17,7 @@ import yaml
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
 CHART = DEPLOY / "helm" / "warmpath"
-FOLDER = Path(sys.prefix) / "kubernetes"
+FOLDER = Path(sys.prefix) / "deploy"
 VERSIONS = ("1.30", "1.33", "1.37")
 """The oldest Kubernetes that the chart allows, the newest whose schemas are there, and one between."""
 
@@ -25,12 +25,12 @@ Object = dict[str, Any]
 
 needs_helm = pytest.mark.skipif(
     (sys.platform, platform.machine()) != ("linux", "x86_64"),
-    reason="the wheel has helm and kubectl for Linux on x86-64 only",
+    reason="the wheels have helm, kubectl and docker-compose for Linux on x86-64 only",
 )
 
 
 def run(*words: str | Path) -> "subprocess.CompletedProcess[str]":
-    """Run helm or kubectl, by name."""
+    """Run helm, kubectl or docker-compose, by name."""
     program = FOLDER / "bin" / str(words[0])
     return subprocess.run(
         [program, *words[1:]], capture_output=True, text=True, timeout=60, check=False
@@ -50,7 +50,7 @@ def chart(*options: str | Path) -> list[Object]:
 
 @cache
 def printed(*words: str | Path) -> str:
-    """Return the output of helm or kubectl, run once for all tests of a process."""
+    """Return the output of a program, run once for all tests of a process."""
     ended = run(*words)
     assert ended.returncode == 0, ended.stderr
     return ended.stdout

