@@ -22,7 +22,7 @@ from indexer.process.tasks import Work, kept
 from indexer.shared.layout.names import KeyNames
 from router import state_file
 from router.access.entrance import entrance
-from router.api.admission import Admission
+from router.api.admission.admission import Admission
 from router.api.holdings import Holdings
 from router.api.in_flight import InFlight
 from router.api.intake import STANDARD, STREAMS, Intake
@@ -197,6 +197,7 @@ async def running(config: Config, folder: Path) -> AsyncIterator[Running]:
         calls, streams = room(limits.max_in_flight_bytes), room(STREAMS * largest)
         admission = Admission(
             wait_seconds=limits.wait_seconds,
+            overload_seconds=limits.overload_wait_seconds,
             soon=loop.call_soon,
             clock=time.monotonic,
         )

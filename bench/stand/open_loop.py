@@ -17,6 +17,7 @@ import time
 from pathlib import Path
 
 DATA, HEADERS, RESET, SETTINGS, PING, GOAWAY, WINDOW_UPDATE = 0, 1, 3, 4, 6, 7, 8
+INITIAL_WINDOW_SIZE, CANCEL = 4, 8
 END_STREAM = ACK = 1
 END_HEADERS = 4
 FRAME_BYTES = 16_384
@@ -38,10 +39,16 @@ class Connection:
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._into = into
         self._header = _header_block(address, path)
-        self._body = [body[at : at + FRAME_BYTES] for at in range(0, len(body), FRAME_BYTES)]
+        self._body = body
         self._size = len(body)
         self._window = FIRST_WINDOW
         self._stream = -1
+        self._stream_window = FIRST_WINDOW
+        """The window with which a stream begins."""
+        self._windows: dict[int, int] = {}
+        """The windows of streams whose body is not sent."""
+        self._unsent: dict[int, int] = {}
+        """How much of their bodies is sent."""
         self._due: dict[int, float] = {}
         self._answered: set[int] = set()
         self._in = bytearray()
@@ -57,19 +64,36 @@ class Connection:
         return len(self._due)
 
     def call(self, due: float) -> bool:
-        """Send a call; return False if the connection has no room for it."""
+        """Begin a call, which `flush` sends; return False if the connection has no room for it."""
         if len(self._due) >= MOST_STREAMS or self._window < self._size or len(self._out) > 1 << 22:
             return False
         self._stream += 2
         stream = self._stream
-        self._window -= self._size
         self._due[stream] = due
-        out = self._out
-        out += _frame(HEADERS, END_HEADERS, stream, self._header)
-        for number, piece in enumerate(self._body, 1):
-            out += _frame(DATA, END_STREAM * (number == len(self._body)), stream, piece)
-        self.flush()
+        self._out += _frame(HEADERS, END_HEADERS, stream, self._header)
+        self._windows[stream], self._unsent[stream] = self._stream_window, 0
+        self._send_body(stream)
         return True
+
+    def _send_body(self, stream: int) -> None:
+        """Send as much of a body as its window allows."""
+        at, window = self._unsent[stream], self._windows[stream]
+        while at < self._size and window > 0 and self._window > 0:
+            end = min(at + min(FRAME_BYTES, window, self._window), self._size)
+            self._out += _frame(DATA, END_STREAM * (end == self._size), stream, self._body[at:end])
+            self._window -= end - at
+            window -= end - at
+            at = end
+        if at == self._size:
+            del self._unsent[stream], self._windows[stream]
+        else:
+            self._unsent[stream], self._windows[stream] = at, window
+
+    def _give_up(self, stream: int) -> None:
+        """Send nothing more of a call that is answered."""
+        if self._unsent.pop(stream, None) is not None:
+            del self._windows[stream]
+            self._out += _frame(RESET, 0, stream, struct.pack(">I", CANCEL))
 
     def flush(self) -> None:
         """Write what the socket takes."""
@@ -107,18 +131,33 @@ class Connection:
             self._answered.add(stream)
         elif kind == HEADERS and flags & END_STREAM:
             due = self._due.pop(stream)
+            self._give_up(stream)
             into = self._into.taken if stream in self._answered else self._into.refused
             if due >= self._into.since:
                 into.append(now - due)
             self._answered.discard(stream)
         elif kind == WINDOW_UPDATE and not stream:
             self._window += int.from_bytes(payload, "big")
+        elif kind == WINDOW_UPDATE and stream in self._unsent:
+            self._windows[stream] += int.from_bytes(payload, "big")
+            self._send_body(stream)
         elif kind == RESET and self._due.pop(stream, None) is not None:
+            self._unsent.pop(stream, None)
+            self._windows.pop(stream, None)
             self._into.reset += 1
         elif kind in (SETTINGS, PING) and not flags & ACK:
+            if kind == SETTINGS:
+                self._set(payload)
             self._out += _frame(kind, ACK, 0, payload if kind == PING else b"")
         elif kind == GOAWAY:
             raise ConnectionError("the server sent GOAWAY")
+
+    def _set(self, payload: bytes) -> None:
+        for name, value in struct.iter_unpack(">HI", payload):
+            if name == INITIAL_WINDOW_SIZE:
+                change, self._stream_window = value - self._stream_window, value
+                for stream in self._windows:
+                    self._windows[stream] += change
 
 
 class Counts:

@@ -14,7 +14,7 @@ from prefixstore.chats.renderer import (
 )
 from prefixstore.pool import PoolClosedError, PoolFullError
 from prefixstore.tokenizers.tokenizer import TokenizerUnavailableError
-from router.api.admission import BusyError
+from router.api.admission.admission import BusyError
 from router.api.in_flight import LateError, NoPlaceError
 from router.drain import EndingError
 from router.error_info import Reason

@@ -18,7 +18,8 @@ from typing import Any, Protocol
 import grpc
 import grpc.aio
 
-from router.api.admission import Admission, BusyError, Turn
+from router.api.admission.admission import Admission, BusyError
+from router.api.admission.waiting import Turn
 from router.api.failures import refusal_of
 from router.api.in_flight import CallState, InFlight, LateError, NoPlaceError, Reservation
 from router.error_info import Reason

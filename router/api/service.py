@@ -14,7 +14,8 @@ from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
-from router.api.admission import Admission
+from router.api.admission.admission import Admission
+from router.api.admission.gate import AdmissionGate
 from router.api.answering import AnswerCounts, Answering, log_fault
 from router.api.failures import failure_of, reason_of, refusal_of, text_of
 from router.api.intake import Intake, RefusedError, too_busy
@@ -28,7 +29,7 @@ from router.pb.warmpath.wire.v1 import score_request_pb2 as wire
 from router.prompt.bad_request import BadRequestError
 from router.prompt.plain import cut_prompt
 from router.queue.place import Asker
-from router.transport.server import Gate, Refusal
+from router.transport.server import Gate
 
 SERVICE = pb.DESCRIPTOR.services_by_name["Router"]
 
@@ -243,28 +244,9 @@ class RouterService:
         return self.unary(SERVICE.methods_by_name[name], answer)
 
     def gate(self, admission: Admission, *beside: ServiceDescriptor) -> Gate:
-        """Return the gate that refuses calls before anything but their headers is read.
-
-        It is for this service and those `beside` it. Streams pass: their messages wait.
-        """
-        methods = {
-            f"/{service.full_name}/{method.name}": method.name
-            for service in (SERVICE, *beside)
-            for method in service.methods
-            if not method.client_streaming
-        }
-
-        def gate(path: str, client: str) -> Refusal | None:
-            name = methods.get(path)
-            if name is None:
-                return None
-            error = admission.refuses(client, is_urgent=name in URGENT)
-            if error is None:
-                return None
-            self._meter.refused(name, grpc.StatusCode.RESOURCE_EXHAUSTED.name)
-            return too_busy(error.seconds)
-
-        return gate
+        """Return the gate of this service and those `beside` it."""
+        refusal = too_busy(admission.wait_seconds)
+        return AdmissionGate(admission, (SERVICE, *beside), URGENT, refusal, self._meter)
 
     def handlers(self) -> grpc.GenericRpcHandler:
         """Return the handlers of all methods; requests and answers are bytes."""

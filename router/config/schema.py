@@ -149,8 +149,10 @@ class LimitsTable(Table, frozen=True):
     """Most bytes of the messages of all calls. A message counts until its call is answered; before it is
     read it counts as the largest one, 17 MiB by default. Memory may grow by twice this."""
     wait_seconds: Annotated[float, Meta(gt=0, le=60)] = 2.0
-    """Longest wait of a call for the thread that answers; calls that would wait longer are refused at
-    once."""
+    """Longest wait of a call of a burst for the thread that answers; calls that would wait longer are
+    refused at once."""
+    overload_wait_seconds: Annotated[float, Meta(gt=0, le=60)] = 0.01
+    """That wait once calls have waited for 0.1 s without a pause, since more come than are answered."""
     message_seconds: Seconds = 2.0
     """How long a message may take to arrive while other calls wait for the room kept for it."""
 

@@ -5,7 +5,7 @@ from enum import Enum
 
 import grpc
 
-from router.api.admission import BusyError
+from router.api.admission.admission import BusyError
 from router.api.failures import text_of
 from router.endpoint_picker.actions import NoPickResponse
 from router.endpoint_picker.error_response import TOO_MANY, UNAVAILABLE

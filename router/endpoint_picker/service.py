@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import grpc
 import grpc.aio
 
-from router.api.admission import Admission
+from router.api.admission.admission import Admission
 from router.api.failures import refusal_of
 from router.api.intake import Intake, RefusedError
 from router.api.report import ReportAnswerer

@@ -6,7 +6,7 @@ from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from indexer.ingest import Ingest
-from router.api.admission import Admission
+from router.api.admission.admission import Admission
 from router.api.in_flight import InFlight
 from router.diagnosis.attribution import Attribution
 from router.endpoint_picker.service import EndpointPickerService

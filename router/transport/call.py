@@ -12,8 +12,9 @@ from router.error_info import Reason, details
 from router.transport.context import CallContext, Link
 from router.transport.framing import Deframer, TooLongError, UnknownEncodingError, framed
 from router.transport.http2.header_block import Headers
-from router.transport.http2.session import STREAM_WINDOW
+from router.transport.http2.library import STREAM_WINDOW
 from router.transport.metadata import BEGINNING, Request, trailers_of, written
+from router.transport.server import Gate
 
 log = logging.getLogger(__name__)
 
@@ -49,6 +50,8 @@ class Call(CallContext):
     """Whether the answer is complete, or nobody waits for it."""
     serialize: Callable[[Any], bytes] = bytes
     deserialize: Callable[[bytes], Any] = bytes
+    gate: Gate | None = None
+    """The gate that counts the call until its message has come."""
     task: asyncio.Task[None] | None = None
     """The task of its handler, once that runs."""
 
@@ -83,6 +86,12 @@ class Call(CallContext):
         if self._arrived is not None:
             self._wake(self._arrived)
 
+    def came(self) -> None:
+        """Tell the gate that the message has come, or that nobody waits for it."""
+        if self.gate is not None:
+            self.gate.came()
+            self.gate = None
+
     def drained(self) -> None:
         """Note that all of the answer's data are sent."""
         if self._sent is not None:
@@ -90,6 +99,7 @@ class Call(CallContext):
 
     def closed(self) -> None:
         """Note that the stream is closed, or was reset."""
+        self.came()
         self.is_closed = True
         if not self._is_ended:
             self._was_cancelled = True
@@ -163,6 +173,7 @@ class Call(CallContext):
 
     def _conclude(self) -> None:
         self._is_ended = True
+        self.came()
         if self._deframer.held:
             self._deframer.drop()
         if self._arrived is not None:

@@ -73,9 +73,6 @@ class Calls:
         except BadHeaderError as error:
             self._refuse_because(stream, grpc.StatusCode.INTERNAL, str(error), Reason.BAD_CALL)
             return
-        if self._gate is not None and (refusal := self._gate(request.method, self._link.peer)):
-            self._refuse(stream, refusal)
-            return
         handler = self._found.get(request.method)
         if handler is None:
             handler = find(self._handlers, request.method, request.metadata)
@@ -90,6 +87,8 @@ class Calls:
             self._refuse_because(stream, code, text, Reason.ANSWERS_UNREAD)
             return
         call = Call(self._link, stream, request, handler, self._limits.message_bytes)
+        if self._gate is not None and self._gate.passed(request.method):
+            call.gate = self._gate
         self._of[stream] = call
         if not isinstance(handler, AtOnceHandler):
             self._run(call)
@@ -104,7 +103,9 @@ class Calls:
             if message is None:
                 if not call.waits_for_rest:
                     self._run(call)
-            elif (answer := call.handler.at_once(message, call)) is None:
+                continue
+            call.came()
+            if (answer := call.handler.at_once(message, call)) is None:
                 self._run(call)
             else:
                 # Its client may have to send the end of its request, for which it needs a window.
@@ -112,18 +113,22 @@ class Calls:
                 call.finish(answer)
 
     def _run(self, call: Call) -> None:
+        call.came()
         task = asyncio.get_running_loop().create_task(run(call))
         call.task = task
         self.tasks.add(task)
         task.add_done_callback(self.tasks.discard)
 
-    def _refuse(self, stream: int, refusal: Refusal) -> None:
-        self._link.session.answer_at_once(stream, _headers_of(refusal))
-
     def _refuse_because(
         self, stream: int, code: grpc.StatusCode, text: str, reason: "Reason.ValueType"
     ) -> None:
-        self._refuse(stream, Refusal.because(code, text, reason))
+        refusal = Refusal.because(code, text, reason)
+        self._link.session.answer_at_once(stream, headers_of(refusal))
+
+    def refused(self, method: str) -> None:
+        """Count a call that found no room."""
+        if self._gate is not None:
+            self._gate.refused(method)
 
     def received(self, stream: int, chunks: Sequence[memoryview]) -> None:
         """Take data of a call."""
@@ -185,6 +190,7 @@ class Calls:
 
 
 @lru_cache(64)
-def _headers_of(refusal: Refusal) -> Headers:
+def headers_of(refusal: Refusal) -> Headers:
+    """Return the headers of the answer that ends a call with a refusal."""
     trailers = trailers_of(refusal.code, refusal.text, refusal.metadata)
     return (*BEGINNING, *trailers)

@@ -9,7 +9,7 @@ from typing import cast
 import grpc
 
 from router.transport.call import Call
-from router.transport.calls import Calls
+from router.transport.calls import Calls, headers_of
 from router.transport.http2 import library as lib
 from router.transport.http2.ended import EndedError
 from router.transport.http2.journal import READ, RECEIVE_BYTES, Journal
@@ -24,6 +24,13 @@ WRITE_BYTES = 1 << 20
 """Bytes in the socket's buffer above which no more are taken out of the session."""
 TURN_SECONDS = 0.005
 """Longest time for which a connection handles bytes before other connections have their turn."""
+
+
+def journal_of(limits: Http2Limits, gate: Gate | None) -> Journal:
+    """Return a new journal for the connections of a thread, whose calls a gate may refuse."""
+    if gate is None:
+        return Journal(limits)
+    return Journal(limits, gate.methods, headers_of(gate.refusal))
 
 
 class Connection(asyncio.Protocol):
@@ -50,7 +57,8 @@ class Connection(asyncio.Protocol):
         self._closed = closed
         self._arrived = arrived
         self._clock = clock
-        self._journal = journal or Journal(limits)
+        self._gate = gate
+        self._journal = journal or journal_of(limits, gate)
         self._is_in_session = False
         """Whether libnghttp2 handles received bytes; meanwhile nobody may ask it for bytes to send."""
         self._rest = b""
@@ -98,6 +106,9 @@ class Connection(asyncio.Protocol):
         at = 0
         try:
             while at < len(data):
+                if self._gate is not None:
+                    self._journal.limit(self._gate.rooms(self.peer))
+                    self.session.hold_back(is_on=self._gate.holds_back)
                 self.session.receive(data[at : at + RECEIVE_BYTES])
                 at += RECEIVE_BYTES
                 if self.calls.fresh:

@@ -16,8 +16,7 @@ from indexer.process.tasks import cancel
 from indexer.process.tls_files import ServerTls
 from router.error_info import Reason, details
 from router.transport.call import Call
-from router.transport.connection import Connection
-from router.transport.http2.journal import Journal
+from router.transport.connection import Connection, journal_of
 from router.transport.http2.library import load_library
 from router.transport.http2.limits import Http2Limits
 from router.transport.server import Gate
@@ -53,7 +52,7 @@ class Nghttp2Server:
         self._reuse_port = reuse_port
         self._gate = gate
         self._clock = clock
-        self._journal = Journal(limits)
+        self._journal = journal_of(limits, gate)
         self._handlers: list[grpc.GenericRpcHandler] = []
         self._connections: set[Connection] = set()
         self._listener: Listener | None = None

@@ -1,6 +1,6 @@
 """The seam between services and transports: a server that takes gRPC's handlers and listens."""
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, Self
 
@@ -33,8 +33,32 @@ class Refusal:
         return cls(code, text, trailing)
 
 
-Gate = Callable[[str, str], Refusal | None]
-"""Takes a method, /SERVICE/METHOD, and a client's address; returns a refusal, or None to go on."""
+class Gate(Protocol):
+    """Refuses calls that would wait too long, before anything but their headers is read."""
+
+    methods: Mapping[str, bool]
+    """The methods that it may refuse, /SERVICE/METHOD, and whether each of them is urgent."""
+    refusal: Refusal
+    """The status of all calls that it refuses."""
+
+    def rooms(self, client: str) -> tuple[int, int] | None:
+        """Return how many calls of a client may begin now; None: any number.
+
+        The first number is for methods that are not urgent, the second for those that are.
+        """
+
+    @property
+    def holds_back(self) -> bool:
+        """Whether clients should send a call's message only once the call has passed."""
+
+    def passed(self, method: str) -> bool:
+        """Count a call that has passed; return whether `came` is to be called for it."""
+
+    def came(self) -> None:
+        """Count a call whose message has come, or that has ended without."""
+
+    def refused(self, method: str) -> None:
+        """Count a call that was refused."""
 
 
 class AtOnceHandler(grpc.RpcMethodHandler):  # type: ignore[type-arg]  # it takes none when it runs

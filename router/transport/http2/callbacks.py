@@ -29,7 +29,13 @@ _wants_read = _LIBRARY("nghttp2_session_want_read", _int(_word))
 _wants_write = _LIBRARY("nghttp2_session_want_write", _int(_word))
 _submit_trailer = _LIBRARY("nghttp2_submit_trailer", _int(_word, _int, _word, _word))
 _remote_close = _LIBRARY("nghttp2_session_get_stream_remote_close", _int(_word, _int))
+_submit_response = _LIBRARY("nghttp2_submit_response", _int(_word, _int, _word, _word, _word))
+_window = _LIBRARY("nghttp2_session_get_stream_effective_local_window_size", _int(_word, _int))
+_set_window = _LIBRARY(
+    "nghttp2_session_set_local_window_size", _int(_word, types.uint8, _int, _int)
+)
 _copy = _LIBRARY("memcpy", _word(_word, _word, _word))
+_compare = _LIBRARY("memcmp", _int(_word, _word, _word))
 
 
 def _pointer_at(_: Any, __: Any) -> Any:
@@ -42,6 +48,8 @@ def _pointer_at(_: Any, __: Any) -> Any:
 
 
 _at: Any = intrinsic(_pointer_at)
+
+_PATH_BYTES, _COLON, _P = len(":path"), ord(":"), ord("p")
 
 
 @inlined
@@ -101,6 +109,30 @@ def _header(
     return 0
 
 
+@inlined
+def _size(memory: Any, at: int) -> int:
+    size = 0
+    for place in range(4):
+        size |= memory[at + place] << 8 * place
+    return size
+
+
+@inlined
+def _method(numbers: Any, memory: Any, methods: Any, at: int, end: int) -> int:
+    """Return where the refusable method that a block of headers names begins in `methods`; or -1."""
+    while at < end:
+        name, size = _size(memory, at), _size(memory, at + 4)
+        # No other pseudo-header of a request has this length and begins so.
+        if name == _PATH_BYTES and memory[at + 8] == _COLON and memory[at + 9] == _P:
+            path = numbers[of.HERE] + at + 8 + name
+            for row in range(0, len(methods), of.METHOD):
+                if methods[row] == size and not _compare(methods[row + 1], path, size):
+                    return row
+            return -1
+        at += 8 + name + size
+    return -1
+
+
 @callback(_int(_word, types.uint8, _int, _word, _word, _pointer))
 def _chunk(_: int, __: int, stream: int, data: int, size: int, user: Any) -> int:
     numbers = carray(user, of.WORDS, np.int64)
@@ -109,7 +141,7 @@ def _chunk(_: int, __: int, stream: int, data: int, size: int, user: Any) -> int
 
 
 @callback(_int(_word, _pointer, _pointer))
-def _frame(_: int, frame: Any, user: Any) -> int:
+def _frame(session: int, frame: Any, user: Any) -> int:
     numbers = carray(user, of.WORDS, np.int64)
     # struct nghttp2_frame_hd: length, stream, type, flags
     size = carray(frame, 1, np.int64)[0]
@@ -126,6 +158,22 @@ def _frame(_: int, frame: Any, user: Any) -> int:
         first, end = numbers[of.BLOCK_AT], numbers[of.HEADERS_AT]
         row = of.LONG_HEADERS if numbers[of.BLOCK_BYTES] > numbers[of.MOST_BYTES] else of.HEADERS
         numbers[of.IN_BLOCK] = 0
+        if numbers[of.IS_BUSY]:
+            methods = carray(_at(numbers[of.METHODS_AT]), numbers[of.METHODS], np.int64)
+            memory = carray(_at(numbers[of.HERE]), numbers[of.HEADERS_TOP], np.uint8)
+            method = _method(numbers, memory, methods, first, end)
+            room = of.URGENT_ROOM if method >= 0 and methods[method + 2] else of.ROOM
+            if method >= 0 and numbers[room] > 0:
+                numbers[room] -= 1
+            elif method >= 0 and not _submit_response(
+                session, stream, numbers[of.REFUSAL_AT], numbers[of.REFUSAL_HEADERS], 0
+            ):
+                numbers[of.HEADERS_AT] = first
+                row, first, end = of.REFUSED, method // of.METHOD, 0
+        passes = numbers[of.HOLDS_BACK] and row != of.REFUSED
+        if passes and _window(session, stream) < lib.STREAM_WINDOW:
+            # All of its message may come now.
+            _set_window(session, 0, stream, lib.STREAM_WINDOW)
         failed = _row(numbers, row, stream, first, end)
     else:
         numbers[of.TOLD] += size
@@ -133,7 +181,7 @@ def _frame(_: int, frame: Any, user: Any) -> int:
         if kind == lib.RST_STREAM:
             failed = _row(numbers, of.RESET, stream, 0, 0)
         elif kind == lib.SETTINGS:
-            numbers[of.HAS_SETTINGS] = 1
+            numbers[of.HAS_APPLIED if flags & lib.ACK else of.HAS_SETTINGS] = 1
         elif kind == lib.PING and flags & lib.ACK:
             numbers[of.HAS_PONG] = 1
     if kind <= lib.HEADERS and flags & lib.END_STREAM and not failed:

@@ -7,9 +7,10 @@ other.
 
 import ctypes as c
 import mmap
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
-from router.transport.http2.header_block import MOST_HEADERS
+from router.transport.http2.header_block import MOST_HEADERS, Headers
+from router.transport.http2.library import header_array
 from router.transport.http2.limits import FRAMES_A_MESSAGE, SMALL_BYTES, Http2Limits
 
 RECEIVE_BYTES = 64 << 10
@@ -30,6 +31,14 @@ FRAME_HEAD_BYTES = 9
     IS_NEW_BLOCK,  # whether they began in this call
     MOST_BYTES,  # bytes of a call's headers beyond which the others are left out
     RESET_BYTES,  # bytes beyond which the call is reset
+    IS_BUSY,  # whether calls of some methods are refused beyond the room for them
+    ROOM,  # how many more calls of these methods may begin
+    URGENT_ROOM,  # how many of those among them that are urgent
+    METHODS,  # the length of the list of these methods, METHOD numbers each
+    METHODS_AT,  # its address
+    HOLDS_BACK,  # whether streams begin with a small window
+    REFUSAL_AT,  # the address of the headers with which a call is refused
+    REFUSAL_HEADERS,  # their number
     INPUT,  # the address of the bytes that arrived
     PAYLOAD,  # bytes of messages in them
     TOLD,  # bytes of the frames of which libnghttp2 tells, without those of messages
@@ -37,6 +46,7 @@ FRAME_HEAD_BYTES = 9
     EARNED,  # what DATA frames earned, in 1 / SMALL_BYTES of a frame
     HAS_PONG,  # whether the client answered a ping
     HAS_SETTINGS,  # whether the client's settings have come
+    HAS_APPLIED,  # whether it has applied the server's
     OUTPUT,  # where the bytes to send begin
     SENT,  # the bytes to send
     IS_FULL,  # whether there is no room for more of them
@@ -44,8 +54,8 @@ FRAME_HEAD_BYTES = 9
     FILLS,  # DATA frames for which they were taken
     WANTS,  # READ and WRITE
     *_,
-) = range(32)
-NUMBERS = 32
+) = range(40)
+NUMBERS = 40
 READ, WRITE = 1, 2
 """What libnghttp2 wants to do."""
 
@@ -66,8 +76,13 @@ DRAINED = 7
 """A body was sent whole, and more may come."""
 ANSWERED = 8
 """An answer is complete before its request."""
+REFUSED = 9
+"""A call was refused; the first number is that of its method."""
 
 MOST_EARNED = FRAMES_A_MESSAGE * SMALL_BYTES
+
+METHOD = 3
+"""Numbers of a method: the size of its path, the path's address, and whether it is urgent."""
 
 ROW = 4
 MOST_ROWS = 3 * RECEIVE_BYTES // FRAME_HEAD_BYTES
@@ -78,9 +93,17 @@ HEADERS_BOTTOM = 8 * WORDS
 
 
 class Journal:
-    """The journal of one thread."""
+    """The journal of one thread.
 
-    def __init__(self, limits: Http2Limits) -> None:
+    Calls of `refusable` methods, paths with whether each is urgent, can be refused with `refusal`.
+    """
+
+    def __init__(
+        self,
+        limits: Http2Limits,
+        refusable: Mapping[str, bool] | None = None,
+        refusal: Headers = (),
+    ) -> None:
         # A call whose headers find no room is refused, as one with too many.
         top = HEADERS_BOTTOM + limits.streams * limits.header_bytes
         # The pages that are never written take no memory.
@@ -91,6 +114,30 @@ class Journal:
         words[HEADERS_AT] = HEADERS_BOTTOM
         words[MOST_BYTES] = limits.header_bytes
         words[RESET_BYTES] = MOST_HEADERS * limits.header_bytes
+        self.refusable = tuple(refusable or ())
+        # The addresses below are those of objects that live as long as this one.
+        self._paths = [c.create_string_buffer(path.encode()) for path in self.refusable]
+        rows: list[int] = []
+        for path, is_urgent in zip(self._paths, (refusable or {}).values(), strict=True):
+            rows += (len(path.value), c.addressof(path), is_urgent)
+        self._methods = (c.c_int64 * len(rows))(*rows)
+        self._refusal = header_array(refusal)
+        words[METHODS], words[METHODS_AT] = len(rows), c.addressof(self._methods)
+        words[REFUSAL_AT], words[REFUSAL_HEADERS] = c.addressof(self._refusal), len(refusal)
+
+    def limit(self, rooms: tuple[int, int] | None) -> None:
+        """Let so many calls of refusable methods begin in the next call: others, and urgent ones.
+
+        None: any number.
+        """
+        words = self._words
+        words[IS_BUSY] = rooms is not None
+        if rooms is not None:
+            words[ROOM], words[URGENT_ROOM] = rooms
+
+    def hold_back(self, *, is_on: bool) -> None:
+        """Say whether the streams of the next call's session begin with a small window."""
+        self._words[HOLDS_BACK] = is_on
 
     def numbers(self) -> list[int]:
         """Return all numbers."""

@@ -33,6 +33,11 @@ MAX_CONCURRENT_STREAMS, INITIAL_WINDOW_SIZE, MAX_HEADER_LIST_SIZE = 3, 4, 6
 NO_ERROR, PROTOCOL_ERROR, INTERNAL_ERROR, CANCEL, ENHANCE_YOUR_CALM = 0, 1, 2, 8, 11
 """Error codes (RFC 9113, section 7)."""
 
+STREAM_WINDOW = 65_535
+"""Bytes of a call that may arrive before it is read: HTTP/2's default."""
+HELD_WINDOW = 1024
+"""Bytes of a call that may arrive before it has passed the gate, while its client is held back."""
+
 DATA_EOF, DATA_NO_END_STREAM = 1, 2
 """Flags that a data source returns: no more data come, and trailers follow them."""
 
@@ -89,6 +94,7 @@ _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "session_want_write": (c.c_int, (Session,)),
     "session_consume_stream": (c.c_int, (Session, c.c_int32, c.c_size_t)),
     "session_set_local_window_size": (c.c_int, (Session, c.c_uint8, c.c_int32, c.c_int32)),
+    "session_get_stream_effective_local_window_size": (c.c_int32, (Session, c.c_int32)),
     "session_resume_data": (c.c_int, (Session, c.c_int32)),
     "session_terminate_session": (c.c_int, (Session, c.c_uint32)),
     "session_get_last_proc_stream_id": (c.c_int32, (Session,)),
@@ -184,7 +190,11 @@ def _array(headers: Sequence[tuple[bytes, bytes]]) -> Any:
 
 
 def server_options(library: Library, resets_per_second: int) -> Pointer:
-    """Return the options of a session, to be given back with `option_del`."""
+    """Return a session's options; the caller frees them with `option_del`.
+
+    libnghttp2 also counts resets of answered calls, so its limit is `ANSWERED_RESETS` times
+    `resets_per_second`; `router.transport.http2.limits.Allowance` enforces the limit itself.
+    """
     options = Pointer()
     library.option_new(c.byref(options))
     library.option_set_no_auto_window_update(options, 1)

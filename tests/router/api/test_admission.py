@@ -1,5 +1,6 @@
 """Calls begin one by one, clients take turns, and those that would wait too long are refused."""
 
+import math
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -9,15 +10,16 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from router.api.admission import (
+from router.api.admission.admission import (
     ANSWERING_TIMES,
     FIRST_SECONDS,
     LEAST_WAITING,
     MOST_AT_ONCE,
+    STANDING_SECONDS,
     Admission,
     BusyError,
-    Turn,
 )
+from router.api.admission.waiting import Turn
 
 WAIT_SECONDS = FIRST_SECONDS * (ANSWERING_TIMES + 1) / ANSWERING_TIMES
 """The wait behind one call: sockets are read, too."""
@@ -43,6 +45,7 @@ class Stand:
     """An admission with a loop that the test turns."""
 
     wait_seconds: float = 20 * WAIT_SECONDS
+    overload_seconds: float = math.inf
     turn_seconds: float = 0.0
     now: float = 0.0
     soon: deque[Callable[[], None]] = field(default_factory=deque)
@@ -51,6 +54,7 @@ class Stand:
     def __post_init__(self) -> None:
         self.admission = Admission(
             wait_seconds=self.wait_seconds,
+            overload_seconds=self.overload_seconds,
             soon=self.soon.append,
             clock=lambda: self.now,
             turn_seconds=self.turn_seconds,
@@ -162,9 +166,7 @@ def test_the_address_with_the_most_waiting_calls_is_refused_however_few_each_con
     modest = [stand.enter("[::2]:1") for _ in range(5)]
     assert not any(call.error for call in modest)
     assert len(stand.refused) == 5
-    assert stand.admission.refuses("[::2]:9") is None
-    assert stand.admission.refuses("[::1]:99") is not None
-    assert stand.admission.refuses("[::1]:1") is not None
+    assert [stand.admission.room(one) for one in ("[::2]:9", "[::1]:99", "[::1]:1")] == [1, 0, 0]
 
 
 def test_messages_of_streams_are_never_refused_and_take_nobodys_place() -> None:
@@ -253,6 +255,101 @@ def test_a_pause_without_calls_is_not_measured() -> None:
         stand.enter()
         stand.turn(10.0)
     assert stand.admission.call_seconds == FIRST_SECONDS
+
+
+def overloaded(stand: Stand, seconds: float, clients: str = "ab") -> None:
+    """Each client calls in each turn, if there is room."""
+    end = stand.now + seconds
+    while stand.now < end:
+        for client in clients:
+            if stand.admission.room(client) > 0:
+                stand.enter(client)
+            else:
+                stand.admission.refused += 1
+        stand.turn()
+
+
+def test_a_burst_may_wait_long_and_a_standing_queue_is_short() -> None:
+    stand = Stand(wait_seconds=1000 * WAIT_SECONDS, overload_seconds=10 * WAIT_SECONDS)
+    for _ in range(500):
+        stand.enter()
+    assert not stand.refused
+    assert stand.admission.most_waiting == 1000
+    overloaded(stand, 2 * STANDING_SECONDS)
+    assert stand.admission.most_waiting == 10
+    overloaded(stand, 10 * STANDING_SECONDS)
+    assert stand.admission.waiting <= 10 + 1
+    while stand.soon:
+        stand.turn()
+    assert stand.admission.most_waiting == 10, "a pause of one turn changes nothing"
+    stand.now += STANDING_SECONDS
+    refused = len(stand.refused)
+    for _ in range(500):
+        stand.enter()
+    assert len(stand.refused) == refused
+    assert stand.admission.most_waiting == 1000
+
+
+def test_a_standing_queue_lets_so_many_messages_come_that_the_thread_is_busy() -> None:
+    stand = Stand(
+        wait_seconds=1000 * WAIT_SECONDS,
+        overload_seconds=40 * WAIT_SECONDS,
+        turn_seconds=4 * FIRST_SECONDS,
+    )
+    admission = stand.admission
+    overloaded(stand, 5 * STANDING_SECONDS, clients="abcdefgh")
+    assert admission.is_standing
+    assert not admission.is_open
+    while stand.soon:
+        stand.turn()
+    few = admission.room("a")
+    assert 0 < few < admission.most_waiting / 2, "fewer came while calls waited"
+    for _ in range(30):
+        admission.refused += 1
+        admission.answered_at_once(FIRST_SECONDS)
+        stand.turn(0.0)
+    many = admission.room("a")
+    assert many > 2 * few, "more came while the thread had time for those that were refused"
+    while admission.room("a"):
+        admission.comes()
+    assert admission.room("a") == admission.room("b") == 0
+    admission.came()
+    assert admission.room("a") == 1
+
+
+def test_a_queue_that_was_standing_ends_without_calls_too() -> None:
+    stand = Stand(
+        wait_seconds=1000 * WAIT_SECONDS, overload_seconds=10 * WAIT_SECONDS, turn_seconds=1.0
+    )
+    overloaded(stand, 2 * STANDING_SECONDS)
+    while stand.soon:
+        stand.turn()
+    for _ in range(3):
+        stand.now += STANDING_SECONDS
+        assert stand.admission.is_free
+        stand.admission.answered_at_once(FIRST_SECONDS)
+        stand.turn()
+    assert not stand.admission.is_standing
+    assert stand.admission.is_open
+
+
+def test_calls_that_wait_now_and_then_are_no_overload() -> None:
+    stand = Stand(wait_seconds=1000 * WAIT_SECONDS, overload_seconds=10 * WAIT_SECONDS)
+    for _ in range(round(5 * STANDING_SECONDS / FIRST_SECONDS / 20)):
+        for _ in range(20):
+            stand.enter()
+        while stand.soon:
+            stand.turn()
+    assert stand.admission.most_waiting == 1000
+
+
+def test_streams_with_many_messages_are_no_overload() -> None:
+    stand = Stand(wait_seconds=1000 * WAIT_SECONDS, overload_seconds=10 * WAIT_SECONDS)
+    for _ in range(round(5 * STANDING_SECONDS / FIRST_SECONDS)):
+        stand.enter("stream", is_patient=True)
+        stand.enter("stream", is_patient=True)
+        stand.turn()
+    assert stand.admission.most_waiting == 1000
 
 
 class Machine(RuleBasedStateMachine):

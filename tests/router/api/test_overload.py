@@ -9,7 +9,7 @@ import grpc
 import grpc.aio
 import pytest
 
-from router.api.admission import LEAST_WAITING, Admission
+from router.api.admission.admission import LEAST_WAITING, Admission
 from router.api.in_flight import InFlight
 from router.api.intake import Intake
 from tests.router.error_details import ErrorDetails, details_of

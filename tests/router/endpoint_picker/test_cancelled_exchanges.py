@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from indexer.keys.token import pack_tokens
-from router.api.admission import Admission
+from router.api.admission.admission import Admission
 from router.api.in_flight import InFlight
 from router.api.intake import Intake
 from router.config.schema import EndpointPickerTable

@@ -13,7 +13,7 @@ import pytest
 from envoy.service.ext_proc.v3 import external_processor_pb2 as pb
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from router.api.admission import Admission, BusyError
+from router.api.admission.admission import Admission, BusyError
 from router.api.pick import PickAnswerer
 from router.assemble import running
 from router.config.read import parse

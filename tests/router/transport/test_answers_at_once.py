@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from router.transport.connection import Connection
 from router.transport.framing import framed
 from router.transport.http2 import session as sessions
+from router.transport.http2.library import STREAM_WINDOW
 from router.transport.http2.limits import Http2Limits
 from router.transport.server import AtOnceHandler
 from tests.router.transport.fake_socket import FakeSocket, FakeTimeLoop
@@ -105,7 +106,7 @@ class Asked:
     def answer(self) -> tuple[str, bytes]:
         is_quick = b"wait" not in self.message and not self.is_compressed
         # What does not fit into a stream's window comes only if it is read.
-        is_quick = is_quick and len(self.data) <= sessions.STREAM_WINDOW
+        is_quick = is_quick and len(self.data) <= STREAM_WINDOW
         return "at once" if is_quick else "run", self.message
 
 

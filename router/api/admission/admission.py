@@ -11,19 +11,19 @@ of calls that may wait follows from it and from the longest wait. Beyond that nu
 the address with the most waiting calls is refused, before its message is read: of its connections, that
 with the most.
 
-A refusal costs a third of an answer, so the longest wait is long: at less than a second, an overloaded
-router would answer fewer calls than one that lets them wait. What bounds the wait before that is
-HTTP/2's own limit on each connection's calls.
+The longest wait is long for a burst, and short once calls have waited without a pause: then the queue
+counts as standing, since more calls come than can be answered. A transport that can refuse calls whose
+headers alone have come (`router.api.admission.gate`) then lets so many of them pass that the thread is
+busy, and the others cost it little. Those that have passed are answered as they come.
 
 Source of the idea: CoDel (Nichols, Jacobson, "Controlling Queue Delay", 2012) bounds waits, not
-lengths.
+lengths, and tells a burst from a standing queue by a time of 0.1 s.
 """
 
 import math
-from collections import OrderedDict, deque
 from collections.abc import Callable
 
-from router.transport.peer import address_of
+from router.api.admission.waiting import Turn, WaitingCalls
 
 FIRST_SECONDS = 250e-6
 """The assumed time of a call, until some were measured."""
@@ -39,6 +39,15 @@ MOST_AT_ONCE = 32
 """Most calls that wait and begin in one turn."""
 LEAST_WAITING = 4
 """Calls that may always wait."""
+STANDING_SECONDS = 0.1
+"""The queue counts as standing once calls have waited for this time without a pause, until none has
+waited for this time."""
+SHORTER = 5
+"""While the queue is standing, a turn is shorter by this factor: refusals wait for its end."""
+GROWTH = 0.1
+"""The part by which the number of calls whose messages may be on their way grows in a turn."""
+MOST_CHANGES = 4
+"""Most calls in a turn that are let in for one of the same address: that one's refusal takes long."""
 URGENT_TIMES = 8
 """Urgent calls that may wait, for each other one: they take much less time."""
 
@@ -51,168 +60,39 @@ class BusyError(Exception):
         self.seconds = seconds
 
 
-class Turn:
-    """A call's place in the queue. `wake(None)` begins its work; `wake(error)` refuses it."""
-
-    __slots__ = ("address", "begins", "connection", "is_patient", "is_urgent", "wake")
-
-    def __init__(
-        self,
-        connection: str,
-        wake: Callable[[Exception | None], None],
-        *,
-        is_urgent: bool,
-        is_patient: bool,
-    ) -> None:
-        self.connection = connection
-        self.address = address_of(connection)
-        self.wake = wake
-        self.is_urgent = is_urgent
-        self.is_patient = is_patient
-        """Whether it may wait without limit, as the next message of a stream does."""
-        self.begins = False
-        """Whether its work may begin."""
-
-
-class _Calls:
-    """Waiting calls from one address; its connections take turns."""
-
-    def __init__(self) -> None:
-        self._of: OrderedDict[str, deque[Turn]] = OrderedDict()
-        self._counts: dict[str, int] = {}
-        """The number of calls that are not patient, of each connection with any."""
-        self.refusable = 0
-        """The sum of these numbers."""
-
-    def __bool__(self) -> bool:
-        return bool(self._of)
-
-    def put(self, turn: Turn) -> None:
-        self._of.setdefault(turn.connection, deque()).append(turn)
-        self._count(turn, 1)
-
-    def take(self) -> Turn:
-        """Remove and return the next call; all other connections have their turn before its own."""
-        connection, turns = next(iter(self._of.items()))
-        turn = turns.popleft()
-        self._count(turn, -1)
-        if turns:
-            self._of.move_to_end(connection)
-        else:
-            del self._of[connection]
-        return turn
-
-    def remove(self, turn: Turn) -> bool:
-        """Remove a call, if it is here; return whether it was."""
-        turns = self._of.get(turn.connection)
-        if turns is None or turn not in turns:
-            return False
-        turns.remove(turn)
-        self._count(turn, -1)
-        if not turns:
-            del self._of[turn.connection]
-        return True
-
-    def latest_of_most(self) -> Turn:
-        """Return the latest call that is not patient, of the connection with the most of them."""
-        connection = max(self._counts, key=self._counts.__getitem__)
-        return next(turn for turn in reversed(self._of[connection]) if not turn.is_patient)
-
-    def has_most(self, connection: str) -> bool:
-        """Return whether a connection's next call would be the one of that with the most."""
-        return self._counts.get(connection, 0) + 1 >= max(self._counts.values(), default=0)
-
-    def _count(self, turn: Turn, change: int) -> None:
-        if turn.is_patient:
-            return
-        self.refusable += change
-        count = self._counts.get(turn.connection, 0) + change
-        if count:
-            self._counts[turn.connection] = count
-        else:
-            del self._counts[turn.connection]
-
-
-class _Queue:
-    """Waiting calls; the addresses take turns."""
-
-    def __init__(self) -> None:
-        self._of: OrderedDict[str, _Calls] = OrderedDict()
-        self.refusable = 0
-        """The number of calls that are not patient."""
-
-    def __bool__(self) -> bool:
-        return bool(self._of)
-
-    def put(self, turn: Turn) -> None:
-        calls = self._of.get(turn.address)
-        if calls is None:
-            calls = self._of[turn.address] = _Calls()
-        calls.put(turn)
-        self.refusable += not turn.is_patient
-
-    def take(self) -> Turn:
-        """Remove and return the next call; all other addresses have their turn before its own."""
-        address, calls = next(iter(self._of.items()))
-        turn = calls.take()
-        self.refusable -= not turn.is_patient
-        if calls:
-            self._of.move_to_end(address)
-        else:
-            del self._of[address]
-        return turn
-
-    def remove(self, turn: Turn) -> None:
-        """Remove a call, if it is here."""
-        calls = self._of.get(turn.address)
-        if calls is None or not calls.remove(turn):
-            return
-        self.refusable -= not turn.is_patient
-        if not calls:
-            del self._of[turn.address]
-
-    def latest_of_most(self) -> Turn:
-        """Return the latest call that is not patient, of the address with the most of them."""
-        return max(self._of.values(), key=_refusable).latest_of_most()
-
-    def has_most(self, connection: str) -> bool:
-        """Return whether a connection's next call could be the one that `latest_of_most` returns."""
-        calls = self._of.get(address_of(connection))
-        most = max(map(_refusable, self._of.values()), default=0)
-        if calls is None:
-            return most <= 1
-        return calls.refusable + 1 >= most and calls.has_most(connection)
-
-
-def _refusable(calls: _Calls) -> int:
-    return calls.refusable
-
-
 class Admission:
     """The queue of all calls of a process. Not thread-safe.
 
     `soon` calls a function in the next turn of the event loop. Calls that would wait longer than
-    `wait_seconds` (`limits.wait-seconds`) are refused. In a turn the thread answers one call, and more
-    of them for about `turn_seconds`.
+    `wait_seconds` (`limits.wait-seconds`) are refused; while the queue is standing, those that would
+    wait longer than `overload_seconds` (`limits.overload-wait-seconds`). In a turn the thread answers
+    one call, and more of them for about `turn_seconds`.
     """
 
     def __init__(
         self,
         *,
         wait_seconds: float,
+        overload_seconds: float = math.inf,
         soon: Callable[[Callable[[], None]], object],
         clock: Callable[[], float],
         turn_seconds: float = TURN_SECONDS,
     ) -> None:
-        self._wait_seconds = wait_seconds
+        self.wait_seconds = wait_seconds
+        self._overload_seconds = min(overload_seconds, wait_seconds)
         self._turn_seconds = turn_seconds
         self._soon = soon
         self._clock = clock
-        self._urgent, self._others = _Queue(), _Queue()
+        self._urgent, self._others = WaitingCalls(), WaitingCalls()
         self._began = 0
         """The number of calls that have begun in this turn of the loop."""
+        self._changed_places = 0
+        """Calls of this turn that were let in although there is no room, for one of the same address."""
         self._coming = 0
-        """Calls that `refuses` let pass in this turn, and that have not entered yet."""
+        """Calls that have passed the gate and whose message has not come."""
+        self._most_coming = 0.0
+        """Most of them while the queue is standing: as many as keep the thread busy, but not more."""
+        self._refused_before = 0
         self._turned = self._resumed = clock()
         """Times: the beginning of this turn, and the end of its reading (or of an earlier turn's, if a
         call entered in its middle)."""
@@ -223,6 +103,11 @@ class Admission:
         self.call_seconds = FIRST_SECONDS
         """The time for which it works on a call: a mean."""
         self.refused = 0
+        self.is_standing = False
+        """Whether more calls come than can be answered."""
+        self._changed = -math.inf
+        """Time since which calls wait, or since which none does."""
+        self._waits = False
 
     @property
     def waiting(self) -> int:
@@ -234,7 +119,11 @@ class Admission:
         """The number of calls that may wait now."""
         # Reading may take a part of each turn, too.
         share = ANSWERING_TIMES / (ANSWERING_TIMES + 1)
-        return max(LEAST_WAITING, round(share * self._wait_seconds / self.call_seconds))
+        return max(LEAST_WAITING, round(share * self._longest / self.call_seconds))
+
+    @property
+    def _longest(self) -> float:
+        return self._overload_seconds if self.is_standing else self.wait_seconds
 
     def enter(
         self,
@@ -248,7 +137,6 @@ class Admission:
 
         Raises BusyError if this call is refused.
         """
-        self._coming = max(0, self._coming - 1)
         turn = Turn(connection, wake, is_urgent=is_urgent, is_patient=is_patient)
         if not self._began:
             self._turned = self._clock()
@@ -257,11 +145,13 @@ class Admission:
             return turn
         queue = self._urgent if is_urgent else self._others
         queue.put(turn)
+        if not self._waits and not is_patient:
+            self._look(self._clock())
         if queue.refusable > self._most(is_urgent=is_urgent):
             refused = queue.latest_of_most()
             queue.remove(refused)
             self.refused += 1
-            error = BusyError(self._wait_seconds)
+            error = BusyError(self.wait_seconds)
             if refused is turn:
                 raise error
             refused.wake(error)
@@ -269,33 +159,73 @@ class Admission:
 
     @property
     def is_free(self) -> bool:
-        """Whether a call may be answered in the step that received it."""
-        return not self._urgent and not self._others and self._at_once < self._turn_seconds
+        """Whether a call may be answered in the step that received it.
+
+        While the queue is standing, calls have waited at the gate, and a task of its own costs a call a
+        third more; those that wait here have half of each turn.
+        """
+        is_next = self.is_standing or not (self._urgent or self._others)
+        return is_next and self._at_once < self._turn_seconds
 
     def answered_at_once(self, seconds: float) -> None:
         """Count a call that was answered in the step that received it, and took `seconds`."""
-        self._coming = max(0, self._coming - 1)
         self._worked(min(seconds, LONGEST_SECONDS))
         if not self._at_once:
             self._soon(self._end_at_once)
         self._at_once += seconds
 
     def _end_at_once(self) -> None:
+        if self.is_standing:
+            self._look(self._clock())
         self._at_once = 0.0
 
-    def refuses(self, connection: str, *, is_urgent: bool = False) -> BusyError | None:
-        """Return the error with which `enter` would refuse a connection's next call; count it."""
+    @property
+    def is_open(self) -> bool:
+        """Whether any number of calls may come: none waits, and the queue is not standing."""
+        return not self.is_standing and not self.waiting and not self._coming
+
+    def room(self, connection: str, *, is_urgent: bool = False) -> int:
+        """Return how many more calls of a connection can enter without one being refused."""
         queue = self._urgent if is_urgent else self._others
-        waiting = queue.refusable + self._coming
-        if (
-            waiting < LEAST_WAITING
-            or waiting < self._most(is_urgent=is_urgent)
-            or not queue.has_most(connection)
-        ):
-            self._coming += 1
-            return None
-        self.refused += 1
-        return BusyError(self._wait_seconds)
+        room = self._most(is_urgent=is_urgent) - queue.refusable
+        if self.is_standing:
+            room = min(room, math.ceil(self._most_coming) - self._coming)
+        else:
+            room -= self._coming
+        if room > 0:
+            return room
+        # A call of another address, or of another connection, is refused in its place.
+        if not queue.address_has_most(connection):
+            return 1
+        has_place = queue.refusable > 0 and not queue.has_most(connection)
+        if self._changed_places == MOST_CHANGES or not has_place:
+            return 0
+        self._changed_places += 1
+        return 1
+
+    def comes(self) -> None:
+        """Count a call that has passed the gate."""
+        self._coming += 1
+
+    def came(self) -> None:
+        """Count one whose message has come, or that has ended without."""
+        self._coming -= 1
+
+    def _look(self, now: float) -> None:
+        """Note whether more calls come than are answered, and for how long they have."""
+        refused, self._refused_before = self.refused - self._refused_before, self.refused
+        waiting = self.waiting
+        waits = waiting > 0 or (self.is_standing and refused > 0)
+        if now - self._changed >= STANDING_SECONDS and self.is_standing is not self._waits:
+            self.is_standing = self._waits
+            self._most_coming = self.most_waiting
+        if waits is not self._waits:
+            self._waits, self._changed = waits, now
+        if waiting > self.most_waiting / 4:
+            self._most_coming = max(LEAST_WAITING, self._most_coming * (1 - GROWTH / 4))
+        elif refused and not waiting and self._at_once < self._turn_seconds:
+            # The thread had time for calls that were refused.
+            self._most_coming += 1 + GROWTH * self._most_coming
 
     def _most(self, *, is_urgent: bool) -> int:
         return self.most_waiting * (URGENT_TIMES if is_urgent else 1)
@@ -304,6 +234,11 @@ class Admission:
         """Forget a call that ended while it waited."""
         if not turn.begins:
             (self._urgent if turn.is_urgent else self._others).remove(turn)
+
+    @property
+    def _turn(self) -> float:
+        """The time for which a turn answers at least."""
+        return self._turn_seconds / SHORTER if self.is_standing else self._turn_seconds
 
     def _begin(self, turn: Turn) -> None:
         turn.begins = True
@@ -325,8 +260,8 @@ class Admission:
     def _next(self) -> None:
         now = self._clock()
         began, self._began = self._began, 0
-        # A call that `refuses` let pass has entered or gone before the sockets are read again.
-        self._coming = 0
+        self._changed_places = 0
+        self._look(now)
         if not self._urgent and not self._others:
             return
         if self._resumed > self._turned:
@@ -334,7 +269,7 @@ class Admission:
         self._turned = now
         # `_resume` runs after the sockets were read, and before the calls that are woken below.
         self._soon(self._resume)
-        answering = max(ANSWERING_TIMES * self._read_seconds, self._turn_seconds)
+        answering = max(ANSWERING_TIMES * self._read_seconds, self._turn)
         wanted = math.ceil(answering / max(self.call_seconds, 1e-6))
         for _ in range(min(max(1, wanted), MOST_AT_ONCE)):
             queue = self._urgent or self._others

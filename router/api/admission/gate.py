@@ -1,0 +1,69 @@
+"""Asks the admission for a transport, which refuses calls whose headers alone have come."""
+
+from collections.abc import Iterable, Mapping
+from typing import Protocol
+
+from google.protobuf.descriptor import ServiceDescriptor
+
+from router.api.admission.admission import Admission
+from router.transport.server import Refusal
+
+
+class RefusedCalls(Protocol):
+    """Counts calls that are refused before anything but their headers is read."""
+
+    def refused(self, method: str, code: str) -> None:
+        """Count one."""
+
+
+class AdmissionGate:
+    """The `router.transport.server.Gate` of some services. Streams pass: their messages wait."""
+
+    def __init__(
+        self,
+        admission: Admission,
+        services: Iterable[ServiceDescriptor],
+        urgent: frozenset[str],
+        refusal: Refusal,
+        counts: RefusedCalls,
+    ) -> None:
+        self._admission = admission
+        self._names = {
+            f"/{service.full_name}/{method.name}": method.name
+            for service in services
+            for method in service.methods
+            if not method.client_streaming
+        }
+        self.methods: Mapping[str, bool] = {
+            path: name in urgent for path, name in self._names.items()
+        }
+        self.refusal = refusal
+        self._counts = counts
+
+    def rooms(self, client: str) -> tuple[int, int] | None:
+        """Return how many calls of a client may begin: others, and urgent ones; None: any number."""
+        admission = self._admission
+        if admission.is_open:
+            return None
+        return admission.room(client), admission.room(client, is_urgent=True)
+
+    @property
+    def holds_back(self) -> bool:
+        """Whether more calls come than can be answered, so that most messages come for nothing."""
+        return self._admission.is_standing
+
+    def passed(self, method: str) -> bool:
+        """Count a call that has passed; return whether `came` is to be called for it."""
+        if method not in self._names:
+            return False
+        self._admission.comes()
+        return True
+
+    def came(self) -> None:
+        """Count a call whose message has come, or that has ended without."""
+        self._admission.came()
+
+    def refused(self, method: str) -> None:
+        """Count a call that was refused."""
+        self._admission.refused += 1
+        self._counts.refused(self._names[method], self.refusal.code.name)
