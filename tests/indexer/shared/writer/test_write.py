@@ -34,6 +34,8 @@ LEASE = 2.0
 """Seconds: short, so that what is noticed at an audit or when it is over is noticed soon."""
 LONG = 60.0
 """A lease and a time-out that are not over on the busiest machine: where a test counts what went wrong."""
+LONGER = 12.0
+"""A lease that is hardly over on a busy machine, where a test waits for an audit: there are three in it."""
 BLOCKS = 200
 
 
@@ -260,7 +262,7 @@ async def test_buckets_that_are_lost_are_noticed_and_everything_is_written_anew(
 ) -> None:
     names, pod = KeyNames(prefix), Pod()
     pod.store(range(300))
-    async with writing(pod, redis_server.url, names) as one:
+    async with writing(pod, redis_server.url, names, lease=LONGER, timeout=LONG) as one:
         await told(pod, redis_server.ask, names)
         redis_server.ask("DEL", *(names.bucket(number) for number in range(32)))
         await until(lambda: one.writer.counts.rebuilds[Cause.LOST], "the loss is noticed")
@@ -285,16 +287,18 @@ async def test_a_checkpoint_that_no_writer_wrote_counts_as_lost_and_is_replaced(
     assert "a bug of ours" not in caplog.text
 
 
+@pytest.mark.deep
 async def test_of_two_writers_the_last_has_the_pod_and_the_first_takes_it_back_when_it_ends(
     redis_server: RedisServer, prefix: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     names, pod = KeyNames(prefix), Pod()
     pod.store(range(300))
     with caplog.at_level(logging.INFO):
-        async with writing(pod, redis_server.url, names, owner="one") as one:
+        calm = {"lease": LONGER, "timeout": LONG}
+        async with writing(pod, redis_server.url, names, owner="one", **calm) as one:
             await told(pod, redis_server.ask, names)
             async with AsyncExitStack() as stack:
-                other = writing(pod, redis_server.url, names, owner="two")
+                other = writing(pod, redis_server.url, names, owner="two", **calm)
                 two = await stack.enter_async_context(other)
                 await until(lambda: one.writer.state is WriterState.WAITING, "one is fenced off")
                 await until(lambda: two.writer.state is WriterState.CURRENT, "two has the pod")
@@ -337,11 +341,12 @@ async def test_a_writer_that_takes_nothing_over_waits_for_the_lease(
 async def test_a_zombies_late_write_is_refused(redis_server: RedisServer, prefix: str) -> None:
     names, pod = KeyNames(prefix), Pod()
     pod.store(range(300))
-    async with writing(pod, redis_server.url, names, owner="one") as one:
+    calm = {"lease": LONG, "timeout": LONG}
+    async with writing(pod, redis_server.url, names, owner="one", **calm) as one:
         await told(pod, redis_server.ask, names)
         one.task.cancel()
         await asyncio.gather(one.task, return_exceptions=True)
-    async with writing(pod, redis_server.url, names, owner="two"):
+    async with writing(pod, redis_server.url, names, owner="two", **calm):
         await told(pod, redis_server.ask, names)
         zombie = one.writer
         assert zombie.tenure is not None
