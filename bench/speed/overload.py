@@ -40,6 +40,7 @@ def _round(address: str, body: Path, seconds: float) -> dict[str, float]:
         found[f"p99 {times}"] = _p99(taken)
         found[f"refused {times}"] = _p99(refused)
         found[f"answered {times}"] = len(taken) / seconds
+        found[f"refusals {times}"] = len(refused) / seconds
         found[f"unsent {times}"] = counts["unsent"] / seconds
     return found
 
@@ -65,6 +66,7 @@ def _figures(found: dict[str, float]) -> list[Figure]:
     figures = [
         Figure(f"{what}, one call at a time each: answered", found["most"], "req/s", None, ""),
         Figure(f"{what}, 0.8 x that rate: p99", found["p99 0.8"], "us", None, ""),
+        Figure(f"{what}, 0.8 x that rate: refused", found["refusals 0.8"], "req/s", None, ""),
     ]
     for times in (2.0, 5.0):
         at = f"{what}, {times:g} x"

@@ -40,8 +40,8 @@ MOST_AT_ONCE = 32
 LEAST_WAITING = 4
 """Calls that may always wait."""
 STANDING_SECONDS = 0.1
-"""The queue counts as standing once calls have waited for this time without a pause, until none has
-waited for this time."""
+"""The queue counts as standing once calls have waited for this time without a pause, until for this time
+none is refused and few have waited."""
 SHORTER = 5
 """While the queue is standing, a turn is shorter by this factor: refusals wait for its end."""
 GROWTH = 0.1
@@ -215,13 +215,15 @@ class Admission:
         """Note whether more calls come than are answered, and for how long they have."""
         refused, self._refused_before = self.refused - self._refused_before, self.refused
         waiting = self.waiting
-        waits = waiting > 0 or (self.is_standing and refused > 0)
+        # A few calls that wait within a turn do not keep it standing, but refused ones do.
+        few = self.most_waiting / 4 if self.is_standing else 0
+        waits = waiting > few or (self.is_standing and refused > 0)
         if now - self._changed >= STANDING_SECONDS and self.is_standing is not self._waits:
             self.is_standing = self._waits
             self._most_coming = self.most_waiting
         if waits is not self._waits:
             self._waits, self._changed = waits, now
-        if waiting > self.most_waiting / 4:
+        if waiting > few:
             self._most_coming = max(LEAST_WAITING, self._most_coming * (1 - GROWTH / 4))
         elif refused and not waiting and self._at_once < self._turn_seconds:
             # The thread had time for calls that were refused.
