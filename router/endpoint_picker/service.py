@@ -170,7 +170,7 @@ async def _turn(admission: Admission, client: str) -> None:
         else:
             begins.set_exception(error)
 
-    turn = admission.enter(client, wake)
+    turn = admission.enter(client, wake, is_read=True)
     if not turn.begins:
         try:
             await begins

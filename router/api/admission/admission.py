@@ -117,13 +117,13 @@ class Admission:
     @property
     def most_waiting(self) -> int:
         """The number of calls that may wait now."""
+        return self._answered_in(self._overload_seconds if self.is_standing else self.wait_seconds)
+
+    def _answered_in(self, seconds: float) -> int:
+        """Return how many calls are answered in a time."""
         # Reading may take a part of each turn, too.
         share = ANSWERING_TIMES / (ANSWERING_TIMES + 1)
-        return max(LEAST_WAITING, round(share * self._longest / self.call_seconds))
-
-    @property
-    def _longest(self) -> float:
-        return self._overload_seconds if self.is_standing else self.wait_seconds
+        return max(LEAST_WAITING, round(share * seconds / self.call_seconds))
 
     def enter(
         self,
@@ -132,11 +132,16 @@ class Admission:
         *,
         is_urgent: bool = False,
         is_patient: bool = False,
+        is_read: bool = False,
     ) -> Turn:
         """Return a call's turn. Its work begins at once if `begins` is set, otherwise with `wake`.
 
+        A call that `is_read` has its whole message here, so to refuse it would save little: it gives way
+        to no other, and may wait for `wait_seconds` even while the queue is standing.
+
         Raises BusyError if this call is refused.
         """
+        is_patient |= is_read
         turn = Turn(connection, wake, is_urgent=is_urgent, is_patient=is_patient)
         if not self._began:
             self._turned = self._clock()
@@ -144,6 +149,9 @@ class Admission:
             self._soon(self._next)
             return turn
         queue = self._urgent if is_urgent else self._others
+        if is_read and len(queue) >= self._answered_in(self.wait_seconds):
+            self.refused += 1
+            raise BusyError(self.wait_seconds)
         queue.put(turn)
         if not self._waits and not is_patient:
             self._look(self._clock())

@@ -93,11 +93,12 @@ class WaitingCalls:
 
     def __init__(self) -> None:
         self._of: OrderedDict[str, _Calls] = OrderedDict()
+        self._count = 0
         self.refusable = 0
         """The number of calls that are not patient."""
 
-    def __bool__(self) -> bool:
-        return bool(self._of)
+    def __len__(self) -> int:
+        return self._count
 
     def put(self, turn: Turn) -> None:
         """Add a call; it is the last one of its connection."""
@@ -105,12 +106,14 @@ class WaitingCalls:
         if calls is None:
             calls = self._of[turn.address] = _Calls()
         calls.put(turn)
+        self._count += 1
         self.refusable += not turn.is_patient
 
     def take(self) -> Turn:
         """Remove and return the next call; all other addresses have their turn before its own."""
         address, calls = next(iter(self._of.items()))
         turn = calls.take()
+        self._count -= 1
         self.refusable -= not turn.is_patient
         if calls:
             self._of.move_to_end(address)
@@ -123,6 +126,7 @@ class WaitingCalls:
         calls = self._of.get(turn.address)
         if calls is None or not calls.remove(turn):
             return
+        self._count -= 1
         self.refusable -= not turn.is_patient
         if not calls:
             del self._of[turn.address]

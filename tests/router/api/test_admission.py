@@ -1,5 +1,6 @@
 """Calls begin one by one, clients take turns, and those that would wait too long are refused."""
 
+import contextlib
 import math
 from collections import deque
 from collections.abc import Callable
@@ -315,6 +316,22 @@ def test_a_standing_queue_lets_so_many_messages_come_that_the_thread_is_busy() -
     assert admission.room("a") == admission.room("b") == 0
     admission.came()
     assert admission.room("a") == 1
+
+
+def test_calls_whose_message_is_read_may_wait_as_long_as_those_of_a_burst() -> None:
+    stand = Stand(wait_seconds=50 * WAIT_SECONDS, overload_seconds=10 * WAIT_SECONDS)
+    admission = stand.admission
+    overloaded(stand, 2 * STANDING_SECONDS)
+    before = len(stand.refused)
+    for _ in range(3 * admission.most_waiting):
+        admission.enter("exchange", lambda _: None, is_read=True)
+    assert len(stand.refused) == before, "they take nobody's place"
+    assert admission.waiting <= admission.most_waiting
+    for _ in range(20 * admission.most_waiting):
+        with contextlib.suppress(BusyError):
+            admission.enter("exchange", lambda _: None, is_read=True)
+    with pytest.raises(BusyError):
+        admission.enter("exchange", lambda _: None, is_read=True)
 
 
 def test_a_queue_that_was_standing_ends_without_calls_too() -> None:
