@@ -196,10 +196,10 @@ class Admission:
         """Return how many more calls of a connection can enter without one being refused."""
         queue = self._urgent if is_urgent else self._others
         room = self._most(is_urgent=is_urgent) - queue.refusable
-        if self.is_standing:
-            room = min(room, math.ceil(self._most_coming) - self._coming)
-        else:
+        if not self.is_standing:
             room -= self._coming
+        elif not is_urgent:
+            room = min(room, math.ceil(self._most_coming) - self._coming)
         if room > 0:
             return room
         # A call of another address, or of another connection, is refused in its place.
