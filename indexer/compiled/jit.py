@@ -20,7 +20,8 @@ Function = TypeVar("Function", bound=Callable[..., object])
 
 _settings: Any = numba.config
 HERE = Path(__file__).parent
-
+SOURCES = (HERE, HERE.parents[1] / "router" / "transport" / "http2")
+"""The folders of what is compiled, and of the constants that compiled code takes from its neighbours."""
 
 _OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
 _BORROWED: dict[str, Any] = {"_nrt": False}
@@ -56,8 +57,9 @@ def _digest() -> str:
     digest = hashlib.blake2b(digest_size=8)
     digest.update(f"{numba.__version__} {platform.machine()}".encode())
     digest.update(os.environ.get("NUMBA_BOUNDSCHECK", "").encode())
-    for path in sorted(HERE.rglob("*.py")):
-        digest.update(path.read_bytes())
+    for folder in SOURCES:
+        for path in sorted(folder.rglob("*.py")):
+            digest.update(path.read_bytes())
     return digest.hexdigest()
 
 
