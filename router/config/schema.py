@@ -151,8 +151,8 @@ class LimitsTable(Table, frozen=True):
     wait_seconds: Annotated[float, Meta(gt=0, le=60)] = 2.0
     """Longest wait of a call of a burst for the thread that answers; calls that would wait longer are
     refused at once."""
-    overload_wait_seconds: Annotated[float, Meta(gt=0, le=60)] = 0.01
-    """That wait once calls have waited for 0.1 s without a pause, since more come than are answered."""
+    overload_wait_seconds: Annotated[float, Meta(gt=0, le=60)] = 60.0
+    """That wait once calls have waited for 0.1 s without a pause, if it is shorter than wait_seconds."""
     message_seconds: Seconds = 2.0
     """How long a message may take to arrive while other calls wait for the room kept for it."""
 

@@ -227,7 +227,7 @@ class Admission:
         few = self.most_waiting / 4 if self.is_standing else 0
         waits = waiting > few or (self.is_standing and refused > 0)
         if now - self._changed >= STANDING_SECONDS and self.is_standing is not self._waits:
-            self.is_standing = self._waits
+            self.is_standing = self._waits and self._overload_seconds < self.wait_seconds
             self._most_coming = self.most_waiting
         if waits is not self._waits:
             self._waits, self._changed = waits, now
