@@ -20,9 +20,8 @@ import grpc.aio
 
 from router.api.admission.admission import Admission, BusyError
 from router.api.admission.waiting import Turn
-from router.api.failures import refusal_of
+from router.api.failures import reason_of, refusal_of
 from router.api.in_flight import CallState, InFlight, LateError, NoPlaceError, Reservation
-from router.error_info import Reason
 from router.queue.give_room import GIVE_ROOM
 from router.transport.server import AtOnceHandler, Refusal
 
@@ -221,8 +220,7 @@ class Intake:
             text, limit = TOO_MANY % self._calls.limit, "limits.max-in-flight-bytes"
             refused = self._refused(error, text, limit=limit)
             code = refused.refusal.code.name
-            reason = Reason.MESSAGE_LATE if isinstance(error, LateError) else Reason.OVERLOADED
-            self._counts.answered(method, code, call.lasted, Reason.Name(reason))
+            self._counts.answered(method, code, call.lasted, reason_of(error))
             raise refused from None
         else:
             if call.place is not None:

@@ -122,14 +122,16 @@ class SlowPicker:
 
 
 class Codes:
-    """A meter that keeps the status with which each call ended."""
+    """A meter that keeps the status, and the reason, with which each call ended."""
 
     def __init__(self) -> None:
         self.seen: list[str] = []
+        self.reasons: list[str] = []
 
     def answered(self, method: str, code: str, seconds: float, reason: str = "") -> None:
-        del method, seconds, reason
+        del method, seconds
         self.seen.append(code)
+        self.reasons.append(reason)
 
     def scored(self, prompt_tokens: int, matched_tokens: int) -> None:
         del prompt_tokens, matched_tokens

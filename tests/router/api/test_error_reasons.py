@@ -18,6 +18,7 @@ from router.api.score import Answerer
 from router.pb.warmpath.v1 import router_pb2 as pb
 from router.pb.warmpath.v1 import router_pb2_grpc
 from tests.router.error_details import ErrorDetails, details_of
+from tests.router.pick_calls import Codes
 from tests.router.pick_stand import QUIET, Stand, pod, prompt, standing
 from tests.router.running_router import running_router
 from tests.router.transport.served import BOTH, Caller, new_server
@@ -175,24 +176,12 @@ async def test_callers_that_may_not_ask_are_told_whether_they_are_known(
         assert reader == ErrorDetails(STATUS.PERMISSION_DENIED, "NO_ROLE", {}, None, None)
 
 
-class Counted:
-    """Keeps the reasons under which refused calls are counted."""
-
-    def __init__(self) -> None:
-        self.reasons: list[str] = []
-
-    def answered(self, method: str, code: str, seconds: float, reason: str = "") -> None:
-        """Keep the reason."""
-        del method, code, seconds
-        self.reasons.append(reason)
-
-
 async def test_calls_without_room_are_told_the_limit_and_when_room_will_be_free(
     transport: str,
 ) -> None:
     now = 0.0
     room = InFlight(1000, 1000, seconds=7.5, clock=lambda: now, most_waiting=1)
-    counted = Counted()
+    counted = Codes()
     intake = Intake(room, room, counted, seconds=7.5)
 
     async def take(message: bytes, _: Any) -> bytes:
