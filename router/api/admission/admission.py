@@ -79,7 +79,8 @@ class Admission:
         turn_seconds: float = TURN_SECONDS,
     ) -> None:
         self.wait_seconds = wait_seconds
-        self._overload_seconds = min(overload_seconds, wait_seconds)
+        self._overload_seconds = overload_seconds
+        self._refuses_early = overload_seconds < wait_seconds
         self._turn_seconds = turn_seconds
         self._soon = soon
         self._clock = clock
@@ -153,7 +154,7 @@ class Admission:
             self.refused += 1
             raise BusyError(self.wait_seconds)
         queue.put(turn)
-        if not self._waits and not is_patient:
+        if self._refuses_early and not self._waits and not is_patient:
             self._look(self._clock())
         if queue.refusable > self._most(is_urgent=is_urgent):
             refused = queue.latest_of_most()
@@ -221,13 +222,15 @@ class Admission:
 
     def _look(self, now: float) -> None:
         """Note whether more calls come than are answered, and for how long they have."""
+        if not self._refuses_early:
+            return
         refused, self._refused_before = self.refused - self._refused_before, self.refused
         waiting = self.waiting
         # A few calls that wait within a turn do not keep it standing, but refused ones do.
         few = self.most_waiting / 4 if self.is_standing else 0
         waits = waiting > few or (self.is_standing and refused > 0)
         if now - self._changed >= STANDING_SECONDS and self.is_standing is not self._waits:
-            self.is_standing = self._waits and self._overload_seconds < self.wait_seconds
+            self.is_standing = self._waits
             self._most_coming = self.most_waiting
         if waits is not self._waits:
             self._waits, self._changed = waits, now

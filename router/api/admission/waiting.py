@@ -93,12 +93,12 @@ class WaitingCalls:
 
     def __init__(self) -> None:
         self._of: OrderedDict[str, _Calls] = OrderedDict()
-        self._count = 0
+        self._all = 0
         self.refusable = 0
         """The number of calls that are not patient."""
 
     def __len__(self) -> int:
-        return self._count
+        return self._all
 
     def put(self, turn: Turn) -> None:
         """Add a call; it is the last one of its connection."""
@@ -106,15 +106,13 @@ class WaitingCalls:
         if calls is None:
             calls = self._of[turn.address] = _Calls()
         calls.put(turn)
-        self._count += 1
-        self.refusable += not turn.is_patient
+        self._count(turn, 1)
 
     def take(self) -> Turn:
         """Remove and return the next call; all other addresses have their turn before its own."""
         address, calls = next(iter(self._of.items()))
         turn = calls.take()
-        self._count -= 1
-        self.refusable -= not turn.is_patient
+        self._count(turn, -1)
         if calls:
             self._of.move_to_end(address)
         else:
@@ -126,10 +124,13 @@ class WaitingCalls:
         calls = self._of.get(turn.address)
         if calls is None or not calls.remove(turn):
             return
-        self._count -= 1
-        self.refusable -= not turn.is_patient
+        self._count(turn, -1)
         if not calls:
             del self._of[turn.address]
+
+    def _count(self, turn: Turn, change: int) -> None:
+        self._all += change
+        self.refusable += change * (not turn.is_patient)
 
     def latest_of_most(self) -> Turn:
         """Return the latest call that is not patient, of the address with the most of them."""
