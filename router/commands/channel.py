@@ -6,6 +6,7 @@ from pathlib import Path
 from indexer.process.tls_files import TlsPaths
 from router.client.client import Client
 from router.client.credentials import SettingError
+from router.commands.tls_options import TlsOptionError, add_tls, check_tls
 
 OPTIONS = {"tls.ca": "--tls-ca", "tls.cert": "--tls-cert", "token_file": "--token-file"}
 """The option of each of the client's arguments."""
@@ -17,19 +18,17 @@ class ChannelError(Exception):
 
 def add_channel(parser: argparse.ArgumentParser) -> None:
     """Add the options of the connection."""
-    add = parser.add_argument_group("connection").add_argument
-    add("--tls-ca", type=Path, help="PEM of the router's authority; a plain connection without it")
-    add("--tls-cert", type=Path, help="PEM of the certificate to show")
-    add("--tls-key", type=Path, help="PEM of its private key")
-    add("--token-file", type=Path, help="file with the token to send")
+    group = parser.add_argument_group("connection")
+    add_tls(group, authority="PEM of the router's authority; a plain connection without it")
+    group.add_argument("--token-file", type=Path, help="file with the token to send")
 
 
 def open_client(args: argparse.Namespace) -> Client:
     """Return the client that the options describe. Raises ChannelError."""
-    if bool(args.tls_cert) != bool(args.tls_key):
-        raise ChannelError("--tls-cert and --tls-key: give both or none")
-    if args.tls_cert and args.tls_ca is None:
-        raise ChannelError("--tls-cert: needs --tls-ca")
+    try:
+        check_tls(args)
+    except TlsOptionError as error:
+        raise ChannelError(str(error)) from None
     tls = None if args.tls_ca is None else TlsPaths(args.tls_ca, args.tls_cert, args.tls_key)
     try:
         return Client(args.router, tls=tls, token_file=args.token_file, timeout=args.timeout)

@@ -12,8 +12,9 @@ import urllib.error
 import urllib.request
 from collections.abc import Sequence
 from http.client import HTTPException
-from pathlib import Path
 from urllib.parse import urlsplit
+
+from router.commands.tls_options import TlsOptionError, add_tls, check_tls
 
 ROUTER = "http://127.0.0.1:7401/readyz"
 MOST_BYTES = 1 << 16
@@ -33,14 +34,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         " gRPC's health service, with TLS if --tls-ca is given",
     )  # fmt: skip
     parser.add_argument("--timeout", type=float, default=2.0, help="seconds")
-    parser.add_argument("--tls-ca", type=Path, help="PEM of the authority to trust")
-    parser.add_argument("--tls-cert", type=Path, help="PEM of the certificate to show")
-    parser.add_argument("--tls-key", type=Path, help="PEM of its private key")
+    add_tls(parser, authority="PEM of the authority to trust")
     args = parser.parse_args(argv)
-    if bool(args.tls_cert) != bool(args.tls_key):
-        parser.error("--tls-cert and --tls-key: give both or none")
-    if args.tls_cert and args.tls_ca is None:
-        parser.error("--tls-cert: needs --tls-ca")
+    try:
+        check_tls(args)
+    except TlsOptionError as error:
+        parser.error(str(error))
     parts = urlsplit(args.url)
     if parts.scheme not in ("http", "https", "grpc") or not parts.netloc:
         parser.error(f"url: {args.url!r} is not http://, https:// or grpc://HOST:PORT")

@@ -15,6 +15,7 @@ from router.commands.gateway.description import (
     RouterTls,
     address_of,
 )
+from router.commands.tls_options import TlsOptionError, check_tls
 
 LISTEN = "127.0.0.1:8000"
 ASK_SECONDS = 10.0
@@ -106,11 +107,11 @@ def without_pods(args: argparse.Namespace) -> GatewayDescription:
 
 
 def _router_tls(args: argparse.Namespace) -> RouterTls | None:
-    if bool(args.tls_cert) != bool(args.tls_key):
-        raise OptionError("--tls-cert and --tls-key: give both or none")
+    try:
+        check_tls(args)
+    except TlsOptionError as error:
+        raise OptionError(str(error)) from None
     if args.tls_ca is None:
-        if args.tls_cert is not None:
-            raise OptionError("--tls-cert: needs --tls-ca")
         return None
     files = (one and one.absolute() for one in (args.tls_ca, args.tls_cert, args.tls_key))
     return RouterTls(*files)

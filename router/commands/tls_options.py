@@ -1,0 +1,23 @@
+"""The options by which commands connect with TLS, and the rule that they keep."""
+
+import argparse
+from pathlib import Path
+
+
+class TlsOptionError(Exception):
+    """The options do not fit each other; the message names them."""
+
+
+def add_tls(options: "argparse._ActionsContainer", *, authority: str) -> None:
+    """Add the options; `authority` is the help of --tls-ca."""
+    options.add_argument("--tls-ca", type=Path, help=authority)
+    options.add_argument("--tls-cert", type=Path, help="PEM of the certificate to show")
+    options.add_argument("--tls-key", type=Path, help="PEM of its private key")
+
+
+def check_tls(args: argparse.Namespace) -> None:
+    """Raise TlsOptionError unless a certificate has its key, and an authority beside it."""
+    if bool(args.tls_cert) != bool(args.tls_key):
+        raise TlsOptionError("--tls-cert and --tls-key: give both or none")
+    if args.tls_cert and args.tls_ca is None:
+        raise TlsOptionError("--tls-cert: needs --tls-ca")
