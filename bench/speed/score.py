@@ -42,11 +42,16 @@ def measure(*, quick: bool) -> list[Figure]:
 
 
 @contextmanager
-def holding(*transports: str, addresses: Sequence[str] = ()) -> Iterator["ScoreClient"]:
-    """Yield a client of routers, and of the peer, that know all prompts; pods may have addresses."""
+def holding(
+    *transports: str, addresses: Sequence[str] = (), limits: Sequence[str] = ()
+) -> Iterator["ScoreClient"]:
+    """Yield a client of routers, and of the peer, that know all prompts.
+
+    Pods may have addresses, and routers lines of their table `[limits]`.
+    """
     with (
         tempfile.TemporaryDirectory(prefix="warmpath-") as folder,
-        Fleet(PODS, transports=transports, addresses=addresses) as fleet,
+        Fleet(PODS, transports=transports, addresses=addresses, limits=limits) as fleet,
     ):
         order(fleet.flood, seed=1, prompts=PROMPTS, blocks=BLOCKS, events=1, each=BLOCKS, pods=PODS)
         release(fleet.flood)

@@ -112,8 +112,11 @@ class Fleet:
         has_words: bool = False,
         transports: Sequence[str] = ("auto",),
         addresses: Sequence[str] = (),
+        limits: Sequence[str] = (),
     ) -> None:
         self.pods = pods
+        self._limits = limits
+        """Lines of the routers' table `[limits]`."""
         self._addresses = addresses or ("127.0.0.1:1",) * pods
         """Where each pod serves, for routers that are asked for one."""
         self._transports = transports
@@ -136,9 +139,8 @@ class Fleet:
             self.routers = {}
             for transport in self._transports:
                 config = folder / f"{transport}.toml"
-                config.write_text(
-                    _config(ours, self._addresses, tokenizer, transport), encoding="utf-8"
-                )
+                text = _config(ours, self._addresses, tokenizer, transport)
+                config.write_text("\n".join(("[limits]", *self._limits, text)), encoding="utf-8")
                 log = folder / f"{transport}.log"
                 serve = Python("router", "serve", "--config", str(config), log=log)
                 self.routers[transport] = Router(stack.enter_context(serve), stack)
