@@ -23,8 +23,12 @@ class Counted:
 
     def refusals(self) -> list[str]:
         """Return the samples of refusals as a scrape shows them."""
+        return self.samples("warmpath_refusals_total")
+
+    def samples(self, name: str) -> list[str]:
+        """Return the samples of one name as a scrape shows them."""
         text = generate_latest(self._registry).decode()
-        return [line for line in text.splitlines() if line.startswith("warmpath_refusals_total")]
+        return [line for line in text.splitlines() if line.startswith(name)]
 
 
 def made(kind: type[Exception]) -> Exception:
@@ -75,3 +79,13 @@ def test_a_gateways_reasons_are_those_of_calls_and_two_more() -> None:
     found = {picker_failure_of(made(kind), 1.0).refusal.reason for kind in FAILURES}
     found |= {picker_failure_of(TimeoutError(), 1.0).refusal.reason}
     assert found - {"PICK_LATE", "SUBSET_UNMATCHED"} <= set(Reason.keys())
+
+
+def test_a_call_that_is_refused_at_its_headers_is_counted_but_not_timed() -> None:
+    counted = Counted()
+    counted.metrics.refused("Pick", "RESOURCE_EXHAUSTED")
+    assert counted.samples("warmpath_requests_total") == [
+        'warmpath_requests_total{code="RESOURCE_EXHAUSTED",method="Pick"} 1.0'
+    ]
+    assert counted.refusals() == ['warmpath_refusals_total{method="Pick",reason="OVERLOADED"} 1.0']
+    assert counted.samples("warmpath_request_seconds_count") == []

@@ -1,7 +1,6 @@
 """llm-d's indexer service on a running router, asked by clients made of the service's .proto file."""
 
 import asyncio
-import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -212,9 +211,7 @@ async def test_more_calls_than_may_wait_are_refused_with_a_hint(
     async with running_router(tmp_path, tables, transport="nghttp2") as (router, channel):
         ask = Asking(client, channel)
         refused: list[grpc.aio.AioRpcError] = []
-        asked = 0
         while not refused:
-            asked += 400
             told = await asyncio.gather(*(ask() for _ in range(400)), return_exceptions=True)
             refused = [one for one in told if isinstance(one, grpc.aio.AioRpcError)]
             assert told.count([]) == len(told) - len(refused) > 0
@@ -231,9 +228,6 @@ async def test_more_calls_than_may_wait_are_refused_with_a_hint(
     assert f"{counted} {len(refused)}.0" in text
     counted = 'warmpath_refusals_total{method="GetPodScores",reason="OVERLOADED"}'
     assert f"{counted} {len(refused)}.0" in text
-    # Calls that the gate refuses, before their message is read, have no duration.
-    [timed] = re.findall(r'request_seconds_count\{method="GetPodScores"\} ([0-9.]+)', text)
-    assert float(timed) < asked
 
 
 @pytest.mark.parametrize("transport", BOTH)
