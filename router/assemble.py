@@ -269,6 +269,8 @@ async def running(config: Config, folder: Path) -> AsyncIterator[Running]:
                 picking,
                 attribution,
                 (calls, streams),
+                ready=health.ready,
+                pods=pods,
                 admission=admission,
                 endpoint_picker=endpoint_picker,
                 held=held,
