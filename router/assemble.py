@@ -20,6 +20,8 @@ from indexer.process.grpc_tls import channel_credentials
 from indexer.process.reread import keep_current
 from indexer.process.tasks import Work, kept
 from indexer.shared.layout.names import KeyNames
+from prefixstore.tokenizers.cache import TokenizerCache
+from prefixstore.tokenizers.tokenizer import TokenizerUnavailableError
 from router import state_file
 from router.access.entrance import entrance
 from router.api.admission.admission import Admission
@@ -31,6 +33,15 @@ from router.api.score import Answerer
 from router.api.server import serving
 from router.api.service import SERVICE, RouterService
 from router.api.standard import standard_handlers
+from router.conditions import (
+    COVERAGE,
+    INDEX,
+    PODS,
+    TOKENIZERS,
+    a_pod_is_well,
+    pods_are_covered,
+    tokenizers_are_loaded,
+)
 from router.config.credentials import engine_credentials, publisher_credentials
 from router.config.schema import Config
 from router.diagnosis.attribution import Attribution
@@ -44,7 +55,6 @@ from router.endpoint_picker.protocol import ANSWERING, HEALTH_NAMES, LIVENESS
 from router.endpoint_picker.protocol import SERVICE as EXTERNAL_PROCESSOR
 from router.endpoint_picker.service import EndpointPickerService
 from router.event_loop import LoopThread
-from router.health import Component, Health, fitness_of
 from router.http import serving_http
 from router.inference_api.reader import InferenceReader
 from router.inference_api.traits import ModelTraits
@@ -74,6 +84,7 @@ from router.prompt.bounds import PromptLimits
 from router.prompt.reader import PromptReader
 from router.prompt.tokenising.assemble import texts
 from router.queue.queueing import held_picks
+from router.readiness import Condition, Readiness
 
 EXPIRE_SECONDS = 1.0
 TRYING = 0.2
@@ -88,7 +99,7 @@ class Running:
     """host:port of gRPC, the port that was really bound."""
     http_address: str
     """host:port of HTTP; empty if `server.metrics-listen` is empty."""
-    health: Health
+    readiness: Readiness
     ingest: Ingest
 
 
@@ -106,12 +117,8 @@ async def running(config: Config, folder: Path) -> AsyncIterator[Running]:
     if table.state_file and (problem := state_file.foreign(folder / table.state_file)):
         raise OSError(f"index.state-file: {problem}")
     async with AsyncExitStack() as stack:
-        health = Health(
-            {
-                "draining": Component(ok=True, reason="serving"),
-                "listening": Component(ok=False, reason="gRPC does not listen yet"),
-            }
-        )
+        server = config.server
+        readiness = Readiness(server.ready)
         enter = entrance(config, folder)
         publishers = publisher_credentials(config.watch, folder)
         engines = engine_credentials(config.probe, folder)
@@ -134,11 +141,14 @@ async def running(config: Config, folder: Path) -> AsyncIterator[Running]:
             remote=remote,
         )
         pods = PodTable()
-        health.ask("pods", lambda: fitness_of(pods))
+        readiness.look(PODS, lambda: a_pod_is_well(pods))
+        readiness.look(COVERAGE, lambda: pods_are_covered(pods, server.ready_coverage))
+        readiness.look(TOKENIZERS, partial(_tokenizers, read.tokenizers))
+        readiness.set(INDEX, holds=True, reason="no index is copied")
         thread = await stack.enter_async_context(LoopThread("following"))
         through = None
         if shared.url:
-            pods_of_index = _shared_pods(config, folder, ingest, health)
+            pods_of_index = _shared_pods(config, folder, ingest, readiness)
             through = await thread.enter(pods_of_index, stack)
         wall_offset = time.time() - time.monotonic()
         decisions = Decisions(config.pick.kept_decisions, wall_offset=wall_offset)
@@ -176,6 +186,15 @@ async def running(config: Config, folder: Path) -> AsyncIterator[Running]:
         await thread.enter(following(config, folder, ingest, follower), stack)
         registry = CollectorRegistry()
         metrics = Metrics(registry)
+        loading = kept(
+            Work(
+                "loading required tokenizers",
+                partial(
+                    _load_required, read.tokenizers, readiness, config.tokenizers.retry_seconds
+                ),
+            )
+        )
+        stack.callback(loading.cancel)
         lag = kept(Work("watching the loop", partial(watch_lag, metrics.lagged, time.monotonic)))
         stack.callback(lag.cancel)
         bounds = PromptLimits(config.limits.max_prompt_bytes, config.limits.max_prompt_tokens)
@@ -269,7 +288,7 @@ async def running(config: Config, folder: Path) -> AsyncIterator[Running]:
                 picking,
                 attribution,
                 (calls, streams),
-                ready=health.ready,
+                readiness=readiness,
                 pods=pods,
                 admission=admission,
                 endpoint_picker=endpoint_picker,
@@ -288,9 +307,9 @@ async def running(config: Config, folder: Path) -> AsyncIterator[Running]:
         holdings = Holdings(reader, scorer, pods)
         overlaps = Overlaps(holdings, limits.max_prompt_tokens)
         http = serving_http(
-            config.server.metrics_listen,
+            server.metrics_listen,
             registry,
-            health,
+            readiness,
             enter,
             metrics,
             posts=pages(service, overlaps, limits.max_prompt_bytes),
@@ -298,9 +317,9 @@ async def running(config: Config, folder: Path) -> AsyncIterator[Running]:
         )
         http_address = await stack.enter_async_context(http)
         services = SERVICE.full_name, llmd.SERVICE.full_name, EXTERNAL_PROCESSOR
-        answers = {ANSWERING: partial(health.ready, besides="pods")}
+        answers = {ANSWERING: partial(readiness.ready, besides=PODS)}
         of_pods = ("", *services, *HEALTH_NAMES)
-        checks = HealthService(health.ready, of_pods, (LIVENESS,), answers)
+        checks = HealthService(readiness.ready, of_pods, (LIVENESS,), answers)
         handlers = (
             service.handlers(),
             llmd.handlers(service, PodScores(holdings, config.llmd)),
@@ -310,30 +329,45 @@ async def running(config: Config, folder: Path) -> AsyncIterator[Running]:
         guarded = enter.guarded(handlers, metrics)
         gate = service.gate(admission, llmd.SERVICE)
         address = await stack.enter_async_context(
-            serving(config, guarded, checks, drain, gate=gate, tls=enter.tls)
+            serving(config, guarded, checks, readiness, drain, gate=gate, tls=enter.tls)
         )
-        health.set("listening", ok=True, reason="gRPC listens")
-        yield Running(address, http_address, health, ingest)
-        health.set("draining", ok=False, reason="the process was asked to end")
+        yield Running(address, http_address, readiness, ingest)
         if held is not None:
             held.drain()
 
 
 def _shared_pods(
-    config: Config, folder: Path, ingest: Ingest, health: Health
+    config: Config, folder: Path, ingest: Ingest, readiness: Readiness
 ) -> AbstractAsyncContextManager[SharedPods]:
     """Return a context that follows pods through the shared index.
 
     In replica mode the router becomes ready when all pods are copied, or the first attempt has failed.
     """
-    name = "shared-index"
     if config.shared_index.mode == "replica":
-        health.set(name, ok=False, reason="the pods' blocks are being copied for the first time")
+        reason = "the pods' blocks are being copied for the first time"
+        readiness.set(INDEX, holds=False, reason=reason)
 
     def settled(reason: str) -> None:
-        health.set(name, ok=True, reason=reason)
+        readiness.set(INDEX, holds=True, reason=reason)
 
     return shared_pods(config, folder, ingest, settled)
+
+
+def _tokenizers(cache: TokenizerCache) -> Condition:
+    return tokenizers_are_loaded(cache.registered, cache.lacking())
+
+
+async def _load_required(cache: TokenizerCache, readiness: Readiness, pause: float) -> None:
+    """Try to load missing tokenizers every `pause` seconds while readiness requires them.
+
+    Without this a router would stay unready for ever: only calls load tokenizers, and none would come.
+    """
+    while True:
+        await asyncio.sleep(pause)
+        if readiness.requires(TOKENIZERS):
+            for model in cache.lacking():
+                with contextlib.suppress(TokenizerUnavailableError):
+                    await cache.get(model)
 
 
 def _call_in(loop: asyncio.AbstractEventLoop, function: Callable[..., None], *args: object) -> None:

@@ -13,7 +13,7 @@ from indexer.process.listen import http_listener
 from router.access.callers import AccessRefusal, Callers, RefusalKind
 from router.access.entrance import Entrance
 from router.access.guard import KeptOutMeter
-from router.health import Health
+from router.readiness import Readiness
 
 log = logging.getLogger(__name__)
 
@@ -26,7 +26,7 @@ Page = Callable[[web.Request], Awaitable[web.Response]]
 async def serving_http(
     listen: str,
     registry: CollectorRegistry,
-    health: Health,
+    readiness: Readiness,
     entrance: Entrance,
     counts: KeptOutMeter,
     *,
@@ -41,7 +41,9 @@ async def serving_http(
     if not listen:
         yield ""
         return
-    app = http_app(registry, health, entrance.callers, counts, posts=posts, most_bytes=most_bytes)
+    app = http_app(
+        registry, readiness, entrance.callers, counts, posts=posts, most_bytes=most_bytes
+    )
     tls = entrance.tls.http_context if entrance.tls is not None else None
     async with http_listener(app, listen, named="server.metrics-listen", tls=tls) as address:
         yield address
@@ -49,7 +51,7 @@ async def serving_http(
 
 def http_app(
     registry: CollectorRegistry,
-    health: Health,
+    readiness: Readiness,
     callers: Callers | None,
     counts: KeptOutMeter,
     *,
@@ -83,13 +85,18 @@ def http_app(
         return web.Response(text="ok\n")
 
     async def ready(_: web.Request) -> web.Response:
-        components = {
-            name: {"ok": component.ok, "reason": component.reason}
-            for name, component in health.report().items()
+        conditions = {
+            name: {
+                "required": readiness.requires(name),
+                "holds": condition.holds,
+                "reason": condition.reason,
+            }
+            for name, condition in readiness.report().items()
         }
+        is_ready = readiness.ready()
         return web.Response(
-            status=200 if health.ready() else 503,
-            text=json.dumps(components),
+            status=200 if is_ready else 503,
+            text=json.dumps({"ready": is_ready, "conditions": conditions}),
             content_type="application/json",
         )
 

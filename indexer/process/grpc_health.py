@@ -54,7 +54,6 @@ class HealthService:
         self._distinct = (is_fit, *others.values())
         self._alive = alive
         self._was_fit: tuple[bool, ...] = ()
-        self._has_ended = False
         self._news = asyncio.Event()
         self._watchers = 0
 
@@ -93,24 +92,19 @@ class HealthService:
         finally:
             self._watchers -= 1
 
-    def end(self) -> None:
-        """Answer from now on that the process is not fit: it is about to end."""
-        self._has_ended = True
-        self._look()
-
     async def keep_notifying(self) -> None:
         """Wake the clients that watch whenever the status has changed, until cancelled."""
         while True:
-            self._look()
+            self.look()
             await asyncio.sleep(LOOK_SECONDS)
 
     def _status(self, name: str) -> int:
-        self._look()
-        is_fit = not self._has_ended and self._looks[name]()
-        return Status.SERVING if is_fit else Status.NOT_SERVING
+        self.look()
+        return Status.SERVING if self._looks[name]() else Status.NOT_SERVING
 
-    def _look(self) -> None:
-        is_fit = tuple(not self._has_ended and look() for look in self._distinct)
+    def look(self) -> None:
+        """Wake the clients that watch if the status has changed."""
+        is_fit = tuple(look() for look in self._distinct)
         if is_fit != self._was_fit:
             # The first to see a change wakes all watchers: they would miss a short one otherwise.
             self._was_fit = is_fit

@@ -126,6 +126,20 @@ class TokenizerCache:
         """Return the reasons of failed last loads, by tokenizer id."""
         return {tokenizer_id: failure.reason for tokenizer_id, failure in self._failures.items()}
 
+    def lacking(self) -> dict[str, str]:
+        """Return why a tokenizer was never loaded, or why its last load failed, by tokenizer id."""
+        return {
+            tokenizer_id: failure.reason if failure else "it is not loaded yet"
+            for tokenizer_id in self._sources
+            if (failure := self._failures.get(tokenizer_id)) is not None
+            or tokenizer_id not in self._vocab_sizes
+        }
+
+    @property
+    def registered(self) -> int:
+        """The number of tokenizers, loaded or not."""
+        return len(self._sources)
+
     def loaded(self) -> list[str]:
         """Return the ids of the loaded tokenizers, least recently used first."""
         return list(self._loaded)

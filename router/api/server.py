@@ -12,6 +12,7 @@ from indexer.process.tasks import Work, kept
 from indexer.process.tls_files import ServerTls
 from router.config.schema import Config
 from router.drain import Drain
+from router.readiness import LISTENING, Readiness
 from router.transport.choose import new_server
 from router.transport.http2.library import LibraryError
 from router.transport.http2.limits import Http2Limits
@@ -28,6 +29,7 @@ async def serving(
     config: Config,
     handlers: Sequence[grpc.GenericRpcHandler],
     checks: HealthService,
+    readiness: Readiness,
     drain: Drain,
     *,
     gate: Gate,
@@ -54,10 +56,12 @@ async def serving(
         raise OSError(f"server.listen: cannot bind {config.server.listen}: {error}") from error
     notifying = kept(Work("informing health watchers", checks.keep_notifying))
     try:
+        readiness.set(LISTENING, holds=True, reason="gRPC listens")
         yield address
     finally:
+        readiness.end()
+        checks.look()
         notifying.cancel()
-        checks.end()
         seconds = config.server.drain_seconds
         log.info("the process was asked to end: calls in progress have %g s", seconds)
         await drain.run(seconds)

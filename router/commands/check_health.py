@@ -45,16 +45,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error(f"url: {args.url!r} is not http://, https:// or grpc://HOST:PORT")
     try:
         ask = _ask_grpc if parts.scheme == "grpc" else _ask_page
-        ask(args)
+        told = ask(args)
     except (UnfitError, OSError) as error:
         print(f"warmpath health: {args.url}: {error}", file=sys.stderr)
         return 1
-    print("ok")
+    print("\n".join(("ok", *told)))
     return 0
 
 
-def _ask_page(args: argparse.Namespace) -> None:
-    """Raise UnfitError or OSError unless a page's status is 200."""
+def _ask_page(args: argparse.Namespace) -> list[str]:
+    """Return a line for each condition of a page.
+
+    Raise UnfitError or OSError unless its status is 200.
+    """
     tls = None
     if args.url.startswith("https:"):
         tls = ssl.create_default_context(cafile=args.tls_ca)
@@ -63,26 +66,30 @@ def _ask_page(args: argparse.Namespace) -> None:
     # A proxy of the environment is not for the container's own loopback.
     openers = [urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=tls)]
     try:
-        with urllib.request.build_opener(*openers).open(args.url, timeout=args.timeout):
-            return
+        with urllib.request.build_opener(*openers).open(args.url, timeout=args.timeout) as page:
+            return _conditions(page.read(MOST_BYTES))
     except urllib.error.HTTPError as error:
-        raise UnfitError(_said(error.code, error.read(MOST_BYTES))) from error
+        told = _conditions(error.read(MOST_BYTES))
+        raise UnfitError("\n".join((f"status {error.code}", *told))) from error
     except HTTPException as error:
         raise UnfitError(f"no HTTP: {error!r}") from error
 
 
-def _said(status: int, body: bytes) -> str:
-    """Return the components that a router's /readyz finds unfit, or else the status."""
+def _conditions(body: bytes) -> list[str]:
+    """Return a line for each condition of a router's /readyz; none for other pages."""
     try:
-        components = json.loads(body)
-        unfit = [f"{name}: {one['reason']}" for name, one in components.items() if not one["ok"]]
+        conditions = json.loads(body)["conditions"]
+        return [
+            f"{'holds' if one['holds'] else 'FAILS' if one['required'] else 'fails, not required'}"
+            f"  {name}: {one['reason']}"
+            for name, one in conditions.items()
+        ]
     except (ValueError, TypeError, KeyError, AttributeError):
-        unfit = []
-    return "; ".join(unfit) or f"status {status}"
+        return []
 
 
-def _ask_grpc(args: argparse.Namespace) -> None:
-    """Raise UnfitError or OSError unless gRPC's health service answers SERVING."""
+def _ask_grpc(args: argparse.Namespace) -> list[str]:
+    """Return no lines. Raise UnfitError or OSError unless gRPC's health service answers SERVING."""
     import grpc  # noqa: PLC0415  takes half a second, which pages do not need
     from grpc_health.v1 import health_pb2 as pb  # noqa: PLC0415
 
@@ -108,3 +115,4 @@ def _ask_grpc(args: argparse.Namespace) -> None:
         raise UnfitError(f"{error.code().name}: {error.details()}") from error
     if answer.status != pb.HealthCheckResponse.SERVING:
         raise UnfitError(pb.HealthCheckResponse.ServingStatus.Name(answer.status))
+    return []

@@ -212,8 +212,8 @@ def _choices(path: tuple[str | int, ...]) -> list[str]:
         if isinstance(part, int):
             continue
         hint = get_type_hints(hint)[_names(hint)[part]]
-        if get_origin(hint) is list:
-            (hint,) = get_args(hint)
+        if get_origin(hint) in {list, tuple}:
+            hint = get_args(hint)[0]
     return [str(choice) for choice in get_args(hint)]
 
 

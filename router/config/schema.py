@@ -31,6 +31,8 @@ HeaderName = Annotated[str, Meta(pattern=r"^([a-z0-9!#$%&'*+.^_`|~-]{1,128})?$")
 """The name of an HTTP header, in lower case as HTTP/2 has it; may be empty."""
 
 Role = Literal["both", "prefill", "decode"]
+ReadyCondition = Literal["pods", "index", "coverage", "tokenizers"]
+"""A condition of readiness that may be required (`router.conditions`)."""
 Right = Literal["score", "read"]
 """A role of a caller."""
 
@@ -104,6 +106,14 @@ class ServerTable(Table, frozen=True):
     processes: Annotated[int, Meta(gt=0, le=64)] = 1
     """Processes that share `listen`, each with an index of its own and the next port for metrics: one
     answers about 1,500 to 3,000 scores a second, on one core."""
+    ready: tuple[ReadyCondition, ...] = ("pods", "index")
+    """The conditions under which the router is ready, beside that it listens and was not asked to end.
+    pods: a pod is well. index: the shared index is copied (mode = "replica"), or the first attempt has
+    failed. coverage: see ready-coverage. tokenizers: the tokenizers of all models were loaded."""
+    ready_coverage: Annotated[float, Meta(gt=0, le=1)] = 0.5
+    """The least share of the pods that are well, among those with events, whose view must be exact for
+    the condition `coverage`. It is looked at all the time, so a high one takes all routers out at once
+    where engines restart."""
     drain_seconds: Seconds = 5.0
     """Longest time that calls may still take after SIGTERM."""
     tls: ServerTlsTable = ServerTlsTable()

@@ -1,6 +1,6 @@
 """The metrics that the router's parts keep themselves, read at each scrape."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
@@ -12,7 +12,7 @@ from router.diagnosis.attribution import Attribution
 from router.endpoint_picker.service import EndpointPickerService
 from router.metrics.picks import picks, queued
 from router.metrics.ranks import ranks
-from router.metrics.readiness import readiness
+from router.metrics.readiness import readiness, ready_pods
 from router.metrics.shared_index import copies, look_ups, written
 from router.metrics.texts import texts
 from router.metrics.unlabelled import counter, gauge
@@ -21,6 +21,7 @@ from router.pods.shared_index import SharedPods
 from router.pods.table import PodTable
 from router.prompt.tokenising.assemble import Texts
 from router.queue.held_picks import HeldPicks
+from router.readiness import Readiness
 
 
 class PartsCollector(Collector):
@@ -34,14 +35,13 @@ class PartsCollector(Collector):
         attribution: Attribution,
         rooms: Sequence[InFlight],
         *,
-        ready: Callable[[], bool],
+        readiness: Readiness,
         pods: PodTable,
         admission: Admission,
         endpoint_picker: EndpointPickerService,
         held: HeldPicks | None = None,
         shared: SharedPods | None = None,
     ) -> None:
-        self._ready = ready
         self._pods = pods
         self._shared = shared
         self._endpoint_picker = endpoint_picker
@@ -50,6 +50,7 @@ class PartsCollector(Collector):
         self._texts = texts
         self._picking = picking
         self._attribution = attribution
+        self._readiness = readiness
         self._admission = admission
         self._rooms = rooms
         """The room for the messages of calls, and the room for those of streams."""
@@ -60,7 +61,8 @@ class PartsCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Read every part."""
-        yield from readiness(router=self._ready(), pods=self._pods)
+        yield from readiness(self._readiness)
+        yield from ready_pods(self._pods)
         yield from ranks(self._ingest)
         stats = self._ingest.index.stats()
         yield gauge("warmpath_index_keys", "Distinct blocks in the index.", stats.keys)

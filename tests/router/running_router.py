@@ -24,16 +24,19 @@ async def running_router(
     metrics: str = "127.0.0.1:0",
     transport: str = TRANSPORT,
     drain_seconds: float = 0.5,
+    server: str = "",
 ) -> AsyncIterator[tuple[Running, grpc.aio.Channel]]:
     """Run a router at `listen`; its configuration ends with `tables`, its metrics are at `metrics`.
 
+    `server` has further keys of [server].
+
     A drain ends only after a tenth of its time has passed without a call.
     """
-    server = (
+    keys = (
         f'[server]\nlisten = "{listen}"\nmetrics-listen = "{metrics}"\ndrain-seconds = {drain_seconds}\n'
-        f'transport = "{transport}"\n'
+        f'transport = "{transport}"\n{server}\n'
     )
-    config = parse(f"{top}\n{server}{tables}", "test")
+    config = parse(f"{top}\n{keys}{tables}", "test")
     async with (
         running(config, folder) as router,
         grpc.aio.insecure_channel(router.address) as channel,

@@ -32,7 +32,7 @@ class Asked:
 
     async def ready(self) -> tuple[int, dict[str, dict[str, Any]]]:
         async with self.http.get(f"http://{self.address}/readyz") as response:
-            return response.status, await response.json()
+            return response.status, (await response.json())["conditions"]
 
     async def status(self) -> int:
         return int((await self.health.Check(ASK, timeout=10)).status)
@@ -76,8 +76,8 @@ def pod(address: str, more: str = "") -> str:
 async def test_a_router_without_pods_is_not_ready_and_says_so(tmp_path: Path) -> None:
     async with asked(tmp_path, "") as router:
         said = await router.until(NOT_SERVING, 503)
-    assert said["pods"] == {"ok": False, "reason": "no pod is known"}
-    assert said["listening"]["ok"]
+    assert said["pods"] == {"required": True, "holds": False, "reason": "no pod is known"}
+    assert said["listening"]["holds"]
 
 
 async def test_a_router_all_of_whose_pods_are_down_is_not_ready_and_says_why(
@@ -91,6 +91,29 @@ async def test_a_router_all_of_whose_pods_are_down_is_not_ready_and_says_why(
             said = await router.until(NOT_SERVING, 503)
     assert said["pods"]["reason"].startswith("none of 1 pods is ready; pod-1: ")
     assert str(held_port) in said["pods"]["reason"]
+
+
+async def test_a_required_tokenizer_that_comes_late_makes_the_router_ready(
+    tmp_path: Path, model_folder: Path
+) -> None:
+    tables = """
+        [tokenizers]
+        retry-seconds = 0.02
+        [[models]]
+        name = "demo"
+        tokenizer = "late"
+        """
+    async with (
+        running_router(tmp_path, tables, server='ready = ["tokenizers"]') as (router, _),
+        aiohttp.ClientSession() as http,
+    ):
+        asked = Asked(http, router.http_address, None)
+        status, said = await asked.ready()
+        assert status == 503
+        assert said["tokenizers"]["reason"].startswith("0 of 1 tokenizers are loaded; demo: ")
+        (tmp_path / "late").symlink_to(model_folder)
+        while (await asked.ready())[0] != 200:
+            await asyncio.sleep(0.01)
 
 
 @pytest.mark.parametrize("service", ["", "warmpath.v1.Router"])

@@ -37,7 +37,7 @@ def test_who_asks_hears_how_the_process_is_now(name: str) -> None:
     assert status(process.health.check(question(name))) == NOT_SERVING
     process.is_fit = True
     assert status(process.health.check(question(name))) == SERVING
-    process.health.end()
+    process.is_fit = False
     assert status(process.health.check(question(name))) == NOT_SERVING
 
 
@@ -58,7 +58,7 @@ async def test_who_watches_hears_of_each_change_once() -> None:
     assert status(await anext(watching)) == NOT_SERVING
     process.is_fit = True
     assert status(await anext(watching)) == SERVING
-    process.health.end()
+    process.is_fit = False
     assert status(await anext(watching)) == NOT_SERVING
     await watching.aclose()
     notifying.cancel()

@@ -351,6 +351,6 @@ async def test_a_draining_router_says_that_it_is_not_ready(
     tmp_path: Path, model_folder: Path
 ) -> None:
     async with standing(tmp_path, model_folder) as stand:
-        health = stand.router.health
-        assert health.ready()
-    assert not health.ready()
+        readiness = stand.router.readiness
+        assert readiness.ready()
+    assert not readiness.ready()

@@ -40,7 +40,14 @@ async def test_a_router_with_a_pod_is_fit_by_both_ways(
     async with running(load(config(tmp_path, pods=POD)), tmp_path) as router:
         assert await health(f"http://{router.http_address}/readyz") == 0
         assert await health(f"grpc://{router.address}/warmpath.v1.Router") == 0
-    assert capsys.readouterr().out == "ok\nok\n"
+    by_page, by_grpc = capsys.readouterr().out.split("ok\n")[1:]
+    lines = by_page.splitlines()
+    assert "holds  pods: 1 of 1 pods ready" in lines
+    assert "holds  listening: gRPC listens" in lines
+    assert {line.split(":")[0].split()[-1] for line in lines} == {
+        "staying", "listening", "pods", "index", "coverage", "tokenizers"
+    }  # fmt: skip
+    assert not by_grpc
 
 
 async def test_a_router_without_pods_is_unfit_and_says_why(
@@ -48,7 +55,7 @@ async def test_a_router_without_pods_is_unfit_and_says_why(
 ) -> None:
     async with running(load(config(tmp_path)), tmp_path) as router:
         assert await health(f"http://{router.http_address}/readyz") == 1
-        assert "no pod is known" in capsys.readouterr().err
+        assert "FAILS  pods: no pod is known" in capsys.readouterr().err
         assert await health(f"http://{router.http_address}/healthz") == 0
         assert await health(f"grpc://{router.address}/no.such.Service") == 1
     assert "NOT_FOUND" in capsys.readouterr().err

@@ -113,3 +113,11 @@ def test_an_index_that_this_machine_has_no_memory_for_is_refused(tmp_path: Path)
     found = subprocess.run(command, capture_output=True, text=True, check=False)
     assert found.returncode == 1
     assert f"{file}:4: index.max-bytes: is 64000000000, more than this machine has" in found.stderr
+
+
+def test_a_condition_of_readiness_that_nobody_knows_is_refused_with_those_that_there_are() -> None:
+    with pytest.raises(ConfigError) as refused:
+        parse('[server]\nready = ["pods", "heat"]\n[[models]]\nname = "m"\n', "router.toml")
+    assert str(refused.value) == (
+        "router.toml:2: server.ready[1]: Invalid enum value 'heat'; one of pods, index, coverage, tokenizers"
+    )

@@ -4,8 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from router.metrics.readiness import readiness
+from router.metrics.readiness import readiness, ready_pods
 from router.pods.table import Pod, PodTable, Status
+from router.readiness import LISTENING, Readiness
 
 WELL = Status(healthy=True, reason="well")
 
@@ -22,7 +23,7 @@ WELL = Status(healthy=True, reason="well")
 )
 def test_a_pod_is_ready_if_requests_may_be_sent_to_it(status: Status, ready: float) -> None:
     pods = PodTable([Pod("pod-1", "h:1", "demo", (), status, has_events=False)])
-    _, of_pods = readiness(router=True, pods=pods)
+    [of_pods] = ready_pods(pods)
     [sample] = of_pods.samples
     assert sample.labels == {"pod": "pod-1", "model": "demo"}
     assert sample.value == ready
@@ -30,6 +31,7 @@ def test_a_pod_is_ready_if_requests_may_be_sent_to_it(status: Status, ready: flo
 
 @pytest.mark.parametrize("is_ready", [True, False])
 def test_the_router_s_own_readiness_is_shown(is_ready: bool) -> None:
-    own, of_pods = readiness(router=is_ready, pods=PodTable())
+    router = Readiness([])
+    router.set(LISTENING, holds=is_ready, reason="")
+    own, _ = readiness(router)
     assert [sample.value for sample in own.samples] == [float(is_ready)]
-    assert not of_pods.samples

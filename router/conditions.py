@@ -1,0 +1,75 @@
+"""The conditions of a router's readiness that follow from the state of its parts."""
+
+from collections.abc import Iterable, Mapping
+
+from indexer.trust import Level
+from router.pods.table import Pod
+from router.readiness import Condition
+
+PODS = "pods"
+INDEX = "index"
+COVERAGE = "coverage"
+TOKENIZERS = "tokenizers"
+
+
+def a_pod_is_well(pods: Iterable[Pod]) -> Condition:
+    """Return whether any pod serves requests and does not refuse them.
+
+    If none does, a Pick still tries pods that do not refuse (`router.pick.eligible`).
+    """
+    known = list(pods)
+    ready = sum(_may_serve(pod) for pod in known)
+    if ready:
+        return Condition(holds=True, reason=f"{ready} of {len(known)} pods ready")
+    if not known:
+        return Condition(holds=False, reason="no pod is known")
+    reason = f"none of {len(known)} pods is ready; {known[0].id}: {_why(known[0])}"
+    return Condition(holds=False, reason=reason)
+
+
+def pods_are_covered(pods: Iterable[Pod], least: float) -> Condition:
+    """Return whether the view of at least this share of the pods that are well is exact.
+
+    Pods without events do not count. Without pods that count the condition holds: whether a pod is
+    well is another condition.
+    """
+    counted = [pod for pod in pods if pod.has_events and _may_serve(pod)]
+    doubtful = [doubt for pod in counted if (doubt := _doubt(pod))]
+    exact = len(counted) - len(doubtful)
+    reason = f"the view of {exact} of {len(counted)} ready pods with events is exact"
+    if exact >= least * len(counted):
+        return Condition(holds=True, reason=reason)
+    return Condition(holds=False, reason=f"{reason}, {least:g} of them must be; {doubtful[0]}")
+
+
+def tokenizers_are_loaded(models: int, lacking: Mapping[str, str]) -> Condition:
+    """Return whether the tokenizers of all models are loaded, of which `models` have one.
+
+    `lacking` says by model why it is not (`TokenizerCache.lacking`).
+    """
+    reason = f"{models - len(lacking)} of {models} tokenizers are loaded"
+    for model, why in lacking.items():
+        return Condition(holds=False, reason=f"{reason}; {model}: {why}")
+    return Condition(holds=True, reason=reason)
+
+
+def _may_serve(pod: Pod) -> bool:
+    # If the pod itself is not probed, an unreachable shared index does not mean that it is down.
+    unasked = bool(pod.shared) and pod.status.healthy is None
+    return (pod.serves or unasked) and not pod.status.refuses
+
+
+def _why(pod: Pod) -> str:
+    if pod.status.healthy is False:
+        return pod.status.reason
+    return f"its event stream is not connected, {pod.status.reason}"
+
+
+def _doubt(pod: Pod) -> str:
+    """Return why the view of a pod is not exact; empty if it is."""
+    for rank in pod.ranks:
+        trust = rank.trust
+        if trust.level is not Level.EXACT:
+            level = trust.level.name.lower()
+            return f"{pod.id} rank {rank.number} is {level}: {trust.reason}"
+    return ""
