@@ -1,47 +1,163 @@
 """`warmpath check-config`: checks whether the router would start with a configuration file."""
 
 import argparse
+import json
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from prefixstore.chats.jinja_template import TemplateError, check_syntax
 from prefixstore.tokenizers.tokenizer import TokenizerUnavailableError
+from router.config.certificates import Dated, dated
 from router.config.credentials import engine_credentials
-from router.config.read import ConfigError, load, located
-from router.config.schema import Config
+from router.config.form import Problem
+from router.config.mistakes import Mistakes, dotted
+from router.config.read import ConfigError, mistakes
+from router.config.schema import ProbeTable
+from router.pods.look import Looked, look
+from router.pods.sources import sources
 from router.prompt.tokenising.tokenizer_sources import Sources, template_of
+
+MOST_NAMES = 8
+"""Pods of one source that are named; --json has all."""
+
+
+class Checked(NamedTuple):
+    """What a check has found."""
+
+    found: Mistakes
+    certificates: list[Dated]
+    looked: list[Looked]
+
+    @property
+    def mistakes(self) -> list[str]:
+        """Every mistake on a line of its own, those of a file of pods last."""
+        return [
+            *self.found.described(),
+            *(mistake for one in self.looked for mistake in one.mistakes),
+        ]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Check a configuration file without serving, and without asking a hub or an engine."""
+    """Check a configuration file and find its pods, without serving or asking a hub or an engine."""
     parser = argparse.ArgumentParser(prog="warmpath check-config", description=main.__doc__)
     parser.add_argument("file", type=Path)
+    parser.add_argument(
+        "--seconds", type=_seconds, default=5.0, help="longest time to look for pods; 5 by default"
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
     args = parser.parse_args(argv)
+    now = datetime.now(UTC)
     try:
-        config = load(args.file)
+        checked = _check(args.file, now, args.seconds)
     except ConfigError as error:
-        print(error, file=sys.stderr)
+        if args.json:
+            print(json.dumps({"file": str(args.file), "ok": False, "mistakes": error.problems}))
+        else:
+            print(error, file=sys.stderr)
         return 1
-    problems = list(_tokenizers(config, args.file.parent))
-    if problems:
-        text = args.file.read_text(encoding="utf-8-sig")
-        for at, problem in problems:
-            print(located(args.file, text, at, problem), file=sys.stderr)
-        return 1
-    print(f"{args.file}: ok: models {len(config.models)}, pods {len(config.pods)}")
-    return 0
+    if args.json:
+        print(json.dumps(_fields(args.file, checked, now)))
+    else:
+        _print(args.file, checked, now)
+    return 1 if checked.mistakes else 0
 
 
-def _tokenizers(config: Config, folder: Path) -> Iterator[tuple[tuple[str | int, ...], str]]:
-    """Yield the key of each local tokenizer or template that cannot be used, with the reason."""
-    engines = engine_credentials(config.probe, folder)
-    with Sources(folder, config, time.monotonic, engines) as sources:
-        for position, model in enumerate(config.models):
-            if not (model.tokenizer or model.hub.offline):
-                continue
-            source = sources.local(model)
+def _seconds(text: str) -> float:
+    value = float(text)
+    if not 0 < value <= 600:
+        raise argparse.ArgumentTypeError(f"{text} is not above 0 and at most 600")
+    return value
+
+
+def _check(file: Path, now: datetime, longest: float) -> Checked:
+    """Check a file; pods are looked for only where it has no mistake. Raises ConfigError."""
+    folder = file.parent
+    found = mistakes(file)
+    found.add([*_tokenizers(found, folder)])
+    certificates = [*dated(found.config, folder)]
+    found.add((one.at, problem) for one in certificates if (problem := one.problem(now)))
+    if found.in_order():
+        return Checked(found, certificates, [])
+    return Checked(found, certificates, look(sources(found.config, folder), longest))
+
+
+def _print(file: Path, checked: Checked, now: datetime) -> None:
+    for line in checked.mistakes:
+        print(line, file=sys.stderr)
+    for one in checked.certificates:
+        if warning := _warning(one, now):
+            print(f"{file}: warning: {dotted(one.at)}: {warning}", file=sys.stderr)
+    if checked.mistakes:
+        return
+    config = checked.found.config
+    print(f"{file}: ok: models {len(config.models)}, pods {len(config.pods)}")
+    for looked in _sources(checked):
+        said = looked.problem and f"cannot be asked from here: {looked.problem}"
+        print(f"{file}: pods found by {looked.source}: {said or _names(looked.pods)}")
+    for one in checked.certificates:
+        print(f"{file}: {dotted(one.at)}: valid until {one.validity.ends:%Y-%m-%d}")
+
+
+def _warning(one: Dated, now: datetime) -> str:
+    return "" if one.problem(now) else one.warning(now)
+
+
+def _sources(checked: Checked) -> list[Looked]:
+    """Return the pods by source, those of the file itself first."""
+    named = sorted(pod.id for pod in checked.found.config.pods)
+    return [Looked("the configuration", named, ""), *checked.looked]
+
+
+def _names(pods: Sequence[str]) -> str:
+    if not pods:
+        return "0"
+    more = f" and {len(pods) - MOST_NAMES} more" if len(pods) > MOST_NAMES else ""
+    return f"{len(pods)}: {', '.join(pods[:MOST_NAMES])}{more}"
+
+
+def _fields(file: Path, checked: Checked, now: datetime) -> dict[str, Any]:
+    return {
+        "file": str(file),
+        "ok": not checked.mistakes,
+        "mistakes": checked.mistakes,
+        "warnings": [
+            f"{dotted(one.at)}: {warning}"
+            for one in checked.certificates
+            if (warning := _warning(one, now))
+        ],
+        "sources": [
+            {"source": one.source, "pods": one.pods, "problem": one.problem}
+            for one in _sources(checked)
+        ],
+        "certificates": [
+            {"key": dotted(one.at), "file": str(one.path), "ends": one.validity.ends.isoformat()}
+            for one in checked.certificates
+        ],
+    }
+
+
+def _tokenizers(found: Mistakes, folder: Path) -> Iterator[Problem]:
+    """Yield the key of each local tokenizer or template that cannot be used, with the reason.
+
+    Models with other mistakes are passed over.
+    """
+    config = found.config
+    local = [
+        (position, model)
+        for position, model in enumerate(config.models)
+        if (model.tokenizer or model.hub.offline) and found.spares(("models", position))
+    ]
+    if not local:
+        return
+    # No engine is asked, so that a mistake in [probe] plays no part.
+    probe = config.probe if found.spares(("probe",)) else ProbeTable()
+    with Sources(folder, config, time.monotonic, engine_credentials(probe, folder)) as tokenizers:
+        for position, model in local:
+            source = tokenizers.local(model)
             assert source is not None
             try:
                 template = template_of(source.load(), model)

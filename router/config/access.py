@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from ipaddress import ip_address
 
 from indexer.process.listen import is_host_port, is_loopback
+from router.config.form import Problem
 from router.config.schema import ClientSpec, Config
-
-Problem = tuple[tuple[str | int, ...], str]
+from router.config.toml_lines import Path
 
 
 def contradictions(config: Config) -> Iterator[Problem]:
@@ -64,9 +64,7 @@ def _clients(config: Config) -> Iterator[Problem]:
             certificates.add(client.certificate)
 
 
-def _certificate(
-    config: Config, client: ClientSpec, at: tuple[str | int, ...]
-) -> Iterator[Problem]:
+def _certificate(config: Config, client: ClientSpec, at: Path) -> Iterator[Problem]:
     name = client.certificate
     if not config.server.tls.client_ca:
         yield (

@@ -12,6 +12,7 @@ from indexer.shared.redis.address import contradictions as redis_contradictions
 from indexer.shared.redis.address import parse as parse_address
 from prefixstore.tokenizers.pin import Pin
 from router.config.access import contradictions as access_contradictions
+from router.config.form import Problem
 from router.config.schema import Config, HubTable, PickTable, ServerTable, SharedIndexTable
 from scorer.policy import UnknownPolicyError, make_policy
 
@@ -19,7 +20,7 @@ URL = re.compile(r"^https?://[^/\s?#@]+(/[^\s?#]*)?$")
 """A URL, with or without a path; credentials are not allowed, as they would end up in messages."""
 
 
-def contradictions(config: Config) -> Iterator[tuple[tuple[str | int, ...], str]]:
+def contradictions(config: Config) -> Iterator[Problem]:
     """Yield each contradiction: the path of a key, and its problem."""
     yield from _addresses(config)
     yield from access_contradictions(config)
@@ -87,7 +88,7 @@ def contradictions(config: Config) -> Iterator[tuple[tuple[str | int, ...], str]
             yield ("pods", position, "model"), f"no model is named {pod.model!r}; known: {known}"
 
 
-def _pick(pick: PickTable) -> Iterator[tuple[tuple[str | int, ...], str]]:
+def _pick(pick: PickTable) -> Iterator[Problem]:
     """Yield the problems of the policy and its options."""
     try:
         make_policy(pick.policy)
@@ -100,7 +101,7 @@ def _pick(pick: PickTable) -> Iterator[tuple[tuple[str | int, ...], str]]:
         yield ("pick", "options"), str(error)
 
 
-def _queue(config: Config) -> Iterator[tuple[tuple[str | int, ...], str]]:
+def _queue(config: Config) -> Iterator[Problem]:
     """Yield the problems of the queue's classes, and of settings that exclude the queue."""
     known = config.queue.classes
     if len({*known}) < len(known):
@@ -120,7 +121,7 @@ def _queue(config: Config) -> Iterator[tuple[tuple[str | int, ...], str]]:
         yield ("pick", "group-seconds"), problem
 
 
-def _shared_index(table: SharedIndexTable) -> Iterator[tuple[tuple[str | int, ...], str]]:
+def _shared_index(table: SharedIndexTable) -> Iterator[Problem]:
     """Yield the problems of the connection to Redis and of the prefix of the keys there."""
     if not table.url:
         for key in (
@@ -138,13 +139,13 @@ def _shared_index(table: SharedIndexTable) -> Iterator[tuple[tuple[str | int, ..
         return
     if any(importlib.util.find_spec(name) is None for name in ("redis", "hiredis")):
         yield ("shared-index", "url"), "needs the extra: pip install 'warmpath[redis]'"
+    if problem := prefix_problem(table.prefix):
+        yield ("shared-index", "prefix"), problem
     try:
         address = parse_address(table.url)
     except AddressError as error:
         yield ("shared-index", "url"), str(error)
         return
-    if problem := prefix_problem(table.prefix):
-        yield ("shared-index", "prefix"), problem
     for key, problem in redis_contradictions(
         address,
         ca=table.ca,
@@ -156,7 +157,7 @@ def _shared_index(table: SharedIndexTable) -> Iterator[tuple[tuple[str | int, ..
         yield ("shared-index", key), problem
 
 
-def _addresses(config: Config) -> Iterator[tuple[tuple[str | int, ...], str]]:
+def _addresses(config: Config) -> Iterator[Problem]:
     server = config.server
     if not is_host_port(server.listen) and not server.listen.removeprefix("unix:").startswith("/"):
         yield ("server", "listen"), f"{server.listen!r} is neither host:port nor unix:/PATH"
@@ -174,7 +175,7 @@ def _addresses(config: Config) -> Iterator[tuple[tuple[str | int, ...], str]]:
             yield ("pods", position, "address"), problem
 
 
-def _shared_ports(server: ServerTable) -> Iterator[tuple[tuple[str | int, ...], str]]:
+def _shared_ports(server: ServerTable) -> Iterator[Problem]:
     """Yield the problems of addresses that several processes share."""
     if server.processes == 1:
         return
@@ -199,7 +200,7 @@ def _shared_ports(server: ServerTable) -> Iterator[tuple[tuple[str | int, ...], 
             yield ("server", "metrics-listen"), problem
 
 
-def _sources(config: Config) -> Iterator[tuple[tuple[str | int, ...], str]]:
+def _sources(config: Config) -> Iterator[Problem]:
     """Yield the problems of the sources of tokenizers."""
     for position, model in enumerate(config.models):
         at = ("models", position)
@@ -221,7 +222,7 @@ def _shown(url: str) -> str:
     return "a URL with a user or password" if "@" in url else repr(url)
 
 
-def _endpoints(config: Config) -> Iterator[tuple[tuple[str | int, ...], str]]:
+def _endpoints(config: Config) -> Iterator[Problem]:
     taken: dict[str, str] = {}
     for table in ("watch", "probe"):
         files = getattr(config, table)

@@ -1,13 +1,16 @@
 """Reads the TLS files of [server.tls], [watch] and [probe].
 
-Those of Redis are read in `indexer.shared.redis.connect`.
+Those of Redis are read in `indexer.shared.redis.connect`, and only checked here.
 """
 
+import ssl
+from collections.abc import Iterator
 from pathlib import Path
 
 from indexer.follow.engine_tls import EngineTls
 from indexer.process.tls_files import ClientTls, ServerTls, TlsFilesError, TlsPaths
 from router.config import schema as config
+from router.config.form import Problem
 
 
 class CredentialsError(OSError):
@@ -17,6 +20,34 @@ class CredentialsError(OSError):
         super().__init__(f"{'.'.join(at)}: {problem}")
         self.at = at
         self.problem = problem
+
+
+def tls_files(settings: config.Config) -> Iterator[tuple[tuple[str, ...], str, str, str, str]]:
+    """Yield each table with TLS files: its path, its key for the authority, and its ca, cert and key."""
+    tls = settings.server.tls
+    yield ("server", "tls"), "client-ca", tls.client_ca, tls.cert, tls.key
+    for name, table in (
+        ("watch", settings.watch),
+        ("probe", settings.probe),
+        ("shared-index", settings.shared_index),
+    ):
+        yield (name,), "ca", table.ca, table.cert, table.key
+
+
+def tls_problems(settings: config.Config, folder: Path) -> Iterator[Problem]:
+    """Yield each TLS file that cannot be used; files are relative to `folder`."""
+    for at, authority, ca, cert, key in tls_files(settings):
+        missing = set()
+        for name, file in ((authority, ca), ("cert", cert), ("key", key)):
+            if file and not (folder / file).is_file():
+                missing.add(file)
+                yield (*at, name), f"there is no file {folder / file}"
+        for name, files in ((authority, [ca]), ("cert", ["", cert, key])):
+            if all(files[-1:]) and not missing & {*files}:
+                try:
+                    _paths(folder, *files).context(ssl.Purpose.SERVER_AUTH)
+                except TlsFilesError as error:
+                    yield (*at, name), error.problem
 
 
 def server_tls(table: config.ServerTlsTable, folder: Path) -> ServerTls | None:

@@ -1,6 +1,7 @@
-"""Finds a key in a TOML text, so that an error can name the line."""
+"""Finds the lines of a TOML text's keys, so that an error can name its line."""
 
 import re
+from collections.abc import Mapping
 
 HEADER = re.compile(r"^\s*(\[\[?)\s*([^\]]+?)\s*\]\]?")
 KEY = re.compile(r"^\s*([A-Za-z0-9_\-\"'.]+(?:\s*\.\s*[A-Za-z0-9_\-\"']+)*)\s*=")
@@ -9,13 +10,12 @@ Path = tuple[str | int, ...]
 """Keys and positions in arrays, from the root: ("pods", 1, "address")."""
 
 
-def find_line(text: str, path: Path) -> int:
-    """Return the line, from 1, of the deepest part of `path` that is found in the text, or else 1.
+def key_lines(text: str) -> dict[Path, int]:
+    """Return the line, from 1, of each table, array's table and dotted key.
 
-    Knows tables, arrays of tables and dotted keys. A path into an inline value leads to the line of the
-    value's key.
+    Keys of inline tables are not among them.
     """
-    best, best_length = 1, 0
+    lines: dict[Path, int] = {}
     table: Path = ()
     seen: dict[tuple[str, ...], int] = {}
     for number, line in enumerate(text.splitlines(), 1):
@@ -24,14 +24,21 @@ def find_line(text: str, path: Path) -> int:
             if header[1] == "[[":
                 seen[names] = seen.get(names, -1) + 1
             table = _placed(names, seen)
-            found = table
+            lines.setdefault(table, number)
         elif key := KEY.match(line):
-            found = table + _names(key[1])
-        else:
-            continue
-        if len(found) > best_length and path[: len(found)] == found:
-            best, best_length = number, len(found)
-    return best
+            lines.setdefault(table + _names(key[1]), number)
+    return lines
+
+
+def find_line(lines: Mapping[Path, int], path: Path) -> int:
+    """Return the line of the deepest part of `path` that is in `key_lines`, or else 1.
+
+    A path into an inline value leads to the line of the value's key.
+    """
+    for length in range(len(path), 0, -1):
+        if path[:length] in lines:
+            return lines[path[:length]]
+    return 1
 
 
 def _names(dotted: str) -> tuple[str, ...]:

@@ -20,12 +20,23 @@ class FoundPod:
     """The source's own identifier (a Kubernetes uid); empty if the source has none."""
 
 
+class SourceError(OSError):
+    """A source cannot be asked; the message says why. `empty`: it is not there, so it has no pods."""
+
+    def __init__(self, problem: str, *, empty: bool = False) -> None:
+        super().__init__(problem)
+        self.empty = empty
+
+
 class PodSource(Protocol):
     """A place where pods are found."""
 
     @property
     def name(self) -> str:
         """The source's name in log messages."""
+
+    async def look(self) -> Mapping[str, FoundPod]:
+        """Return the pods of this moment by id. Raises OSError, or ConfigError for a file of pods."""
 
     def sets(self) -> AsyncIterator[Mapping[str, FoundPod]]:
         """Yield all pods by id, now and after each change; ends only with its task."""

@@ -6,7 +6,7 @@ import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 
 from router.config import schema as config
-from router.pods.discover import FoundPod
+from router.pods.discover import FoundPod, SourceError
 
 log = logging.getLogger(__name__)
 
@@ -35,27 +35,30 @@ class DnsSource:
         self._ask = ask
         self._problem = ""
 
+    async def look(self) -> Mapping[str, FoundPod]:
+        """Return the pods of this moment by id. Raises SourceError."""
+        try:
+            addresses = await self._ask(self._pods.dns)
+        except (socket.gaierror, UnicodeError) as error:
+            # A headless service without pods has no DNS name; other errors may be temporary.
+            gone = isinstance(error, socket.gaierror) and error.errno in GONE
+            raise SourceError(str(error), empty=gone) from error
+        pods = [self._pods.pod(f"{self._pods.name}-{one}", one) for one in addresses]
+        return {pod.id: FoundPod(pod) for pod in pods}
+
     async def sets(self) -> AsyncIterator[Mapping[str, FoundPod]]:
         """Yield all pods by id, now and after each change of the addresses."""
-        before: list[str] | None = None
+        before: Mapping[str, FoundPod] | None = None
         while True:
             try:
-                addresses = await self._ask(self._pods.dns)
+                found = await self.look()
                 self._say("")
-            except (socket.gaierror, UnicodeError) as error:
-                # A headless service without pods has no DNS name; other errors may be temporary.
-                gone = isinstance(error, socket.gaierror) and error.errno in GONE
-                addresses = [] if gone else (before or [])
-                self._say(f"{error}; {'no pods' if gone else 'the pods stay as they were'}")
-            if addresses != before:
-                before = addresses
-                yield {
-                    spec.id: FoundPod(spec)
-                    for spec in (
-                        self._pods.pod(f"{self._pods.name}-{address}", address)
-                        for address in addresses
-                    )
-                }
+            except SourceError as error:
+                found = {} if error.empty else (before or {})
+                self._say(f"{error}; {'no pods' if error.empty else 'the pods stay as they were'}")
+            if found != before:
+                before = found
+                yield found
             await asyncio.sleep(self._pods.refresh_seconds)
 
     def _say(self, problem: str) -> None:

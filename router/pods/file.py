@@ -23,10 +23,14 @@ class FileSource:
     def __init__(
         self, path: Path, models: Sequence[config.ModelSpec], *, look_seconds: float = LOOK_SECONDS
     ) -> None:
-        self.name = str(path)
+        self.name = f"pods-file {path}"
         self._path = path
         self._models = models
         self._look_seconds = look_seconds
+
+    async def look(self) -> Mapping[str, FoundPod]:
+        """Return the pods of this moment by id. Raises OSError or ConfigError."""
+        return self._pods(await self._read())
 
     async def sets(self) -> AsyncIterator[Mapping[str, FoundPod]]:
         """Yield all pods by id, now and after each change of the file."""
@@ -34,16 +38,24 @@ class FileSource:
         problem = ""
         while True:
             try:
-                raw = await asyncio.to_thread(read_bytes, self._path, MOST_BYTES)
+                raw = await self._read()
                 if raw != before:
                     before = raw
-                    pods = read_config.parse_pods(raw, self.name, self._models)
+                    pods = self._pods(raw)
                     if not pods:
-                        log.warning("pods-file: %s lists no pods", self.name)
-                    yield {pod.id: FoundPod(pod) for pod in pods}
+                        log.warning("%s lists no pods", self.name)
+                    yield pods
                 problem = ""
             except (OSError, read_config.ConfigError) as error:
-                if str(error) != problem:
-                    problem = str(error)
-                    log.error("pods-file: %s; the pods stay as they were", error)  # noqa: TRY400
+                brief = str(error) if isinstance(error, OSError) else error.brief
+                if brief != problem:
+                    problem = brief
+                    log.error("pods-file: %s; the pods stay as they were", brief)  # noqa: TRY400
             await asyncio.sleep(self._look_seconds)
+
+    async def _read(self) -> bytes:
+        return await asyncio.to_thread(read_bytes, self._path, MOST_BYTES)
+
+    def _pods(self, raw: bytes) -> Mapping[str, FoundPod]:
+        pods = read_config.parse_pods(raw, str(self._path), self._models)
+        return {pod.id: FoundPod(pod) for pod in pods}

@@ -16,11 +16,9 @@ from indexer.ingest import SWEEP_BUDGET, TICK_SECONDS, Ingest
 from indexer.process.tasks import Work, kept
 from router import state_file
 from router.config.schema import Config, IndexTable
-from router.pods.discover import FoundPod, PodSource, Reconciler
-from router.pods.dns import DnsSource
-from router.pods.file import FileSource
+from router.pods.discover import FoundPod, Reconciler
 from router.pods.follow import Follower
-from router.pods.kubernetes import KubernetesSource
+from router.pods.sources import sources
 
 log = logging.getLogger(__name__)
 
@@ -57,12 +55,7 @@ async def _find(
 ) -> None:
     """Follow the configured pods, and those that pod sets and the pods' file add and remove."""
     await reconciler.reconcile("the configuration", {pod.id: FoundPod(pod) for pod in config.pods})
-    sources: list[PodSource] = [
-        DnsSource(pods) if pods.dns else KubernetesSource(pods) for pods in config.pod_sets
-    ]
-    if config.pods_file:
-        sources.append(FileSource(folder / config.pods_file, config.models))
-    for source in sources:
+    for source in sources(config, folder):
         task = kept(Work(f"finding pods: {source.name}", partial(reconciler.run, source)))
         stack.callback(task.cancel)
 

@@ -5,21 +5,27 @@ in the namespace.
 """
 
 import asyncio
+import json
 import logging
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+import os
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
 from typing import Any
 
 import aiohttp
 
 from router.config import schema as config
-from router.pods.discover import FoundPod
+from router.pods.discover import FoundPod, SourceError
 
 log = logging.getLogger(__name__)
 
 POOL_GROUPS = (("inference.networking.k8s.io", "v1"), ("inference.networking.x-k8s.io", "v1alpha2"))
 RETRY_SECONDS = 2.0
 WATCH_SECONDS = 300
+GONE = 410
+"""The status of a watch whose version is too old: the pods have to be listed again."""
+NO_ACCESS = "no service account of a cluster and no kubeconfig"
 
 
 class KubernetesSource:
@@ -37,19 +43,23 @@ class KubernetesSource:
         self._api = api
         self._known: dict[str, dict[str, Any]] = {}
 
+    async def look(self) -> Mapping[str, FoundPod]:
+        """Return the ready pods of this moment by name. Raises SourceError."""
+        with self._told():
+            async with self._connected() as api:
+                await self._list(api)
+        return self._found()
+
     async def sets(self) -> AsyncIterator[Mapping[str, FoundPod]]:
         """Yield all ready pods by name, now and after each change."""
-        from kubernetes_asyncio import client  # noqa: PLC0415  an extra
-
         while True:
             try:
-                async with self._connected() as api:
-                    async for _ in self._changes(client, api):
-                        self._problem = ""
-                        yield self._found()
-            except client.ApiException as error:
-                self._say(f"{error.status} {error.reason}")
-            except (OSError, aiohttp.ClientError, TimeoutError) as error:
+                with self._told():
+                    async with self._connected() as api:
+                        async for _ in self._changes(api):
+                            self._problem = ""
+                            yield self._found()
+            except SourceError as error:
                 self._say(str(error))
             # The pods stay as they were until the API answers again.
             await asyncio.sleep(RETRY_SECONDS)
@@ -65,55 +75,90 @@ class KubernetesSource:
         finally:
             await api.close()
 
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        """Make a SourceError of whatever keeps the API from being asked."""
+        try:
+            yield
+        except SourceError:
+            raise
+        except (OSError, aiohttp.ClientError, json.JSONDecodeError) as error:
+            raise SourceError(str(error) or type(error).__name__) from error
+
+    def _refused(
+        self, verb: str, resource: str, status: int, reason: str | None, text: str
+    ) -> SourceError:
+        """Return the error for an answer of the API; `text` is its body."""
+        try:
+            said = str(json.loads(text)["message"])
+        except (ValueError, KeyError, TypeError):
+            said = ""
+        parts = [f"{verb} {resource} in namespace {self._pods.namespace}: {status} {reason or ''}"]
+        if said:
+            parts.append(f": {said}")
+        if status == 403:
+            parts.append(f"; its Role lacks the verb {verb!r} for {resource!r}")
+        return SourceError("".join(parts))
+
     def _say(self, problem: str) -> None:
         """Log a problem once, until it has ended or changed."""
         if problem != self._problem:
             log.warning("%s: %s; the pods stay as they were", self.name, problem)
         self._problem = problem
 
-    async def _changes(self, client: Any, api: Any) -> AsyncIterator[None]:
+    async def _changes(self, api: Any) -> AsyncIterator[None]:
         """List the pods, then watch them until the API ends the watch; yield after each change."""
-        selector = self._pods.selector or await self._pool_selector(client, api)
-        core = client.CoreV1Api(api)
-        listed = await self._call(core, selector)
-        self._known = {pod["metadata"]["uid"]: pod for pod in listed["items"]}
+        selector, version = await self._list(api)
         yield
-        version = listed["metadata"].get("resourceVersion")
-        async for event in self._watch(core, selector, version):
+        async for event in self._watch(api, selector, version):
             pod = event["object"]
-            if event["type"] == "ERROR":
-                # The version is too old: list again.
-                return
             if event["type"] == "DELETED":
                 self._known.pop(pod["metadata"]["uid"], None)
             elif event["type"] in ("ADDED", "MODIFIED"):
                 self._known[pod["metadata"]["uid"]] = pod
             yield
 
-    async def _call(self, core: Any, selector: str) -> dict[str, Any]:
+    async def _list(self, api: Any) -> tuple[str, str | None]:
+        """Read all pods; return the selector and the version from which to watch."""
+        from kubernetes_asyncio import client  # noqa: PLC0415  an extra
+
+        selector = self._pods.selector or await self._pool_selector(client, api)
+        core: Any = client.CoreV1Api(api)
         answer = await core.list_namespaced_pod(
             self._pods.namespace, label_selector=selector, _preload_content=False
         )
         async with answer:
             if answer.status != 200:
-                raise OSError(f"list pods: {answer.status} {answer.reason}")
+                text = await answer.text()
+                raise self._refused("list", "pods", answer.status, answer.reason, text)
             listed: dict[str, Any] = await answer.json()
-        return listed
+        self._known = {pod["metadata"]["uid"]: pod for pod in listed["items"]}
+        return selector, listed["metadata"].get("resourceVersion")
 
     async def _watch(
-        self, core: Any, selector: str, version: str | None
+        self, api: Any, selector: str, version: str | None
     ) -> AsyncIterator[dict[str, Any]]:
-        from kubernetes_asyncio import watch  # noqa: PLC0415  an extra
+        from kubernetes_asyncio import client, watch  # noqa: PLC0415  an extra
 
         async with watch.Watch() as watching:
-            async for event in watching.stream(
-                core.list_namespaced_pod,
-                self._pods.namespace,
-                label_selector=selector,
-                resource_version=version,
-                timeout_seconds=WATCH_SECONDS,
-            ):
-                yield {"type": event["type"], "object": event["raw_object"]}
+            try:
+                async for event in watching.stream(
+                    client.CoreV1Api(api).list_namespaced_pod,
+                    self._pods.namespace,
+                    label_selector=selector,
+                    resource_version=version,
+                    timeout_seconds=WATCH_SECONDS,
+                ):
+                    if not isinstance(event, dict):
+                        raise SourceError("watch pods: the answer is not JSON")
+                    yield {"type": event["type"], "object": event["raw_object"]}
+            except client.ApiException as error:
+                if error.status == GONE:
+                    return
+                # The watch puts the message behind the reason.
+                reason, _, said = str(error.reason).partition(": ")
+                text = json.dumps({"message": said})
+                raise self._refused("watch", "pods", error.status, reason, text) from error
 
     async def _pool_selector(self, client: Any, api: Any) -> str:
         """Return an InferencePool's selector as a label selector."""
@@ -127,13 +172,17 @@ class KubernetesSource:
                 )  # fmt: skip
             except client.ApiException as failure:
                 if failure.status != 404:
-                    raise
+                    resource = f"inferencepools.{group}"
+                    text = str(failure.body or "")
+                    raise self._refused(
+                        "get", resource, failure.status, failure.reason, text
+                    ) from failure
                 error = failure
                 continue
             selector = pool["spec"]["selector"]
             labels = selector.get("matchLabels", selector)
             return ",".join(f"{key}={value}" for key, value in sorted(labels.items()))
-        raise OSError(f"no InferencePool {self._pods.inference_pool!r}") from error
+        raise SourceError(f"no InferencePool {self._pods.inference_pool!r}") from error
 
     def _found(self) -> dict[str, FoundPod]:
         found = {}
@@ -156,17 +205,25 @@ def _is_ready(status: Mapping[str, Any]) -> bool:
 async def _connect() -> Any:
     """Return a client with the pod's service account, or else with the user's kubeconfig.
 
-    Raises OSError if there is neither.
+    Raises SourceError if there is neither.
     """
     from kubernetes_asyncio import client  # noqa: PLC0415  an extra
     from kubernetes_asyncio import config as access  # noqa: PLC0415
+    from kubernetes_asyncio.config import kube_config  # noqa: PLC0415
 
     try:
         access.load_incluster_config()  # type: ignore[no-untyped-call]
-    except access.ConfigException:
+    except access.ConfigException as error:
+        # Without a file the library would log a warning for each try.
+        if not _is_there(kube_config.KUBE_CONFIG_DEFAULT_LOCATION):
+            raise SourceError(NO_ACCESS) from error
         try:
             await access.load_kube_config()
-        except (access.ConfigException, TypeError) as error:
-            # A missing kubeconfig makes the library raise a TypeError.
-            raise OSError("no service account of a cluster and no kubeconfig") from error
+        except (access.ConfigException, TypeError, ValueError) as failure:
+            raise SourceError(f"the kubeconfig cannot be used: {failure}") from failure
     return client.ApiClient()
+
+
+def _is_there(kubeconfig: str) -> bool:
+    """Return whether one of the files of a path like KUBECONFIG is there."""
+    return any(Path(name).expanduser().is_file() for name in kubeconfig.split(os.pathsep) if name)

@@ -49,13 +49,19 @@ class Authority:
         self.ca = folder / f"{name}.pem"
         self.ca.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
 
-    def certificate(self, name: str, *hosts: str) -> Certificate:
+    def certificate(
+        self,
+        name: str,
+        *hosts: str,
+        begins: dt.datetime | None = None,
+        ends: dt.datetime | None = None,
+    ) -> Certificate:
         """Return a certificate for hosts, 127.0.0.1 by default: addresses, names, or URIs."""
         key = ec.generate_private_key(ec.SECP256R1())
         alternatives = [_alternative(host) for host in hosts or ("127.0.0.1",)]
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
         certificate = (
-            self._builder(subject, key)
+            self._builder(subject, key, begins, ends)
             .add_extension(x509.SubjectAlternativeName(alternatives), critical=False)
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
             .add_extension(self._usage(signs=False), critical=True)
@@ -77,7 +83,11 @@ class Authority:
         return files
 
     def _builder(
-        self, subject: x509.Name, key: ec.EllipticCurvePrivateKey
+        self,
+        subject: x509.Name,
+        key: ec.EllipticCurvePrivateKey,
+        begins: dt.datetime | None = None,
+        ends: dt.datetime | None = None,
     ) -> x509.CertificateBuilder:
         now = dt.datetime.now(dt.UTC)
         return (
@@ -86,8 +96,8 @@ class Authority:
             .issuer_name(self._name)
             .public_key(key.public_key())
             .serial_number(x509.random_serial_number())
-            .not_valid_before(now - dt.timedelta(days=1))
-            .not_valid_after(now + dt.timedelta(days=1))
+            .not_valid_before(begins or now - dt.timedelta(days=1))
+            .not_valid_after(ends or now + dt.timedelta(days=100))
         )
 
     @staticmethod

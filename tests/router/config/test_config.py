@@ -8,7 +8,7 @@ import pytest
 
 from router.commands import check_config
 from router.config.read import ConfigError, load, parse
-from router.config.toml_lines import find_line
+from router.config.toml_lines import find_line, key_lines
 
 BAD = sorted((Path(__file__).parents[2] / "badconfig").glob("*.toml"))
 ROOT = Path(__file__).parents[3]
@@ -74,7 +74,7 @@ z = 3
     ],
 )
 def test_the_line_of_a_key_is_found(path: tuple[str | int, ...], line: int) -> None:
-    assert find_line(TEXT, path) == line
+    assert find_line(key_lines(TEXT), path) == line
 
 
 def test_a_file_nested_beyond_reason_is_refused() -> None:

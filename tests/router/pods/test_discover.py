@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from router.config.read import ConfigError, parse, parse_pods
 from router.config.schema import ModelSpec, PodSetSpec, PodSpec
-from router.pods.discover import FoundPod, Reconciler
+from router.pods.discover import FoundPod, Reconciler, SourceError
 from router.pods.dns import DnsSource
 from router.pods.file import MOST_BYTES, FileSource
 from router.pods.kubernetes import KubernetesSource
@@ -139,11 +139,11 @@ async def test_a_file_is_read_again_when_it_changes_and_a_bad_one_changes_nothin
     path.write_text(PODS.format(id="a", host="x"))
     sets = FileSource(path, [ModelSpec("m")], look_seconds=0.005).sets()
     assert list(await anext(sets)) == ["a"]
-    path.write_text("[[pods]]\nid = 5\n")
+    path.write_text('[[pods]]\nid = 5\nmodel = "m"\naddress = "h:1"\n')
     waiting = asyncio.ensure_future(anext(sets))
     while "the pods stay as they were" not in caplog.text:
         await asyncio.sleep(0.005)
-    assert f"{path}:2: pods[0]" in caplog.text
+    assert f"{path}:2: pods[0].id: " in caplog.text
     with path.open("wb") as file:
         file.truncate(MOST_BYTES + 1)
     while "has more than 16777216 bytes; the pods stay as they were" not in caplog.text:
@@ -213,6 +213,8 @@ class Cluster:
         self.selectors: list[str] = []
         self.events: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue()
         self.fail = 0
+        self.refused = ""
+        """The verb that the role of the caller lacks."""
 
     def app(self) -> web.Application:
         app = web.Application()
@@ -223,6 +225,8 @@ class Cluster:
         return app
 
     async def pool(self, _: web.Request) -> web.Response:
+        if self.refused == "get":
+            return refusal("get")
         labels = {"matchLabels": {"app": "vllm", "tier": "gpu"}}
         return web.json_response({"spec": {"selector": labels}})
 
@@ -231,6 +235,8 @@ class Cluster:
         if self.fail:
             self.fail -= 1
             return web.Response(status=500)
+        if self.refused == ("watch" if "watch" in request.query else "list"):
+            return refusal(self.refused)
         if "watch" not in request.query:
             return web.json_response(
                 {"kind": "PodList", "metadata": {"resourceVersion": "5"}, "items": self.pods}
@@ -367,16 +373,71 @@ async def test_a_name_that_no_resolver_takes_is_logged_once_and_asked_again(
 async def test_without_a_cluster_the_api_is_tried_again_and_the_reason_logged_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
-    from kubernetes_asyncio.config import kube_config
+    from kubernetes_asyncio.config import incluster_config, kube_config
+
+    tries = 0
+
+    def no_cluster(*_: object) -> None:
+        nonlocal tries
+        tries += 1
+        raise incluster_config.ConfigException
 
     monkeypatch.setattr("router.pods.kubernetes.RETRY_SECONDS", 0.001)
+    monkeypatch.setattr("kubernetes_asyncio.config.load_incluster_config", no_cluster)
     monkeypatch.setattr(kube_config, "KUBE_CONFIG_DEFAULT_LOCATION", str(tmp_path / "none"))
     pods = PodSetSpec(name="k", model="m", namespace="ns", selector="a=b")
     waiting = asyncio.ensure_future(anext(KubernetesSource(pods).sets()))
-    while "kubeconfig" not in caplog.text:
+    while tries < 5:
         await asyncio.sleep(0.001)
-    await asyncio.sleep(0.02)
     assert not waiting.done()
-    assert caplog.text.count("no service account of a cluster and no kubeconfig") == 1
+    [record] = caplog.records
+    assert "no service account of a cluster and no kubeconfig" in record.getMessage()
     waiting.cancel()
     await asyncio.gather(waiting, return_exceptions=True)
+
+
+def refusal(verb: str) -> web.Response:
+    message = f'pods is forbidden: User "u" cannot {verb} resource "pods" in API group ""'
+    status = {"kind": "Status", "code": 403, "reason": "Forbidden", "message": message}
+    return web.json_response(status, status=403)
+
+
+@pytest.mark.parametrize("verb", ["list", "watch"])
+async def test_a_role_that_is_too_small_is_named_with_what_it_lacks(
+    verb: str,
+    cluster: tuple[Cluster, Any],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr("router.pods.kubernetes.RETRY_SECONDS", 0.001)
+    server, api = cluster
+    server.pods = [pod("a", "1")]
+    server.refused = verb
+    sets = KubernetesSource(
+        PodSetSpec(name="k", model="m", namespace="ns", selector="x=y"), api=api
+    )
+
+    async def follow() -> None:
+        async for found in sets.sets():
+            assert names(found) == {"a": "1"}
+
+    following = asyncio.ensure_future(follow())
+    while "cannot" not in caplog.text:
+        await asyncio.sleep(0.001)
+    following.cancel()
+    await asyncio.gather(following, return_exceptions=True)
+    said = caplog.records[0].getMessage()
+    assert f"{verb} pods in namespace ns: 403 Forbidden: pods is forbidden" in said
+    assert f"its Role lacks the verb '{verb}' for 'pods'" in said
+
+
+async def test_a_pool_that_may_not_be_read_is_named_with_the_verb_and_the_resource(
+    cluster: tuple[Cluster, Any],
+) -> None:
+    server, api = cluster
+    server.refused = "get"
+    pods = PodSetSpec(name="k", model="m", namespace="ns", inference_pool="pool")
+    with pytest.raises(SourceError) as raised:
+        await KubernetesSource(pods, api=api).look()
+    assert "get inferencepools.inference.networking.k8s.io in namespace ns" in str(raised.value)
+    assert "lacks the verb 'get'" in str(raised.value)

@@ -1,0 +1,70 @@
+"""The dates of certificates, read from PEM: the standard library shows them only after a handshake."""
+
+import re
+import ssl
+from datetime import UTC, datetime
+from typing import NamedTuple
+
+PEM = re.compile(rb"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", re.DOTALL)
+SEQUENCE, UTC_TIME, GENERALIZED_TIME, VERSION = 0x30, 0x17, 0x18, 0xA0
+"""Tags of DER."""
+
+
+class Validity(NamedTuple):
+    """The time in which a certificate counts."""
+
+    begins: datetime
+    ends: datetime
+
+
+def validities(pem: bytes) -> list[Validity]:
+    """Return the validity of each certificate in PEM. Raises ValueError for a malformed one."""
+    try:
+        return [
+            _validity(ssl.PEM_cert_to_DER_cert(found.decode("ascii"))) for found in PEM.findall(pem)
+        ]
+    except IndexError as error:
+        raise ValueError("a certificate ends early") from error
+
+
+def _validity(der: bytes) -> Validity:
+    """Read a Certificate of RFC 5280, section 4.1, as far as its validity."""
+    at, _ = _inside(der, 0, SEQUENCE)
+    at, _ = _inside(der, at, SEQUENCE)
+    if der[at] == VERSION:
+        at = _after(der, at)
+    # The serial number, the signature's algorithm and the issuer.
+    for _ in range(3):
+        at = _after(der, at)
+    begins, _ = _inside(der, at, SEQUENCE)
+    return Validity(_time(der, begins), _time(der, _after(der, begins)))
+
+
+def _inside(der: bytes, at: int, tag: int) -> tuple[int, int]:
+    """Return where the content of the element at a place begins and ends."""
+    if der[at] != tag:
+        raise ValueError(f"a certificate has an element {der[at]:#x} in place of {tag:#x}")
+    return _content(der, at)
+
+
+def _content(der: bytes, at: int) -> tuple[int, int]:
+    length, begin = der[at + 1], at + 2
+    if length & 0x80:
+        begin += length & 0x7F
+        length = int.from_bytes(der[at + 2 : begin], "big")
+    return begin, begin + length
+
+
+def _after(der: bytes, at: int) -> int:
+    return _content(der, at)[1]
+
+
+def _time(der: bytes, at: int) -> datetime:
+    begin, end = _content(der, at)
+    text = der[begin:end].decode("ascii")
+    if der[at] == UTC_TIME:
+        # RFC 5280, section 4.1.2.5.1: years from 50 on are of the 20th century.
+        text = ("19" if int(text[:2]) >= 50 else "20") + text
+    elif der[at] != GENERALIZED_TIME:
+        raise ValueError(f"a certificate has an element {der[at]:#x} in place of a time")
+    return datetime.strptime(text, "%Y%m%d%H%M%SZ").replace(tzinfo=UTC)

@@ -1,0 +1,112 @@
+"""Reads the form of a configuration's keys: unknown or missing ones, wrong types, values out of range.
+
+All mistakes are found, not just the first one. The tables are walked by the fields of their classes, and
+msgspec checks each value, so that both forms of reading agree.
+"""
+
+import difflib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Any, get_args, get_origin
+
+import msgspec
+
+from router.config.schema import Config, Table
+from router.config.toml_lines import Path
+
+Problem = tuple[Path, str]
+"""The path of a key, and the problem with it or its value."""
+
+_UNUSABLE = object()
+
+
+@dataclass(slots=True)
+class Form:
+    """The mistakes of form in a configuration."""
+
+    problems: list[Problem] = field(default_factory=list)
+    wrong: set[Path] = field(default_factory=set)
+    """The paths of the values that `usable` does not have as the file has them."""
+
+
+def usable(raw: dict[str, Any]) -> tuple[Config, Form]:
+    """Return what can be used of a file's content, and its mistakes of form.
+
+    A wrong value is left out, as if the file did not have it; a required one is then empty.
+    """
+    form = Form()
+    return msgspec.convert(_table(raw, Config, (), form), Config), form
+
+
+def _table(raw: dict[str, Any], table: type[Table], at: Path, form: Form) -> dict[str, Any]:
+    fields = {one.encode_name: one for one in msgspec.structs.fields(table)}
+    read = {}
+    for key, value in raw.items():
+        if key not in fields:
+            form.problems.append(((*at, key), f"unknown key; {_hint(key, [*fields])}"))
+            form.wrong.add((*at, key))
+            continue
+        found = _value(value, fields[key].type, (*at, key), form)
+        if found is not _UNUSABLE:
+            read[key] = found
+    for key, one in fields.items():
+        if not one.required or key in read:
+            continue
+        if key not in raw:
+            form.problems.append((at, f"has no {key!r}"))
+            form.wrong.add((*at, key))
+        read[key] = [] if get_origin(one.type) is list else ""
+    return read
+
+
+def _hint(key: str, known: Sequence[str]) -> str:
+    near = difflib.get_close_matches(key, known, 1)
+    return f"did you mean {near[0]!r}?" if near else f"known here: {', '.join(known)}"
+
+
+def _value(raw: Any, hint: Any, at: Path, form: Form) -> Any:
+    """Return a value for `msgspec.convert`, or _UNUSABLE."""
+    if isinstance(hint, type) and issubclass(hint, Table):
+        if isinstance(raw, dict):
+            return _table(raw, hint, at, form)
+        _check(raw, hint, at, form)
+        return _table({}, hint, at, Form())
+    before = len(form.problems)
+    element = _element(hint)
+    if isinstance(raw, list) and element is not None:
+        read = [_value(one, element, (*at, position), form) for position, one in enumerate(raw)]
+        if isinstance(element, type) and issubclass(element, Table):
+            return read
+    elif isinstance(raw, dict) and element is not None:
+        for key, one in raw.items():
+            _value(one, element, (*at, key), form)
+    if len(form.problems) == before:
+        _check(raw, hint, at, form)
+    return raw if len(form.problems) == before else _UNUSABLE
+
+
+def _element(hint: Any) -> Any:
+    """Return the type of the elements of a list, a tuple or a dict; None for other types."""
+    inner = _plain(hint)
+    match get_origin(inner):
+        case list_or_tuple if list_or_tuple in (list, tuple):
+            return get_args(inner)[0]
+        case origin if origin is dict:
+            return get_args(inner)[1]
+    return None
+
+
+def _plain(hint: Any) -> Any:
+    return get_args(hint)[0] if get_origin(hint) is Annotated else hint
+
+
+def _check(raw: Any, hint: Any, at: Path, form: Form) -> None:
+    """Note the problem with a value that msgspec refuses."""
+    try:
+        msgspec.convert(raw, hint)
+    except msgspec.ValidationError as error:
+        problem = str(error).partition(" - at `")[0]
+        if problem.startswith("Invalid enum value"):
+            problem += f"; one of {', '.join(map(str, get_args(_plain(hint))))}"
+        form.problems.append((at, problem))
+        form.wrong.add(at)

@@ -1,0 +1,71 @@
+"""Gathers the mistakes of one configuration file and puts them in the order of the file."""
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from router.config.form import Problem, usable
+from router.config.toml_lines import Path, find_line, key_lines
+
+DECIDED_BY: dict[str, tuple[str, ...]] = {
+    "server": ("clients", "limits"),
+    "clients": ("server", "queue"),
+    "index": ("server",),
+    "pods": ("models",),
+    "pod-sets": ("models",),
+}
+"""Other tables whose values decide whether a table has a mistake."""
+
+
+class Mistake(NamedTuple):
+    """One mistake: the line of the file, from 1, the key, and the problem with it."""
+
+    line: int
+    key: str
+    problem: str
+
+
+class Mistakes:
+    """The mistakes of a file with the content `raw`, whose text is `text`; `source` names it.
+
+    Those of form are found at once; others are added.
+    """
+
+    def __init__(self, raw: dict[str, Any], text: str, source: str) -> None:
+        self.source = source
+        self.config, form = usable(raw)
+        """The configuration without its wrong values."""
+        self._lines = key_lines(text)
+        self._found = form.problems
+        self._wrong = {_table(path) for path in form.wrong}
+
+    def add(self, found: Iterable[Problem]) -> None:
+        """Add mistakes, except those that may come of a value of wrong form, which is not known."""
+        self._found += [one for one in found if not self._is_doubtful(one[0])]
+
+    def spares(self, table: Path) -> bool:
+        """Return whether no mistake was found in a table, or in one of an array of tables."""
+        return all(_table(at) != table for at, _ in self._found)
+
+    def in_order(self) -> list[Mistake]:
+        """Return all mistakes in the order of the file."""
+        found = [Mistake(find_line(self._lines, at), dotted(at), why) for at, why in self._found]
+        return sorted(found, key=lambda one: one.line)
+
+    def described(self) -> list[str]:
+        """Return each mistake as `FILE:LINE: KEY: problem`, in the order of the file."""
+        return [f"{self.source}:{one.line}: {one.key}: {one.problem}" for one in self.in_order()]
+
+    def _is_doubtful(self, at: Path) -> bool:
+        others = DECIDED_BY.get(str(at[0]), ())
+        return _table(at) in self._wrong or any(wrong[0] in others for wrong in self._wrong)
+
+
+def _table(at: Path) -> Path:
+    """Return the path of the outermost table, or of the table in an array."""
+    return at[:2] if len(at) > 1 and isinstance(at[1], int) else at[:1]
+
+
+def dotted(path: Path) -> str:
+    """Return a path as one word, such as `pods[1].address`."""
+    parts = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)
+    return parts.lstrip(".") or "file"

@@ -1,0 +1,69 @@
+"""Asks each source of pods once, all at the same time, for a bounded time."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from threading import Thread
+from typing import Any, NamedTuple
+
+from router.config.read import ConfigError
+from router.pods.discover import PodSource
+
+
+class Looked(NamedTuple):
+    """The answer of one source."""
+
+    source: str
+    pods: list[str]
+    """Ids of the pods that it finds, in order."""
+    problem: str
+    """Why it cannot be asked; empty if it answered."""
+    mistakes: tuple[str, ...] = ()
+    """The mistakes in a file of pods, each with its line."""
+
+
+def look(sources: Sequence[PodSource], seconds: float) -> list[Looked]:
+    """Return the answers of all sources, in their order, after at most `seconds`."""
+    return asyncio.run(_all(sources, seconds)) if sources else []
+
+
+async def _all(sources: Sequence[PodSource], seconds: float) -> list[Looked]:
+    asyncio.get_running_loop().set_default_executor(_DaemonThreads())
+    return await asyncio.gather(*(_one(source, seconds) for source in sources))
+
+
+async def _one(source: PodSource, seconds: float) -> Looked:
+    try:
+        async with asyncio.timeout(seconds):
+            return Looked(source.name, sorted(await source.look()), "")
+    except TimeoutError:
+        return Looked(source.name, [], f"no answer within {seconds:g} s")
+    except OSError as error:
+        return Looked(source.name, [], str(error))
+    except ConfigError as error:
+        return Looked(source.name, [], error.brief, error.problems)
+
+
+class _DaemonThreads(ThreadPoolExecutor):
+    """Runs each call in a thread that nothing waits for.
+
+    A name server or a disk that does not answer holds its thread for minutes. asyncio and the
+    interpreter would wait for it at their end.
+    """
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+
+        def run() -> None:
+            if not future.set_running_or_notify_cancel():
+                return
+            try:
+                future.set_result(fn(*args, **kwargs))
+            except BaseException as error:  # noqa: BLE001  the caller gets it
+                future.set_exception(error)
+
+        Thread(target=run, daemon=True).start()
+        return future
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Wait for nothing."""

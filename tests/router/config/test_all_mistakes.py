@@ -1,0 +1,184 @@
+"""Every mistake of a file is named at once, in the order of the file."""
+
+import copy
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from router.config.form import usable
+from router.config.read import ConfigError, load, mistakes, parse
+from router.config.schema import Config
+from tests.servers.certificates import Authority
+
+MANY = """\
+[server]
+listen = "nowhere"
+listn = 5
+[limits]
+max-prompt-bytes = -1
+[pick]
+policy = "unheard-of"
+[[models]]
+name = "m"
+tokenizer = "no-folder"
+[[pods]]
+id = "a"
+model = "m"
+address = "h:0"
+engine = "other"
+[[pods]]
+id = "b"
+model = "other"
+address = "h:1"
+[[clients]]
+name = "c"
+roles = ["score", "admin", "root"]
+token-file = "no-token"
+[shared-index]
+url = "redis://h:1"
+password-file = "no-password"
+"""
+
+
+def described(tmp_path: Path, text: str) -> list[str]:
+    file = tmp_path / "warmpath.toml"
+    file.write_text(text, encoding="utf-8")
+    return [one.removeprefix(f"{file}:") for one in mistakes(file).described()]
+
+
+def test_mistakes_of_every_kind_are_named_together_in_the_order_of_the_file(tmp_path: Path) -> None:
+    assert [one.split(": ")[:2] for one in described(tmp_path, MANY)] == [
+        ["3", "server.listn"],
+        ["5", "limits.max-prompt-bytes"],
+        ["7", "pick.policy"],
+        ["10", "models[0].tokenizer"],
+        ["15", "pods[0].engine"],
+        ["18", "pods[1].model"],
+        ["22", "clients[0].roles[1]"],
+        ["22", "clients[0].roles[2]"],
+        ["26", "shared-index.password-file"],
+    ]
+    with pytest.raises(ConfigError) as raised:
+        load(tmp_path / "warmpath.toml")
+    assert len(raised.value.problems) == 9
+    assert raised.value.brief.endswith("(and 8 more)")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '[[models]]\nname = 5\n[[pods]]\nid = "a"\nmodel = "m"\naddress = "h:1"\n',
+        '[[models]]\nname = "m"\n[server.tls]\ncert = 1\nkey = "k"\n',
+        '[[models]]\nname = "m"\n[limits]\nmax-prompt-bytes = true\nmax-queued-bytes = 5\n',
+        (
+            '[[models]]\nname = "m"\n[queue]\nclasses = 1\n[[clients]]\nname = "c"\n'
+            'roles = ["score"]\ntoken-file = "t"\nclasses = ["x"]\n'
+        ),
+    ],
+)
+def test_what_a_wrong_value_may_have_caused_is_no_mistake_yet(text: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        parse(text, "text")
+    assert len(raised.value.problems) == 1
+
+
+def test_files_of_tls_are_each_named_with_what_is_wrong(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    one, other = authority.certificate("one"), authority.certificate("other")
+    (tmp_path / "empty").write_text("")
+    found = described(
+        tmp_path,
+        '[server.tls]\ncert = "one.pem"\nkey = "other.key"\nclient-ca = "empty"\n'
+        '[watch]\nca = "none.pem"\ncert = "one.pem"\nkey = "none.key"\n'
+        '[shared-index]\nurl = "rediss://h:1"\nca = "authority.pem"\ncert = "one.pem"\n'
+        'key = "other.key"\n[[models]]\nname = "m"\n',
+    )
+    assert one.cert.is_file()
+    assert other.key.is_file()
+    assert [line.split(": ")[:2] for line in found] == [
+        ["2", "server.tls.cert"],
+        ["4", "server.tls.client-ca"],
+        ["6", "watch.ca"],
+        ["8", "watch.key"],
+        ["12", "shared-index.cert"],
+    ]
+    assert "mismatch" in found[0].lower()
+
+
+VALID = tomllib.loads("""\
+pods-file = "pods.toml"
+[server]
+listen = "127.0.0.1:1"
+[server.http2]
+max-streams = 5
+[pick]
+options = { kappa = 1.0 }
+[queue]
+classes = ["a", "b"]
+[[models]]
+name = "m"
+aliases = ["x", "y"]
+[models.placeholders]
+image = "i"
+[[pods]]
+id = "a"
+model = "m"
+address = "h:1"
+ranks = 2
+[[clients]]
+name = "c"
+roles = ["read"]
+""")
+
+VALUES = st.one_of(
+    st.booleans(), st.integers(-(2**70), 2**70), st.floats(), st.text(max_size=3),
+    st.just([]), st.just({}), st.lists(st.integers(0, 3), max_size=2), st.just({"a": 1}),
+)  # fmt: skip
+
+
+def places(value: Any, at: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    if not isinstance(value, dict | list):
+        return []
+    inner = value.items() if isinstance(value, dict) else enumerate(value)
+    return [place for key, one in inner for place in ((*at, key), *places(one, (*at, key)))]
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(places(VALID)), VALUES, st.sampled_from(["put", "drop", "rename"])
+        ),
+        max_size=4,
+    )
+)
+def test_a_file_has_mistakes_of_form_exactly_where_msgspec_refuses_it(
+    changes: list[tuple[tuple[Any, ...], Any, str]],
+) -> None:
+    raw = copy.deepcopy(VALID)
+    for at, value, how in changes:
+        inner: Any = raw
+        try:
+            for key in at[:-1]:
+                inner = inner[key]
+            if how == "put":
+                inner[at[-1]] = value
+            elif how == "drop":
+                del inner[at[-1]]
+            else:
+                inner[f"{at[-1]}x"] = inner.pop(at[-1])
+        except (KeyError, IndexError, TypeError, AttributeError):
+            continue
+    try:
+        whole = msgspec.convert(raw, Config)
+    except msgspec.ValidationError:
+        whole = None
+    config, form = usable(raw)
+    assert (whole is None) == bool(form.problems)
+    assert (whole is None) == bool(form.wrong)
+    if whole is not None:
+        assert config == whole or config != config  # noqa: PLR0124  NaN is not equal to itself
