@@ -36,8 +36,11 @@ def embedded_index(max_bytes: int, *, pure: bool = False) -> Index:
 def _warm_up() -> None:
     """Compile the functions of the index, or load them from disk; once per process."""
     from indexer.compiled.array_index import ArrayIndex  # noqa: PLC0415
+    from indexer.compiled.jit import is_compiled  # noqa: PLC0415
     from indexer.compiled.warm_up import warm_up  # noqa: PLC0415
 
+    if not is_compiled():
+        log.info("compiling the index, which takes a minute or two, once")
     begun = time.monotonic()
     warm_up(ArrayIndex(1 << 20))
     log.info("the compiled index was ready after %.1f s", time.monotonic() - begun)

@@ -97,3 +97,8 @@ def _keep() -> bool:
 
 
 _IS_KEPT = _keep()
+
+
+def is_compiled() -> bool:
+    """Return whether compiled code of these sources is on disk, so that none is compiled now."""
+    return _IS_KEPT and any(Path(_settings.CACHE_DIR).rglob("*.nbi"))

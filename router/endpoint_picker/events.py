@@ -52,8 +52,8 @@ class ResponseHeaders(msgspec.Struct, frozen=True):
     """The endpoint that served the request; empty if the gateway does not name it."""
     modes: Modes | None = None
     """Set only if this is the first event of an exchange."""
-    is_unreached: bool = False
-    """Whether the response is the gateway's own, since it has reached no endpoint."""
+    own_reason: str = ""
+    """The reason if the response is the gateway's own, such as NO_POD; empty for an endpoint's."""
 
 
 class ResponseBody(msgspec.Struct, frozen=True):

@@ -36,13 +36,14 @@ from router.endpoint_picker.protocol import (
     DESTINATION,
     DETAILS_ATTRIBUTE,
     NAMESPACE,
+    OWN_RESPONSES,
     SERVED,
     SUBSET,
     SUBSET_NAMESPACE,
-    UNREACHED,
     UPSTREAM_ATTRIBUTE,
     BodyMode,
 )
+from router.error_info import Reason
 
 MOST_BESIDE_BYTES = 256 << 10
 """Most bytes of a message beside a piece of a body: Envoy's own limit on headers is 60 KiB, and the
@@ -78,7 +79,7 @@ def event_of(raw: bytes) -> Event:
             modes = _modes(message) if message.HasField("protocol_config") else None
             headers = _headers(head.headers.headers)
             return ResponseHeaders(
-                headers, head.end_of_stream, _served(message), modes, _is_unreached(message)
+                headers, head.end_of_stream, _served(message), modes, _own_reason(message)
             )
         case "request_trailers":
             return RequestTrailers(_subset(message))
@@ -209,13 +210,15 @@ def _served(message: Any) -> str:
     return ""
 
 
-def _is_unreached(message: Any) -> bool:
-    """Return whether the gateway says that it answers itself, for want of an endpoint."""
+def _own_reason(message: Any) -> str:
+    """Return the reason of a response that the gateway itself gives; empty for an endpoint's."""
     for attributes in message.attributes.values():
         if DETAILS_ATTRIBUTE in attributes.fields:
             details: str = attributes.fields[DETAILS_ATTRIBUTE].string_value
-            return details.startswith(UNREACHED)
-    return False
+            for beginning, reason in OWN_RESPONSES.items():
+                if details.startswith(beginning):
+                    return Reason.Name(reason)
+    return ""
 
 
 def _check_size(raw: bytes) -> None:

@@ -7,6 +7,8 @@ Envoy's `envoy/service/ext_proc/v3/external_processor.proto` and
 
 from enum import IntEnum
 
+from router.error_info import Reason
+
 SERVICE = "envoy.service.ext_proc.v3.ExternalProcessor"
 HEALTH_NAMES = (SERVICE, "inference-extension", "readiness")
 """Names by which gateways ask for this service's health: the protocol's two, and a third that early
@@ -29,8 +31,12 @@ UPSTREAM_ATTRIBUTE = "upstream.address"
 """Envoy's attribute with the endpoint that served a request, for exchanges without that metadata."""
 DETAILS_ATTRIBUTE = "response.code_details"
 """Envoy's attribute that tells why a response is its own."""
-UNREACHED = ("no_healthy_upstream", "upstream_reset_before_response_started")
-"""Beginnings of it where no endpoint could be reached, or none answered."""
+OWN_RESPONSES = {
+    "no_healthy_upstream": Reason.NO_POD,
+    "upstream_reset_before_response_started": Reason.NO_POD,
+    "request_payload_too_large": Reason.TOO_LARGE,
+}
+"""Beginnings of it where no endpoint answers, and the reasons that such responses get."""
 
 SIDECARS = (
     *("x-prefiller-host-port", "x-encoder-hosts-ports", "x-data-parallel-host-port"),

@@ -23,12 +23,10 @@ from router.endpoint_picker.events import (
 from router.endpoint_picker.names import HeaderNames
 from router.endpoint_picker.protocol import BodyMode
 from router.endpoint_picker.request_side import pieces
-from router.error_info import Reason
 from router.inference_api.model_name import NameInResponse
 from router.inference_api.response.usage_reader import UsageReader
 from router.report_event import ReportEvent
 
-NO_POD = Reason.Name(Reason.NO_POD)
 RENAMED_KINDS = ("application/json", "text/event-stream")
 LEAST_ERROR = 400
 """HTTP statuses from here on mean that the engine has not computed the request."""
@@ -71,7 +69,7 @@ class ResponseSide:
         reports: list[Action] = []
         where: Endpoint | None = None
         if self._picked is not None:
-            if not event.is_unreached:
+            if not event.own_reason:
                 where = self._where(self._picked, event.served)
             reports += self._began(self._picked, where, event)
         if self._is_booked:
@@ -79,8 +77,8 @@ class ResponseSide:
                 value_of(event.headers, "content-type"), value_of(event.headers, "content-encoding")
             )
         put = self._told(where)
-        if event.is_unreached and self._names.ours.reason:
-            put += ((self._names.ours.reason, NO_POD),)
+        if event.own_reason and self._names.ours.reason:
+            put += ((self._names.ours.reason, event.own_reason),)
         removed = self._names.of_response(put)
         if self._picked is not None and self._picked.renaming and self._can_rename(event):
             self._name = NameInResponse(self._picked.renaming)

@@ -29,6 +29,8 @@ ANSWERING = "answering"
 
 ROUTER_AWAY = "ROUTER_AWAY"
 """The reason in a 503 of Envoy itself, when it cannot ask the router."""
+TOO_LARGE = "TOO_LARGE"
+"""The reason in a 413 of Envoy itself, where a body is longer than `--max-body-bytes`."""
 NO_POD = "NO_POD"
 """The reason of a 503 where no pod can be reached, as the router has it where none may be picked."""
 
@@ -115,15 +117,18 @@ def _manager(gateway: GatewayDescription) -> Fields:
         ],
     }
     flags = {"response_flag_filter": {"flags": ["UH", "UF", "UC", "UR"]}}
-    mappers = [_refusal(flags, NO_POD, "no pod can be reached")]
+    long = _where("response.code_details == 'request_payload_too_large'")
+    mappers = [
+        _refusal(flags, NO_POD, "no pod can be reached"),
+        _refusal(
+            long,
+            TOO_LARGE,
+            f"the body is longer than {limits.body_bytes} bytes",
+            kind="invalid_request_error",
+        ),
+    ]
     if gateway.failure_mode == "fail-close":
-        away = {
-            "extension_filter": extension(
-                "envoy.access_loggers.extension_filters.cel",
-                "extensions.access_loggers.filters.cel.v3.ExpressionFilter",
-                expression="response.code_details.startsWith('ext_proc_error')",
-            )
-        }
+        away = _where("response.code_details.startsWith('ext_proc_error')")
         mappers.append(_refusal(away, ROUTER_AWAY, "the router cannot be asked for a pod"))
     fields["local_reply_config"] = {"mappers": mappers}
     if gateway.logs_requests:
@@ -137,9 +142,22 @@ def _manager(gateway: GatewayDescription) -> Fields:
     return fields
 
 
-def _refusal(which: Fields, reason: str, message: str) -> Fields:
-    """Return the mapper that gives Envoy's own 503 the form of the router's refusals."""
-    error = {"message": message, "type": "service_unavailable", "code": reason}
+def _where(expression: str) -> Fields:
+    """Return the filter of responses for which an expression of CEL is true."""
+    return {
+        "extension_filter": extension(
+            "envoy.access_loggers.extension_filters.cel",
+            "extensions.access_loggers.filters.cel.v3.ExpressionFilter",
+            expression=expression,
+        )
+    }
+
+
+def _refusal(
+    which: Fields, reason: str, message: str, *, kind: str = "service_unavailable"
+) -> Fields:
+    """Return the mapper that gives a response of Envoy's own the form of the router's refusals."""
+    error = {"message": message, "type": kind, "code": reason}
     return {
         "filter": which,
         "headers_to_add": [{"header": {"key": "x-warmpath-reason", "value": reason}}],

@@ -19,7 +19,7 @@ from router.commands.client import answer
 from router.commands.gateway.binary import NoEnvoyError, find_envoy
 from router.commands.gateway.bootstrap import bootstrap
 from router.commands.gateway.description import GatewayDescription, address_of
-from router.commands.gateway.follow import ListedPods, follow, listed
+from router.commands.gateway.follow import NO_MODEL, ListedPods, follow, listed
 from router.commands.gateway.options import (
     ASK_SECONDS,
     OptionError,
@@ -168,12 +168,13 @@ def _print_start(address: str, gateway: GatewayDescription, model: str) -> None:
         "messages": [{"role": "user", "content": QUESTION}],
     }
     pods = ", ".join(map(str, gateway.pods))
+    named = f", with one of your models for {NO_MODEL}" if model == NO_MODEL else ""
     url = f"http://{address}/v1/chat/completions"
     curl = f"curl -si {url} -H 'content-type: application/json' -d '{json.dumps(body)}'"
     for line in (
         f"Envoy listens on {address}",
         f"  it asks the router at {gateway.router} ({gateway.failure_mode}); pods: {pods}",
-        "Paste this twice; the second time x-warmpath-cached-tokens says what the pod still had:",
+        f"Paste this twice{named}; the second time x-warmpath-cached-tokens says what was cached:",
         f"  {curl}",
         "Ctrl-C ends all that was started.",
     ):

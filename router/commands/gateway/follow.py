@@ -11,6 +11,8 @@ from router.pb.warmpath.v1 import router_pb2 as pb
 
 LOOK_SECONDS = 1.0
 """Between two looks at the router's list."""
+NO_MODEL = "MODEL"
+"""Stands for a model's name in an example where none is known."""
 
 
 class ListedPods(NamedTuple):
@@ -20,7 +22,7 @@ class ListedPods(NamedTuple):
     """Of those that Envoy can reach, in order."""
     problems: list[str]
     """What is wrong with the others."""
-    model: str = "MODEL"
+    model: str = NO_MODEL
     """One of their models, for an example."""
 
 
@@ -38,7 +40,7 @@ def listed(reply: pb.ListPodsResponse) -> ListedPods:
         else:
             needed = "an IP address and a port, which Envoy needs"
             problems.append(f"the router's pod {one.id}: {one.address} is not {needed}")
-    model = min((one.model for one in reply.pods if one.model), default="MODEL")
+    model = min((one.model for one in reply.pods if one.model), default=NO_MODEL)
     return ListedPods(sorted(addresses), problems, model)
 
 

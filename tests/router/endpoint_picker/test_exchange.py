@@ -515,10 +515,10 @@ def test_other_responses_keep_their_length(response: ResponseHeaders) -> None:
     assert "content-length" not in reply.remove
 
 
-def test_a_gateways_own_answer_for_want_of_an_endpoint_has_a_reason_and_no_pod() -> None:
+def test_a_gateways_own_answer_has_its_reason_and_no_pod() -> None:
     one = exchange()
     pick(one, post(), body(b"{}"))
-    reports = one.receive(answer(503, ends=True, is_unreached=True))
+    reports = one.receive(answer(503, ends=True, own_reason="NO_POD"))
     *_, reply = reports
     assert isinstance(reply, HeadersReply)
     assert reply.put == (("x-warmpath-reason", "NO_POD"),)

@@ -135,6 +135,10 @@ async def test_a_large_body_arrives_as_it_was_sent_and_a_larger_one_is_refused(
             PATH, data=BytesIO(bytes(GatewayLimits().body_bytes + 1))
         ) as answer:
             assert answer.status == 413
+            assert answer.headers["x-warmpath-reason"] == "TOO_LARGE"
+            error = (await answer.json())["error"]
+            assert error["code"] == "TOO_LARGE"
+            assert str(GatewayLimits().body_bytes) in error["message"]
 
 
 @MODES
