@@ -24,7 +24,9 @@ from indexer.unreadable import UNREADABLE
 log = logging.getLogger(__name__)
 
 FORMAT = b"warmpath-state "
-HEADING = FORMAT + b"4\n"
+VERSION = 4
+"""Files of another version are put aside: the router then starts cold."""
+HEADING = FORMAT + b"%d\n" % VERSION
 DIGEST_BYTES = 32
 
 

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 
 from indexer.keys.segment import SEGMENT
+from indexer.process.version import version
 from indexer.shared.layout.names import SCHEMA, KeyNames
 from indexer.shared.redis.command import (
     Call,
@@ -20,6 +21,10 @@ from indexer.shared.redis.command import (
 
 log = logging.getLogger(__name__)
 
+BY = "by"
+"""The field with the version of warmpath that wrote the schema. It decides nothing."""
+MOST_BY = 64
+"""Most characters of it in an error."""
 OLDEST = (6, 2)
 TIMEOUT = 5.0
 """Seconds."""
@@ -46,7 +51,8 @@ def ensure_call(names: KeyNames) -> Call:
     It may be repeated. A writer makes it at each claim, since a Redis that has lost everything has lost
     the schema too. `judge` checks the reply.
     """
-    arguments = tuple(word for pair in _ours(names).items() for word in pair)
+    fields: dict[str, str | int] = {**_ours(names), BY: f"warmpath {version()}"}
+    arguments = tuple(word for pair in fields.items() for word in pair)
     return Call(script("schema"), (names.schema,), arguments)
 
 
@@ -59,8 +65,10 @@ def judge(names: KeyNames, reply: Reply) -> None:
     }
     if all(theirs.get(name) == str(value) for name, value in ours.items()):
         return
+    by = theirs.pop(BY, "")
     raise SchemaError(
-        f"prefix {names.prefix!r}: the index there has {_list(theirs)}; this version of warmpath "
+        f"prefix {names.prefix!r}: the index there has {_list(theirs)}"
+        f"{f' (begun by {by[:MOST_BY]})' if by else ''}; this is warmpath {version()}, which "
         f"needs {_list(ours)}. Give this deployment a prefix of its own; or, when no process of the "
         f"other version runs any more, delete the keys {names.prefix}:*; publishers write them again"
     )

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from indexer.process.version import version
 from indexer.shared.layout import schema
 from indexer.shared.layout.names import KeyNames
 from indexer.shared.layout.schema import SchemaError, check_server, log_server_warnings
@@ -37,6 +38,7 @@ async def test_an_empty_prefix_is_given_this_schema(
         "schema": "1",
         "buckets": "64",
         "segment": "64",
+        "by": f"warmpath {version()}",
     }
     assert redis_server.ask("TTL", names.schema) == -1
 
@@ -47,7 +49,10 @@ async def test_an_empty_prefix_is_given_this_schema(
         (
             "schema",
             "2",
-            "has schema 2, buckets 64, segment 64; this version of warmpath needs schema 1",
+            (
+                f"has schema 2, buckets 64, segment 64 (begun by warmpath {version()}); "
+                f"this is warmpath {version()}, which needs schema 1, buckets 64, segment 64. Give"
+            ),
         ),
         ("buckets", "32", "has schema 1, buckets 32, segment 64"),
         ("segment", "128", "segment 128"),
@@ -63,6 +68,18 @@ async def test_another_versions_data_are_left_alone(
     assert says in str(error.value)
     assert f"delete the keys {names.prefix}:*" in str(error.value)
     assert redis_server.facts("HGETALL", names.schema)[field] == value
+
+
+async def test_both_versions_are_named_where_they_differ(
+    redis: Redis, redis_server: RedisServer, names: KeyNames
+) -> None:
+    redis_server.ask(
+        "HSET", names.schema, "schema", 2, "buckets", 64, "segment", 64, "by", "warmpath 0.9.0"
+    )
+    with pytest.raises(SchemaError) as error:
+        await ensure(redis, names)
+    assert "(begun by warmpath 0.9.0); this is warmpath " in str(error.value)
+    assert redis_server.facts("HGETALL", names.schema)["by"] == "warmpath 0.9.0"
 
 
 async def test_what_a_newer_version_adds_is_its_own_matter(
