@@ -1,4 +1,4 @@
-"""Recordings of real engines (`recorded/`): only a checkout has them; `warmpath verify` takes the first.
+"""Recordings of real engines, and of our last release (`recorded/`): only a checkout has them; `warmpath verify` takes the first.
 
 The scripts that made them, and more recordings, lie in `../shared/` where the project is developed.
 """
@@ -23,3 +23,5 @@ VLLM_APIS = _FOLDER / "vllm-0.32-apis.jsonl.gz"
 """Requests of vLLM's APIs, the tokens that it makes of them, and its responses."""
 SGLANG_APIS = _FOLDER / "sglang-0.5.23-apis.jsonl.gz"
 """The tokens that SGLang makes of the same requests."""
+LAST_RELEASE = _FOLDER / "release-0.1.0.json"
+"""A publisher of the last release: its gRPC stream and its keys in Redis (`tests/upgrade/`)."""

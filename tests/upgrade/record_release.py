@@ -1,0 +1,108 @@
+"""Records a publisher of this version, for tests of later versions: its gRPC stream and its keys in Redis.
+
+PYTHONPATH=. .venv/bin/python tests/upgrade/record_release.py tests/recorded/release-VERSION.json
+"""
+
+import asyncio
+import json
+import sys
+import tempfile
+from base64 import b64encode
+from pathlib import Path
+from typing import Any
+
+import grpc.aio
+
+from indexer.keys.key import fingerprint
+from indexer.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
+from indexer.pb.warmpath.watch.v1 import cache_watch_pb2_grpc
+from indexer.process.version import version
+from indexer.shared.layout.names import KeyNames
+from indexer.shared.layout.record import read_record
+from router.commands.local.cluster import MODEL
+from tests.publisher.published_pod import IDS, SETTINGS, Pod
+from tests.servers.redis_server import RedisServer
+
+LATER = list(range(1000, 1100))
+"""A prompt that comes after the snapshot, so that the stream has deltas too."""
+PREFIX = "release"
+
+
+def text(raw: bytes) -> str:
+    """Return bytes for JSON."""
+    return b64encode(raw).decode()
+
+
+def content(server: RedisServer) -> list[dict[str, Any]]:
+    """Return every key of a server, with its type and its content."""
+    found = []
+    for key in sorted(server.ask("KEYS", "*")):
+        kind = server.ask("TYPE", key).decode()
+        match kind:
+            case "hash":
+                value: Any = {text(k): text(v) for k, v in server.ask("HGETALL", key).items()}
+            case "stream":
+                value = [
+                    [entry.decode(), {text(k): text(v) for k, v in fields.items()}]
+                    for entry, fields in server.ask("XRANGE", key, "-", "+")
+                ]
+            case "string":
+                value = text(server.ask("GET", key))
+            case "set":
+                value = sorted(map(text, server.ask("SMEMBERS", key)))
+            case "zset":
+                pairs = server.ask("ZRANGE", key, 0, -1, "WITHSCORES")
+                value = [[text(member), score] for member, score in pairs]
+            case _:
+                raise AssertionError(f"{key!r} is a {kind}")
+        found.append({"key": key.decode(), "type": kind, "value": value})
+    return found
+
+
+async def watched(pod: Pod) -> list[bytes]:
+    """Return a publisher's messages: a snapshot of IDS, and the deltas of LATER."""
+    messages: list[bytes] = []
+    async with grpc.aio.insecure_channel(pod.address) as channel:
+        stub = cache_watch_pb2_grpc.CacheWatchStub(channel)
+        request = pb.WatchRequest(keyspace=fingerprint(MODEL, ""))
+        blocks = 0
+        async for response in stub.Watch(request):  # type: ignore[attr-defined]
+            messages.append(response.SerializeToString())
+            if response.HasField("end"):
+                await pod.generate(LATER)
+            for change in response.delta.changes:
+                blocks += len(change.added.keys) // 8
+            if blocks >= (len(LATER) - 1) // SETTINGS.block_size:
+                return messages
+    raise AssertionError("the stream has ended")
+
+
+async def record(folder: Path) -> dict[str, Any]:
+    """Return a recording of this version."""
+    names = KeyNames(PREFIX)
+    async with Pod(folder) as pod:
+        with RedisServer("redis") as server:
+            await pod.publish(f"--redis={server.url}", f"--redis-prefix={PREFIX}")
+            await pod.generate(IDS)
+            messages = await watched(pod)
+            for _ in range(6000):
+                found = read_record(server.ask("HGETALL", names.record("p")))
+                if found and found.sound and found.audits > 2 and found.blocks[0]:
+                    break
+                await asyncio.sleep(0.01)
+            keys = content(server)
+    return {
+        "version": version(),
+        "model": MODEL,
+        "block_size": SETTINGS.block_size,
+        "prompts": [IDS, LATER],
+        "prefix": PREFIX,
+        "watch": [text(one) for one in messages],
+        "redis": keys,
+    }
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as temporary:
+        recorded = asyncio.run(record(Path(temporary)))
+    Path(sys.argv[1]).write_text(json.dumps(recorded, indent=1) + "\n", encoding="utf-8")

@@ -1,0 +1,195 @@
+"""A router of this version beside publishers of the last release, and the other way round, from recordings.
+
+`record_release.py` made them at the release.
+"""
+
+import asyncio
+import json
+from base64 import b64decode
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import grpc.aio
+import pytest
+from google.protobuf import descriptor_pool, message_factory
+from google.protobuf.descriptor_pb2 import FileDescriptorSet
+
+from indexer.index.memory import MemoryIndex
+from indexer.ingest import Ingest
+from indexer.keys.key import Chain, Keyspace, chain, fingerprint
+from indexer.keys.token import pack_tokens
+from indexer.keys.word import pack_words
+from indexer.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
+from indexer.shared.layout.names import KeyNames
+from indexer.shared.layout.record import Record, read_record
+from indexer.shared.replica.run import Replica
+from indexer.trust import Level
+from indexer.watch.client import Watcher
+from tests.indexer.shared.asked_server import AskedServer
+from tests.publisher.published_pod import IDS, Pod
+from tests.recordings import LAST_RELEASE
+from tests.servers.redis_server import RedisServer
+
+RECORDED: dict[str, Any] = json.loads(LAST_RELEASE.read_text())
+MODEL, SIZE = RECORDED["model"], RECORDED["block_size"]
+NAMES = KeyNames(RECORDED["prefix"])
+CONTRACTS = Path(__file__).parents[2] / "proto" / "released.binpb"
+
+
+def keys_of(prompt: list[int]) -> list[int]:
+    """Return the keys of a prompt's blocks, but the one that holds its last token."""
+    whole = (len(prompt) - 1) // SIZE * SIZE
+    return chain(Keyspace(model=MODEL, block_size=SIZE).root(), pack_tokens(prompt[:whole]), SIZE)
+
+
+KEYS = [key for prompt in RECORDED["prompts"] for key in keys_of(prompt)]
+
+
+def new_ingest(clock: Any = lambda: 0.0) -> Ingest:
+    index = MemoryIndex(1 << 24)
+    return Ingest(index, hash_seed="", pending_bytes=1, stale_after=1e9, clock=clock)
+
+
+def held(ingest: Ingest, keys: list[int]) -> list[int]:
+    """Return those of the keys that the pod holds."""
+    return [
+        key
+        for key in keys
+        if any(
+            place.pod == "p"
+            for place, _, _ in ingest.match(Chain(0, b"", SIZE, 1, (), pack_words([key])))
+        )
+    ]
+
+
+def test_a_publisher_of_the_last_release_is_understood() -> None:
+    ingest = new_ingest()
+    rank = ingest.watch("p", 0)
+    keyspace = fingerprint(MODEL, "")
+    watcher = Watcher([rank], "nowhere:1", keyspace=keyspace, credentials=None, retry_seconds=0.0)
+    for message in RECORDED["watch"]:
+        watcher._take(pb.WatchResponse.FromString(b64decode(message)))
+    assert rank.trust.level is Level.EXACT
+    assert held(ingest, KEYS) == KEYS
+
+
+def test_what_a_later_publisher_adds_to_its_messages_is_passed_over() -> None:
+    """Field 1000 of every message stands for whatever a later version says besides."""
+    more = b"\xc2\x3e\x04more"
+    ingest = new_ingest()
+    rank = ingest.watch("p", 0)
+    watcher = Watcher([rank], "nowhere:1", keyspace="", credentials=None, retry_seconds=0.0)
+    for message in RECORDED["watch"]:
+        response = pb.WatchResponse.FromString(b64decode(message))
+        kind = response.WhichOneof("kind")
+        inner = getattr(response, str(kind))
+        inner.MergeFromString(more)
+        for state in getattr(inner, "ranks", []) if kind == "end" else []:
+            state.MergeFromString(more)
+        watcher._take(pb.WatchResponse.FromString(response.SerializeToString() + more))
+    assert held(ingest, KEYS) == KEYS
+
+
+def restore(server: RedisServer) -> None:
+    """Write the keys of the last release to a server."""
+    for one in RECORDED["redis"]:
+        key, value = one["key"], one["value"]
+        match one["type"]:
+            case "hash":
+                words = [b64decode(word) for pair in value.items() for word in pair]
+                server.ask("HSET", key, *words)
+            case "stream":
+                for entry, fields in value:
+                    words = [b64decode(word) for pair in fields.items() for word in pair]
+                    server.ask("XADD", key, entry, *words)
+            case "string":
+                server.ask("SET", key, b64decode(value))
+            case kind:
+                raise AssertionError(kind)
+
+
+async def test_an_index_of_the_last_release_is_copied_and_believed(
+    redis_server: RedisServer,
+) -> None:
+    restore(redis_server)
+    now = 0.0
+    ingest = new_ingest(lambda: now)
+    rank = ingest.watch("p", 0)
+    server = AskedServer(redis_server)
+    replica = Replica(server, NAMES, poll_seconds=0.05, clock=lambda: now, settled=lambda _: None)
+    replica.add("p", [rank], fingerprint(MODEL, ""))
+    for _ in range(6):
+        now += 1.0
+        await replica.step()
+        ingest.tick(1000)
+        # The publisher goes on to audit its buckets.
+        redis_server.ask("HINCRBY", NAMES.record("p"), "audits", 1)
+    server.client.close()
+    assert rank.trust.level is Level.EXACT, rank.trust
+    assert held(ingest, KEYS) == KEYS
+
+
+@pytest.fixture
+async def pod(tmp_path: Path) -> AsyncIterator[Pod]:
+    async with Pod(tmp_path) as pod:
+        yield pod
+
+
+def record_of(server: RedisServer) -> Record | None:
+    return read_record(server.ask("HGETALL", NAMES.record("p")))
+
+
+async def test_a_publisher_of_this_version_takes_over_the_pod_of_one_of_the_last_release(
+    pod: Pod, redis_server: RedisServer
+) -> None:
+    restore(redis_server)
+    before = record_of(redis_server)
+    assert before is not None
+    await pod.publish(f"--redis={redis_server.url}", f"--redis-prefix={NAMES.prefix}")
+    await pod.generate(IDS)
+    async with asyncio.timeout(120):
+        while (found := record_of(redis_server)) is None or not (
+            found.token > before.token and found.sound and found.blocks.get(0)
+        ):
+            await asyncio.sleep(0.02)
+    assert found.claim is not None
+    assert found.states[0].trust == "exact"
+
+
+async def test_a_router_of_the_last_release_reads_what_this_publisher_says(pod: Pod) -> None:
+    """The contract of the release reads the stream: what it lacks would be unknown to that router."""
+    pool = descriptor_pool.DescriptorPool()
+    for file in FileDescriptorSet.FromString(CONTRACTS.read_bytes()).file:
+        pool.Add(file)
+    released = {
+        name: message_factory.GetMessageClass(
+            pool.FindMessageTypeByName(f"warmpath.watch.v1.{name}")
+        )
+        for name in ("WatchRequest", "WatchResponse")
+    }
+    await pod.publish()
+    await pod.generate(IDS)
+    keys = keys_of(IDS)
+    packed = b""
+    async with grpc.aio.insecure_channel(pod.address) as channel:
+        watch = channel.unary_stream(
+            "/warmpath.watch.v1.CacheWatch/Watch",
+            request_serializer=released["WatchRequest"].SerializeToString,
+            response_deserializer=released["WatchResponse"].FromString,
+        )
+        responses: Any = watch(released["WatchRequest"](keyspace=fingerprint(MODEL, "")))
+        first = True
+        async for response in responses:
+            assert response.HasField("hello") == first
+            first = False
+            packed += response.part.keys
+            packed += b"".join(change.added.keys for change in response.delta.changes)
+            if response.HasField("end"):
+                assert response.end.ranks[0].trust in {"exact", "degraded", "cold"}
+            if len(packed) >= 8 * len(keys):
+                break
+    assert {*keys} <= {
+        int.from_bytes(packed[at : at + 8], "little") for at in range(0, len(packed), 8)
+    }
