@@ -49,6 +49,7 @@ from router.diagnosis.decisions import Decisions
 from router.drain import Drain
 from router.dynamo.overlaps import Overlaps
 from router.dynamo.pages import pages
+from router.ending import Ending
 from router.endpoint_picker.engines import engine_of
 from router.endpoint_picker.pick import EndpointPicks
 from router.endpoint_picker.protocol import ANSWERING, HEALTH_NAMES, LIVENESS
@@ -110,7 +111,7 @@ async def running(config: Config, folder: Path) -> AsyncIterator[Running]:
     Raises OSError if an address cannot be bound, if a file of [watch] or [probe] cannot be used, or if
     the state file's path must not be written to (`router.state_file`). If a tokenizer cannot be loaded,
     this is logged and affects only texts of its model: Score refuses them, Pick estimates their tokens
-    by their length. On leaving, calls in progress have `server.drain-seconds` to end; then OSError is
+    by their length. On leaving, the router ends step by step (`router.ending`); then OSError is
     raised if the state cannot be saved.
     """
     table = config.index
@@ -326,14 +327,19 @@ async def running(config: Config, folder: Path) -> AsyncIterator[Running]:
             endpoint_picker.handlers(),
             *standard_handlers(checks, services, standard),
         )
+        ending = Ending(
+            readiness,
+            drain,
+            delay_seconds=server.drain_delay_seconds,
+            drain_seconds=server.drain_seconds,
+            release=held.drain if held is not None else _nothing,
+        )
         guarded = enter.guarded(handlers, metrics)
         gate = service.gate(admission, llmd.SERVICE)
         address = await stack.enter_async_context(
-            serving(config, guarded, checks, readiness, drain, gate=gate, tls=enter.tls)
+            serving(config, guarded, checks, readiness, ending, gate=gate, tls=enter.tls)
         )
         yield Running(address, http_address, readiness, ingest)
-        if held is not None:
-            held.drain()
 
 
 def _shared_pods(
@@ -351,6 +357,10 @@ def _shared_pods(
         readiness.set(INDEX, holds=True, reason=reason)
 
     return shared_pods(config, folder, ingest, settled)
+
+
+def _nothing() -> None:
+    """Do nothing: without a queue no request waits for a pod."""
 
 
 def _tokenizers(cache: TokenizerCache) -> Condition:

@@ -1,9 +1,8 @@
-"""Drains calls when the router ends: calls that have begun are answered, none is cut off.
+"""Counts calls, and refuses new ones when the router ends (`router.ending`).
 
 A gRPC server that stops cancels calls that it has not begun to answer; to callers this looks like their
-own deadline. So the server stops last: first all calls are answered, while the health check fails so
-that callers go elsewhere; then new calls are refused with a status that callers retry, and streams are
-closed.
+own deadline. So the server stops last: before that new calls are refused with a status that callers
+retry, streams are closed between two requests, and calls that have begun are answered.
 """
 
 import asyncio
@@ -17,8 +16,6 @@ T = TypeVar("T")
 QUIET = 0.1
 """Share of the drain time without a new call after which callers count as gone; not less, since a
 caller on a busy machine may pause between calls."""
-REFUSING = 0.5
-"""Share of the drain time after which new calls are refused."""
 PAUSE = 0.01
 
 
@@ -34,8 +31,14 @@ class Drain:
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._in_flight = 0
-        self._streams = 0
+        self.calls = 0
+        """The number of calls that are being answered."""
+        self.streams = 0
+        """The number of open streams."""
+        self.answered = 0
+        """The number of calls that have ended so far, however they did."""
+        self.refused = 0
+        """The number of calls that were refused so far, because the router ends."""
         self._last = clock()
         """Time of the last call or request of a stream."""
         self._refuses = asyncio.Event()
@@ -46,12 +49,14 @@ class Drain:
         """Count a call, until `end`. Raises EndingError if new calls are refused."""
         self._last = self._clock()
         if self._refuses.is_set():
+            self.refused += 1
             raise EndingError
-        self._in_flight += 1
+        self.calls += 1
 
     def end(self) -> None:
         """End the count of a call."""
-        self._in_flight -= 1
+        self.calls -= 1
+        self.answered += 1
 
     async def each(self, requests: AsyncIterator[T]) -> AsyncIterator[T]:
         """Yield a stream's requests. Raises EndingError if the router ends before the stream does."""
@@ -66,11 +71,11 @@ class Drain:
     @contextmanager
     def streaming(self) -> Iterator[None]:
         """Count a stream while the context is open."""
-        self._streams += 1
+        self.streams += 1
         try:
             yield
         finally:
-            self._streams -= 1
+            self.streams -= 1
 
     async def before_end(self, read: Callable[[], Awaitable[T]]) -> T:
         """Return a stream's next request. Raises EndingError if the router ends before it comes."""
@@ -90,22 +95,16 @@ class Drain:
         self._last = self._clock()
         return request
 
-    @property
-    def open(self) -> int:
-        """The number of calls and streams that have not ended."""
-        return self._in_flight + self._streams
-
-    async def run(self, seconds: float) -> None:
-        """Drain; return when callers have gone, or after `seconds`."""
-        begun = self._clock()
-        while self._in_flight or not self._is_quiet(QUIET * seconds):
-            if self._clock() - begun >= REFUSING * seconds:
-                break
-            await asyncio.sleep(PAUSE)
+    def refuse(self) -> None:
+        """Refuse new calls from now on, and close each stream once its request is answered."""
         self._refuses.set()
         for task in self._reading:
             task.cancel()
-        while self._in_flight or self._streams or not self._is_quiet(QUIET * seconds):
+
+    async def gone(self, seconds: float) -> None:
+        """Return once no call and no stream is open and callers have gone, or after `seconds`."""
+        begun = self._clock()
+        while self.calls or self.streams or not self._is_quiet(QUIET * seconds):
             if self._clock() - begun >= seconds:
                 break
             await asyncio.sleep(PAUSE)

@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 RESTART_SECONDS = 1.0
 """Pause before a process that ended is started again."""
 GRACE_SECONDS = 10.0
-"""Longest time that a process may take to end after `server.drain-seconds`."""
+"""Longest time that a process may take to end after its delay and its drain."""
 
 
 def share_of(config: Config, number: int) -> Config:

@@ -62,7 +62,7 @@ async def _supervise(config: Config, args: argparse.Namespace) -> int:
     processes = Processes(
         server.processes,
         lambda number: (*given, "--process", str(number)),
-        drain_seconds=server.drain_seconds,
+        drain_seconds=server.drain_delay_seconds + server.drain_seconds,
     )
     loop = asyncio.get_running_loop()
     on_signals(loop, processes.end)

@@ -198,7 +198,7 @@ def release(flood: Python) -> None:
 def _config(events: Sequence[str], addresses: Sequence[str], tokenizer: str, transport: str) -> str:
     lines = [
         "[server]", 'listen = "127.0.0.1:0"', 'metrics-listen = ""', f'transport = "{transport}"',
-        "[probe]", "interval-seconds = 0",
+        "drain-delay-seconds = 0", "[probe]", "interval-seconds = 0",
         "[[models]]", f'name = "{MODEL}"', f"vocab-size = {VOCAB_SIZE}",
         f'tokenizer = "{tokenizer}"',
     ]  # fmt: skip

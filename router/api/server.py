@@ -1,6 +1,5 @@
 """The gRPC server: it listens on one port, and loses no call at its end."""
 
-import logging
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
@@ -11,14 +10,12 @@ from indexer.process.listen import MOST_GRPC_CONNECTIONS
 from indexer.process.tasks import Work, kept
 from indexer.process.tls_files import ServerTls
 from router.config.schema import Config
-from router.drain import Drain
+from router.ending import Ending
 from router.readiness import LISTENING, Readiness
 from router.transport.choose import new_server
 from router.transport.http2.library import LibraryError
 from router.transport.http2.limits import Http2Limits
 from router.transport.server import Gate
-
-log = logging.getLogger(__name__)
 
 STOP_SECONDS = 0.5
 """Time for writing the last answers; then the streams that remain, of health watchers, are ended."""
@@ -30,12 +27,12 @@ async def serving(
     handlers: Sequence[grpc.GenericRpcHandler],
     checks: HealthService,
     readiness: Readiness,
-    drain: Drain,
+    ending: Ending,
     *,
     gate: Gate,
     tls: ServerTls | None,
 ) -> AsyncIterator[str]:
-    """Serve while the context is open, then drain; yield host:port with the port that was bound.
+    """Serve while the context is open, then end; yield host:port with the port that was bound.
 
     `gate` refuses calls when their headers have come; `tls` is None for plain connections.
     Raises OSError if the address cannot be bound, or if the system lacks the transport's library.
@@ -59,13 +56,8 @@ async def serving(
         readiness.set(LISTENING, holds=True, reason="gRPC listens")
         yield address
     finally:
-        readiness.end()
-        checks.look()
+        await ending.run(checks.look, server.go_away)
         notifying.cancel()
-        seconds = config.server.drain_seconds
-        log.info("the process was asked to end: calls in progress have %g s", seconds)
-        await drain.run(seconds)
-        log.info("the process ends; %d calls and streams are cut off", drain.open)
         await server.stop(STOP_SECONDS)
 
 

@@ -114,8 +114,12 @@ class ServerTable(Table, frozen=True):
     """The least share of the pods that are well, among those with events, whose view must be exact for
     the condition `coverage`. It is looked at all the time, so a high one takes all routers out at once
     where engines restart."""
-    drain_seconds: Seconds = 5.0
-    """Longest time that calls may still take after SIGTERM."""
+    drain_delay_seconds: Annotated[float, Meta(ge=0, le=3600)] = 2.0
+    """How long after SIGTERM a router that was ready still answers new calls, while its health checks
+    fail. Load balancers must notice within this time. 0: new calls are refused at once."""
+    drain_seconds: Seconds = 3.0
+    """Longest time that calls in progress may take after that. It ends sooner once all have ended and
+    none has come for a tenth of it."""
     tls: ServerTlsTable = ServerTlsTable()
     insecure: bool = False
     """Whether addresses beyond loopback may be listened on without TLS, or without [[clients]]; the log

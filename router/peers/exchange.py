@@ -129,6 +129,11 @@ class PeerBookings:
         self.received.end_round(now)
         return reports
 
+    @property
+    def open(self) -> int:
+        """The number of this router's bookings that have not ended."""
+        return sum(len(book.in_flight) for book in self._bookings.ranks().values())
+
     def leave(self) -> list[Command | Call]:
         """Return the Redis commands for the end, after which this router's bookings do not count."""
         return [

@@ -48,6 +48,16 @@ async def sharing(
         yield
     finally:
         await cancel([task])
+        # The last round takes the reports for other routers that came while calls were ending.
+        handed_on = bookings.relay.handed_on
+        replies = await redis.run(bookings.ask(clock()), timeout=TIMEOUT_SECONDS)
+        for report in bookings.answer(replies, clock()):
+            reported(report)
+        log.info(
+            "%d reports were handed on to other routers; %d bookings of this router that have not"
+            " ended count no more",
+            bookings.relay.handed_on - handed_on, bookings.open,
+        )  # fmt: skip
         await redis.run(bookings.leave(), timeout=TIMEOUT_SECONDS)
 
 

@@ -222,6 +222,11 @@ class Connection(asyncio.Protocol):
             return f"no answer to a ping within {limits.ping_seconds:g} s"
         return ""
 
+    def go_away(self) -> None:
+        """Tell the client to call no more on this connection; calls on their way are still answered."""
+        self.session.announce_end()
+        self.flush()
+
     def terminate(self) -> None:
         """Take no more calls, and close the connection once those in progress have ended."""
         if self.calls:

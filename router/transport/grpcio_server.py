@@ -52,6 +52,10 @@ class GrpcioServer:
         is_path = address.startswith("unix:")
         return address if is_path else f"{address.rpartition(':')[0]}:{port}"
 
+    def go_away(self) -> int:
+        """Tell nobody: gRPC's server sends GOAWAY only in `stop`, which cancels calls not begun."""
+        return 0
+
     async def stop(self, grace: float) -> None:
         """Take no more calls; cut off those that have not ended after `grace` seconds."""
         await self._server.stop(grace)

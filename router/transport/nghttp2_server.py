@@ -78,6 +78,12 @@ class Nghttp2Server:
         self._looking = asyncio.get_running_loop().create_task(self._look())
         return bound
 
+    def go_away(self) -> int:
+        """Tell clients to call no more on their connections; return the number of those told."""
+        for connection in self._connections:
+            connection.go_away()
+        return len(self._connections)
+
     async def stop(self, grace: float) -> None:
         """Take no more calls; cut off those that have not ended after `grace` seconds."""
         if self._listener is not None:

@@ -98,5 +98,11 @@ class Server(Protocol):
         Raises OSError if the address cannot be bound.
         """
 
+    def go_away(self) -> int:
+        """Tell clients to call no more on their connections (GOAWAY); return the number of those told.
+
+        Calls in progress go on, and calls that come all the same are answered.
+        """
+
     async def stop(self, grace: float) -> None:
         """Take no more calls; cut off those that have not ended after `grace` seconds."""

@@ -187,10 +187,12 @@ def test_a_router_is_restricted_and_ends_in_order(name: str) -> None:
     (container,) = pod["containers"]
     assert restricted(pod, container)
     assert any(mount["mountPath"] == "/tmp" for mount in container["volumeMounts"])
-    waits = container["lifecycle"]["preStop"]["sleep"]["seconds"]
     toml = only(example(name), "ConfigMap")["data"]["warmpath.toml"]
-    drain = tomllib.loads(toml)["server"]["drain-seconds"]
-    assert pod["terminationGracePeriodSeconds"] >= waits + drain + 5
+    server = tomllib.loads(toml)["server"]
+    # Clients and nodes learn within this time that the pod is gone.
+    assert server["drain-delay-seconds"] >= 5
+    ends_within = server["drain-delay-seconds"] + server["drain-seconds"]
+    assert pod["terminationGracePeriodSeconds"] >= ends_within + 5
     scheme = "HTTPS" if name == "closed" else "HTTP"
     for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
         assert container[probe]["httpGet"]["scheme"] == scheme

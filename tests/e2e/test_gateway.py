@@ -134,7 +134,7 @@ def test_it_ends_with_envoy(tmp_path: Path) -> None:
 def test_it_asks_the_router_for_its_pods_and_refuses_a_port_that_is_taken(tmp_path: Path) -> None:
     pods = '[[pods]]\nid = "{}"\nmodel = "demo"\naddress = "{}"\n'
     config = tmp_path / "router.toml"
-    listen = '[server]\nlisten = "127.0.0.1:0"\nmetrics-listen = ""\n[[models]]\nname = "demo"\n'
+    listen = '[server]\ndrain-delay-seconds = 0\nlisten = "127.0.0.1:0"\nmetrics-listen = ""\n[[models]]\nname = "demo"\n'
     config.write_text(
         listen + pods.format("pod-1", "127.0.0.1:1") + pods.format("pod-2", "[::1]:2")
     )
@@ -188,7 +188,7 @@ def test_pods_come_and_go_with_those_of_the_router(tmp_path: Path) -> None:
     pods = tmp_path / "pods.toml"
     config = tmp_path / "router.toml"
     config.write_text(
-        f'pods-file = "{pods}"\n[server]\nlisten = "127.0.0.1:0"\nmetrics-listen = ""\n'
+        f'pods-file = "{pods}"\n[server]\ndrain-delay-seconds = 0\nlisten = "127.0.0.1:0"\nmetrics-listen = ""\n'
         '[probe]\ninterval-seconds = 0\n[[models]]\nname = "demo"\n'
     )
 

@@ -44,7 +44,7 @@ class Served:
 def write(path: Path, port: int, metrics: int) -> Path:
     config = path / "router.toml"
     config.write_text(
-        f'[server]\nlisten = "127.0.0.1:{port}"\nmetrics-listen = "127.0.0.1:{metrics}"\n'
+        f'[server]\ndrain-delay-seconds = 0\nlisten = "127.0.0.1:{port}"\nmetrics-listen = "127.0.0.1:{metrics}"\n'
         f'processes = {COUNT}\n[[models]]\nname = "m"\n'
     )
     return config

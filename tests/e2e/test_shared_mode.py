@@ -71,7 +71,7 @@ async def asking(
     pod: Pod, url: str, prefix: str, folder: Path, deadline: float = 0.5
 ) -> AsyncIterator[Asker]:
     config = (
-        '[server]\nlisten = "127.0.0.1:0"\nmetrics-listen = ""\n'
+        '[server]\ndrain-delay-seconds = 0\nlisten = "127.0.0.1:0"\nmetrics-listen = ""\n'
         f'[shared-index]\nurl = "{url}"\nprefix = "{prefix}"\nmode = "shared"\n'
         f"deadline-seconds = {deadline}\nstale-seconds = 3\n"
         f'[[models]]\nname = "{MODEL}"\n'

@@ -68,7 +68,7 @@ async def served(
     port, metrics = held_ports.take(), held_ports.take(1)
     config = tmp_path / "router.toml"
     config.write_text(
-        f'[server]\nlisten = "127.0.0.1:{port}"\nmetrics-listen = "127.0.0.1:{metrics}"\n'
+        f'[server]\ndrain-delay-seconds = 0\nlisten = "127.0.0.1:{port}"\nmetrics-listen = "127.0.0.1:{metrics}"\n'
         "processes = 2\n[probe]\ninterval-seconds = 0\n"
         f'[shared-index]\nurl = "{redis_server.url}"\nprefix = "{prefix}"\nshare-bookings = true\n'
         '[[models]]\nname = "m"\n'

@@ -68,7 +68,7 @@ class Pod:
 
 def router_config(pod: Pod, more: str = "") -> str:
     return (
-        '[server]\nlisten = "127.0.0.1:0"\nmetrics-listen = ""\n'
+        '[server]\ndrain-delay-seconds = 0\nlisten = "127.0.0.1:0"\nmetrics-listen = ""\n'
         f'[[models]]\nname = "{MODEL}"\n'
         f'[[pods]]\nid = "p"\nmodel = "{MODEL}"\naddress = "{pod.worker.address}"\n'
         f'watch = "{pod.address}"\n' + more

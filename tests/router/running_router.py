@@ -34,6 +34,7 @@ async def running_router(
     """
     keys = (
         f'[server]\nlisten = "{listen}"\nmetrics-listen = "{metrics}"\ndrain-seconds = {drain_seconds}\n'
+        "drain-delay-seconds = 0\n"
         f'transport = "{transport}"\n{server}\n'
     )
     config = parse(f"{top}\n{keys}{tables}", "test")

@@ -294,7 +294,7 @@ async def test_several_processes_each_keep_the_bookings_of_their_connections(
 ) -> None:
     path = tmp_path / "router.toml"
     path.write_text(
-        f'[server]\nlisten = "127.0.0.1:{held_port}"\nmetrics-listen = ""\nprocesses = 2\n'
+        f'[server]\ndrain-delay-seconds = 0\nlisten = "127.0.0.1:{held_port}"\nmetrics-listen = ""\nprocesses = 2\n'
         '[probe]\ninterval-seconds = 0\n[[models]]\nname = "demo"\n' + pod("a") + pod("b")
     )
     process = await asyncio.create_subprocess_exec(

@@ -41,7 +41,7 @@ async def warm(worker: Worker, ids: list[int]) -> None:
 async def matched(worker: Worker, folder: Path, tokens: int, *, seed: str = "") -> pb.PodScore:
     """Serve a router until it reports exactly this number of matched tokens; end it."""
     config = (
-        '[server]\nlisten = "127.0.0.1:0"\nmetrics-listen = ""\n'
+        '[server]\nlisten = "127.0.0.1:0"\nmetrics-listen = ""\ndrain-delay-seconds = 0\n'
         f'[index]\nstate-file = "state"\nhash-seed = "{seed}"\n'
         f'[[models]]\nname = "{MODEL}"\n[[pods]]\nid = "p"\nmodel = "{MODEL}"\n'
         f'address = "{worker.address}"\nevents = "{worker.events}"\nreplay = "{worker.replay}"\n'

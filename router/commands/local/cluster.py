@@ -193,6 +193,7 @@ class Cluster:
             "[server]",
             'listen = "127.0.0.1:0"',
             'metrics-listen = ""',
+            "drain-delay-seconds = 0",
             "[[models]]",
             f'name = "{MODEL}"',
             f"vocab-size = {self._settings.vocab_size}",

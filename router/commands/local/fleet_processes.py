@@ -137,6 +137,7 @@ class FleetProcesses:
             "[server]",
             f'listen = "{address}"',
             'metrics-listen = ""',
+            "drain-delay-seconds = 0",
             "[shared-index]",
             f'url = "{self.redis.url}"',
             f'mode = "{self._settings.mode}"',

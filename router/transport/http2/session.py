@@ -290,6 +290,14 @@ class Session:
         self._lib.submit_ping(self._session, 0, None)
         self.wants |= of.WRITE
 
+    def announce_end(self) -> None:
+        """Announce with the next bytes that the connection ends soon; new calls are still taken.
+
+        This is the first of the two GOAWAYs of RFC 9113, 6.8, which names no last call.
+        """
+        self._lib.submit_shutdown_notice(self._session)
+        self.wants |= of.WRITE
+
     def refuse_new(self) -> None:
         """Announce with the next bytes (GOAWAY) that no more calls are taken; open calls go on."""
         if not self._refuses_new:

@@ -29,7 +29,7 @@ class Guarded:
         shown = self.authority.certificate("router")
         self.file = folder / "router.toml"
         self.file.write_text(
-            '[server]\nlisten = "127.0.0.1:0"\nmetrics-listen = ""\ndrain-seconds = 0.2\n'
+            '[server]\ndrain-delay-seconds = 0\nlisten = "127.0.0.1:0"\nmetrics-listen = ""\ndrain-seconds = 0.2\n'
             f'[server.tls]\ncert = "{shown.cert}"\nkey = "{shown.key}"\n'
             f'client-ca = "{self.authority.ca}"\n[[models]]\nname = "m"\n'
             '[[clients]]\nname = "operator"\nroles = ["read"]\ncertificate = "operator"\n'

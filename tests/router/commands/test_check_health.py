@@ -13,6 +13,7 @@ from tests.servers.certificates import Authority
 
 CONFIG = """
 [server]
+drain-delay-seconds = 0
 listen = "127.0.0.1:0"
 metrics-listen = "127.0.0.1:0"
 {tls}

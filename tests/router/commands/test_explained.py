@@ -20,7 +20,7 @@ PROMPT = "You are a patient assistant that explains prefix caching. " * 40
 @pytest.fixture
 async def address(model_folder: Path) -> AsyncIterator[str]:
     config = parse(
-        '[server]\nlisten = "127.0.0.1:0"\nmetrics-listen = ""\n'
+        '[server]\ndrain-delay-seconds = 0\nlisten = "127.0.0.1:0"\nmetrics-listen = ""\n'
         '[[models]]\nname = "m"\ntokenizer = "."\n',
         "test",
     )

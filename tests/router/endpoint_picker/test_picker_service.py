@@ -549,7 +549,7 @@ async def test_a_stream_ends_with_its_exchange(tmp_path: Path, transport: str) -
 async def test_a_router_that_ends_answers_what_has_begun_and_lets_go_of_the_rest(
     tmp_path: Path, transport: str
 ) -> None:
-    server = f'[server]\nlisten = "127.0.0.1:0"\nmetrics-listen = ""\ntransport = "{transport}"\n'
+    server = f'[server]\ndrain-delay-seconds = 0\ndrain-seconds = 5\nlisten = "127.0.0.1:0"\nmetrics-listen = ""\ntransport = "{transport}"\n'
     config = parse(f'{server}[[models]]\nname = "demo"\n{QUIET}{PODS}', "test")
     async with AsyncExitStack() as stack:
         router = await stack.enter_async_context(running(config, tmp_path))

@@ -129,6 +129,26 @@ async def test_a_router_that_ends_leaves_nothing_and_one_that_is_killed_only_wha
         assert client.hkeys(names.routers) == [killed.name.encode()]
 
 
+async def test_a_router_that_ends_first_hands_on_the_reports_for_others(
+    redis_server: RedisServer, prefix: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    ending, other = Sharer(prefix), Sharer(prefix)
+    async with other.sharing(redis_server.url):
+        booked = other.book()
+        async with ending.sharing(redis_server.url):
+            ending.book()
+            await wait_until(lambda: ending.in_flight() == 2)
+            assert ending.peers.hand_on(booked, b"report", ending.now)
+        await wait_until(lambda: other.reports == [b"report"])
+        await wait_until(lambda: other.in_flight() == 1)
+    told = next(line for line in caplog.messages if "handed on" in line)
+    assert told == (
+        "1 reports were handed on to other routers; 1 bookings of this router that have not ended count"
+        " no more"
+    )
+
+
 async def test_after_a_bug_bookings_are_shared_again(
     redis_server: RedisServer, prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -29,7 +29,7 @@ async def test_a_router_asks_an_engine_and_fetches_its_events_over_https(tmp_pat
     authority = Authority(tmp_path)
     async with serving(authority, engine) as address:
         text = (
-            '[server]\nlisten = "127.0.0.1:0"\nmetrics-listen = ""\n[[models]]\nname = "m"\n'
+            '[server]\ndrain-delay-seconds = 0\nlisten = "127.0.0.1:0"\nmetrics-listen = ""\n[[models]]\nname = "m"\n'
             f'[probe]\ninterval-seconds = 0.05\nca = "{authority.ca.name}"\n'
             f'[[pods]]\nid = "p"\nmodel = "m"\naddress = "{address}"\nhttps = true\n'
             f'engine = "trtllm"\nevents = "https://{address}/kv_cache_events"\n'

@@ -147,6 +147,26 @@ def test_a_client_is_told_of_the_end_once_and_of_all_calls_that_were_taken() -> 
     stand.leave()
 
 
+def test_calls_that_come_after_the_announcement_of_the_end_are_still_answered() -> None:
+    async def handler(_: Any, context: Any) -> None:
+        await context.read()
+
+    stand = Stand(handler)
+    stand.send(WHOLE)
+    before = len(stand.socket.written)
+    stand.loop.turn(stand.connection.go_away)
+    kind = bytes([raw.GOAWAY]) + b"\0" + raw.word(0)
+    told = bytes(stand.socket.written[before:])
+    assert told[told.index(kind) + len(kind) :].startswith(raw.word((1 << 31) - 1) + raw.word(0))
+    # The client sent this before it heard of the end.
+    stand.send(raw.headers(1, raw.fields("Go")))
+    assert len(stand.connection.calls) == 1
+    stand.loop.turn(stand.connection.terminate)
+    told = bytes(stand.socket.written[before:])
+    assert told[told.rindex(kind) + len(kind) :].startswith(raw.word(1) + raw.word(0))
+    stand.leave()
+
+
 def test_metadata_that_cannot_be_sent_end_the_call_with_an_error() -> None:
     async def handler(_: Any, context: Any) -> None:
         await context.send_initial_metadata((("KEY", "b"),))

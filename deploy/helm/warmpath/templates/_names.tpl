@@ -23,6 +23,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 [server]
 listen = "0.0.0.0:7400"
 metrics-listen = "0.0.0.0:7401"
+drain-delay-seconds = {{ .Values.drainDelaySeconds }}
 drain-seconds = {{ .Values.drainSeconds }}
 insecure = {{ not (and .Values.tls.secretName .Values.clients) }}
 {{- with .Values.tls }}
