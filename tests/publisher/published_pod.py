@@ -81,10 +81,12 @@ class Asker:
     def __init__(self, channel: grpc.aio.Channel) -> None:
         self.stub = router_pb2_grpc.RouterStub(channel)
 
-    async def score(self) -> pb.PodScore:
+    async def scores(self) -> pb.ScoreResponse:
         prompt = pb.Prompt(model=MODEL, token_ids_packed=pack_tokens(IDS))
-        response = await self.stub.Score(pb.ScoreRequest(prompt=prompt), timeout=5)
-        return response.scores[0]
+        return await self.stub.Score(pb.ScoreRequest(prompt=prompt), timeout=5)
+
+    async def score(self) -> pb.PodScore:
+        return (await self.scores()).scores[0]
 
     async def until(self, ready: Callable[[pb.PodScore], bool]) -> pb.PodScore:
         while not ready(score := await self.score()):
