@@ -5,7 +5,6 @@ msgspec checks each value, so that both forms of reading agree.
 """
 
 import difflib
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, get_args, get_origin
 
@@ -26,7 +25,7 @@ class Form:
 
     problems: list[Problem] = field(default_factory=list)
     wrong: set[Path] = field(default_factory=set)
-    """The paths of the values that `usable` does not have as the file has them."""
+    """The paths of the values that `usable` lacks, and of those that a misspelt key may have meant."""
 
 
 def usable(raw: dict[str, Any]) -> tuple[Config, Form]:
@@ -43,8 +42,10 @@ def _table(raw: dict[str, Any], table: type[Table], at: Path, form: Form) -> dic
     read = {}
     for key, value in raw.items():
         if key not in fields:
-            form.problems.append(((*at, key), f"unknown key; {_hint(key, [*fields])}"))
-            form.wrong.add((*at, key))
+            near = difflib.get_close_matches(key, fields, 1)
+            hint = f"did you mean {near[0]!r}?" if near else f"known here: {', '.join(fields)}"
+            form.problems.append(((*at, key), f"unknown key; {hint}"))
+            form.wrong |= {(*at, name) for name in (key, *near)}
             continue
         found = _value(value, fields[key].type, (*at, key), form)
         if found is not _UNUSABLE:
@@ -57,11 +58,6 @@ def _table(raw: dict[str, Any], table: type[Table], at: Path, form: Form) -> dic
             form.wrong.add((*at, key))
         read[key] = [] if get_origin(one.type) is list else ""
     return read
-
-
-def _hint(key: str, known: Sequence[str]) -> str:
-    near = difflib.get_close_matches(key, known, 1)
-    return f"did you mean {near[0]!r}?" if near else f"known here: {', '.join(known)}"
 
 
 def _value(raw: Any, hint: Any, at: Path, form: Form) -> Any:

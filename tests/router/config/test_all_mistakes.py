@@ -10,7 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from router.config.check import contradictions
 from router.config.form import usable
+from router.config.mistakes import Mistakes, dotted
 from router.config.read import ConfigError, load, mistakes, parse
 from router.config.schema import Config
 from tests.servers.certificates import Authority
@@ -182,3 +184,110 @@ def test_a_file_has_mistakes_of_form_exactly_where_msgspec_refuses_it(
     assert (whole is None) == bool(form.wrong)
     if whole is not None:
         assert config == whole or config != config  # noqa: PLR0124  NaN is not equal to itself
+
+
+RICH = tomllib.loads("""\
+pods-file = "pods.toml"
+[server]
+listen = "0.0.0.0:7400"
+metrics-listen = "0.0.0.0:7401"
+processes = 2
+[server.tls]
+cert = "c"
+key = "k"
+client-ca = "a"
+[server.http2]
+max-received-bytes = 100_000_000
+[limits]
+max-prompt-bytes = 1_000_000
+max-prompt-tokens = 100_000
+max-queued-bytes = 2_000_000
+[[clients]]
+name = "a"
+roles = ["score"]
+certificate = "gateway.example"
+classes = ["fast"]
+[[clients]]
+name = "b"
+roles = ["read", "score"]
+token-file = "t"
+[queue]
+classes = ["slow", "fast"]
+usual-class = "slow"
+[pick]
+policy = "warmpath"
+group-seconds = 0.1
+queue = "off"
+[watch]
+ca = "a"
+cert = "c"
+key = "k"
+[probe]
+cert = "c"
+key = "k"
+[shared-index]
+url = "rediss://h:1"
+user = "u"
+password-file = "p"
+ca = "a"
+cert = "c"
+key = "k"
+write = true
+[[models]]
+name = "m"
+aliases = ["x"]
+[[models]]
+name = "n"
+[models.hub]
+repo = "o/n"
+revision = "0123456789012345678901234567890123456789"
+files = { "tokenizer.json" = "0123456789012345678901234567890123456789012345678901234567890123" }
+[[pods]]
+id = "a"
+model = "m"
+address = "h:1"
+events = "tcp://h:5557"
+replay = "tcp://h:5558"
+[[pods]]
+id = "b"
+model = "n"
+address = "h:2"
+watch = "h:7500"
+[[pod-sets]]
+name = "s"
+model = "m"
+dns = "x"
+[[pod-sets]]
+name = "t"
+model = "n"
+namespace = "ns"
+selector = "a=b"
+""")
+
+
+def found(raw: dict[str, Any]) -> list[str]:
+    whole = Mistakes(raw, "", "text")
+    whole.add(contradictions(whole.config))
+    return [one.key for one in whole.in_order()]
+
+
+def test_a_file_with_everything_has_no_mistake() -> None:
+    assert found(RICH) == []
+
+
+@pytest.mark.parametrize("how", ["wrong", "renamed"])
+@pytest.mark.parametrize("at", places(RICH), ids=dotted)
+def test_one_wrong_value_is_never_more_than_its_own_mistakes(at: tuple[Any, ...], how: str) -> None:
+    raw = copy.deepcopy(RICH)
+    inner: Any = raw
+    for key in at[:-1]:
+        inner = inner[key]
+    if how == "wrong":
+        inner[at[-1]] = tomllib.loads("x = 2026-11-26")["x"]
+    elif isinstance(inner, dict) and at[-1] != "tokenizer.json":
+        inner[f"{at[-1]}x"] = inner.pop(at[-1])
+    else:
+        return
+    own = {dotted(at), dotted(at[:-1]), f"{dotted(at)}x"}
+    assert found(raw) != []
+    assert {*found(raw)} <= own
