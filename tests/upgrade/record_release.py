@@ -13,12 +13,14 @@ from typing import Any
 
 import grpc.aio
 
+from indexer.engines.event import Tier
 from indexer.keys.key import fingerprint
 from indexer.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
 from indexer.pb.warmpath.watch.v1 import cache_watch_pb2_grpc
 from indexer.process.version import version
 from indexer.shared.layout.names import KeyNames
 from indexer.shared.layout.record import read_record
+from indexer.trust import Level
 from router.commands.local.cluster import MODEL
 from tests.publisher.published_pod import IDS, SETTINGS, Pod
 from tests.servers.redis_server import RedisServer
@@ -59,6 +61,16 @@ def content(server: RedisServer) -> list[dict[str, Any]]:
     return found
 
 
+def words() -> dict[str, list[str]]:
+    """Return what a router of this version knows where a message has a word or a choice."""
+    return {
+        "tier": sorted(Tier),
+        "trust": sorted(Level),
+        "change": sorted(one.name for one in pb.Change.DESCRIPTOR.fields),
+        "response": sorted(one.name for one in pb.WatchResponse.DESCRIPTOR.fields),
+    }
+
+
 async def watched(pod: Pod) -> list[bytes]:
     """Return a publisher's messages: a snapshot of IDS, and the deltas of LATER."""
     messages: list[bytes] = []
@@ -97,6 +109,7 @@ async def record(folder: Path) -> dict[str, Any]:
         "block_size": SETTINGS.block_size,
         "prompts": [IDS, LATER],
         "prefix": PREFIX,
+        "words": words(),
         "watch": [text(one) for one in messages],
         "redis": keys,
     }

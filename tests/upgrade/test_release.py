@@ -31,6 +31,7 @@ from tests.indexer.shared.asked_server import AskedServer
 from tests.publisher.published_pod import IDS, Pod
 from tests.recordings import LAST_RELEASE
 from tests.servers.redis_server import RedisServer
+from tests.upgrade.record_release import words
 
 RECORDED: dict[str, Any] = json.loads(LAST_RELEASE.read_text())
 MODEL, SIZE = RECORDED["model"], RECORDED["block_size"]
@@ -90,6 +91,11 @@ def test_what_a_later_publisher_adds_to_its_messages_is_passed_over() -> None:
             state.MergeFromString(more)
         watcher._take(pb.WatchResponse.FromString(response.SerializeToString() + more))
     assert held(ingest, KEYS) == KEYS
+
+
+def test_nothing_is_said_that_a_router_of_the_last_release_refuses() -> None:
+    """A word that routers should know from now on is sent one release later than it is read."""
+    assert words() == RECORDED["words"]
 
 
 def restore(server: RedisServer) -> None:
