@@ -22,11 +22,13 @@ from indexer.keys.key import Chain, Keyspace, chain, fingerprint
 from indexer.keys.token import pack_tokens
 from indexer.keys.word import pack_words
 from indexer.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
+from indexer.process.version import version
 from indexer.shared.layout.names import KeyNames
 from indexer.shared.layout.record import Record, read_record
 from indexer.shared.replica.run import Replica
 from indexer.trust import Level
 from indexer.watch.client import Watcher
+from indexer.watch.watched_rank import WatchedRank
 from tests.indexer.shared.asked_server import AskedServer
 from tests.publisher.published_pod import IDS, Pod
 from tests.recordings import LAST_RELEASE
@@ -116,10 +118,8 @@ def restore(server: RedisServer) -> None:
                 raise AssertionError(kind)
 
 
-async def test_an_index_of_the_last_release_is_copied_and_believed(
-    redis_server: RedisServer,
-) -> None:
-    restore(redis_server)
+async def copied(redis_server: RedisServer) -> tuple[Ingest, WatchedRank]:
+    """Return a router's copy of a server, whose publisher goes on to audit its buckets."""
     now = 0.0
     ingest = new_ingest(lambda: now)
     rank = ingest.watch("p", 0)
@@ -130,11 +130,37 @@ async def test_an_index_of_the_last_release_is_copied_and_believed(
         now += 1.0
         await replica.step()
         ingest.tick(1000)
-        # The publisher goes on to audit its buckets.
         redis_server.ask("HINCRBY", NAMES.record("p"), "audits", 1)
     server.client.close()
+    return ingest, rank
+
+
+async def test_an_index_of_the_last_release_is_copied_and_believed(
+    redis_server: RedisServer,
+) -> None:
+    restore(redis_server)
+    ingest, rank = await copied(redis_server)
     assert rank.trust.level is Level.EXACT, rank.trust
     assert held(ingest, KEYS) == KEYS
+
+
+async def test_where_the_layout_is_another_router_and_publisher_name_both_versions(
+    pod: Pod, redis_server: RedisServer, tmp_path: Path
+) -> None:
+    restore(redis_server)
+    redis_server.ask("HSET", NAMES.schema, "schema", 99, "by", "warmpath 9.0.0")
+    before = redis_server.ask("HGETALL", NAMES.record("p"))
+    ingest, rank = await copied(redis_server)
+    assert held(ingest, KEYS) == []
+    names_both = ("schema 99", "begun by warmpath 9.0.0", f"this is warmpath {version()}, which")
+    assert rank.trust.level is Level.COLD
+    assert [one for one in names_both if one not in rank.trust.reason] == []
+    await pod.publish(f"--redis={redis_server.url}", f"--redis-prefix={NAMES.prefix}")
+    async with asyncio.timeout(120):
+        while not all(one in (tmp_path / "publisher.log").read_text() for one in names_both):
+            await asyncio.sleep(0.02)
+    after = redis_server.ask("HGETALL", NAMES.record("p"))
+    assert {**after, b"audits": b""} == {**before, b"audits": b""}, "nothing of it is touched"
 
 
 @pytest.fixture
