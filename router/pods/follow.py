@@ -72,6 +72,8 @@ class Follower:
         self._trusts_network = events.trusted_network
         self._saved = {(one.pod, one.rank, one.model): one for one in saved}
         self._context = zmq.asyncio.Context()
+        # A followed rank takes three sockets, a replay one more; the default is 1,023 in total.
+        self._context.set(zmq.MAX_SOCKETS, self._context.get(zmq.SOCKET_LIMIT))
         self._tasks: dict[str, list[asyncio.Task[None]]] = {}
 
     def follow(self, spec: config.PodSpec) -> None:

@@ -51,6 +51,24 @@ async def test_the_first_ranks_port_counts_from_rank_0s(tmp_path: Path) -> None:
             publishing.cancel()
 
 
+async def test_more_ranks_are_followed_than_zeromq_has_sockets_for_by_default(
+    tmp_path: Path,
+) -> None:
+    with zmq.asyncio.Context() as context, context.socket(zmq.PUB) as engine:
+        port = engine.bind_to_random_port("tcp://*")
+        ranks = context.get(zmq.MAX_SOCKETS) // 3 + 10
+        pods = (
+            f'[[pods]]\nid = "p{number}"\nmodel = "m"\naddress = "127.0.0.1:1"\n'
+            f'events = "tcp://127.0.{number // 200}.{number % 200 + 1}:{port}"\n'
+            for number in range(ranks)
+        )
+        tables = "".join((QUIET, '[[models]]\nname = "m"\n', *pods))
+        async with running_router(tmp_path, tables) as (_, channel):
+            stub = router_pb2_grpc.RouterStub(channel)
+            while not all(one.ready for one in (await stub.ListPods(pb.ListPodsRequest())).pods):
+                await asyncio.sleep(0.1)
+
+
 async def _publish(engine: zmq.asyncio.Socket) -> None:
     """Publish repeatedly that a block is stored: a late subscriber gets the next message."""
     batch = msgspec.msgpack.encode([1.0, [stored([7], range(16), None, 16)], 3])
