@@ -1,23 +1,18 @@
 """Pods that come and go: what each source says, and what is followed then."""
 
 import asyncio
-import json
 import socket
-from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
-from aiohttp import web
 from hypothesis import given
 from hypothesis import strategies as st
 
 from router.config.read import ConfigError, parse, parse_pods
 from router.config.schema import ModelSpec, PodSetSpec, PodSpec
-from router.pods.discover import FoundPod, Reconciler, SourceError
+from router.pods.discover import FoundPod, Reconciler
 from router.pods.dns import DnsSource
 from router.pods.file import MOST_BYTES, FileSource
-from router.pods.kubernetes import KubernetesSource
 
 
 class Follower:
@@ -193,130 +188,6 @@ async def test_a_names_addresses_are_pods_and_go_when_the_name_does() -> None:
     await sets.aclose()  # type: ignore[attr-defined]
 
 
-def pod(
-    name: str, uid: str, ip: str = "10.0.0.1", *, ready: bool = True, **meta: Any
-) -> dict[str, Any]:
-    condition = {"type": "Ready", "status": "True" if ready else "False"}
-    return {
-        "apiVersion": "v1", "kind": "Pod",
-        "metadata": {"name": name, "uid": uid, "resourceVersion": "5", **meta},
-        "status": {"podIP": ip, "conditions": [condition]},
-        "spec": {"containers": []},
-    }  # fmt: skip
-
-
-class Cluster:
-    """The part of a Kubernetes API server that lists and watches pods."""
-
-    def __init__(self) -> None:
-        self.pods: list[dict[str, Any]] = []
-        self.selectors: list[str] = []
-        self.events: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue()
-        self.fail = 0
-        self.refused = ""
-        """The verb that the role of the caller lacks."""
-
-    def app(self) -> web.Application:
-        app = web.Application()
-        app.router.add_get("/api/v1/namespaces/ns/pods", self.serve)
-        app.router.add_get(
-            "/apis/inference.networking.k8s.io/v1/namespaces/ns/inferencepools/pool", self.pool
-        )
-        return app
-
-    async def pool(self, _: web.Request) -> web.Response:
-        if self.refused == "get":
-            return refusal("get")
-        labels = {"matchLabels": {"app": "vllm", "tier": "gpu"}}
-        return web.json_response({"spec": {"selector": labels}})
-
-    async def serve(self, request: web.Request) -> web.StreamResponse:
-        self.selectors.append(request.query.get("labelSelector", ""))
-        if self.fail:
-            self.fail -= 1
-            return web.Response(status=500)
-        if self.refused == ("watch" if "watch" in request.query else "list"):
-            return refusal(self.refused)
-        if "watch" not in request.query:
-            return web.json_response(
-                {"kind": "PodList", "metadata": {"resourceVersion": "5"}, "items": self.pods}
-            )
-        response = web.StreamResponse()
-        await response.prepare(request)
-        while (event := await self.events.get()) is not None:
-            await response.write(json.dumps(event).encode() + b"\n")
-        return response
-
-
-@pytest.fixture
-async def cluster() -> AsyncIterator[tuple[Cluster, Any]]:
-    from kubernetes_asyncio import client
-
-    cluster = Cluster()
-    runner = web.AppRunner(cluster.app(), shutdown_timeout=0.1)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    access = client.Configuration(host=f"http://127.0.0.1:{runner.addresses[0][1]}")
-    api = client.ApiClient(access)
-    yield cluster, api
-    await api.close()
-    await runner.cleanup()
-
-
-def names(pods: Mapping[str, FoundPod]) -> dict[str, str]:
-    return {name: one.identity for name, one in pods.items()}
-
-
-async def test_pods_are_listed_by_label_and_watched(cluster: tuple[Cluster, Any]) -> None:
-    server, api = cluster
-    server.pods = [
-        pod("a", "1"), pod("b", "2", ready=False), pod("c", "3", ip=""),
-        pod("d", "4", deletionTimestamp="2026-01-01T00:00:00Z"),
-    ]  # fmt: skip
-    pods = PodSetSpec(name="k", model="m", namespace="ns", selector="app=vllm")
-    sets = KubernetesSource(pods, api=api).sets()
-    assert names(await anext(sets)) == {"a": "1"}
-    server.events.put_nowait({"type": "MODIFIED", "object": pod("b", "2", ip="10.0.0.2")})
-    assert names(await anext(sets)) == {"a": "1", "b": "2"}
-    server.events.put_nowait({"type": "DELETED", "object": pod("a", "1")})
-    assert names(await anext(sets)) == {"b": "2"}
-    server.events.put_nowait({"type": "ADDED", "object": pod("a", "9")})
-    assert names(await anext(sets)) == {"b": "2", "a": "9"}
-    assert set(server.selectors) == {"app=vllm"}
-    await sets.aclose()  # type: ignore[attr-defined]
-
-
-async def test_a_watch_that_ends_begins_with_a_new_list(
-    cluster: tuple[Cluster, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("router.pods.kubernetes.RETRY_SECONDS", 0.001)
-    server, api = cluster
-    server.pods = [pod("a", "1")]
-    pods = PodSetSpec(name="k", model="m", namespace="ns", selector="app=vllm")
-    sets = KubernetesSource(pods, api=api).sets()
-    assert names(await anext(sets)) == {"a": "1"}
-    server.pods = [pod("z", "7")]
-    server.fail = 1
-    gone = {"kind": "Status", "code": 410, "message": "too old", "reason": "Expired"}
-    server.events.put_nowait({"type": "ERROR", "object": gone})
-    server.events.put_nowait(None)
-    while names(listed := await anext(sets)) != {"z": "7"}:
-        assert names(listed) == {"a": "1"}, "what was known stays while the API is away"
-    await sets.aclose()  # type: ignore[attr-defined]
-
-
-async def test_an_inference_pools_selector_is_used(cluster: tuple[Cluster, Any]) -> None:
-    server, api = cluster
-    server.pods = [pod("a", "1")]
-    pods = PodSetSpec(name="k", model="m", namespace="ns", inference_pool="pool", watch_port=7500)
-    sets = KubernetesSource(pods, api=api).sets()
-    [one] = (await anext(sets)).values()
-    assert one.spec.watch == "10.0.0.1:7500"
-    assert not one.spec.events
-    assert server.selectors == ["app=vllm,tier=gpu"]
-    await sets.aclose()  # type: ignore[attr-defined]
-
-
 @pytest.mark.parametrize(
     ("lines", "problem"),
     [
@@ -368,76 +239,3 @@ async def test_a_name_that_no_resolver_takes_is_logged_once_and_asked_again(
     assert list(await anext(sets)) == ["s-10.0.0.1"]
     assert caplog.text.count("label too long") == 1
     await sets.aclose()  # type: ignore[attr-defined]
-
-
-async def test_without_a_cluster_the_api_is_tried_again_and_the_reason_logged_once(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
-) -> None:
-    from kubernetes_asyncio.config import incluster_config, kube_config
-
-    tries = 0
-
-    def no_cluster(*_: object) -> None:
-        nonlocal tries
-        tries += 1
-        raise incluster_config.ConfigException
-
-    monkeypatch.setattr("router.pods.kubernetes.RETRY_SECONDS", 0.001)
-    monkeypatch.setattr("kubernetes_asyncio.config.load_incluster_config", no_cluster)
-    monkeypatch.setattr(kube_config, "KUBE_CONFIG_DEFAULT_LOCATION", str(tmp_path / "none"))
-    pods = PodSetSpec(name="k", model="m", namespace="ns", selector="a=b")
-    waiting = asyncio.ensure_future(anext(KubernetesSource(pods).sets()))
-    while tries < 5:
-        await asyncio.sleep(0.001)
-    assert not waiting.done()
-    [record] = caplog.records
-    assert "no service account of a cluster and no kubeconfig" in record.getMessage()
-    waiting.cancel()
-    await asyncio.gather(waiting, return_exceptions=True)
-
-
-def refusal(verb: str) -> web.Response:
-    message = f'pods is forbidden: User "u" cannot {verb} resource "pods" in API group ""'
-    status = {"kind": "Status", "code": 403, "reason": "Forbidden", "message": message}
-    return web.json_response(status, status=403)
-
-
-@pytest.mark.parametrize("verb", ["list", "watch"])
-async def test_a_role_that_is_too_small_is_named_with_what_it_lacks(
-    verb: str,
-    cluster: tuple[Cluster, Any],
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    monkeypatch.setattr("router.pods.kubernetes.RETRY_SECONDS", 0.001)
-    server, api = cluster
-    server.pods = [pod("a", "1")]
-    server.refused = verb
-    sets = KubernetesSource(
-        PodSetSpec(name="k", model="m", namespace="ns", selector="x=y"), api=api
-    )
-
-    async def follow() -> None:
-        async for found in sets.sets():
-            assert names(found) == {"a": "1"}
-
-    following = asyncio.ensure_future(follow())
-    while "cannot" not in caplog.text:
-        await asyncio.sleep(0.001)
-    following.cancel()
-    await asyncio.gather(following, return_exceptions=True)
-    said = caplog.records[0].getMessage()
-    assert f"{verb} pods in namespace ns: 403 Forbidden: pods is forbidden" in said
-    assert f"its Role lacks the verb '{verb}' for 'pods'" in said
-
-
-async def test_a_pool_that_may_not_be_read_is_named_with_the_verb_and_the_resource(
-    cluster: tuple[Cluster, Any],
-) -> None:
-    server, api = cluster
-    server.refused = "get"
-    pods = PodSetSpec(name="k", model="m", namespace="ns", inference_pool="pool")
-    with pytest.raises(SourceError) as raised:
-        await KubernetesSource(pods, api=api).look()
-    assert "get inferencepools.inference.networking.k8s.io in namespace ns" in str(raised.value)
-    assert "lacks the verb 'get'" in str(raised.value)

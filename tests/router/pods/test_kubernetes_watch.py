@@ -1,0 +1,207 @@
+"""Pods of Kubernetes: whatever the API server does, the router has its pods in the end; a Role that is too small."""
+
+import asyncio
+import copy
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from router.config.schema import PodSetSpec
+from router.pods import kubernetes
+from router.pods.discover import FoundPod, SourceError
+from router.pods.kubernetes import KubernetesSource
+from tests.examples import examples
+from tests.servers.api_server import NAMESPACE, POOLS, ApiServer
+
+LABELS = {"app": "vllm"}
+SELECTED = PodSetSpec(name="k", model="m", namespace=NAMESPACE, selector="app=vllm")
+POOLED = PodSetSpec(name="k", model="m", namespace=NAMESPACE, inference_pool="pool")
+ROLE: list[dict[str, Any]] = [
+    {"apiGroups": [""], "resources": ["pods"], "verbs": ["list", "watch"]},
+    {"apiGroups": [POOLS], "resources": ["inferencepools"], "resourceNames": ["pool"], "verbs": ["get"]},
+]  # fmt: skip
+"""The rights of the chart's Role."""
+
+
+class Latest:
+    """The pods that a source has found last."""
+
+    def __init__(self) -> None:
+        self.pods: Mapping[str, FoundPod] = {}
+
+    async def follow(self, source: KubernetesSource) -> None:
+        async for self.pods in source.sets():
+            pass
+
+    async def until(self, wanted: Mapping[str, str]) -> None:
+        async with asyncio.timeout(120):
+            while {name: one.identity for name, one in self.pods.items()} != wanted:
+                await asyncio.sleep(0.001)
+
+
+@asynccontextmanager
+async def following(server: ApiServer, pods: PodSetSpec) -> AsyncIterator[Latest]:
+    from kubernetes_asyncio import client
+
+    api = client.ApiClient(client.Configuration(host=server.address))
+    latest = Latest()
+    task = asyncio.ensure_future(latest.follow(KubernetesSource(pods, api=api)))
+    try:
+        yield latest
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        await api.close()
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kubernetes, "RETRY_SECONDS", 0.001)
+
+
+NAMES = st.sampled_from("abc")
+STEPS = st.one_of(
+    st.tuples(st.just("put"), NAMES, st.booleans(), st.sampled_from(["vllm", "other"])),
+    st.tuples(st.just("anew"), NAMES),
+    st.tuples(st.just("delete"), NAMES),
+    st.tuples(st.sampled_from(["compact", "cut", "fail", "look"])),
+)
+
+
+@settings(max_examples=examples(25))
+@given(st.lists(STEPS, max_size=15), st.booleans())
+def test_whatever_happens_to_the_watch_the_pods_are_those_of_the_server(
+    steps: list[tuple[Any, ...]], gone_as_event: bool
+) -> None:
+    async def run() -> None:
+        async with ApiServer(ROLE) as server, following(server, SELECTED) as latest:
+            server.gone_as_event = gone_as_event
+            lives = 0
+            uids: dict[str, str] = {}
+            for step in steps:
+                match step:
+                    case "put", name, ready, app:
+                        await server.put(name, uids.setdefault(name, name), ready=ready, app=app)
+                    case "anew", name:
+                        lives += 1
+                        await server.delete(uids.pop(name, ""))
+                        uids[name] = f"{name}-{lives}"
+                        await server.put(name, uids[name], **LABELS)
+                    case "delete", name:
+                        await server.delete(uids.pop(name, ""))
+                    case ("compact",):
+                        server.compact()
+                    case ("cut",):
+                        server.end_watches()
+                    case ("fail",):
+                        server.failures = 2
+                    case ("look",):
+                        await latest.until(server.ready(LABELS))
+            await latest.until(server.ready(LABELS))
+
+    asyncio.run(run())
+
+
+async def test_pods_that_are_not_ready_have_no_address_or_are_asked_to_end_are_left_out() -> None:
+    async with ApiServer(ROLE) as server, following(server, SELECTED) as latest:
+        await server.put("a", "1", **LABELS)
+        await server.put("b", "2", ready=False, **LABELS)
+        await server.put("c", "3", ip="", **LABELS)
+        await server.put("d", "4", ends=True, **LABELS)
+        await latest.until({"a": "1"})
+        await server.put("b", "2", ip="10.0.0.2", **LABELS)
+        await latest.until({"a": "1", "b": "2"})
+        assert latest.pods["b"].spec.events == "tcp://10.0.0.2:5557"
+        await server.put("a", "1", ends=True, **LABELS)
+        await latest.until({"b": "2"})
+
+
+async def test_what_was_known_stays_while_the_api_is_away() -> None:
+    async with ApiServer(ROLE) as server, following(server, SELECTED) as latest:
+        await server.put("a", "1", **LABELS)
+        await latest.until({"a": "1"})
+        server.failures = 1 << 30
+        server.end_watches()
+        await server.delete("1")
+        await server.put("z", "7", **LABELS)
+        while server.failures > (1 << 30) - 5:
+            assert list(latest.pods) == ["a"]
+            await asyncio.sleep(0.001)
+        server.failures = 0
+        await latest.until({"z": "7"})
+
+
+async def test_the_pods_of_an_inference_pool_are_found_by_its_labels() -> None:
+    pods = msgspec.structs.replace(POOLED, watch_port=7500)
+    async with ApiServer(ROLE) as server, following(server, pods) as latest:
+        await server.put("a", "1", app="vllm", tier="gpu")
+        await server.put("b", "2", app="other")
+        await latest.until({"a": "1"})
+        assert latest.pods["a"].spec.watch == "10.0.0.1:7500"
+        assert not latest.pods["a"].spec.events
+
+
+@pytest.mark.parametrize(
+    ("rule", "verb", "resource"),
+    [(0, "list", "pods"), (0, "watch", "pods"), (1, "get", f"inferencepools.{POOLS}")],
+)
+async def test_each_verb_that_a_role_lacks_is_named(
+    caplog: pytest.LogCaptureFixture, rule: int, verb: str, resource: str
+) -> None:
+    role = copy.deepcopy(ROLE)
+    role[rule]["verbs"].remove(verb)
+    async with ApiServer(role) as server, following(server, POOLED) as latest:
+        await server.put("a", "1", app="vllm")
+        async with asyncio.timeout(120):
+            while not caplog.records:
+                await asyncio.sleep(0.001)
+        said = caplog.records[0].getMessage()
+        assert said.startswith("pod-sets k (kubernetes ns/pool): ")
+        assert f"{verb} {resource} in namespace ns: 403 Forbidden: " in said
+        assert f'cannot {verb} resource "{resource.partition(".")[0]}"' in said
+        assert f"its Role lacks the verb '{verb}' for '{resource}'" in said
+        # The right is given, and the router goes on by itself.
+        server.rules = ROLE
+        await latest.until({"a": "1"})
+
+
+async def test_a_pool_that_is_not_there_is_named() -> None:
+    from kubernetes_asyncio import client
+
+    pods = PodSetSpec(name="k", model="m", namespace=NAMESPACE, inference_pool="nowhere")
+    async with ApiServer() as server:
+        api = client.ApiClient(client.Configuration(host=server.address))
+        with pytest.raises(SourceError, match="no InferencePool 'nowhere'"):
+            await KubernetesSource(pods, api=api).look()
+        await api.close()
+
+
+async def test_without_a_cluster_the_api_is_tried_again_and_the_reason_logged_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    from kubernetes_asyncio.config import incluster_config, kube_config
+
+    tries = 0
+
+    def no_cluster(*_: object) -> None:
+        nonlocal tries
+        tries += 1
+        raise incluster_config.ConfigException
+
+    monkeypatch.setattr("kubernetes_asyncio.config.load_incluster_config", no_cluster)
+    monkeypatch.setattr(kube_config, "KUBE_CONFIG_DEFAULT_LOCATION", str(tmp_path / "none"))
+    pods = PodSetSpec(name="k", model="m", namespace="ns", selector="a=b")
+    waiting = asyncio.ensure_future(anext(KubernetesSource(pods).sets()))
+    while tries < 5:
+        await asyncio.sleep(0.001)
+    assert not waiting.done()
+    [record] = caplog.records
+    assert "no service account of a cluster and no kubeconfig" in record.getMessage()
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)

@@ -1,0 +1,203 @@
+"""The part of a Kubernetes API server that a router asks: pods, listed and watched, and an InferencePool.
+
+It keeps versions and their history, as the real one does, and lets a caller do only what its Role says.
+"""
+
+import asyncio
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, Self
+
+from aiohttp import web
+
+NAMESPACE = "ns"
+USER = "system:serviceaccount:ns:warmpath"
+POOLS = "inference.networking.k8s.io"
+GONE = {"kind": "Status", "code": 410, "reason": "Expired", "message": "too old resource version"}
+
+
+class Event(NamedTuple):
+    """A change of one pod; None: it was not there, or is not there any more."""
+
+    version: int
+    before: dict[str, Any] | None
+    after: dict[str, Any] | None
+
+
+class ApiServer:
+    """Serves one namespace. `rules` are those of a Role; None: everything is allowed.
+
+    An async context manager.
+    """
+
+    def __init__(self, rules: Sequence[Mapping[str, Any]] | None = None) -> None:
+        self.rules = rules
+        self.pool = {"app": "vllm"}
+        """The labels of the InferencePool `pool`."""
+        self.failures = 0
+        """How many of the next requests are answered with 500."""
+        self.gone_as_event = False
+        """Whether a version that is too old is told in the watch, instead of by its status."""
+        self.address = ""
+        self._pods: dict[str, dict[str, Any]] = {}
+        self._version = 1
+        self._oldest = 0
+        self._history: list[Event] = []
+        self._changed = asyncio.Condition()
+        self._watches: set[asyncio.Task[Any]] = set()
+
+    async def __aenter__(self) -> Self:
+        app = web.Application()
+        app.router.add_get(f"/api/v1/namespaces/{NAMESPACE}/pods", self._serve_pods)
+        pool = f"/apis/{{group}}/{{version}}/namespaces/{NAMESPACE}/inferencepools/{{name}}"
+        app.router.add_get(pool, self._serve_pool)
+        self._runner = web.AppRunner(app, shutdown_timeout=0.1)
+        await self._runner.setup()
+        await web.TCPSite(self._runner, "127.0.0.1", 0).start()
+        self.address = f"http://127.0.0.1:{self._runner.addresses[0][1]}"
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.end_watches()
+        await self._runner.cleanup()
+
+    def ready(self, labels: Mapping[str, str]) -> dict[str, str]:
+        """Return the uids of the ready pods with these labels, by name."""
+        return {
+            pod["metadata"]["name"]: uid
+            for uid, pod in self._pods.items()
+            if _has(pod, labels) and pod["status"]["conditions"][0]["status"] == "True"
+        }
+
+    async def put(
+        self,
+        name: str,
+        uid: str,
+        *,
+        ready: bool = True,
+        ends: bool = False,
+        ip: str = "10.0.0.1",
+        **labels: str,
+    ) -> None:
+        """Add or change a pod; `ends`: it was asked to end."""
+        pod: dict[str, Any] = {
+            "apiVersion": "v1", "kind": "Pod", "spec": {"containers": []},
+            "metadata": {"name": name, "uid": uid, "labels": labels},
+            "status": {
+                "podIP": ip,
+                "conditions": [{"type": "Ready", "status": "True" if ready else "False"}],
+            },
+        }  # fmt: skip
+        if ends:
+            pod["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+        await self._change(uid, pod)
+
+    async def delete(self, uid: str) -> None:
+        """Remove a pod, if it is there."""
+        if uid in self._pods:
+            await self._change(uid, None)
+
+    async def _change(self, uid: str, pod: dict[str, Any] | None) -> None:
+        self._version += 1
+        before = self._pods.pop(uid, None)
+        if pod is not None:
+            pod["metadata"]["resourceVersion"] = str(self._version)
+            self._pods[uid] = pod
+        async with self._changed:
+            self._history.append(Event(self._version, before, pod))
+            self._changed.notify_all()
+
+    def compact(self) -> None:
+        """Forget the history, so that watches have to begin with a list."""
+        self._oldest = self._version
+        self._history.clear()
+
+    def end_watches(self) -> None:
+        """Cut every watch off."""
+        for task in self._watches:
+            task.cancel()
+
+    def _lacks(self, verb: str, group: str, resource: str, name: str = "") -> web.Response | None:
+        """Return the refusal of a request that no rule allows."""
+        allowed = self.rules is None or any(
+            group in rule["apiGroups"]
+            and resource in rule["resources"]
+            and verb in rule["verbs"]
+            and name in rule.get("resourceNames", [name])
+            for rule in self.rules
+        )
+        if allowed:
+            return None
+        named = f' "{name}"' if name else ""
+        message = (
+            f'{resource}{named} is forbidden: User "{USER}" cannot {verb} resource "{resource}" in API '
+            f'group "{group}" in the namespace "{NAMESPACE}"'
+        )
+        return _status(403, "Forbidden", message)
+
+    def _fails(self) -> web.Response | None:
+        if not self.failures:
+            return None
+        self.failures -= 1
+        return _status(500, "InternalError", "etcd has no leader")
+
+    async def _serve_pool(self, request: web.Request) -> web.Response:
+        group, name = request.match_info["group"], request.match_info["name"]
+        if refused := self._lacks("get", group, "inferencepools", name) or self._fails():
+            return refused
+        if (group, name) != (POOLS, "pool"):
+            return _status(404, "NotFound", f'inferencepools "{name}" not found')
+        return web.json_response({"spec": {"selector": {"matchLabels": self.pool}}})
+
+    async def _serve_pods(self, request: web.Request) -> web.StreamResponse:
+        verb = "watch" if "watch" in request.query else "list"
+        if refused := self._lacks(verb, "", "pods") or self._fails():
+            return refused
+        chosen = request.query.get("labelSelector", "")
+        labels = dict(one.split("=") for one in chosen.split(",") if one)
+        if verb == "watch":
+            return await self._watch(request, labels)
+        found = [pod for pod in self._pods.values() if _has(pod, labels)]
+        metadata = {"resourceVersion": str(self._version)}
+        return web.json_response({"kind": "PodList", "metadata": metadata, "items": found})
+
+    async def _watch(self, request: web.Request, labels: Mapping[str, str]) -> web.StreamResponse:
+        version = int(request.query["resourceVersion"])
+        if version < self._oldest and not self.gone_as_event:
+            return web.json_response(GONE, status=410)
+        task = asyncio.current_task()
+        assert task is not None
+        self._watches.add(task)
+        response = web.StreamResponse()
+        await response.prepare(request)
+        try:
+            while version >= self._oldest:
+                for event in [one for one in self._history if one.version > version]:
+                    version = event.version
+                    if said := _told(event, labels):
+                        await response.write(json.dumps(said).encode() + b"\n")
+                async with self._changed:
+                    while self._version <= version:
+                        await self._changed.wait()
+            await response.write(json.dumps({"type": "ERROR", "object": GONE}).encode() + b"\n")
+        finally:
+            self._watches.discard(task)
+        return response
+
+
+def _status(code: int, reason: str, message: str) -> web.Response:
+    fields = {"kind": "Status", "code": code, "reason": reason, "message": message}
+    return web.json_response(fields, status=code)
+
+
+def _has(pod: Mapping[str, Any] | None, labels: Mapping[str, str]) -> bool:
+    return pod is not None and labels.items() <= pod["metadata"]["labels"].items()
+
+
+def _told(event: Event, labels: Mapping[str, str]) -> dict[str, Any] | None:
+    """Return what a watch with a selector says of a change."""
+    was, is_ = _has(event.before, labels), _has(event.after, labels)
+    if not (was or is_):
+        return None
+    kind = "MODIFIED" if was and is_ else "ADDED" if is_ else "DELETED"
+    return {"type": kind, "object": event.after or event.before}
