@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -72,7 +72,7 @@ from router.pick.group_window import GroupWindow
 from router.pick.picker import Picker
 from router.pick.picking import Picking, believed_bytes, prefill_model
 from router.pods.follow import Follower
-from router.pods.following import following, saved_ranks
+from router.pods.following import follow_configured, following, saved_ranks
 from router.pods.shared_index import (
     SharedPods,
     asking,
@@ -86,6 +86,7 @@ from router.prompt.reader import PromptReader
 from router.prompt.tokenising.assemble import texts
 from router.queue.queueing import held_picks
 from router.readiness import Condition, Readiness
+from router.reload import ReloadableParts
 
 EXPIRE_SECONDS = 1.0
 TRYING = 0.2
@@ -102,6 +103,8 @@ class Running:
     """host:port of HTTP; empty if `server.metrics-listen` is empty."""
     readiness: Readiness
     ingest: Ingest
+    reload: Callable[[Config], Awaitable[None]]
+    """Takes over the reloadable keys of a configuration that was checked."""
 
 
 @asynccontextmanager
@@ -143,7 +146,7 @@ async def running(config: Config, folder: Path) -> AsyncIterator[Running]:
         )
         pods = PodTable()
         readiness.look(PODS, lambda: a_pod_is_well(pods))
-        readiness.look(COVERAGE, lambda: pods_are_covered(pods, server.ready_coverage))
+        readiness.look(COVERAGE, partial(pods_are_covered, pods, server.ready_coverage))
         readiness.look(TOKENIZERS, partial(_tokenizers, read.tokenizers))
         readiness.set(INDEX, holds=True, reason="no index is copied")
         thread = await stack.enter_async_context(LoopThread("following"))
@@ -184,7 +187,7 @@ async def running(config: Config, folder: Path) -> AsyncIterator[Running]:
             gone=lambda pod: _call_in(loop, forget, pod),
             saved=saved_ranks(config.index, folder),
         )
-        await thread.enter(following(config, folder, ingest, follower), stack)
+        reconciler = await thread.enter(following(config, folder, ingest, follower), stack)
         registry = CollectorRegistry()
         metrics = Metrics(registry)
         loading = kept(
@@ -264,16 +267,17 @@ async def running(config: Config, folder: Path) -> AsyncIterator[Running]:
         # A template is tried out once, within the time for a pick.
         seconds = TRYING * config.endpoint_picker.pick_seconds
         traits = ModelTraits(read.models, read.renderer, seconds)
+        endpoint_picks = EndpointPicks(
+            picks,
+            InferenceReader(bounds, partial(engine_of, read.models, pods), traits),
+            pods,
+            read.models,
+            config.endpoint_picker,
+            prefill=prefill_model(config.pick),
+            tokenize_seconds=limits.tokenize_seconds,
+        )
         endpoint_picker = EndpointPickerService(
-            EndpointPicks(
-                picks,
-                InferenceReader(bounds, partial(engine_of, read.models, pods), traits),
-                pods,
-                read.models,
-                config.endpoint_picker,
-                prefill=prefill_model(config.pick),
-                tokenize_seconds=limits.tokenize_seconds,
-            ),
+            endpoint_picks,
             picks.reports,
             config.endpoint_picker,
             meter=metrics,
@@ -339,7 +343,19 @@ async def running(config: Config, folder: Path) -> AsyncIterator[Running]:
         address = await stack.enter_async_context(
             serving(config, guarded, checks, readiness, ending, gate=gate, tls=enter.tls)
         )
-        yield Running(address, http_address, readiness, ingest)
+        parts = ReloadableParts(
+            readiness=readiness,
+            pods=pods,
+            admission=admission,
+            calls=calls,
+            service=service,
+            endpoint_picks=endpoint_picks,
+            picks=picks,
+            picker=picker,
+            held=held,
+            follow=lambda specs: thread.call(follow_configured(reconciler, specs)),
+        )
+        yield Running(address, http_address, readiness, ingest, parts.apply)
 
 
 def _shared_pods(

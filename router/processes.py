@@ -9,6 +9,7 @@ one process: a booking must be reported on the connection of its pick, unless bo
 import asyncio
 import contextlib
 import logging
+import signal
 import socket
 import sys
 from collections.abc import Callable, Sequence
@@ -63,10 +64,26 @@ class Processes:
         self._stop_seconds = drain_seconds + GRACE_SECONDS
         self._ended = asyncio.Event()
         self._running: dict[int, asyncio.subprocess.Process] = {}
+        self._serving: set[int] = set()
+        """Processes that handle signals: SIGHUP would kill one that has only begun."""
+        self._to_reload: set[int] = set()
+        """Processes that began before their configuration was to be read again."""
 
     def end(self) -> None:
         """End all processes."""
         self._ended.set()
+
+    def reload(self) -> None:
+        """Let each process read its configuration again, as soon as it serves."""
+        self._to_reload.update(self._running)
+        for number in self._serving:
+            self._reload(number)
+
+    def _reload(self, number: int) -> None:
+        if number in self._to_reload:
+            self._to_reload.discard(number)
+            with contextlib.suppress(ProcessLookupError):
+                self._running[number].send_signal(signal.SIGHUP)
 
     async def run(self, ready: Callable[[], None]) -> int:
         """Run until `end` is called; call `ready` once, when all processes serve.
@@ -95,6 +112,8 @@ class Processes:
             # Ctrl-C reaches only this process, which ends the others.
             start_new_session=True,
         )
+        self._serving.discard(number)
+        self._to_reload.discard(number)
         assert process.stdout is not None
         said = asyncio.ensure_future(process.stdout.readline())
         ended = asyncio.ensure_future(self._ended.wait())
@@ -103,7 +122,11 @@ class Processes:
         if not said.done():
             said.cancel()
             return None
-        return None if said.result() else await process.wait()
+        if said.result():
+            self._serving.add(number)
+            self._reload(number)
+            return None
+        return await process.wait()
 
     async def _keep(self, number: int) -> None:
         while not self._ended.is_set():

@@ -6,20 +6,23 @@ import logging
 import sys
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from indexer.process.end_signals import on_signals
 from indexer.process.http_log import ignore_malformed_http
 from indexer.process.log_limit import limited_handler
+from indexer.process.tasks import Work, cancel, kept
 from router.assemble import running
 from router.config.read import ConfigError, load
 from router.config.schema import Config
 from router.event_loop import new_loop
 from router.processes import Processes, check_free, share_of
+from router.reload import Reloader
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Serve the router until SIGTERM or Ctrl-C."""
+    """Serve the router until SIGTERM or Ctrl-C; SIGHUP reloads its configuration."""
     parser = argparse.ArgumentParser(prog="warmpath serve", description=main.__doc__)
     parser.add_argument("--config", type=Path, required=True, help="the TOML file")
     parser.add_argument(
@@ -41,10 +44,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         config = load(args.config)
         if config.server.processes > 1 and args.process is None:
             return asyncio.run(_supervise(config, args))
-        if args.process is not None:
-            config = share_of(config, args.process)
+        config = _own(config, args.process)
         with asyncio.Runner(loop_factory=new_loop) as runner:
-            runner.run(_serve(config, args.config.parent, is_child=args.process is not None))
+            runner.run(_serve(config, args))
     except ConfigError as error:
         print(f"warmpath serve: {error}", file=sys.stderr)
         return 2
@@ -65,7 +67,7 @@ async def _supervise(config: Config, args: argparse.Namespace) -> int:
         drain_seconds=server.drain_delay_seconds + server.drain_seconds,
     )
     loop = asyncio.get_running_loop()
-    on_signals(loop, processes.end)
+    on_signals(loop, processes.end, reload=processes.reload)
 
     def ready() -> None:
         http = f", HTTP from {server.metrics_listen} on" if server.metrics_listen else ""
@@ -77,14 +79,21 @@ async def _supervise(config: Config, args: argparse.Namespace) -> int:
     return await processes.run(ready)
 
 
-async def _serve(config: Config, folder: Path, *, is_child: bool) -> None:
-    ended = asyncio.Event()
+def _own(config: Config, process: int | None) -> Config:
+    return config if process is None else share_of(config, process)
+
+
+async def _serve(config: Config, args: argparse.Namespace) -> None:
+    ended, asked = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
-    on_signals(loop, ended.set)
-    if is_child:
+    on_signals(loop, ended.set, reload=asked.set)
+    if args.process is not None:
         # The parent writes nothing to standard input, which becomes readable only at the parent's end.
         loop.add_reader(sys.stdin.fileno(), ended.set)
-    async with running(config, folder) as router:
+    async with running(config, args.config.parent) as router:
         http = f", HTTP on {router.http_address}" if router.http_address else ""
         print(f"warmpath serves gRPC on {router.address}{http}", flush=True)
+        reloader = Reloader(config, lambda: _own(load(args.config), args.process), router.reload)
+        reloading = kept(Work("reloading the configuration", partial(reloader.run, asked)))
         await ended.wait()
+        await cancel([reloading])

@@ -85,7 +85,7 @@ class PickAnswerer:
         peers: PeerBookings | None = None,
     ) -> None:
         self.held = held
-        self._prefill_times = prefill_times
+        self.prefill_times = prefill_times
         self._reader = reader
         self._pods = pods
         self._picker = picker
@@ -168,7 +168,7 @@ class PickAnswerer:
         response = pb.PickResponse(
             booking_id=placed.booking_id,
             waited_seconds=placed.waited,
-            engine_priority=engine_priority(placed, choice, self._prefill_times, self._wall_offset),
+            engine_priority=engine_priority(placed, choice, self.prefill_times, self._wall_offset),
             prompt_tokens=choice.prompt_tokens,
             reckoned_tokens=ask.unread,
             reckoned_because=ask.unread_because,

@@ -69,7 +69,7 @@ class RouterService:
         self._meter = meter
         self._drain = drain
         self._intake = intake
-        self._tokenize_seconds = tokenize_seconds
+        self.tokenize_seconds = tokenize_seconds
 
     async def Score(  # noqa: N802  the contract's name
         self, request: bytes, context: grpc.aio.ServicerContext[Any, Any]
@@ -82,7 +82,7 @@ class RouterService:
             if plain and asked.HasField("prompt"):
                 # Protobuf merges the two.
                 plain, asked = None, await parse(wire.ScoreRequest, request)
-            timeout = min(self._tokenize_seconds, left)
+            timeout = min(self.tokenize_seconds, left)
             scored = await self._answerer.score(asked, timeout, left, plain)
             self._meter.scored(scored.prompt_tokens, scored.most)
             return scored.response
@@ -182,7 +182,7 @@ class RouterService:
         """
         with Answering("Pick", self._drain, self._meter):
             left = _left(context)
-            timeout = min(self._tokenize_seconds, left)
+            timeout = min(self.tokenize_seconds, left)
             asked = await parse(pb.PickRequest, request)
             asker = Asker(context.peer(), context)
             made = await self._picks.pick(asked, timeout, left, asker=asker)
@@ -193,7 +193,7 @@ class RouterService:
     async def _stream_reply(self, request: wire.ScoreRequest) -> bytes:
         begun = time.perf_counter()
         try:
-            scored = await self._answerer.score(request, self._tokenize_seconds)
+            scored = await self._answerer.score(request, self.tokenize_seconds)
         except Exception as error:  # noqa: BLE001  the request's error, not the stream's
             log_fault("ScoreStream", error)
             return self._refusal(request.request_id, error, time.perf_counter() - begun)
@@ -234,7 +234,7 @@ class RouterService:
         async def handle(request: bytes, context: grpc.aio.ServicerContext[Any, Any]) -> bytes:
             with Answering(name, self._drain, self._meter):
                 left = _left(context)
-                return await answer(request, min(self._tokenize_seconds, left), left)
+                return await answer(request, min(self.tokenize_seconds, left), left)
 
         return self._intake.unary(name, handle, is_urgent=name in URGENT)
 

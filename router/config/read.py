@@ -16,7 +16,7 @@ import msgspec
 from router.config.check import contradictions
 from router.config.credentials import tls_problems
 from router.config.form import Problem
-from router.config.mistakes import Mistakes
+from router.config.mistakes import Mistakes, dotted
 from router.config.schema import Config, ModelSpec, PodSpec
 from router.config.state_files import state_files
 from router.config.token_file import TokenError, read_token
@@ -68,6 +68,12 @@ def _without(found: Mistakes) -> Config:
     if problems := found.described():
         raise ConfigError(*problems)
     return found.config
+
+
+def check(config: Config) -> None:
+    """Raise ConfigError if a configuration that was put together of two contradicts itself."""
+    if problems := [f"{dotted(at)}: {problem}" for at, problem in contradictions(config)]:
+        raise ConfigError(*problems)
 
 
 def _has_key(path: Path) -> bool:

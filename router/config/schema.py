@@ -30,6 +30,9 @@ Weight = Annotated[float, Meta(ge=0, le=1e6)]
 HeaderName = Annotated[str, Meta(pattern=r"^([a-z0-9!#$%&'*+.^_`|~-]{1,128})?$")]
 """The name of an HTTP header, in lower case as HTTP/2 has it; may be empty."""
 
+RELOADABLE = Meta(extra={"reloadable": True})
+"""Marks a key of which a running router takes another value when it is reloaded (`router.reload`)."""
+
 Role = Literal["both", "prefill", "decode"]
 ReadyCondition = Literal["pods", "index", "coverage", "tokenizers"]
 """A condition of readiness that may be required (`router.conditions`)."""
@@ -106,11 +109,11 @@ class ServerTable(Table, frozen=True):
     processes: Annotated[int, Meta(gt=0, le=64)] = 1
     """Processes that share `listen`, each with an index of its own and the next port for metrics: one
     answers about 1,500 to 3,000 scores a second, on one core."""
-    ready: tuple[ReadyCondition, ...] = ("pods", "index")
+    ready: Annotated[tuple[ReadyCondition, ...], RELOADABLE] = ("pods", "index")
     """The conditions under which the router is ready, beside that it listens and was not asked to end.
     pods: a pod is well. index: the shared index is copied (mode = "replica"), or the first attempt has
     failed. coverage: see ready-coverage. tokenizers: the tokenizers of all models were loaded."""
-    ready_coverage: Annotated[float, Meta(gt=0, le=1)] = 0.5
+    ready_coverage: Annotated[float, Meta(gt=0, le=1), RELOADABLE] = 0.5
     """The least share of the pods that are well, among those with events, whose view must be exact for
     the condition `coverage`. It is looked at all the time, so a high one takes all routers out at once
     where engines restart."""
@@ -153,19 +156,19 @@ class LimitsTable(Table, frozen=True):
     """Longest text or body: about two million tokens."""
     max_prompt_tokens: Annotated[int, Meta(gt=0, le=1 << 28)] = 1_000_000
     """Most tokens of a prompt; more than the longest context of engines today."""
-    tokenize_seconds: Seconds = 2.0
+    tokenize_seconds: Annotated[Seconds, RELOADABLE] = 2.0
     """Longest wait for the tokenizer, unless the caller's deadline is shorter."""
     max_queued_prompts: Positive = 1024
     """Most prompts that wait for a tokenizer."""
     max_queued_bytes: Bytes = 64 * MIB
     """Most bytes of the prompts that wait for a tokenizer."""
-    max_in_flight_bytes: Bytes = 160 * MIB
+    max_in_flight_bytes: Annotated[Bytes, RELOADABLE] = 160 * MIB
     """Most bytes of the messages of all calls. A message counts until its call is answered; before it is
     read it counts as the largest one, 17 MiB by default. Memory may grow by twice this."""
     wait_seconds: Annotated[float, Meta(gt=0, le=60)] = 2.0
     """Longest wait of a call of a burst for the thread that answers; calls that would wait longer are
     refused at once."""
-    overload_wait_seconds: Annotated[float, Meta(gt=0, le=60)] = 60.0
+    overload_wait_seconds: Annotated[float, Meta(gt=0, le=60), RELOADABLE] = 60.0
     """That wait once calls have waited for 0.1 s without a pause, if it is shorter than wait_seconds."""
     message_seconds: Seconds = 2.0
     """How long a message may take to arrive while other calls wait for the room kept for it."""
@@ -253,9 +256,9 @@ class BookingTable(Table, frozen=True):
 class PickTable(Table, frozen=True):
     """[pick]: choosing a pod."""
 
-    policy: str = "warmpath"
+    policy: Annotated[str, RELOADABLE] = "warmpath"
     """The policy's name; `warmpath simulate` compares policies on your own traffic."""
-    options: dict[str, float] = {}
+    options: Annotated[dict[str, float], RELOADABLE] = {}
     """The policy's options; docs/pick-reference.md lists them."""
     prefill_base_seconds: Annotated[float, Meta(gt=0, le=60)] = 0.020
     """Seconds per prefill, of any length. The three constants are those of a 70B model on 4 GPUs;
@@ -298,32 +301,32 @@ ClassName = Annotated[str, Meta(pattern=r"^[a-z0-9_-]{1,64}$")]
 class QueueTable(Table, frozen=True):
     """[queue]: picks that wait until a pod has room (pick.queue)."""
 
-    hold_seconds: Annotated[float, Meta(gt=0, le=60)] = 0.2
+    hold_seconds: Annotated[float, Meta(gt=0, le=60), RELOADABLE] = 0.2
     """Most seconds of booked prefill on a rank with room for the next request. They bridge the time from
     a first token to its report; the router adds to them if reports come later."""
-    prefill_times: Annotated[float, Meta(ge=0, le=1000)] = 10.0
+    prefill_times: Annotated[float, Meta(ge=0, le=1000), RELOADABLE] = 10.0
     """A request whose prefill is s seconds shorter goes before requests that arrived up to this number
     times s earlier; 0: first come, first served, which gains little."""
-    passed_seconds: Seconds = 60.0
+    passed_seconds: Annotated[Seconds, RELOADABLE] = 60.0
     """No request is passed over by one of its class and tenant that arrived this much later."""
-    wait_seconds: Seconds = 30.0
+    wait_seconds: Annotated[Seconds, RELOADABLE] = 30.0
     """Longest wait, if the caller's deadline is not shorter; then a request goes to the best pod."""
-    max_requests: Annotated[int, Meta(gt=0, le=100_000)] = 10_000
+    max_requests: Annotated[int, Meta(gt=0, le=100_000), RELOADABLE] = 10_000
     """Most waiting requests; beyond it those of the lowest class are refused."""
-    max_bytes: Bytes = 128 * MIB
+    max_bytes: Annotated[Bytes, RELOADABLE] = 128 * MIB
     """Most bytes of waiting requests, as for max-requests; Pick's messages count here while they wait,
     not in limits.max-in-flight-bytes."""
-    max_looks: Annotated[int, Meta(gt=0, le=1024)] = 32
+    max_looks: Annotated[int, Meta(gt=0, le=1024), RELOADABLE] = 32
     """Most waiting requests that are weighed at one event; one takes about 0.1 ms."""
-    classes: Annotated[tuple[ClassName, ...], Meta(min_length=1, max_length=16)] = (
+    classes: Annotated[tuple[ClassName, ...], Meta(min_length=1, max_length=16), RELOADABLE] = (
         "low",
         "normal",
         "high",
     )
     """The classes that requests may name, the lowest first. A higher one goes before all lower ones."""
-    usual_class: ClassName = "normal"
+    usual_class: Annotated[ClassName, RELOADABLE] = "normal"
     """The class of requests that name none."""
-    shares: dict[str, Annotated[float, Meta(gt=0, le=1e6)]] = {}
+    shares: Annotated[dict[str, Annotated[float, Meta(gt=0, le=1e6)]], RELOADABLE] = {}
     """Weights of tenants' shares within a class, by uncached tokens; a tenant that is missing has 1."""
 
 
@@ -669,7 +672,7 @@ class Config(Table, frozen=True):
     endpoint_picker: EndpointPickerTable = EndpointPickerTable()
     watch: WatchTable = WatchTable()
     probe: ProbeTable = ProbeTable()
-    pods: list[PodSpec] = []
+    pods: Annotated[list[PodSpec], RELOADABLE] = []
     pods_file: str = ""
     """A file of [[pods]] that is read again when it changes, relative to this one."""
     pod_sets: list[PodSetSpec] = []

@@ -56,7 +56,7 @@ class EndpointPicks:
         self._most = 1 + config.fall_backs
         self._names_prefill = bool(config.headers.prefill)
         self._prefill = prefill
-        self._tokenize_seconds = tokenize_seconds
+        self.tokenize_seconds = tokenize_seconds
 
     async def pick(
         self, want: WantPick, patience: float, asker: Asker = ANYBODY
@@ -107,7 +107,7 @@ class EndpointPicks:
         self, request: pb.PickRequest, patience: float, reckoned: Reckoned | None, asker: Asker
     ) -> Made:
         """Make a pick; a prompt that the router refuses is picked for by load alone."""
-        timeout = min(self._tokenize_seconds, patience)
+        timeout = min(self.tokenize_seconds, patience)
         try:
             return await self._picks.pick(
                 request, timeout, patience, reckoned=reckoned, asker=asker

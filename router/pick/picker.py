@@ -110,6 +110,10 @@ class Picker:
     def __len__(self) -> int:
         return len(self._placed)
 
+    def use(self, policy: str, options: Mapping[str, float]) -> None:
+        """Choose by another policy and options from now on. Raises as `scorer.policy.make_policy`."""
+        self._weigher.use(policy, options)
+
     def add_witness(self, witness: Witness) -> None:
         """Add a witness, which sees the picks from now on."""
         self._witnesses = (*self._witnesses, witness)

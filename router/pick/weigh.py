@@ -169,6 +169,11 @@ class Weigher:
         self._traffic: dict[str, Traffic] = {}
         """By model."""
 
+    def use(self, policy: str, options: Mapping[str, float]) -> None:
+        """Weigh with another policy and options from now on. Raises as `make_policy`."""
+        self._policies = {policy: make_policy(policy, options)}
+        self._usual = policy
+
     def weigh(
         self, ask: Ask, now: float, ahead: Mapping[tuple[str, int], float] = NOBODY
     ) -> Choice:

@@ -6,7 +6,7 @@ All of this runs in a thread of its own (`router.event_loop`), beside the one th
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -15,7 +15,7 @@ from indexer.follow.saved import SavedRank
 from indexer.ingest import SWEEP_BUDGET, TICK_SECONDS, Ingest
 from indexer.process.tasks import Work, kept
 from router import state_file
-from router.config.schema import Config, IndexTable
+from router.config.schema import Config, IndexTable, PodSpec
 from router.pods.discover import FoundPod, Reconciler
 from router.pods.follow import Follower
 from router.pods.sources import sources
@@ -39,22 +39,28 @@ def saved_ranks(table: IndexTable, folder: Path) -> list[SavedRank]:
 @asynccontextmanager
 async def following(
     config: Config, folder: Path, ingest: Ingest, follower: Follower
-) -> AsyncIterator[None]:
+) -> AsyncIterator[Reconciler]:
     """Follow the fleet for as long as the context is open."""
     async with AsyncExitStack() as stack:
         stack.callback(_save, config.index, folder, ingest)
         stack.push_async_callback(follower.close)
-        await _find(config, folder, Reconciler(follower), stack)
+        reconciler = Reconciler(follower)
+        await _find(config, folder, reconciler, stack)
         ticking = kept(Work("the index's housekeeping", partial(_tick, ingest)))
         stack.callback(ticking.cancel)
-        yield
+        yield reconciler
+
+
+async def follow_configured(reconciler: Reconciler, pods: Sequence[PodSpec]) -> None:
+    """Follow the pods of the configuration's [[pods]], and no others of it."""
+    await reconciler.reconcile("the configuration", {pod.id: FoundPod(pod) for pod in pods})
 
 
 async def _find(
     config: Config, folder: Path, reconciler: Reconciler, stack: AsyncExitStack
 ) -> None:
     """Follow the configured pods, and those that pod sets and the pods' file add and remove."""
-    await reconciler.reconcile("the configuration", {pod.id: FoundPod(pod) for pod in config.pods})
+    await follow_configured(reconciler, config.pods)
     for source in sources(config, folder):
         task = kept(Work(f"finding pods: {source.name}", partial(reconciler.run, source)))
         stack.callback(task.cancel)

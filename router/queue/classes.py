@@ -29,6 +29,10 @@ class Classes:
             )
         return place
 
+    def find(self, name: str) -> int:
+        """Return the position of a class; that of the usual one if there is no such class."""
+        return self._places.get(name, self._usual)
+
     def may_name(self, name: str, may: Collection[str] | None) -> bool:
         """Return whether a caller may name a class, which may be unknown."""
         place = self._places.get(name)

@@ -24,6 +24,7 @@ from router.queue.give_room import GIVE_ROOM
 from router.queue.place import ANYBODY, MOST_TENANT_BYTES, Asker, QueuePlace, place_of
 from router.queue.queue import Queue
 from router.queue.released import QueueFullError, Release
+from router.queue.settings import QueueSettings
 from router.queue.waiting import Entering, Waiting
 
 Chosen = tuple[Placed, Choice]
@@ -90,6 +91,12 @@ class HeldPicks:
         counts = self.queue.order.counts()
         return {name: counts.get(at, 0) for at, name in enumerate(self.classes.names)}
 
+    def use(self, settings: QueueSettings, classes: Classes) -> None:
+        """Take other settings and classes. Waiting picks of a class that is gone get the usual one."""
+        before, self.classes = self.classes.names, classes
+        self.queue.use(settings, lambda at: classes.find(before[at]))
+        self.news()
+
     async def choose(self, entering: Entering, client: str) -> Chosen:
         """Reserve a pick, like `Picker.reserve`, once a pod has room or the request may not wait longer.
 
@@ -123,6 +130,9 @@ class HeldPicks:
                 del self._of_client[client]
 
     def _enter(self, entering: Entering) -> Waiting:
+        # There may be fewer classes than when the request was read.
+        highest = len(self.classes.names) - 1
+        entering = entering._replace(priority=min(entering.priority, highest))
         try:
             return self.queue.enter(entering, entering.arrived)
         except QueueFullError:

@@ -136,6 +136,10 @@ class Order:
         heads = (head for heads in self._lanes[wanted].values() for head in heads)
         return [waiting for head in heads for _, _, waiting in head[3].requests]
 
+    def all(self) -> list[Waiting]:
+        """Return all requests, in no order."""
+        return [waiting for of_class in self._of_class.values() for waiting in of_class.values()]
+
     def lower(self, priority: int) -> Iterator[Waiting]:
         """Yield the requests of lower classes, the lowest class first, and in it the latest arrival.
 

@@ -147,6 +147,19 @@ class Queue:
             key=self._key(entering.arrived, seconds),
         )
 
+    def use(self, settings: QueueSettings, place: Callable[[int], int]) -> None:
+        """Take other settings; `place` returns the class that requests of a class are of from now on.
+
+        Tenants' shares begin anew. Where less may wait than does, nobody is refused for that.
+        """
+        self._settings = settings
+        order = Order(settings.shares)
+        for waiting in self._order.all():
+            waiting.priority = place(waiting.priority)
+            order.add(waiting)
+        self._order = order
+        self._preview = Preview(self._picker, order, settings.most_looks)
+
     def leave(self, waiting: Waiting) -> bool:
         """Remove a request whose caller has gone; return False if it does not wait any more."""
         self._fresh = None

@@ -43,7 +43,7 @@ def held_picks(
     held = HeldPicks(
         queue,
         picker,
-        classes=Classes(table.classes, table.usual_class),
+        classes=_classes(table),
         may=may,
         clock=clock,
         meter=meter,
@@ -69,14 +69,27 @@ def new_queue(
         eligible=pods_for,
         hears=lambda: picking.bookings.hears_first_tokens,
         lag=lag,
-        settings=QueueSettings(
-            hold_seconds=table.hold_seconds,
-            beta=table.prefill_times,
-            most_looks=table.max_looks,
-            most_passed_seconds=table.passed_seconds,
-            most_wait_seconds=table.wait_seconds,
-            most_requests=table.max_requests,
-            most_bytes=table.max_bytes,
-            shares=table.shares,
-        ),
+        settings=_settings(table),
+    )
+
+
+def reload_queue(held: HeldPicks, table: QueueTable) -> None:
+    """Let a queue take over other settings."""
+    held.use(_settings(table), _classes(table))
+
+
+def _classes(table: QueueTable) -> Classes:
+    return Classes(table.classes, table.usual_class)
+
+
+def _settings(table: QueueTable) -> QueueSettings:
+    return QueueSettings(
+        hold_seconds=table.hold_seconds,
+        beta=table.prefill_times,
+        most_looks=table.max_looks,
+        most_passed_seconds=table.passed_seconds,
+        most_wait_seconds=table.wait_seconds,
+        most_requests=table.max_requests,
+        most_bytes=table.max_bytes,
+        shares=table.shares,
     )

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from router.config import schema
+from router.config.reloadable import reloadable_keys
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = (DOCS / "configuration.md").read_text(encoding="utf-8")
@@ -109,3 +110,12 @@ def test_every_key_that_a_page_names_with_its_table_exists(page: Path) -> None:
         r"`([a-z-]+)\.([a-z][a-z-]+)(?: = [^`]*)?`", page.read_text(encoding="utf-8")
     )
     assert {one for one in named if one[0] in tables and one[1] != "md"} <= keys
+
+
+def test_the_page_names_every_key_that_a_running_router_takes_over() -> None:
+    told = PAGE.partition("\n## ")[0].partition("SIGHUP")[2]
+    queue = {f"queue.{key}" for key in schema.QueueTable.__struct_encode_fields__}
+    known = set(reloadable_keys())
+    assert queue <= known
+    named = set(re.findall(r"`([a-z]+\.[a-z-]+)`", told)) | queue | {"pods"}
+    assert named == known

@@ -11,6 +11,7 @@ import grpc
 import grpc.aio
 
 from indexer.keys.token import pack_tokens
+from router.config.schema import Config
 from router.pb.warmpath.v1 import router_pb2 as pb
 from router.pb.warmpath.v1 import router_pb2_grpc
 from tests.router.running_router import TRANSPORT, running_router
@@ -29,6 +30,8 @@ class Stand:
     stub: router_pb2_grpc.RouterStub
     http_address: str = ""
     """The address of its metrics, host:port; empty if it has none."""
+    reload: Callable[[Config], Awaitable[None]] | None = None
+    """Lets it take over a configuration."""
 
     async def pick(
         self, prompt: pb.Prompt, *, wait: bool = False, **fields: Any
@@ -116,4 +119,5 @@ async def standing(
         router,
         channel,
     ):
-        yield Stand(router.address, router_pb2_grpc.RouterStub(channel), router.http_address)
+        stub = router_pb2_grpc.RouterStub(channel)
+        yield Stand(router.address, stub, router.http_address, router.reload)

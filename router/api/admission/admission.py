@@ -110,6 +110,13 @@ class Admission:
         """Time since which calls wait, or since which none does."""
         self._waits = False
 
+    def limit_overload(self, seconds: float) -> None:
+        """Let calls wait for `seconds` at most while the queue is standing, from now on."""
+        self._overload_seconds = seconds
+        self._refuses_early = seconds < self.wait_seconds
+        if not self._refuses_early:
+            self.is_standing = self._waits = False
+
     @property
     def waiting(self) -> int:
         """The number of calls that wait, without messages of streams."""

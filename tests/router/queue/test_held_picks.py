@@ -8,6 +8,7 @@ from pathlib import Path
 import grpc
 import pytest
 
+from router.config.read import parse
 from router.pb.warmpath.v1 import router_pb2 as pb
 from router.pb.warmpath.v1 import router_pb2_grpc
 from router.pb.warmpath.wire.v1 import status_details_pb2 as wire
@@ -89,6 +90,26 @@ async def test_a_higher_class_goes_first(tmp_path: Path) -> None:
         await urgent
         assert not usual.done()
         await stop(usual)
+
+
+async def test_waiting_picks_of_a_class_that_is_reloaded_away_get_the_usual_one(
+    tmp_path: Path,
+) -> None:
+    async with full(tmp_path) as (stand, before):
+        high = begin(stand, 3, priority="high")
+        await wait_for(stand, 1)
+        low = begin(stand, 4, priority="low")
+        await wait_for(stand, 2)
+        one_more = '[queue]\nclasses = ["normal", "low"]\nwait-seconds = 50\n'
+        assert stand.reload is not None
+        await stand.reload(parse(f'{one_more}{QUEUE}[[models]]\nname = "demo"\n', "file"))
+        assert (await stand.refused(stand.pick(prompt(first=5), priority="high")))[1].endswith(
+            "this caller may name normal, low"
+        )
+        assert await stand.report(before, "FAILED")
+        await low
+        assert not high.done()
+        await stop(high)
 
 
 async def test_at_the_deadline_a_pick_goes_to_the_best_pod(tmp_path: Path, transport: str) -> None:

@@ -9,6 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from router.load.engine_metrics import Observed
 from router.pick.eligible import NoPodError
 from router.queue.released import QueueFullError, Sent
+from router.queue.settings import QueueSettings
 from router.queue.waiting import Waiting
 from tests.examples import examples
 from tests.router.queue.queue_stand import QueueStand
@@ -141,6 +142,24 @@ class AnyEvents(RuleBasedStateMachine):
     @rule(hears=st.booleans())
     def reports_change(self, hears: bool) -> None:
         self.stand.hears = hears
+        self.release()
+
+    @rule(
+        weight=st.sampled_from([0.5, 2.0]),
+        looks=st.integers(1, 4),
+        places=st.tuples(*[st.integers(0, 2)] * 3),
+    )
+    def settings_are_reloaded(self, weight: float, looks: int, places: Sequence[int]) -> None:
+        reloaded = QueueSettings(
+            most_requests=MOST,
+            most_bytes=MOST_BYTES,
+            most_looks=looks,
+            most_wait_seconds=MOST_WAIT,
+            shares={"a": weight, "b": 1 / weight},
+        )
+        expected = {one: places[one.priority] for one in self.waiting}
+        self.stand.queue.use(reloaded, places.__getitem__)
+        assert {one: one.priority for one in self.waiting} == expected
         self.release()
 
     def release(self) -> None:

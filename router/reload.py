@@ -1,0 +1,102 @@
+"""Reloading the configuration: a running router takes over the keys that are marked as reloadable."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from functools import partial
+
+from router.api.admission.admission import Admission
+from router.api.in_flight import InFlight
+from router.api.pick import PickAnswerer
+from router.api.service import RouterService
+from router.conditions import COVERAGE, pods_are_covered
+from router.config.read import ConfigError, check
+from router.config.reloadable import differing, reloaded
+from router.config.schema import Config, PodSpec
+from router.endpoint_picker.pick import EndpointPicks
+from router.pick.picker import Picker
+from router.pods.table import PodTable
+from router.queue.held_picks import HeldPicks
+from router.queue.queueing import reload_queue
+from router.readiness import Readiness
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class ReloadableParts:
+    """The parts of a running router that take other settings, and how its configured pods change."""
+
+    readiness: Readiness
+    pods: PodTable
+    admission: Admission
+    calls: InFlight
+    service: RouterService
+    endpoint_picks: EndpointPicks
+    picks: PickAnswerer
+    picker: Picker
+    held: HeldPicks | None
+    follow: Callable[[list[PodSpec]], Awaitable[None]]
+
+    async def apply(self, config: Config) -> None:
+        """Take over the reloadable keys of a configuration that was checked."""
+        server, limits, pick, queue = config.server, config.limits, config.pick, config.queue
+        self.readiness.look(COVERAGE, partial(pods_are_covered, self.pods, server.ready_coverage))
+        self.readiness.require(server.ready)
+        self.admission.limit_overload(limits.overload_wait_seconds)
+        self.calls.limit = limits.max_in_flight_bytes
+        self.service.tokenize_seconds = limits.tokenize_seconds
+        self.endpoint_picks.tokenize_seconds = limits.tokenize_seconds
+        self.picker.use(pick.policy, pick.options)
+        self.picks.prefill_times = queue.prefill_times
+        if self.held is not None:
+            reload_queue(self.held, queue)
+        await self.follow(config.pods)
+
+
+class Reloader:
+    """Keeps a running router at its file, as far as the keys that differ are reloadable.
+
+    `read` reads and checks the file, and raises ConfigError. `apply` takes over the configuration.
+    """
+
+    def __init__(
+        self, config: Config, read: Callable[[], Config], apply: Callable[[Config], Awaitable[None]]
+    ) -> None:
+        self._config = config
+        """The configuration that is in force."""
+        self._read = read
+        self._apply = apply
+
+    async def run(self, asked: asyncio.Event) -> None:
+        """Reload whenever `asked` is set, until cancelled."""
+        while True:
+            await asked.wait()
+            asked.clear()
+            await self.reload()
+
+    async def reload(self) -> None:
+        """Take over what can be taken over, and say in the log what was and what was not.
+
+        A file with any error changes nothing.
+        """
+        try:
+            read = await asyncio.to_thread(self._read)
+            merged = reloaded(self._config, read)
+            # Keys that need a restart stay as they are, and may contradict those that are taken over.
+            check(merged)
+        except ConfigError as error:
+            problems = "; ".join(error.problems)
+            log.error("the configuration is not reloaded, nothing has changed: %s", problems)  # noqa: TRY400
+            return
+        keys = list(differing(self._config, read))
+        taken = [key for key, is_reloadable in keys if is_reloadable]
+        refused = [key for key, is_reloadable in keys if not is_reloadable]
+        if taken:
+            await self._apply(merged)
+            self._config = merged
+        log.info("the configuration is reloaded: %s", ", ".join(taken) or "nothing has changed")
+        if refused:
+            needs = "needs" if len(refused) == 1 else "need"
+            log.warning("%s %s a restart", ", ".join(refused), needs)

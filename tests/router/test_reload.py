@@ -1,0 +1,261 @@
+"""Reloading the configuration of a running router: what is taken over, and what is said of the rest."""
+
+import asyncio
+import logging
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc.aio
+import pytest
+
+from router.config.read import parse
+from router.config.reloadable import reloadable_keys
+from router.config.schema import Config
+from router.pb.warmpath.v1 import router_pb2 as pb
+from router.pb.warmpath.v1 import router_pb2_grpc
+from router.reload import ReloadableParts, Reloader
+from scorer.policy import make_policy
+from tests.router.pick_stand import QUIET, pod, prompt
+from tests.router.running_router import TRANSPORT, running_router
+
+MODEL = '[[models]]\nname = "demo"\n'
+
+
+class Reloaded:
+    """A reloader whose file is a text, and what it has applied."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.applied: list[Config] = []
+        self.reloader = Reloader(parse(text, "file"), self._read, self._apply)
+
+    def _read(self) -> Config:
+        return parse(self.text, "file")
+
+    async def _apply(self, config: Config) -> None:
+        self.applied.append(config)
+
+    async def to(self, text: str) -> None:
+        self.text = text
+        await self.reloader.reload()
+
+
+async def test_a_file_that_is_wrong_changes_nothing_and_says_why(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    router = Reloaded(MODEL)
+    await router.to(f"[limits]\ntokenize-seconds = 1\nwait-second = 1\n{MODEL}")
+    assert not router.applied
+    [said] = caplog.messages
+    assert said.startswith("the configuration is not reloaded, nothing has changed: file:3: ")
+    assert "limits.wait-second: unknown key" in said
+
+
+async def test_keys_that_need_a_restart_are_named_each_time_and_the_others_taken_over(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO)
+    router = Reloaded(MODEL)
+    changed = f'[server]\nlisten = "127.0.0.1:1"\n[limits]\ntokenize-seconds = 1\n{MODEL}'
+    await router.to(changed)
+    [applied] = router.applied
+    assert applied.limits.tokenize_seconds == 1
+    assert applied.server.listen != "127.0.0.1:1"
+    await router.to(changed)
+    await router.to(f"[index]\nmax-bytes = 999999999\n{changed}")
+    assert router.applied == [applied]
+    assert caplog.messages == [
+        "the configuration is reloaded: limits.tokenize-seconds",
+        "server.listen needs a restart",
+        "the configuration is reloaded: nothing has changed",
+        "server.listen needs a restart",
+        "the configuration is reloaded: nothing has changed",
+        "server.listen, index.max-bytes need a restart",
+    ]
+
+
+async def test_keys_that_contradict_those_that_need_a_restart_are_not_taken_over(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    router = Reloaded(MODEL)
+    await router.to(
+        f'{MODEL}[[models]]\nname = "m2"\n[[pods]]\nid = "a"\nmodel = "m2"\naddress = "h:1"'
+    )
+    assert not router.applied
+    assert "pods[0].model: no model is named 'm2'; known: demo" in caplog.text
+
+
+CHANGED = """
+[server]
+ready = []
+ready-coverage = 0.75
+[limits]
+tokenize-seconds = 1.5
+max-in-flight-bytes = 99999999
+overload-wait-seconds = 0.5
+[pick]
+queue = "on"
+policy = "weighted"
+options = { kv = 0.5 }
+[queue]
+hold-seconds = 0.1
+prefill-times = 3
+passed-seconds = 4
+wait-seconds = 5
+max-requests = 6
+max-bytes = 777777
+max-looks = 8
+classes = ["one", "two"]
+usual-class = "two"
+shares = { a = 3.0 }
+"""
+
+
+def queue(parts: ReloadableParts) -> Any:
+    assert parts.held is not None
+    return parts.held.queue
+
+
+def classes(parts: ReloadableParts) -> Any:
+    assert parts.held is not None
+    return parts.held.classes
+
+
+REACHED: dict[str, tuple[object, Callable[[ReloadableParts], object]]] = {
+    "pods": (["new"], lambda parts: [one.id for one in parts.pods]),
+    "server.ready": (False, lambda parts: parts.readiness.requires("pods")),
+    "server.ready-coverage": (0.75, lambda parts: parts.readiness._looks["coverage"].args[1]),  # type: ignore[attr-defined]
+    "limits.tokenize-seconds": (
+        (1.5, 1.5),
+        lambda parts: (parts.service.tokenize_seconds, parts.endpoint_picks.tokenize_seconds),
+    ),
+    "limits.max-in-flight-bytes": (99999999, lambda parts: parts.calls.limit),
+    "limits.overload-wait-seconds": (0.5, lambda parts: parts.admission._overload_seconds),
+    "pick.policy": ("weighted", lambda parts: parts.picker._weigher._usual),
+    "pick.options": (
+        make_policy("weighted", {"kv": 0.5}),
+        lambda parts: parts.picker._weigher._policies["weighted"],
+    ),
+    "queue.hold-seconds": (0.1, lambda parts: queue(parts)._settings.hold_seconds),
+    "queue.prefill-times": (
+        (3.0, 3.0),
+        lambda parts: (parts.picks.prefill_times, queue(parts)._settings.beta),
+    ),
+    "queue.passed-seconds": (4.0, lambda parts: queue(parts)._settings.most_passed_seconds),
+    "queue.wait-seconds": (5.0, lambda parts: queue(parts)._settings.most_wait_seconds),
+    "queue.max-requests": (6, lambda parts: queue(parts)._settings.most_requests),
+    "queue.max-bytes": (777777, lambda parts: queue(parts)._settings.most_bytes),
+    "queue.max-looks": (8, lambda parts: queue(parts)._preview._most_looks),
+    "queue.classes": (("one", "two"), lambda parts: classes(parts).names),
+    "queue.usual-class": (1, lambda parts: classes(parts).place("", None)),
+    "queue.shares": ({"a": 3.0}, lambda parts: queue(parts).order._weights),
+}
+
+
+async def test_every_reloadable_key_reaches_its_part(tmp_path: Path) -> None:
+    assert set(REACHED) == set(reloadable_keys())
+    before = f'[pick]\nqueue = "on"\n{MODEL}{QUIET}{pod("old")}'
+    async with running_router(tmp_path, before) as (router, _):
+        parts = router.reload.__self__  # type: ignore[attr-defined]
+        await router.reload(parse(f"{CHANGED}{MODEL}{pod('new')}", "file"))
+        for key, (expected, look) in REACHED.items():
+            assert look(parts) == expected, key
+
+
+class Serving:
+    """`warmpath serve` with a file that the test rewrites."""
+
+    def __init__(self, file: Path, process: asyncio.subprocess.Process, address: str) -> None:
+        self.file = file
+        self.process = process
+        self.address = address
+        self.lines: list[str] = []
+
+    async def said(self, pattern: str) -> str:
+        """Return the next line of the log that has a pattern; the test's own timeout bounds it."""
+        assert self.process.stderr is not None
+        async for raw in self.process.stderr:
+            self.lines.append(raw.decode())
+            if re.search(pattern, self.lines[-1]):
+                return self.lines[-1]
+        raise AssertionError(self.lines)
+
+    async def reload(self, text: str) -> None:
+        self.file.write_text(text)
+        self.process.send_signal(signal.SIGHUP)
+
+
+@asynccontextmanager
+async def serving(file: Path, text: str) -> AsyncIterator[Serving]:
+    await asyncio.to_thread(file.write_text, text)
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "router", "serve", "--config", str(file),
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    try:
+        assert process.stdout is not None
+        line = (await process.stdout.readline()).decode()
+        yield Serving(
+            file, process, line.removeprefix("warmpath serves gRPC on ").split(",")[0].strip()
+        )
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+
+
+def file_of(*pods: str, listen: str = "127.0.0.1:0", more: str = "") -> str:
+    return (
+        f'[server]\nlisten = "{listen}"\nmetrics-listen = ""\ntransport = "{TRANSPORT}"\n'
+        f"drain-delay-seconds = 0.2\ndrain-seconds = 5\n{more}{QUIET}{MODEL}"
+        + "".join(map(pod, pods))
+    )
+
+
+async def test_sighup_reloads_and_sigterm_ends_step_by_step(tmp_path: Path) -> None:
+    async with serving(tmp_path / "router.toml", file_of("a")) as router:
+        async with grpc.aio.insecure_channel(router.address) as channel:
+            stub = router_pb2_grpc.RouterStub(channel)
+
+            async def pods() -> list[str]:
+                reply = await stub.ListPods(pb.ListPodsRequest(), timeout=30)
+                return sorted(one.id for one in reply.pods)
+
+            assert await pods() == ["a"]
+            await router.reload(file_of("b", "c", listen="127.0.0.1:1"))
+            assert await router.said("the configuration is reloaded: pods$")
+            assert await router.said("server.listen needs a restart$")
+            assert await pods() == ["b", "c"]
+            await router.reload(file_of("b", "b"))
+            assert "pods[1].id: 'b' is taken" in await router.said(
+                "is not reloaded, nothing has changed: "
+            )
+            assert await pods() == ["b", "c"]
+            router.process.send_signal(signal.SIGTERM)
+            assert await router.said(
+                "it is not ready from now on; calls are answered for 0.2 s more"
+            )
+            assert await router.said("new calls are refused, .* GOAWAY on [01] connections")
+            with pytest.raises(grpc.aio.AioRpcError) as refused:
+                await stub.Score(pb.ScoreRequest(prompt=prompt(50)), timeout=30)
+            assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
+        assert await router.said("; 0 calls and 0 streams are cut off")
+        assert await router.process.wait() == 0
+
+
+@pytest.mark.deep
+async def test_sighup_reaches_all_processes(tmp_path: Path, held_port: int) -> None:
+    listen = f"127.0.0.1:{held_port}"
+    text = file_of("a", listen=listen, more="processes = 2\n")
+    async with serving(tmp_path / "router.toml", text) as router:
+        await router.reload(text + pod("b"))
+        lines = [await router.said("the configuration is reloaded: pods$") for _ in range(2)]
+        assert {line[: line.index("]") + 1].split()[-1] for line in lines} == {"[0]", "[1]"}
+        router.process.send_signal(signal.SIGTERM)
+        assert await router.process.wait() == 0
