@@ -1,4 +1,4 @@
-"""Records a publisher of this version, for tests of later versions: its gRPC stream and its keys in Redis.
+"""Records this version for tests of later ones: a publisher's stream and keys in Redis, a router's files.
 
 PYTHONPATH=. .venv/bin/python tests/upgrade/record_release.py tests/recorded/release-VERSION.json
 """
@@ -8,13 +8,16 @@ import json
 import sys
 import tempfile
 from base64 import b64encode
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
 import grpc.aio
+import msgspec
 
 from indexer.engines.event import Tier
 from indexer.keys.key import fingerprint
+from indexer.keys.token import pack_tokens
 from indexer.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
 from indexer.pb.warmpath.watch.v1 import cache_watch_pb2_grpc
 from indexer.process.version import version
@@ -22,7 +25,8 @@ from indexer.shared.layout.names import KeyNames
 from indexer.shared.layout.record import read_record
 from indexer.trust import Level
 from router.commands.local.cluster import MODEL
-from tests.publisher.published_pod import IDS, SETTINGS, Pod
+from router.pb.warmpath.v1 import router_pb2 as router_pb
+from tests.publisher.published_pod import FULL, IDS, SETTINGS, Pod, asking
 from tests.servers.redis_server import RedisServer
 
 LATER = list(range(1000, 1100))
@@ -89,6 +93,29 @@ async def watched(pod: Pod) -> list[bytes]:
     raise AssertionError("the stream has ended")
 
 
+async def served(pod: Pod, folder: Path) -> dict[str, str]:
+    """Return the state file of a router, and its bookings as other routers read them from Redis."""
+    with RedisServer("redis") as server:
+        config = (
+            '[server]\nlisten = "127.0.0.1:0"\nmetrics-listen = ""\ndrain-delay-seconds = 0\n'
+            f'[index]\nstate-file = "state"\n[[models]]\nname = "{MODEL}"\n'
+            f'[[pods]]\nid = "p"\nmodel = "{MODEL}"\naddress = "{pod.worker.address}"\n'
+            f'events = "{pod.worker.events}"\nreplay = "{pod.worker.replay}"\n'
+            f'[shared-index]\nurl = "{server.url}"\nprefix = "{PREFIX}"\nshare-bookings = true\n'
+        )
+        async with AsyncExitStack() as stack:
+            _, asker = await asking(stack, config, folder)
+            await asker.until(lambda score: score.matched_tokens == FULL)
+            prompt = router_pb.Prompt(model=MODEL, token_ids_packed=pack_tokens(LATER))
+            await asker.stub.Pick(router_pb.PickRequest(prompt=prompt), timeout=60)
+            value = None
+            while value is None or not msgspec.msgpack.decode(value)[2]:
+                [key] = server.ask("KEYS", f"{PREFIX}:*:load") or [b""]
+                value = server.ask("GET", key) if key else None
+                await asyncio.sleep(0.01)
+    return {"bookings": text(value), "state_file": text((folder / "state").read_bytes())}
+
+
 async def record(folder: Path) -> dict[str, Any]:
     """Return a recording of this version."""
     names = KeyNames(PREFIX)
@@ -103,6 +130,7 @@ async def record(folder: Path) -> dict[str, Any]:
                     break
                 await asyncio.sleep(0.01)
             keys = content(server)
+        files = await served(pod, folder)
     return {
         "version": version(),
         "model": MODEL,
@@ -112,6 +140,7 @@ async def record(folder: Path) -> dict[str, Any]:
         "words": words(),
         "watch": [text(one) for one in messages],
         "redis": keys,
+        **files,
     }
 
 

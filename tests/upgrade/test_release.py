@@ -12,10 +12,13 @@ from typing import Any
 
 import grpc
 import grpc.aio
+import msgspec
 import pytest
 from google.protobuf import descriptor_pool, message_factory
 from google.protobuf.descriptor_pb2 import FileDescriptorSet
 
+from indexer.engines.vllm import decode as decode_vllm
+from indexer.follow.rank_source import RankSource
 from indexer.index.memory import MemoryIndex
 from indexer.ingest import Ingest
 from indexer.keys.key import Chain, Keyspace, chain, fingerprint
@@ -29,6 +32,8 @@ from indexer.shared.replica.run import Replica
 from indexer.trust import Level
 from indexer.watch.client import Watcher
 from indexer.watch.watched_rank import WatchedRank
+from router import state_file
+from router.peers.received import ReceivedBookings
 from tests.indexer.shared.asked_server import AskedServer
 from tests.publisher.published_pod import IDS, Pod
 from tests.recordings import LAST_RELEASE
@@ -116,6 +121,44 @@ def restore(server: RedisServer) -> None:
                 server.ask("SET", key, b64decode(value))
             case kind:
                 raise AssertionError(kind)
+
+
+def test_a_state_file_of_the_last_release_is_read_or_has_another_version(tmp_path: Path) -> None:
+    (tmp_path / "state").write_bytes(b64decode(RECORDED["state_file"]))
+    try:
+        [saved] = state_file.load(tmp_path / "state", "")
+    except state_file.BadStateError as error:
+        assert f"not {state_file.HEADING.strip()!r}" in str(error)  # noqa: PT017
+        return
+    ingest = new_ingest()
+    rank = ingest.add(
+        RankSource("p", 0, MODEL, decode=decode_vllm, has_replay=True, dialect="vllm")
+    )
+    rank.restore(saved)
+    keys = keys_of(IDS)
+    assert held(ingest, keys) == keys
+
+
+def test_bookings_of_a_router_of_the_last_release_count() -> None:
+    received = ReceivedBookings("me", gone=lambda _: None)
+    assert received.receive("other", b64decode(RECORDED["bookings"]), 0.0) is not None
+    received.end_round(0.0)
+    assert received.where() == {("p", 0)}
+    assert received.on("p", 0, 0.0).in_flight == 1
+
+
+def test_what_a_later_version_adds_to_records_and_bookings_is_passed_over() -> None:
+    [fields] = [
+        {b64decode(name): b64decode(value) for name, value in one["value"].items()}
+        for one in RECORDED["redis"]
+        if one["key"] == NAMES.record("p")
+    ]
+    later = json.dumps({**json.loads(fields[b"claim"]), "more": [1]}).encode()
+    assert read_record({**fields, b"claim": later, b"more": b"x"}) == read_record(fields)
+    number, picks, ranks = msgspec.msgpack.decode(b64decode(RECORDED["bookings"]))
+    value = msgspec.msgpack.encode([number, picks, [[*one, "more"] for one in ranks], "more"])
+    received = ReceivedBookings("me", gone=lambda _: None)
+    assert received.receive("other", value, 0.0) is not None
 
 
 async def copied(redis_server: RedisServer) -> tuple[Ingest, WatchedRank]:
