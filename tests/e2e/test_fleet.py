@@ -10,10 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml  # type: ignore[import-untyped]
-
-from publisher.__main__ import main
-from router.config.read import load
 
 pytestmark = pytest.mark.deep
 
@@ -113,38 +109,3 @@ def test_ctrl_c_while_one_waits_ends_it_and_leaves_nobody(tmp_path: Path, moment
         process.send_signal(signal.SIGINT)
         assert process.wait(60) == 0
     assert nobody_is_left(tmp_path)
-
-
-def test_the_compose_file_has_the_same_shape() -> None:
-    services = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
-    in_fleet = {name: one for name, one in services.items() if one.get("profiles") == ["fleet"]}
-    names = sorted(in_fleet)
-    assert [name for name in names if name.startswith("publisher")] == [
-        "publisher-1",
-        "publisher-2",
-    ]
-    assert [name for name in names if name.startswith("shared-router")] == [
-        "shared-router-1", "shared-router-2", "shared-router-3",
-    ]  # fmt: skip
-    config = load(ROOT / "deploy/compose-shared.toml")
-    masters = ",".join(f"{name}:6379" for name in ("redis-1", "redis-2", "redis-3"))
-    assert config.shared_index.url == f"redis-cluster://{masters}"
-    assert all(not pod.events and not pod.watch for pod in config.pods)
-    for name in ("publisher-1", "publisher-2"):
-        command = in_fleet[name]["command"]
-        assert f"--redis={config.shared_index.url}" in command
-        pod = next(word for word in command if word.startswith("--pod="))
-        assert pod.removeprefix("--pod=") in {one.id for one in config.pods}
-
-
-@pytest.mark.parametrize("name", ["publisher-1", "publisher-2"])
-def test_the_compose_file_s_publishers_have_known_options(
-    name: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    services = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
-    words = services[name]["command"]
-    assert words[0] == "publish"
-    # A last option that is refused, after all the others were taken.
-    with pytest.raises(SystemExit):
-        main([*words[1:], "--redis-lease-seconds=0"])
-    assert "--redis-lease-seconds" in capsys.readouterr().err
