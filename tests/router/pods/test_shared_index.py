@@ -64,7 +64,7 @@ async def test_two_routers_score_alike_from_one_publishers_data(
             while await one.score(OTHER) != {"w": 96}:
                 await asyncio.sleep(0.02)
             assert await one.is_believed()
-            assert one.running.health.ready()
+            assert one.running.readiness.ready()
         figures = await page(first)
         assert 'warmpath_shared_index_resyncs_total{reason="start"} 1.0' in figures
         assert 'warmpath_shared_index_lag_deltas{pod="w"} 0.0' in figures
@@ -102,7 +102,7 @@ async def test_a_router_starts_and_answers_without_redis_and_heals_when_it_is_th
         while f"127.0.0.1:{held_port}" not in (await one.trust()).reason:
             assert await one.score() == {"w": 0}
             await asyncio.sleep(0.02)
-        while not one.running.health.ready():
+        while not one.running.readiness.ready():
             await asyncio.sleep(0.02)
         assert (await one.trust()).level == pb.Trust.COLD
         with RedisServer(port=held_port) as server:
