@@ -95,10 +95,21 @@ def _pick(pick: PickTable) -> Iterator[Problem]:
     except UnknownPolicyError as error:
         yield ("pick", "policy"), str(error)
         return
+    if whole := _options_problem(pick.policy, pick.options):
+        # Each option for itself, so that all are named; else it is their combination.
+        single = [
+            _options_problem(pick.policy, {name: pick.options[name]}) for name in pick.options
+        ]
+        for problem in [one for one in single if one] or [whole]:
+            yield ("pick", "options"), problem
+
+
+def _options_problem(policy: str, options: dict[str, float]) -> str:
     try:
-        make_policy(pick.policy, pick.options)
+        make_policy(policy, options)
     except ValueError as error:
-        yield ("pick", "options"), str(error)
+        return str(error)
+    return ""
 
 
 def _queue(config: Config) -> Iterator[Problem]:

@@ -89,6 +89,15 @@ def test_what_a_wrong_value_may_have_caused_is_no_mistake_yet(text: str) -> None
     assert len(raised.value.problems) == 1
 
 
+def test_all_options_of_a_policy_are_named() -> None:
+    text = '[[models]]\nname = "m"\n[pick]\noptions = { load-margin = 0.5, kapa = 1.0 }\n'
+    with pytest.raises(ConfigError) as raised:
+        parse(text, "text")
+    one, other = raised.value.problems
+    assert "option load-margin is 0.5" in one
+    assert "no option 'kapa'" in other
+
+
 def test_files_of_tls_are_each_named_with_what_is_wrong(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     one, other = authority.certificate("one"), authority.certificate("other")
