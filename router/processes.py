@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from msgspec.structs import replace
 
 from router.config.schema import Config
-from router.config.state_files import state_files
+from router.config.state_files import state_file_of
 
 log = logging.getLogger(__name__)
 
@@ -28,13 +28,16 @@ GRACE_SECONDS = 10.0
 
 
 def share_of(config: Config, number: int) -> Config:
-    """Return the configuration of one process: its own metrics port and state file."""
+    """Return the configuration of one of several processes: its own metrics port and state file.
+
+    A file that is read again may have fewer processes than there are.
+    """
     server, index = config.server, config.index
     host, _, port = server.metrics_listen.rpartition(":")
     if server.metrics_listen and int(port):
         server = replace(server, metrics_listen=f"{host}:{int(port) + number}")
     if index.state_file:
-        index = replace(index, state_file=state_files(config)[number])
+        index = replace(index, state_file=state_file_of(index.state_file, number))
     return replace(config, server=server, index=index)
 
 

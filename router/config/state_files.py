@@ -8,4 +8,9 @@ def state_files(config: Config) -> list[str]:
     name, processes = config.index.state_file, config.server.processes
     if not name or processes == 1:
         return [name] if name else []
-    return [f"{name}.{number}" for number in range(processes)]
+    return [state_file_of(name, number) for number in range(processes)]
+
+
+def state_file_of(name: str, process: int) -> str:
+    """Return the state file of one of several processes."""
+    return f"{name}.{process}"

@@ -15,10 +15,11 @@ import grpc.aio
 import pytest
 
 from router.config.read import parse
-from router.config.reloadable import reloadable_keys
+from router.config.reloadable import differing, reloadable_keys
 from router.config.schema import Config
 from router.pb.warmpath.v1 import router_pb2 as pb
 from router.pb.warmpath.v1 import router_pb2_grpc
+from router.processes import share_of
 from router.reload import ReloadableParts, Reloader
 from scorer.policy import make_policy
 from tests.router.pick_stand import QUIET, pod, prompt
@@ -259,3 +260,10 @@ async def test_sighup_reaches_all_processes(tmp_path: Path, held_port: int) -> N
         assert {line[: line.index("]") + 1].split()[-1] for line in lines} == {"[0]", "[1]"}
         router.process.send_signal(signal.SIGTERM)
         assert await router.process.wait() == 0
+
+
+def test_a_process_can_read_a_file_that_has_fewer_processes_by_now() -> None:
+    several = f'[server]\nprocesses = 4\nlisten = "127.0.0.1:7"\n[index]\nstate-file = "s"\n{MODEL}'
+    before = share_of(parse(several, "file"), 3)
+    after = share_of(parse(several.replace("processes = 4", "processes = 1"), "file"), 3)
+    assert dict(differing(before, after)) == {"server.processes": False}
