@@ -20,7 +20,6 @@ from indexer.compiled.blocks import blocks as blocks_of
 from indexer.compiled.blocks import give_up as leave
 from indexer.compiled.blocks import look_up, table
 from indexer.compiled.blocks.blocks import LIVE, TOP
-from indexer.compiled.blocks.check import check
 from indexer.compiled.scan.scanned import room
 from indexer.index.contract import IndexStats, Links, Stretch
 from indexer.keys.key import Chain
@@ -219,7 +218,7 @@ class ArrayIndex:
 
     def check(self) -> None:
         """Raise BrokenInvariantError where tables, sets and counts disagree."""
-        check(self.arrays.blocks, self.arrays.sets)
+        self.arrays.check()
 
 
 def _bit(slot: int) -> np.uint64:

@@ -19,8 +19,10 @@ from indexer.compiled.blocks import give_up as leave
 from indexer.compiled.blocks import look_up, table
 from indexer.compiled.blocks import sets as sets_of
 from indexer.compiled.blocks.blocks import LIVE, NAMED, RESTED, TOP, Blocks
+from indexer.compiled.blocks.check import check
 from indexer.compiled.blocks.sets import Sets
 from indexer.compiled.memory import zeros
+from indexer.compiled.outside import Outside
 from indexer.index.orphans import AllOrphans
 
 STEP = 256
@@ -53,8 +55,8 @@ class Arrays:
         """Blocks given up to make room."""
         self.losers: set[int] = set()
         """Slots that lost blocks in this way since the last `take_losers`, which empties the set."""
-        self.outside: dict[object, Callable[[], int]] = {}
-        """Functions that return a rank's bytes outside the arrays, by their owner."""
+        self.outside = Outside()
+        """The bytes that ranks have outside the arrays."""
         self.purges: dict[object, Callable[[], None]] = {}
         """Functions to call before numbers of given-up blocks are used again, by their owner."""
         self.waiting = AllOrphans(self._has_room)
@@ -124,7 +126,7 @@ class Arrays:
     def _room_left(self) -> int:
         """Return how many more blocks surely have room, in each table and within the bound."""
         state = self.blocks.state
-        free = self.max_bytes - self.max_bytes // KEPT_BACK - self.nbytes()
+        free = self.max_bytes - self.max_bytes // KEPT_BACK - self._used()
         left = min(
             LOOKS,
             free // self._block_bytes(),
@@ -194,7 +196,7 @@ class Arrays:
 
     def _fits(self, wanted: int) -> bool:
         # The bytes kept back are for more slots, and for tables while they are replaced.
-        return self.nbytes() + wanted <= self.max_bytes - self.max_bytes // KEPT_BACK
+        return self._used() + wanted <= self.max_bytes - self.max_bytes // KEPT_BACK
 
     def _new_sets(self, used: int, words: int) -> Sets:
         capacity = self.max_bytes // sets_of.row_bytes(words) + 2 * STEP
@@ -285,17 +287,23 @@ class Arrays:
             self.wake()
 
     def nbytes(self) -> int:
-        """Return the bytes that count against the bound."""
+        """Return the bytes that count against the bound. Any thread may ask."""
+        return self._inside() + self.outside.whole()
+
+    def _used(self) -> int:
+        """Return the same for the writer, which counts only what changed."""
+        return self._inside() + self.outside.count()
+
+    def _inside(self) -> int:
         blocks = self.blocks
         used = int(blocks.state[TOP]) * (RECORD_BYTES + (NAME_BYTES if self.has_names else 0))
         tables = blocks.by_key.nbytes + blocks.by_name.nbytes + blocks.counts.nbytes
-        return (
-            used
-            + tables
-            + sets_of.nbytes(self.sets)
-            + self.waiting.bytes
-            + sum(bytes_of() for bytes_of in self.outside.values())
-        )
+        return used + tables + sets_of.nbytes(self.sets) + self.waiting.bytes
+
+    def check(self) -> None:
+        """Raise BrokenInvariantError where tables, sets and counts disagree."""
+        check(self.blocks, self.sets)
+        self.outside.check()
 
 
 def _roomy(entries: int, load: float) -> int:

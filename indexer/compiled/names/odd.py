@@ -59,17 +59,19 @@ class OddNames:
         self.left: dict[Spot, list[int]] = {}
         """Keys still held in the index whose names were forgotten; `let_go` removes them."""
         index.arrays.keep_names()
-        index.arrays.outside[self] = self._bytes
+        index.arrays.outside.add(self, self._bytes)
         index.arrays.purges[self] = self._purge
 
     def close(self) -> None:
         """Take the rank's callbacks out of the index."""
-        del self._index.arrays.outside[self], self._index.arrays.purges[self]
+        self._index.arrays.outside.remove(self)
+        del self._index.arrays.purges[self]
 
     @contextmanager
     def following(self) -> Iterator[None]:
         """Forget no name while this is open, whatever the index gives up."""
         self._is_busy = True
+        self._index.arrays.outside.changes(self)
         before = len(self.names.keys)
         try:
             yield
@@ -87,6 +89,7 @@ class OddNames:
 
     def pass_on(self, changes: Iterable[Change]) -> None:
         """Apply the resolver's changes to the index; `Emptied` also empties the arrays."""
+        self._index.arrays.outside.changes(self)
         for change in changes:
             self._slots.apply(change)
             if isinstance(change, Emptied):
@@ -260,6 +263,7 @@ class OddNames:
 
     def keep_own_names(self) -> bool:
         """Give the rank a table of its own names; False where the rank lost everything to make room."""
+        self._index.arrays.outside.changes(self)
         has_room = self.plain.make_room()
         if not has_room:
             held = self.plain.held()
@@ -276,6 +280,7 @@ class OddNames:
 
     def _purge(self) -> None:
         """Forget the names of blocks that the index has given up, or count them for later."""
+        self._index.arrays.outside.changed(self)
         self.plain.purge()
         self._lost = sum(
             len(self.by_key.of(key))
@@ -317,6 +322,7 @@ class OddNames:
 
     def let_go(self) -> None:
         """Remove keys from the index whose names were forgotten."""
+        self._index.arrays.outside.changes(self)
         while self.left:
             spot, keys = self.left.popitem()
             if keys:

@@ -1,0 +1,62 @@
+"""The bytes that ranks take outside the arrays, counted anew only where they may have changed."""
+
+from collections.abc import Callable
+
+from indexer.invariant import BrokenInvariantError
+
+
+class Outside:
+    """The sum of all owners' bytes. With thousands of owners, asking each of them takes tens of ms.
+
+    One thread writes; `whole` may be called by any.
+    """
+
+    def __init__(self) -> None:
+        self._bytes_of: dict[object, Callable[[], int]] = {}
+        self._counted: dict[object, int] = {}
+        """Each owner's bytes at its last count."""
+        self._sum = 0
+        self._changed: dict[object, None] = {}
+        """Owners whose bytes may have changed since, and the one at work."""
+        self._at_work: object = None
+
+    def add(self, owner: object, bytes_of: Callable[[], int]) -> None:
+        """Count an owner's bytes, which `bytes_of` returns."""
+        self._bytes_of[owner] = bytes_of
+        self._counted[owner] = 0
+        self.changes(owner)
+
+    def remove(self, owner: object) -> None:
+        """Count an owner no longer."""
+        del self._bytes_of[owner]
+        self._changed.pop(owner, None)
+        self._sum -= self._counted.pop(owner)
+
+    def changes(self, owner: object) -> None:
+        """Ask an owner at each count, until another one is at work; ignore one that was removed."""
+        if owner in self._bytes_of:
+            self._changed[owner] = None
+            self._at_work = owner
+
+    def changed(self, owner: object) -> None:
+        """Ask an owner at the next count."""
+        self._changed[owner] = None
+
+    def count(self) -> int:
+        """Return the sum."""
+        for owner in self._changed:
+            now = self._bytes_of[owner]()
+            self._sum += now - self._counted[owner]
+            self._counted[owner] = now
+        self._changed = {self._at_work: None} if self._at_work in self._changed else {}
+        return self._sum
+
+    def whole(self) -> int:
+        """Return the sum after asking every owner."""
+        return sum(bytes_of() for bytes_of in [*self._bytes_of.values()])
+
+    def check(self) -> None:
+        """Raise BrokenInvariantError if an owner's bytes have changed without a word."""
+        counted, whole = self.count(), self.whole()
+        if counted != whole:
+            raise BrokenInvariantError(f"{counted} bytes are counted, and owners have {whole}")
