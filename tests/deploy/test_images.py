@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from router.commands import check_health
+from tests.deploy.lock_files import locked
 
 ROOT = Path(__file__).parents[2]
 DOCKERFILE = re.sub(r"\\\n\s*", "", (ROOT / "deploy" / "Dockerfile").read_text())
@@ -35,20 +36,6 @@ TOOLS = {
 }
 
 
-def locked(name: str) -> dict[tuple[str, str], set[str]]:
-    """Return the hashes of a lock file's packages, by name and version."""
-    found: dict[tuple[str, str], set[str]] = {}
-    package = ("", "")
-    for line in (ROOT / name).read_text().splitlines():
-        if match := re.match(r"([a-z0-9-]+)==(\S+)", line):
-            package = (match[1], match[2])
-            found[package] = set()
-        elif match := re.search(r"--hash=(sha256:[0-9a-f]{64})", line):
-            found[package].add(match[1])
-        assert "://" not in line
-    return found
-
-
 def names(requirements: list[str]) -> set[str]:
     return {re.split(r"[\[>=;\s]", one)[0] for one in requirements}
 
@@ -69,9 +56,35 @@ def stages() -> dict[str, list[str]]:
 def test_a_lock_file_has_the_versions_that_are_tested(name: str) -> None:
     tested, mine = locked("constraints.txt"), locked(f"constraints-{name}.txt")
     assert mine
-    for package, hashes in mine.items():
-        assert hashes
-        assert hashes == tested[package], package
+    for package, pinned in mine.items():
+        assert pinned.hashes
+        assert pinned.version == tested[package].version
+        assert pinned.hashes == tested[package].hashes, package
+
+
+def test_the_tool_that_lists_packages_is_pinned() -> None:
+    pinned = locked("constraints-sbom.txt")
+    assert "cyclonedx-bom" in pinned
+    assert all(one.hashes for one in pinned.values())
+
+
+@pytest.mark.parametrize("name", ["router", "publisher"])
+def test_an_image_has_the_list_of_its_own_packages(name: str) -> None:
+    lines = stages()
+    assert f"COPY --from={name}-packages /opt/warmpath /opt/warmpath" in lines[f"{name}-sbom"]
+    [made] = [line for line in lines[f"{name}-sbom"] if "cyclonedx-py environment" in line]
+    assert made.endswith(f"--output-file /{name}.cdx.json /opt/warmpath/bin/python")
+    assert any(line.startswith(f"COPY --from={name}-sbom /{name}.cdx.json") for line in lines[name])
+    assert f"COPY --from={name}-sbom /{name}.cdx.json /" in lines["sbom"]
+
+
+def test_nothing_that_a_wheel_bundles_is_stripped() -> None:
+    # auditwheel has moved its parts; strip breaks such a file, and NumPy no longer loads.
+    [line] = [line for line in stages()["packages"] if "strip --strip-unneeded" in line]
+    [names] = re.findall(r"for name in (.*?); do", line)
+    for package in names.split():
+        assert package not in {"numpy", "pyzmq", "zmq"}
+    assert "/site-packages/$name/*.so" in line
 
 
 @pytest.mark.parametrize("name", ["router", "publisher"])
@@ -80,7 +93,7 @@ def test_an_image_has_what_its_process_needs_and_no_tools(name: str) -> None:
     wanted = names(PROJECT["project"]["dependencies"]) | {"redis", "hiredis"}
     if name == "router":
         wanted |= names(extras["router"]) | names(extras["kubernetes"])
-    has = {package for package, _ in locked(f"constraints-{name}.txt")}
+    has = set(locked(f"constraints-{name}.txt"))
     assert wanted <= has
     assert not has & TOOLS
     assert (name == "router") == bool(has & BIG)
