@@ -27,6 +27,8 @@ class Row:
     """Prompt tokens held by the candidate that held most."""
     captured_tokens: int = 0
     """Prompt tokens held by this pod."""
+    average_tokens: int = 0
+    """Prompt tokens that candidates held on average: an estimate for pods picked in turn."""
     reported_requests: int = 0
     """Requests whose report has the engine's cached tokens; the next three counters are of these."""
     reported_prompt_tokens: int = 0
@@ -62,6 +64,8 @@ class Attribution:
 
     def __init__(self, most: int = 4096) -> None:
         self._most = most
+        self.total = Row("", "")
+        """The counters of all pods and models, removed ones included; its evidence is not used."""
         self._rows: OrderedDict[tuple[str, str], Row] = OrderedDict()
         self._shadows: dict[str, ShadowRow] = {}
 
@@ -116,10 +120,11 @@ class Attribution:
             # The prompt is not known: nothing was predicted.
             return
         predicted = placed.captured
-        row.reported_requests += 1
-        row.reported_prompt_tokens += placed.prompt_tokens
-        row.predicted_tokens += predicted
-        row.delivered_tokens += cached
+        for counted in (row, self.total):
+            counted.reported_requests += 1
+            counted.reported_prompt_tokens += placed.prompt_tokens
+            counted.predicted_tokens += predicted
+            counted.delivered_tokens += cached
         if placed.is_whole:
             row.evidence.found_cached(
                 placed.traits,
@@ -142,6 +147,7 @@ class Attribution:
                 self._count(placed)
         if row is not None:
             row.output_tokens += placed.output_tokens
+            self.total.output_tokens += placed.output_tokens
             row.evidence.over(end)
 
     def _seen(self, placed: Placed, pod: str) -> Row:
@@ -156,11 +162,12 @@ class Attribution:
         return row
 
     def _count(self, placed: Placed) -> None:
-        row = self._rows[placed.went[0], placed.model]
-        row.requests += 1
-        row.prompt_tokens += placed.prompt_tokens
-        row.available_tokens += placed.available
-        row.captured_tokens += placed.captured
+        for row in (self._rows[placed.went[0], placed.model], self.total):
+            row.requests += 1
+            row.prompt_tokens += placed.prompt_tokens
+            row.available_tokens += placed.available
+            row.captured_tokens += placed.captured
+            row.average_tokens += placed.average
 
     def _shadowed(self, placed: Placed) -> None:
         # Bounded by the number of configured models.

@@ -107,6 +107,7 @@ def _attribution(row: Row) -> pb.Attribution:
         prompt_tokens=row.prompt_tokens,
         available_tokens=row.available_tokens,
         captured_tokens=row.captured_tokens,
+        average_tokens=row.average_tokens,
         reported_requests=row.reported_requests,
         reported_prompt_tokens=row.reported_prompt_tokens,
         predicted_tokens=row.predicted_tokens,

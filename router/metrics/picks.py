@@ -36,6 +36,7 @@ def picks(picking: Picking, attribution: Attribution) -> Iterator[Metric]:
         ("prompt_tokens", "Tokens of their prompts."),
         ("available_tokens", "Prompt tokens held by the candidate that held most."),
         ("captured_tokens", "Prompt tokens held by the pod."),
+        ("average_tokens", "Prompt tokens held by the candidates on average."),
         ("reported_requests", "Picks whose report has the engine's cached tokens."),
         ("predicted_tokens", "Cached tokens predicted for the reported requests."),
         ("delivered_tokens", "Cached tokens that the engine found for the reported requests."),

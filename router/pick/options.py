@@ -99,6 +99,10 @@ class Options(Sequence[Option]):
         place = int(columns.prefill.argmin())
         return float(columns.prefill[place]), int(columns.cached[place])
 
+    def average_cached(self) -> int:
+        """Return the tokens that are cached on a candidate on average, rounded."""
+        return round(float(self._columns.cached.mean()))
+
     def warmest(self) -> Option:
         """Return the option that holds most of the prompt, believed blocks included."""
         return self._option(self._holding_most(lambda match: match.matched_tokens))

@@ -27,6 +27,8 @@ class Placed:
     """The pod and rank that were picked."""
     available: int
     """Tokens that the warmest candidate held."""
+    average: int
+    """Tokens that the candidates held on average, rounded."""
     predicted: Mapping[tuple[str, int], Predicted]
     """The predictions, for the best candidates; in a shadow pick, for all of them."""
     shadow: bool

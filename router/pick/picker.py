@@ -173,6 +173,7 @@ class Picker:
             at=now,
             picked=where,
             available=held(options.warmest().match, tokens),
+            average=options.average_cached(),
             predicted=predictions,
             shadow=ask.shadow,
             went=where,

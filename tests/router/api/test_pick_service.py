@@ -356,6 +356,7 @@ async def test_attribution_counts_what_was_there_caught_foretold_and_found(stand
     assert row.pod == answer.candidates[0].pod
     assert (row.requests, row.prompt_tokens) == (2, 2000)
     assert (row.available_tokens, row.captured_tokens) == (960, 960)
+    assert 0 < row.average_tokens < row.captured_tokens
     assert (row.reported_requests, row.reported_prompt_tokens) == (2, 2000)
     assert (row.predicted_tokens, row.delivered_tokens) == (960, 900)
     assert row.output_tokens == 100

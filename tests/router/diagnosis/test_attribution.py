@@ -33,6 +33,7 @@ def test_a_pick_counts_what_was_available_and_what_it_captured() -> None:
     counted = row(attribution)
     assert (counted.requests, counted.prompt_tokens) == (2, 2 * TOKENS)
     assert (counted.available_tokens, counted.captured_tokens) == (2 * 960, 2 * 800)
+    assert counted.average_tokens == 2 * 880
     assert counted.reported_requests == 0
     assert attribution.row("b", "m") is None
 
@@ -184,3 +185,14 @@ class AnyReports(RuleBasedStateMachine):
 
 TestAnyReports = AnyReports.TestCase
 TestAnyReports.settings = settings(max_examples=examples(30), stateful_step_count=30, deadline=None)
+
+
+def test_the_total_outlives_the_rows_of_removed_pods() -> None:
+    attribution = Attribution()
+    placed = pick(attribution)
+    attribution.found_cached(placed, 700, TOKENS)
+    attribution.forget("a")
+    assert not attribution.rows()
+    total = attribution.total
+    assert (total.requests, total.prompt_tokens, total.captured_tokens) == (1, TOKENS, 800)
+    assert (total.predicted_tokens, total.delivered_tokens) == (800, 700)

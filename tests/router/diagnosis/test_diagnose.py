@@ -51,6 +51,7 @@ def test_rows_shadows_and_findings_are_told_by_model() -> None:
             prompt_tokens=1600,
             available_tokens=800,
             captured_tokens=800,
+            average_tokens=800,
             reported_requests=1,
             reported_prompt_tokens=1600,
             predicted_tokens=800,

@@ -114,6 +114,7 @@ def placed(
         at,
         picked=where,
         available=max(held),
+        average=round(sum(held) / len(held)),
         predicted=_predicted(made.options),
         shadow=shadow,
         went=where,

@@ -1466,6 +1466,7 @@ class Attribution(_message.Message):
     PREDICTED_TOKENS_FIELD_NUMBER: _builtins.int
     DELIVERED_TOKENS_FIELD_NUMBER: _builtins.int
     OUTPUT_TOKENS_FIELD_NUMBER: _builtins.int
+    AVERAGE_TOKENS_FIELD_NUMBER: _builtins.int
     pod: _builtins.str
     model: _builtins.str
     requests: _builtins.int
@@ -1483,6 +1484,10 @@ class Attribution(_message.Message):
     delivered_tokens: _builtins.int
     output_tokens: _builtins.int
     """Tokens of the answers, as reported."""
+    average_tokens: _builtins.int
+    """Prompt tokens that the candidates held on average, rounded: those that pods picked in turn would have
+    had cached, with the caches as they were.
+    """
     def __init__(
         self,
         *,
@@ -1497,10 +1502,11 @@ class Attribution(_message.Message):
         predicted_tokens: _builtins.int = ...,
         delivered_tokens: _builtins.int = ...,
         output_tokens: _builtins.int = ...,
+        average_tokens: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["available_tokens", b"available_tokens", "captured_tokens", b"captured_tokens", "delivered_tokens", b"delivered_tokens", "model", b"model", "output_tokens", b"output_tokens", "pod", b"pod", "predicted_tokens", b"predicted_tokens", "prompt_tokens", b"prompt_tokens", "reported_prompt_tokens", b"reported_prompt_tokens", "reported_requests", b"reported_requests", "requests", b"requests"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["available_tokens", b"available_tokens", "average_tokens", b"average_tokens", "captured_tokens", b"captured_tokens", "delivered_tokens", b"delivered_tokens", "model", b"model", "output_tokens", b"output_tokens", "pod", b"pod", "predicted_tokens", b"predicted_tokens", "prompt_tokens", b"prompt_tokens", "reported_prompt_tokens", b"reported_prompt_tokens", "reported_requests", b"reported_requests", "requests", b"requests"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
