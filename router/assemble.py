@@ -19,6 +19,7 @@ from indexer.process.grpc_health import HealthService
 from indexer.process.grpc_tls import channel_credentials
 from indexer.process.reread import keep_current
 from indexer.process.tasks import Work, kept
+from indexer.process.version import version
 from indexer.shared.layout.names import KeyNames
 from prefixstore.tokenizers.cache import TokenizerCache
 from prefixstore.tokenizers.tokenizer import TokenizerUnavailableError
@@ -56,9 +57,13 @@ from router.endpoint_picker.protocol import ANSWERING, HEALTH_NAMES, LIVENESS
 from router.endpoint_picker.protocol import SERVICE as EXTERNAL_PROCESSOR
 from router.endpoint_picker.service import EndpointPickerService
 from router.event_loop import LoopThread
-from router.http import serving_http
+from router.http import Pages, serving_http
 from router.inference_api.reader import InferenceReader
 from router.inference_api.traits import ModelTraits
+from router.live_page.files import file_pages
+from router.live_page.json_calls import json_calls
+from router.live_page.stream import LIVE, LiveStream
+from router.live_page.view import Views
 from router.llmd import service as llmd
 from router.llmd.pod_scores import PodScores
 from router.loop_lag import watch_lag
@@ -311,16 +316,37 @@ async def running(config: Config, folder: Path) -> AsyncIterator[Running]:
         stack.callback(current.cancel)
         holdings = Holdings(reader, scorer, pods)
         overlaps = Overlaps(holdings, limits.max_prompt_tokens)
+        views = Views(
+            pods,
+            picking.loads,
+            attribution,
+            readiness,
+            held=held,
+            version=version(),
+            clock=time.monotonic,
+            wall_offset=wall_offset,
+        )
+        live = LiveStream(views, picks.list_decisions, clock=time.monotonic)
+        remembering = kept(Work("remembering the last hour", live.remember))
+        stack.callback(remembering.cancel)
         http = serving_http(
             server.metrics_listen,
             registry,
             readiness,
             enter,
             metrics,
-            posts=pages(service, overlaps, limits.max_prompt_bytes),
+            pages=Pages(
+                posts={
+                    **pages(service, overlaps, limits.max_prompt_bytes),
+                    **json_calls(service, limits.max_prompt_bytes),
+                },
+                gets={LIVE: live.page},
+                files=file_pages(),
+            ),
             most_bytes=limits.max_prompt_bytes,
         )
         http_address = await stack.enter_async_context(http)
+        stack.callback(live.end)
         services = SERVICE.full_name, llmd.SERVICE.full_name, EXTERNAL_PROCESSOR
         answers = {ANSWERING: partial(readiness.ready, besides=PODS)}
         of_pods = ("", *services, *HEALTH_NAMES)

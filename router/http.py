@@ -4,6 +4,7 @@ import json
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
+from typing import NamedTuple
 
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
@@ -19,7 +20,18 @@ log = logging.getLogger(__name__)
 
 STATUSES = {RefusalKind.UNKNOWN: 401, RefusalKind.ROLE: 403}
 
-Page = Callable[[web.Request], Awaitable[web.Response]]
+Page = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class Pages(NamedTuple):
+    """Pages of other rooms, by path."""
+
+    posts: Mapping[str, Page] = {}
+    """Those that take POST. Each needs a role (`router.access.roles`)."""
+    gets: Mapping[str, Page] = {}
+    """Those that take GET. Each needs a role."""
+    files: Mapping[str, Page] = {}
+    """Those that take GET and are open to anybody."""
 
 
 @asynccontextmanager
@@ -30,19 +42,19 @@ async def serving_http(
     entrance: Entrance,
     counts: KeptOutMeter,
     *,
-    posts: Mapping[str, Page],
+    pages: Pages,
     most_bytes: int,
 ) -> AsyncIterator[str]:
     """Serve while the context is open; yield host:port with the port that was bound.
 
-    `posts` are pages that take POST, by path, with a body of at most `most_bytes`. Where `listen` is
-    empty, nothing is served and the address is empty. Raises OSError if the address cannot be bound.
+    A body may have `most_bytes`. Where `listen` is empty, nothing is served and the address is empty.
+    Raises OSError if the address cannot be bound.
     """
     if not listen:
         yield ""
         return
     app = http_app(
-        registry, readiness, entrance.callers, counts, posts=posts, most_bytes=most_bytes
+        registry, readiness, entrance.callers, counts, pages=pages, most_bytes=most_bytes
     )
     tls = entrance.tls.http_context if entrance.tls is not None else None
     async with http_listener(app, listen, named="server.metrics-listen", tls=tls) as address:
@@ -55,16 +67,16 @@ def http_app(
     callers: Callers | None,
     counts: KeptOutMeter,
     *,
-    posts: Mapping[str, Page],
+    pages: Pages,
     most_bytes: int,
 ) -> web.Application:
     """Return the application that serves all paths.
 
-    With `callers`, /metrics and `posts` need a role; `counts` counts the refused requests.
+    With `callers`, /metrics and most `pages` need a role; `counts` counts the refused requests.
     """
 
     def guarded(page: Page) -> Page:
-        async def checked(request: web.Request) -> web.Response:
+        async def checked(request: web.Request) -> web.StreamResponse:
             refusal = _refusal(callers, request) if callers is not None else None
             if refusal is None:
                 return await page(request)
@@ -104,8 +116,12 @@ def http_app(
     app.router.add_get("/metrics", guarded(metrics))
     app.router.add_get("/healthz", alive)
     app.router.add_get("/readyz", ready)
-    for path, page in posts.items():
+    for path, page in pages.posts.items():
         app.router.add_post(path, guarded(page))
+    for path, page in pages.gets.items():
+        app.router.add_get(path, guarded(page))
+    for path, page in pages.files.items():
+        app.router.add_get(path, page)
     return app
 
 

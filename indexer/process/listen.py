@@ -4,8 +4,8 @@ import asyncio
 import re
 import resource
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from ipaddress import ip_address
 
 from aiohttp import web
@@ -33,6 +33,9 @@ GRPC_OPTIONS = (
     ("grpc.http2.min_ping_interval_without_data_ms", 1_000),
 )
 """Options of each gRPC server."""
+
+_LASTING: web.AppKey[set[asyncio.BaseProtocol]] = web.AppKey("lasting", set)
+"""The connections whose response lasts."""
 
 _HOST_PORT = re.compile(r"(?:\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+|):([0-9]{1,5})")
 
@@ -66,11 +69,19 @@ async def http_listener(
 ) -> AsyncIterator[str]:
     """Serve HTTP at host:port while the context is open, or HTTPS with `tls`; yield the bound address.
 
-    A connection serves one request and lives at most `seconds`. Beyond `most` connections the oldest is
+    A connection serves one request and lives at most `seconds`, unless its handler enters
+    `lasting`. Beyond `most` connections the oldest is
     closed, so that idle clients keep no others out. Raises OSError if the address cannot be bound; its
     text begins with `named`, the setting that has the address.
     """
     app.middlewares.append(_once)
+    long: set[asyncio.BaseProtocol] = set()
+    app[_LASTING] = long
+
+    def end_old(connection: web.RequestHandler) -> None:
+        if connection not in long:
+            _end(connection)
+
     runner = web.AppRunner(app, access_log=None, lingering_time=0.0)
     await runner.setup()
     server = runner.server
@@ -83,7 +94,7 @@ async def http_listener(
         for oldest in known[: max(0, len(known) + 1 - most)]:
             _end(oldest)
         connection = server()
-        loop.call_later(seconds, _end, connection)
+        loop.call_later(seconds, end_old, connection)
         return connection
 
     listener = Listener(accept, room=lambda: most, seconds=seconds, tls=tls)
@@ -96,6 +107,17 @@ async def http_listener(
     finally:
         await listener.stop()
         await runner.cleanup()
+
+
+@contextmanager
+def lasting(request: web.Request) -> Iterator[None]:
+    """Within the context a request's connection may live longer than others; its handler bounds it."""
+    connections = request.app[_LASTING]
+    connections.add(request.protocol)
+    try:
+        yield
+    finally:
+        connections.discard(request.protocol)
 
 
 @web.middleware

@@ -22,6 +22,12 @@ ROLES: dict[str, Right] = {
     "/envoy.service.ext_proc.v3.ExternalProcessor/Process": "score",
     "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo": "read",
     "/metrics": "read",
+    "/api/v1/Score": "score",
+    "/api/v1/Explain": "score",
+    "/api/v1/ListPods": "read",
+    "/api/v1/ListDecisions": "read",
+    "/api/v1/Diagnose": "read",
+    "/api/v1/live": "read",
 }
 """Roles by the full names of gRPC's methods, and by HTTP's paths."""
 

@@ -250,8 +250,12 @@ class RouterService:
 
     def handlers(self) -> grpc.GenericRpcHandler:
         """Return the handlers of all methods; requests and answers are bytes."""
+        return grpc.method_handlers_generic_handler(SERVICE.full_name, self.methods())
+
+    def methods(self) -> dict[str, Any]:
+        """Return the handler of each method by name."""
         picks = self._picks
-        methods: dict[str, Any] = {
+        return {
             "Score": self._intake.unary("Score", self.Score, at_once=self.score_at_once),
             "ScoreStream": self._intake.streams(self.ScoreStream),
             "Pick": self._intake.written("Pick", self.Pick),
@@ -265,7 +269,6 @@ class RouterService:
                 "ListPods", lambda request, *_: self._answerer.list_pods(request)
             ),
         }
-        return grpc.method_handlers_generic_handler(SERVICE.full_name, methods)
 
 
 def _call(done: Callable[[], None], _: object) -> None:

@@ -3,25 +3,14 @@
 from collections.abc import Mapping
 from typing import Any
 
-import grpc
 import msgspec
 from aiohttp import web
 
 from router.api.intake import RefusedError
 from router.api.service import RouterService
-from router.dynamo.http_call import HttpCall
 from router.dynamo.overlaps import Overlaps
 from router.http import Page
-
-STATUSES = {
-    grpc.StatusCode.INVALID_ARGUMENT: 400,
-    grpc.StatusCode.NOT_FOUND: 404,
-    grpc.StatusCode.RESOURCE_EXHAUSTED: 429,
-    grpc.StatusCode.UNAVAILABLE: 503,
-    grpc.StatusCode.DEADLINE_EXCEEDED: 504,
-}
-"""HTTP's statuses by gRPC's, which `RouterService` gives to errors."""
-TOO_LARGE = "the body has more than %d bytes (limits.max-prompt-bytes)"
+from router.http_call import STATUSES, TOO_LARGE, HttpCall
 
 
 def pages(service: RouterService, overlaps: Overlaps, most_bytes: int) -> Mapping[str, Page]:

@@ -15,7 +15,7 @@ from prometheus_client import CollectorRegistry
 from indexer.process.grpc_health import HealthService
 from indexer.trust import Level, Trust
 from router.conditions import a_pod_is_well, pods_are_covered, tokenizers_are_loaded
-from router.http import http_app
+from router.http import Pages, http_app
 from router.metrics.readiness import readiness
 from router.pods.table import Pod, Status
 from router.readiness import ALWAYS, LISTENING, STAYING, Condition, Readiness
@@ -48,7 +48,7 @@ class Views(RuleBasedStateMachine):
         self.health = HealthService(self.readiness.ready, NAMES)
         self.loop = asyncio.new_event_loop()
         app = http_app(
-            CollectorRegistry(), self.readiness, None, Counts(), posts={}, most_bytes=1024
+            CollectorRegistry(), self.readiness, None, Counts(), pages=Pages(), most_bytes=1024
         )
         self.client = self.loop.run_until_complete(self._started(app))
 

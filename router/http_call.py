@@ -10,6 +10,16 @@ from aiohttp import web
 from router.api.intake import RefusedError
 from router.transport.server import Refusal
 
+STATUSES = {
+    grpc.StatusCode.INVALID_ARGUMENT: 400,
+    grpc.StatusCode.NOT_FOUND: 404,
+    grpc.StatusCode.RESOURCE_EXHAUSTED: 429,
+    grpc.StatusCode.UNAVAILABLE: 503,
+    grpc.StatusCode.DEADLINE_EXCEEDED: 504,
+}
+"""HTTP's statuses by gRPC's, which `RouterService` gives to errors."""
+TOO_LARGE = "the body has more than %d bytes (limits.max-prompt-bytes)"
+
 
 class HttpCall:
     """The part of gRPC's context of a call that the intake uses."""
@@ -50,5 +60,5 @@ class HttpCall:
     async def abort(
         self, code: grpc.StatusCode, text: str, metadata: Sequence[tuple[str, str | bytes]] = ()
     ) -> NoReturn:
-        """End the call with a status, by the exception that `router.dynamo.pages` answers."""
+        """End the call with a status, by the exception that the page answers."""
         raise RefusedError(Refusal(code, text, tuple(metadata)))

@@ -1,0 +1,172 @@
+// The overview: cards, charts, pods and the last decisions.
+
+import { bar, chart, clock, count, fill, key, make, seconds, share } from "./draw.js";
+
+const RECENT_SECONDS = 300;
+const GAP_SECONDS = 30;
+const order = { by: "Pod", falls: false };
+const byId = (id) => document.getElementById(id);
+
+export function showOverview(state) {
+  const { snapshot, points } = state;
+  showCards(snapshot, points);
+  showCharts(points);
+  showPods(state);
+  showDecisions(byId("decisions"), state.decisions);
+}
+
+// The growth of the counts over the last minutes: [first point, last point].
+function recent(points) {
+  const last = points.at(-1);
+  return [points.find((point) => last.at - point.at <= RECENT_SECONDS), last];
+}
+
+function showCards(snapshot, points) {
+  const [first, last] = recent(points);
+  const grown = (name) => last[name] - first[name];
+  const total = snapshot.point;
+  const saved = total.captured_tokens - total.average_tokens;
+  const span = Math.max(last.at - first.at, 1);
+  const ranks = snapshot.pods.flatMap((pod) => pod.ranks);
+  const exact = ranks.filter((rank) => rank.trust === "exact").length;
+  const ready = snapshot.pods.filter((pod) => pod.ready).length;
+  const [of, picked, turn] = ["prompt_tokens", "captured_tokens", "average_tokens"].map((name) => grown(name) || total[name]);
+  const cards = [
+    ["Cached where picked", share(picked, of), `pods in turn: about ${share(turn, of)}`],
+    ["Prompt tokens saved", count(saved), `of ${count(total.prompt_tokens)} in all, against pods in turn`],
+    ["Picks", `${count(grown("requests") / span)}/s`, `${count(total.requests)} in all`],
+    ["Pods ready", `${ready} of ${snapshot.pods.length}`, `the view of ${exact} of ${ranks.length} ranks is exact`],
+    ["Event lag", seconds(total.lag_seconds), "of the rank that lags most"],
+    ["Queue", snapshot.queue === null ? "off" : count(total.queued), queueText(snapshot.queue)],
+  ];
+  fill(byId("cards"), ...cards.map(([name, value, note]) => make("div", {}, make("dt", {}, name), make("dd", {}, value, make("small", {}, note)))));
+}
+
+function queueText(queue) {
+  if (queue === null) return "picks are answered at once";
+  return Object.entries(queue).map(([name, waiting]) => `${name}: ${waiting}`).join(", ") || "waiting picks";
+}
+
+// Rates from point to point; null where nothing was picked, or points are missing.
+function rates(points, part, whole) {
+  return points.map((point, i) => {
+    const before = points[i - 1];
+    if (!before || point.at - before.at > GAP_SECONDS) return null;
+    return part(point, before, whole);
+  });
+}
+
+function showCharts(points) {
+  const times = points.map((point) => point.at);
+  const ratio = (name) =>
+    rates(points, (now, before) => {
+      const tokens = now.prompt_tokens - before.prompt_tokens;
+      return tokens > 0 ? (now[name] - before[name]) / tokens : null;
+    });
+  const lines = [
+    { name: "the best pod for each", kind: "best", values: ratio("available_tokens") },
+    { name: "pods in turn (estimate)", kind: "turn", values: ratio("average_tokens") },
+    { name: "picked", kind: "picked", values: ratio("captured_tokens") },
+  ];
+  const percent = (value) => `${Math.round(100 * value)} %`;
+  fill(byId("hits"), chart("Share of prompt tokens that was cached", times, lines, { top: 1, format: percent }), key(lines));
+  const saved = rates(points, (now, before) => {
+    const grown = (name) => now[name] - before[name];
+    return Math.max(0, (grown("captured_tokens") - grown("average_tokens")) / (now.at - before.at));
+  });
+  const top = roundUp(Math.max(10, ...saved.filter((value) => value !== null)));
+  const one = [{ name: "saved", kind: "picked", values: saved }];
+  fill(byId("saved"), chart("Prompt tokens saved a second", times, one, { top, format: count }));
+}
+
+// The least of 1, 2 and 5 times a power of ten that is not below a value.
+function roundUp(value) {
+  const power = 10 ** Math.floor(Math.log10(value));
+  return power * [1, 2, 5, 10].find((factor) => factor * power >= value);
+}
+
+const worst = (pod) => ["exact", "degraded", "cold", "stale"].findLast((level) => pod.ranks.some((rank) => rank.trust === level)) ?? "none";
+const sum = (pod, name) => pod.ranks.reduce((all, rank) => all + (rank[name] ?? 0), 0);
+const lag = (pod) => Math.max(0, ...pod.ranks.map((rank) => rank.lag_seconds));
+
+export function tiersOf(pod) {
+  const tiers = {};
+  for (const rank of pod.ranks) {
+    for (const [tier, blocks] of Object.entries(rank.tiers)) tiers[tier] = (tiers[tier] ?? 0) + blocks;
+  }
+  return tiers;
+}
+
+function cache(pod) {
+  const [tiers, capacity] = [tiersOf(pod), sum(pod, "capacity")];
+  const held = Object.entries(tiers).map(([tier, blocks]) => `${tier} ${count(blocks)}`).join(", ") || "empty";
+  const used = sum(pod, "used");
+  const full = capacity && used ? `, ${share(used, capacity)} full` : "";
+  return make("span", { class: "cache" }, bar(tiers, capacity), `${held}${full}`);
+}
+
+const COLUMNS = [
+  { name: "Pod", value: (pod) => pod.id, cell: (pod) => make("a", { href: `#pod/${encodeURIComponent(pod.id)}` }, pod.id) },
+  { name: "Model", value: (pod) => pod.model, kind: "less" },
+  { name: "State", value: (pod) => (pod.ready ? "ready" : "not ready"), cell: (pod) => make("span", { class: pod.ready ? "ready" : "down", title: pod.status }, pod.ready ? "ready" : "not ready") },
+  { name: "View", value: worst, cell: (pod) => make("span", { class: worst(pod), title: pod.ranks.map((rank) => rank.trust_reason).join("; ") }, worst(pod)) },
+  { name: "Cached blocks", value: (pod) => Object.values(tiersOf(pod)).reduce((a, b) => a + b, 0), cell: cache },
+  { name: "Running", value: (pod) => sum(pod, "running"), kind: "n" },
+  { name: "Waiting", value: (pod) => sum(pod, "waiting"), kind: "n" },
+  { name: "Lag", value: lag, cell: (pod) => seconds(lag(pod)), kind: "n less" },
+  { name: "Picks", value: (pod) => pod.requests, cell: (pod) => count(pod.requests), kind: "n less" },
+  { name: "Hit ratio", value: (pod) => pod.captured_tokens / Math.max(1, pod.prompt_tokens), cell: (pod) => share(pod.captured_tokens, pod.prompt_tokens), kind: "n" },
+];
+
+function showPods(state) {
+  const [head, body] = [byId("pods").tHead, byId("pods").tBodies[0]];
+  const wanted = byId("filter").value.trim().toLowerCase();
+  const pods = state.snapshot.pods.filter((pod) => `${pod.id} ${pod.model} ${worst(pod)}`.toLowerCase().includes(wanted));
+  const column = COLUMNS.find((one) => one.name === order.by) ?? COLUMNS[0];
+  pods.sort((a, b) => {
+    const [left, right] = [column.value(a), column.value(b)];
+    const less = typeof left === "string" ? left.localeCompare(right, "en", { numeric: true }) : left - right;
+    return (order.falls ? -1 : 1) * less || a.id.localeCompare(b.id, "en", { numeric: true });
+  });
+  if (!head.rows.length) head.append(make("tr", {}, ...COLUMNS.map((one) => heading(one, state))));
+  [...head.rows[0].cells].forEach((cell, i) => {
+    const isSorted = COLUMNS[i] === column;
+    cell.setAttribute("aria-sort", isSorted ? (order.falls ? "descending" : "ascending") : "none");
+  });
+  const focused = body.contains(document.activeElement) ? document.activeElement.getAttribute("href") : null;
+  fill(body, ...pods.map((pod) => make("tr", {}, ...COLUMNS.map((one) => make("td", { class: one.kind }, one.cell ? one.cell(pod) : String(one.value(pod)))))));
+  if (!pods.length) fill(body, make("tr", {}, make("td", { colspan: COLUMNS.length, class: "note" }, state.snapshot.pods.length ? "No pod matches." : "This router knows no pod yet. Its log says why, and docs/configuration.md has [[pods]] and the sources that find them.")));
+  if (focused) body.querySelector(`a[href="${CSS.escape(focused)}"]`)?.focus();
+}
+
+function heading(column, state) {
+  const button = make("button", { type: "button" }, column.name);
+  button.addEventListener("click", () => {
+    order.falls = order.by === column.name ? !order.falls : typeof column.value(state.snapshot.pods[0] ?? { ranks: [] }) === "number";
+    order.by = column.name;
+    showPods(state);
+  });
+  return make("th", { class: column.kind, scope: "col" }, button);
+}
+
+export function showDecisions(table, decisions) {
+  if (!table.tHead.rows.length) {
+    const names = [["Time"], ["Pod"], ["Tokens", "n"], ["Cached there", "n"], ["First token", "n"], ["State"], ["Why", "less"]];
+    table.tHead.append(make("tr", {}, ...names.map(([name, kind]) => make("th", { class: kind, scope: "col" }, name))));
+  }
+  const rows = decisions.map((one) => {
+    const picked = one.candidates[0];
+    const found = one.cached_tokens === null ? "" : ` (engine: ${count(one.cached_tokens)})`;
+    const rank = one.rank ? ` rank ${one.rank}` : "";
+    return make("tr", {},
+      make("td", {}, clock(one.at)),
+      make("td", {}, make("a", { href: `#pod/${encodeURIComponent(one.pod)}` }, one.pod), rank),
+      make("td", { class: "n" }, count(one.prompt_tokens)),
+      make("td", { class: "n" }, picked ? `${count(picked.matched_tokens)}${found}` : "–"),
+      make("td", { class: "n" }, seconds(one.ttft)),
+      make("td", { class: one.state }, `${one.state.replace("_", " ")}${one.shadow ? ", shadow" : ""}`),
+      make("td", { class: "less" }, one.reason));
+  });
+  if (!rows.length) rows.push(make("tr", {}, make("td", { colspan: 7, class: "note" }, "No pick yet.")));
+  fill(table.tBodies[0], ...rows);
+}

@@ -1,0 +1,149 @@
+// The live page: reads the stream of events, and shows one view at a time.
+
+import { clock, fill, make } from "./draw.js";
+import { askToExplain, offerModels } from "./explain.js";
+import { showFindings, showReadiness } from "./findings.js";
+import { showOverview } from "./overview.js";
+import { showPod } from "./pod.js";
+
+const VIEWS = ["overview", "pod", "explain", "findings"];
+const KEPT_POINTS = 720;
+const RETRY_MS = 2000;
+const FINDINGS_MS = 10000;
+
+const state = { snapshot: null, points: [], decisions: [], view: "overview", podId: "" };
+const byId = (id) => document.getElementById(id);
+
+function headers() {
+  const token = sessionStorage.getItem("token");
+  return token ? { Authorization: `Bearer ${token}` } : {};
+}
+
+// Calls one method of the router's JSON. Throws an Error with a text for people.
+export async function call(method, request) {
+  const reply = await fetch(`/api/v1/${method}`, {
+    method: "POST",
+    headers: { ...headers(), "Content-Type": "application/json" },
+    body: JSON.stringify(request),
+  });
+  const text = await reply.text();
+  if (reply.ok) return JSON.parse(text);
+  let why = text.trim();
+  try {
+    why = JSON.parse(text).error;
+  } catch {
+    // Refused callers get plain text.
+  }
+  throw new Error(why || `the router answered ${reply.status}`);
+}
+
+function say(text, kind = "") {
+  const status = byId("status");
+  if (status.textContent !== text) status.textContent = text;
+  status.className = kind;
+}
+
+function take(name, value) {
+  if (name === "history") state.points = value;
+  if (name === "decisions") state.decisions = value;
+  if (name === "snapshot") {
+    state.snapshot = value;
+    if (!state.points.length || value.point.at - state.points.at(-1).at >= 5) state.points.push(value.point);
+    if (state.points.length > KEPT_POINTS) state.points.shift();
+  }
+  if (name === "decisions") show();
+}
+
+async function read() {
+  const reply = await fetch("/api/v1/live", { headers: headers() });
+  if (reply.status === 401 || reply.status === 403) {
+    byId("login-why").textContent = (await reply.text()).trim();
+    byId("login").hidden = false;
+    byId("main").hidden = true;
+    say("not let in", "error");
+    return false;
+  }
+  if (!reply.ok) throw new Error((await reply.json()).error);
+  byId("login").hidden = true;
+  byId("main").hidden = false;
+  const reader = reply.body.pipeThrough(new TextDecoderStream()).getReader();
+  let rest = "";
+  for (;;) {
+    const { done, value } = await reader.read();
+    if (done) return true;
+    rest += value;
+    const parts = rest.split("\n\n");
+    rest = parts.pop();
+    for (const part of parts) {
+      const [event, data] = part.split("\n");
+      take(event.slice("event: ".length), JSON.parse(data.slice("data: ".length)));
+    }
+  }
+}
+
+async function follow() {
+  for (;;) {
+    let why = "the router ended the stream";
+    try {
+      if (!(await read())) return;
+    } catch (error) {
+      why = error.message;
+    }
+    say(`no news since ${state.snapshot ? clock(state.snapshot.point.at) : "the page was opened"}: ${why}; trying again`, "error");
+    await new Promise((done) => setTimeout(done, RETRY_MS));
+  }
+}
+
+function show() {
+  const { snapshot } = state;
+  if (snapshot === null) return;
+  const pods = snapshot.pods.length === 1 ? "1 pod" : `${snapshot.pods.length} pods`;
+  say(`${snapshot.ready ? "ready" : "not ready"} · ${pods} · ${clock(snapshot.point.at)}`, snapshot.ready ? "ready" : "down");
+  byId("about").textContent = `warmpath ${snapshot.version}. Figures count from the router's start; each router has its own.`;
+  offerModels(snapshot);
+  if (state.view === "overview") showOverview(state);
+  if (state.view === "pod") showPod(byId("pod"), state);
+  if (state.view === "findings") showReadiness(snapshot);
+}
+
+function route() {
+  const [name, ...rest] = location.hash.slice(1).split("/");
+  state.view = VIEWS.includes(name) ? name : "overview";
+  state.podId = decodeURIComponent(rest.join("/"));
+  for (const view of VIEWS) byId(view).hidden = view !== state.view;
+  for (const link of document.querySelectorAll("nav a")) {
+    const isHere = link.hash === `#${state.view}`;
+    if (isHere) link.setAttribute("aria-current", "page");
+    else link.removeAttribute("aria-current");
+  }
+  if (state.view === "findings") refreshFindings();
+  show();
+}
+
+async function refreshFindings() {
+  if (state.view !== "findings" || document.hidden) return;
+  try {
+    showFindings(await call("Diagnose", {}));
+  } catch (error) {
+    fill(byId("found"), make("p", { class: "error" }, error.message));
+  }
+}
+
+byId("login").addEventListener("submit", (event) => {
+  event.preventDefault();
+  sessionStorage.setItem("token", byId("token").value);
+  byId("token").value = "";
+  follow();
+});
+byId("filter").addEventListener("input", show);
+byId("ask").addEventListener("submit", (event) => {
+  event.preventDefault();
+  askToExplain(call);
+});
+window.addEventListener("hashchange", () => {
+  route();
+  byId("main").focus();
+});
+setInterval(refreshFindings, FINDINGS_MS);
+route();
+follow();

@@ -1,0 +1,100 @@
+"""The router's read-only calls as JSON: the answers of gRPC, its errors, and who may ask."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from google.protobuf import json_format
+
+from router.live_page.json_calls import METHODS, PATH
+from router.pb.warmpath.v1 import router_pb2 as pb
+from tests.router.access.guarded import TOKENS
+from tests.router.live_page.stand import live, pods
+from tests.router.service_stand import IDS, packed, standing
+
+
+async def post(session: aiohttp.ClientSession, method: str, body: Any) -> tuple[int, Any]:
+    sent = {"data": body} if isinstance(body, bytes) else {"json": body}
+    async with session.post(PATH + method, **sent) as answer:
+        return answer.status, await answer.json()
+
+
+async def test_answers_are_those_of_grpc(tmp_path: Path, model_folder: Path) -> None:
+    async with standing(tmp_path, model_folder) as stand:
+        await stand.generate({"model": "demo", "prompt": IDS})
+        await stand.has_blocks(6)
+        prompt = {"model": "demo", "token_ids": {"ids": IDS}}
+        async with aiohttp.ClientSession(f"http://{stand.router.http_address}") as session:
+            status, scored = await post(session, "Score", {"prompt": prompt})
+            assert status == 200
+            _, explained = await post(session, "Explain", {"prompt": prompt})
+            _, listed = await post(session, "ListPods", {})
+            _, decisions = await post(session, "ListDecisions", {"limit": 3})
+            _, diagnosis = await post(session, "Diagnose", b"")
+        expected = await stand.score(packed())
+    assert json_format.ParseDict(scored, pb.ScoreResponse()) == expected
+    assert scored["scores"][0]["matched_tokens"] == 96
+    assert explained["candidates"][0]["pod"] == listed["pods"][0]["id"] == "pod-1"
+    assert decisions == {"decisions": []}
+    assert diagnosis["attributions"] == []
+
+
+@pytest.mark.parametrize(
+    ("method", "body", "status", "why"),
+    [
+        ("Score", b"{", 400, "body: is not the method's request as JSON"),
+        ("Score", b'{"promt": {}}', 400, 'has no field named "promt"'),
+        ("Score", b'{"prompt": {"model": 7}}', 400, "body: "),
+        ("Score", b"\xff\xfe", 400, "body: "),
+        ("Score", b"[" * 3000, 400, "body: "),
+        ("Score", {"prompt": {"model": "nobody", "text": "x"}}, 404, "nobody"),
+        ("Explain", {"prompt": {"model": "ids-only", "token_ids": {"ids": [1]}}}, 503, "no pod"),
+        ("Score", b" " * 4001, 413, "limits.max-prompt-bytes"),
+    ],
+)
+async def test_errors_say_what_is_wrong(
+    tmp_path: Path, method: str, body: Any, status: int, why: str
+) -> None:
+    more = '[limits]\nmax-prompt-bytes = 4000\nmax-prompt-tokens = 1000\n[[models]]\nname = "ids-only"\n'
+    async with live(tmp_path, more + pods("pod-1")) as (_, session):
+        found, answer = await post(session, method, body)
+    assert (found, why in answer["error"]) == (status, True), answer
+
+
+async def test_no_call_that_changes_anything_is_served(tmp_path: Path) -> None:
+    async with live(tmp_path, pods("pod-1")) as (_, session):
+        for method in ("Pick", "Report", "ScoreStream", ""):
+            async with session.post(PATH + method, json={}) as answer:
+                assert answer.status == 404
+        for method in METHODS:
+            async with session.get(PATH + method) as answer:
+                assert answer.status == 405
+
+
+async def test_callers_need_the_role_of_the_method(tmp_path: Path) -> None:
+    clients = "".join(
+        f'[[clients]]\nname = "{name}"\nroles = ["{role}"]\ntoken-file = "{name}"\n'
+        for name, role in (("scorer", "score"), ("reader", "read"))
+    )
+    for name, token in TOKENS.items():
+        (tmp_path / name).write_text(token)
+    prompt = {"prompt": {"model": "demo", "token_ids": {"ids": [1]}}}
+    async with live(tmp_path, clients + pods("pod-1")) as (router, anybody):
+        url = f"http://{router.http_address}"
+
+        async def status(name: str, path: str) -> int:
+            headers = {"Authorization": f"Bearer {TOKENS[name]}"} if name else {}
+            call = anybody.get if path == "live" else anybody.post
+            sent = {} if path == "live" else {"json": prompt if path == "Score" else {}}
+            async with call(f"{url}{PATH}{path}", headers=headers, **sent) as answer:
+                return answer.status
+
+        asked = [
+            (name, path)
+            for name in ("", "scorer", "reader")
+            for path in ("Score", "ListPods", "live")
+        ]
+        found = await asyncio.gather(*(status(*one) for one in asked))
+    assert found == [401, 401, 401, 200, 403, 403, 403, 200, 200]
