@@ -23,6 +23,16 @@ SIDECARS = (
     *("x-prefiller-host-port", "x-encoder-hosts-ports", "x-data-parallel-host-port"),
     "x-kv-cache-source-host-port",
 )
+OF_PICKERS = (DESTINATION, SERVED, SUBSET, *SIDECARS, "x-data-parallel-rank")
+"""Headers of requests that only the picker sets."""
+OF_CLIENTS = ("x-warmpath-session", "x-warmpath-priority")
+"""Headers of requests that are for the router alone."""
+OF_RESPONSES = (
+    *("x-warmpath-pod", "x-warmpath-cached-tokens", "x-warmpath-saved-seconds"),
+    "x-warmpath-reason",
+)
+"""Headers of responses that only the router and Envoy set."""
+PROTOCOL = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
 SERVICE = "envoy.service.ext_proc.v3.ExternalProcessor"
 ANSWERING = "answering"
 """The router's name for its health, whatever that of its pods."""
@@ -39,7 +49,8 @@ WINDOW_BYTES = 64 << 10
 CONNECTION_WINDOW_BYTES = 1 << 20
 FORMAT = (
     "%START_TIME% %REQ(:METHOD)% %PATH(NQ)% %RESPONSE_CODE% %RESPONSE_FLAGS% %UPSTREAM_HOST% "
-    "%DURATION%ms pod=%RESP(x-warmpath-pod)% cached=%RESP(x-warmpath-cached-tokens)%\n"
+    "%DURATION%ms pod=%RESP(x-warmpath-pod)% cached=%RESP(x-warmpath-cached-tokens)% "
+    "reason=%RESP(x-warmpath-reason)%\n"
 )
 """The line of a request in the access log; it has no header of the client and no part of a body."""
 
@@ -102,7 +113,7 @@ def _manager(gateway: GatewayDescription) -> Fields:
             "virtual_hosts": [{"name": "all", "domains": ["*"], "routes": [_route(gateway)]}]
         },
         "http_filters": [
-            _removed(),
+            _removing(OF_PICKERS),
             extension(
                 "envoy.filters.http.buffer",
                 "extensions.filters.http.buffer.v3.Buffer",
@@ -165,15 +176,14 @@ def _refusal(
     }
 
 
-def _removed() -> Fields:
-    """Return the filter that removes a client's own headers of the picker, even without a router."""
+def _removing(of_requests: Sequence[str], of_responses: Sequence[str] = ()) -> Fields:
+    """Return the filter that removes headers, even without a router."""
     return extension(
         "envoy.filters.http.header_mutation",
         "extensions.filters.http.header_mutation.v3.HeaderMutation",
         mutations={
-            "request_mutations": [
-                {"remove": one} for one in (DESTINATION, SERVED, SUBSET, *SIDECARS)
-            ]
+            "request_mutations": [{"remove": one} for one in of_requests],
+            "response_mutations": [{"remove": one} for one in of_responses],
         },
     )
 
@@ -244,7 +254,22 @@ def _pods(gateway: GatewayDescription) -> Fields:
         selected_host_key=_lb(SERVED),
         fallback_policy=in_turn,
     )
-    cluster = _cluster("pods", gateway.pods, gateway.limits)
+    # An upstream filter sees each response of a pod, and none of Envoy's own.
+    protocol = {
+        "@type": f"{TYPES}extensions.upstreams.http.v3.HttpProtocolOptions",
+        "explicit_http_config": {"http_protocol_options": {}},
+        "http_filters": [
+            _removing(OF_CLIENTS, OF_RESPONSES),
+            extension(
+                "envoy.filters.http.upstream_codec",
+                "extensions.filters.http.upstream_codec.v3.UpstreamCodec",
+            ),
+        ],
+    }
+    cluster = {
+        **_cluster("pods", gateway.pods, gateway.limits),
+        "typed_extension_protocol_options": {PROTOCOL: protocol},
+    }
     if gateway.folder is not None:
         del cluster["load_assignment"]
         cluster |= {"type": "EDS", "eds_cluster_config": pods_source(gateway.folder)}
@@ -275,9 +300,7 @@ def _router(gateway: GatewayDescription) -> Fields:
     }
     fields = {
         **_cluster("router", [gateway.router], gateway.limits),
-        "typed_extension_protocol_options": {
-            "envoy.extensions.upstreams.http.v3.HttpProtocolOptions": http2
-        },
+        "typed_extension_protocol_options": {PROTOCOL: http2},
         "health_checks": [
             {
                 "timeout": check,
@@ -313,7 +336,7 @@ def _health_of(gateway: GatewayDescription) -> str:
 def _cluster(name: str, addresses: Sequence[HostPort], limits: GatewayLimits) -> Fields:
     return {
         "name": name,
-        "type": "STATIC" if all(one.is_ip for one in addresses) else "STRICT_DNS",
+        **_resolution(addresses),
         "connect_timeout": _seconds(limits.connect_seconds),
         "load_assignment": assignment(name, addresses),
         "circuit_breakers": {
@@ -327,6 +350,13 @@ def _cluster(name: str, addresses: Sequence[HostPort], limits: GatewayLimits) ->
             ]
         },
     }
+
+
+def _resolution(addresses: Sequence[HostPort]) -> Fields:
+    if all(one.is_ip for one in addresses):
+        return {"type": "STATIC"}
+    # Of a name like localhost, which has addresses of both families, only one may listen.
+    return {"type": "STRICT_DNS", "dns_lookup_family": "ALL"}
 
 
 def _seconds(value: float) -> str:

@@ -68,10 +68,11 @@ def _pods(args: argparse.Namespace) -> ListedPods | None:
     if reply is None:
         return None
     found = listed(reply)
-    if found.problems:
-        raise OptionError(found.problems[0])
+    for problem in found.problems:
+        print(f"warmpath gateway: left out: {problem}", file=sys.stderr)
     if not found.addresses:
-        print(f"warmpath gateway: the router at {args.router} has no pods", file=sys.stderr)
+        text = f"the router at {args.router} lists no pod that Envoy can reach"
+        print(f"warmpath gateway: {text}", file=sys.stderr)
         return None
     return found
 
@@ -126,7 +127,7 @@ async def _serve(program: Path, gateway: GatewayDescription, model: str, *, foll
     _end_with_sigterm()
     async with AsyncExitStack() as stack:
         envoy = await stack.enter_async_context(EnvoyProcess(program, gateway))
-        _print_start(envoy.address, gateway, model)
+        _print_start(envoy.address, envoy.admin, gateway, model)
         if follows:
             files = gateway.router_tls
             tls = None if files is None else TlsPaths(files.ca, files.cert, files.key)
@@ -161,7 +162,7 @@ async def _report_ends(cluster: Cluster) -> None:
         await asyncio.sleep(LOOK_SECONDS)
 
 
-def _print_start(address: str, gateway: GatewayDescription, model: str) -> None:
+def _print_start(address: str, admin: Path, gateway: GatewayDescription, model: str) -> None:
     body = {
         "model": model,
         "max_tokens": 20,
@@ -174,6 +175,7 @@ def _print_start(address: str, gateway: GatewayDescription, model: str) -> None:
     for line in (
         f"Envoy listens on {address}",
         f"  it asks the router at {gateway.router} ({gateway.failure_mode}); pods: {pods}",
+        f"  its statistics: curl --unix-socket {admin} http://envoy/stats",
         f"Paste this twice{named}; the second time x-warmpath-cached-tokens says what was cached:",
         f"  {curl}",
         "Ctrl-C ends all that was started.",

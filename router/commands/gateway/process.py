@@ -36,6 +36,8 @@ class EnvoyProcess(Child):
         super().__init__("Envoy", Path("standard error"))
         self.address = ""
         """host:port at which it listens."""
+        self.admin = Path()
+        """The socket of its administration interface, which exists while it runs."""
         self._program = program
         self._gateway = gateway
         self._configure = configure
@@ -53,6 +55,8 @@ class EnvoyProcess(Child):
 
     async def _start(self, folder: Path) -> None:
         config, gateway = folder / "envoy.json", replace(self._gateway, folder=folder)
+        assert gateway.admin is not None
+        self.admin = gateway.admin
         write_all(gateway, folder)
         config.write_text(json.dumps(self._configure(gateway)), encoding="utf-8")
         words = (
@@ -69,7 +73,7 @@ class EnvoyProcess(Child):
         )
         try:
             async with asyncio.timeout(START_SECONDS):
-                self.address = await self._listening(str(gateway.admin))
+                self.address = await self._listening(str(self.admin))
         except TimeoutError:
             raise ClusterError(f"Envoy does not listen after {START_SECONDS:g} s") from None
 

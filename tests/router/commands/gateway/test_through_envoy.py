@@ -48,7 +48,8 @@ async def pods(*names: str, serve: Serve | None = None) -> AsyncIterator[dict[st
 
             async def tell(request: web.Request, name: str = name) -> web.Response:
                 body = await request.read()
-                told = {"pod": name, "sha256": hashlib.sha256(body).hexdigest()}
+                got = sorted(header.lower() for header in request.headers)
+                told = {"pod": name, "sha256": hashlib.sha256(body).hexdigest(), "got": got}
                 return web.json_response(told, headers={"x-warmpath-pod": "a pod's own word"})
 
             app = web.Application(client_max_size=64 << 20)
@@ -226,6 +227,21 @@ async def test_a_router_that_is_away_or_goes_closes_the_gateway(tmp_path: Path) 
             assert answer.status == 503
 
 
+async def test_the_router_may_have_a_name_with_addresses_of_two_families(tmp_path: Path) -> None:
+    async with (
+        pods("pod-1") as addresses,
+        running_router(tmp_path, tables(addresses)) as (router, _),
+        gateway(router.address.replace(HOST, "localhost"), addresses) as session,
+    ):
+
+        async def is_asked() -> bool:
+            # The address at which no router listens is tried first, perhaps.
+            async with session.post(PATH, json=completion(1)) as answer:
+                return answer.status == 200
+
+        await until(is_asked)
+
+
 async def test_without_a_router_an_open_gateway_serves_by_any_pod_in_turn(tmp_path: Path) -> None:
     async with pods("pod-1", "pod-2") as addresses, AsyncExitStack() as stack:
         router, _ = await stack.enter_async_context(running_router(tmp_path, tables(addresses)))
@@ -235,11 +251,18 @@ async def test_without_a_router_an_open_gateway_serves_by_any_pod_in_turn(tmp_pa
             await stack.aclose()
             served = set()
             for _ in range(20):
-                # A client that names an endpoint is not heeded.
-                spoofed = {"x-gateway-destination-endpoint": addresses["pod-1"]}
+                # A client that names an endpoint or a rank is not heeded.
+                spoofed = {
+                    "x-gateway-destination-endpoint": addresses["pod-1"],
+                    "x-data-parallel-rank": "5",
+                    "x-warmpath-session": "s",
+                }
                 async with session.post(PATH, json=completion(1), headers=spoofed) as answer:
                     assert answer.status == 200
-                    served.add((await answer.json())["pod"])
+                    assert "x-warmpath-pod" not in answer.headers, "the pod's own word"
+                    told = await answer.json()
+                assert not set(spoofed) & set(told["got"])
+                served.add(told["pod"])
             assert served == {"pod-1", "pod-2"}
 
 
