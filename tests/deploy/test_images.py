@@ -129,5 +129,5 @@ def test_the_health_check_is_a_command_that_there_is(name: str) -> None:
     words = shlex.split(line.partition(" CMD ")[2].strip("[]").replace(",", ""))
     assert words[:2] == ["warmpath", "health"]
     assert PROJECT["project"]["entry-points"]["warmpath.commands"]["health"]
-    # Nobody listens here: the words are understood, and the answer is no.
-    assert check_health.main([*words[2:], "--timeout=0.2"]) == 1
+    # Words that are not understood would end the program with 2. Somebody may listen there.
+    assert check_health.main([*words[2:], "--timeout=0.2"]) in (0, 1)
