@@ -34,6 +34,11 @@ def _redis(*, quick: bool) -> list[Figure]:
     return figures
 
 
+def _scale(*, quick: bool) -> list[Figure]:
+    figures: list[Figure] = importlib.import_module("bench.scale.command").measure(quick=quick)
+    return figures
+
+
 BENCHMARKS = {
     "index": index.measure,
     "memory": memory.measure,
@@ -47,16 +52,17 @@ BENCHMARKS = {
     "holds": holds.measure,
     "gateway": gateway.measure,
     "redis": _redis,
+    "scale": _scale,
 }
 
-BY_NAME_ONLY = frozenset({"gateway", "redis"})
-"""Benchmarks that run by name only: `gateway` needs Envoy (`make envoy`), `redis` needs a server."""
+BY_NAME_ONLY = frozenset({"gateway", "redis", "scale"})
+"""Benchmarks that run by name only: `gateway` needs Envoy (`make envoy`), the others Redis' server."""
 POLICY = "policy"
 """The benchmark with options of its own: `python -m bench policy --help`. It takes many hours."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Measure index, ingestion, Score, overload, texts, recovery, workers, picks, Envoy, Redis."""
+    """Measure index, ingestion, Score, overload, text, recovery, workers, picks, Envoy, Redis, scale."""
     given = sys.argv[1:] if argv is None else [*argv]
     if given[:1] == [POLICY]:
         return policy.main(given[1:])

@@ -54,15 +54,15 @@ async def _measure(server: RedisServer, *, quick: bool) -> list[Figure]:
     async with AsyncExitStack() as stack:
         redis = await connect(RedisSettings(server.url))
         stack.push_async_callback(redis.close)
-        publishers = [_Publisher(f"pod-{number}") for number in range(PODS)]
+        publishers = [Publisher(f"pod-{number}") for number in range(PODS)]
         direct, followed = new_ingest(embedded_index(1 << 28), PODS)
         held = [list(batches_of(seed, BLOCKS, events=1, each=BLOCKS)) for seed in range(prompts)]
         for batches in held:
             for rank in (*followed, *(publisher.rank for publisher in publishers)):
                 feed(rank, batches)
         for publisher in publishers:
-            await stack.enter_async_context(_writing(redis, publisher))
-        copied, copies = await stack.enter_async_context(_copying(redis))
+            await stack.enter_async_context(writing(redis, publisher))
+        copied, copies = await stack.enter_async_context(copying(redis))
         asked = [
             TokenPrompt(MODEL, pack_tokens(prompt_of(seed, BLOCKS)[:TOKENS]))
             for seed in range(prompts)
@@ -87,7 +87,7 @@ async def _measure(server: RedisServer, *, quick: bool) -> list[Figure]:
     ]  # fmt: skip
 
 
-class _Publisher:
+class Publisher:
     """Follows one pod's engine and writes to the shared index."""
 
     def __init__(self, pod: str) -> None:
@@ -120,7 +120,8 @@ class _Publisher:
 
 
 @asynccontextmanager
-async def _writing(redis: Redis, publisher: _Publisher) -> AsyncIterator[None]:
+async def writing(redis: Redis, publisher: Publisher) -> AsyncIterator[None]:
+    """Write a publisher's pod to Redis while the context is open."""
     task = asyncio.create_task(write(redis, publisher.writer, publisher.news, timeout=5.0))
     try:
         yield
@@ -129,7 +130,8 @@ async def _writing(redis: Redis, publisher: _Publisher) -> AsyncIterator[None]:
 
 
 @asynccontextmanager
-async def _copying(redis: Redis) -> AsyncIterator[tuple[Ingest, Sequence[Rank]]]:
+async def copying(redis: Redis) -> AsyncIterator[tuple[Ingest, Sequence[Rank]]]:
+    """Copy `PODS` pods from Redis while the context is open; yield the index and the pods' ranks."""
     ingest, _ = new_ingest(embedded_index(1 << 28), 0)
     replica = Replica(redis, NAMES, poll_seconds=0.05, clock=time.monotonic)
     ranks = []
@@ -185,7 +187,7 @@ async def _times(
 
 
 async def _feed(
-    publishers: Sequence[_Publisher], followed: Sequence[RankIngest], *, first: int
+    publishers: Sequence[Publisher], followed: Sequence[RankIngest], *, first: int
 ) -> None:
     """Let one pod after the other store further prompts, until cancelled."""
     seed = first

@@ -22,6 +22,7 @@ from bench.speed.score import JSON, PODS, ScoreClient, holding
 from bench.stand.fronts import answering, without_router
 from bench.stand.look_up import TOKENS
 from bench.stand.made_up_fleet import MODEL
+from bench.stand.process import resident
 from bench.stand.servers import h2load
 from router.commands.gateway.binary import find_envoy
 from router.commands.gateway.description import GatewayDescription, HostPort
@@ -192,7 +193,7 @@ async def _stream(request: web.Request) -> web.StreamResponse:
 async def _gained(
     envoy: EnvoyProcess, processes: Sequence[int], body: bytes, streams: int
 ) -> list[float]:
-    before = [_resident(one) for one in processes]
+    before = [resident(one) for one in processes]
     opening = asyncio.Semaphore(OPENING)
     async with (
         AsyncExitStack() as stack,
@@ -208,13 +209,5 @@ async def _gained(
                 await answer.content.readline()
 
         await asyncio.gather(*(begin() for _ in range(streams)))
-        after = [_resident(one) for one in processes]
+        after = [resident(one) for one in processes]
     return [(late - early) / MIB for early, late in zip(before, after, strict=True)]
-
-
-def _resident(process: int) -> int:
-    """Return the resident memory of a process, bytes."""
-    for line in Path(f"/proc/{process}/status").read_text(encoding="ascii").splitlines():
-        if line.startswith("VmRSS:"):
-            return int(line.split()[1]) << 10
-    raise RuntimeError(f"process {process} has no VmRSS")

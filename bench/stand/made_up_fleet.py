@@ -17,14 +17,15 @@ BLOCK_SIZE = 16
 VOCAB_SIZE = 100_000
 
 
-def new_ingest(index: Index, pods: int) -> tuple[Ingest, list[RankIngest]]:
-    """Return an ingestion of `pods` pods into an index, and their ranks."""
+def new_ingest(index: Index, pods: int, *, each: int = 1) -> tuple[Ingest, list[RankIngest]]:
+    """Return an ingestion of `pods` pods of `each` ranks into an index, and their ranks in order."""
     ingest = Ingest(index, hash_seed="", pending_bytes=1 << 20, stale_after=1.0, clock=lambda: 0.0)
     ranks = [
         ingest.add(
-            RankSource(f"pod-{number}", 0, MODEL, vllm.decode, has_replay=False, dialect="vllm")
+            RankSource(f"pod-{number}", rank, MODEL, vllm.decode, has_replay=False, dialect="vllm")
         )
         for number in range(pods)
+        for rank in range(each)
     ]
     return ingest, ranks
 
