@@ -1,5 +1,6 @@
 """Each alert comes when it should, and does not come of what is usual: promtool runs the rules over series."""
 
+import re
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.deploy.manifests import DEPLOY
+from tests.deploy.manifests import DEPLOY, ROOT
 
 FOLDER = Path(sys.prefix) / "prometheus" / "usr" / "bin"
 RULES = DEPLOY / "monitoring" / "alerts.yaml"
@@ -238,6 +239,18 @@ def run_tests(folder: Path, tests: list[dict[str, Any]]) -> None:
 
 def test_promtool_takes_the_rules() -> None:
     assert "SUCCESS" in promtool("check", "rules", RULES)
+
+
+def test_promtool_takes_the_page_s_configuration_and_that_of_compose(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
+    [block] = re.findall(r"^```yaml\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    compose = (DEPLOY / "compose" / "prometheus.yml").read_text(encoding="utf-8")
+    for text in (block, compose):
+        config = yaml.safe_load(text)
+        config["rule_files"] = [str(RULES)]
+        file = tmp_path / "prometheus.yml"
+        file.write_text(yaml.safe_dump(config), encoding="utf-8")
+        assert "SUCCESS" in promtool("check", "config", file)
 
 
 def test_every_alert_has_a_case() -> None:

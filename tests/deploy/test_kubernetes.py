@@ -36,6 +36,7 @@ CUSTOM = {
     "InferenceObjective",
     "HTTPRoute",
     "ServiceMonitor",
+    "PodMonitor",
     "PrometheusRule",
     "ScaledObject",
 }

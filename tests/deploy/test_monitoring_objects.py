@@ -126,3 +126,17 @@ def test_the_number_of_routers_can_be_left_to_another_autoscaler() -> None:
     assert "replicas" not in only(chart("--set", "replicas=null"), "Deployment")["spec"]
     [keda] = objects((DEPLOY / "examples" / "keda.yaml").read_text())
     assert keda["spec"]["scaleTargetRef"]["name"] == only(chart(), "Deployment")["metadata"]["name"]
+
+
+def test_publishers_are_read_at_the_port_that_they_have() -> None:
+    [monitor] = objects((DEPLOY / "examples" / "publishers.yaml").read_text())
+    engine = objects((DEPLOY / "examples" / "vllm.yaml").read_text())
+    template = only(engine, "StatefulSet")["spec"]["template"]
+    selector = monitor["spec"]["selector"]["matchLabels"]
+    assert selector.items() <= template["metadata"]["labels"].items()
+    [publisher] = template["spec"]["initContainers"]
+    ports = {port["name"]: port["containerPort"] for port in publisher["ports"]}
+    [endpoint] = monitor["spec"]["podMetricsEndpoints"]
+    assert f"--metrics-listen=0.0.0.0:{ports[endpoint['port']]}" in publisher["args"]
+    let_in = [rule["ports"] for rule in only(engine, "NetworkPolicy")["spec"]["ingress"]]
+    assert [{"port": ports[endpoint["port"]]}] in let_in
