@@ -1,4 +1,4 @@
-"""Every metric of the router: name, unit, labels and bounds. Nothing here decides anything.
+"""Every metric of the router, declared in `declared`. Nothing here decides anything.
 
 Label values are the known pods, ranks and models, and names that the code or the contract defines
 (tiers, methods, statuses, …). No prompt, hash or request id is ever a label. Parts count in plain

@@ -4,19 +4,14 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
-from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from router.error_info import Reason
+from router.metrics.declared import DECLARED, SECONDS, SHARES, TOKENS, counter, histogram
 from router.metrics.tally import Tally
 
 OVERLOADED = Reason.Name(Reason.OVERLOADED)
-
-SECONDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1, 5)
-TOKENS = (64, 256, 1024, 4096, 16384, 65536, 262144, 1048576)
-WAITS = (0.001, 0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
-LAGS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 5)
-SHARES = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
 
 
 class Metrics(Collector):
@@ -28,64 +23,26 @@ class Metrics(Collector):
         self._seconds: dict[str, Tally] = {}
         self._tokens = Tally(TOKENS)
         self._matched = Tally(SHARES)
-        self._kept_out = Counter(
-            "warmpath_kept_out",
-            "Calls refused because the caller is not known, or lacks the role.",
-            ["asked", "why"],  # methods and paths that need a role; unknown, role
-            registry=registry,
-        )
-        self._endpoint_picks = Counter(
-            "warmpath_endpoint_picks",
-            "Gateways' requests for a pick, by outcome.",
-            ["outcome"],  # router.endpoint_picker.outcomes
-            registry=registry,
-        )
-        self._queued = Histogram(
-            "warmpath_queue_wait_seconds",
-            "Time that picks waited in the queue, by class and by what became of them.",
-            ["class", "outcome"],  # queue.classes; sent, refused, left
-            buckets=WAITS,
-            registry=registry,
-        )
-        self._lag = Histogram(
-            "warmpath_loop_lag_seconds",
-            "By how much the event loop that answers calls woke up late.",
-            buckets=LAGS,
-            registry=registry,
-        )
+        self._kept_out = _counted("kept_out", registry)
+        self._endpoint_picks = _counted("endpoint_picks", registry)
+        self._queued = _timed("queue_wait_seconds", registry)
+        self._lag = _timed("loop_lag_seconds", registry)
         registry.register(self)
 
     def collect(self) -> Iterator[Metric]:
         """Return the metrics of calls."""
-        requests = CounterMetricFamily(
-            "warmpath_requests",
-            "Answered calls.",
-            labels=["method", "code"],  # the contract's methods, gRPC's statuses
-        )
+        requests = counter("requests")
         for labels, count in self._requests.items():
             requests.add_metric(labels, count)
-        refusals = CounterMetricFamily(
-            "warmpath_refusals",
-            "Refused calls, by the reason that their callers got.",
-            labels=[
-                "method",
-                "reason",
-            ],  # router.error_info.Reason, router.endpoint_picker.outcomes
-        )
+        refusals = counter("refusals")
         for labels, count in self._refusals.items():
             refusals.add_metric(labels, count)
-        seconds = HistogramMetricFamily(
-            "warmpath_request_seconds",
-            "Time from a call's arrival to its answer.",
-            labels=["method"],
-        )
+        seconds = histogram("request_seconds")
         for method, tally in self._seconds.items():
             tally.show(seconds, [method])
-        tokens = HistogramMetricFamily("warmpath_prompt_tokens", "Tokens of a scored prompt.")
+        tokens = histogram("prompt_tokens")
         self._tokens.show(tokens)
-        matched = HistogramMetricFamily(
-            "warmpath_matched_ratio", "Share of a scored prompt that the warmest pod holds."
-        )
+        matched = histogram("matched_ratio")
         self._matched.show(matched)
         yield from (requests, refusals, seconds, tokens, matched)
 
@@ -125,3 +82,15 @@ class Metrics(Collector):
     def lagged(self, seconds: float) -> None:
         """Record by how much the loop woke up late, once."""
         self._lag.observe(seconds)
+
+
+def _counted(name: str, registry: CollectorRegistry) -> Counter:
+    one = DECLARED[name]
+    return Counter(f"warmpath_{name}", one.text, one.labels, registry=registry)
+
+
+def _timed(name: str, registry: CollectorRegistry) -> Histogram:
+    one = DECLARED[name]
+    return Histogram(
+        f"warmpath_{name}", one.text, one.labels, buckets=one.buckets, registry=registry
+    )

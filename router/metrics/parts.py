@@ -6,16 +6,17 @@ from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from indexer.ingest import Ingest
+from indexer.process.version import version
 from router.api.admission.admission import Admission
 from router.api.in_flight import InFlight
 from router.diagnosis.attribution import Attribution
 from router.endpoint_picker.service import EndpointPickerService
+from router.metrics.declared import gauge, single
 from router.metrics.picks import picks, queued
-from router.metrics.ranks import ranks
+from router.metrics.ranks import loads, ranks
 from router.metrics.readiness import readiness, ready_pods
 from router.metrics.shared_index import copies, look_ups, written
 from router.metrics.texts import texts
-from router.metrics.unlabelled import counter, gauge
 from router.pick.picking import Picking
 from router.pods.shared_index import SharedPods
 from router.pods.table import PodTable
@@ -61,20 +62,20 @@ class PartsCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Read every part."""
+        info = gauge("build_info")
+        info.add_metric([version()], 1)
+        yield info
         yield from readiness(self._readiness)
         yield from ready_pods(self._pods)
         yield from ranks(self._ingest)
+        yield from loads(self._ingest, self._picking.loads)
         stats = self._ingest.index.stats()
-        yield gauge("warmpath_index_keys", "Distinct blocks in the index.", stats.keys)
-        yield gauge("warmpath_index_entries", "Pairs of block and slot.", stats.entries)
-        yield gauge("warmpath_index_slots", "Slots that hold any block.", stats.slots)
-        yield gauge("warmpath_index_bytes", "Bytes that the index takes.", stats.bytes)
-        yield gauge(
-            "warmpath_index_max_bytes", "Most bytes that the index may take.", stats.max_bytes
-        )
-        yield counter(
-            "warmpath_index_evicted_keys", "Blocks evicted for lack of room.", stats.evicted
-        )
+        yield single("index_keys", stats.keys)
+        yield single("index_entries", stats.entries)
+        yield single("index_slots", stats.slots)
+        yield single("index_bytes", stats.bytes)
+        yield single("index_max_bytes", stats.max_bytes)
+        yield single("index_evicted_keys", stats.evicted)
         yield from texts(self._texts)
         yield from self._in_flight()
         yield from self._admitted()
@@ -82,19 +83,9 @@ class PartsCollector(Collector):
             yield from queued(self._held)
         yield from picks(self._picking, self._attribution)
         picker = self._endpoint_picker
-        yield gauge(
-            "warmpath_endpoint_picker_streams", "Gateways' exchanges in progress.", picker.streams
-        )
-        yield gauge(
-            "warmpath_endpoint_picker_held_bytes",
-            "Bytes of requests' bodies that wait for their end or their pick.",
-            picker.held_bytes,
-        )
-        yield gauge(
-            "warmpath_endpoint_picker_max_held_bytes",
-            "Most bytes of bodies that may wait.",
-            picker.max_held_bytes,
-        )
+        yield single("endpoint_picker_streams", picker.streams)
+        yield single("endpoint_picker_held_bytes", picker.held_bytes)
+        yield single("endpoint_picker_max_held_bytes", picker.max_held_bytes)
         if self._shared is not None and self._shared.replica is not None:
             yield from copies(self._shared.replica)
         if self._shared is not None and self._shared.writing is not None:
@@ -104,15 +95,9 @@ class PartsCollector(Collector):
 
     def _admitted(self) -> Iterator[Metric]:
         admission = self._admission
-        yield gauge(
-            "warmpath_waiting_calls",
-            "Calls that wait for the thread that answers.",
-            admission.waiting,
-        )
-        yield gauge(
-            "warmpath_waiting_max_calls", "Most calls that may wait now.", admission.most_waiting
-        )
-        yield counter("warmpath_busy_refused", "Calls refused: too many waited.", admission.refused)
+        yield single("waiting_calls", admission.waiting)
+        yield single("waiting_max_calls", admission.most_waiting)
+        yield single("busy_refused", admission.refused)
 
     def _in_flight(self) -> Iterator[Metric]:
         kept, most, waiting, refused, late = (
@@ -122,8 +107,8 @@ class PartsCollector(Collector):
                 strict=True,
             )
         )
-        yield gauge("warmpath_in_flight_bytes", "Bytes reserved for messages.", kept)
-        yield gauge("warmpath_in_flight_max_bytes", "Most bytes that may be reserved.", most)
-        yield gauge("warmpath_in_flight_waiting_calls", "Calls that wait for room.", waiting)
-        yield counter("warmpath_in_flight_refused", "Calls refused: too many waited.", refused)
-        yield counter("warmpath_in_flight_late", "Calls ended: their message was late.", late)
+        yield single("in_flight_bytes", kept)
+        yield single("in_flight_max_bytes", most)
+        yield single("in_flight_waiting_calls", waiting)
+        yield single("in_flight_refused", refused)
+        yield single("in_flight_late", late)

@@ -1,54 +1,24 @@
-"""The metrics of ranks: trust, blocks and the event stream."""
+"""The metrics of ranks: trust, blocks, the event stream, and load."""
 
+import time
 from collections.abc import Iterator
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import Metric
 
 from indexer.follow.rank_ingest import RankIngest
 from indexer.ingest import Ingest
 from indexer.trust import Level
+from router.load.table import LoadTable
+from router.metrics.declared import counter, gauge
 
 
 def ranks(ingest: Ingest) -> Iterator[Metric]:
-    """Yield the metrics of every rank."""
-    rank_labels = ["pod", "rank"]
-    trust = GaugeMetricFamily(
-        "warmpath_rank_trust", "1 for the level in force.", labels=[*rank_labels, "level"]
-    )
-    blocks = GaugeMetricFamily(
-        "warmpath_rank_blocks", "Distinct blocks held.", labels=[*rank_labels, "tier"]
-    )
-    copies = GaugeMetricFamily(
-        "warmpath_rank_copies", "Blocks of the fastest tier that are taken.", labels=rank_labels
-    )
-    capacity = GaugeMetricFamily(
-        "warmpath_rank_capacity",
-        "All blocks of the fastest tier, if known.",
-        labels=rank_labels,
-    )
-    events = CounterMetricFamily(
-        "warmpath_events",
-        "Events, and troubles of the event stream, by kind.",
-        labels=[*rank_labels, "kind"],
-    )
-    waiting = GaugeMetricFamily(
-        "warmpath_rank_orphan_bytes",
-        "Bytes of stored blocks whose parent was never announced.",
-        labels=rank_labels,
-    )
-    dropped = CounterMetricFamily(
-        "warmpath_rank_orphans_dropped",
-        "Stored blocks without a parent that were dropped for lack of room.",
-        labels=rank_labels,
-    )
-    lag_seconds = GaugeMetricFamily(
-        "warmpath_rank_lag_seconds",
-        "Age of the last batch when it was applied, by the engine's clock.",
-        labels=rank_labels,
-    )
-    lag_batches = GaugeMetricFamily(
-        "warmpath_rank_lag_batches", "Batches received and not yet applied.", labels=rank_labels
-    )
+    """Yield the metrics of every rank's view."""
+    trust, blocks = gauge("rank_trust"), gauge("rank_blocks")
+    copies, capacity = gauge("rank_copies"), gauge("rank_capacity")
+    events = counter("events")
+    waiting, dropped = gauge("rank_orphan_bytes"), counter("rank_orphans_dropped")
+    lag_seconds, lag_batches = gauge("rank_lag_seconds"), gauge("rank_lag_batches")
     for rank in ingest:
         name = [rank.pod, str(rank.number)]
         if isinstance(rank, RankIngest):
@@ -69,3 +39,16 @@ def ranks(ingest: Ingest) -> Iterator[Metric]:
             events.add_metric([*name, kind], count)
     yield from (trust, blocks, copies, capacity, events, waiting, dropped)
     yield from (lag_seconds, lag_batches)
+
+
+def loads(ingest: Ingest, table: LoadTable) -> Iterator[Metric]:
+    """Yield the load of every rank."""
+    names = [(rank.pod, rank.number) for rank in ingest]
+    running, waiting = gauge("rank_running"), gauge("rank_waiting")
+    wait = gauge("rank_wait_seconds")
+    for (pod, rank), load in zip(names, table.loads(names, time.monotonic()), strict=True):
+        labels = [pod, str(rank)]
+        running.add_metric(labels, load.in_flight)
+        waiting.add_metric(labels, load.waiting)
+        wait.add_metric(labels, load.wait)
+    yield from (running, waiting, wait)

@@ -2,81 +2,44 @@
 
 from collections.abc import Iterator
 
-from prometheus_client.core import CounterMetricFamily, Metric
+from prometheus_client.core import Metric
 
-from router.metrics.unlabelled import counter, gauge
+from router.metrics.declared import counter, single
 from router.prompt.tokenising.assemble import Texts
 
 
 def texts(of: Texts) -> Iterator[Metric]:
     """Yield the metrics of the parts that turn texts and chats into tokens."""
     stores = [store.stats for store in of.pool.stores.values()]
-    for name, help_text, field, make in (
-        ("bytes", "Bytes held by the prefix stores.", "bytes", gauge),
-        ("hit_bytes", "Bytes of looked-up texts found.", "hit_bytes", counter),
-        ("missed_bytes", "Bytes of looked-up texts not found.", "missed_bytes", counter),
-        ("evictions", "Entries evicted for lack of room.", "evictions", counter),
-    ):
-        total = sum(getattr(stats, field) for stats in stores)
-        yield make(f"warmpath_prefix_store_{name}", help_text, total)
+    for name in ("bytes", "hit_bytes", "missed_bytes", "evictions"):
+        yield single(f"prefix_store_{name}", sum(getattr(stats, name) for stats in stores))
     pool = of.pool.stats
-    yield gauge(
-        "warmpath_tokenizer_waiting_prompts",
-        "Prompts that wait for a tokenizer.",
-        pool.waiting_prompts,
-    )
-    yield gauge(
-        "warmpath_tokenizer_waiting_bytes", "Bytes of the waiting prompts.", pool.waiting_bytes
-    )
-    yield counter(
-        "warmpath_tokenizer_encoded_bytes", "Bytes of tokenised texts.", pool.encoded_bytes
-    )
-    yield counter("warmpath_tokenizer_timeouts", "Texts not tokenised in time.", pool.timeouts)
-    yield counter("warmpath_tokenizer_refused", "Prompts refused: queue full.", pool.refused)
-    yield counter("warmpath_tokenizer_failed", "Texts that a tokenizer failed on.", pool.failed)
+    yield single("tokenizer_waiting_prompts", pool.waiting_prompts)
+    yield single("tokenizer_waiting_bytes", pool.waiting_bytes)
+    yield single("tokenizer_encoded_bytes", pool.encoded_bytes)
+    yield single("tokenizer_timeouts", pool.timeouts)
+    yield single("tokenizer_refused", pool.refused)
+    yield single("tokenizer_failed", pool.failed)
     lost = of.pool.workers.lost
-    yield gauge("warmpath_tokenizer_lost_threads", "Tokenizer threads that hang.", lost)
+    yield single("tokenizer_lost_threads", lost)
     yield from _loads(of)
     renders = of.renderer.stats
-    yield gauge(
-        "warmpath_renderer_waiting_chats", "Chats that wait to be rendered.", renders.waiting
-    )
-    yield gauge(
-        "warmpath_renderer_waiting_bytes", "Bytes of the waiting chats.", renders.waiting_bytes
-    )
-    yield counter("warmpath_renderer_chats", "Chats rendered.", renders.rendered)
-    yield counter("warmpath_renderer_refused", "Chats refused: queue full.", renders.refused)
-    yield counter("warmpath_renderer_replaced", "Renderer processes replaced.", renders.replaced)
+    yield single("renderer_waiting_chats", renders.waiting)
+    yield single("renderer_waiting_bytes", renders.waiting_bytes)
+    yield single("renderer_chats", renders.rendered)
+    yield single("renderer_refused", renders.refused)
+    yield single("renderer_replaced", renders.replaced)
 
 
 def _loads(of: Texts) -> Iterator[Metric]:
     stats = of.tokenizers.stats
     loaded = len(of.tokenizers.loaded())
-    yield gauge("warmpath_tokenizers_loaded", "Tokenizers in memory.", loaded)
-    yield counter("warmpath_tokenizer_loads", "Attempts to load a tokenizer.", stats.loads)
-    yield counter(
-        "warmpath_tokenizer_load_failures",
-        "Failed attempts to load a tokenizer.",
-        stats.failures,
-    )
-    yield counter(
-        "warmpath_tokenizer_evictions", "Tokenizers unloaded to make room.", stats.evictions
-    )
-    asked = CounterMetricFamily(
-        "warmpath_tokenizer_engine_requests",
-        "Requests for tokens sent to engines.",
-        labels=["model"],
-    )
-    failed = CounterMetricFamily(
-        "warmpath_tokenizer_engine_failures",
-        "Requests for tokens that an engine did not answer.",
-        labels=["model"],
-    )
-    fallbacks = CounterMetricFamily(
-        "warmpath_tokenizer_fallbacks",
-        "Prompts tokenised locally because no engine answered.",
-        labels=["model"],
-    )
+    yield single("tokenizers_loaded", loaded)
+    yield single("tokenizer_loads", stats.loads)
+    yield single("tokenizer_load_failures", stats.failures)
+    yield single("tokenizer_evictions", stats.evictions)
+    asked, failed = counter("tokenizer_engine_requests"), counter("tokenizer_engine_failures")
+    fallbacks = counter("tokenizer_fallbacks")
     for model, engine in of.sources.engines.items():
         asked.add_metric([model], engine.asked)
         failed.add_metric([model], engine.failures)

@@ -1,0 +1,297 @@
+"""Every metric of the router, by room: kind, sentence, labels. docs/metrics.md is made of it.
+
+Labels are bounded: by the configuration (pods, models, classes), by the engines (ranks, tiers), or by
+lists in the code (methods, statuses, reasons, kinds).
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Literal, NamedTuple
+
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
+
+SECONDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1, 5)
+TOKENS = (64, 256, 1024, 4096, 16384, 65536, 262144, 1048576)
+WAITS = (0.001, 0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+LAGS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 5)
+SHARES = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
+
+
+class Declared(NamedTuple):
+    """One metric."""
+
+    kind: Literal["gauge", "counter", "histogram"]
+    text: str
+    labels: Sequence[str] = ()
+    buckets: Sequence[float] = ()
+    """Upper bounds of a histogram's buckets."""
+
+
+def _gauge(text: str, *labels: str) -> Declared:
+    return Declared("gauge", text, labels)
+
+
+def _counter(text: str, *labels: str) -> Declared:
+    return Declared("counter", text, labels)
+
+
+def _histogram(text: str, buckets: Sequence[float], *labels: str) -> Declared:
+    return Declared("histogram", text, labels, buckets)
+
+
+ROOMS: Mapping[str, Mapping[str, Declared]] = {
+    "The process": {
+        "build_info": _gauge("1; the label has the version.", "version"),
+        "ready": _gauge("1 if the router is ready, as /readyz says."),
+        "ready_condition": _gauge(
+            "1 if the condition holds; server.ready says which are required.",
+            *("condition", "required"),
+        ),
+        "loop_lag_seconds": _histogram(
+            "By how much the event loop that answers calls woke up late.", LAGS
+        ),
+    },
+    "Calls": {
+        "requests": _counter("Answered calls.", "method", "code"),
+        "refusals": _counter(
+            "Refused calls, by the reason that their callers got.", "method", "reason"
+        ),
+        "request_seconds": _histogram(
+            "Time from a call's arrival to its answer.", SECONDS, "method"
+        ),
+        "kept_out": _counter(
+            "Calls refused because the caller is not known, or lacks the role.", "asked", "why"
+        ),
+        "prompt_tokens": _histogram("Tokens of a scored prompt.", TOKENS),
+        "matched_ratio": _histogram("Share of a scored prompt that the warmest pod holds.", SHARES),
+        "waiting_calls": _gauge("Calls that wait for the thread that answers."),
+        "waiting_max_calls": _gauge("Most calls that may wait now."),
+        "busy_refused": _counter("Calls refused: too many waited."),
+        "in_flight_bytes": _gauge("Bytes reserved for messages."),
+        "in_flight_max_bytes": _gauge("Most bytes that may be reserved."),
+        "in_flight_waiting_calls": _gauge("Calls that wait for room."),
+        "in_flight_refused": _counter("Calls refused: too many waited for room."),
+        "in_flight_late": _counter("Calls ended: their message was late."),
+    },
+    "Pods and ranks": {
+        "pod_ready": _gauge(
+            "1 if requests may be sent to the pod: it is well, and refuses none.", "pod", "model"
+        ),
+        "rank_running": _gauge(
+            "Requests on the rank that are not finished, waiting ones included.", "pod", "rank"
+        ),
+        "rank_waiting": _gauge("Requests on the rank without a first token.", "pod", "rank"),
+        "rank_wait_seconds": _gauge(
+            "Booked prefill on the rank that is not computed yet.", "pod", "rank"
+        ),
+        "rank_trust": _gauge("1 for the level in force.", "pod", "rank", "level"),
+        "rank_blocks": _gauge("Distinct blocks held.", "pod", "rank", "tier"),
+        "rank_copies": _gauge("Blocks of the fastest tier that are taken.", "pod", "rank"),
+        "rank_capacity": _gauge("All blocks of the fastest tier, if known.", "pod", "rank"),
+        "rank_lag_seconds": _gauge(
+            "Age of the last batch when it was applied, by the engine's clock.", "pod", "rank"
+        ),
+        "rank_lag_batches": _gauge("Batches received and not yet applied.", "pod", "rank"),
+        "events": _counter(
+            "Events, and troubles of the event stream, by kind.", "pod", "rank", "kind"
+        ),
+        "rank_orphan_bytes": _gauge(
+            "Bytes of stored blocks whose parent was never announced.", "pod", "rank"
+        ),
+        "rank_orphans_dropped": _counter(
+            "Stored blocks without a parent that were dropped for lack of room.", "pod", "rank"
+        ),
+    },
+    "The index": {
+        "index_keys": _gauge("Distinct blocks in the index."),
+        "index_entries": _gauge("Pairs of block and slot."),
+        "index_slots": _gauge("Slots that hold any block."),
+        "index_bytes": _gauge("Bytes that the index takes."),
+        "index_max_bytes": _gauge("Most bytes that the index may take."),
+        "index_evicted_keys": _counter("Blocks evicted for lack of room."),
+    },
+    "Texts and chats": {
+        "prefix_store_bytes": _gauge("Bytes held by the prefix stores."),
+        "prefix_store_hit_bytes": _counter("Bytes of looked-up texts found."),
+        "prefix_store_missed_bytes": _counter("Bytes of looked-up texts not found."),
+        "prefix_store_evictions": _counter("Entries evicted for lack of room."),
+        "tokenizer_waiting_prompts": _gauge("Prompts that wait for a tokenizer."),
+        "tokenizer_waiting_bytes": _gauge("Bytes of the waiting prompts."),
+        "tokenizer_encoded_bytes": _counter("Bytes of tokenised texts."),
+        "tokenizer_timeouts": _counter("Texts not tokenised in time."),
+        "tokenizer_refused": _counter("Prompts refused: queue full."),
+        "tokenizer_failed": _counter("Texts that a tokenizer failed on."),
+        "tokenizer_lost_threads": _gauge("Tokenizer threads that hang."),
+        "tokenizers_loaded": _gauge("Tokenizers in memory."),
+        "tokenizer_loads": _counter("Attempts to load a tokenizer."),
+        "tokenizer_load_failures": _counter("Failed attempts to load a tokenizer."),
+        "tokenizer_evictions": _counter("Tokenizers unloaded to make room."),
+        "tokenizer_engine_requests": _counter("Requests for tokens sent to engines.", "model"),
+        "tokenizer_engine_failures": _counter(
+            "Requests for tokens that an engine did not answer.", "model"
+        ),
+        "tokenizer_fallbacks": _counter(
+            "Prompts tokenised locally because no engine answered.", "model"
+        ),
+        "renderer_waiting_chats": _gauge("Chats that wait to be rendered."),
+        "renderer_waiting_bytes": _gauge("Bytes of the waiting chats."),
+        "renderer_chats": _counter("Chats rendered."),
+        "renderer_refused": _counter("Chats refused: queue full."),
+        "renderer_replaced": _counter("Renderer processes replaced."),
+    },
+    "Picks": {
+        "bookings": _gauge("Picked requests that have not ended."),
+        "bookings_expired": _counter("Bookings whose end was never reported."),
+        "first_tokens_missing": _counter(
+            "Requests that did not fail and whose first token was never reported."
+        ),
+        "picks_cancelled": _counter("Picks whose caller was gone before the answer."),
+        "believed_blocks": _gauge("Believed blocks."),
+        "believed_max_blocks": _gauge("Most believed blocks."),
+        "sessions": _gauge("Sessions remembered."),
+        "pick_requests": _counter("Picks of the pod.", "pod", "model"),
+        "pick_prompt_tokens": _counter("Tokens of their prompts.", "pod", "model"),
+        "pick_available_tokens": _counter(
+            "Prompt tokens held by the candidate that held most.", "pod", "model"
+        ),
+        "pick_captured_tokens": _counter("Prompt tokens held by the pod.", "pod", "model"),
+        "pick_average_tokens": _counter(
+            "Prompt tokens held by the candidates on average.", "pod", "model"
+        ),
+        "pick_reported_requests": _counter(
+            "Picks whose report has the engine's cached tokens.", "pod", "model"
+        ),
+        "pick_predicted_tokens": _counter(
+            "Cached tokens predicted for the reported requests.", "pod", "model"
+        ),
+        "pick_delivered_tokens": _counter(
+            "Cached tokens that the engine found for the reported requests.", "pod", "model"
+        ),
+        "pick_output_tokens": _counter("Tokens of the answers, as reported.", "pod", "model"),
+        "shadow_requests": _counter("Shadow picks whose pod the caller reported.", "model"),
+        "shadow_prompt_tokens": _counter("Tokens of their prompts.", "model"),
+        "shadow_chosen_tokens": _counter(
+            "Prompt tokens held by the pods that callers chose.", "model"
+        ),
+        "shadow_warmpath_tokens": _counter(
+            "Prompt tokens held by the pods that warmpath would have chosen.", "model"
+        ),
+    },
+    "The queue": {
+        "queue_waiting": _gauge("Picks that wait in the queue.", "class"),
+        "queue_bytes": _gauge("Bytes of the picks that wait."),
+        "queue_hold_seconds": _gauge(
+            "Booked prefill up to which a rank has room; infinite: no pick waits."
+        ),
+        "queue_lag_seconds": _gauge("How much later first tokens are reported than predicted."),
+        "queue_wait_seconds": _histogram(
+            "Time that picks waited in the queue, by class and by what became of them.",
+            WAITS,
+            *("class", "outcome"),
+        ),
+    },
+    "The endpoint picker": {
+        "endpoint_picks": _counter("Gateways' requests for a pick, by outcome.", "outcome"),
+        "endpoint_picker_streams": _gauge("Gateways' exchanges in progress."),
+        "endpoint_picker_held_bytes": _gauge(
+            "Bytes of requests' bodies that wait for their end or their pick."
+        ),
+        "endpoint_picker_max_held_bytes": _gauge("Most bytes of bodies that may wait."),
+    },
+    "Bookings of other routers": {
+        "shared_bookings_connected": _gauge("1 if Redis answered the last round."),
+        "shared_bookings_routers": _gauge("Other routers whose bookings count here."),
+        "shared_bookings_oldest_seconds": _gauge("Age of the oldest of these bookings."),
+        "shared_bookings_told": _counter("Times that this router wrote its bookings."),
+        "shared_bookings_failures": _counter("Rounds with an error of Redis."),
+        "shared_bookings_malformed": _counter("Invalid values of other routers."),
+        "shared_bookings_reports_handed_on": _counter(
+            "Reports handed on to the router with the booking."
+        ),
+        "shared_bookings_reports_received": _counter(
+            "Reports of own bookings received from other routers."
+        ),
+        "shared_bookings_reports_dropped": _counter(
+            "Reports whose router disappeared before they were handed on."
+        ),
+    },
+    "The shared index: replica mode": {
+        "shared_index_poll_age_seconds": _gauge("Time since all pods were last polled."),
+        "shared_index_disruptions": _counter("Times that a Redis node was lost or reached anew."),
+        "shared_index_log_entries": _counter("Journal entries applied."),
+        "shared_index_resyncs": _counter("Times that a pod's blocks were read anew.", "reason"),
+        "shared_index_lag_deltas": _gauge("Deltas in a pod's record that its copy lacks.", "pod"),
+    },
+    "The shared index: pods that this router writes": {
+        "shared_index_writer_state": _gauge("1 for the state in force.", "pod", "state"),
+        "shared_index_writer_trouble": _gauge("1 while Redis does not answer.", "pod"),
+        "shared_index_writer_rebuilds": _counter(
+            "Times that a pod's blocks were all written anew.", "pod", "cause"
+        ),
+        "shared_index_writer_batches": _counter("Batches of deltas written.", "pod"),
+        "shared_index_writer_changes": _counter("Keys added to Redis and removed from it.", "pod"),
+        "shared_index_writer_audits": _counter("Audits that found every bucket unchanged.", "pod"),
+        "shared_index_writer_retries": _counter("Commands sent again.", "pod"),
+    },
+    "The shared index: shared mode": {
+        "shared_index_look_ups": _counter("Prompts for which Redis was asked."),
+        "shared_index_reads": _counter("Reads from Redis."),
+        "shared_index_read_seconds": _counter("Total time of the reads."),
+        "shared_index_read_bytes": _counter("Bytes that the reads returned."),
+        "shared_index_timeouts": _counter("Reads that did not end in time."),
+        "shared_index_errors": _counter("Reads that failed otherwise, in part or in full."),
+        "shared_index_late": _counter("Prompts answered before their reads had ended."),
+        "shared_index_old_answers": _counter("Answers made of an incomplete or outdated copy."),
+        "shared_index_unknown_slots": _counter(
+            "Stretches of blocks whose slot belongs to no known rank."
+        ),
+        "shared_index_copy_hits": _counter("Segments found in the router's copy."),
+        "shared_index_copy_misses": _counter("Segments not found in the router's copy."),
+        "shared_index_copy_evictions": _counter("Segments evicted from the copy."),
+        "shared_index_openings": _counter("Times that a bucket was left alone after failures."),
+        "shared_index_losses": _counter("Times that buckets were found lost or made anew."),
+        "shared_index_copy_segments": _gauge("Segments in the copy."),
+        "shared_index_copy_bytes": _gauge("Bytes of the copy."),
+        "shared_index_copy_max_bytes": _gauge("Most bytes of the copy."),
+        "shared_index_open_buckets": _gauge("Buckets left alone now."),
+    },
+}
+"""The metrics by room; names without `warmpath_`."""
+
+DECLARED = {name: one for metrics in ROOMS.values() for name, one in metrics.items()}
+
+
+def gauge(name: str) -> GaugeMetricFamily:
+    """Return a declared gauge, without values. Raises KeyError."""
+    one = _of_kind(name, "gauge")
+    return GaugeMetricFamily(f"warmpath_{name}", one.text, labels=one.labels)
+
+
+def counter(name: str) -> CounterMetricFamily:
+    """Return a declared counter, without values. Raises KeyError."""
+    one = _of_kind(name, "counter")
+    return CounterMetricFamily(f"warmpath_{name}", one.text, labels=one.labels)
+
+
+def histogram(name: str) -> HistogramMetricFamily:
+    """Return a declared histogram, without values. Raises KeyError."""
+    one = _of_kind(name, "histogram")
+    return HistogramMetricFamily(f"warmpath_{name}", one.text, labels=one.labels)
+
+
+def single(name: str, value: float) -> Metric:
+    """Return a declared gauge or counter without labels, with its value. Raises KeyError."""
+    metric = gauge(name) if DECLARED[name].kind == "gauge" else counter(name)
+    metric.add_metric((), value)
+    return metric
+
+
+def _of_kind(name: str, kind: str) -> Declared:
+    one = DECLARED[name]
+    if one.kind != kind:
+        raise KeyError(f"{name} is a {one.kind}, not a {kind}")
+    return one

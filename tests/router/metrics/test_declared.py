@@ -1,0 +1,51 @@
+"""The metrics of a running router are the declared ones, and so is their page."""
+
+from pathlib import Path
+
+import aiohttp
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from router.metrics.declared import DECLARED, counter, gauge, histogram, single
+from router.metrics.page import page
+from tests.router.service_stand import standing
+
+ROOT = Path(__file__).parents[3]
+UNASKED = ("queue_", "shared_")
+"""Beginnings of the metrics of parts that a router has only where they are configured."""
+
+
+async def test_a_router_shows_exactly_the_declared_metrics(
+    tmp_path: Path, model_folder: Path
+) -> None:
+    async with standing(tmp_path, model_folder) as stand:
+        url = f"http://{stand.router.http_address}/metrics"
+        async with aiohttp.ClientSession() as http, http.get(url) as answer:
+            text = await answer.text()
+    # The library adds the time at which each of its own metrics was made.
+    families = [one for one in text_string_to_metric_families(text) if "_created" not in one.name]
+    seen = {one.name.removeprefix("warmpath_"): one for one in families}
+    shown = {name for name in seen if not name.startswith(UNASKED)}
+    asked = {name for name in DECLARED if not name.startswith(UNASKED)}
+    assert shown == asked
+    for name, family in seen.items():
+        declared = DECLARED[name]
+        assert (family.type, family.documentation) == (declared.kind, declared.text)
+        for sample in family.samples:
+            assert set(sample.labels) - {"le"} == set(declared.labels), name
+
+
+def test_the_page_has_what_is_declared() -> None:
+    written = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8")
+    assert written == page(), "python -m router.metrics.page > docs/metrics.md"
+
+
+def test_a_metric_that_is_not_declared_so_is_an_error() -> None:
+    with pytest.raises(KeyError):
+        single("unheard_of", 1)
+    with pytest.raises(KeyError, match="ready is a gauge, not a counter"):
+        counter("ready")
+    with pytest.raises(KeyError, match="requests is a counter, not a gauge"):
+        gauge("requests")
+    with pytest.raises(KeyError, match="requests is a counter, not a histogram"):
+        histogram("requests")
