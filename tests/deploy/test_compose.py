@@ -128,7 +128,9 @@ def test_envoy_s_file_is_what_the_command_prints() -> None:
     command = [sys.executable, "-m", "router", "gateway", *words, "--insecure", "--print-config"]
     printed = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     file = DEPLOY / "compose" / "envoy.json"
-    assert json.loads(file.read_text()) == json.loads(printed.stdout)
+    assert json.loads(file.read_text()) == json.loads(printed.stdout), (
+        "docs/deploy/compose.md prints it"
+    )
     for name in ("router", "router-1", "router-2"):
         of = {**services("single"), **found}[name]["networks"]["default"]
         assert of["aliases"] == ["routers"]
