@@ -130,17 +130,24 @@ check: setup ## format, lint, types, import contracts, stubs current
 	diff -r -x __pycache__ -x __init__.py -x py.typed $(VENV)/proto-check/indexer/pb indexer/pb
 
 PROTO_OUT ?= .
-PROTOC = $(BIN)/python -m grpc_tools.protoc \
-	  --plugin=protoc-gen-mypy=$(BIN)/protoc-gen-mypy --plugin=protoc-gen-mypy_grpc=$(BIN)/protoc-gen-mypy_grpc \
-	  --python_out=$(PROTO_OUT) --grpc_python_out=$(PROTO_OUT) --mypy_out=quiet:$(PROTO_OUT) --mypy_grpc_out=quiet:$(PROTO_OUT)
+PROTOC = $(BIN)/python -m grpc_tools.protoc --plugin=protoc-gen-mypy=$(BIN)/protoc-gen-mypy -I proto
+STUBS = --python_out=$(PROTO_OUT)/$(1)/pb --mypy_out=quiet:$(PROTO_OUT)/$(1)/pb
+GRPC_STUBS = $(STUBS) --plugin=protoc-gen-mypy_grpc=$(BIN)/protoc-gen-mypy_grpc \
+	  --grpc_python_out=$(PROTO_OUT)/$(1)/pb --mypy_grpc_out=quiet:$(PROTO_OUT)/$(1)/pb
+# Each stub has a pool of its own: a process may load a user's stubs of the same files, of any version and
+# from any root, beside ours. And each is imported by its place in this tree.
+PLACED = find $(PROTO_OUT)/$(1)/pb \( -name '*.py' -o -name '*.pyi' \) -exec sed -i \
+	  -e 's/_descriptor_pool\.Default()/_descriptor_pool.DescriptorPool()/' \
+	  -e "s/\(BuildTopDescriptorsAndMessages(DESCRIPTOR, '\)\([a-z]\)/\1$(1).pb.\2/" \
+	  -e 's/^from \(warmpath\|indexer\)\.\([a-z0-9.]* import [a-z_]*_pb2\)/from $(1).pb.\1.\2/' {} +
 proto: setup ## regenerate the stubs in router/pb and indexer/pb from proto/
 	@mkdir -p $(PROTO_OUT)/router/pb $(PROTO_OUT)/indexer/pb
-	@$(PROTOC) -I router/pb=proto router/pb/warmpath/v1/router.proto
-	@$(BIN)/python -m grpc_tools.protoc --plugin=protoc-gen-mypy=$(BIN)/protoc-gen-mypy \
-	  --python_out=$(PROTO_OUT) --mypy_out=quiet:$(PROTO_OUT) \
-	  -I router/pb=proto router/pb/warmpath/wire/v1/score_request.proto \
-	  router/pb/warmpath/wire/v1/status_details.proto router/pb/indexer/v1/indexer.proto
-	@$(PROTOC) -I indexer/pb=proto indexer/pb/warmpath/watch/v1/cache_watch.proto
+	@$(PROTOC) $(call GRPC_STUBS,router) warmpath/v1/router.proto
+	@$(PROTOC) $(call STUBS,router) warmpath/wire/v1/score_request.proto warmpath/wire/v1/status_details.proto \
+	  indexer/v1/indexer.proto
+	@$(PROTOC) $(call GRPC_STUBS,indexer) warmpath/watch/v1/cache_watch.proto
+	@$(call PLACED,router)
+	@$(call PLACED,indexer)
 
 bench: setup ## measure against the peer (installed for this); prints ratios. Score needs h2load (nghttp2-client)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --only-binary :all: -r constraints-bench.txt

@@ -355,7 +355,7 @@ async def running(config: Config, folder: Path) -> AsyncIterator[Running]:
             service.handlers(),
             llmd.handlers(service, PodScores(holdings, config.llmd)),
             endpoint_picker.handlers(),
-            *standard_handlers(checks, services, standard),
+            *standard_handlers(checks, services, (SERVICE.file, llmd.SERVICE.file), standard),
         )
         ending = Ending(
             readiness,

@@ -20,6 +20,7 @@ ROLES: dict[str, Right] = {
     f"{ROUTER}Diagnose": "read",
     f"{ROUTER}ListDecisions": "read",
     "/envoy.service.ext_proc.v3.ExternalProcessor/Process": "score",
+    "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo": "read",
     "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo": "read",
     "/metrics": "read",
     "/api/v1/Score": "score",

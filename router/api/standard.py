@@ -6,16 +6,16 @@ largest messages. Requests to these services are small, since they only hold a n
 
 from collections.abc import Collection
 from contextlib import aclosing
-from typing import Any
 
 import grpc
 import grpc.aio
+from google.protobuf.descriptor import FileDescriptor
 from google.protobuf.message import DecodeError
 from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2
-from grpc_reflection.v1alpha.reflection import SERVICE_NAME, ReflectionServicer
 
 from indexer.process.grpc_health import HealthService, UnknownServiceError, WatchersFullError
+from router.api import reflection
 from router.api.intake import Context, Intake, RefusedError
 from router.transport.server import Refusal
 
@@ -25,9 +25,15 @@ MOST_BYTES = 4096
 
 
 def standard_handlers(
-    health: HealthService, services: Collection[str], intake: Intake
+    health: HealthService,
+    services: Collection[str],
+    files: Collection[FileDescriptor],
+    intake: Intake,
 ) -> tuple[grpc.GenericRpcHandler, ...]:
-    """Return the handlers of health and of reflection, which lists `services` and these two."""
+    """Return the handlers of health and of reflection, which lists `services` and its own.
+
+    Reflection looks for contracts in `files` and in protobuf's default pool.
+    """
 
     async def check(raw: bytes, _: Context) -> bytes:
         try:
@@ -54,7 +60,7 @@ def standard_handlers(
                         Refusal(grpc.StatusCode.RESOURCE_EXHAUSTED, str(error))
                     ) from error
 
-    servicer: Any = ReflectionServicer(service_names=(*services, HEALTH, SERVICE_NAME))
+    servicer = reflection.servicer((*services, HEALTH), files)
 
     async def reflect(context: Context) -> None:
         async with aclosing(intake.messages(context)) as messages:
@@ -68,8 +74,11 @@ def standard_handlers(
         grpc.method_handlers_generic_handler(
             HEALTH, {"Check": intake.unary("Check", check), "Watch": intake.streams(watch)}
         ),
-        grpc.method_handlers_generic_handler(
-            SERVICE_NAME, {"ServerReflectionInfo": intake.streams(reflect)}
+        *(
+            grpc.method_handlers_generic_handler(
+                name, {"ServerReflectionInfo": intake.streams(reflect)}
+            )
+            for name in reflection.NAMES
         ),
     )
 

@@ -12,6 +12,7 @@ PAGES = [
     ROOT / "README.md",
     ROOT / "CONTRIBUTING.md",
     ROOT / "CHANGELOG.md",
+    ROOT / "SECURITY.md",
     ROOT / "bench" / "RESULTS.md",
     *sorted((ROOT / "docs").rglob("*.md")),
 ]

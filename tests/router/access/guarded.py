@@ -19,7 +19,10 @@ from tests.servers.certificates import Authority, Certificate
 TOKENS = {"scorer": "token-of-the-scorer", "reader": "token-of-the-reader"}
 MODEL = '[[models]]\nname = "m"\n'
 IDS = pb.Prompt(model="m", token_ids_packed=bytes(4))
-REFLECTION = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
+REFLECTIONS = tuple(
+    f"/grpc.reflection.{version}.ServerReflection/ServerReflectionInfo"
+    for version in ("v1", "v1alpha")
+)
 
 
 class Folder:

@@ -19,7 +19,7 @@ from router.pb.warmpath.v1 import router_pb2_grpc
 from tests.router.access.guarded import (
     IDS,
     MODEL,
-    REFLECTION,
+    REFLECTIONS,
     TOKENS,
     Folder,
     bearer,
@@ -42,7 +42,7 @@ METHODS = [f"/{of.full_name}/{one.name}" for of in (SERVICE, indexer.SERVICE) fo
 async def test_each_method_is_for_those_with_its_role(folder: Folder) -> None:
     refused = {grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED}
     async with serving(folder.config(tls=False)) as router, channel_to(router) as channel:
-        for method in (*METHODS, f"/{EXTERNAL_PROCESSOR}/Process", REFLECTION):
+        for method in (*METHODS, f"/{EXTERNAL_PROCESSOR}/Process", *REFLECTIONS):
             unknown = await code_of(channel, method)
             assert unknown is grpc.StatusCode.UNAUTHENTICATED, method
             for name, role in (("scorer", "score"), ("reader", "read")):

@@ -7,6 +7,9 @@ from pathlib import Path
 import grpc
 import grpc.aio
 import pytest
+from google.protobuf.descriptor_database import DescriptorDatabase
+from google.protobuf.descriptor_pb2 import FileDescriptorProto
+from google.protobuf.descriptor_pool import DescriptorPool
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
@@ -319,20 +322,43 @@ async def test_a_question_to_reflection_longer_than_any_name_is_refused(stand: S
         await anext(aiter(reflection.ServerReflectionInfo(iter([ask]))))
 
 
-async def test_health_reflection_and_metrics_are_served(stand: Stand) -> None:
+@pytest.mark.parametrize("version", ["v1", "v1alpha"])
+async def test_reflection_of_both_versions_tells_the_contracts(stand: Stand, version: str) -> None:
+    package = f"grpc.reflection.{version}"
+
+    async def ask(**question: str) -> reflection_pb2.ServerReflectionResponse:
+        call = stand.channel.stream_stream(
+            f"/{package}.ServerReflection/ServerReflectionInfo",
+            reflection_pb2.ServerReflectionRequest.SerializeToString,
+            reflection_pb2.ServerReflectionResponse.FromString,
+        )
+        return await anext(aiter(call(iter([reflection_pb2.ServerReflectionRequest(**question)]))))
+
+    listed = (await ask(list_services="")).list_services_response.service
+    names = {service.name for service in listed}
+    assert {"warmpath.v1.Router", f"{package}.ServerReflection", "grpc.health.v1.Health"} <= names
+    database = DescriptorDatabase()
+    for name in names:
+        told = await ask(file_containing_symbol=name)
+        assert told.file_descriptor_response.file_descriptor_proto, name
+        for file in told.file_descriptor_response.file_descriptor_proto:
+            database.Add(FileDescriptorProto.FromString(file))
+    pool = DescriptorPool(database)
+    router = pool.FindServiceByName("warmpath.v1.Router")
+    assert router.file.name == "warmpath/v1/router.proto"
+    info = pool.FindServiceByName(f"{package}.ServerReflection").methods_by_name
+    assert info["ServerReflectionInfo"].input_type.full_name == f"{package}.ServerReflectionRequest"
+    told = await ask(file_by_filename="warmpath/v1/router.proto")
+    assert told.file_descriptor_response.file_descriptor_proto
+    told = await ask(file_containing_symbol="warmpath.v1.Nothing")
+    assert told.error_response.error_code == grpc.StatusCode.NOT_FOUND.value[0]
+
+
+async def test_health_and_metrics_are_served(stand: Stand) -> None:
     health = health_pb2_grpc.HealthStub(stand.channel)  # type: ignore[no-untyped-call]
     for name in ("", "warmpath.v1.Router"):
         reply = await health.Check(health_pb2.HealthCheckRequest(service=name))
         assert reply.status == health_pb2.HealthCheckResponse.SERVING
-    reflection = reflection_pb2_grpc.ServerReflectionStub(stand.channel)  # type: ignore[no-untyped-call]
-    ask = reflection_pb2.ServerReflectionRequest(list_services="")
-    async for reply in reflection.ServerReflectionInfo(iter([ask])):
-        names = {service.name for service in reply.list_services_response.service}
-        assert "warmpath.v1.Router" in names
-    ask = reflection_pb2.ServerReflectionRequest(file_containing_symbol="warmpath.v1.Router")
-    async for reply in reflection.ServerReflectionInfo(iter([ask])):
-        files = reply.file_descriptor_response.file_descriptor_proto
-        assert any(b"warmpath/v1/router.proto" in file for file in files)
     await stand.score(packed())
     base = f"http://{stand.router.http_address}"
     async with stand.http.get(f"{base}/metrics") as response:

@@ -3,7 +3,7 @@
 import grpc
 import warnings
 
-from router.pb.warmpath.v1 import router_pb2 as router_dot_pb_dot_warmpath_dot_v1_dot_router__pb2
+from router.pb.warmpath.v1 import router_pb2 as warmpath_dot_v1_dot_router__pb2
 
 GRPC_GENERATED_VERSION = '1.85.1'
 GRPC_VERSION = grpc.__version__
@@ -18,7 +18,7 @@ except ImportError:
 if _version_not_supported:
     raise RuntimeError(
         f'The grpc package installed is at version {GRPC_VERSION},'
-        + ' but the generated code in router/pb/warmpath/v1/router_pb2_grpc.py depends on'
+        + ' but the generated code in warmpath/v1/router_pb2_grpc.py depends on'
         + f' grpcio>={GRPC_GENERATED_VERSION}.'
         + f' Please upgrade your grpc module to grpcio>={GRPC_GENERATED_VERSION}'
         + f' or downgrade your generated code using grpcio-tools<={GRPC_VERSION}.'
@@ -36,43 +36,43 @@ class RouterStub:
         """
         self.Score = channel.unary_unary(
                 '/warmpath.v1.Router/Score',
-                request_serializer=router_dot_pb_dot_warmpath_dot_v1_dot_router__pb2.ScoreRequest.SerializeToString,
-                response_deserializer=router_dot_pb_dot_warmpath_dot_v1_dot_router__pb2.ScoreResponse.FromString,
+                request_serializer=warmpath_dot_v1_dot_router__pb2.ScoreRequest.SerializeToString,
+                response_deserializer=warmpath_dot_v1_dot_router__pb2.ScoreResponse.FromString,
                 _registered_method=True)
         self.ScoreStream = channel.stream_stream(
                 '/warmpath.v1.Router/ScoreStream',
-                request_serializer=router_dot_pb_dot_warmpath_dot_v1_dot_router__pb2.ScoreRequest.SerializeToString,
-                response_deserializer=router_dot_pb_dot_warmpath_dot_v1_dot_router__pb2.ScoreStreamResponse.FromString,
+                request_serializer=warmpath_dot_v1_dot_router__pb2.ScoreRequest.SerializeToString,
+                response_deserializer=warmpath_dot_v1_dot_router__pb2.ScoreStreamResponse.FromString,
                 _registered_method=True)
         self.Pick = channel.unary_unary(
                 '/warmpath.v1.Router/Pick',
-                request_serializer=router_dot_pb_dot_warmpath_dot_v1_dot_router__pb2.PickRequest.SerializeToString,
-                response_deserializer=router_dot_pb_dot_warmpath_dot_v1_dot_router__pb2.PickResponse.FromString,
+                request_serializer=warmpath_dot_v1_dot_router__pb2.PickRequest.SerializeToString,
+                response_deserializer=warmpath_dot_v1_dot_router__pb2.PickResponse.FromString,
                 _registered_method=True)
         self.Report = channel.unary_unary(
                 '/warmpath.v1.Router/Report',
-                request_serializer=router_dot_pb_dot_warmpath_dot_v1_dot_router__pb2.ReportRequest.SerializeToString,
-                response_deserializer=router_dot_pb_dot_warmpath_dot_v1_dot_router__pb2.ReportResponse.FromString,
+                request_serializer=warmpath_dot_v1_dot_router__pb2.ReportRequest.SerializeToString,
+                response_deserializer=warmpath_dot_v1_dot_router__pb2.ReportResponse.FromString,
                 _registered_method=True)
         self.Explain = channel.unary_unary(
                 '/warmpath.v1.Router/Explain',
-                request_serializer=router_dot_pb_dot_warmpath_dot_v1_dot_router__pb2.ExplainRequest.SerializeToString,
-                response_deserializer=router_dot_pb_dot_warmpath_dot_v1_dot_router__pb2.ExplainResponse.FromString,
+                request_serializer=warmpath_dot_v1_dot_router__pb2.ExplainRequest.SerializeToString,
+                response_deserializer=warmpath_dot_v1_dot_router__pb2.ExplainResponse.FromString,
                 _registered_method=True)
         self.ListDecisions = channel.unary_unary(
                 '/warmpath.v1.Router/ListDecisions',
-                request_serializer=router_dot_pb_dot_warmpath_dot_v1_dot_router__pb2.ListDecisionsRequest.SerializeToString,
-                response_deserializer=router_dot_pb_dot_warmpath_dot_v1_dot_router__pb2.ListDecisionsResponse.FromString,
+                request_serializer=warmpath_dot_v1_dot_router__pb2.ListDecisionsRequest.SerializeToString,
+                response_deserializer=warmpath_dot_v1_dot_router__pb2.ListDecisionsResponse.FromString,
                 _registered_method=True)
         self.Diagnose = channel.unary_unary(
                 '/warmpath.v1.Router/Diagnose',
-                request_serializer=router_dot_pb_dot_warmpath_dot_v1_dot_router__pb2.DiagnoseRequest.SerializeToString,
-                response_deserializer=router_dot_pb_dot_warmpath_dot_v1_dot_router__pb2.DiagnoseResponse.FromString,
+                request_serializer=warmpath_dot_v1_dot_router__pb2.DiagnoseRequest.SerializeToString,
+                response_deserializer=warmpath_dot_v1_dot_router__pb2.DiagnoseResponse.FromString,
                 _registered_method=True)
         self.ListPods = channel.unary_unary(
                 '/warmpath.v1.Router/ListPods',
-                request_serializer=router_dot_pb_dot_warmpath_dot_v1_dot_router__pb2.ListPodsRequest.SerializeToString,
-                response_deserializer=router_dot_pb_dot_warmpath_dot_v1_dot_router__pb2.ListPodsResponse.FromString,
+                request_serializer=warmpath_dot_v1_dot_router__pb2.ListPodsRequest.SerializeToString,
+                response_deserializer=warmpath_dot_v1_dot_router__pb2.ListPodsResponse.FromString,
                 _registered_method=True)
 
 
@@ -144,43 +144,43 @@ def add_RouterServicer_to_server(servicer, server):
     rpc_method_handlers = {
             'Score': grpc.unary_unary_rpc_method_handler(
                     servicer.Score,
-                    request_deserializer=router_dot_pb_dot_warmpath_dot_v1_dot_router__pb2.ScoreRequest.FromString,
-                    response_serializer=router_dot_pb_dot_warmpath_dot_v1_dot_router__pb2.ScoreResponse.SerializeToString,
+                    request_deserializer=warmpath_dot_v1_dot_router__pb2.ScoreRequest.FromString,
+                    response_serializer=warmpath_dot_v1_dot_router__pb2.ScoreResponse.SerializeToString,
             ),
             'ScoreStream': grpc.stream_stream_rpc_method_handler(
                     servicer.ScoreStream,
-                    request_deserializer=router_dot_pb_dot_warmpath_dot_v1_dot_router__pb2.ScoreRequest.FromString,
-                    response_serializer=router_dot_pb_dot_warmpath_dot_v1_dot_router__pb2.ScoreStreamResponse.SerializeToString,
+                    request_deserializer=warmpath_dot_v1_dot_router__pb2.ScoreRequest.FromString,
+                    response_serializer=warmpath_dot_v1_dot_router__pb2.ScoreStreamResponse.SerializeToString,
             ),
             'Pick': grpc.unary_unary_rpc_method_handler(
                     servicer.Pick,
-                    request_deserializer=router_dot_pb_dot_warmpath_dot_v1_dot_router__pb2.PickRequest.FromString,
-                    response_serializer=router_dot_pb_dot_warmpath_dot_v1_dot_router__pb2.PickResponse.SerializeToString,
+                    request_deserializer=warmpath_dot_v1_dot_router__pb2.PickRequest.FromString,
+                    response_serializer=warmpath_dot_v1_dot_router__pb2.PickResponse.SerializeToString,
             ),
             'Report': grpc.unary_unary_rpc_method_handler(
                     servicer.Report,
-                    request_deserializer=router_dot_pb_dot_warmpath_dot_v1_dot_router__pb2.ReportRequest.FromString,
-                    response_serializer=router_dot_pb_dot_warmpath_dot_v1_dot_router__pb2.ReportResponse.SerializeToString,
+                    request_deserializer=warmpath_dot_v1_dot_router__pb2.ReportRequest.FromString,
+                    response_serializer=warmpath_dot_v1_dot_router__pb2.ReportResponse.SerializeToString,
             ),
             'Explain': grpc.unary_unary_rpc_method_handler(
                     servicer.Explain,
-                    request_deserializer=router_dot_pb_dot_warmpath_dot_v1_dot_router__pb2.ExplainRequest.FromString,
-                    response_serializer=router_dot_pb_dot_warmpath_dot_v1_dot_router__pb2.ExplainResponse.SerializeToString,
+                    request_deserializer=warmpath_dot_v1_dot_router__pb2.ExplainRequest.FromString,
+                    response_serializer=warmpath_dot_v1_dot_router__pb2.ExplainResponse.SerializeToString,
             ),
             'ListDecisions': grpc.unary_unary_rpc_method_handler(
                     servicer.ListDecisions,
-                    request_deserializer=router_dot_pb_dot_warmpath_dot_v1_dot_router__pb2.ListDecisionsRequest.FromString,
-                    response_serializer=router_dot_pb_dot_warmpath_dot_v1_dot_router__pb2.ListDecisionsResponse.SerializeToString,
+                    request_deserializer=warmpath_dot_v1_dot_router__pb2.ListDecisionsRequest.FromString,
+                    response_serializer=warmpath_dot_v1_dot_router__pb2.ListDecisionsResponse.SerializeToString,
             ),
             'Diagnose': grpc.unary_unary_rpc_method_handler(
                     servicer.Diagnose,
-                    request_deserializer=router_dot_pb_dot_warmpath_dot_v1_dot_router__pb2.DiagnoseRequest.FromString,
-                    response_serializer=router_dot_pb_dot_warmpath_dot_v1_dot_router__pb2.DiagnoseResponse.SerializeToString,
+                    request_deserializer=warmpath_dot_v1_dot_router__pb2.DiagnoseRequest.FromString,
+                    response_serializer=warmpath_dot_v1_dot_router__pb2.DiagnoseResponse.SerializeToString,
             ),
             'ListPods': grpc.unary_unary_rpc_method_handler(
                     servicer.ListPods,
-                    request_deserializer=router_dot_pb_dot_warmpath_dot_v1_dot_router__pb2.ListPodsRequest.FromString,
-                    response_serializer=router_dot_pb_dot_warmpath_dot_v1_dot_router__pb2.ListPodsResponse.SerializeToString,
+                    request_deserializer=warmpath_dot_v1_dot_router__pb2.ListPodsRequest.FromString,
+                    response_serializer=warmpath_dot_v1_dot_router__pb2.ListPodsResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -208,8 +208,8 @@ class Router:
             request,
             target,
             '/warmpath.v1.Router/Score',
-            router_dot_pb_dot_warmpath_dot_v1_dot_router__pb2.ScoreRequest.SerializeToString,
-            router_dot_pb_dot_warmpath_dot_v1_dot_router__pb2.ScoreResponse.FromString,
+            warmpath_dot_v1_dot_router__pb2.ScoreRequest.SerializeToString,
+            warmpath_dot_v1_dot_router__pb2.ScoreResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -235,8 +235,8 @@ class Router:
             request_iterator,
             target,
             '/warmpath.v1.Router/ScoreStream',
-            router_dot_pb_dot_warmpath_dot_v1_dot_router__pb2.ScoreRequest.SerializeToString,
-            router_dot_pb_dot_warmpath_dot_v1_dot_router__pb2.ScoreStreamResponse.FromString,
+            warmpath_dot_v1_dot_router__pb2.ScoreRequest.SerializeToString,
+            warmpath_dot_v1_dot_router__pb2.ScoreStreamResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -262,8 +262,8 @@ class Router:
             request,
             target,
             '/warmpath.v1.Router/Pick',
-            router_dot_pb_dot_warmpath_dot_v1_dot_router__pb2.PickRequest.SerializeToString,
-            router_dot_pb_dot_warmpath_dot_v1_dot_router__pb2.PickResponse.FromString,
+            warmpath_dot_v1_dot_router__pb2.PickRequest.SerializeToString,
+            warmpath_dot_v1_dot_router__pb2.PickResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -289,8 +289,8 @@ class Router:
             request,
             target,
             '/warmpath.v1.Router/Report',
-            router_dot_pb_dot_warmpath_dot_v1_dot_router__pb2.ReportRequest.SerializeToString,
-            router_dot_pb_dot_warmpath_dot_v1_dot_router__pb2.ReportResponse.FromString,
+            warmpath_dot_v1_dot_router__pb2.ReportRequest.SerializeToString,
+            warmpath_dot_v1_dot_router__pb2.ReportResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -316,8 +316,8 @@ class Router:
             request,
             target,
             '/warmpath.v1.Router/Explain',
-            router_dot_pb_dot_warmpath_dot_v1_dot_router__pb2.ExplainRequest.SerializeToString,
-            router_dot_pb_dot_warmpath_dot_v1_dot_router__pb2.ExplainResponse.FromString,
+            warmpath_dot_v1_dot_router__pb2.ExplainRequest.SerializeToString,
+            warmpath_dot_v1_dot_router__pb2.ExplainResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -343,8 +343,8 @@ class Router:
             request,
             target,
             '/warmpath.v1.Router/ListDecisions',
-            router_dot_pb_dot_warmpath_dot_v1_dot_router__pb2.ListDecisionsRequest.SerializeToString,
-            router_dot_pb_dot_warmpath_dot_v1_dot_router__pb2.ListDecisionsResponse.FromString,
+            warmpath_dot_v1_dot_router__pb2.ListDecisionsRequest.SerializeToString,
+            warmpath_dot_v1_dot_router__pb2.ListDecisionsResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -370,8 +370,8 @@ class Router:
             request,
             target,
             '/warmpath.v1.Router/Diagnose',
-            router_dot_pb_dot_warmpath_dot_v1_dot_router__pb2.DiagnoseRequest.SerializeToString,
-            router_dot_pb_dot_warmpath_dot_v1_dot_router__pb2.DiagnoseResponse.FromString,
+            warmpath_dot_v1_dot_router__pb2.DiagnoseRequest.SerializeToString,
+            warmpath_dot_v1_dot_router__pb2.DiagnoseResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -397,8 +397,8 @@ class Router:
             request,
             target,
             '/warmpath.v1.Router/ListPods',
-            router_dot_pb_dot_warmpath_dot_v1_dot_router__pb2.ListPodsRequest.SerializeToString,
-            router_dot_pb_dot_warmpath_dot_v1_dot_router__pb2.ListPodsResponse.FromString,
+            warmpath_dot_v1_dot_router__pb2.ListPodsRequest.SerializeToString,
+            warmpath_dot_v1_dot_router__pb2.ListPodsResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -3,7 +3,7 @@
 import grpc
 import warnings
 
-from indexer.pb.warmpath.watch.v1 import cache_watch_pb2 as indexer_dot_pb_dot_warmpath_dot_watch_dot_v1_dot_cache__watch__pb2
+from indexer.pb.warmpath.watch.v1 import cache_watch_pb2 as warmpath_dot_watch_dot_v1_dot_cache__watch__pb2
 
 GRPC_GENERATED_VERSION = '1.85.1'
 GRPC_VERSION = grpc.__version__
@@ -18,7 +18,7 @@ except ImportError:
 if _version_not_supported:
     raise RuntimeError(
         f'The grpc package installed is at version {GRPC_VERSION},'
-        + ' but the generated code in indexer/pb/warmpath/watch/v1/cache_watch_pb2_grpc.py depends on'
+        + ' but the generated code in warmpath/watch/v1/cache_watch_pb2_grpc.py depends on'
         + f' grpcio>={GRPC_GENERATED_VERSION}.'
         + f' Please upgrade your grpc module to grpcio>={GRPC_GENERATED_VERSION}'
         + f' or downgrade your generated code using grpcio-tools<={GRPC_VERSION}.'
@@ -36,8 +36,8 @@ class CacheWatchStub:
         """
         self.Watch = channel.unary_stream(
                 '/warmpath.watch.v1.CacheWatch/Watch',
-                request_serializer=indexer_dot_pb_dot_warmpath_dot_watch_dot_v1_dot_cache__watch__pb2.WatchRequest.SerializeToString,
-                response_deserializer=indexer_dot_pb_dot_warmpath_dot_watch_dot_v1_dot_cache__watch__pb2.WatchResponse.FromString,
+                request_serializer=warmpath_dot_watch_dot_v1_dot_cache__watch__pb2.WatchRequest.SerializeToString,
+                response_deserializer=warmpath_dot_watch_dot_v1_dot_cache__watch__pb2.WatchResponse.FromString,
                 _registered_method=True)
 
 
@@ -58,8 +58,8 @@ def add_CacheWatchServicer_to_server(servicer, server):
     rpc_method_handlers = {
             'Watch': grpc.unary_stream_rpc_method_handler(
                     servicer.Watch,
-                    request_deserializer=indexer_dot_pb_dot_warmpath_dot_watch_dot_v1_dot_cache__watch__pb2.WatchRequest.FromString,
-                    response_serializer=indexer_dot_pb_dot_warmpath_dot_watch_dot_v1_dot_cache__watch__pb2.WatchResponse.SerializeToString,
+                    request_deserializer=warmpath_dot_watch_dot_v1_dot_cache__watch__pb2.WatchRequest.FromString,
+                    response_serializer=warmpath_dot_watch_dot_v1_dot_cache__watch__pb2.WatchResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -87,8 +87,8 @@ class CacheWatch:
             request,
             target,
             '/warmpath.watch.v1.CacheWatch/Watch',
-            indexer_dot_pb_dot_warmpath_dot_watch_dot_v1_dot_cache__watch__pb2.WatchRequest.SerializeToString,
-            indexer_dot_pb_dot_warmpath_dot_watch_dot_v1_dot_cache__watch__pb2.WatchResponse.FromString,
+            warmpath_dot_watch_dot_v1_dot_cache__watch__pb2.WatchRequest.SerializeToString,
+            warmpath_dot_watch_dot_v1_dot_cache__watch__pb2.WatchResponse.FromString,
             options,
             channel_credentials,
             insecure,
