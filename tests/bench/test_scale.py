@@ -71,6 +71,7 @@ def test_shards_grow_with_the_requests_and_with_the_copies() -> None:
 
 
 @pytest.mark.deep
+@pytest.mark.timeout(900)
 def test_what_routers_and_redis_cost_is_measured(capsys: pytest.CaptureFixture[str]) -> None:
     assert command.main(["scale", "--quick", "--json"]) == 0
     figures = {one["name"]: one for one in json.loads(capsys.readouterr().out)}
