@@ -44,9 +44,9 @@ $(STAMP): constraints.txt pyproject.toml
 	@$(COMPILE)
 	@touch $@
 
-demo: setup ## a local cluster of simulated workers, the router, real traffic
+demo: setup ## a local cluster of simulated workers, the router, real traffic (SPEED=2: slower)
 	@$(COMPILE)
-	@$(BIN)/warmpath demo
+	@$(BIN)/warmpath demo $(if $(SPEED),--speed $(SPEED))
 
 # The gateway before the router. Its wheel has a package `envoy`, as xds-protos has, so it is in
 # a folder of its own.

@@ -9,7 +9,7 @@ from itertools import product
 from pathlib import Path
 from random import Random
 
-from router.commands.local.demo import TRACE
+from router.commands.local.demo_setting import TRACE
 from router.commands.simulate.cell import Cell
 from router.commands.simulate.fleet import ENGINE_KINDS, EngineKind
 from router.commands.simulate.study import BEST_PUBLISHED, PUBLISHED

@@ -13,7 +13,7 @@ import aiohttp
 
 from bench.figure import Figure
 from router.commands.local.cluster import Process, Worker, WorkerSettings
-from router.commands.local.demo import TRACE
+from router.commands.local.demo_setting import TRACE
 
 WORKERS = 8
 REQUESTS = 50_000

@@ -29,7 +29,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser.parse_args(argv)
     found: dict[str, Any] = {
         "version": version(),
-        "commit": _commit(),
+        "commit": commit(),
         "contracts": [module.DESCRIPTOR.package for module in CONTRACTS],
         "shared_index": {"schema": SCHEMA, "buckets": BUCKETS, "segment": SEGMENT},
         "state_file": state_file.VERSION,
@@ -45,7 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _commit() -> str:
+def commit() -> str:
     """Return the commit of an image, an installation from Git or a checkout; else an empty text."""
     given = os.environ.get(REVISION, "").removeprefix("unknown")
     return given or _installed_commit() or _checked_out()

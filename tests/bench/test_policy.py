@@ -13,7 +13,7 @@ from bench import __main__ as command
 from bench.policy import compare, conditions, goodput, grid, kept
 from bench.policy.grid import Extent, first_round, ours
 from bench.policy.kept import Kept
-from router.commands.local.demo import TRACE
+from router.commands.local.demo_setting import TRACE
 from router.commands.simulate.cell import Cell
 from router.commands.simulate.figures import Figures
 from router.commands.simulate.run import run

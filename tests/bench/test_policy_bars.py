@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from router.commands.local.demo import TRACE
+from router.commands.local.demo_setting import TRACE
 from router.commands.simulate.cell import Cell
 from router.commands.simulate.figures import Figures
 from router.commands.simulate.run import run

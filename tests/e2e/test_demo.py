@@ -34,9 +34,10 @@ def test_it_ends_with_a_table_a_page_and_figures(tmp_path: Path, kill: bool) -> 
     warm = policies["warmpath"]
     if kill:
         assert all(one["requests"] + one["failed"] == 60 for one in policies.values())
+        assert all(one["fell_back"] for one in policies.values())
         return
     assert set(policies) == {"round-robin", "least-load", "warmpath", "warmpath, queued"}
-    assert "With picks that wait in the queue, beside warmpath without: p50 " in ended.stdout
+    assert "With picks that wait in the queue, beside warmpath without: " in ended.stdout
     assert all(one["requests"] == 60 and not one["failed"] for one in policies.values())
     # On two pods and so few requests the others may find as much by chance.
     for one in (warm, policies["warmpath, queued"]):

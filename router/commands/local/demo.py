@@ -1,69 +1,55 @@
 """`warmpath demo`: compares cache-aware routing with simple policies on a local cluster."""
 
-import argparse
 import asyncio
 import json
 import signal
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from dataclasses import asdict, replace
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from router.client.async_client import AsyncClient
-from router.commands.local.cluster import MODEL, Cluster, ClusterError, WorkerSettings
-from router.commands.local.measure import RunFigures, figures
-from router.commands.local.policies import LeastLoad, Policy, RoundRobin, Warmpath
-from router.commands.local.report import write_report
-from router.commands.local.traffic_run import Prepared, TrafficRun, prepare, run_traffic
-from router.commands.local.workload import VOCAB_SIZE, build, ceiling, read_trace
-from router.commands.out_folder import claim
+from router.commands.local.cluster import MODEL, Cluster, ClusterError
+from router.commands.local.demo_setting import PAGE, RESULTS, DemoSetting, demo_setting, new_parser
+from router.commands.local.measure import RunFigures, figures, percentile
+from router.commands.local.policies import (
+    QUEUED,
+    ROUND_ROBIN,
+    TITLES,
+    WARMPATH,
+    LeastLoad,
+    Policy,
+    RoundRobin,
+    Warmpath,
+)
+from router.commands.local.report import Story, provenance, write_report
+from router.commands.local.speed import SPEEDS, TRIAL_REQUESTS, in_time, slower
+from router.commands.local.traffic_run import TrafficRun, run_traffic
+from router.commands.local.verdict import conclusions, warnings
 
-TRACE = Path(__file__).parent / "conversation-slice.jsonl.gz"
-WARMPATH, QUEUED = "warmpath", "warmpath-queued"
-POLICIES = ("round-robin", "least-load", WARMPATH, QUEUED)
-TITLES = {QUEUED: "warmpath, queued"}
-"""Names of policies in results, where they differ."""
-PAGE, RESULTS = "report.html", "results.json"
-"""The result files, in addition to logs."""
 HEAD = ("policy", "hit ratio", "TTFT p50", "p90", "p99", "tokens saved", "imbalance")
-LATE_SECONDS = 0.25
-"""Delay of requests, in modelled seconds, above which the machine is called too busy."""
-
-
-@dataclass(frozen=True, slots=True)
-class DemoSetting:
-    """The settings of one demo."""
-
-    requests: list[Prepared]
-    workers: WorkerSettings
-    pods: int
-    ceiling: float
-    """Token hit ratio of one cache that never evicts."""
-    span: float
-    """Modelled seconds from the first arrival to the last."""
-    out: Path
-    kill: bool
+SEED = "none: the traffic is the trace's own, and the router breaks ties at random"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a local cluster and show the gain from cache-aware routing."""
-    args = _parser().parse_args(argv)
+    given = sys.argv[1:] if argv is None else argv
+    args = new_parser(main.__doc__).parse_args(given)
     # A pipe has no width; 80 columns would cut the table.
     width = None if sys.stdout.isatty() else 110
     console = Console(stderr=args.json, width=width)
     try:
-        setting = _setting(args)
-        results = asyncio.run(_run_all(setting, args.policies.split(","), console))
+        setting = demo_setting(args)
+        setting, results = asyncio.run(_run_all(setting, args.policies.split(","), console))
     except (ClusterError, OSError, ValueError) as error:
         print(f"warmpath demo: {error}", file=sys.stderr)
         return 1
     except asyncio.CancelledError:
         return 128 + signal.SIGTERM
-    _present(setting, results, console)
+    _present(setting, results, ["warmpath", "demo", *given], console)
     if args.json:
         print((setting.out / RESULTS).read_text())
     failed = {name: result for name, result in results.items() if not result.served}
@@ -72,81 +58,62 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 1 if failed else 0
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="warmpath demo",
-        description=main.__doc__,
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
-    )
-    add = parser.add_argument
-    add("--trace", type=Path, default=TRACE, help="a trace in Mooncake's format")
-    add("--requests", type=int, default=0, help="number of requests, from the first; 0: all")
-    add("--pods", type=int, default=4, help="workers")
-    add("--blocks", type=int, default=24000, help="KV cache blocks of each worker, 32 tokens each")
-    add(
-        "--span",
-        type=float,
-        default=240.0,
-        help="modelled seconds from the first arrival to the last",
-    )
-    add("--speed", type=float, default=12.0, help="modelled seconds in each real second")
-    add(
-        "--most-output", type=int, default=400, help="most tokens of an answer; longer ones are cut"
-    )
-    add("--policies", default=",".join(POLICIES), help="policies to compare, with commas")
-    add("--kill-pod", action="store_true", help="kill a worker half-way and start it anew")
-    add("--out", type=Path, default=Path("out/demo"), help="folder for the report and logs")
-    add("--json", action="store_true", help="print the results as one JSON object")
-    return parser
-
-
-def _setting(args: argparse.Namespace) -> DemoSetting:
-    unknown = set(args.policies.split(",")) - set(POLICIES)
-    if unknown:
-        raise ValueError(f"--policies: {', '.join(unknown)}; known: {', '.join(POLICIES)}")
-    for name in ("pods", "span", "speed", "most_output"):
-        if getattr(args, name) <= 0:
-            raise ValueError(f"--{name.replace('_', '-')}: must be above 0")
-    if args.requests < 0:
-        raise ValueError("--requests: must be 0 or more")
-    trace = read_trace(args.trace)[: args.requests or None]
-    if not trace:
-        raise ValueError(f"{args.trace}: no requests")
-    logs = ["router.log", *(f"pod-{number + 1}.log" for number in range(args.pods))]
-    claim(args.out, [PAGE, RESULTS, *logs])
-    return DemoSetting(
-        requests=prepare(build(trace, span=args.span, most_output=args.most_output)),
-        workers=WorkerSettings(args.blocks, 32, args.speed, VOCAB_SIZE),
-        pods=args.pods,
-        ceiling=ceiling(trace),
-        span=args.span,
-        out=args.out,
-        kill=args.kill_pod,
-    )
-
-
 async def _run_all(
     setting: DemoSetting, names: Sequence[str], console: Console
-) -> dict[str, TrafficRun]:
+) -> tuple[DemoSetting, dict[str, TrafficRun]]:
+    """Run the policies at one speed; return the setting with that speed, and each policy's run."""
     # `timeout` and supervisors send SIGTERM, which stops all processes like Ctrl-C.
     running = asyncio.current_task()
     assert running is not None
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, running.cancel)
-    results = {}
-    columns = (TextColumn("{task.description:<12}"), BarColumn(), TextColumn("{task.fields[now]}"))
-    with Progress(*columns, TimeElapsedColumn(), console=console) as progress:
-        for name in names:
-            task = progress.add_task(name, total=len(setting.requests), now="starting")
+    if setting.fits:
+        trial = replace(setting, requests=setting.requests[:TRIAL_REQUESTS], kill=False)
+        console.print(f"seeing how fast this machine is: {len(trial.requests)} requests")
+        setting = _fitted(setting, await _run(trial, WARMPATH, lambda _: None), console)
+    while True:
+        results, fitted = {}, setting
+        with _progress(console) as progress:
+            for name in names:
+                show = _shown(progress, name, len(setting.requests))
+                results[TITLES.get(name, name)] = run = await _run(setting, name, show)
+                fitted = _fitted(setting, run, console)
+                if fitted is not setting:
+                    break
+        if fitted is setting:
+            return setting, results
+        setting = fitted
 
-            def show(result: TrafficRun, task: object = task) -> None:
-                prompt = sum(one.prompt_tokens for one in result.served)
-                cached = sum(one.cached_tokens for one in result.served)
-                ratio = cached / prompt if prompt else 0.0
-                done = len(result.served) + result.failed
-                progress.update(task, completed=done, now=f"{done} done, hit ratio {ratio:.2f}")  # type: ignore[arg-type]
 
-            results[TITLES.get(name, name)] = await _run(setting, name, show)
-    return results
+def _fitted(setting: DemoSetting, run: TrafficRun, console: Console) -> DemoSetting:
+    """Return the setting, with a lower speed if choices came late in its run."""
+    speed, delay = setting.workers.speed, percentile(run.delays, 0.9)
+    if not setting.fits or in_time(delay) or speed <= SPEEDS[-1]:
+        return setting
+    lower = slower(speed, delay)
+    console.print(
+        f"choices came {delay:.2f} modelled seconds late at {speed:g} times the speed: "
+        f"beginning anew at {lower:g} times"
+    )
+    return replace(setting, workers=replace(setting.workers, speed=lower))
+
+
+def _progress(console: Console) -> Progress:
+    columns = (TextColumn("{task.description:<16}"), BarColumn(), TextColumn("{task.fields[now]}"))
+    return Progress(*columns, TimeElapsedColumn(), console=console)
+
+
+def _shown(progress: Progress, name: str, total: int) -> Callable[[TrafficRun], None]:
+    """Return a function that shows the progress of a run."""
+    task = progress.add_task(name, total=total, now="starting")
+
+    def show(run: TrafficRun) -> None:
+        prompt = sum(one.prompt_tokens for one in run.served)
+        cached = sum(one.cached_tokens for one in run.served)
+        ratio = cached / prompt if prompt else 0.0
+        done = len(run.served) + run.failed
+        progress.update(task, completed=done, now=f"{done} done, hit ratio {ratio:.2f}")
+
+    return show
 
 
 async def _run(setting: DemoSetting, name: str, show: Callable[[TrafficRun], None]) -> TrafficRun:
@@ -157,7 +124,7 @@ async def _run(setting: DemoSetting, name: str, show: Callable[[TrafficRun], Non
     ) as cluster:
         addresses = [worker.address for worker in cluster.workers]
         if not asks:
-            policy: Policy = (RoundRobin if name == "round-robin" else LeastLoad)(setting.pods)
+            policy: Policy = (RoundRobin if name == ROUND_ROBIN else LeastLoad)(setting.pods)
             return await _run_traffic(setting, cluster, policy, addresses, show)
         async with AsyncClient(cluster.router_address, model=MODEL) as client:
             policy = Warmpath(client, [worker.id for worker in cluster.workers])
@@ -189,27 +156,34 @@ async def _kill_half_way(setting: DemoSetting, cluster: Cluster) -> None:
     await cluster.restart(worker)
 
 
-def _present(setting: DemoSetting, results: dict[str, TrafficRun], console: Console) -> None:
+def _present(
+    setting: DemoSetting,
+    results: dict[str, TrafficRun],
+    command: Sequence[str],
+    console: Console,
+) -> None:
     summed = {
         name: figures(
             result.served,
             pods=setting.pods,
             failed=result.failed,
-            late=result.late,
+            fell_back=result.fell_back,
+            delays=result.delays,
             choices=result.choices,
         )
         for name, result in results.items()
     }
     rows = [HEAD, *(_row(name, one) for name, one in summed.items())]
-    rows.append(("ceiling", f"{setting.ceiling:.3f}", "", "", "", "", ""))
+    rows.append(("ceiling", f"{setting.ceilings[-1]:.3f}", "", "", "", "", ""))
     table = Table()
     for position, title in enumerate(HEAD):
         table.add_column(title, justify="right" if position else "left")
     for row in rows[1:]:
         table.add_row(*row)
-    conclusion = _conclusion(summed)
+    told = conclusions(summed)
+    doubts = warnings(summed, {name: one.problem for name, one in results.items()})
     text = (
-        f"{len(setting.requests)} requests of the public Mooncake conversation trace on "
+        f"{len(setting.requests)} requests of {setting.trace} on "
         f"{setting.pods} simulated pods; times are modelled seconds (a 70B model on 4 GPUs a pod), "
         f"run {setting.workers.speed:g} times faster. The ceiling is one cache that never evicts."
     )
@@ -219,72 +193,42 @@ def _present(setting: DemoSetting, results: dict[str, TrafficRun], console: Cons
         rows,
         {name: result.served for name, result in results.items()},
         pods=setting.pods,
-        conclusion=conclusion,
-        setting=text,
+        story=Story(
+            conclusions=told,
+            warnings=doubts,
+            setting=text,
+            made=provenance(command) | {"seed": SEED},
+            ceilings=list(zip((one.at for one in setting.requests), setting.ceilings, strict=True)),
+            killed=setting.span / 2 if setting.kill else None,
+        ),
     )
-    raw = {"ceiling": setting.ceiling, "policies": {k: asdict(v) for k, v in summed.items()}}
+    raw = {
+        "speed": setting.workers.speed,
+        "ceiling": setting.ceilings[-1],
+        "warnings": doubts,
+        "policies": {k: asdict(v) for k, v in summed.items()},
+    }
     (setting.out / RESULTS).write_text(json.dumps(raw), encoding="utf-8")
     console.print(text)
     console.print(table)
-    console.print(conclusion)
-    for name, one in summed.items():
-        if one.failed:
-            problem = results[name].problem
-            console.print(f"{name}: {one.failed} requests failed, the last one: {problem}")
-        if one.late_p99 > LATE_SECONDS:
-            console.print(
-                f"{name}: this machine was too busy: requests went out up to {one.late_p99:.2f} "
-                "modelled seconds late, so the times are not exact (a lower --speed helps)"
-            )
+    for sentence in [*told, *doubts]:
+        console.print(sentence)
     if WARMPATH in summed:
         one = summed[WARMPATH]
         console.print(
             f"a choice of {WARMPATH} took {one.choice_p50_ms:.1f} ms (p99 {one.choice_p99_ms:.1f} ms), "
-            "the client's own time on a busy machine included"
+            "the client's own time on a busy machine included, the wait in the queue not"
         )
     console.print(f"report: {report}")
 
 
 def _row(name: str, one: RunFigures) -> tuple[str, ...]:
+    times = (one.ttft_p50, one.ttft_p90, one.ttft_p99)
+    about = "" if in_time(one.delay_p90) else "~"
     return (
         name,
         f"{one.hit_ratio:.3f}",
-        f"{one.ttft_p50:.2f} s",
-        f"{one.ttft_p90:.2f} s",
-        f"{one.ttft_p99:.2f} s",
+        *(f"{about}{time:.2f} s" for time in times),
         f"{one.saved_tokens:,}",
         f"{one.imbalance:.2f}",
     )
-
-
-def _conclusion(summed: dict[str, RunFigures]) -> str:
-    """Return what warmpath gains over the best of the other policies, and its queue over none."""
-    ours = (WARMPATH, TITLES[QUEUED])
-    others = {name: one for name, one in summed.items() if name not in ours}
-    warm, queued = (summed.get(name) for name in ours)
-    sentences = []
-    if (first := warm or queued) and others:
-        name, best = min(others.items(), key=lambda item: item[1].ttft_p90)
-        sentences.append(
-            f"warmpath found {first.hit_ratio:.0%} of all prompt tokens cached, {name} "
-            f"{best.hit_ratio:.0%}; time to first token: {_gain(first, best)}."
-        )
-    if warm and queued:
-        gain = _gain(queued, warm)
-        sentences.append(f"With picks that wait in the queue, beside warmpath without: {gain}.")
-    return " ".join(sentences) or "Nothing to compare: run warmpath and another policy."
-
-
-def _gain(ours: RunFigures, theirs: RunFigures) -> str:
-    """Return how much faster, or slower, first tokens came."""
-    parts = []
-    for label, our_time, their_time in (
-        ("p50", ours.ttft_p50, theirs.ttft_p50),
-        ("p90", ours.ttft_p90, theirs.ttft_p90),
-        ("p99", ours.ttft_p99, theirs.ttft_p99),
-    ):
-        if our_time <= their_time:
-            parts.append(f"{label} {their_time / max(our_time, 1e-9):.1f} x faster")
-        else:
-            parts.append(f"{label} {our_time / max(their_time, 1e-9):.1f} x SLOWER")
-    return ", ".join(parts)

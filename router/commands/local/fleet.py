@@ -19,7 +19,7 @@ from rich.table import Table
 
 from router.client.async_client import AsyncClient
 from router.commands.local.cluster import MODEL, ClusterError
-from router.commands.local.demo import TRACE
+from router.commands.local.demo_setting import TRACE
 from router.commands.local.fleet_processes import SPEED, FleetProcesses, ProcessSettings, file_names
 from router.commands.local.policies import PodChoice, Policy, Warmpath
 from router.commands.local.redis_server import NoServerError
@@ -102,13 +102,17 @@ class EveryRouter:
         self._asked[choice.booking] = router
         return choice
 
+    async def fell_back(self, choice: PodChoice, left: int, pod: int) -> None:
+        """Report to the router that picked."""
+        await self._asked[choice.booking].fell_back(choice, left, pod)
+
     async def first_token(self, choice: PodChoice) -> None:
         """Report to the router that picked."""
         await self._asked[choice.booking].first_token(choice)
 
-    async def finished(self, choice: PodChoice, cached: int | None) -> None:
+    async def finished(self, choice: PodChoice, pod: int, cached: int | None) -> None:
         """Report to the router that picked."""
-        await self._asked.pop(choice.booking).finished(choice, cached)
+        await self._asked.pop(choice.booking).finished(choice, pod, cached)
 
 
 async def _run(settings: ProcessSettings, console: Console, *, once: bool, as_json: bool) -> None:

@@ -26,6 +26,8 @@ class RunFigures:
 
     requests: int
     failed: int
+    fell_back: int
+    """Number of requests that a pod did not serve and another one was asked for."""
     hit_ratio: float
     """Cached tokens over prompt tokens, as the engines reported them."""
     saved_tokens: int
@@ -35,10 +37,15 @@ class RunFigures:
     ttft_p99: float
     imbalance: float
     """Prompt tokens computed by the busiest pod, divided by the mean over all pods; 1 is even."""
-    late_p99: float
-    """99th percentile of the delay with which requests were sent, in modelled seconds."""
+    delay_p50: float
+    """Modelled seconds from a request's due time until its pod was chosen, less its wait in the queue.
+
+    The times to first token include it. Modelled seconds exaggerate it: it grows with the speed.
+    """
+    delay_p90: float
+    delay_p99: float
     choice_p50_ms: float
-    """Wall-clock milliseconds per choice (median)."""
+    """Wall-clock milliseconds per choice (median), less the wait in the queue."""
     choice_p99_ms: float
 
 
@@ -55,10 +62,11 @@ def figures(
     *,
     pods: int,
     failed: int,
-    late: Sequence[float],
+    fell_back: int,
+    delays: Sequence[float],
     choices: Sequence[float],
 ) -> RunFigures:
-    """Return a run's figures; `late` is in modelled seconds, `choices` in wall-clock seconds."""
+    """Return a run's figures; `delays` are in modelled seconds, `choices` in wall-clock seconds."""
     prompt = sum(one.prompt_tokens for one in served)
     cached = sum(one.cached_tokens for one in served)
     computed = [0] * pods
@@ -69,13 +77,16 @@ def figures(
     return RunFigures(
         requests=len(served),
         failed=failed,
+        fell_back=fell_back,
         hit_ratio=cached / prompt if prompt else 0.0,
         saved_tokens=cached,
         ttft_p50=percentile(ttft, 0.5),
         ttft_p90=percentile(ttft, 0.9),
         ttft_p99=percentile(ttft, 0.99),
         imbalance=max(computed) / mean if mean else 1.0,
-        late_p99=percentile(late, 0.99),
+        delay_p50=percentile(delays, 0.5),
+        delay_p90=percentile(delays, 0.9),
+        delay_p99=percentile(delays, 0.99),
         choice_p50_ms=percentile(choices, 0.5) * 1000,
         choice_p99_ms=percentile(choices, 0.99) * 1000,
     )

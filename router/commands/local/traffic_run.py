@@ -35,10 +35,21 @@ class TrafficRun:
     failed: int = 0
     problem: str = ""
     """The error of the last failed request."""
-    late: list[float] = field(default_factory=list)
-    """The delay with which each request was sent, in modelled seconds."""
+    fell_back: int = 0
+    """Number of requests that a pod did not serve and another one was asked for."""
+    delays: list[float] = field(default_factory=list)
+    """Modelled seconds from each due time to the choice of a pod, less the wait in the queue."""
     choices: list[float] = field(default_factory=list)
-    """The duration of each choice, in wall-clock seconds."""
+    """The duration of each choice, in wall-clock seconds, less the wait in the queue."""
+
+
+class UnservedError(Exception):
+    """A pod failed to serve a request."""
+
+    def __init__(self, problem: str, *, elsewhere: bool) -> None:
+        """`elsewhere` says whether another pod may serve it: no token has come."""
+        super().__init__(problem)
+        self.elsewhere = elsewhere
 
 
 def prepare(arrivals: Sequence[Arrival]) -> list[Prepared]:
@@ -81,7 +92,6 @@ async def run_traffic(
         async def one(request: Prepared) -> None:
             due = begun + request.at / speed
             await asyncio.sleep(due - time.monotonic())
-            result.late.append((time.monotonic() - due) * speed)
             await _serve(session, request, policy, addresses, due=due, speed=speed, result=result)
             progress(result)
 
@@ -103,26 +113,38 @@ async def _serve(
 ) -> None:
     asked = time.monotonic()
     choice = await policy.choose(request.packed)
-    result.choices.append(time.monotonic() - asked)
+    choosing = time.monotonic() - asked - choice.waited
+    result.choices.append(choosing)
+    result.delays.append((asked - due + choosing) * speed)
+    pod = choice.pods[0]
     cached: int | None = None
     try:
-        first, cached = await _stream(session, addresses[choice.pod], request, policy, choice)
-    except aiohttp.ClientError as error:
-        result.failed += 1
-        result.problem = str(error)
+        for tried, pod in enumerate(choice.pods):
+            if tried:
+                await policy.fell_back(choice, choice.pods[tried - 1], pod)
+            try:
+                first, cached = await _stream(session, addresses[pod], request, policy, choice)
+                break
+            except UnservedError as error:
+                result.problem = str(error)
+                if not error.elsewhere:
+                    break
+        result.fell_back += tried > 0
     finally:
-        await policy.finished(choice, cached)
-    if cached is not None:
-        result.served.append(
-            Served(
-                arrived=request.at,
-                pod=choice.pod,
-                prompt_tokens=request.prompt_tokens,
-                cached_tokens=cached,
-                first_token=(first - due) * speed,
-                finished=(time.monotonic() - due) * speed,
-            )
+        await policy.finished(choice, pod, cached)
+    if cached is None:
+        result.failed += 1
+        return
+    result.served.append(
+        Served(
+            arrived=request.at,
+            pod=pod,
+            prompt_tokens=request.prompt_tokens,
+            cached_tokens=cached,
+            first_token=(first - due) * speed,
+            finished=(time.monotonic() - due) * speed,
         )
+    )
 
 
 async def _stream(
@@ -132,23 +154,30 @@ async def _stream(
     policy: Policy,
     choice: PodChoice,
 ) -> tuple[float, int]:
-    """Send a request; return the time of its first token and the number of cached tokens."""
+    """Send a request; return the time of its first token and the number of cached tokens.
+
+    Raises UnservedError.
+    """
     first = 0.0
     usage = b""
     headers = {"Content-Type": "application/json"}
     url = f"http://{address}/v1/completions"
-    async with session.post(url, data=request.body, headers=headers) as response:
-        if response.status != 200:
-            raise aiohttp.ClientPayloadError(f"{response.status}: {await response.text()}"[:300])
-        async for line in response.content:
-            if not line.startswith(b"data: {"):
-                continue
-            if not first:
-                first = time.monotonic()
-                await policy.first_token(choice)
-            if b'"usage"' in line:
-                usage = line
+    try:
+        async with session.post(url, data=request.body, headers=headers) as response:
+            if response.status != 200:
+                problem = f"{response.status}: {await response.text()}"[:300]
+                raise UnservedError(problem, elsewhere=response.status >= 500)
+            async for line in response.content:
+                if not line.startswith(b"data: {"):
+                    continue
+                if not first:
+                    first = time.monotonic()
+                    await policy.first_token(choice)
+                if b'"usage"' in line:
+                    usage = line
+    except aiohttp.ClientError as error:
+        raise UnservedError(str(error), elsewhere=not first) from error
     if not usage:
-        raise aiohttp.ClientPayloadError("the answer ended without its usage")
+        raise UnservedError("the answer ended without its usage", elsewhere=not first)
     details = json.loads(usage[6:])["usage"]["prompt_tokens_details"]
     return first, int(details["cached_tokens"])

@@ -113,8 +113,14 @@ def build(requests: Sequence[TraceRequest], *, span: float, most_output: int) ->
 
 def ceiling(requests: Iterable[TraceRequest]) -> float:
     """Return the token hit ratio of one cache that never evicts: no router can do better."""
+    return (ceilings(requests) or [0.0])[-1]
+
+
+def ceilings(requests: Iterable[TraceRequest]) -> list[float]:
+    """Return the `ceiling` of the requests up to and with each one."""
     seen: set[int] = set()
     hits = total = 0
+    ratios = []
     for request in requests:
         known = 0
         for hash_id in request.hash_ids:
@@ -123,5 +129,6 @@ def ceiling(requests: Iterable[TraceRequest]) -> float:
             known += 1
         hits += min(known * TRACE_BLOCK, request.input_length - 1)
         total += request.input_length
+        ratios.append(hits / total if total else 0.0)
         seen.update(request.hash_ids)
-    return hits / total if total else 0.0
+    return ratios

@@ -27,11 +27,12 @@ PAGE, ROWS = "report.html", "results.jsonl"
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Serve recorded or generated traffic with simulated pods under one policy or many, and compare."""
-    args = new_parser(main.__doc__).parse_args(argv)
+    given = sys.argv[1:] if argv is None else argv
+    args = new_parser(main.__doc__).parse_args(given)
     # `timeout` and supervisors send SIGTERM, which ends runs in other processes like Ctrl-C.
     before = signal.signal(signal.SIGTERM, _terminated)
     try:
-        return _main(args)
+        return _main(args, ["warmpath", "simulate", *given])
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
     finally:
@@ -42,7 +43,7 @@ def _terminated(number: int, _frame: object) -> None:
     sys.exit(128 + number)
 
 
-def _main(args: argparse.Namespace) -> int:
+def _main(args: argparse.Namespace, command: Sequence[str]) -> int:
     console = Console(stderr=args.json, width=None if sys.stdout.isatty() else 150)
     try:
         asked = cells(args)
@@ -53,7 +54,7 @@ def _main(args: argparse.Namespace) -> int:
             claim(args.report, [PAGE, ROWS])
         rows = list(_kept(_run(asked, args.processes, console), args.report))
         if write_report is not None:
-            console.print(f"report: {write_report(args.report / PAGE, rows)}")
+            console.print(f"report: {write_report(args.report / PAGE, rows, command)}")
     except (OSError, ValueError) as error:
         print(f"warmpath simulate: {_text_of(error)}", file=sys.stderr)
         return 1
@@ -82,7 +83,7 @@ def _kept(rows: Iterable[Figures], folder: Path | None) -> Iterator[Figures]:
             yield row
 
 
-def _report_writer() -> Callable[[Path, Sequence[Figures]], Path]:
+def _report_writer() -> Callable[[Path, Sequence[Figures], Sequence[str]], Path]:
     try:
         from router.commands.simulate.report import write_report  # noqa: PLC0415  matplotlib is an extra
     except ImportError as error:

@@ -20,8 +20,8 @@ Cell = Mapping[str, Sequence[Figures]]
 """The figures of one place (`summary.StudyPlace`) by policy, a row for each seed."""
 
 
-def write_report(path: Path, rows: Sequence[Figures]) -> Path:
-    """Write the page; return its path."""
+def write_report(path: Path, rows: Sequence[Figures], command: Sequence[str]) -> Path:
+    """Write the page of the rows that a command line made; return its path."""
     cells = summary.by_cell(rows)
     parts = [report.paragraph(_setting(rows))]
     if len(cells) > 1:
@@ -36,21 +36,26 @@ def write_report(path: Path, rows: Sequence[Figures]) -> Path:
         parts += [
             report.heading(summary.title(place)),
             report.table([summary.CELL_HEAD, *summary.cell_rows(policies)]),
-            report.plot(
-                "time to first token, seconds: the share of requests that had it by then",
-                lambda axes, policies=policies: _curves(axes, policies),  # type: ignore[misc]
-            ),
-            report.plot(
-                "hit ratio and time to first token of each policy",
-                lambda axes, policies=policies: _trade(axes, policies),  # type: ignore[misc]
-                height=4.6,
+            report.plots(
+                report.plot(
+                    "share of requests with their first token by then",
+                    lambda axes, policies=policies: _curves(axes, policies),  # type: ignore[misc]
+                ),
+                report.plot(
+                    "seconds of prefill of each pod",
+                    lambda axes, policies=policies: _pods(axes, policies),  # type: ignore[misc]
+                ),
+                report.plot(
+                    "hit ratio and time to first token of each policy",
+                    lambda axes, policies=policies: _trade(axes, policies),  # type: ignore[misc]
+                    height=4.6,
+                ),
             ),
             report.paragraph(_named_note(policies)),
-            report.plot(
-                "seconds of prefill of each pod",
-                lambda axes, policies=policies: _pods(axes, policies),  # type: ignore[misc]
-            ),
         ]
+    seeds = sorted({row.seed for row in rows})
+    made = report.provenance(command) | {"seed": ", ".join(map(str, seeds))}
+    parts += [report.heading("How this page was made"), report.facts(made)]
     report.write_page(path, "warmpath simulate", parts)
     return path
 
@@ -120,8 +125,9 @@ def _standing_plot(
             axes.scatter(ratios, [height] * len(ratios), s=12, color="0.6")
             axes.scatter([mean], [height], s=45, marker="D", color="C0")
         axes.set_yticks(range(len(ranked)), [policy for policy, _ in ranked])
-        axes.axvline(1.0, color="0.3", linewidth=1)
+        axes.axvline(1.0, color=report.INK, linewidth=1)
         report.logarithmic(axes, "x")
+        axes.set_xlabel(f"TTFT p90 / that of {BEST_PUBLISHED}")
 
     title = f"TTFT p90 as a ratio to {BEST_PUBLISHED}: each cell, and the geometric mean"
     return report.plot(title, draw, height=1.2 + 0.24 * len(ranked))
@@ -154,6 +160,7 @@ def _curves(axes: Axes, policies: Cell) -> None:
         shares = [number / (len(curve) - 1) for number in range(len(curve))]
         axes.step(curve, shares, where="post", label=policy)
     report.logarithmic(axes, "x")
+    axes.set_xlabel("time to first token, seconds")
     axes.set_ylabel("share of requests")
 
 
@@ -170,7 +177,7 @@ def _named(policies: Cell) -> list[str]:
 def _named_note(policies: Cell) -> str:
     named = _named(policies)
     others = len(policies) - len(named)
-    best = "Better is further down and further to the right; colours are as in the plot above."
+    best = "Better is further down and further to the right; colours are as in the other plots."
     if not others:
         return best
     always = [name for name in (DEFAULT, BEST_PUBLISHED) if name in policies]
@@ -201,6 +208,10 @@ def _trade(axes: Axes, policies: Cell) -> None:
             va="center",
             arrowprops={"arrowstyle": "-", "color": "0.7", "shrinkB": 3, "relpos": (0, 0.5)},
         )
+    if has_ceiling:
+        axes.axvline(
+            1.0, color=report.INK, linewidth=1, label="ceiling: one cache that never evicts"
+        )
     report.logarithmic(axes, "y")
     axes.set_xlabel("token hit ratio" + (" as a share of the ceiling" if has_ceiling else ""))
     axes.set_ylabel("TTFT p90, seconds")
@@ -211,3 +222,4 @@ def _pods(axes: Axes, policies: Cell) -> None:
         axes, {policy: policies[policy][0].pod_prefill_s for policy in _chosen(policies)}
     )
     axes.set_xlabel("pod")
+    axes.set_ylabel("seconds of prefill")

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from router.commands.local.demo import TRACE
+from router.commands.local.demo_setting import TRACE
 from simworker.virtual.simulate import main
 from simworker.virtual.trace import TraceLine, pooled_work, read_trace, repeated, spread
 

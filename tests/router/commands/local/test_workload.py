@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from bench.policy.grid import STUDY_TRACE
-from router.commands.local.demo import TRACE
+from router.commands.local.demo_setting import TRACE
 from router.commands.local.workload import (
     RESERVED,
     VOCAB_SIZE,

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from router.commands.local.demo import TRACE
+from router.commands.local.demo_setting import TRACE
 from router.commands.simulate import access_log
 from router.commands.simulate.access_log import read_traffic
 

@@ -7,10 +7,11 @@ import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
+from indexer.process.version import version
 from router.commands.local import report
 from router.commands.simulate import summary
 from router.commands.simulate.figures import Figures
-from router.commands.simulate.report import _standing_plot, write_report
+from router.commands.simulate.report import write_report
 from router.commands.simulate.study import BEST_PUBLISHED
 from scorer.policy import DEFAULT
 
@@ -27,9 +28,11 @@ ROW = Figures(
     },
 )  # fmt: skip
 
+COMMAND = ["warmpath", "simulate", "--traffic", "a b"]
+
 
 def page(tmp_path: Path, *rows: Figures) -> str:
-    return write_report(tmp_path / "report.html", rows).read_text()
+    return write_report(tmp_path / "report.html", rows, COMMAND).read_text()
 
 
 def many(count: int) -> list[Figures]:
@@ -110,24 +113,16 @@ def test_logarithmic_axes_have_plain_numbers() -> None:
     ]
 
 
-def test_a_title_beside_long_names_is_not_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    drawn: list[Figure] = []
-    save = Figure.savefig
+def test_a_plot_has_its_title_as_text_and_the_pages_colours() -> None:
+    drawn = report.plot("a & b", lambda axes: axes.set_xlabel("seconds"))
+    assert "<figcaption>a &amp; b</figcaption>" in drawn
+    assert 'aria-label="a &amp; b"' in drawn
+    assert "currentColor" in drawn
+    assert report.INK not in drawn
 
-    def remember(self: Figure, *args: object, **options: object) -> None:
-        drawn.append(self)
-        save(self, *args, **options)
 
-    monkeypatch.setattr(Figure, "savefig", remember)
-    rows = [replace(one, pods=pods) for one in many(3) for pods in (4, 8)]
-    rows = [replace(one, policy=f"{one.policy}@a-long-option=1@another=1") for one in rows]
-    rows += [replace(ROW, policy=BEST_PUBLISHED, pods=pods) for pods in (4, 8)]
-    cells = summary.by_cell(rows)
-    _standing_plot(summary.standings(cells), cells)
-    [figure] = drawn
-    canvas = FigureCanvasAgg(figure)
-    canvas.draw()
-    [title] = figure.texts
-    assert title.get_text().startswith(f"TTFT p90 as a ratio to {BEST_PUBLISHED}")
-    extent = title.get_window_extent(canvas.get_renderer())
-    assert 0 <= extent.x0 < extent.x1 <= figure.bbox.width
+def test_a_page_says_how_it_was_made(tmp_path: Path) -> None:
+    told = page(tmp_path, ROW, replace(ROW, seed=7))
+    assert "<dd>warmpath simulate --traffic &#x27;a b&#x27;</dd>" in told
+    assert "<dd>1, 7</dd>" in told
+    assert f"warmpath {version()}" in told

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from router.commands.local.demo import TRACE
+from router.commands.local.demo_setting import TRACE
 from router.commands.simulate.cell import Cell
 from router.commands.simulate.command import main
 from router.commands.simulate.figures import Figures

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from router.commands.local.demo import TRACE
+from router.commands.local.demo_setting import TRACE
 from router.commands.simulate import traffic
 from router.commands.simulate.access_log import LoggedRequest
 from router.commands.simulate.cell import Cell
