@@ -17,6 +17,7 @@ from indexer.follow.endpoint import endpoint_problem
 from indexer.process.end_signals import on_signals
 from indexer.process.http_log import ignore_malformed_http
 from indexer.process.listen import is_host_port
+from indexer.process.log_format import FORMS, formatter
 from indexer.process.log_limit import limited_handler
 from indexer.shared.layout.names import prefix_problem
 from indexer.shared.layout.record import LEAST_LEASE, MOST_LEASE
@@ -34,11 +35,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Follow an engine and send routers the keys of its blocks, until SIGTERM or Ctrl-C."""
     parser = _parser()
     args = parser.parse_args(argv)
-    logging.basicConfig(
-        handlers=[limited_handler(time.monotonic)],
-        level=logging.INFO,
-        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
-    )
+    handler = limited_handler(time.monotonic)
+    handler.setFormatter(formatter(args.log_format))
+    logging.basicConfig(handlers=[handler], level=logging.INFO)
     ignore_malformed_http()
     if bool(args.tls_cert) != bool(args.tls_key):
         parser.error("--tls-cert and --tls-key: give both or none")
@@ -98,6 +97,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if not args.redis and getattr(args, name) != parser.get_default(name):
             parser.error(f"--redis-{option.replace('_', '-')}: needs --redis")
     options = vars(args)
+    del options["log_format"]
     bound_to = os.getppid() if options.pop("exit_with_parent") else None
     try:
         asyncio.run(_publish(Settings(**options), bound_to))
@@ -144,6 +144,7 @@ def _parser() -> argparse.ArgumentParser:
         " by default that of --listen, if it names a host",
     )  # fmt: skip
     add("--metrics-listen", default="127.0.0.1:7501", help="host:port of /metrics; empty: none")
+    add("--log-format", default="text", choices=FORMS, help="the form of log lines")
     add(
         "--journal-bytes",
         type=int,

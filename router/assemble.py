@@ -45,7 +45,9 @@ from router.conditions import (
 )
 from router.config.credentials import engine_credentials, publisher_credentials
 from router.config.schema import Config
+from router.decision_file import write_decisions, write_now
 from router.diagnosis.attribution import Attribution
+from router.diagnosis.decision_log import DecisionLog
 from router.diagnosis.decisions import Decisions
 from router.drain import Drain
 from router.dynamo.overlaps import Overlaps
@@ -74,6 +76,7 @@ from router.peers import booking_id
 from router.peers.exchange import PeerBookings
 from router.peers.run import sharing
 from router.pick.group_window import GroupWindow
+from router.pick.pending import Witness
 from router.pick.picker import Picker
 from router.pick.picking import Picking, believed_bytes, prefill_model
 from router.pods.follow import Follower
@@ -162,6 +165,14 @@ async def running(config: Config, folder: Path) -> AsyncIterator[Running]:
         wall_offset = time.time() - time.monotonic()
         decisions = Decisions(config.pick.kept_decisions, wall_offset=wall_offset)
         attribution = Attribution()
+        witnesses: list[Witness] = [decisions, attribution]
+        if file := config.pick.decision_log:
+            rng = Random(secrets.randbits(64))  # noqa: S311  draws samples, guards nothing
+            logged = DecisionLog(config.pick.decision_log_share, rng, wall_offset=wall_offset)
+            witnesses.append(logged)
+            stack.push_async_callback(write_now, logged, file, folder)
+            writing = Work("logging decisions", partial(write_decisions, logged, file, folder))
+            stack.callback(kept(writing).cancel)
         router = booking_id.new_router()
         picking = Picking(
             config.pick,
@@ -169,7 +180,7 @@ async def running(config: Config, folder: Path) -> AsyncIterator[Running]:
             index=embedded_index(believed_bytes(config.pick)),
             new_id=partial(booking_id.new_id, router),
             rng=Random(secrets.randbits(64)),  # noqa: S311  breaks ties, guards nothing
-            witnesses=(decisions, attribution),
+            witnesses=witnesses,
             share=partial(PeerBookings, router, names) if shared.share_bookings else None,
         )
         loop = asyncio.get_running_loop()

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from indexer.process.end_signals import on_signals
 from indexer.process.http_log import ignore_malformed_http
+from indexer.process.log_format import FORMS, formatter
 from indexer.process.log_limit import limited_handler
 from indexer.process.tasks import Work, cancel, kept
 from router.assemble import running
@@ -28,14 +29,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--log-level", default="info", choices=("debug", "info", "warning", "error")
     )
+    parser.add_argument("--log-format", default="text", choices=FORMS)
     parser.add_argument("--process", type=int, help=argparse.SUPPRESS)  # `_supervise` gives it
     args = parser.parse_args(argv)
-    name = "" if args.process is None else f"[{args.process}] "
-    logging.basicConfig(
-        handlers=[limited_handler(time.monotonic)],
-        level=args.log_level.upper(),
-        format=f"%(asctime)s {name}%(levelname)s %(name)s: %(message)s",
-    )
+    handler = limited_handler(time.monotonic)
+    handler.setFormatter(formatter(args.log_format, args.process))
+    logging.basicConfig(handlers=[handler], level=args.log_level.upper())
     ignore_malformed_http()
     # httpx2 logs each request to an engine's tokenizer at INFO; Numba logs each step of the compiler.
     for library in ("httpx2", "numba"):
@@ -60,7 +59,10 @@ async def _supervise(config: Config, args: argparse.Namespace) -> int:
     """Run the configured number of processes."""
     server = config.server
     check_free(server.listen)
-    given = ("-m", "router", "serve", "--config", str(args.config), "--log-level", args.log_level)
+    given = (
+        *("-m", "router", "serve", "--config", str(args.config)),
+        *("--log-level", args.log_level, "--log-format", args.log_format),
+    )
     processes = Processes(
         server.processes,
         lambda number: (*given, "--process", str(number)),

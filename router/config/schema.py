@@ -290,6 +290,11 @@ class PickTable(Table, frozen=True):
     """Number of picks of one prompt that go to one rank before another gets any."""
     kept_decisions: Annotated[int, Meta(ge=0, le=100_000)] = 256
     """Picks that `warmpath decisions` shows."""
+    decision_log: str = ""
+    """File that gets a line of JSON for each logged pick when its request ends; `-`: standard output;
+    empty: none."""
+    decision_log_share: Annotated[float, Meta(ge=0, le=1)] = 1.0
+    """Share of the picks that are logged, drawn at random."""
     queue: Literal["off", "on"] = "off"
     """on: a pick waits until the pod that it chooses has room; [queue] has the limits. off: each pick
     is answered at once, for gateways that cannot wait."""

@@ -118,6 +118,11 @@ class Decisions:
         if kept is not None:
             kept.state = ENDS[end]
 
+    def take(self, number: int) -> pb.Decision | None:
+        """Return a decision that is kept here, and keep it no more; None if it is not."""
+        kept = self._kept.pop(number, None)
+        return None if kept is None else self._message(kept)
+
     def listed(self, limit: int = 0, model: str = "", pod: str = "") -> Iterator[pb.Decision]:
         """Return the decisions of a `model` and a picked `pod`, newest first; an empty name matches all.
 

@@ -15,8 +15,9 @@ import msgspec
 from aiohttp import web
 
 from indexer.process.listen import lasting
+from router.diagnosis.decision_view import decision_view
 from router.live_page.history import PAUSE, History
-from router.live_page.view import Views, decision_view
+from router.live_page.view import Views
 from router.pb.warmpath.v1 import router_pb2 as pb
 
 LIVE = "/api/v1/live"

@@ -8,9 +8,10 @@ import aiohttp
 import msgspec
 import pytest
 
+from router.diagnosis.decision_view import DecisionView
 from router.live_page import stream
 from router.live_page.stream import LIVE, MOST_VIEWERS
-from router.live_page.view import DecisionView, Point, Snapshot
+from router.live_page.view import Point, Snapshot
 from router.pb.warmpath.v1 import router_pb2 as pb
 from tests.router.live_page.events import events
 from tests.router.live_page.stand import live, pods

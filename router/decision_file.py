@@ -1,0 +1,53 @@
+"""Writes the log of decisions to its file."""
+
+import asyncio
+import logging
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from router.diagnosis.decision_log import DecisionLog
+
+log = logging.getLogger(__name__)
+
+PAUSE = 1.0
+"""Seconds between two writes."""
+STANDARD_OUTPUT = "-"
+
+
+async def write_decisions(kept: DecisionLog, file: str, folder: Path) -> None:
+    """Append new lines to a file every second, until cancelled; relative to `folder`, - is stdout.
+
+    The file is opened for each write, so that it may be moved away (logrotate). Lines that cannot be
+    written are lost, and the log says so.
+    """
+    while True:
+        await asyncio.sleep(PAUSE)
+        await write_now(kept, file, folder)
+
+
+async def write_now(kept: DecisionLog, file: str, folder: Path) -> None:
+    """Append the lines that are there."""
+    lines = kept.take()
+    if lines:
+        try:
+            await asyncio.to_thread(_append, lines, file, folder)
+        except OSError as error:
+            text = "%s: %d decisions are not logged: %s"
+            log.warning(text, file, len(lines), os.strerror(error.errno or 0))
+
+
+def _append(lines: Sequence[bytes], file: str, folder: Path) -> None:
+    if file == STANDARD_OUTPUT:
+        sys.stdout.buffer.writelines(lines)
+        sys.stdout.buffer.flush()
+        return
+    path = folder / file
+    with open(path, "ab", opener=_private) as opened:
+        opened.writelines(lines)
+
+
+def _private(path: str, flags: int) -> int:
+    """Open a file that only its owner may read, if it is made now."""
+    return os.open(path, flags, 0o600)

@@ -1,0 +1,74 @@
+"""The log of decisions: a line of JSON for a pick when its request ends. No prompts."""
+
+from random import Random
+
+import msgspec
+
+from router.diagnosis.decision_view import decision_view
+from router.diagnosis.decisions import Decisions
+from router.pick.pending import End, Placed
+from router.pick.weigh import Choice
+
+MOST_OPEN = 10_000
+"""Most picks whose end is waited for; of more, the oldest gets no line."""
+MOST_LINES = 10_000
+"""Most lines that wait until they are written."""
+
+
+class DecisionLog:
+    """Makes lines of a `share` of all picks, drawn by `rng`; `take` returns those made since.
+
+    A time of the picker + `wall_offset` is seconds since the Unix epoch.
+    """
+
+    def __init__(self, share: float, rng: Random, *, wall_offset: float) -> None:
+        self._share = share
+        self._rng = rng
+        self._open = Decisions(MOST_OPEN, wall_offset=wall_offset)
+        self._lines: list[bytes] = []
+        self.dropped = 0
+        """Lines for which there was no room."""
+
+    def take(self) -> list[bytes]:
+        """Return the lines that were made since the last call, each with its line break."""
+        lines, self._lines = self._lines, []
+        return lines
+
+    # Called by the picker
+
+    def picked(self, placed: Placed, choice: Choice) -> None:
+        """Wait for the end of a pick's request, if the pick is drawn."""
+        if self._rng.random() < self._share:
+            self._open.picked(placed, choice)
+
+    def withdrawn(self, placed: Placed, choice: Choice) -> None:
+        """Make the line of a pick that reached nobody, if it is drawn."""
+        if self._rng.random() < self._share:
+            self._open.withdrawn(placed, choice)
+            self._write(placed)
+
+    def started(self, placed: Placed, now: float) -> None:
+        """Note the pod that serves the request."""
+        self._open.started(placed, now)
+
+    def first_token(self, placed: Placed, now: float) -> None:
+        """Note the time to the first token."""
+        self._open.first_token(placed, now)
+
+    def found_cached(self, placed: Placed, cached: int, prompt_tokens: int | None) -> None:
+        """Note the tokens that the engine found cached."""
+        self._open.found_cached(placed, cached, prompt_tokens)
+
+    def ended(self, placed: Placed, end: End, now: float) -> None:
+        """Make the line."""
+        self._open.ended(placed, end, now)
+        self._write(placed)
+
+    def _write(self, placed: Placed) -> None:
+        decision = self._open.take(placed.number)
+        if decision is None:
+            return
+        if len(self._lines) >= MOST_LINES:
+            self.dropped += 1
+            return
+        self._lines.append(msgspec.json.encode(decision_view(decision)) + b"\n")
