@@ -4,7 +4,7 @@ import asyncio
 import json
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 
 from rich.console import Console
@@ -31,6 +31,8 @@ from router.commands.local.traffic_run import TrafficRun, run_traffic
 from router.commands.local.verdict import conclusions, warnings
 
 HEAD = ("policy", "hit ratio", "TTFT p50", "p90", "p99", "tokens saved", "imbalance")
+ASKING = (WARMPATH, QUEUED)
+"""The policies that ask a router."""
 SEED = "none: the traffic is the trace's own, and the router breaks ties at random"
 
 
@@ -43,19 +45,28 @@ def main(argv: Sequence[str] | None = None) -> int:
     console = Console(stderr=args.json, width=width)
     try:
         setting = demo_setting(args)
-        setting, results = asyncio.run(_run_all(setting, args.policies.split(","), console))
+        setting, results = run_demo(setting, args.policies.split(","), console)
     except (ClusterError, OSError, ValueError) as error:
         print(f"warmpath demo: {error}", file=sys.stderr)
         return 1
     except asyncio.CancelledError:
         return 128 + signal.SIGTERM
-    _present(setting, results, ["warmpath", "demo", *given], console)
+    options = {**vars(args), "speed": f"{setting.workers.speed:g}"}
+    made = provenance(["warmpath", "demo", *given], options) | {"seed": SEED}
+    _present(setting, results, made, console)
     if args.json:
         print((setting.out / RESULTS).read_text())
     failed = {name: result for name, result in results.items() if not result.served}
     for name, result in failed.items():
         print(f"warmpath demo: {name}: every request failed: {result.problem}", file=sys.stderr)
     return 1 if failed else 0
+
+
+def run_demo(
+    setting: DemoSetting, names: Sequence[str], console: Console
+) -> tuple[DemoSetting, dict[str, TrafficRun]]:
+    """Run the policies; return the setting with the speed that was fitted, and each policy's run."""
+    return asyncio.run(_run_all(setting, names, console))
 
 
 async def _run_all(
@@ -73,14 +84,16 @@ async def _run_all(
     while True:
         results, fitted = {}, setting
         with _progress(console) as progress:
-            for name in names:
+            # Those that ask a router go first: where choices come late, they do there.
+            for name in sorted(names, key=lambda name: name not in ASKING):
                 show = _shown(progress, name, len(setting.requests))
                 results[TITLES.get(name, name)] = run = await _run(setting, name, show)
                 fitted = _fitted(setting, run, console)
                 if fitted is not setting:
                     break
         if fitted is setting:
-            return setting, results
+            titles = [TITLES.get(name, name) for name in names]
+            return setting, {title: results[title] for title in titles}
         setting = fitted
 
 
@@ -118,7 +131,7 @@ def _shown(progress: Progress, name: str, total: int) -> Callable[[TrafficRun], 
 
 async def _run(setting: DemoSetting, name: str, show: Callable[[TrafficRun], None]) -> TrafficRun:
     """Send the workload under one policy on a fresh cluster."""
-    asks = name in (WARMPATH, QUEUED)
+    asks = name in ASKING
     async with Cluster(
         setting.workers, setting.pods, setting.out, router=asks, queue=name == QUEUED
     ) as cluster:
@@ -159,7 +172,7 @@ async def _kill_half_way(setting: DemoSetting, cluster: Cluster) -> None:
 def _present(
     setting: DemoSetting,
     results: dict[str, TrafficRun],
-    command: Sequence[str],
+    made: Mapping[str, str],
     console: Console,
 ) -> None:
     summed = {
@@ -197,7 +210,7 @@ def _present(
             conclusions=told,
             warnings=doubts,
             setting=text,
-            made=provenance(command) | {"seed": SEED},
+            made=made,
             ceilings=list(zip((one.at for one in setting.requests), setting.ceilings, strict=True)),
             killed=setting.span / 2 if setting.kill else None,
         ),

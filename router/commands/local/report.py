@@ -167,13 +167,18 @@ def facts(named: Mapping[str, str]) -> str:
     return f"<dl>{items}</dl>"
 
 
-def provenance(command: Sequence[str]) -> dict[str, str]:
-    """Return the facts of how a page was made, by their names; `command` is the command line."""
+def provenance(command: Sequence[str], options: Mapping[str, object]) -> dict[str, str]:
+    """Return the facts of how a page was made, by their names.
+
+    `command` is the command line; `options` are all values, defaults included, by their names.
+    """
+    told = (f"{name.replace('_', '-')} {value}" for name, value in options.items() if value != "")
     built = f", commit {commit()[:12]}" if commit() else ""
     return {
         "version": f"warmpath {version()}{built}",
         "machine": f"{platform.machine()}, {os.cpu_count()} cores",
         "command": shlex.join(command),
+        "options, defaults included": ", ".join(told),
     }
 
 

@@ -54,7 +54,8 @@ def _main(args: argparse.Namespace, command: Sequence[str]) -> int:
             claim(args.report, [PAGE, ROWS])
         rows = list(_kept(_run(asked, args.processes, console), args.report))
         if write_report is not None:
-            console.print(f"report: {write_report(args.report / PAGE, rows, command)}")
+            page = write_report(args.report / PAGE, rows, command, vars(args))
+            console.print(f"report: {page}")
     except (OSError, ValueError) as error:
         print(f"warmpath simulate: {_text_of(error)}", file=sys.stderr)
         return 1
@@ -83,7 +84,7 @@ def _kept(rows: Iterable[Figures], folder: Path | None) -> Iterator[Figures]:
             yield row
 
 
-def _report_writer() -> Callable[[Path, Sequence[Figures], Sequence[str]], Path]:
+def _report_writer() -> Callable[..., Path]:
     try:
         from router.commands.simulate.report import write_report  # noqa: PLC0415  matplotlib is an extra
     except ImportError as error:

@@ -20,8 +20,10 @@ Cell = Mapping[str, Sequence[Figures]]
 """The figures of one place (`summary.StudyPlace`) by policy, a row for each seed."""
 
 
-def write_report(path: Path, rows: Sequence[Figures], command: Sequence[str]) -> Path:
-    """Write the page of the rows that a command line made; return its path."""
+def write_report(
+    path: Path, rows: Sequence[Figures], command: Sequence[str], options: Mapping[str, object]
+) -> Path:
+    """Write the page of the rows that a command line with these options made; return its path."""
     cells = summary.by_cell(rows)
     parts = [report.paragraph(_setting(rows))]
     if len(cells) > 1:
@@ -54,7 +56,7 @@ def write_report(path: Path, rows: Sequence[Figures], command: Sequence[str]) ->
             report.paragraph(_named_note(policies)),
         ]
     seeds = sorted({row.seed for row in rows})
-    made = report.provenance(command) | {"seed": ", ".join(map(str, seeds))}
+    made = report.provenance(command, options) | {"seed": ", ".join(map(str, seeds))}
     parts += [report.heading("How this page was made"), report.facts(made)]
     report.write_page(path, "warmpath simulate", parts)
     return path
