@@ -75,6 +75,9 @@ class CapacityScheduler:
                 self._reserve(request, available)
             else:
                 pending.append(request)
+        # The source keeps the order of arrival. By that, a request that once waited for a younger one's
+        # block could lack the blocks which the younger one holds, and neither would ever go on.
+        pending.sort(key=lambda request: not request.has_started)
         for request in pending:
             if self._should_wait(request, contributed):
                 continue

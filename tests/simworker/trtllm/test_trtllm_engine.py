@@ -302,6 +302,17 @@ def test_tokens_are_drawn_above_the_reserved_ones_where_there_are_any() -> None:
     assert {next_token(b"s", last, 3, 16) for last in range(400)} == set(range(16))
 
 
+def test_a_request_that_waited_for_a_younger_ones_block_does_not_stop_both() -> None:
+    bench = Bench({64: (9, 3)}, size=2, max_num_tokens=7, max_batch_size=2)
+    one, eight, seven = [1], [1] * 8, [1] * 7
+    prompts = [*[one] * 10, eight, one, seven, seven, one]
+    for number, prompt in enumerate(prompts, 1):
+        salt, tokens = "s" if number == 14 else "", 4 if number == 13 else 1
+        bench.submit(str(number), prompt, tokens, cache_salt=salt)
+    bench.run()
+    assert len(bench.ended) == len(prompts)
+
+
 class EngineMachine(RuleBasedStateMachine):
     """Requests come and go; every step computes something, and events announce all of it."""
 
