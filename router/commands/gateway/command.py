@@ -114,6 +114,7 @@ async def _serve_simulated(
             router=address_of(cluster.router_address),
             pods=[address_of(one.address) for one in cluster.workers],
         )
+        _say(f"the router's page: http://{cluster.page_address}/")
         watching = asyncio.create_task(_report_ends(cluster))
         stack.callback(watching.cancel)
         await _serve(program, gateway, MODEL, follows=False)

@@ -163,6 +163,8 @@ class Cluster:
     ) -> None:
         """With `queue`, the router lets picks wait."""
         self.router_address = ""
+        self.page_address = ""
+        """host:port of the router's live page."""
         self._queue = queue
         self._settings = settings
         self._router = Process("the router", logs / "router.log") if router else None
@@ -186,13 +188,16 @@ class Cluster:
         path = Path(self._folder.name) / "router.toml"
         path.write_text(self._config(), encoding="utf-8")
         line = await router.start("router", "serve", "--config", str(path))
-        self.router_address = line.split(" on ")[1].split(",")[0].strip()
+        # warmpath serves gRPC on HOST:PORT, HTTP on HOST:PORT
+        self.router_address, self.page_address = (
+            part.rpartition(" on ")[2].strip() for part in line.split(",")
+        )
 
     def _config(self) -> str:
         lines = [
             "[server]",
             'listen = "127.0.0.1:0"',
-            'metrics-listen = ""',
+            'metrics-listen = "127.0.0.1:0"',
             "drain-delay-seconds = 0",
             "[[models]]",
             f'name = "{MODEL}"',
