@@ -14,6 +14,7 @@ from pathlib import Path
 import zmq
 
 from indexer.follow.endpoint import endpoint_problem
+from indexer.process.command_line import command_parser, in_words
 from indexer.process.end_signals import on_signals
 from indexer.process.http_log import ignore_malformed_http
 from indexer.process.listen import is_host_port
@@ -102,23 +103,23 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         asyncio.run(_publish(Settings(**options), bound_to))
     except (OSError, ValueError, zmq.ZMQError) as error:
-        print(f"warmpath publish: {error}", file=sys.stderr)  # noqa: T201  the command line
+        print(f"warmpath publish: {in_words(error)}", file=sys.stderr)  # noqa: T201  the command line
         return 1
     return 0
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="warmpath publish",
-        description=main.__doc__,
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    parser = command_parser(
+        "publish",
+        main.__doc__,
+        "warmpath publish --pod pod-1 --model demo --events tcp://127.0.0.1:5557 --replay tcp://127.0.0.1:5558",
     )
     add = parser.add_argument
     add("--pod", required=True, help="the pod's id, as the routers' configuration names it")
     add(
         "--model", required=True, help="the base model's name, as the routers' configuration has it"
     )
-    add("--engine", default="vllm", choices=("vllm", "sglang", "trtllm"))
+    add("--engine", default="vllm", choices=("vllm", "sglang", "trtllm"), help="its kind")
     add(
         "--events", required=True, help="the engine's events: tcp://host:port, or http://… (trtllm)"
     )

@@ -61,7 +61,7 @@ def start() -> None:
         return
     command = [sys.executable, "-m", "publisher", *words, "--exit-with-parent"]
     # As in `router.cli`: otherwise gRPC writes a line for each failed TLS handshake.
-    environment = {"GRPC_VERBOSITY": "ERROR"} | os.environ
+    environment = {"GRPC_VERBOSITY": "NONE"} | os.environ
     del environment[VARIABLE]
 
     def launch() -> Started:

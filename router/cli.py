@@ -16,9 +16,10 @@ PARTS = (
     "tokenizers", "uvloop",
 )  # fmt: skip
 """Modules of the extra `router`, which a publisher's environment may lack."""
-QUIET = "GRPC_VERBOSITY", "ERROR"
+QUIET = "GRPC_VERBOSITY", "NONE"
 """An environment variable that gRPC's library reads when it is loaded. Otherwise it writes a line for
-each failed TLS handshake, which anybody could cause without limit (`indexer.process.log_limit`)."""
+each failed TLS handshake, which anybody could cause without limit (`indexer.process.log_limit`), and
+its own form of errors that commands say in words."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:

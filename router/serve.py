@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
+from indexer.process.command_line import command_parser, in_words
 from indexer.process.end_signals import on_signals
 from indexer.process.http_log import ignore_malformed_http
 from indexer.process.log_format import FORMS, formatter
@@ -24,12 +25,15 @@ from router.reload import Reloader
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Serve the router until SIGTERM or Ctrl-C; SIGHUP reloads its configuration."""
-    parser = argparse.ArgumentParser(prog="warmpath serve", description=main.__doc__)
+    parser = command_parser("serve", main.__doc__, "warmpath serve --config deploy/warmpath.toml")
     parser.add_argument("--config", type=Path, required=True, help="the TOML file")
     parser.add_argument(
-        "--log-level", default="info", choices=("debug", "info", "warning", "error")
+        "--log-level",
+        default="info",
+        choices=("debug", "info", "warning", "error"),
+        help="the least that is logged",
     )
-    parser.add_argument("--log-format", default="text", choices=FORMS)
+    parser.add_argument("--log-format", default="text", choices=FORMS, help="the form of log lines")
     parser.add_argument("--process", type=int, help=argparse.SUPPRESS)  # `_supervise` gives it
     args = parser.parse_args(argv)
     handler = limited_handler(time.monotonic)
@@ -50,7 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"warmpath serve: {error}", file=sys.stderr)
         return 2
     except OSError as error:
-        print(f"warmpath serve: {args.config}: {error}", file=sys.stderr)
+        print(f"warmpath serve: {args.config}: {in_words(error)}", file=sys.stderr)
         return 1
     return 0
 

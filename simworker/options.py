@@ -200,6 +200,7 @@ def _parser() -> argparse.ArgumentParser:
         description="Serve simulated workers until SIGTERM or Ctrl-C.",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
         allow_abbrev=False,
+        epilog="example: warmpath simworker --model demo --listen 127.0.0.1:8101",
     )
     _serving(parser.add_argument_group("serving").add_argument)
     _engine(parser.add_argument_group("engine").add_argument)

@@ -14,6 +14,7 @@ import aiohttp
 from indexer.follow.answer import take_answer
 from indexer.follow.engine_tls import EngineTls
 from indexer.follow.rank_ingest import RankIngest
+from indexer.process.command_line import in_words
 
 log = logging.getLogger(__name__)
 
@@ -25,7 +26,7 @@ class AnswerError(Exception):
 def problem_of(error: Exception) -> str:
     """Return the reason of a failed HTTP request to an engine."""
     if isinstance(error, aiohttp.ClientConnectorError):
-        return f"cannot connect to {error.host}:{error.port}: {error.os_error}"
+        return f"cannot connect to {error.host}:{error.port}: {in_words(error)}"
     return str(error) or "no answer in time"
 
 

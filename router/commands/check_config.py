@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from indexer.process.command_line import command_parser
 from prefixstore.chats.jinja_template import TemplateError, check_syntax
 from prefixstore.tokenizers.tokenizer import TokenizerUnavailableError
 from router.config.certificates import Dated, dated
@@ -43,8 +44,10 @@ class Checked(NamedTuple):
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Check a configuration file and find its pods, without serving or asking a hub or an engine."""
-    parser = argparse.ArgumentParser(prog="warmpath check-config", description=main.__doc__)
-    parser.add_argument("file", type=Path)
+    parser = command_parser(
+        "check-config", main.__doc__, "warmpath check-config deploy/warmpath.toml"
+    )
+    parser.add_argument("file", type=Path, help="the TOML file")
     parser.add_argument(
         "--seconds", type=_seconds, default=5.0, help="longest time to look for pods; 5 by default"
     )

@@ -14,7 +14,9 @@ from collections.abc import Sequence
 from http.client import HTTPException
 from urllib.parse import urlsplit
 
+from indexer.process.command_line import command_parser, in_words
 from router.commands.tls_options import TlsOptionError, add_tls, check_tls
+from router.commands.unanswered import unanswered
 
 ROUTER = "http://127.0.0.1:7401/readyz"
 MOST_BYTES = 1 << 16
@@ -27,7 +29,9 @@ class UnfitError(Exception):
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Ask a router or a publisher whether it is fit; exit with 0 if it is, with 1 if not."""
-    parser = argparse.ArgumentParser(prog="warmpath health", description=main.__doc__)
+    parser = command_parser(
+        "health", main.__doc__, "warmpath health grpc://127.0.0.1:7400/warmpath.v1.Router"
+    )
     parser.add_argument(
         "url", nargs="?", default=ROUTER,
         help=f"http or https: a page such as {ROUTER}, the default; grpc://HOST:PORT/SERVICE:"
@@ -47,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         ask = _ask_grpc if parts.scheme == "grpc" else _ask_page
         told = ask(args)
     except (UnfitError, OSError) as error:
-        print(f"warmpath health: {args.url}: {error}", file=sys.stderr)
+        print(f"warmpath health: {args.url}: {in_words(error)}", file=sys.stderr)
         return 1
     print("\n".join(("ok", *told)))
     return 0
@@ -112,7 +116,8 @@ def _ask_grpc(args: argparse.Namespace) -> list[str]:
         with channel:
             answer = check(request, timeout=args.timeout)
     except grpc.RpcError as error:
-        raise UnfitError(f"{error.code().name}: {error.details()}") from error
+        code, details = error.code().name, error.details() or ""
+        raise UnfitError(unanswered(code, details, "its URL") or f"{code}: {details}") from error
     if answer.status != pb.HealthCheckResponse.SERVING:
         raise UnfitError(pb.HealthCheckResponse.ServingStatus.Name(answer.status))
     return []

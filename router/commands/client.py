@@ -9,17 +9,20 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-import grpc
 from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import Message
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
+from rich.text import Text
 
+from indexer.process.command_line import command_parser, in_words
+from indexer.process.listen import is_host_port
 from router.client.client import Client
 from router.client.failure import CallError
 from router.client.prompt import Prompt
 from router.commands.channel import ChannelError, add_channel, open_client
 from router.commands.explained import explained
+from router.commands.unanswered import unanswered
 from router.pb.warmpath.v1 import router_pb2 as pb
 
 Reply = TypeVar("Reply", bound=Message)
@@ -29,9 +32,11 @@ ROUTER = "127.0.0.1:7400"
 
 def score_main(argv: Sequence[str] | None = None) -> int:
     """Show which pods are warm for a prompt."""
-    parser = router_parser("score", score_main.__doc__)
+    parser = router_parser("score", score_main.__doc__, "--model demo 'Once upon a time'")
     add_prompt(parser)
-    parser.add_argument("--strategy", default="", help="longest-prefix by default")
+    parser.add_argument(
+        "--strategy", default="", help="how blocks become a score; longest-prefix by default"
+    )
     parser.add_argument(
         "--explain",
         action="store_true",
@@ -41,7 +46,7 @@ def score_main(argv: Sequence[str] | None = None) -> int:
     try:
         prompt = prompt_of(args)
     except (OSError, ValueError) as error:
-        print(f"warmpath score: {error}", file=sys.stderr)
+        print(f"warmpath score: {in_words(error)}", file=sys.stderr)
         return 2
     return call(
         args,
@@ -54,17 +59,22 @@ def score_main(argv: Sequence[str] | None = None) -> int:
 
 def pods_main(argv: Sequence[str] | None = None) -> int:
     """List the pods that the router knows, with the trust in each."""
-    parser = router_parser("pods", pods_main.__doc__)
+    parser = router_parser("pods", pods_main.__doc__, "--router 127.0.0.1:7400")
     parser.add_argument("--model", default="", help="only the pods of this model")
     args = parser.parse_args(argv)
     return call(args, lambda client: client.pods(args.model), _pods_table)
 
 
-def router_parser(name: str, summary: str | None) -> argparse.ArgumentParser:
-    """Return a command's parser with the options of every command that asks a router."""
-    parser = argparse.ArgumentParser(prog=f"warmpath {name}", description=summary)
-    parser.add_argument("--router", default=ROUTER, help=f"host:port; {ROUTER} by default")
-    parser.add_argument("--timeout", type=seconds, default=10.0, help="seconds")
+def router_parser(name: str, summary: str | None, example: str) -> argparse.ArgumentParser:
+    """Return a command's parser with the options of every command that asks a router.
+
+    `example` is what follows the command's name.
+    """
+    parser = command_parser(name, summary, f"warmpath {name} {example}".rstrip())
+    parser.add_argument("--router", type=router_address, default=ROUTER, help="host:port")
+    parser.add_argument(
+        "--timeout", type=seconds, default=10.0, help="seconds that the answer may take"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     add_channel(parser)
     return parser
@@ -72,10 +82,22 @@ def router_parser(name: str, summary: str | None) -> argparse.ArgumentParser:
 
 def seconds(text: str) -> float:
     """Return an option's value as seconds; argparse refuses all but finite numbers above 0."""
-    value = float(text)
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
     if not 0 < value < math.inf:
-        raise argparse.ArgumentTypeError(f"{text} is not above 0 and finite")
+        raise argparse.ArgumentTypeError(f"{text} is not a number above 0")
     return value
+
+
+def router_address(text: str) -> str:
+    """Return an option's value, where a router listens; argparse refuses what has no port."""
+    if ":/" not in text and not text.startswith("unix:") and not is_host_port(text):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not HOST:PORT, such as {ROUTER}, nor unix:/PATH"
+        )
+    return text
 
 
 def add_prompt(parser: argparse.ArgumentParser) -> None:
@@ -149,12 +171,16 @@ def call(
 
 
 def answer(args: argparse.Namespace, ask: Callable[[Client], Reply]) -> Reply | None:
-    """Make one call and return its answer; print the error and return None if it fails."""
+    """Make one call and return its answer; print the error and return None if it fails.
+
+    Ends the process with status 2 if the options of the connection cannot be used.
+    """
     try:
         with open_client(args) as client:
             return ask(client)
     except ChannelError as error:
-        problem = str(error)
+        print(f"warmpath: {error}", file=sys.stderr)
+        sys.exit(2)
     except CallError as error:
         problem = _problem(error, args.router)
     print(f"warmpath: {problem}", file=sys.stderr)
@@ -176,9 +202,10 @@ def print_rich(shown: RenderableType) -> None:
 
 
 def _problem(error: CallError, router: str) -> str:
-    if error.code is grpc.StatusCode.UNAVAILABLE and "connect" in error.message:
-        return f"no router answers at {router}: {error.message}"
-    return str(error)
+    said = unanswered(error.code.name, error.message, "--router HOST:PORT")
+    if error.reason is not None or not said:
+        return str(error)
+    return f"no router answers at {router}: {said}"
 
 
 def _scores(response: pb.ScoreResponse) -> RenderableType:
@@ -227,7 +254,7 @@ def _pods_table(response: pb.ListPodsResponse) -> Table:
                 pod.id,
                 pod.address,
                 pod.model,
-                "yes" if pod.ready else "no",
+                "yes" if pod.ready else Text(f"no: {unready(pod)}"),
                 str(rank.rank),
                 blocks or "0",
                 f"{rank.copies if rank.HasField('copies') else '?'} / {rank.capacity or '?'}",
@@ -235,6 +262,12 @@ def _pods_table(response: pb.ListPodsResponse) -> Table:
                 trust_words(rank.trust),
             )
     return table
+
+
+def unready(pod: pb.Pod) -> str:
+    """Return why a pod is not ready: its health, and the reasons of its trust unless exact."""
+    reasons = (one.trust.reason for one in pod.ranks if one.trust.level != pb.Trust.EXACT)
+    return "; ".join(dict.fromkeys(reason for reason in (pod.status, *reasons) if reason))
 
 
 def trust_words(trust: pb.Trust) -> str:

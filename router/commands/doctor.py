@@ -8,7 +8,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from router.commands.client import answer, fields_of, print_rich, router_parser
+from router.commands.client import answer, fields_of, print_rich, router_parser, unready
 from router.pb.warmpath.v1 import router_pb2 as pb
 from scorer.reason import seconds
 
@@ -18,7 +18,7 @@ WELL, ILL, NO_ANSWER = 0, 1, 2
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Show findings; exit status 0: none, 1: some, 2: the router does not answer."""
-    parser = router_parser("doctor", main.__doc__)
+    parser = router_parser("doctor", main.__doc__, "--model demo")
     parser.add_argument("--model", default="", help="only the pods of this model")
     args = parser.parse_args(argv)
     asked = _asked(args)
@@ -56,16 +56,12 @@ def _absent(response: pb.ListPodsResponse, model: str) -> list[pb.Finding]:
             )
         ]
     return [
-        pb.Finding(pod=pod.id, model=pod.model, kind="ready", text=_unready(pod))
+        pb.Finding(
+            pod=pod.id, model=pod.model, kind="ready", text=f"it is not ready: {unready(pod)}"
+        )
         for pod in response.pods
         if not pod.ready
     ]
-
-
-def _unready(pod: pb.Pod) -> str:
-    """Return the text about a pod that is not ready: its health, and its trust unless exact."""
-    reasons = (one.trust.reason for one in pod.ranks if one.trust.level != pb.Trust.EXACT)
-    return "; ".join(dict.fromkeys([f"it is not ready: {pod.status}", *reasons]))
 
 
 def _report(

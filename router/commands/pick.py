@@ -8,6 +8,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from indexer.process.command_line import in_words
 from router.commands.client import add_prompt, call, prompt_of, router_parser, trust_words
 from router.pb.warmpath.v1 import router_pb2 as pb
 from scorer.reason import seconds
@@ -15,7 +16,7 @@ from scorer.reason import seconds
 
 def explain_main(argv: Sequence[str] | None = None) -> int:
     """Show what each pod would cost for a prompt, and why the first one wins. Books nothing."""
-    parser = router_parser("explain", explain_main.__doc__)
+    parser = router_parser("explain", explain_main.__doc__, "--model demo 'Once upon a time'")
     add_prompt(parser)
     parser.add_argument("--session", default="", help="the session's id")
     parser.add_argument("--policy", default="", help="the configured one by default")
@@ -26,7 +27,7 @@ def explain_main(argv: Sequence[str] | None = None) -> int:
     try:
         prompt = prompt_of(args)
     except (OSError, ValueError) as error:
-        print(f"warmpath explain: {error}", file=sys.stderr)
+        print(f"warmpath explain: {in_words(error)}", file=sys.stderr)
         return 2
     return call(
         args,
@@ -43,7 +44,7 @@ def explain_main(argv: Sequence[str] | None = None) -> int:
 
 def decisions_main(argv: Sequence[str] | None = None) -> int:
     """List the last picks, newest first, with reasons and outcomes. No prompt is kept."""
-    parser = router_parser("decisions", decisions_main.__doc__)
+    parser = router_parser("decisions", decisions_main.__doc__, "--limit 5 --model demo")
     parser.add_argument(
         "--limit", type=int, default=20, help="how many to list at most; 0: all; 20 by default"
     )

@@ -1,6 +1,5 @@
 """`warmpath version`: the version, its commit, and the versions of what outlives a process."""
 
-import argparse
 import importlib.metadata
 import json
 import os
@@ -11,6 +10,7 @@ from typing import Any
 
 from indexer.keys.segment import SEGMENT
 from indexer.pb.warmpath.watch.v1 import cache_watch_pb2
+from indexer.process.command_line import command_parser
 from indexer.process.version import version
 from indexer.shared.layout.names import BUCKETS, SCHEMA
 from router import state_file
@@ -24,7 +24,7 @@ CONTRACTS = (router_pb2, cache_watch_pb2, indexer_pb2)
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Print the version, its commit where that is known, and the versions of data that it reads."""
-    parser = argparse.ArgumentParser(prog="warmpath version", description=main.__doc__)
+    parser = command_parser("version", main.__doc__, "warmpath version --json")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     args = parser.parse_args(argv)
     found: dict[str, Any] = {

@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from indexer.process.command_line import in_words
 from router.config.check import contradictions
 from router.config.credentials import tls_problems
 from router.config.form import Problem
@@ -51,10 +52,15 @@ def mistakes(path: Path) -> Mistakes:
     try:
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: {error}") from error
+        raise ConfigError(_unread(path, error)) from error
     found = _mistakes(_toml(text, str(path)), text, str(path))
     found.add(_lacking(found.config, path.parent))
     return found
+
+
+def _unread(path: Path, error: OSError | UnicodeDecodeError) -> str:
+    said = in_words(error)
+    return said if said.startswith(f"{path}: ") else f"{path}: {said}"
 
 
 def _mistakes(raw: dict[str, Any], text: str, source: str) -> Mistakes:
@@ -90,8 +96,8 @@ def _secret_problem(path: Path) -> str:
     try:
         return "" if path.read_text(encoding="utf-8").strip() else f"{path} is empty"
     except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "is not UTF-8"
-        return f"{path} cannot be read: {reason}"
+        reason = in_words(error) if isinstance(error, OSError) else "is not UTF-8"
+        return f"{path} cannot be read: {reason.removeprefix(f'{path}: ')}"
 
 
 def _lacking(config: Config, folder: Path) -> Iterator[Problem]:

@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from indexer.process.command_line import in_words
 from indexer.process.tasks import Work, kept
 from indexer.process.tls_files import TlsPaths
 from router.client.async_client import AsyncClient
@@ -86,7 +87,7 @@ def _run(args: argparse.Namespace, gateway: GatewayDescription, model: str = MOD
         else:
             asyncio.run(_serve(program, gateway, model, follows=not args.pod))
     except (ClusterError, NoEnvoyError, OSError) as error:
-        print(f"warmpath gateway: {error}", file=sys.stderr)
+        print(f"warmpath gateway: {in_words(error)}", file=sys.stderr)
         return 1
     except (asyncio.CancelledError, KeyboardInterrupt):
         return 0

@@ -4,6 +4,7 @@ import argparse
 from dataclasses import replace
 from pathlib import Path
 
+from indexer.process.command_line import command_parser
 from indexer.process.listen import is_loopback
 from router.commands.channel import add_channel
 from router.commands.client import ROUTER
@@ -31,10 +32,8 @@ class OptionError(ValueError):
 
 def parser(summary: str | None) -> argparse.ArgumentParser:
     """Return the command's parser."""
-    found = argparse.ArgumentParser(
-        prog="warmpath gateway",
-        description=summary,
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    found = command_parser(
+        "gateway", summary, "warmpath gateway --simulate 4 --listen 127.0.0.1:8000"
     )
     add = found.add_argument
     add("--listen", default=LISTEN, help="host:port for clients; port 0 takes a free one")

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from indexer.process.command_line import Help, command_parser, in_words
 from indexer.shared.sweep.sweeper import AT_REST, SWEEP_ERRORS, Sweeper
 from router.commands.client import print_rich
 from router.commands.index import check as index_check
@@ -36,12 +37,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return WELL
     except (AccessError, OSError) as error:
-        print(f"warmpath index: {error}", file=sys.stderr)
+        print(f"warmpath index: {in_words(error)}", file=sys.stderr)
         return NO_ANSWER
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="warmpath index", description=main.__doc__)
+    parser = command_parser("index", main.__doc__, "warmpath index stats --config router.toml")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     for act, summary, options in (
         (_stats, "count its content by pod, tier and server", ("--json",)),
@@ -54,7 +55,13 @@ def _parser() -> argparse.ArgumentParser:
         (_dump, "write its content as lines of JSON", ("--pod", "--out")),
     ):
         name = act.__name__.removeprefix("_")
-        command = commands.add_parser(name, help=summary, description=f"{summary}.".capitalize())
+        command = commands.add_parser(
+            name,
+            help=summary,
+            description=f"{summary}.".capitalize(),
+            formatter_class=Help,
+            epilog=f"example:\n  warmpath index {name} --config router.toml",
+        )
         command.set_defaults(act=act)
         add_access(command)
         for option in options:

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from indexer.process.command_line import in_words
 from router.client.async_client import AsyncClient
 from router.commands.local.cluster import MODEL, Cluster, ClusterError
 from router.commands.local.demo_setting import PAGE, RESULTS, DemoSetting, demo_setting, new_parser
@@ -47,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         setting = demo_setting(args)
         setting, results = run_demo(setting, args.policies.split(","), console)
     except (ClusterError, OSError, ValueError) as error:
-        print(f"warmpath demo: {error}", file=sys.stderr)
+        print(f"warmpath demo: {in_words(error)}", file=sys.stderr)
         return 1
     except asyncio.CancelledError:
         return 128 + signal.SIGTERM

@@ -4,6 +4,7 @@ import argparse
 from dataclasses import dataclass
 from pathlib import Path
 
+from indexer.process.command_line import command_parser
 from router.commands.local.cluster import WorkerSettings
 from router.commands.local.policies import NAMES
 from router.commands.local.speed import SPEEDS
@@ -39,11 +40,7 @@ class DemoSetting:
 
 def new_parser(description: str | None) -> argparse.ArgumentParser:
     """Return the parser of the command line."""
-    parser = argparse.ArgumentParser(
-        prog="warmpath demo",
-        description=description,
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
-    )
+    parser = command_parser("demo", description, "warmpath demo --requests 200 --pods 4")
     add = parser.add_argument
     add("--trace", type=Path, default=TRACE, help="a trace in Mooncake's format")
     add("--requests", type=int, default=0, help="number of requests, from the first; 0: all")

@@ -17,6 +17,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from indexer.process.command_line import command_parser, in_words
 from router.client.async_client import AsyncClient
 from router.commands.local.cluster import MODEL, ClusterError
 from router.commands.local.demo_setting import TRACE
@@ -55,7 +56,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         claim(settings.out, file_names(settings))
         asyncio.run(_run(settings, Console(stderr=as_json), once=once, as_json=as_json))
     except (ClusterError, NoServerError, OSError, TimeoutError) as error:
-        print(f"warmpath fleet: {error}", file=sys.stderr)
+        print(f"warmpath fleet: {in_words(error)}", file=sys.stderr)
         return 1
     except (asyncio.CancelledError, KeyboardInterrupt):
         return 0
@@ -63,15 +64,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="warmpath fleet",
-        description=main.__doc__,
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
-    )
+    parser = command_parser("fleet", main.__doc__, "warmpath fleet --once --pods 2")
     add = parser.add_argument
     add("--masters", type=int, default=3, help="masters of the Redis Cluster")
     add("--pods", type=int, default=2, help="simulated workers, each with a publisher")
-    add("--routers", type=int, default=3)
+    add("--routers", type=int, default=3, help="routers over the index")
     add(
         "--mode",
         choices=("replica", "shared"),

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
+from indexer.process.command_line import command_parser
 from router.commands.simulate.cell import BYS, MOST_PODS, SHARINGS, Cell
 from router.commands.simulate.fleet import ENGINE_KINDS
 from router.commands.simulate.router import REPORTS
@@ -30,11 +31,11 @@ NumberT = TypeVar("NumberT", int, float)
 
 def new_parser(description: str | None) -> argparse.ArgumentParser:
     """Return the parser of the command's options."""
-    parser = argparse.ArgumentParser(
-        prog="warmpath simulate",
-        description=description,
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
-        epilog=f"Policies: {', '.join(policy_names())}. docs/simulate.md describes all options.",
+    parser = command_parser(
+        "simulate",
+        description,
+        "warmpath simulate --traffic docs --load 0.4 --requests 1000 --policy round-robin,warmpath",
+        more=f"Policies: {', '.join(policy_names())}. docs/simulate.md describes all options.",
     )
     add = parser.add_argument
     source = parser.add_mutually_exclusive_group(required=True)

@@ -13,13 +13,13 @@ It also accepts a trace of operations on vLLM's `KVCacheManager`
 compares every result.
 """
 
-import argparse
 import importlib.metadata
 import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from indexer.process.command_line import command_parser, in_words
 from router.commands.verify.outcome import RecordingOutcome
 from router.commands.verify.predict import Conditions, verify
 from router.commands.verify.recording import (
@@ -39,8 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     The exit status is 0 for any result, and 1 if the recording is cut off or cannot be read.
     """
-    parser = argparse.ArgumentParser(prog="warmpath verify", description=__doc__)
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser = command_parser("verify", __doc__, "warmpath verify one.jsonl.gz")
     parser.add_argument("recording", type=Path, help="a .jsonl or .jsonl.gz file")
     parser.add_argument(
         "--start-at",
@@ -79,7 +78,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             return _verify_operations(args.recording, as_json=args.json)
         outcome = verify(read_recording(args.recording), conditions, pure=args.pure)
     except (BadRecordingError, OSError) as error:
-        print(f"warmpath verify: {args.recording}: {error}", file=sys.stderr)
+        print(f"warmpath verify: {_problem(args.recording, error)}", file=sys.stderr)
         return 1
     print(json.dumps(outcome.to_json()) if args.json else _readable(outcome))
     return 1 if outcome.cut_after else 0
@@ -132,3 +131,8 @@ def _readable(outcome: RecordingOutcome) -> str:
         for miss in outcome.mismatches
     ]
     return "\n".join(lines)
+
+
+def _problem(recording: Path, error: Exception) -> str:
+    said = in_words(error)
+    return said if said.startswith(f"{recording}: ") else f"{recording}: {said}"

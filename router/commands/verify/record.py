@@ -28,6 +28,7 @@ from aiohttp import web
 
 from indexer.follow.endpoint import endpoint_problem
 from indexer.follow.tap import END, Tap
+from indexer.process.command_line import command_parser, in_words
 from indexer.process.listen import is_host_port
 from router.commands.verify.exchange import RecordedExchange
 
@@ -160,7 +161,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         file = RecordingFile(args.out)
     except OSError as error:
-        print(f"warmpath record: --out: {error}", file=sys.stderr)
+        print(f"warmpath record: --out: {in_words(error)}", file=sys.stderr)
         return 1
     try:
         failure = asyncio.run(_record(args, file))
@@ -168,7 +169,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         file.close()
         # The file has only the heading and replayed batches: no request has come yet.
         args.out.unlink()
-        print(f"warmpath record: {error}", file=sys.stderr)
+        print(f"warmpath record: {in_words(error)}", file=sys.stderr)
         return 1
     file.close()
     counts = file.counts
@@ -180,10 +181,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="warmpath record",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+    parser = command_parser(
+        "record",
+        __doc__,
+        "warmpath record --target http://127.0.0.1:8101 --events tcp://127.0.0.1:5557"
+        " --out one.jsonl.gz",
     )
     add = parser.add_argument
     add("--target", required=True, help="the engine, http://host:port")
@@ -215,7 +217,7 @@ async def _record(args: argparse.Namespace, file: RecordingFile) -> Exception | 
             try:
                 await web.TCPSite(runner, host.strip("[]"), int(port)).start()
             except OSError as error:
-                raise OSError(f"--listen: {error}") from error
+                raise OSError(f"--listen: {in_words(error)}") from error
             print(
                 f"recording: send requests to http://{host}:{runner.addresses[0][1]}, "
                 "end with Ctrl-C",

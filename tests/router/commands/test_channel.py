@@ -93,7 +93,8 @@ async def test_without_them_the_refusal_says_what_is_missing(
 def test_options_that_do_not_fit_are_named(
     options: list[str], problem: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert pods_main(options) == 1
+    with pytest.raises(SystemExit, match="2"):
+        pods_main(options)
     assert capsys.readouterr().err == f"warmpath: {problem}\n"
 
 
@@ -101,7 +102,8 @@ def test_a_token_that_is_none_is_not_printed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "token").write_text("sesame")
-    assert pods_main([f"--token-file={tmp_path / 'token'}"]) == 1
+    with pytest.raises(SystemExit, match="2"):
+        pods_main([f"--token-file={tmp_path / 'token'}"])
     said = capsys.readouterr().err
     assert "has 6 bytes in its line" in said
     assert "sesame" not in said

@@ -77,7 +77,7 @@ async def test_under_tls_the_certificate_is_checked(tmp_path: Path) -> None:
 
 def test_nobody_there_is_unfit(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["http://127.0.0.1:9/readyz", "--timeout", "1"]) == 1
-    assert "Connection refused" in capsys.readouterr().err
+    assert "nothing listens there" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("args", [["127.0.0.1:7401"], ["file:///etc/passwd"], ["--tls-cert", "x"]])
@@ -92,4 +92,4 @@ def test_it_runs_without_the_routers_parts() -> None:
         "from router.commands.check_health import main; sys.exit(main(['grpc://127.0.0.1:9']))"
     )
     assert ended.returncode == 1
-    assert "UNAVAILABLE" in ended.stderr
+    assert "nothing listens there" in ended.stderr

@@ -87,7 +87,7 @@ async def test_an_engine_with_https_is_asked_so_and_has_to_be_who_its_address_sa
     own = authority.certificate("router")
     for host, problem in (
         ("127.0.0.1", "/health answers"),
-        ("127.0.0.2", "certificate verify failed"),
+        ("127.0.0.2", "its certificate is refused"),
     ):
         theirs = authority.certificate("engine", host)
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=authority.ca)
@@ -144,8 +144,8 @@ async def test_engines_with_one_name_are_recognised_by_it_at_any_address(tmp_pat
     pod = Pod("p", f"127.0.0.1:{runner.addresses[0][1]}", "m", (), https=True)
     for name, problem in (
         ("engines.example", "/health answers"),
-        ("", "certificate verify failed"),
-        ("other.example", "certificate verify failed"),
+        ("", "its certificate is refused"),
+        ("other.example", "its certificate is refused"),
     ):
         table = ProbeTable(ca=authority.ca.name, server_name=name)
         await look(Prober(pod, interval=1, timeout=5, tls=engine_credentials(table, tmp_path)), 3)

@@ -196,7 +196,7 @@ async def test_stats_count_what_is_there_and_dump_writes_it(
     assert all(line["holders"] == [holder] for line in lines if line["kind"] == "segment")
     assert sum(line["kind"] == "checkpoint" for line in lines) == 64
     assert await stand.index("dump", "--out", str(file)) == 2
-    assert "File exists" in capsys.readouterr().err
+    assert "it is there already" in capsys.readouterr().err
     assert await stand.index("dump", "--out", str(tmp_path / "another"), "--pod", "another") == 2
     assert "is of a pod 'another' (--pod)" in capsys.readouterr().err
     assert not (tmp_path / "another").exists()
@@ -460,9 +460,9 @@ def test_where_there_is_no_index_that_is_said(
 @pytest.mark.parametrize(
     ("option", "value", "said"),
     [
-        ("--timeout", "-1", "-1 is not above 0"),
-        ("--timeout", "0", "0 is not above 0"),
-        ("--timeout", "inf", "inf is not above 0 and finite"),
+        ("--timeout", "-1", "-1 is not a number above 0"),
+        ("--timeout", "0", "0 is not a number above 0"),
+        ("--timeout", "inf", "inf is not a number above 0"),
         ("--prefix", "", "'' is not 1 to 64 characters"),
         ("--prefix", "a b", "'a b' is not 1 to 64 characters"),
     ],

@@ -1,0 +1,81 @@
+"""How a command shows its help and its errors.
+
+Exit statuses of all commands: 0, 1 (a finding or a failure) and 2 (usage), as docs/commands.md says.
+"""
+
+import argparse
+import errno
+import socket
+import ssl
+from typing import Any, NoReturn
+
+SAYS = {
+    errno.EACCES: "this user may not use it",
+    errno.EADDRINUSE: "another process listens there; end it, or choose another port",
+    errno.EADDRNOTAVAIL: "this machine has no such address",
+    errno.ECONNREFUSED: "nothing listens there",
+    errno.ECONNRESET: "the connection was closed by the other side",
+    errno.EEXIST: "it is there already",
+    errno.EHOSTUNREACH: "there is no way to that host",
+    errno.EISDIR: "it is a folder, not a file",
+    errno.ENETUNREACH: "there is no way to that network",
+    errno.ENOENT: "there is no such file or folder",
+    errno.ENOSPC: "the disk is full",
+    errno.ENOTDIR: "a part of its path is not a folder",
+    errno.ETIMEDOUT: "no answer in time",
+}
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser whose errors are one line: a usage of many lines would hide it."""
+
+    def error(self, message: str) -> NoReturn:
+        """End the process with status 2, the error and where help is."""
+        self.exit(2, f"{self.prog}: {message}; '{self.prog} --help' shows the options\n")
+
+
+class Help(argparse.HelpFormatter):
+    """Shows defaults that say something, and an example as it is to be typed."""
+
+    def _get_help_string(self, action: argparse.Action) -> str | None:
+        said = action.help or ""
+        given = action.default
+        silent = given is None or given is False or given in ("", argparse.SUPPRESS) or given == []
+        if silent or action.required or "default" in said:
+            return action.help
+        return f"{said}; %(default)s by default" if said else "%(default)s by default"
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        parts = text.split("\n\n")
+        return "\n\n".join(
+            part if "\n  " in part else super(Help, self)._fill_text(part, width, indent)
+            for part in parts
+        )
+
+
+def command_parser(
+    name: str, summary: str | None, example: str, *, more: str = ""
+) -> argparse.ArgumentParser:
+    """Return a command's parser, whose help ends with an example and what `more` says."""
+    epilog = f"example:\n  {example}" + (f"\n\n{more}" if more else "")
+    return Parser(prog=f"warmpath {name}", description=summary, formatter_class=Help, epilog=epilog)
+
+
+def in_words(error: BaseException) -> str:
+    """Return an error in words, without a library's own form of it."""
+    inner: Any = getattr(error, "os_error", None) or getattr(error, "reason", None)
+    if isinstance(inner, BaseException):
+        return in_words(inner)
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"its certificate is refused: {error.verify_message}"
+    if isinstance(error, ssl.SSLError):
+        return f"TLS failed: {(error.reason or 'unknown').lower().replace('_', ' ')}"
+    if isinstance(error, socket.gaierror):
+        return "there is no such host"
+    if isinstance(error, TimeoutError):
+        return str(error) if error.args and not error.errno else SAYS[errno.ETIMEDOUT]
+    if not isinstance(error, OSError) or error.errno is None:
+        # ZeroMQ's errors are none of the system's, with its numbers.
+        return SAYS.get(getattr(error, "errno", None) or 0, str(error))
+    said = SAYS.get(error.errno, (error.strerror or "").lower())
+    return f"{error.filename}: {said}" if error.filename else said

@@ -1,0 +1,41 @@
+"""Why gRPC got no answer, in words that say what to do."""
+
+ANOTHER = "name another with {option}"
+NEXT = f"start one ('warmpath serve --config FILE'), or {ANOTHER}"
+SIGNS = (
+    (("connection refused",), f"nothing listens there; {NEXT}"),
+    (("no such file",), f"there is no such socket; {NEXT}"),
+    (("resol", "lookup", "domain name"), f"there is no such host; {ANOTHER}"),
+    (
+        ("certificate", "verify", "peer name", "unknown_ca"),
+        "one refuses the other's certificate; check --tls-ca, --tls-cert, --tls-key and the host",
+    ),
+    (
+        ("ssl", "tls", "handshake", "wrong version"),
+        "TLS with it failed; it may listen without TLS: leave --tls-ca out",
+    ),
+    (
+        ("socket closed", "reset", "broken pipe", "http2", "preface", "end of file", "eof"),
+        "it closed the connection; it may want TLS (--tls-ca), or this may not be its port of gRPC",
+    ),
+    (("timeout", "timed out", "deadline"), "no answer in time; --timeout allows more"),
+    (("unreachable", "no route"), "there is no way to that host"),
+    (("failed to connect",), f"the connection failed; {NEXT}"),
+)  # fmt: skip
+"""Words in gRPC's own texts, in lower case, and what is said instead."""
+
+
+def unanswered(code: str, message: str, option: str) -> str:
+    """Return why no answer came, by a status's name and text; empty if the status is an answer.
+
+    `option` is how the command names the process that it asks.
+    """
+    if code == "UNIMPLEMENTED":
+        return "it knows no such call: it is not a warmpath router, or an older one"
+    if code == "DEADLINE_EXCEEDED":
+        return "no answer in time; --timeout allows more"
+    if code != "UNAVAILABLE":
+        return ""
+    said = message.lower()
+    words = next((words for signs, words in SIGNS if any(sign in said for sign in signs)), "")
+    return words.format(option=option)

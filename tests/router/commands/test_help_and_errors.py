@@ -1,0 +1,101 @@
+"""Help shows a newcomer an example and the defaults; errors are in our words and say what to do."""
+
+import argparse
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from router.commands.completion import parsers
+from tests.router.commands.installed import commands
+
+FOUND = dict(parsers(commands()))
+RAW = re.compile(r"\[Errno|Connect call failed|last error|UNAVAILABLE|Traceback|urlopen")
+"""Texts of libraries."""
+
+
+@pytest.mark.parametrize("name", [name for name in FOUND if " " not in name])
+def test_help_ends_with_an_example_that_is_a_command_line_of_it(name: str) -> None:
+    shown = FOUND[name].format_help()
+    [example] = re.findall(r"example:\s+(.*warmpath .*)", shown)
+    assert re.search(rf"\bwarmpath {name}\b", example)
+
+
+@pytest.mark.parametrize("name", FOUND)
+def test_each_option_says_what_it_is_for_and_its_default(name: str) -> None:
+    shown = " ".join(FOUND[name].format_help().split())
+    for one in FOUND[name]._actions:
+        if isinstance(one, argparse._SubParsersAction):
+            continue
+        assert one.help, one.dest
+        given = one.default
+        said = given in (None, "", False, argparse.SUPPRESS) or given == [] or one.required
+        if not said and not isinstance(given, Path) and not isinstance(given, tuple):
+            said = f"{given:g}" if isinstance(given, float) else str(given)
+            assert said in shown.replace("- ", "-"), one.dest
+
+
+def main_of(name: str) -> Callable[[list[str]], int]:
+    return next(one for one in commands() if one.name == name).load()  # type: ignore[no-any-return]
+
+
+def run(words: list[str]) -> int:
+    try:
+        return main_of(words[0])(words[1:])
+    except SystemExit as ended:
+        return int(ended.code or 0)
+
+
+@pytest.mark.parametrize(
+    ("line", "status", "says"),
+    [
+        ("pods", 1, "no router answers at {at}: nothing listens there; start one"),
+        ("decisions", 1, "nothing listens there; start one"),
+        ("score hello", 1, "nothing listens there; start one"),
+        ("explain hello", 1, "nothing listens there; start one"),
+        ("doctor", 2, "nothing listens there; start one"),
+        ("score --file nofile", 2, "nofile: there is no such file"),
+        ("explain --chat-file /", 2, "/: it is a folder, not a file"),
+        ("score", 2, "give exactly one of PROMPT"),
+        ("score hello --timeout soon", 2, "soon is not a number above 0"),
+        ("pods --token-file nofile", 2, "--token-file: nofile cannot be read"),
+        ("pods --tls-ca nofile", 2, "--tls-ca: there is no file nofile"),
+    ],
+)  # fmt: skip
+def test_an_error_names_the_problem_and_the_next_step(
+    line: str, status: int, says: str, held_port: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    at = f"127.0.0.1:{held_port}"
+    assert run([*line.split(), "--router", at]) == status
+    said = capsys.readouterr().err
+    assert says.format(at=at) in said
+    assert not RAW.search(said)
+
+
+@pytest.mark.parametrize(
+    ("line", "status", "says"),
+    [
+        ("pods --router localhost", 2, "'localhost' is not HOST:PORT, such as 127.0.0.1:7400"),
+        ("pods --router nohost.invalid:1", 1, "there is no such host"),
+        ("pods --colour", 2, "unrecognized arguments: --colour; 'warmpath pods --help' shows"),
+        ("check-config nofile", 1, "nofile: there is no such file"),
+        ("serve --config nofile", 2, "nofile: there is no such file"),
+        ("verify nofile", 1, "nofile: there is no such file"),
+        ("demo --trace nofile", 1, "nofile: there is no such file"),
+        ("index stats --config nofile", 2, "nofile: there is no such file"),
+        ("record --target http://x --events tcp://127.0.0.1:1 --out /nofolder/x", 1, "/nofolder/x: there is no"),
+        ("health http://127.0.0.1:9/", 1, "nothing listens there"),
+        ("health grpc://127.0.0.1:9", 1, "nothing listens there"),
+        ("gateway --envoy nofile --simulate 1", 1, "nofile"),
+        ("gateway --router nohost", 2, "nohost"),
+    ],
+)  # fmt: skip
+def test_an_error_is_in_our_words(
+    line: str, status: int, says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(line.split()) == status
+    said = capsys.readouterr().err
+    assert says in said
+    assert not RAW.search(said)
+    assert len(said.splitlines()) <= 2, "a usage of many lines hides the error"
