@@ -43,7 +43,7 @@ p {{ max-width: 48rem }}
 .warning b {{ color: var(--doubt) }}
 .wide {{ overflow-x: auto }}
 table {{ border-collapse: collapse; font-variant-numeric: tabular-nums }}
-th, td {{ padding: .3rem .8rem; text-align: right; white-space: nowrap }}
+th, td {{ padding: .3rem .6rem; text-align: right; white-space: nowrap }}
 td {{ border-top: 1px solid var(--line) }}
 td:first-child, th:first-child {{ text-align: left; padding-left: 0;
   position: sticky; left: 0; background: var(--ground) }}

@@ -118,6 +118,7 @@ async def _serve(
     result.delays.append((asked - due + choosing) * speed)
     pod = choice.pods[0]
     cached: int | None = None
+    problem = ""
     try:
         for tried, pod in enumerate(choice.pods):
             if tried:
@@ -126,7 +127,7 @@ async def _serve(
                 first, cached = await _stream(session, addresses[pod], request, policy, choice)
                 break
             except UnservedError as error:
-                result.problem = str(error)
+                problem = str(error)
                 if not error.elsewhere:
                     break
         result.fell_back += tried > 0
@@ -134,6 +135,7 @@ async def _serve(
         await policy.finished(choice, pod, cached)
     if cached is None:
         result.failed += 1
+        result.problem = problem
         return
     result.served.append(
         Served(
@@ -175,8 +177,12 @@ async def _stream(
                     await policy.first_token(choice)
                 if b'"usage"' in line:
                     usage = line
+    except aiohttp.ClientConnectorError as error:
+        raise UnservedError(f"{address} cannot be reached", elsewhere=True) from error
     except aiohttp.ClientError as error:
-        raise UnservedError(str(error), elsewhere=not first) from error
+        when = "after" if first else "before"
+        problem = f"the answer of {address} broke off {when} its first token"
+        raise UnservedError(problem, elsewhere=not first) from error
     if not usage:
         raise UnservedError("the answer ended without its usage", elsewhere=not first)
     details = json.loads(usage[6:])["usage"]["prompt_tokens_details"]

@@ -18,8 +18,8 @@ def conclusions(runs: Mapping[str, RunFigures]) -> list[str]:
         name, best = max(others.items(), key=lambda item: item[1].hit_ratio)
         sentences.append(
             f"warmpath found {first.hit_ratio:.0%} of all prompt tokens cached, {name} "
-            f"{best.hit_ratio:.0%}: {first.saved_tokens:,} tokens that no pod computed, "
-            f"and {best.saved_tokens:,}."
+            f"{best.hit_ratio:.0%}; that saved pods {first.saved_tokens:,} and "
+            f"{best.saved_tokens:,} tokens."
         )
         name, best = min(others.items(), key=lambda item: item[1].ttft_p90)
         sentences.append(f"Time to first token, beside {name}: {gain(first, best)}.")

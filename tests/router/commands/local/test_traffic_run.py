@@ -94,13 +94,16 @@ async def test_a_request_falls_back_before_its_first_token(
     addresses: dict[str, str], first: str
 ) -> None:
     result, policy = await sent([addresses[first], addresses["nobody"], addresses["answer"]])
-    assert (result.failed, result.fell_back) == (0, 1)
+    assert (result.failed, result.fell_back, result.problem) == (0, 1, "")
     [served] = result.served
     assert (served.pod, served.cached_tokens) == (2, 3)
     assert policy.calls == [("fell back", 0, 1), ("fell back", 1, 2), ("finished", 2, 3)]
 
 
-@pytest.mark.parametrize(("first", "why"), [("break_off", ""), ("refuse", "400: too long")])
+@pytest.mark.parametrize(
+    ("first", "why"),
+    [("break_off", "broke off after its first token"), ("refuse", "400: too long")],
+)
 async def test_an_answer_that_broke_off_and_a_refused_request_fail(
     addresses: dict[str, str], first: str, why: str
 ) -> None:
@@ -113,4 +116,5 @@ async def test_an_answer_that_broke_off_and_a_refused_request_fail(
 async def test_a_request_that_no_pod_serves_fails_once(addresses: dict[str, str]) -> None:
     result, policy = await sent([addresses["be_ill"], addresses["nobody"]])
     assert (result.failed, result.fell_back) == (1, 1)
+    assert result.problem == f"{addresses['nobody']} cannot be reached"
     assert policy.calls[-1] == ("finished", 1, None)

@@ -38,7 +38,10 @@ def test_there_is_no_verdict_where_a_choice_took_as_long_as_the_times_differ(
 def test_hit_ratios_and_saved_tokens_are_compared_however_busy_the_machine_was() -> None:
     worse = replace(BUSY, ttft_p50=9.0, ttft_p90=3.0, delay_p50=50.0, delay_p90=50.0)
     told = " ".join(conclusions({"round-robin": SLOW, "warmpath": worse}))
-    assert "34% of all prompt tokens cached, round-robin 18%: 1,838,624 tokens" in told
+    assert (
+        "34% of all prompt tokens cached, round-robin 18%; that saved pods 1,838,624 and 986,976 tokens"
+        in told
+    )
     assert "SLOWER" not in told
 
 
