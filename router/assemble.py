@@ -1,4 +1,7 @@
-"""The router's composition root: builds every part, wires them, and closes them in reverse."""
+"""The router's composition root: builds every part, wires them, and closes them in reverse.
+
+It is one function, however long, since nearly every part takes another one; it decides nothing.
+"""
 
 import asyncio
 import contextlib
@@ -45,8 +48,8 @@ from router.conditions import (
 )
 from router.config.credentials import engine_credentials, publisher_credentials
 from router.config.schema import Config
-from router.decision_file import write_decisions, write_now
 from router.diagnosis.attribution import Attribution
+from router.diagnosis.decision_file import write_decisions, write_now
 from router.diagnosis.decision_log import DecisionLog
 from router.diagnosis.decisions import Decisions
 from router.drain import Drain
@@ -58,7 +61,6 @@ from router.endpoint_picker.pick import EndpointPicks
 from router.endpoint_picker.protocol import ANSWERING, HEALTH_NAMES, LIVENESS
 from router.endpoint_picker.protocol import SERVICE as EXTERNAL_PROCESSOR
 from router.endpoint_picker.service import EndpointPickerService
-from router.event_loop import LoopThread
 from router.http import Pages, serving_http
 from router.inference_api.reader import InferenceReader
 from router.inference_api.traits import ModelTraits
@@ -68,7 +70,8 @@ from router.live_page.stream import LIVE, LiveStream
 from router.live_page.view import Views
 from router.llmd import service as llmd
 from router.llmd.pod_scores import PodScores
-from router.loop_lag import watch_lag
+from router.loop.event_loop import LoopThread
+from router.loop.lag import watch_lag
 from router.match.scorer import Scorer
 from router.metrics.calls import Metrics
 from router.metrics.parts import PartsCollector

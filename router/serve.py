@@ -18,7 +18,7 @@ from indexer.process.tasks import Work, cancel, kept
 from router.assemble import running
 from router.config.read import ConfigError, load
 from router.config.schema import Config
-from router.event_loop import new_loop
+from router.loop.event_loop import new_loop
 from router.processes import Processes, check_free, share_of
 from router.reload import Reloader
 

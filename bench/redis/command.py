@@ -21,7 +21,7 @@ from bench.redis.rounds import (
     server_times,
     step_rates,
 )
-from router.commands.local.redis_server import RedisServer
+from router.commands.local.redis.server import RedisServer
 
 BASELINE = "llm-d's layout"
 WHOLE = "llm-d's layout, as its Add and Evict do it"

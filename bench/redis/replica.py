@@ -30,7 +30,7 @@ from indexer.shared.writer.run import News, random_base, write
 from indexer.trust import Level
 from indexer.watch.journal import Journal
 from indexer.watch.pod_cache import Pending, PodCache
-from router.commands.local.redis_server import RedisServer
+from router.commands.local.redis.server import RedisServer
 from router.match.scorer import Scorer
 from router.prompt.token_prompt import TokenPrompt
 from scorer.strategies.longest_prefix import longest_prefix

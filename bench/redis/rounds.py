@@ -10,7 +10,7 @@ from bench.redis.layout import Changes, Layout, PipelineClient, Talk, run_on
 from bench.stand.look_up import microseconds, no_collector
 from indexer.keys.segment import SEGMENT
 from indexer.shared.redis.connect import RedisSettings, connect
-from router.commands.local.redis_server import RedisServer
+from router.commands.local.redis.server import RedisServer
 
 Layouts = Mapping[str, Layout]
 """Name in the figures -> layout. All may lie on one server: their keys differ."""

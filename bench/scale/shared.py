@@ -19,7 +19,7 @@ from bench.stand.made_up_fleet import batches_of, feed
 from indexer.rank import Rank
 from indexer.shared.redis.command import Redis
 from indexer.shared.redis.connect import RedisSettings, connect
-from router.commands.local.redis_server import RedisServer
+from router.commands.local.redis.server import RedisServer
 
 PROMPT = 640
 """Blocks of a prompt that is stored at once."""

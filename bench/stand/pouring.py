@@ -14,7 +14,7 @@ from indexer.embedded import embedded_index
 from indexer.follow.rank_ingest import RankIngest
 from indexer.ingest import Ingest
 from indexer.keys.token import pack_tokens
-from router.event_loop import SWITCH_SECONDS
+from router.loop.event_loop import SWITCH_SECONDS
 
 
 def slowest_beside(paces: Sequence[int], *, rounds: int, seconds: float) -> dict[int, float]:

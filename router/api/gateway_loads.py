@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from indexer.ingest import Ingest
 from router.load.engine_metrics import Observed, problem_of
 from router.load.table import LoadTable
+from router.loop.turns import in_turns
 from router.pb.warmpath.v1 import router_pb2 as pb
 from router.prompt.bad_request import BadRequestError
-from router.turns import in_turns
 
 AT_ONCE = 64
 """Loads recorded before other tasks get a turn: about two milliseconds' work."""

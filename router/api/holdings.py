@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
+from router.loop.turns import turn_after
 from router.match.matches import Matches
 from router.match.scorer import Scorer
 from router.pb.warmpath.v1 import router_pb2 as pb
@@ -12,7 +13,6 @@ from router.pods.table import Pod, PodTable
 from router.prompt.deadline import TimeLeft
 from router.prompt.reader import PromptReader
 from router.prompt.token_prompt import TokenPrompt
-from router.turns import turn_after
 from scorer.strategies.longest_prefix import longest_prefix
 
 

@@ -16,6 +16,7 @@ from router.diagnosis.attribution import Attribution
 from router.diagnosis.decisions import Decisions
 from router.diagnosis.diagnose import diagnose
 from router.load.table import LoadTable
+from router.loop.turns import in_turns, turn_after
 from router.pb.warmpath.v1 import router_pb2 as pb
 from router.peers import booking_id
 from router.peers.exchange import PeerBookings
@@ -42,7 +43,6 @@ from router.prompt.token_prompt import TokenPrompt
 from router.queue.held_picks import HeldPicks
 from router.queue.place import ANYBODY, Asker, QueuePlace
 from router.queue.standing import engine_priority, standing_message, waits, with_waiting
-from router.turns import in_turns, turn_after
 from scorer.policy import UnknownPolicyError
 
 log = logging.getLogger(__name__)

@@ -7,6 +7,7 @@ from typing import NamedTuple, NoReturn
 from indexer.rank import Rank
 from indexer.trust import Trust
 from router.api.score_reply import entry_of, match_part, score_rest
+from router.loop.turns import MANY_RANKS, in_turns, turn_after
 from router.match.matches import Matches
 from router.match.scorer import Scorer
 from router.pb.warmpath.v1 import router_pb2 as pb
@@ -22,7 +23,6 @@ from router.prompt.plain import PlainPrompt
 from router.prompt.reader import PromptReader
 from router.prompt.token_prompt import TokenPrompt
 from router.prompt.tokenising.trace import Trace
-from router.turns import MANY_RANKS, in_turns, turn_after
 from scorer.match import Match
 from scorer.strategies.by_name import DEFAULT, STRATEGIES, Strategy
 

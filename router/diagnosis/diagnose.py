@@ -10,9 +10,9 @@ from router.diagnosis.attribution import Attribution, Row, ShadowRow
 from router.diagnosis.facts import PodFacts, RankFacts
 from router.diagnosis.findings import findings
 from router.load.table import LoadTable
+from router.loop.turns import in_turns
 from router.pb.warmpath.v1 import router_pb2 as pb
 from router.pods.table import Pod
-from router.turns import in_turns
 
 ROWS_AT_ONCE, PODS_AT_ONCE = 256, 16
 """Rows and pods handled before other tasks get a turn: about two milliseconds' work."""

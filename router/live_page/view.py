@@ -11,10 +11,10 @@ from indexer.follow.rank_ingest import RankIngest
 from indexer.rank import Rank
 from router.diagnosis.attribution import Attribution, Row
 from router.load.table import LoadTable
+from router.loop.turns import in_turns
 from router.pods.table import Pod, PodTable
 from router.queue.held_picks import HeldPicks
 from router.readiness import Readiness
-from router.turns import in_turns
 
 PODS_AT_ONCE = 32
 """Pods viewed before other tasks get a turn: about a millisecond's work."""

@@ -11,8 +11,8 @@ from random import Random
 from indexer.process.tasks import Work, cancel, kept
 from indexer.shared.redis.command import Redis
 from router.load.table import LoadTable
+from router.loop.turns import in_turns
 from router.peers.exchange import PeerBookings
-from router.turns import in_turns
 
 log = logging.getLogger(__name__)
 

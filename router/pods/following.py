@@ -1,6 +1,6 @@
 """Finds and follows pods while the router runs; at its end, saves the blocks that they hold.
 
-All of this runs in a thread of its own (`router.event_loop`), beside the one that answers.
+All of this runs in a thread of its own (`router.loop.event_loop`), beside the one that answers.
 """
 
 import asyncio

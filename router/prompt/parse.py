@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from indexer.keys.extra import Item
 from indexer.keys.token import TOKEN_BYTES, highest_token, pack_tokens
+from router.loop.turns import in_turns
 from router.pb.warmpath.v1 import router_pb2 as pb
 from router.pb.warmpath.wire.v1 import score_request_pb2 as wire
 from router.prompt.bad_request import BadRequestError
@@ -19,7 +20,6 @@ from router.prompt.items import check_item
 from router.prompt.models import Model, ModelTable
 from router.prompt.plain import PlainPrompt
 from router.prompt.prompt import CheckedPrompt
-from router.turns import in_turns
 
 try:
     from indexer.compiled.scan.varint import unpack

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from bench import __main__ as command
-from router.commands.local.redis_server import NoServerError, find_server
+from router.commands.local.redis.server import NoServerError, find_server
 
 pytestmark = pytest.mark.deep
 

@@ -19,7 +19,7 @@ from typing import Any
 import yaml
 
 from router.commands import check_health
-from router.commands.local.redis_server import find_server
+from router.commands.local.redis.server import find_server
 from tests.deploy.manifests import ROOT, printed
 from tests.servers import envoy
 from tests.servers.service import Service

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 
 from router.commands.gateway.description import GatewayDescription, GatewayLimits, HostPort
 from router.commands.gateway.fields import TYPES, Fields, extension, socket_address
+from router.commands.gateway.refusals import refusals
 from router.commands.gateway.reread import assignment, pods_source, tls_context
 
 NAMESPACE = "envoy.lb"
@@ -36,13 +37,6 @@ PROTOCOL = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
 SERVICE = "envoy.service.ext_proc.v3.ExternalProcessor"
 ANSWERING = "answering"
 """The router's name for its health, whatever that of its pods."""
-
-ROUTER_AWAY = "ROUTER_AWAY"
-"""The reason in a 503 of Envoy itself, when it cannot ask the router."""
-TOO_LARGE = "TOO_LARGE"
-"""The reason in a 413 of Envoy itself, where a body is longer than `--max-body-bytes`."""
-NO_POD = "NO_POD"
-"""The reason of a 503 where no pod can be reached, as the router has it where none may be picked."""
 
 WINDOW_BYTES = 64 << 10
 """Of a stream of HTTP/2, as Envoy's page on its use as an edge proxy advises."""
@@ -127,20 +121,7 @@ def _manager(gateway: GatewayDescription) -> Fields:
             ),
         ],
     }
-    flags = {"response_flag_filter": {"flags": ["UH", "UF", "UC", "UR"]}}
-    long = _where("response.code_details == 'request_payload_too_large'")
-    mappers = [
-        _refusal(flags, NO_POD, "no pod can be reached"),
-        _refusal(
-            long,
-            TOO_LARGE,
-            f"the body is longer than {limits.body_bytes} bytes",
-            kind="invalid_request_error",
-        ),
-    ]
-    if gateway.failure_mode == "fail-close":
-        away = _where("response.code_details.startsWith('ext_proc_error')")
-        mappers.append(_refusal(away, ROUTER_AWAY, "the router cannot be asked for a pod"))
+    mappers = refusals(gateway)
     fields["local_reply_config"] = {"mappers": mappers}
     if gateway.logs_requests:
         fields["access_log"] = [
@@ -151,29 +132,6 @@ def _manager(gateway: GatewayDescription) -> Fields:
             )
         ]
     return fields
-
-
-def _where(expression: str) -> Fields:
-    """Return the filter of responses for which an expression of CEL is true."""
-    return {
-        "extension_filter": extension(
-            "envoy.access_loggers.extension_filters.cel",
-            "extensions.access_loggers.filters.cel.v3.ExpressionFilter",
-            expression=expression,
-        )
-    }
-
-
-def _refusal(
-    which: Fields, reason: str, message: str, *, kind: str = "service_unavailable"
-) -> Fields:
-    """Return the mapper that gives a response of Envoy's own the form of the router's refusals."""
-    error = {"message": message, "type": kind, "code": reason}
-    return {
-        "filter": which,
-        "headers_to_add": [{"header": {"key": "x-warmpath-reason", "value": reason}}],
-        "body_format_override": {"json_format": {"error": error}},
-    }
 
 
 def _removing(of_requests: Sequence[str], of_responses: Sequence[str] = ()) -> Fields:

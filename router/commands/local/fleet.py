@@ -23,7 +23,7 @@ from router.commands.local.cluster import MODEL, ClusterError
 from router.commands.local.demo_setting import TRACE
 from router.commands.local.fleet_processes import SPEED, FleetProcesses, ProcessSettings, file_names
 from router.commands.local.policies import PodChoice, Policy, Warmpath
-from router.commands.local.redis_server import NoServerError
+from router.commands.local.redis.server import NoServerError
 from router.commands.local.traffic_run import Prepared, TrafficRun, prepare, run_traffic
 from router.commands.local.workload import build, read_trace
 from router.commands.out_folder import claim

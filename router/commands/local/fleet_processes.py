@@ -17,7 +17,7 @@ from router.commands.local.cluster import (
     WorkerSettings,
 )
 from router.commands.local.held_ports import HOST, HeldPorts
-from router.commands.local.redis_cluster import RedisCluster
+from router.commands.local.redis.cluster import RedisCluster
 from router.commands.local.workload import VOCAB_SIZE
 
 SPEED = 12.0

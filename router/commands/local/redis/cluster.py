@@ -8,8 +8,8 @@ import redis.asyncio
 from redis.exceptions import ConnectionError as NotThereError
 
 from router.commands.local.held_ports import HeldPorts
-from router.commands.local.redis_node import RedisNode
-from router.commands.local.redis_server import find_server
+from router.commands.local.redis.node import RedisNode
+from router.commands.local.redis.server import find_server
 
 SLOTS = 16_384
 BUS = 10_000

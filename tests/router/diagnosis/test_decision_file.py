@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from router.decision_file import write_now
+from router.diagnosis.decision_file import write_now
 from router.diagnosis.decision_log import DecisionLog
 from router.pb.warmpath.v1 import router_pb2 as pb
 from router.pb.warmpath.v1 import router_pb2_grpc

@@ -6,7 +6,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from router.loop_lag import PAUSE, watch_lag
+from router.loop.lag import PAUSE, watch_lag
 from tests.router.running_router import running_router
 
 MODEL = '[[models]]\nname = "m"\n'
