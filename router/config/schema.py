@@ -1,6 +1,7 @@
 """The router's configuration: one frozen tree, read from TOML once.
 
-Every default stands beside its unit and its reason. `router.config.read` reads and checks it.
+Every default stands beside its unit and its reason. `router.config.read` reads and checks it;
+`router.config.document` makes docs/config.md of it, where docs/PAGE.md#HEADING becomes a link.
 This one module has every key, however many there are, since it describes one file.
 """
 
@@ -19,16 +20,25 @@ Positive = Annotated[int, Meta(gt=0, le=1 << 30)]
 """A count from 1 to 2^30."""
 Bytes = Annotated[int, Meta(gt=0, le=MOST_BYTES)]
 Blocks = Annotated[int, Meta(ge=0, lt=1 << 32)]
-ServerName = Annotated[str, Meta(pattern=r"^([A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?)?$")]
-"""A host's name; may be empty."""
+ServerName = Annotated[
+    str,
+    Meta(
+        pattern=r"^([A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?)?$",
+        description="a host's name, or empty",
+    ),
+]
 FirstRank = Annotated[int, Meta(ge=0, lt=1 << 16)]
-BlockSize = Annotated[int, Meta(gt=0, le=1 << 20)]
-"""Tokens per block."""
+BlockSize = Annotated[int, Meta(gt=0, le=1 << 20, extra={"unit": "tokens"})]
 Seconds = Annotated[float, Meta(gt=0, le=86400)]
 Weight = Annotated[float, Meta(ge=0, le=1e6)]
 
-HeaderName = Annotated[str, Meta(pattern=r"^([a-z0-9!#$%&'*+.^_`|~-]{1,128})?$")]
-"""The name of an HTTP header, in lower case as HTTP/2 has it; may be empty."""
+HeaderName = Annotated[
+    str,
+    Meta(
+        pattern=r"^([a-z0-9!#$%&'*+.^_`|~-]{1,128})?$",
+        description="a header's name in lower case, or empty",
+    ),
+]
 
 RELOADABLE = Meta(extra={"reloadable": True})
 """Marks a key of which a running router takes another value when it is reloaded (`router.reload`)."""
@@ -49,7 +59,10 @@ class Table(msgspec.Struct, frozen=True, rename="kebab", forbid_unknown_fields=T
 
 
 class Http2Table(Table, frozen=True):
-    """[server.http2]: bounds of each client's connection."""
+    """[server.http2]: bounds of each client's connection.
+
+    docs/transport.md says which attack each of them bounds.
+    """
 
     max_connections: Annotated[int, Meta(gt=0, le=1 << 20)] = 2048
     """Most connections, but no more than half of the process's file descriptors: the others are for
@@ -62,8 +75,10 @@ class Http2Table(Table, frozen=True):
     """Bytes of answers that a client may leave unread; until it reads them, its calls are refused. Not
     with grpcio."""
     max_received_bytes: Annotated[int, Meta(ge=MIB, le=MOST_BYTES)] = 256 * MIB
-    """Bytes of all clients' messages that have arrived and wait to be read, whole or in part. At most
-    so many are held: before that, calls end. Not with grpcio."""
+    """Bytes of all clients' messages that have arrived and wait to be read, whole or in part. Before
+    they are more, calls end with RESOURCE_EXHAUSTED: those whose message stays incomplete first, then
+    the latest of the connections that hold the most. Two of the largest messages must fit. Not with
+    grpcio."""
     handshake_seconds: Seconds = 10.0
     """Longest time for TLS, for the HTTP/2 preface, and for the headers of a call."""
     stall_seconds: Seconds = 20.0
@@ -73,7 +88,8 @@ class Http2Table(Table, frozen=True):
     idle_seconds: Seconds = 300.0
     """Longest life of a connection without calls."""
     resets_per_second: Positive = 100
-    """Calls that a client may reset or break, over time; ten seconds' worth at once. Not with grpcio."""
+    """Calls that a client may reset or break before their answer begins, over time; those of ten seconds
+    at once. Not with grpcio."""
     control_frames_per_second: Positive = 100
     """Frames without a call or a message (PING, SETTINGS, WINDOW_UPDATE and others) that a client may
     send, over time; those of ten seconds at once, and four more with each message. Not with grpcio."""
@@ -98,28 +114,33 @@ class ServerTable(Table, frozen=True):
     """[server]: where the router listens."""
 
     listen: str = "127.0.0.1:7400"
-    """host:port of gRPC, or unix:/PATH."""
+    """host:port of gRPC, or unix:/PATH. Beyond loopback it needs [server.tls] and [[clients]], or
+    `insecure`."""
     transport: Literal["auto", "nghttp2", "grpcio"] = "auto"
     """nghttp2: calls are read by the thread that answers them, through the system's libnghttp2. grpcio:
     gRPC's own library, about three times slower. auto: nghttp2 where the system has a libnghttp2 that
-    limits resets and CONTINUATION frames; the log says which."""
+    limits resets and CONTINUATION frames, otherwise grpcio; the log says which and why
+    (docs/transport.md)."""
     http2: Http2Table = Http2Table()
     metrics_listen: str = "127.0.0.1:7401"
-    """host:port of /metrics, /healthz, /readyz, /query and /overlap_scores; empty: none."""
+    """host:port of the live page (docs/live-page.md), /metrics, /healthz, /readyz and Dynamo's pages
+    (docs/coming-from.md), with the rules of `listen`; empty: none."""
     processes: Annotated[int, Meta(gt=0, le=64)] = 1
     """Processes that share `listen`, each with an index of its own and the next port for metrics: one
     answers about 1,500 to 3,000 scores a second, on one core."""
     ready: Annotated[tuple[ReadyCondition, ...], RELOADABLE] = ("pods", "index")
-    """The conditions under which the router is ready, beside that it listens and was not asked to end.
-    pods: a pod is well. index: the shared index is copied (mode = "replica"), or the first attempt has
-    failed. coverage: see ready-coverage. tokenizers: the tokenizers of all models were loaded."""
+    """The conditions under which the router is ready (docs/failures.md#readiness), beside that it
+    listens and was not asked to end. pods: a pod is well. index: the shared index is copied (mode =
+    "replica"), or the first attempt has failed. coverage: see ready-coverage. tokenizers: the tokenizers
+    of all models were loaded."""
     ready_coverage: Annotated[float, Meta(gt=0, le=1), RELOADABLE] = 0.5
     """The least share of the pods that are well, among those with events, whose view must be exact for
     the condition `coverage`. It is looked at all the time, so a high one takes all routers out at once
     where engines restart."""
     drain_delay_seconds: Annotated[float, Meta(ge=0, le=3600)] = 2.0
     """How long after SIGTERM a router that was ready still answers new calls, while its health checks
-    fail. Load balancers must notice within this time. 0: new calls are refused at once."""
+    fail. Load balancers must notice within this time (docs/failures.md#the-end-of-a-router). 0: new
+    calls are refused at once."""
     drain_seconds: Seconds = 3.0
     """Longest time that calls in progress may take after that. It ends sooner once all have ended and
     none has come for a tenth of it."""
@@ -130,9 +151,9 @@ class ServerTable(Table, frozen=True):
 
 
 class ClientSpec(Table, frozen=True):
-    """[[clients]]: a caller and its roles. With any client, calls of everybody else are refused.
+    """[[clients]]: a caller and its roles (docs/security.md#roles).
 
-    Give one of `token-file` and `certificate`.
+    With any client, calls of everybody else are refused. Give one of `token-file` and `certificate`.
     """
 
     name: str
@@ -144,7 +165,8 @@ class ClientSpec(Table, frozen=True):
     """File with the token that the caller sends, one line of 16 to 4096 bytes, relative to this file. It
     is read again when it changes."""
     certificate: str = ""
-    """A name in the caller's certificate: an alternative name (DNS or URI), or the common name."""
+    """A name in the caller's certificate: an alternative name (DNS or URI), or the common name. It
+    needs server.tls.client-ca."""
     classes: list[str] = []
     """Classes of [queue] that it may name besides the usual one. Without [[clients]] all are open."""
 
@@ -167,9 +189,10 @@ class LimitsTable(Table, frozen=True):
     read it counts as the largest one, 17 MiB by default. Memory may grow by twice this."""
     wait_seconds: Annotated[float, Meta(gt=0, le=60)] = 2.0
     """Longest wait of a call of a burst for the thread that answers; calls that would wait longer are
-    refused at once."""
+    refused at once with RESOURCE_EXHAUSTED (docs/transport.md#overload)."""
     overload_wait_seconds: Annotated[float, Meta(gt=0, le=60), RELOADABLE] = 60.0
-    """That wait once calls have waited for 0.1 s without a pause, if it is shorter than wait_seconds."""
+    """That wait once calls have waited for 0.1 s without a pause, if it is shorter than
+    `wait-seconds`; 0.01 refuses early."""
     message_seconds: Seconds = 2.0
     """How long a message may take to arrive while other calls wait for the room kept for it."""
 
@@ -186,10 +209,11 @@ class IndexTable(Table, frozen=True):
     hash_seed: str = ""
     """A seed of all keys; it must be equal in all processes that compare keys."""
     max_bytes: Annotated[int, Meta(ge=16 * MIB, le=MOST_BYTES)] = 1024 * MIB
-    """Most memory of the index; at the bound it evicts the least recently matched prefixes."""
+    """Most memory of the index; at the bound (docs/events-reference.md#when-the-index-is-full) it evicts
+    the least recently matched prefixes."""
     state_file: str = ""
     """File in which the router saves index and stream positions at its end and loads them at its start,
-    relative to this file; empty: none."""
+    relative to this file (docs/events-reference.md#after-a-restart-of-the-router); empty: none."""
 
 
 class PrefixStoreTable(Table, frozen=True):
@@ -254,12 +278,18 @@ class BookingTable(Table, frozen=True):
 
 
 class PickTable(Table, frozen=True):
-    """[pick]: choosing a pod."""
+    """[pick]: choosing a pod (docs/pick.md).
+
+    Other keys that picks depend on: [booking], probe.interval-seconds, a pod's `role`, `blocks` and
+    `events`, a model's `shared-tiers`.
+    """
 
     policy: Annotated[str, RELOADABLE] = "warmpath"
-    """The policy's name; `warmpath simulate` compares policies on your own traffic."""
+    """The policy's name (docs/pick-reference.md#other-policies); `warmpath simulate` compares policies
+    on your own traffic."""
     options: Annotated[dict[str, float], RELOADABLE] = {}
-    """The policy's options; docs/pick-reference.md lists them."""
+    """The policy's options (docs/pick-reference.md#other-policies):
+    `options = { session-margin = 0.2 }`."""
     prefill_base_seconds: Annotated[float, Meta(gt=0, le=60)] = 0.020
     """Seconds per prefill, of any length. The three constants are those of a 70B model on 4 GPUs;
     choices depend little on them, predicted times do."""
@@ -268,7 +298,8 @@ class PickTable(Table, frozen=True):
     prefill_context_seconds: Annotated[float, Meta(ge=0, le=1e-3)] = 1.3e-9
     """Seconds per pair of an uncached token and a token before it."""
     pull_token_seconds: Annotated[float, Meta(ge=0, le=1)] = 0.0
-    """Seconds per token of KV that engines pull from a pick's `source`; 0: they cannot."""
+    """Seconds per token of KV that engines pull from a pick's `source`
+    (docs/pick-reference.md#kv-from-a-peer-and-disaggregated-serving); 0: they cannot."""
     load_stale_seconds: Seconds = 5.0
     """How long an observed load, from an engine or a gateway, counts."""
     confirm_seconds: Seconds = 5.0
@@ -285,7 +316,8 @@ class PickTable(Table, frozen=True):
     max_sessions: Positive = 100_000
     """Most sessions; beyond it the least recently used is dropped."""
     group_seconds: Annotated[float, Meta(ge=0, le=1)] = 0.0
-    """How long a pick waits for others with the same prompt, to be placed with them; 0: not at all."""
+    """How long a pick waits for others with the same prompt, to be placed with them
+    (docs/pick-reference.md#bursts); 0: not at all."""
     group_size: Positive = 16
     """Number of picks of one prompt that go to one rank before another gets any."""
     kept_decisions: Annotated[int, Meta(ge=0, le=100_000)] = 256
@@ -300,11 +332,13 @@ class PickTable(Table, frozen=True):
     is answered at once, for gateways that cannot wait."""
 
 
-ClassName = Annotated[str, Meta(pattern=r"^[a-z0-9_-]{1,64}$")]
+ClassName = Annotated[
+    str, Meta(pattern=r"^[a-z0-9_-]{1,64}$", description="1 to 64 of a-z, 0-9, _ and -")
+]
 
 
 class QueueTable(Table, frozen=True):
-    """[queue]: picks that wait until a pod has room (pick.queue)."""
+    """[queue]: picks that wait until a pod has room, with pick.queue = "on" (docs/queue.md)."""
 
     hold_seconds: Annotated[float, Meta(gt=0, le=60), RELOADABLE] = 0.2
     """Most seconds of booked prefill on a rank with room for the next request. They bridge the time from
@@ -332,7 +366,8 @@ class QueueTable(Table, frozen=True):
     usual_class: Annotated[ClassName, RELOADABLE] = "normal"
     """The class of requests that name none."""
     shares: Annotated[dict[str, Annotated[float, Meta(gt=0, le=1e6)]], RELOADABLE] = {}
-    """Weights of tenants' shares within a class, by uncached tokens; a tenant that is missing has 1."""
+    """Weights of tenants' shares within a class, by uncached tokens: `shares = { team-a = 2.0 }`. A
+    tenant that is missing has 1."""
 
 
 class PickerHeadersTable(Table, frozen=True):
@@ -366,11 +401,12 @@ class PickerHeadersTable(Table, frozen=True):
     """In a request to a pod with several ranks: the engine's number of the picked one, for vLLM."""
     prefill: HeaderName = ""
     """In a request to a pod that decodes: the address of the pod that is to prefill it, for llm-d's
-    sidecars (`x-prefiller-host-port`). Without a name roles of pods play no part."""
+    sidecars (`x-prefiller-host-port`). Without a name roles of pods play no part
+    (docs/endpoint-picker.md#prefill-and-decoding-on-different-pods)."""
 
 
 class EndpointPickerTable(Table, frozen=True):
-    """[endpoint-picker]: answering gateways by Envoy's external processing."""
+    """[endpoint-picker]: answering gateways by Envoy's external processing (docs/endpoint-picker.md)."""
 
     failure_mode: Literal["fail-close", "fail-open"] = "fail-close"
     """fail-close: a request without a pick, because the router is too busy, too slow or at fault, is
@@ -383,7 +419,8 @@ class EndpointPickerTable(Table, frozen=True):
     """Longest time from the end of a request's body to its pick; what is not tokenised by then counts
     by its length."""
     body_seconds: Seconds = 30.0
-    """Longest time that a request waits for the end of its body; then load alone decides."""
+    """Longest time that a request waits for the end of its body; then load alone decides, and the rest
+    passes by."""
     max_held_bytes: Bytes = 128 * MIB
     """Most bytes of all bodies that wait for their end or their pick; load alone decides about a request
     beyond it."""
@@ -416,7 +453,7 @@ class HubTable(Table, frozen=True):
     files: dict[str, str] = {}
     """The SHA-256 of each file that is used, tokenizer.json for example."""
     token_file: str = ""
-    """File with the access token, relative to this one; empty: none is sent."""
+    """File with the access token, relative to this one; empty: none is sent. No other token ever is."""
     endpoint: str = ""
     """URL of a mirror; empty: the hub, or what HF_ENDPOINT says."""
     cache_folder: str = ""
@@ -429,12 +466,15 @@ class PlaceholdersTable(Table, frozen=True):
     """[models.placeholders]: the text that the engine writes for a medium if its template takes text.
 
     It is vLLM's `get_placeholder_str` of the model; `{i}` in it is the medium's number, from 1. Chats
-    with a medium that has no placeholder are refused.
+    with a medium that has no placeholder are refused (docs/chats.md).
     """
 
     image: str | None = None
+    """Of a picture."""
     audio: str | None = None
+    """Of a sound."""
     video: str | None = None
+    """Of a film."""
 
     def given(self) -> dict[str, str]:
         """Return the placeholders that are set, by medium; they may be empty."""
@@ -472,7 +512,9 @@ class PodSpec(Table, frozen=True):
     """[[pods]]: one engine instance."""
 
     id: str
+    """The pod's name in answers, logs and metrics."""
     model: str
+    """The base model that it serves."""
     address: str
     """host:port that serves requests."""
     https: bool = False
@@ -494,7 +536,8 @@ class PodSpec(Table, frozen=True):
     """Data-parallel ranks."""
     first_rank: FirstRank = 0
     """The engine's own number of the first rank, if this server has only some ranks of a deployment:
-    ports and metrics follow it. Answers number a pod's ranks from 0."""
+    ports and metrics follow it (docs/events.md#some-of-a-deployments-ranks). Answers number a pod's
+    ranks from 0."""
     role: Role = "both"
     """Its task if prefill and decoding run on different pods."""
     blocks: Blocks = 0
@@ -505,10 +548,15 @@ class PodSpec(Table, frozen=True):
 
 
 class PodSetSpec(Table, frozen=True):
-    """[[pod-sets]]: pods that come and go, found by name or through the Kubernetes API."""
+    """[[pod-sets]]: pods that come and go, found by name or through the Kubernetes API.
+
+    docs/events.md#finding-pods shows both.
+    """
 
     name: str
+    """The set's name."""
     model: str
+    """The base model that its pods serve."""
     dns: str = ""
     """A name that resolves to all pods' addresses: a headless service."""
     namespace: str = ""
@@ -522,6 +570,7 @@ class PodSetSpec(Table, frozen=True):
     https: bool = False
     """Whether pods serve requests over HTTPS, under the addresses at which they are found."""
     engine: Literal["vllm", "sglang", "trtllm"] = "vllm"
+    """As in [[pods]]."""
     events_port: Annotated[int, Meta(ge=0, lt=65536)] = 5557
     """0: engines' events are not followed; pods are followed through [shared-index] if there is one."""
     replay_port: Annotated[int, Meta(ge=0, lt=65536)] = 5558
@@ -529,10 +578,15 @@ class PodSetSpec(Table, frozen=True):
     watch_port: Annotated[int, Meta(ge=0, lt=65536)] = 0
     """The port at which publishers listen; 0: engines are followed directly."""
     ranks: Annotated[int, Meta(gt=0, le=1024)] = 1
+    """As in [[pods]]."""
     first_rank: FirstRank = 0
+    """As in [[pods]]."""
     role: Role = "both"
+    """As in [[pods]]."""
     blocks: Blocks = 0
+    """As in [[pods]]."""
     block_size: BlockSize = 32
+    """As in [[pods]]."""
     refresh_seconds: Annotated[float, Meta(gt=0, le=3600)] = 5.0
     """Pause between two look-ups of `dns`."""
 
@@ -601,13 +655,16 @@ class SharedIndexTable(Table, frozen=True):
 
     url: str = ""
     """`redis://host:port`, `redis-cluster://host:port,host:port` or
-    `redis-sentinel://host:port,host:port/NAME`; `rediss...` with TLS. Empty: there is none."""
+    `redis-sentinel://host:port,host:port/NAME`; `rediss...` with TLS
+    (docs/shared-index.md#connecting). Empty: there is none."""
     mode: Literal["replica", "shared"] = "replica"
     """replica: the router copies what its pods hold and keeps that current; no answer waits for Redis.
     shared: it asks Redis for each prompt and keeps only recent answers, which suits pods that hold far
-    more than fits into this process."""
+    more than fits into this process (docs/shared-index.md#which-mode)."""
     prefix: str = "warmpath"
-    """Prefix of all keys, which separates deployments on one Redis."""
+    """Prefix of all keys, which separates deployments on one Redis; equal for the publishers and routers
+    of one deployment. A router with another one finds nothing, and says that no publisher holds its
+    pods."""
     user: str = ""
     """User of Redis's ACL; empty: the default user."""
     password_file: str = ""
@@ -619,7 +676,8 @@ class SharedIndexTable(Table, frozen=True):
     key: str = ""
     """PEM of its private key."""
     deadline_seconds: Annotated[float, Meta(gt=0, le=10)] = 0.05
-    """mode = "shared": longest time that an answer waits for Redis; then it uses the data at hand."""
+    """mode = "shared": longest time that an answer waits for Redis; then it uses the data at hand.
+    It never waits longer than the caller's own deadline."""
     poll_seconds: Annotated[float, Meta(gt=0, le=10)] = 0.05
     """mode = "replica": pause between two reads of changes."""
     stale_seconds: Seconds = 60.0
@@ -629,9 +687,11 @@ class SharedIndexTable(Table, frozen=True):
     """write = true: how long this router's entries stay valid after it has ended."""
     write: bool = False
     """Whether this router also writes the pods that it follows by `events`, for engines without
-    publishers; one of several routers is enough."""
+    publishers. Of several routers one writes, the others stand by
+    (docs/shared-index-reference.md#a-routers-settings)."""
     share_bookings: bool = False
-    """Whether routers share their bookings, so that they do not all choose the same pod."""
+    """Whether routers share their bookings, so that they do not all choose the same pod
+    (docs/pick-reference.md#several-routers)."""
 
 
 class TierWeightsTable(Table, frozen=True):
@@ -642,13 +702,17 @@ class TierWeightsTable(Table, frozen=True):
     """
 
     gpu: Weight = 1.0
+    """Of a block in the GPU's memory."""
     cpu: Weight = 0.8
+    """Of a block in the host's memory."""
     disk: Weight = 1.0
+    """Of a block on a disk."""
     remote: Weight = 1.0
+    """Of a block in storage that pods reach over the network."""
 
 
 class LlmdTable(Table, frozen=True):
-    """[llmd]: scores for llm-d's callers (`indexer.v1.IndexerService`)."""
+    """[llmd]: scores for llm-d's callers, `indexer.v1.IndexerService` (docs/coming-from.md)."""
 
     block_size: BlockSize = 16
     """Tokens of a block in scores: llm-d's `blockSizeTokens`."""

@@ -1,34 +1,17 @@
-"""`docs/pick-reference.md` names every key and every policy, with the defaults that they have."""
+"""`docs/pick-reference.md` names every policy, with the defaults of its options."""
 
 from dataclasses import fields
 from pathlib import Path
 
-import msgspec
-
-from router.config.schema import PickTable
 from scorer.policy import make_policy, policy_names
 
 PAGE = (Path(__file__).parents[2] / "docs" / "pick-reference.md").read_text(encoding="utf-8")
-KEYS = PAGE.partition("\n## `[pick]`")[2]
 
 
 def row(key: str, table: str) -> str:
     rows = [line for line in table.splitlines() if line.startswith("|") and f"`{key}`" in line]
     assert rows, f"docs/pick-reference.md has no row for `{key}`"
     return rows[0]
-
-
-def test_every_key_has_a_row_with_its_default() -> None:
-    for key, field in zip(
-        PickTable.__struct_encode_fields__, msgspec.structs.fields(PickTable), strict=True
-    ):
-        default = field.default
-        if isinstance(default, float):
-            assert any(f"{default:g}" == f"{number:g}" for number in numbers(row(key, KEYS))), key
-        elif isinstance(default, int):
-            assert default in numbers(row(key, KEYS)), key
-        else:
-            assert row(key, KEYS)
 
 
 def test_every_policy_has_a_row_with_its_options() -> None:
