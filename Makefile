@@ -120,7 +120,7 @@ test-tensors: setup ## the simulated v0 memory in PyTorch's tensors: an installe
 	PYTHONPATH=$(VENV)/tensors WARMPATH_ARRAYS=torch $(BIN)/python -m pytest \
 	  tests/simworker/v0/memory/test_cache_engine.py tests/simworker/v0/memory/test_block_content.py
 
-check: setup ## format, lint, types, import contracts, stubs and docs/config.md current
+check: setup ## format, lint, types, import contracts, stubs current
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
@@ -128,7 +128,6 @@ check: setup ## format, lint, types, import contracts, stubs and docs/config.md 
 	$(MAKE) --no-print-directory proto PROTO_OUT=$(VENV)/proto-check
 	diff -r -x __pycache__ -x __init__.py -x py.typed $(VENV)/proto-check/router/pb router/pb
 	diff -r -x __pycache__ -x __init__.py -x py.typed $(VENV)/proto-check/indexer/pb indexer/pb
-	$(DOCUMENT) | diff docs/config.md -
 
 PROTO_OUT ?= .
 PROTOC = $(BIN)/python -m grpc_tools.protoc --plugin=protoc-gen-mypy=$(BIN)/protoc-gen-mypy -I proto
@@ -150,9 +149,9 @@ proto: setup ## regenerate the stubs in router/pb and indexer/pb from proto/
 	@$(call PLACED,router)
 	@$(call PLACED,indexer)
 
-DOCUMENT = $(BIN)/python -m router.config.document
-docs: setup ## write docs/config.md, every key of the router's file, from router/config/schema.py
-	@$(DOCUMENT) > $(VENV)/config.md && mv $(VENV)/config.md docs/config.md
+docs: setup ## write docs/config.md and docs/metrics.md from the code
+	@$(BIN)/python -m router.config.document > $(VENV)/page.md && mv $(VENV)/page.md docs/config.md
+	@$(BIN)/python -m router.metrics.page > $(VENV)/page.md && mv $(VENV)/page.md docs/metrics.md
 
 bench: setup ## measure against the peer (installed for this); prints ratios. Score needs h2load (nghttp2-client)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --only-binary :all: -r constraints-bench.txt

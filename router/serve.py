@@ -3,6 +3,7 @@
 import argparse
 import asyncio
 import logging
+import os
 import sys
 import time
 from collections.abc import Sequence
@@ -44,7 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for library in ("httpx2", "numba"):
         logging.getLogger(library).setLevel(logging.WARNING)
     try:
-        config = load(args.config)
+        config = load(args.config, os.environ)
         if config.server.processes > 1 and args.process is None:
             return asyncio.run(_supervise(config, args))
         config = _own(config, args.process)
@@ -99,7 +100,9 @@ async def _serve(config: Config, args: argparse.Namespace) -> None:
     async with running(config, args.config.parent) as router:
         http = f", HTTP on {router.http_address}" if router.http_address else ""
         print(f"warmpath serves gRPC on {router.address}{http}", flush=True)
-        reloader = Reloader(config, lambda: _own(load(args.config), args.process), router.reload)
+        reloader = Reloader(
+            config, lambda: _own(load(args.config, os.environ), args.process), router.reload
+        )
         reloading = kept(Work("reloading the configuration", partial(reloader.run, asked)))
         await ended.wait()
         await cancel([reloading])

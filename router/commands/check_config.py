@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -79,7 +80,7 @@ def _seconds(text: str) -> float:
 def _check(file: Path, now: datetime, longest: float) -> Checked:
     """Check a file; pods are looked for only where it has no mistake. Raises ConfigError."""
     folder = file.parent
-    found = mistakes(file)
+    found = mistakes(file, os.environ)
     found.add([*_tokenizers(found, folder)])
     certificates = [*dated(found.config, folder)]
     found.add((one.at, problem) for one in certificates if (problem := one.problem(now)))
@@ -96,6 +97,8 @@ def _print(file: Path, checked: Checked, now: datetime) -> None:
             print(f"{file}: warning: {dotted(one.at)}: {warning}", file=sys.stderr)
     if checked.mistakes:
         return
+    for variable, key in _replaced(checked):
+        print(f"{file}: {key}: replaced by {variable}")
     config = checked.found.config
     print(f"{file}: ok: models {len(config.models)}, pods {len(config.pods)}")
     for looked in _sources(checked):
@@ -103,6 +106,11 @@ def _print(file: Path, checked: Checked, now: datetime) -> None:
         print(f"{file}: pods found by {looked.source}: {said or _names(looked.pods)}")
     for one in checked.certificates:
         print(f"{file}: {dotted(one.at)}: valid until {one.validity.ends:%Y-%m-%d}")
+
+
+def _replaced(checked: Checked) -> list[tuple[str, str]]:
+    """Return the variables of the environment that replace keys, and the keys."""
+    return [(one.variable, dotted(one.at)) for one in checked.found.overrides if not one.problem]
 
 
 def _warning(one: Dated, now: datetime) -> str:
@@ -132,6 +140,7 @@ def _fields(file: Path, checked: Checked, now: datetime) -> dict[str, Any]:
             for one in checked.certificates
             if (warning := _warning(one, now))
         ],
+        "replaced": [{"key": key, "variable": variable} for variable, key in _replaced(checked)],
         "sources": [
             {"source": one.source, "pods": one.pods, "problem": one.problem}
             for one in _sources(checked)

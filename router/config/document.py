@@ -1,6 +1,6 @@
 """Writes docs/config.md: every key, from the classes and docstrings of `router.config.schema`.
 
-`make docs` runs this module; `make check` compares the committed page with what it prints.
+`make docs` runs this module; `tests/docs/test_configuration_page.py` compares the committed page.
 """
 
 import ast

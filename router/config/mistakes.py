@@ -1,8 +1,9 @@
 """Gathers the mistakes of one configuration file and puts them in the order of the file."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
+from router.config.environment import Override, replaced
 from router.config.form import Problem, usable
 from router.config.toml_lines import Path, find_line, key_lines
 
@@ -17,22 +18,29 @@ DECIDED_BY: dict[str, tuple[str, ...]] = {
 
 
 class Mistake(NamedTuple):
-    """One mistake: the line of the file, from 1, the key, and the problem with it."""
+    """One mistake: the line of the file, from 1, the key, and the problem with it.
+
+    Where a variable of the environment has the mistake, its name is there and the line is 0.
+    """
 
     line: int
     key: str
     problem: str
+    variable: str = ""
 
 
 class Mistakes:
     """The mistakes of a file with the content `raw`, whose text is `text`; `source` names it.
 
-    Those of form are found at once; others are added.
+    `overrides` replace keys of it. Mistakes of form are found at once; others are added.
     """
 
-    def __init__(self, raw: dict[str, Any], text: str, source: str) -> None:
+    def __init__(
+        self, raw: dict[str, Any], text: str, source: str, overrides: Sequence[Override] = ()
+    ) -> None:
         self.source = source
-        self.config, form = usable(raw)
+        self.overrides = overrides
+        self.config, form = usable(replaced(raw, overrides))
         """The configuration without its wrong values."""
         self._lines = key_lines(text)
         self._found = form.problems
@@ -47,13 +55,27 @@ class Mistakes:
         return all(_table(at) != table for at, _ in self._found)
 
     def in_order(self) -> list[Mistake]:
-        """Return all mistakes in the order of the file."""
-        found = [Mistake(find_line(self._lines, at), dotted(at), why) for at, why in self._found]
-        return sorted(found, key=lambda one: one.line)
+        """Return all mistakes: those of variables, then those of the file in its order."""
+        found = [self._placed(at, why) for at, why in self._found]
+        unusable = [
+            Mistake(0, dotted(one.at) if one.at else "", one.problem, one.variable)
+            for one in self.overrides
+            if one.problem
+        ]
+        return unusable + sorted(found, key=lambda one: one.line)
+
+    def _placed(self, at: Path, problem: str) -> Mistake:
+        for one in self.overrides:
+            if not one.problem and at[: len(one.at)] == one.at:
+                return Mistake(0, dotted(at), problem, one.variable)
+        return Mistake(find_line(self._lines, at), dotted(at), problem)
 
     def described(self) -> list[str]:
-        """Return each mistake as `FILE:LINE: KEY: problem`, in the order of the file."""
-        return [f"{self.source}:{one.line}: {one.key}: {one.problem}" for one in self.in_order()]
+        """Return each mistake as `FILE:LINE: KEY: problem` or `VARIABLE: KEY: problem`."""
+        return [
+            ": ".join(filter(None, (one.variable or f"{self.source}:{one.line}", *one[1:3])))
+            for one in self.in_order()
+        ]
 
     def _is_doubtful(self, at: Path) -> bool:
         others = DECIDED_BY.get(str(at[0]), ())

@@ -7,8 +7,9 @@ keys are refused in every table.
 import mmap
 import re
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -16,6 +17,7 @@ import msgspec
 from indexer.process.command_line import in_words
 from router.config.check import contradictions
 from router.config.credentials import tls_problems
+from router.config.environment import Override, overrides
 from router.config.form import Problem
 from router.config.mistakes import Mistakes, dotted
 from router.config.schema import Config, ModelSpec, PodSpec
@@ -39,13 +41,16 @@ class ConfigError(Exception):
         return self.problems[0] + (f" (and {more} more)" if more else "")
 
 
-def load(path: Path) -> Config:
-    """Read a configuration file. Raises ConfigError."""
-    return _without(mistakes(path))
+NO_VARIABLES: Mapping[str, str] = MappingProxyType({})
 
 
-def mistakes(path: Path) -> Mistakes:
-    """Return the mistakes of a configuration file, and of the files that it names.
+def load(path: Path, environment: Mapping[str, str] = NO_VARIABLES) -> Config:
+    """Read a configuration file, some of whose keys `environment` may replace. Raises ConfigError."""
+    return _without(mistakes(path, environment))
+
+
+def mistakes(path: Path, environment: Mapping[str, str] = NO_VARIABLES) -> Mistakes:
+    """Return the mistakes of a configuration file, of variables, and of the files that both name.
 
     Raises ConfigError if it is not TOML.
     """
@@ -53,7 +58,7 @@ def mistakes(path: Path) -> Mistakes:
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(_unread(path, error)) from error
-    found = _mistakes(_toml(text, str(path)), text, str(path))
+    found = _mistakes(_toml(text, str(path)), text, str(path), overrides(environment))
     found.add(_lacking(found.config, path.parent))
     return found
 
@@ -63,8 +68,10 @@ def _unread(path: Path, error: OSError | UnicodeDecodeError) -> str:
     return said if said.startswith(f"{path}: ") else f"{path}: {said}"
 
 
-def _mistakes(raw: dict[str, Any], text: str, source: str) -> Mistakes:
-    found = Mistakes(raw, text, source)
+def _mistakes(
+    raw: dict[str, Any], text: str, source: str, replacing: Sequence[Override] = ()
+) -> Mistakes:
+    found = Mistakes(raw, text, source, replacing)
     found.add(contradictions(found.config))
     return found
 

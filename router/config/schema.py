@@ -323,8 +323,8 @@ class PickTable(Table, frozen=True):
     kept_decisions: Annotated[int, Meta(ge=0, le=100_000)] = 256
     """Picks that `warmpath decisions` shows."""
     decision_log: str = ""
-    """File that gets a line of JSON for each logged pick when its request ends; `-`: standard output;
-    empty: none."""
+    """File that gets a line of JSON for each logged pick when its request ends
+    (docs/operations.md#logs); `-`: standard output; empty: none."""
     decision_log_share: Annotated[float, Meta(ge=0, le=1)] = 1.0
     """Share of the picks that are logged, drawn at random."""
     queue: Literal["off", "on"] = "off"

@@ -293,7 +293,7 @@ def _where(args: argparse.Namespace) -> _Where:
         return _Where(args.url, args.user, args.prefix or "warmpath", files)
     folder = args.config.parent
     try:
-        config = load(args.config)
+        config = load(args.config, os.environ)
         publishers = publisher_credentials(config.watch, folder)
     except (ConfigError, OSError) as error:
         raise AccessError(str(error)) from error

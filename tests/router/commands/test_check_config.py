@@ -37,6 +37,25 @@ def test_all_mistakes_are_printed_and_the_status_is_one(
     assert len(said["mistakes"]) == 3
 
 
+def test_each_key_that_a_variable_replaces_is_named_with_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = write(tmp_path, MODEL)
+    monkeypatch.setenv("WARMPATH_PICK__KEPT_DECISIONS", "1000")
+    assert check_config.main([str(file)]) == 0
+    told = capsys.readouterr().out.splitlines()
+    assert told[0] == f"{file}: pick.kept-decisions: replaced by WARMPATH_PICK__KEPT_DECISIONS"
+    assert check_config.main([str(file), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["replaced"] == [
+        {"key": "pick.kept-decisions", "variable": "WARMPATH_PICK__KEPT_DECISIONS"}
+    ]
+    monkeypatch.setenv("WARMPATH_PICK__KEPT_DECISIONS", "many")
+    assert check_config.main([str(file)]) == 1
+    assert capsys.readouterr().err.startswith(
+        "WARMPATH_PICK__KEPT_DECISIONS: pick.kept-decisions: "
+    )
+
+
 def test_a_text_that_is_no_toml_is_one_mistake(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,0 +1,119 @@
+"""Variables of the environment replace keys of the file."""
+
+import tomllib
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from router.config.environment import overrides, replaced
+from router.config.read import ConfigError, load, mistakes
+
+MODEL = '[[models]]\nname = "m"\n'
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "warmpath.toml"
+    path.write_text(f'[server]\nlisten = "127.0.0.1:1"\n{MODEL}', encoding="utf-8")
+    return path
+
+
+def problems(file: Path, **environment: str) -> list[str]:
+    with pytest.raises(ConfigError) as raised:
+        load(file, environment)
+    return list(raised.value.problems)
+
+
+def test_a_variable_goes_before_the_file_and_the_file_before_the_default(file: Path) -> None:
+    config = load(file, {"WARMPATH_SERVER__METRICS_LISTEN": "127.0.0.1:2"})
+    assert (config.server.listen, config.server.metrics_listen) == ("127.0.0.1:1", "127.0.0.1:2")
+    assert load(file, {"WARMPATH_SERVER__LISTEN": "unix:/a"}).server.listen == "unix:/a"
+    assert load(file).server.metrics_listen == "127.0.0.1:7401"
+
+
+def test_values_are_typed_as_the_file_types_them(file: Path) -> None:
+    config = load(
+        file,
+        {
+            "WARMPATH_PICK__KEPT_DECISIONS": "3",
+            "WARMPATH_PICK__QUEUE": "on",
+            "WARMPATH_PICK__OPTIONS": "{ session-margin = 0.2 }",
+            "WARMPATH_SERVER__READY": '["pods"]',
+            "WARMPATH_EVENTS__TRUSTED_NETWORK": "true",
+            "WARMPATH_INDEX__HASH_SEED": "12",
+            "WARMPATH_SERVER__HTTP2__IDLE_SECONDS": "7",
+            "WARMPATH_PODS": '[{id = "a", model = "m", address = "h:1"}]',
+        },
+    )
+    assert config.pick.kept_decisions == 3
+    assert config.pick.queue == "on"
+    assert config.pick.options == {"session-margin": 0.2}
+    assert config.server.ready == ("pods",)
+    assert config.events.trusted_network is True
+    assert config.index.hash_seed == "12"
+    assert config.server.http2.idle_seconds == 7.0
+    assert [pod.id for pod in config.pods] == ["a"]
+
+
+def test_a_name_of_no_key_fails_with_the_name_that_may_be_meant(file: Path) -> None:
+    assert problems(file, WARMPATH_SERVER_LISTEN="h:1", WARMPATH_POD="x") == [
+        "WARMPATH_POD: names no key; did you mean WARMPATH_PODS?",
+        "WARMPATH_SERVER_LISTEN: names no key; did you mean WARMPATH_SERVER__LISTEN?",
+    ]
+    assert problems(file, WARMPATH_UNHEARD__OF="1") == [
+        "WARMPATH_UNHEARD__OF: names no key; docs/config.md has every key"
+    ]
+
+
+def test_a_wrong_value_is_a_mistake_of_its_variable_and_does_not_show_the_text(file: Path) -> None:
+    assert problems(file, WARMPATH_SERVER__PROCESSES="one") == [
+        "WARMPATH_SERVER__PROCESSES: server.processes: is not the TOML of one value"
+    ]
+    assert problems(file, WARMPATH_SERVER__PROCESSES="1\ninsecure = true") == [
+        "WARMPATH_SERVER__PROCESSES: server.processes: is not the TOML of one value"
+    ]
+    [problem] = problems(file, WARMPATH_SERVER__PROCESSES="0")
+    assert problem.startswith("WARMPATH_SERVER__PROCESSES: server.processes: Expected `int` >")
+
+
+def test_a_contradiction_names_the_variable(file: Path) -> None:
+    [problem] = problems(file, WARMPATH_SERVER__LISTEN="0.0.0.0:1")
+    assert problem.startswith("WARMPATH_SERVER__LISTEN: server.listen: ")
+
+
+def test_variables_of_kubernetes_services_and_of_the_images_are_passed_over(file: Path) -> None:
+    load(
+        file,
+        {
+            "WARMPATH_SERVICE_HOST": "10.0.0.1",
+            "WARMPATH_SERVICE_PORT": "7400",
+            "WARMPATH_SERVICE_PORT_GRPC": "7400",
+            "WARMPATH_PORT": "tcp://10.0.0.1:7400",
+            "WARMPATH_PORT_7400_TCP_ADDR": "10.0.0.1",
+            "WARMPATH_METRICS_SERVICE_HOST": "10.0.0.2",
+            "WARMPATH_REVISION": "abc",
+            "PATH": "/bin",
+        },
+    )
+
+
+def test_every_key_that_a_variable_replaces_is_told(file: Path) -> None:
+    found = mistakes(file, {"WARMPATH_PICK__POLICY": "round-robin", "HOME": "/"}).overrides
+    assert [(one.variable, one.at, one.value) for one in found] == [
+        ("WARMPATH_PICK__POLICY", ("pick", "policy"), "round-robin")
+    ]
+
+
+@given(st.integers(-(2**40), 2**40) | st.booleans() | st.lists(st.text("ab", max_size=3)))
+def test_a_variable_reads_as_the_same_text_in_the_file(value: object) -> None:
+    text = str(value).lower() if isinstance(value, bool | int) else str(value)
+    [found] = overrides({"WARMPATH_SERVER__PROCESSES": text})
+    written = tomllib.loads(f"[server]\nprocesses = {text}")
+    assert replaced({}, [found]) == written
+
+
+def test_a_table_that_is_wrong_in_the_file_stays_the_mistake_of_the_file() -> None:
+    found = overrides({"WARMPATH_SERVER__LISTEN": "h:1"})
+    assert replaced({"server": 5}, found) == {"server": 5}
