@@ -35,7 +35,7 @@ PAGE = """<!doctype html>
   }}
 }}
 * {{ box-sizing: border-box }}
-body {{ font: 16px/1.5 system-ui, sans-serif; max-width: 70rem; margin: 0 auto; padding: 1rem;
+body {{ font: 16px/1.5 system-ui, sans-serif; max-width: 76rem; margin: 0 auto; padding: 1rem;
   background: var(--ground); color: var(--ink) }}
 h1 {{ font-size: 1.5rem; margin: .5rem 0 }} h2 {{ font-size: 1.2rem; margin: 1.5rem 0 .5rem }}
 p {{ max-width: 48rem }}
@@ -43,7 +43,7 @@ p {{ max-width: 48rem }}
 .warning b {{ color: var(--doubt) }}
 .wide {{ overflow-x: auto }}
 table {{ border-collapse: collapse; font-variant-numeric: tabular-nums }}
-th, td {{ padding: .3rem .6rem; text-align: right; white-space: nowrap }}
+th, td {{ padding: .3rem .5rem; text-align: right; white-space: nowrap }}
 td {{ border-top: 1px solid var(--line) }}
 td:first-child, th:first-child {{ text-align: left; padding-left: 0;
   position: sticky; left: 0; background: var(--ground) }}
@@ -172,7 +172,11 @@ def provenance(command: Sequence[str], options: Mapping[str, object]) -> dict[st
 
     `command` is the command line; `options` are all values, defaults included, by their names.
     """
-    told = (f"{name.replace('_', '-')} {value}" for name, value in options.items() if value != "")
+    told = (
+        f"{name.replace('_', '-')} {_plain(value)}"
+        for name, value in options.items()
+        if value is not None and value != ""
+    )
     built = f", commit {commit()[:12]}" if commit() else ""
     return {
         "version": f"warmpath {version()}{built}",
@@ -180,6 +184,15 @@ def provenance(command: Sequence[str], options: Mapping[str, object]) -> dict[st
         "command": shlex.join(command),
         "options, defaults included": ", ".join(told),
     }
+
+
+def _plain(value: object) -> str:
+    """Return the value of an option as people write it."""
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    if isinstance(value, list | tuple):
+        return ",".join(map(_plain, value))
+    return str(value)
 
 
 def table(rows: Sequence[Sequence[str]]) -> str:
