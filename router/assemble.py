@@ -243,7 +243,14 @@ async def running(config: Config, folder: Path) -> AsyncIterator[Running]:
             soon=loop.call_soon,
             clock=time.monotonic,
         )
-        answerer = Answerer(reader, scorer, pods, clock=time.monotonic, wall_offset=wall_offset)
+        answerer = Answerer(
+            reader,
+            scorer,
+            pods,
+            clock=time.monotonic,
+            wall_offset=wall_offset,
+            load=picking.loads.load,
+        )
         held = held_picks(config, picking, picker, pods, meter=metrics, may=enter.classes_of)
         picks = PickAnswerer(
             reader,

@@ -23,6 +23,7 @@ from router.prompt.plain import PlainPrompt
 from router.prompt.reader import PromptReader
 from router.prompt.token_prompt import TokenPrompt
 from router.prompt.tokenising.trace import Trace
+from scorer.candidate import Load
 from scorer.match import Match
 from scorer.strategies.by_name import DEFAULT, STRATEGIES, Strategy
 
@@ -79,7 +80,8 @@ class Entry(NamedTuple):
 class Answerer:
     """Answers Score and ListPods.
 
-    `clock` is monotonic; a time of the ingest + `wall_offset` is seconds since the Unix epoch.
+    `clock` is monotonic; a time of the ingest + `wall_offset` is seconds since the Unix epoch. `load`
+    returns a rank's load at a time of the clock; without it pods are listed without theirs.
     """
 
     def __init__(
@@ -90,8 +92,10 @@ class Answerer:
         *,
         clock: Callable[[], float],
         wall_offset: float,
+        load: Callable[[str, int, float], Load] | None = None,
     ) -> None:
         self._reader = reader
+        self._load = load
         self._scorer = scorer
         self._pods = pods
         self._clock = clock
@@ -256,6 +260,9 @@ class Answerer:
         )
         if rank.sequence is not None:
             message.sequence = rank.sequence
+        if self._load is not None:
+            load = self._load(rank.pod, rank.number, self._clock())
+            message.running, message.waiting = load.in_flight, load.waiting
         return message
 
 

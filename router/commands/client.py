@@ -65,17 +65,20 @@ def pods_main(argv: Sequence[str] | None = None) -> int:
     return call(args, lambda client: client.pods(args.model), _pods_table)
 
 
-def router_parser(name: str, summary: str | None, example: str) -> argparse.ArgumentParser:
+def router_parser(
+    name: str, summary: str | None, example: str, *, as_json: bool = True
+) -> argparse.ArgumentParser:
     """Return a command's parser with the options of every command that asks a router.
 
-    `example` is what follows the command's name.
+    `example` is what follows the command's name; `as_json`: whether there is --json.
     """
     parser = command_parser(name, summary, f"warmpath {name} {example}".rstrip())
     parser.add_argument("--router", type=router_address, default=ROUTER, help="host:port")
     parser.add_argument(
         "--timeout", type=seconds, default=10.0, help="seconds that the answer may take"
     )
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    if as_json:
+        parser.add_argument("--json", action="store_true", help="print one JSON object")
     add_channel(parser)
     return parser
 
@@ -182,7 +185,7 @@ def answer(args: argparse.Namespace, ask: Callable[[Client], Reply]) -> Reply | 
         print(f"warmpath: {error}", file=sys.stderr)
         sys.exit(2)
     except CallError as error:
-        problem = _problem(error, args.router)
+        problem = problem_of_call(error, args.router)
     print(f"warmpath: {problem}", file=sys.stderr)
     return None
 
@@ -201,7 +204,8 @@ def print_rich(shown: RenderableType) -> None:
     Console(width=width).print(shown)
 
 
-def _problem(error: CallError, router: str) -> str:
+def problem_of_call(error: CallError, router: str) -> str:
+    """Return why a call failed, and what to do about it."""
     said = unanswered(error.code.name, error.message, "--router HOST:PORT")
     if error.reason is not None or not said:
         return str(error)

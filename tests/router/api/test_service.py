@@ -306,6 +306,22 @@ async def test_pick_books_and_report_releases(stand: Stand) -> None:
     assert third.candidates[0].outstanding_tokens == 0
 
 
+async def test_a_listed_pod_has_its_running_and_waiting_requests(stand: Stand) -> None:
+    async def counts() -> tuple[int, int]:
+        [listed] = [
+            one
+            for one in (await stand.stub.ListPods(pb.ListPodsRequest())).pods
+            if one.id == "pod-1"
+        ]
+        return listed.ranks[0].running, listed.ranks[0].waiting
+
+    picks = [await stand.stub.Pick(pb.PickRequest(prompt=packed(), pods=["pod-1"])) for _ in "ab"]
+    assert await counts() == (2, 2)
+    for event, left in (("FIRST_TOKEN", (2, 1)), ("FINISHED", (1, 1))):
+        await stand.stub.Report(pb.ReportRequest(booking_id=picks[0].booking_id, event=event))
+        assert await counts() == left
+
+
 async def test_an_unknown_pod_never_makes_a_call_fail(stand: Stand) -> None:
     response = await stand.score(packed(), pods=["nowhere", "pod-1"])
     scores = {score.pod: score for score in response.scores}

@@ -1688,6 +1688,8 @@ class Rank(_message.Message):
     EVENTS_FIELD_NUMBER: _builtins.int
     COPIES_FIELD_NUMBER: _builtins.int
     CAPACITY_FIELD_NUMBER: _builtins.int
+    RUNNING_FIELD_NUMBER: _builtins.int
+    WAITING_FIELD_NUMBER: _builtins.int
     rank: _builtins.int
     block_size: _builtins.int
     """Tokens per block; 0 while no event has shown it."""
@@ -1699,6 +1701,11 @@ class Rank(_message.Message):
     """
     capacity: _builtins.int
     """Blocks of its fastest tier; 0: not known."""
+    running: _builtins.int
+    """Requests on the rank that are not finished, as picks count them, and those of them that have no first
+    token yet.
+    """
+    waiting: _builtins.int
     @_builtins.property
     def trust(self) -> Global___Trust: ...
     @_builtins.property
@@ -1718,19 +1725,29 @@ class Rank(_message.Message):
         events: Global___EventCounts | None = ...,
         copies: _builtins.int | None = ...,
         capacity: _builtins.int = ...,
+        running: _builtins.int | None = ...,
+        waiting: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_copies", b"_copies", "_sequence", b"_sequence", "copies", b"copies", "events", b"events", "sequence", b"sequence", "trust", b"trust"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_copies", b"_copies", "_running", b"_running", "_sequence", b"_sequence", "_waiting", b"_waiting", "copies", b"copies", "events", b"events", "running", b"running", "sequence", b"sequence", "trust", b"trust", "waiting", b"waiting"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_copies", b"_copies", "_sequence", b"_sequence", "block_size", b"block_size", "capacity", b"capacity", "copies", b"copies", "events", b"events", "rank", b"rank", "sequence", b"sequence", "tiers", b"tiers", "trust", b"trust"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_copies", b"_copies", "_running", b"_running", "_sequence", b"_sequence", "_waiting", b"_waiting", "block_size", b"block_size", "capacity", b"capacity", "copies", b"copies", "events", b"events", "rank", b"rank", "running", b"running", "sequence", b"sequence", "tiers", b"tiers", "trust", b"trust", "waiting", b"waiting"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__copies: _TypeAlias = _typing.Literal["copies"]  # noqa: Y015
     _WhichOneofArgType__copies: _TypeAlias = _typing.Literal["_copies", b"_copies"]  # noqa: Y015
+    _WhichOneofReturnType__running: _TypeAlias = _typing.Literal["running"]  # noqa: Y015
+    _WhichOneofArgType__running: _TypeAlias = _typing.Literal["_running", b"_running"]  # noqa: Y015
     _WhichOneofReturnType__sequence: _TypeAlias = _typing.Literal["sequence"]  # noqa: Y015
     _WhichOneofArgType__sequence: _TypeAlias = _typing.Literal["_sequence", b"_sequence"]  # noqa: Y015
+    _WhichOneofReturnType__waiting: _TypeAlias = _typing.Literal["waiting"]  # noqa: Y015
+    _WhichOneofArgType__waiting: _TypeAlias = _typing.Literal["_waiting", b"_waiting"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__copies) -> _WhichOneofReturnType__copies | None: ...
     @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__running) -> _WhichOneofReturnType__running | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__sequence) -> _WhichOneofReturnType__sequence | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__waiting) -> _WhichOneofReturnType__waiting | None: ...
 
 Global___Rank: _TypeAlias = Rank  # noqa: Y015
 
