@@ -24,6 +24,7 @@ from indexer.keys.word import pack_words
 from indexer.unreadable import UNREADABLE
 from router.commands.gzipped import DAMAGED, open_gzipped
 from router.commands.simulate import bad_line
+from router.commands.simulate.gateway_line import read_body
 
 MOONCAKE_BLOCK = 512
 """Tokens per block of Mooncake's traces."""
@@ -34,6 +35,11 @@ CHARACTERS_PER_TOKEN = 4.0
 MOST_LINE_BYTES = 64 << 20
 MOST_BLOCKS = 50_000_000
 """The most blocks of all requests together; a block takes some 100 bytes."""
+
+WANTED = (
+    "A line needs timestamp, output_tokens and a prompt, or timestamp, request_body and response_bytes "
+    "as nginx or Envoy can log them: docs/simulate.md#access-logs has their settings"
+)
 
 PROMPT_FIELDS = ("prompt_hashes", "hash_ids", "token_ids", "text", "prompt", "messages")
 """The fields with a prompt; a line of a log has exactly one of them."""
@@ -58,7 +64,11 @@ class LogLine(msgspec.Struct):
 
     timestamp: float | str
     """Seconds, or ISO 8601."""
-    output_tokens: Tokens
+    output_tokens: Tokens | None = None
+    response_bytes: Annotated[int, Meta(ge=0)] | None = None
+    """Of the answer, in place of its tokens; only with `request_body`."""
+    request_body: str | None = None
+    """An inference request as a gateway logs it, in place of its prompt and model."""
     input_tokens: Tokens | None = None
     block_size: Annotated[int, Meta(ge=1, le=65_536)] | None = None
     """Tokens per block; None for `LOG_BLOCK`."""
@@ -68,8 +78,8 @@ class LogLine(msgspec.Struct):
     text: str | None = None
     prompt: str | None = None
     messages: list[dict[str, Any]] | None = None
-    session: Name = ""
-    model: str = ""
+    session: Name | None = None
+    model: str | None = None
 
     @property
     def names(self) -> list[Name] | None:
@@ -140,11 +150,20 @@ def read_traffic(path: Path, most: int = 0) -> LoggedTraffic:
     try:
         known = msgspec.json.decode(first[1])
     except UNREADABLE as error:
-        raise ValueError(f"{path}, line {first[0]}: {error}") from error
-    is_mooncake = isinstance(known, dict) and "input_length" in known
+        raise ValueError(f"{path}, line {first[0]}: {error}. {WANTED}") from error
+    if not isinstance(known, dict) or "timestamp" not in known:
+        raise ValueError(f"{path}, line {first[0]}: has no timestamp{_named(known)}. {WANTED}")
+    is_mooncake = "input_length" in known
     traffic = _mooncake(path, most) if is_mooncake else _log(path, most)
     requests = sorted(traffic.requests, key=lambda one: one.at)
     return replace(traffic, requests=with_affinity(requests))
+
+
+def _named(line: object) -> str:
+    """Return the names of a line's first fields, in words."""
+    return (
+        f", but {', '.join(map(bad_line.shown, islice(line, 8)))}" if isinstance(line, dict) else ""
+    )
 
 
 def _lines(path: Path, file: IO[bytes]) -> Iterator[tuple[int, bytes]]:
@@ -197,7 +216,7 @@ def _log(path: Path, most: int) -> LoggedTraffic:
     requests = []
     room, size = MOST_BLOCKS, 0
     ratio = 0.0
-    for where, line in _decoded(path, most, LogLine):
+    for where, line in _log_lines(path, most):
         named = line.names is not None
         if named and line.block_size is None:
             raise ValueError(f"{where}: block_size is missing (tokens per block)")
@@ -213,12 +232,38 @@ def _log(path: Path, most: int) -> LoggedTraffic:
             LoggedRequest(
                 _seconds(where, line.timestamp),
                 tokens,
-                max(1, line.output_tokens),
+                max(1, line.output_tokens or 0),
                 keys,
-                session=str(line.session),
+                session="" if line.session is None else str(line.session),
             )
         )
     return LoggedTraffic(requests, size, is_approximate=ratio > 0)
+
+
+def _log_lines(path: Path, most: int) -> Iterator[tuple[str, LogLine]]:
+    """Yield each line's place and content; those of requests without a body are passed over."""
+    for where, line in _decoded(path, most, LogLine):
+        if not line.request_body and line.output_tokens is None and line.response_bytes is not None:
+            continue
+        if line.request_body:
+            try:
+                _take_body(line, line.request_body)
+            except ValueError as error:
+                raise ValueError(f"{where}: {error}") from error
+        if line.output_tokens is None:
+            raise ValueError(f"{where}: output_tokens is missing. {WANTED}")
+        yield where, line
+
+
+def _take_body(line: LogLine, text: str) -> None:
+    body = read_body(text)
+    for name, value in body.fields().items():
+        if value:
+            if getattr(line, name):
+                raise ValueError(f"request_body, {name}: only one of these may be given")
+            setattr(line, name, value)
+    if line.output_tokens is None and line.response_bytes is not None:
+        line.output_tokens = body.answer_tokens(line.response_bytes)
 
 
 def _content(where: str, line: LogLine, size: int, ratio: float) -> tuple[int, tuple[int, ...]]:
@@ -226,7 +271,7 @@ def _content(where: str, line: LogLine, size: int, ratio: float) -> tuple[int, t
     given = [name for name in PROMPT_FIELDS if getattr(line, name) is not None]
     if len(given) > 1:
         raise ValueError(f"{where}: {', '.join(given)}: only one of these may be given")
-    root = Keyspace(line.model, size).root()
+    root = Keyspace(line.model or "", size).root()
     names, words = line.names, line.words
     if names is not None:
         if not line.input_tokens:
@@ -263,7 +308,7 @@ def _chained(root: int, names: Sequence[Name]) -> tuple[int, ...]:
 def _characters_per_token(path: Path, most: int) -> float:
     """Return the mean characters per token of the texts with `input_tokens`, or the default."""
     characters = tokens = 0
-    for _, line in _decoded(path, most, LogLine):
+    for _, line in _log_lines(path, most):
         if line.input_tokens and line.words:
             characters += len(line.words)
             tokens += line.input_tokens

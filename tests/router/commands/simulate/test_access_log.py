@@ -195,8 +195,8 @@ def without(line: dict[str, Any], field: str) -> dict[str, Any]:
             {**HASHES, "timestamp": "yesterday"},
             r'line 2: timestamp is "yesterday", neither seconds',
         ),
-        ({**HASHES, "output_tokens": "12"}, r'line 2: output_tokens is "12": expected `int`'),
-        ('{"timestamp": 1, "output_tokens": "12", "text', "line 2: output_tokens: expected `int`"),
+        ({**HASHES, "output_tokens": "12"}, r'line 2: output_tokens is "12": expected `int'),
+        ('{"timestamp": 1, "output_tokens": "12", "text', "line 2: output_tokens: expected `int"),
         ({**HASHES, "input_tokens": [1, 2]}, "line 2: input_tokens: expected"),
         ({**TOKENS, "text": "hello"}, "line 2: token_ids, text: only one of these may be given"),
         ({**HASHES, "messages": []}, "line 2: prompt_hashes, messages: only one of these"),
@@ -255,3 +255,57 @@ def test_memory_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(access_log, "MOST_LINE_BYTES", 20)
     with pytest.raises(ValueError, match="line 1: longer than 20 bytes"):
         read_traffic(path)
+
+
+def body(**fields: Any) -> str:
+    return json.dumps(
+        {"model": "m", "messages": [{"role": "user", "content": "x" * 200}], **fields}
+    )
+
+
+def test_a_gateways_line_has_the_prompt_of_the_body_that_it_logged(tmp_path: Path) -> None:
+    logged = {"timestamp": 1.5, "request_body": body(), "response_bytes": 400}
+    plain = {
+        "timestamp": 1.5,
+        "output_tokens": 100,
+        "model": "m",
+        "messages": json.loads(body())["messages"],
+    }
+    assert read_traffic(write(tmp_path, logged)) == read_traffic(write(tmp_path, plain))
+    tokens = {**logged, "request_body": json.dumps({"prompt": TOKENS["token_ids"]})}
+    [one] = read_traffic(write(tmp_path, tokens)).requests
+    assert one.prompt_tokens == 40
+
+
+def test_a_gateways_streamed_answer_has_fewer_tokens_for_its_bytes(tmp_path: Path) -> None:
+    logged = {"timestamp": 1, "request_body": body(stream=True), "response_bytes": 2200}
+    [one] = read_traffic(write(tmp_path, logged)).requests
+    assert one.output_tokens == 10
+    [one] = read_traffic(write(tmp_path, {**logged, "output_tokens": 7})).requests
+    assert one.output_tokens == 7
+
+
+def test_a_gateways_line_without_a_body_is_passed_over(tmp_path: Path) -> None:
+    health = {"timestamp": 1, "request_body": "", "response_bytes": 2}
+    logged = {"timestamp": 2, "request_body": body(), "response_bytes": 400}
+    null = {**health, "request_body": None, "session": None}
+    assert [one.at for one in read_traffic(write(tmp_path, health, null, logged)).requests] == [2.0]
+
+
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        ('1.2.3.4 - - [01/Mar/2026:12:00:00 +0000] "POST /v1/chat/completions HTTP/1.1" 200 5\n', "malformed"),
+        ({"time": "a secret", "status": 200}, 'no timestamp, but "time", "status". A line needs timestamp'),
+        ([1], "no timestamp. A line needs timestamp"),
+        ({"timestamp": 1, "text": "a secret"}, "output_tokens is missing. A line needs timestamp"),
+        ({"timestamp": 1, "request_body": '{"messages": [{"cont', "response_bytes": 4}, "request_body is not the JSON of a whole body"),
+    ],
+)  # fmt: skip
+def test_a_log_of_another_form_is_told_what_is_wanted(
+    tmp_path: Path, line: Any, problem: str
+) -> None:
+    with pytest.raises(ValueError, match="line 1: ") as raised:
+        read_traffic(write(tmp_path, line))
+    assert problem in str(raised.value)
+    assert "secret" not in str(raised.value)
