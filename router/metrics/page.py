@@ -1,4 +1,4 @@
-"""Makes docs/metrics.md of the declared metrics: `python -m router.metrics.page > docs/metrics.md`."""
+"""Prints docs/metrics.md, made of the declared metrics (`make docs`)."""
 
 import sys
 
@@ -6,10 +6,9 @@ from router.metrics.declared import ROOMS, Declared
 
 BEGINNING = """# Metrics
 
-The router's `/metrics` on `server.metrics-listen` has these, in Prometheus' text format. This page is
-made of [`router/metrics/declared.py`](../router/metrics/declared.py) by
-`python -m router.metrics.page`, and a test compares them. [Operations](operations.md) has the alerts
-and the dashboard that use them.
+The router's `/metrics` on `server.metrics-listen` has these, in Prometheus' text format. `make docs`
+writes this page from [`router/metrics/declared.py`](../router/metrics/declared.py).
+[Operations](operations.md) has the alerts and the dashboard that use them.
 
 A metric of a part that the configuration does not ask for (the queue, the shared index) is missing.
 Counters grow from the router's start. Labels have few values: pods, ranks, models and classes that are

@@ -37,7 +37,7 @@ async def test_a_router_shows_exactly_the_declared_metrics(
 
 def test_the_page_has_what_is_declared() -> None:
     written = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8")
-    assert written == page(), "python -m router.metrics.page > docs/metrics.md"
+    assert written == page(), "make docs"
 
 
 def test_a_metric_that_is_not_declared_so_is_an_error() -> None:
