@@ -1,0 +1,74 @@
+"""deploy/warmpath.toml shows keys that exist, in comments too, and says which ones it leaves out."""
+
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from router.config.document import sections
+from router.config.form import usable
+from router.config.read import load
+from router.config.schema import Config
+
+FILE = Path(__file__).parents[3] / "deploy" / "warmpath.toml"
+TEXT = FILE.read_text(encoding="utf-8")
+LEFT_OUT = "# Left out; docs/config.md has them:\n"
+
+
+def uncommented() -> dict[str, Any]:
+    """Return the file's content with all tables and keys that it has in comments."""
+    shown = TEXT.partition(LEFT_OUT)[0]
+    return tomllib.loads(re.sub(r'^# (?=\[|[a-z-]+ = |")', "", shown, flags=re.MULTILINE))
+
+
+def names(table: tuple[str, ...], content: Any) -> set[str]:
+    """Return the keys that a table, or any of an array of tables, has in the file."""
+    for name in table:
+        content = [one[name] for one in listed(content) if name in one]
+        content = [inner for one in content for inner in listed(one)]
+    return {key for one in listed(content) for key in one}
+
+
+def listed(content: Any) -> list[Any]:
+    return content if isinstance(content, list) else [content]
+
+
+def lacking() -> str:
+    """Return what the file leaves out: whole tables, and keys of tables that it has."""
+    content = uncommented()
+    tables = {one.path for one in sections()}
+    lines = []
+    for path, table in [((), Config), *((one.path, one.table) for one in sections())]:
+        found = names(path, content)
+        own = [key for key in table.__struct_encode_fields__ if (*path, key) not in tables]
+        keys = [key for key in own if key not in found]
+        if keys:
+            heading = f"[{'.'.join(path)}]" if path else "before all tables:"
+            whole = keys == own and path
+            lines.append(f"# - {heading}{'' if whole else ' ' + ', '.join(keys)}\n")
+    return "".join(lines)
+
+
+def test_the_file_says_what_it_leaves_out() -> None:
+    assert TEXT.partition(LEFT_OUT)[2] == lacking()
+
+
+def test_every_key_that_the_file_has_in_a_comment_exists_and_may_have_its_value() -> None:
+    _, form = usable(uncommented())
+    assert form.problems == []
+
+
+@pytest.mark.parametrize("path", [("pick",), ("tokenizers",)], ids="".join)
+def test_the_tables_that_are_said_to_have_the_defaults_have_them(path: tuple[str, ...]) -> None:
+    [table] = [one.table for one in sections() if one.path == path]
+    config, _ = usable({"models": [{"name": "m"}], path[0]: uncommented()[path[0]]})
+    shown = getattr(config, path[0])
+    assert {one: getattr(shown, one) for one in table.__struct_fields__ if one != "options"} == {
+        one: getattr(table(), one) for one in table.__struct_fields__ if one != "options"
+    }
+
+
+def test_a_router_starts_with_the_file() -> None:
+    assert [pod.id for pod in load(FILE).pods] == ["pod-1", "pod-2"]
