@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 
 from msgspec.structs import replace
 
+from indexer.process.command_line import in_words
 from router.config.schema import Config
 from router.config.state_files import state_file_of
 
@@ -53,7 +54,7 @@ def check_free(address: str) -> None:
         try:
             probe.bind(where)
         except OSError as error:
-            raise OSError(f"server.listen: cannot bind {address}: {error.strerror}") from error
+            raise OSError(f"server.listen: cannot bind {address}: {in_words(error)}") from error
 
 
 class Processes:

@@ -24,11 +24,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         with asyncio.Runner(loop_factory=_new_loop) as runner:
             return runner.run(_serve(settings))
     except (OSError, ValueError, zmq.ZMQError) as error:
-        print(f"warmpath simworker: {error}", file=sys.stderr)  # noqa: T201  the command line
+        print(f"warmpath simworker: {_words(error)}", file=sys.stderr)  # noqa: T201  the command line
     except EngineFailedError as error:
         traceback.print_exception(error.__cause__)
         print(f"warmpath simworker: {error}", file=sys.stderr)  # noqa: T201
     return 1
+
+
+def _words(error: Exception) -> str:
+    """Return an error as `FILE: problem`, without the system's number."""
+    if isinstance(error, OSError) and error.filename:
+        return f"{error.filename}: {(error.strerror or '').lower()}"
+    return str(error)
 
 
 def _new_loop() -> asyncio.AbstractEventLoop:

@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from simworker.build_engine import ENGINES, EngineSettings
 from simworker.events.dialect import UnknownDialectError, dialect_named
@@ -194,8 +194,16 @@ def _check(settings: Settings) -> None:
             raise AdapterError(f"--lora-modules: {error}") from error
 
 
+class _Parser(argparse.ArgumentParser):
+    """A parser whose errors are one line: a usage of 50 lines would hide it."""
+
+    def error(self, message: str) -> NoReturn:
+        """End the process with status 2, the error and where help is."""
+        self.exit(2, f"{self.prog}: {message}; '{self.prog} --help' shows the options\n")
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="warmpath simworker",
         description="Serve simulated workers until SIGTERM or Ctrl-C.",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,

@@ -10,6 +10,7 @@ from ipaddress import ip_address
 
 from aiohttp import web
 
+from indexer.process.command_line import in_words
 from indexer.process.listener import Listener
 
 MOST_CONNECTIONS = 64
@@ -102,7 +103,7 @@ async def http_listener(
         try:
             address = await listener.start(listen)
         except OSError as error:
-            raise OSError(f"{named}: cannot bind {listen}: {error.strerror}") from error
+            raise OSError(f"{named}: cannot bind {listen}: {in_words(error)}") from error
         yield address
     finally:
         await listener.stop()

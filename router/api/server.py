@@ -5,6 +5,7 @@ from contextlib import asynccontextmanager
 
 import grpc
 
+from indexer.process.command_line import in_words
 from indexer.process.grpc_health import HealthService
 from indexer.process.listen import MOST_GRPC_CONNECTIONS
 from indexer.process.tasks import Work, kept
@@ -50,7 +51,9 @@ async def serving(
     try:
         address = await server.start(config.server.listen, tls)
     except OSError as error:
-        raise OSError(f"server.listen: cannot bind {config.server.listen}: {error}") from error
+        raise OSError(
+            f"server.listen: cannot bind {config.server.listen}: {in_words(error)}"
+        ) from error
     notifying = kept(Work("informing health watchers", checks.keep_notifying))
     try:
         readiness.set(LISTENING, holds=True, reason="gRPC listens")

@@ -7,6 +7,14 @@ SIGNS = (
     (("no such file",), f"there is no such socket; {NEXT}"),
     (("resol", "lookup", "domain name"), f"there is no such host; {ANOTHER}"),
     (
+        ("wrong_version", "wrong version"),
+        "it listens without TLS: leave --tls-ca out, or this may not be its port of gRPC",
+    ),
+    (
+        ("http1", "expected settings frame"),
+        f"HTTP answers there, not gRPC: it may be a port of metrics, or an engine; {ANOTHER}",
+    ),
+    (
         ("certificate", "verify", "peer name", "unknown_ca"),
         "one refuses the other's certificate; check --tls-ca, --tls-cert, --tls-key and the host",
     ),

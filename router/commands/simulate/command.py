@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from indexer.process.command_line import in_words
 from router.commands.out_folder import claim
 from router.commands.simulate import summary
 from router.commands.simulate.cell import Cell
@@ -57,20 +58,14 @@ def _main(args: argparse.Namespace, command: Sequence[str]) -> int:
             page = write_report(args.report / PAGE, rows, command, vars(args))
             console.print(f"report: {page}")
     except (OSError, ValueError) as error:
-        print(f"warmpath simulate: {_text_of(error)}", file=sys.stderr)
-        return 1
+        print(f"warmpath simulate: {in_words(error)}", file=sys.stderr)
+        return 2 if isinstance(error, ValueError | FileNotFoundError | NotADirectoryError) else 1
     if args.json:
         found = [asdict(row) for row in rows]
         print(json.dumps(found[0] if len(found) == 1 else found))
     else:
         _present(rows, console)
     return 0
-
-
-def _text_of(error: Exception) -> str:
-    if isinstance(error, OSError) and error.filename is not None:
-        return f"{error.filename}: {error.strerror}"
-    return str(error)
 
 
 def _kept(rows: Iterable[Figures], folder: Path | None) -> Iterator[Figures]:

@@ -79,7 +79,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         outcome = verify(read_recording(args.recording), conditions, pure=args.pure)
     except (BadRecordingError, OSError) as error:
         print(f"warmpath verify: {_problem(args.recording, error)}", file=sys.stderr)
-        return 1
+        return 2 if isinstance(error, OSError) else 1
     print(json.dumps(outcome.to_json()) if args.json else _readable(outcome))
     return 1 if outcome.cut_after else 0
 

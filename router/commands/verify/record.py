@@ -162,7 +162,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         file = RecordingFile(args.out)
     except OSError as error:
         print(f"warmpath record: --out: {in_words(error)}", file=sys.stderr)
-        return 1
+        return 2
     try:
         failure = asyncio.run(_record(args, file))
     except (OSError, zmq.ZMQError) as error:

@@ -167,7 +167,7 @@ def test_a_pod_that_was_dead_comes_back_cold(tmp_path: Path) -> None:
 def test_conditions_without_sense_are_refused(
     args: list[str], why: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["--trace", str(TRACE), *args]) == 1
+    assert main(["--trace", str(TRACE), *args]) == 2
     assert why in capsys.readouterr().err
 
 

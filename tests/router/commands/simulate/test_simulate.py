@@ -259,7 +259,7 @@ def test_the_report_is_one_page_and_the_rows(
         (["--policy", "pooled", "--engine", "vllm"], "pooled: only engine serial"),
         (["--trace", "/nowhere"], "--trace: there is no file /nowhere"),
         (["--trace", "/tmp"], "--trace: there is no file /tmp"),
-        (["--report", "/dev/null/out"], "/dev/null/out: Not a directory"),
+        (["--report", "/dev/null/out"], "/dev/null/out: a part of its path is not a folder"),
         (["--pods", "8,1025"], "--pods is 1025, more than 1024"),
         (["--matrix", "--pods", "8"], "--pods and --matrix, which has its own: give only one"),
         (["--matrix", "--blocks-per-pod", "9"], "--blocks-per-pod and --matrix"),
@@ -269,7 +269,7 @@ def test_the_report_is_one_page_and_the_rows(
 def test_options_without_sense_are_refused(
     args: list[str], why: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["--trace", str(TRACE), *args]) == 1
+    assert main(["--trace", str(TRACE), *args]) == 2
     told = capsys.readouterr().err
     assert told.startswith("warmpath simulate: ")
     with pytest.raises(AssertionError, match=why):

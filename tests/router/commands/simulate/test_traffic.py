@@ -147,7 +147,7 @@ def test_one_source_of_traffic_is_asked_for(
 def test_too_many_requests_and_unknown_kinds_are_refused(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert main(["--traffic", "docs", "--requests", "100001"]) == 1
+    assert main(["--traffic", "docs", "--requests", "100001"]) == 2
     assert "--requests is 100001, not 0 to 100000 (with --traffic)" in capsys.readouterr().err
     with pytest.raises(ValueError, match="--traffic is 'rush'; known: docs, agent"):
         Generated("rush").traffic()

@@ -112,7 +112,7 @@ def test_a_file_that_is_there_is_not_overwritten(
     out = tmp_path / "precious"
     out.write_text("precious")
     options = ["--target=http://x", "--events=tcp://x:1", f"--out={out}"]
-    assert record.main(options) == 1
+    assert record.main(options) == 2
     assert "precious" in capsys.readouterr().err
     assert out.read_text() == "precious"
 
