@@ -6,6 +6,7 @@ It is one function, however long, since nearly every part takes another one; it 
 import asyncio
 import contextlib
 import secrets
+import socket
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
@@ -344,6 +345,7 @@ async def running(config: Config, folder: Path) -> AsyncIterator[Running]:
             readiness,
             held=held,
             version=version(),
+            host=socket.gethostname(),
             clock=time.monotonic,
             wall_offset=wall_offset,
         )

@@ -84,7 +84,7 @@ def http_app(
             log.warning("%s: refused to %s: %s", request.path, request.remote, refusal.text)
             headers = {"WWW-Authenticate": "Bearer"} if refusal.why is RefusalKind.UNKNOWN else {}
             status = STATUSES[refusal.why]
-            return web.Response(status=status, text=f"{refusal.text}\n", headers=headers)
+            return web.json_response({"error": refusal.text}, status=status, headers=headers)
 
         return checked
 

@@ -23,6 +23,8 @@ from router.loop.event_loop import new_loop
 from router.processes import Processes, check_free, share_of
 from router.reload import Reloader
 
+log = logging.getLogger(__name__)
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Serve the router until SIGTERM or Ctrl-C; SIGHUP reloads its configuration."""
@@ -106,3 +108,4 @@ async def _serve(config: Config, args: argparse.Namespace) -> None:
         reloading = kept(Work("reloading the configuration", partial(reloader.run, asked)))
         await ended.wait()
         await cancel([reloading])
+    log.info("the router has ended")

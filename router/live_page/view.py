@@ -95,6 +95,10 @@ class Snapshot(msgspec.Struct, frozen=True):
     """All that the page shows, decisions and findings aside."""
 
     version: str
+    host: str
+    """The name of the router's machine, in Kubernetes of its pod."""
+    since: float
+    """The router's start, in seconds since the Unix epoch."""
     ready: bool
     conditions: list[ConditionView]
     pods: list[PodView]
@@ -115,6 +119,7 @@ class Views:
         *,
         held: HeldPicks | None,
         version: str,
+        host: str,
         clock: Callable[[], float],
         wall_offset: float,
     ) -> None:
@@ -124,8 +129,10 @@ class Views:
         self._readiness = readiness
         self._held = held
         self._version = version
+        self._host = host
         self._clock = clock
         self._wall_offset = wall_offset
+        self._since = clock() + wall_offset
 
     def point(self) -> Point:
         """Return the point of now."""
@@ -158,6 +165,8 @@ class Views:
         requires = self._readiness.requires
         return Snapshot(
             version=self._version,
+            host=self._host,
+            since=self._since,
             ready=self._readiness.ready(),
             conditions=[
                 ConditionView(name, requires(name), one.holds, one.reason)

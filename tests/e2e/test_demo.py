@@ -55,7 +55,7 @@ def test_it_ends_with_a_table_a_page_and_figures(tmp_path: Path, kill: bool) -> 
 )
 def test_bad_options_are_named(tmp_path: Path, option: str, message: str) -> None:
     ended = demo(tmp_path, option)
-    assert ended.returncode == 1
+    assert ended.returncode == 2
     assert message in ended.stderr
 
 

@@ -8,6 +8,8 @@ from typing import Any
 
 import msgspec
 
+from indexer.unreadable import UNREADABLE
+
 BYTES_PER_TOKEN = 4
 """Assumed of an answer that comes whole."""
 STREAMED_BYTES_PER_TOKEN = 220
@@ -38,5 +40,5 @@ def read_body(text: str) -> Body:
         return msgspec.json.decode(text, type=Body)
     except msgspec.ValidationError as error:
         raise ValueError(f"request_body: {error}") from error
-    except (msgspec.DecodeError, RecursionError) as error:
+    except UNREADABLE as error:
         raise ValueError("request_body is not the JSON of a whole body") from error

@@ -1,5 +1,7 @@
 // Makes elements, tables and charts. Texts are only ever set as text, so that no name of a pod is markup.
 
+// A line goes on over a silence of this length: a pause in the traffic is no fault.
+const JOINED_SECONDS = 60;
 const SVG = "http://www.w3.org/2000/svg";
 
 export function make(tag, attributes = {}, ...children) {
@@ -57,7 +59,7 @@ export function bar(tiers, capacity) {
   return made;
 }
 
-// Lines over time. `lines` are {name, kind, values}; null values leave a gap.
+// Lines over time. `lines` are {name, kind, values}; long runs of null values leave a gap.
 export function chart(title, times, lines, { top, format }) {
   const [width, height, left, bottom] = [560, 190, 52, 22];
   const made = shape("svg", { class: "chart", viewBox: `0 0 ${width} ${height}`, role: "img" });
@@ -75,11 +77,13 @@ export function chart(title, times, lines, { top, format }) {
   made.append(shape("text", { x: width - 8, y: height - 6, "text-anchor": "end" }, clock(last)));
   for (const line of lines) {
     let path = "";
+    let before = -Infinity;
     line.values.forEach((value, i) => {
       if (value === null) return;
-      const joins = i > 0 && line.values[i - 1] !== null;
+      const joins = times[i] - before <= JOINED_SECONDS;
       path += `${joins ? "L" : "M"}${x(times[i]).toFixed(1)} ${y(value).toFixed(1)}`;
       if (!joins) path += "h.01";
+      before = times[i];
     });
     made.append(shape("path", { class: line.kind, d: path || "M0 0" }));
   }

@@ -151,7 +151,7 @@ function heading(column, state) {
 
 export function showDecisions(table, decisions) {
   if (!table.tHead.rows.length) {
-    const names = [["Time"], ["Pod"], ["Tokens", "n"], ["Cached there", "n"], ["First token", "n"], ["State"], ["Why", "less"]];
+    const names = [["Time"], ["Pod"], ["Tokens", "n"], ["Cached there", "n"], ["First token", "n less"], ["State", "less"], ["Why", "less"]];
     table.tHead.append(make("tr", {}, ...names.map(([name, kind]) => make("th", { class: kind, scope: "col" }, name))));
   }
   const rows = decisions.map((one) => {
@@ -160,11 +160,11 @@ export function showDecisions(table, decisions) {
     const rank = one.rank ? ` rank ${one.rank}` : "";
     return make("tr", {},
       make("td", {}, clock(one.at)),
-      make("td", {}, make("a", { href: `#pod/${encodeURIComponent(one.pod)}` }, one.pod), rank),
+      make("td", {}, make("a", { href: `#pod/${encodeURIComponent(one.pod)}` }, one.pod), rank, make("span", { class: "more" }, one.reason)),
       make("td", { class: "n" }, count(one.prompt_tokens)),
       make("td", { class: "n" }, picked ? `${count(picked.matched_tokens)}${found}` : "–"),
-      make("td", { class: "n" }, seconds(one.ttft)),
-      make("td", { class: one.state }, `${one.state.replace("_", " ")}${one.shadow ? ", shadow" : ""}`),
+      make("td", { class: "n less" }, seconds(one.ttft)),
+      make("td", { class: `${one.state} less` }, `${one.state.replace("_", " ")}${one.shadow ? ", shadow" : ""}`),
       make("td", { class: "less" }, one.reason));
   });
   if (!rows.length) rows.push(make("tr", {}, make("td", { colspan: 7, class: "note" }, "No pick yet.")));

@@ -26,15 +26,9 @@ export async function call(method, request) {
     headers: { ...headers(), "Content-Type": "application/json" },
     body: JSON.stringify(request),
   });
-  const text = await reply.text();
-  if (reply.ok) return JSON.parse(text);
-  let why = text.trim();
-  try {
-    why = JSON.parse(text).error;
-  } catch {
-    // Refused callers get plain text.
-  }
-  throw new Error(why || `the router answered ${reply.status}`);
+  const answer = await reply.json();
+  if (!reply.ok) throw new Error(answer.error);
+  return answer;
 }
 
 function say(text, kind = "") {
@@ -57,7 +51,9 @@ function take(name, value) {
 async function read() {
   const reply = await fetch("/api/v1/live", { headers: headers() });
   if (reply.status === 401 || reply.status === 403) {
-    byId("login-why").textContent = (await reply.text()).trim();
+    // Before any token was given, that one is needed says enough.
+    const why = (await reply.json()).error;
+    byId("login-why").textContent = sessionStorage.getItem("token") ? `The token does not do: ${why}.` : "";
     byId("login").hidden = false;
     byId("main").hidden = true;
     say("not let in", "error");
@@ -99,7 +95,8 @@ function show() {
   if (snapshot === null) return;
   const pods = snapshot.pods.length === 1 ? "1 pod" : `${snapshot.pods.length} pods`;
   say(`${snapshot.ready ? "ready" : "not ready"} · ${pods} · ${clock(snapshot.point.at)}`, snapshot.ready ? "ready" : "down");
-  byId("about").textContent = `warmpath ${snapshot.version}. Figures count from the router's start; each router has its own.`;
+  const begun = new Date(1000 * snapshot.since).toLocaleString("en-GB");
+  byId("about").textContent = `warmpath ${snapshot.version} on ${snapshot.host}. Figures count from its start, ${begun}; each router has its own.`;
   offerModels(snapshot);
   if (state.view === "overview") showOverview(state);
   if (state.view === "pod") showPod(byId("pod"), state);

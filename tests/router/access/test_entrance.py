@@ -83,7 +83,7 @@ async def test_metrics_are_for_readers_and_probes_for_anybody(
         status, text = await get(router, "/metrics", "scorer")
         assert (status, text) == (
             403,
-            "client 'scorer' lacks the role 'read', which metrics needs\n",
+            "{\"error\": \"client 'scorer' lacks the role 'read', which metrics needs\"}",
         )
         said = "/metrics: refused to 127.0.0.1: client 'scorer' lacks the role 'read'"
         assert any(message.startswith(said) for message in caplog.messages)

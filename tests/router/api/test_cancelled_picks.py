@@ -13,7 +13,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from router import turns
+from router.loop import turns
 from router.pb.warmpath.v1 import router_pb2 as pb
 from tests.examples import examples
 from tests.router.pick_calls import EVERY, NEWEST, OLDEST, WINDOW_SECONDS, Calls, When

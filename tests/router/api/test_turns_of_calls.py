@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from indexer.trust import Level
-from router import turns
 from router.api.pick import PickAnswerer
 from router.api.score import Answerer
 from router.diagnosis.attribution import Attribution
 from router.diagnosis.decisions import Decisions
+from router.loop import turns
 from router.match.scorer import Scorer
 from router.pb.warmpath.v1 import router_pb2 as pb
 from router.pb.warmpath.wire.v1 import score_request_pb2 as wire

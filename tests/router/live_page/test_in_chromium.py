@@ -134,7 +134,12 @@ async def test_a_router_that_asks_for_a_token_gets_it_from_the_page(
     async with live(tmp_path, clients + pods("pod-1")) as (router, _):
         await tab.open(f"http://{router.http_address}/")
         await tab.until("!document.getElementById('login').hidden")
-        assert "role 'read'" in await tab.run(text("#login-why"))
+        assert not await tab.run(text("#login-why"))
+        await tab.run(
+            "document.getElementById('token').value = 'a wrong one';"
+            "document.getElementById('login').requestSubmit()"
+        )
+        await tab.until(f"({text('#login-why')}).includes('The token does not do')")
         await tab.run(
             f"document.getElementById('token').value = {TOKENS['reader']!r};"
             "document.getElementById('login').requestSubmit()"
