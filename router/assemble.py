@@ -160,7 +160,7 @@ async def running(config: Config, folder: Path) -> AsyncIterator[Running]:
         readiness.look(PODS, lambda: a_pod_is_well(pods))
         readiness.look(COVERAGE, partial(pods_are_covered, pods, server.ready_coverage))
         readiness.look(TOKENIZERS, partial(_tokenizers, read.tokenizers))
-        readiness.set(INDEX, holds=True, reason="no index is copied")
+        readiness.set(INDEX, holds=True, reason="this router copies no index")
         thread = await stack.enter_async_context(LoopThread("following"))
         through = None
         if shared.url:
