@@ -34,7 +34,7 @@ def test_it_ends_with_a_table_a_page_and_figures(tmp_path: Path, kill: bool) -> 
     warm = policies["warmpath"]
     if kill:
         assert all(one["requests"] + one["failed"] == 60 for one in policies.values())
-        assert all(one["fell_back"] for one in policies.values())
+        # Whether a request was on its way to the pod that died is chance.
         return
     assert set(policies) == {"round-robin", "least-load", "warmpath", "warmpath, queued"}
     assert "With picks that wait in the queue, beside warmpath without: " in ended.stdout

@@ -144,8 +144,8 @@ def test_it_asks_the_router_for_its_pods_and_refuses_a_port_that_is_taken(tmp_pa
         address = router.stdout.readline().split(" on ")[1].split(",")[0].strip()
         with gateway(f"--router={address}") as started:
             assert "pods: 127.0.0.1:1, [::1]:2" in started.said.readline()
-            started.said.readline()
-            assert '"model": "demo"' in started.said.readline()
+            curl = next(line for line in started.said if line.startswith("  curl"))
+            assert '"model": "demo"' in curl
             second = command(f"--router={address}", f"--listen={started.address}")
             ended = subprocess.run(second, capture_output=True, text=True, timeout=60, check=False)
             assert ended.returncode == 1
