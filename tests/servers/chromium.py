@@ -67,8 +67,9 @@ class Tab:
     async def until(self, expression: str) -> Any:
         """Return the value of an expression once it is true."""
         while True:
-            # Between two pages there is no body yet.
-            value = await self.run(f"document.body ? ({expression}) : null")
+            # Before a page is parsed, its elements are missing.
+            parsed = "document.readyState !== 'loading' && location.href !== 'about:blank'"
+            value = await self.run(f"{parsed} ? ({expression}) : null")
             if value:
                 return value
             await asyncio.sleep(0.05)
