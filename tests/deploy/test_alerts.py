@@ -260,6 +260,7 @@ def test_every_alert_has_a_case() -> None:
     }
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("alert", CASES)
 def test_an_alert_comes_when_it_should_and_not_of_what_is_usual(alert: str, tmp_path: Path) -> None:
     firing = f'count(ALERTS{{alertname="{alert}",alertstate="firing"}})'

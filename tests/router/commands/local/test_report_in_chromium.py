@@ -26,6 +26,7 @@ def page(folder: Path) -> str:
     return f"file://{folder}/report.html"
 
 
+@pytest.mark.deep
 @pytest.mark.skipif(bool(MISSING), reason=MISSING)
 async def test_it_fits_a_phone_and_follows_the_colours_asked_for(tmp_path: Path) -> None:
     url = page(tmp_path)
