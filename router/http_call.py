@@ -1,13 +1,18 @@
-"""Presents an HTTP request to `router.api.intake` as a gRPC call with one message, the body."""
+"""Presents an HTTP request to `router.api.intake` as a gRPC call with one message, the body.
+
+`answering` makes pages of such calls, whose errors are JSON.
+"""
 
 from collections.abc import Sequence
 from typing import NoReturn
 
 import grpc
 import grpc.aio
+import msgspec
 from aiohttp import web
 
 from router.api.intake import RefusedError
+from router.http import Page
 from router.transport.server import Refusal
 
 STATUSES = {
@@ -62,3 +67,25 @@ class HttpCall:
     ) -> NoReturn:
         """End the call with a status, by the exception that the page answers."""
         raise RefusedError(Refusal(code, text, tuple(metadata)))
+
+
+def answering(answer: Page, most_bytes: int) -> Page:
+    """Return a page that answers a call's errors with their statuses; a body may have `most_bytes`."""
+
+    async def page(request: web.Request) -> web.StreamResponse:
+        if (request.content_length or 0) > most_bytes:
+            return _error(413, TOO_LARGE % most_bytes)
+        try:
+            return await answer(request)
+        except RefusedError as error:
+            return _error(STATUSES.get(error.refusal.code, 500), error.refusal.text)
+        except web.HTTPRequestEntityTooLarge:
+            return _error(413, TOO_LARGE % most_bytes)
+
+    return page
+
+
+def _error(status: int, text: str) -> web.Response:
+    return web.Response(
+        status=status, body=msgspec.json.encode({"error": text}), content_type="application/json"
+    )

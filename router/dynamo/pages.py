@@ -3,14 +3,12 @@
 from collections.abc import Mapping
 from typing import Any
 
-import msgspec
 from aiohttp import web
 
-from router.api.intake import RefusedError
 from router.api.service import RouterService
 from router.dynamo.overlaps import Overlaps
 from router.http import Page
-from router.http_call import STATUSES, TOO_LARGE, HttpCall
+from router.http_call import HttpCall, answering
 
 
 def pages(service: RouterService, overlaps: Overlaps, most_bytes: int) -> Mapping[str, Page]:
@@ -21,17 +19,10 @@ def pages(service: RouterService, overlaps: Overlaps, most_bytes: int) -> Mappin
 
     def page(handler: Any) -> Page:
         async def answer(request: web.Request) -> web.Response:
-            if (request.content_length or 0) > most_bytes:
-                return _error(413, TOO_LARGE % most_bytes)
-            try:
-                body = await handler.stream_unary(None, HttpCall(request))
-            except RefusedError as error:
-                return _error(STATUSES.get(error.refusal.code, 500), error.refusal.text)
-            except web.HTTPRequestEntityTooLarge:
-                return _error(413, TOO_LARGE % most_bytes)
+            body = await handler.stream_unary(None, HttpCall(request))
             return web.Response(body=body, content_type="application/json")
 
-        return answer
+        return answering(answer, most_bytes)
 
     return {
         f"/{name}": page(service.raw(name, answer))
@@ -40,9 +31,3 @@ def pages(service: RouterService, overlaps: Overlaps, most_bytes: int) -> Mappin
             ("overlap_scores", overlaps.overlap_scores),
         )
     }
-
-
-def _error(status: int, text: str) -> web.Response:
-    return web.Response(
-        status=status, body=msgspec.json.encode({"error": text}), content_type="application/json"
-    )

@@ -17,7 +17,7 @@ from google.protobuf.message_factory import GetMessageClass
 from router.api.intake import RefusedError
 from router.api.service import SERVICE, RouterService
 from router.http import Page
-from router.http_call import STATUSES, TOO_LARGE, HttpCall
+from router.http_call import HttpCall, answering
 from router.transport.server import Refusal
 
 PATH = "/api/v1/"
@@ -59,18 +59,11 @@ def _page(handler: Any, method: MethodDescriptor, most_bytes: int) -> Page:
     asked, answered = GetMessageClass(method.input_type), GetMessageClass(method.output_type)
 
     async def answer(request: web.Request) -> web.Response:
-        if (request.content_length or 0) > most_bytes:
-            return _error(413, TOO_LARGE % most_bytes)
-        try:
-            reply = await handler.stream_unary(None, JsonCall(request, asked))
-        except RefusedError as error:
-            return _error(STATUSES.get(error.refusal.code, 500), error.refusal.text)
-        except web.HTTPRequestEntityTooLarge:
-            return _error(413, TOO_LARGE % most_bytes)
+        reply = await handler.stream_unary(None, JsonCall(request, asked))
         text = await asyncio.to_thread(_json, answered.FromString(reply))
         return web.Response(text=text, content_type="application/json")
 
-    return answer
+    return answering(answer, most_bytes)
 
 
 def _message_bytes(body: bytes, message: type[Any]) -> bytes:
@@ -89,7 +82,3 @@ def _json(message: Any) -> str:
         preserving_proto_field_name=True,
         always_print_fields_with_no_presence=True,
     )
-
-
-def _error(status: int, text: str) -> web.Response:
-    return web.json_response({"error": text}, status=status)

@@ -41,7 +41,7 @@ export function clock(at) {
   return new Date(1000 * at).toLocaleTimeString("en-GB");
 }
 
-// Replaces an element's children, unless the text they show is the same: focus and selection stay.
+// Replaces an element's children.
 export function fill(element, ...children) {
   element.replaceChildren(...children.filter((child) => child !== null && child !== undefined));
 }

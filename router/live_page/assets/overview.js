@@ -48,11 +48,11 @@ function queueText(queue) {
 }
 
 // Rates from point to point; null where nothing was picked, or points are missing.
-function rates(points, part, whole) {
+function rates(points, rate) {
   return points.map((point, i) => {
     const before = points[i - 1];
     if (!before || point.at - before.at > GAP_SECONDS) return null;
-    return part(point, before, whole);
+    return rate(point, before);
   });
 }
 
