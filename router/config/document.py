@@ -51,16 +51,19 @@ class Section(NamedTuple):
         return f"`[[{name}]]`" if self.is_array else f"`[{name}]`"
 
 
-def sections(table: type[Table] = Config, path: tuple[str, ...] = ()) -> Iterator[Section]:
-    """Yield every table, each before those within it."""
+@cache
+def sections(table: type[Table] = Config, path: tuple[str, ...] = ()) -> tuple[Section, ...]:
+    """Return every table, each before those within it."""
+    found: list[Section] = []
     for field in msgspec.structs.fields(table):
         hint = _plain(field.type)
         is_array = get_origin(hint) is list
         inner = get_args(hint)[0] if is_array else hint
         if isinstance(inner, type) and issubclass(inner, Table):
             at = (*path, field.encode_name)
-            yield Section(at, inner, is_array, docstrings(table).get(field.name, ""))
-            yield from sections(inner, at)
+            told = docstrings(table).get(field.name, "")
+            found += (Section(at, inner, is_array, told), *sections(inner, at))
+    return tuple(found)
 
 
 def page() -> str:
@@ -232,7 +235,6 @@ def _linked(text: str, section: Section) -> str:
     """Return a docstring's text with links to the pages and tables that it names, and keys as code."""
     own = {".".join(one.path): one.heading for one in sections()}
     own.pop(".".join(section.path), None)
-    keys = sorted(_keys(), key=len, reverse=True)
 
     def link(found: re.Match[str]) -> str:
         if page := found["page"]:
@@ -244,17 +246,21 @@ def _linked(text: str, section: Section) -> str:
 
     return re.sub(
         r"`[^`]*`|(?P<page>docs/[\w/-]+\.md)(?P<at>#[\w-]+)?|\[\[?(?P<table>[a-z][a-z.-]*)\]\]?"
-        rf"|\b(?P<key>{'|'.join(map(re.escape, keys))})\b(?![\w-])",
+        rf"|\b(?P<key>{'|'.join(map(re.escape, _keys()))})\b(?![\w-])",
         link,
         text,
     )
 
 
-def _keys() -> Iterator[str]:
-    """Yield the keys of all tables, dotted."""
-    for section in sections():
-        for field in msgspec.structs.fields(section.table):
-            yield ".".join((*section.path, field.encode_name))
+@cache
+def _keys() -> list[str]:
+    """Return the keys of all tables, dotted, the longest first."""
+    keys = (
+        ".".join((*section.path, field.encode_name))
+        for section in sections()
+        for field in msgspec.structs.fields(section.table)
+    )
+    return sorted(keys, key=len, reverse=True)
 
 
 if __name__ == "__main__":

@@ -238,6 +238,14 @@ class Gateway:
 
         await until(is_empty)
 
+    async def until_streams(self, count: int) -> None:
+        """Wait until the router has begun so many exchanges that are not over."""
+
+        async def has_begun() -> bool:
+            return await self.metric("warmpath_endpoint_picker_streams") == count
+
+        await until(has_begun)
+
     async def __aenter__(self) -> Self:
         return self
 

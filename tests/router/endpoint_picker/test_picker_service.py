@@ -549,7 +549,7 @@ async def test_a_stream_ends_with_its_exchange(tmp_path: Path, transport: str) -
 async def test_a_router_that_ends_answers_what_has_begun_and_lets_go_of_the_rest(
     tmp_path: Path, transport: str
 ) -> None:
-    server = f'[server]\ndrain-delay-seconds = 0\ndrain-seconds = 5\nlisten = "127.0.0.1:0"\nmetrics-listen = ""\ntransport = "{transport}"\n'
+    server = f'[server]\ndrain-delay-seconds = 0\ndrain-seconds = 5\nlisten = "127.0.0.1:0"\nmetrics-listen = "127.0.0.1:0"\ntransport = "{transport}"\n'
     config = parse(f'{server}[[models]]\nname = "demo"\n{QUIET}{PODS}', "test")
     async with AsyncExitStack() as stack:
         router = await stack.enter_async_context(running(config, tmp_path))
@@ -559,6 +559,7 @@ async def test_a_router_that_ends_answers_what_has_begun_and_lets_go_of_the_rest
             await waiting.routed(completion())
             await begun.request()
             await begun.body(b"{", ends=False)
+            await gateway.until_streams(2)
             ending = asyncio.create_task(stack.aclose())
             assert await waiting.call.read() is grpc.aio.EOF
             assert await waiting.call.code() == grpc.StatusCode.OK
