@@ -115,6 +115,7 @@ def test_nothing_is_begun_after_the_deadline(
     assert not stand_in.cells
 
 
+@pytest.mark.deep
 def test_several_processes_keep_the_same(tmp_path: Path) -> None:
     cells = [replace(CELL, seed=seed) for seed in (1, 2)]
     one, two = Kept(tmp_path / "1"), Kept(tmp_path / "2", processes=2)

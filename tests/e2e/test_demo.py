@@ -48,9 +48,9 @@ def test_it_ends_with_a_table_a_page_and_figures(tmp_path: Path, kill: bool) -> 
     ("option", "message"),
     [
         ("--policies=best", "--policies: best; known:"),
-        ("--speed=0", "--speed: must be above 0"),
-        ("--trace=/nowhere", "/nowhere"),
-        ("--requests=-1", "--requests: must be 0 or more"),
+        pytest.param("--speed=0", "--speed: must be above 0", marks=pytest.mark.deep),
+        pytest.param("--trace=/nowhere", "/nowhere", marks=pytest.mark.deep),
+        pytest.param("--requests=-1", "--requests: must be 0 or more", marks=pytest.mark.deep),
     ],
 )
 def test_bad_options_are_named(tmp_path: Path, option: str, message: str) -> None:

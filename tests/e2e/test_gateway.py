@@ -79,6 +79,7 @@ def is_there(process: int) -> bool:
     return Path(f"/proc/{process}").exists()
 
 
+@pytest.mark.deep
 def test_chats_stream_through_it_and_a_killed_pods_chat_goes_to_another(tmp_path: Path) -> None:
     with gateway("--simulate=2", f"--out={tmp_path}") as started:
         text = "a prompt of some blocks, which a pod keeps " * 20

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import aiohttp
 import grpc.aio
+import pytest
 
 from indexer.keys.token import pack_tokens
 from router.commands.local.cluster import MODEL, Cluster, WorkerSettings
@@ -16,6 +17,7 @@ IDS = list(range(100, 500))
 FULL = (len(IDS) - 1) // 16 * 16
 
 
+@pytest.mark.deep
 async def test_no_call_fails_and_the_pods_score_falls_to_zero_and_recovers(tmp_path: Path) -> None:
     async with (
         Cluster(SETTINGS, 2, tmp_path, router=True) as cluster,

@@ -28,7 +28,7 @@ from tests.prefixstore.families import FAMILIES
 from tests.prefixstore.texts import GAPS, PARTS, text
 from tests.recordings import VLLM_TRACE
 
-PROMPTS = examples(400, desk=80)
+PROMPTS = examples(400, desk=50)
 GROWN = 4
 """How often each prompt grows. With 13 families: 20,800 texts in `make test-deep`."""
 STORE_BYTES = 750 * PROMPTS

@@ -71,6 +71,7 @@ async def test_a_publisher_of_another_pod_is_refused_with_a_reason(
         assert score.matched_tokens == 0
 
 
+@pytest.mark.deep
 async def test_a_publisher_that_comes_back_with_another_seed_is_said_to_be_refused(
     pod: Pod, tmp_path: Path
 ) -> None:

@@ -80,6 +80,7 @@ async def test_both_sides_take_new_certificates_and_the_stream_goes_on(
         await asker.until(lambda score: score.matched_tokens == FULL)
 
 
+@pytest.mark.deep
 async def test_only_routers_with_an_allowed_name_may_watch(pod: Pod, tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     theirs = authority.certificate("theirs")

@@ -71,6 +71,7 @@ def children(parent: int) -> list[int]:
     return [int(pid) for task in tasks for pid in (task / "children").read_text().split()]
 
 
+@pytest.mark.deep
 def test_a_publisher_that_dies_is_started_again() -> None:
     options = (
         "--pod a --model m --events tcp://127.0.0.1:1 --listen 127.0.0.1:0 --metrics-listen ''"

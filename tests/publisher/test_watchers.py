@@ -87,6 +87,7 @@ async def _end(
     return await call.code(), await call.details() or ""
 
 
+@pytest.mark.deep
 async def test_watchers_that_never_read_lose_their_places_to_routers_of_the_same_host(
     published: Publishing,
 ) -> None:

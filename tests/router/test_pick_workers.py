@@ -139,6 +139,7 @@ async def test_the_pod_that_serves_the_adapter_is_preferred(tmp_path: Path) -> N
         assert len((await stand.pick(prompt())).candidates) == 2
 
 
+@pytest.mark.deep
 async def test_a_killed_worker_is_passed_over_and_when_it_leaves_nothing_is_kept_of_it(
     tmp_path: Path,
 ) -> None:

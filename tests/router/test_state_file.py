@@ -79,6 +79,7 @@ async def test_a_router_goes_on_where_the_last_one_ended_though_the_replay_is_sh
     await worker.process.stop()
 
 
+@pytest.mark.deep
 async def test_an_engine_that_restarted_meanwhile_is_not_believed_warm(
     tmp_path: Path, held_ports: HeldPorts
 ) -> None:
@@ -92,7 +93,13 @@ async def test_an_engine_that_restarted_meanwhile_is_not_believed_warm(
     await worker.process.stop()
 
 
-@pytest.mark.parametrize("damage", ["cut", "flipped", "version", "empty"])
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "flipped",
+        *(pytest.param(one, marks=pytest.mark.deep) for one in ("cut", "version", "empty")),
+    ],
+)
 async def test_a_damaged_file_is_named_and_the_router_starts_cold(
     tmp_path: Path, damage: str, caplog: pytest.LogCaptureFixture
 ) -> None:

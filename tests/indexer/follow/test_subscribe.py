@@ -132,6 +132,7 @@ async def stop(task: asyncio.Task[None]) -> None:
     assert task.cancelled()
 
 
+@pytest.mark.deep
 async def test_events_that_come_faster_than_they_are_followed_are_let_go_and_asked_for_again(
     context: zmq.asyncio.Context, publisher: Publisher, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -270,6 +271,7 @@ async def test_nonsense_on_the_socket_is_dropped_and_the_subscriber_lives_on(
     await stop(task)
 
 
+@pytest.mark.deep
 async def test_a_replay_that_is_never_answered_degrades_and_live_goes_on(
     context: zmq.asyncio.Context, publisher: Publisher
 ) -> None:

@@ -162,6 +162,7 @@ def shipped() -> dict[str, str]:
     return dict(found)
 
 
+@pytest.mark.deep
 def test_what_packages_ship_is_rendered_as_transformers_does(shipped: dict[str, str]) -> None:
     for source in shipped.values():
         assert len(set(compare(source))) > 10

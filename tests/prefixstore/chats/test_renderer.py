@@ -400,6 +400,7 @@ async def test_many_chats_at_once_each_get_their_own_text(start: Start) -> None:
     assert renderer.stats.rendered == 99
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize(
     "source",
     ["{% for %}", {"rag": "x"}, "{{ 9 ** (9 ** 9) }}"],
@@ -432,6 +433,7 @@ async def test_a_process_ends_when_its_renderer_is_gone() -> None:
     await worker.stop()
 
 
+@pytest.mark.deep
 async def test_an_endless_loop_ends_by_itself_where_its_renderer_is_gone() -> None:
     worker = await render_worker.RenderWorker.start(Begin(MIB, 512 * MIB, 0.1))
     await worker.load("loops", TEMPLATES["loops"], 60.0)

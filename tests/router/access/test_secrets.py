@@ -76,6 +76,7 @@ async def test_an_open_listener_is_named_in_the_log(
     assert "metrics-listen" not in caplog.text
 
 
+@pytest.mark.deep
 async def test_whoever_fails_to_shake_hands_gets_one_line_in_the_log_and_no_traceback(
     folder: Folder,
 ) -> None:

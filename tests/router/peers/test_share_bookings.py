@@ -279,6 +279,7 @@ async def test_a_burst_at_two_routers_spreads_within_the_margin_of_one(
         assert len(counts) == len(PODS)
 
 
+@pytest.mark.deep
 async def test_picks_go_on_when_redis_is_killed_in_the_middle_and_metrics_say_so(
     tmp_path: Path, prefix: str
 ) -> None:

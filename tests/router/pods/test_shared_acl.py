@@ -140,6 +140,7 @@ async def test_other_keys_and_other_commands_are_refused(
     assert allowed == [None]
 
 
+@pytest.mark.deep
 async def test_the_rule_suffices_for_a_cluster_whose_slots_move(
     redis_cluster: RedisCluster, password: str
 ) -> None:
@@ -168,6 +169,7 @@ async def test_the_rule_suffices_for_a_cluster_whose_slots_move(
     assert [denials(node) for node in redis_cluster.nodes] == [set()] * 6
 
 
+@pytest.mark.deep
 async def test_the_rule_suffices_behind_sentinels(password: str) -> None:
     with RedisSentinel("valkey") as sentinel:
         for server in sentinel.servers:

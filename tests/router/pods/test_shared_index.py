@@ -71,6 +71,7 @@ async def test_two_routers_score_alike_from_one_publishers_data(
         assert "warmpath_shared_index_log_entries_total" in figures
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("mode", ["replica", "shared"])
 async def test_a_pod_without_a_publisher_is_gone_when_its_lease_is_over(
     tmp_path: Path, worker: LocalWorker, redis_server: RedisServer, prefix: str, mode: str

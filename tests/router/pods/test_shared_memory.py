@@ -22,6 +22,7 @@ async def server(request: pytest.FixtureRequest) -> AsyncIterator[RedisServer]:
         yield server
 
 
+@pytest.mark.deep
 async def test_writes_refused_for_want_of_memory_are_said_and_made_up_for(
     tmp_path: Path, worker: LocalWorker, server: RedisServer, prefix: str
 ) -> None:

@@ -3,6 +3,8 @@
 from collections import Counter
 from itertools import count, islice
 
+import pytest
+
 from router.pick.weigh import Ask
 from router.queue.order import Order
 from router.queue.waiting import Waiting, Wanted
@@ -123,6 +125,7 @@ def test_lower_requests_are_told_from_the_lowest_class_and_the_latest_arrival_on
     assert order.counts() == {0: 2, 1: 1}
 
 
+@pytest.mark.deep
 def test_a_pass_costs_the_same_whatever_number_waits() -> None:
     """Only the requests that are asked for are touched."""
 

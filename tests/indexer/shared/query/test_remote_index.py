@@ -441,6 +441,7 @@ async def test_prompts_that_are_asked_for_at_once_are_each_judged_by_their_own_l
     assert (fine.match.matched_tokens, fine.trust.level) == (16, Level.EXACT)
 
 
+@pytest.mark.deep
 async def test_of_a_cluster_without_one_master_the_others_part_is_fresh(
     redis_cluster: RedisCluster, prefix: str
 ) -> None:

@@ -136,6 +136,7 @@ async def test_a_killed_master_costs_errors_only_until_its_replica_serves(
             await asyncio.sleep(0.02)
 
 
+@pytest.mark.deep
 async def test_slots_that_move_are_followed(redis: Redis, redis_cluster: RedisCluster) -> None:
     adding = Adding(redis)
     await adding.while_(lambda: None)

@@ -160,6 +160,7 @@ async def test_a_write_that_is_given_up_under_tls_does_no_harm(
     await redis.close()
 
 
+@pytest.mark.deep
 def test_a_connection_that_is_given_up_under_tls_leaves_no_socket_behind(
     authority: Authority, tmp_path: Path
 ) -> None:

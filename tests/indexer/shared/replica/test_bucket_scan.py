@@ -83,6 +83,7 @@ async def test_every_wanted_key_of_every_bucket_is_found_and_no_other(
         assert one.found == {SLOT: wanted}
 
 
+@pytest.mark.deep
 async def test_a_segment_that_is_spilled_during_the_pass_is_found_whole(
     redis_server: RedisServer, prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -257,6 +257,7 @@ async def test_it_starts_without_redis_and_writes_when_it_is_there(prefix: str) 
             await told(pod, server.ask, names)
 
 
+@pytest.mark.deep
 async def test_buckets_that_are_lost_are_noticed_and_everything_is_written_anew(
     redis_server: RedisServer, prefix: str
 ) -> None:

@@ -297,6 +297,7 @@ def test_it_works_on_valkey_and_on_a_cluster(
     assert capsys.readouterr().out.count('"kind":"segment"') == len(range(0, 640, 7))
 
 
+@pytest.mark.deep
 def test_what_the_living_nodes_hold_is_shown_while_one_is_dead(
     prefix: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -360,6 +361,7 @@ def test_an_incomplete_dump_without_a_line_leaves_no_file(
         assert not file.exists()
 
 
+@pytest.mark.deep
 def test_nothing_is_called_dead_while_the_node_of_the_list_of_pods_is_dead(
     prefix: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -199,6 +199,7 @@ def test_json_is_one_object_or_a_list(capsys: pytest.CaptureFixture[str]) -> Non
     ]
 
 
+@pytest.mark.deep
 def test_several_processes_have_the_same_figures(capsys: pytest.CaptureFixture[str]) -> None:
     args = ("--policy", "warmpath,least-load", "--seed", "1,2")
     first, second = (
