@@ -45,7 +45,7 @@ class ReloadableParts:
         self.readiness.look(COVERAGE, partial(pods_are_covered, self.pods, server.ready_coverage))
         self.readiness.require(server.ready)
         self.admission.limit_overload(limits.overload_wait_seconds)
-        self.calls.limit = limits.max_in_flight_bytes
+        self.calls.limit_to(limits.max_in_flight_bytes)
         self.service.tokenize_seconds = limits.tokenize_seconds
         self.endpoint_picks.tokenize_seconds = limits.tokenize_seconds
         self.picker.use(pick.policy, pick.options)

@@ -152,6 +152,12 @@ class InFlight:
         if self.waiting:
             self._go_on()
 
+    def limit_to(self, limit: int) -> None:
+        """Change the limit; waiting calls that fit now read their messages."""
+        self.limit = limit
+        if self.waiting:
+            self._go_on()
+
     def end_late(self) -> None:
         """End calls whose late message keeps others waiting; each still has to `leave`."""
         if not self.waiting:

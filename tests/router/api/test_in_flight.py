@@ -26,6 +26,8 @@ class Machine(RuleBasedStateMachine):
         )
         self.calls: list[Reservation] = []
         self.ended: list[Reservation] = []
+        self.allowed = LIMIT
+        """The limit, or the bytes of the places that a higher limit let in."""
 
     def enter(self, client: str, size: int | None) -> None:
         def wake(error: Exception | None) -> None:
@@ -64,6 +66,11 @@ class Machine(RuleBasedStateMachine):
         self.now += seconds
         self.places.end_late()
 
+    @rule(limit=st.integers(LIMIT // 2, 2 * LIMIT))
+    def the_limit_changes(self, limit: int) -> None:
+        self.allowed = max(limit, self.places.bytes)
+        self.places.limit_to(limit)
+
     def of(self, state: CallState) -> list[Reservation]:
         self.calls = [place for place in self.calls if place not in self.ended or self.end(place)]
         return [place for place in self.calls if place.state is state]
@@ -84,7 +91,8 @@ class Machine(RuleBasedStateMachine):
             place for place in self.calls if place.state in {CallState.READING, CallState.READ}
         ]
         assert self.places.bytes == sum(place.bytes for place in inside)
-        assert self.places.bytes <= LIMIT or len(inside) == 1
+        assert self.places.bytes <= self.allowed or len(inside) == 1
+        self.allowed = max(self.places.limit, self.places.bytes)
 
     def teardown(self) -> None:
         """Whoever waits is let in when those before end, and nothing is left then."""
@@ -134,6 +142,12 @@ def test_one_client_leaves_room_for_another(places: InFlight) -> None:
     greedy = [places.enter("greedy", _ignored) for _ in range(12)]
     assert sum(place.state is CallState.READING for place in greedy) == 5
     assert places.enter("other", _ignored).state is CallState.READING
+
+
+def test_a_higher_limit_lets_in_those_who_wait(places: InFlight) -> None:
+    greedy = [places.enter("greedy", _ignored) for _ in range(12)]
+    places.limit_to(2 * LIMIT)
+    assert sum(place.state is CallState.READING for place in greedy) == 10
 
 
 def test_a_message_larger_than_the_limit_is_read_alone(places: InFlight) -> None:
