@@ -133,6 +133,13 @@ class Proxy:
             if exchange is not None:
                 self._file.add("aborted", phase="recorded", body=exchange.body)
             return response
+        except aiohttp.ClientError as error:
+            # The client has part of the answer: only a cut connection says that more is missing.
+            if exchange is not None:
+                self._file.add("request", **exchange.line(502, str(error).encode()))
+            if request.transport is not None:
+                request.transport.abort()
+            return response
         if exchange is not None:
             self._file.add("request", **exchange.line(answer.status, bytes(whole)))
             self._file.flush()

@@ -11,6 +11,8 @@ from typing import Any
 
 import aiohttp
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
 
 from router.commands.local.cluster import Process, Worker, WorkerSettings
 from router.commands.local.held_ports import HeldPorts
@@ -104,6 +106,34 @@ async def test_an_engine_that_is_gone_is_told_to_the_client(
     async with aiohttp.ClientSession() as http, http.get(f"{base}/health") as response:
         assert response.status == 502
     assert await recorder.stop() == 0
+
+
+async def test_an_answer_that_an_engine_breaks_off_is_broken_off_for_the_client(
+    tmp_path: Path,
+) -> None:
+    async def half(request: web.Request) -> web.StreamResponse:
+        await request.read()
+        response = web.StreamResponse(headers={"content-length": "100"})
+        await response.prepare(request)
+        await response.write(b"half")
+        assert request.transport
+        request.transport.close()
+        return response
+
+    engine = web.Application()
+    engine.router.add_post("/v1/completions", half)
+    file = record.RecordingFile(tmp_path / "out.jsonl.gz")
+    async with TestServer(engine) as server, aiohttp.ClientSession() as http:
+        proxy = record.Proxy(str(server.make_url("/")), file, http)
+        async with TestServer(proxy.app()) as front:
+            url = front.make_url("/v1/completions")
+            async with http.post(url, json={"model": "m", "prompt": [1]}) as answer:
+                assert answer.status == 200
+                with pytest.raises(aiohttp.ClientPayloadError):
+                    await answer.read()
+    file.close()
+    [line] = lines_of(tmp_path / "out.jsonl.gz")
+    assert (line["kind"], line["status"]) == ("request", 502)
 
 
 def test_a_file_that_is_there_is_not_overwritten(
