@@ -8,9 +8,12 @@ const order = { by: "Pod", falls: false };
 const byId = (id) => document.getElementById(id);
 
 export function showOverview(state) {
-  const { snapshot, points } = state;
+  const { snapshot } = state;
+  // A paused page has later points, for when it goes on; of a router begun anew it may have those alone.
+  const earlier = state.points.filter((point) => point.at <= snapshot.point.at);
+  const points = earlier.length ? earlier : [snapshot.point];
   showCards(snapshot, points);
-  showCharts(points);
+  showCharts(points.filter((point) => snapshot.point.at - point.at <= byId("span").value));
   showPods(state);
   showDecisions(byId("decisions"), state.decisions);
 }

@@ -12,6 +12,8 @@ const RETRY_MS = 2000;
 const FINDINGS_MS = 10000;
 
 const state = { snapshot: null, points: [], decisions: [], view: "overview", podId: "" };
+// The newest snapshot and decisions that came while the page is paused; null while it is not.
+let unseen = null;
 const byId = (id) => document.getElementById(id);
 
 function headers() {
@@ -39,13 +41,25 @@ function say(text, kind = "") {
 
 function take(name, value) {
   if (name === "history") state.points = value;
-  if (name === "decisions") state.decisions = value;
+  if (name === "decisions") (unseen ?? state).decisions = value;
   if (name === "snapshot") {
-    state.snapshot = value;
+    (unseen ?? state).snapshot = value;
     if (!state.points.length || value.point.at - state.points.at(-1).at >= 5) state.points.push(value.point);
     if (state.points.length > KEPT_POINTS) state.points.shift();
   }
-  if (name === "decisions") show();
+  if (name === "decisions" && unseen === null) show();
+}
+
+// Stops or goes on showing news; the stream is read on, so that the charts have no gap.
+function pause() {
+  if (unseen === null) {
+    unseen = {};
+  } else {
+    Object.assign(state, unseen);
+    unseen = null;
+  }
+  byId("pause").setAttribute("aria-pressed", String(unseen !== null));
+  show();
 }
 
 async function read() {
@@ -94,7 +108,8 @@ function show() {
   const { snapshot } = state;
   if (snapshot === null) return;
   const pods = snapshot.pods.length === 1 ? "1 pod" : `${snapshot.pods.length} pods`;
-  say(`${snapshot.ready ? "ready" : "not ready"} · ${pods} · ${clock(snapshot.point.at)}`, snapshot.ready ? "ready" : "down");
+  const when = unseen === null ? clock(snapshot.point.at) : `paused at ${clock(snapshot.point.at)}`;
+  say(`${snapshot.ready ? "ready" : "not ready"} · ${pods} · ${when}`, snapshot.ready ? "ready" : "down");
   const begun = new Date(1000 * snapshot.since).toLocaleString("en-GB");
   byId("about").textContent = `warmpath ${snapshot.version} on ${snapshot.host}. Figures count from its start, ${begun}; each router has its own.`;
   offerModels(snapshot);
@@ -133,6 +148,8 @@ byId("login").addEventListener("submit", (event) => {
   follow();
 });
 byId("filter").addEventListener("input", show);
+byId("span").addEventListener("input", show);
+byId("pause").addEventListener("click", pause);
 byId("ask").addEventListener("submit", (event) => {
   event.preventDefault();
   askToExplain(call);

@@ -15,6 +15,15 @@ from tests.servers.chromium import MISSING, Tab, chromium
 pytestmark = pytest.mark.skipif(bool(MISSING), reason=MISSING)
 
 ROWS = "document.querySelectorAll('#pods tbody tr').length"
+PAUSED_HIDES_TWO = """(() => {
+  const rows = () => document.querySelectorAll('#decisions tbody tr').length;
+  const hidden = rows();
+  document.getElementById('pause').click();
+  const shown = rows();
+  document.getElementById('pause').click();
+  return hidden === 1 && shown === 2;
+})()"""
+"""Whether a paused page goes on hiding a second decision that it has read."""
 FOCUSED = "document.activeElement.innerText || document.activeElement.id"
 
 
@@ -42,6 +51,17 @@ async def test_it_shows_pods_decisions_and_what_a_prompt_would_find(
         assert "ready · 1 pod" in await tab.run(text("#status"))
         assert "96.0 %" in await tab.run(text("#cards"))
         assert "exact" in await tab.run(text("#pods tbody tr"))
+
+        await tab.run("document.getElementById('pause').click()")
+        await stand.stub.Pick(pb.PickRequest(prompt=packed()))
+        await tab.until(PAUSED_HIDES_TWO)
+        assert "paused at" in await tab.run(text("#status"))
+        await tab.run("document.getElementById('pause').click()")
+        assert "paused" not in await tab.run(text("#status"))
+        await tab.run(
+            "document.getElementById('span').value = '300';"
+            "document.getElementById('span').dispatchEvent(new Event('input'))"
+        )
 
         await tab.run("location.hash = '#explain'")
         await tab.until("document.getElementById('model').value === 'demo'")
