@@ -99,6 +99,7 @@ from router.prompt.tokenising.assemble import texts
 from router.queue.queueing import held_picks
 from router.readiness import Condition, Readiness
 from router.reload import ReloadableParts
+from router.tracing.steps import Steps
 
 EXPIRE_SECONDS = 1.0
 TRYING = 0.2
@@ -210,6 +211,7 @@ async def running(config: Config, folder: Path) -> AsyncIterator[Running]:
         reconciler = await thread.enter(following(config, folder, ingest, follower), stack)
         registry = CollectorRegistry()
         metrics = Metrics(registry)
+        steps = Steps(metrics)
         loading = kept(
             Work(
                 "loading required tokenizers",
@@ -222,14 +224,15 @@ async def running(config: Config, folder: Path) -> AsyncIterator[Running]:
         lag = kept(Work("watching the loop", partial(watch_lag, metrics.lagged, time.monotonic)))
         stack.callback(lag.cancel)
         bounds = PromptLimits(config.limits.max_prompt_bytes, config.limits.max_prompt_tokens)
-        reader = PromptReader(read, bounds)
+        reader = PromptReader(read, bounds, steps)
         scorer = Scorer(
             ingest,
             config.index.hash_seed,
             believed=picking.believed,
             shared_tiers={model.name: frozenset(model.shared_tiers) for model in config.models},
+            steps=steps,
         )
-        picker = picking.picker(scorer)
+        picker = picking.picker(scorer, steps)
         expiring = kept(Work("ending picks that nobody reports on", partial(_expire, picker)))
         stack.callback(expiring.cancel)
         limits = config.limits
@@ -251,8 +254,11 @@ async def running(config: Config, folder: Path) -> AsyncIterator[Running]:
             clock=time.monotonic,
             wall_offset=wall_offset,
             load=picking.loads.load,
+            steps=steps,
         )
-        held = held_picks(config, picking, picker, pods, meter=metrics, may=enter.classes_of)
+        held = held_picks(
+            config, picking, picker, pods, meter=metrics, may=enter.classes_of, steps=steps
+        )
         picks = PickAnswerer(
             reader,
             pods,
@@ -263,6 +269,7 @@ async def running(config: Config, folder: Path) -> AsyncIterator[Running]:
                 seconds=config.pick.group_seconds,
                 size=config.pick.group_size,
                 clock=time.monotonic,
+                steps=steps,
             ),
             loads=picking.loads,
             decisions=decisions,
@@ -272,6 +279,7 @@ async def running(config: Config, folder: Path) -> AsyncIterator[Running]:
             held=held,
             prefill_times=config.queue.prefill_times,
             peers=picking.peers,
+            steps=steps,
         )
         if picking.peers is not None and redis is not None:
             await stack.enter_async_context(
@@ -302,6 +310,7 @@ async def running(config: Config, folder: Path) -> AsyncIterator[Running]:
             config.endpoint_picker,
             prefill=prefill_model(config.pick),
             tokenize_seconds=limits.tokenize_seconds,
+            steps=steps,
         )
         endpoint_picker = EndpointPickerService(
             endpoint_picks,

@@ -43,6 +43,7 @@ from router.prompt.token_prompt import TokenPrompt
 from router.queue.held_picks import HeldPicks
 from router.queue.place import ANYBODY, Asker, QueuePlace
 from router.queue.standing import engine_priority, standing_message, waits, with_waiting
+from router.tracing.steps import NO_STEPS, Step, Steps
 from scorer.policy import UnknownPolicyError
 
 log = logging.getLogger(__name__)
@@ -83,7 +84,9 @@ class PickAnswerer:
         held: HeldPicks | None = None,
         prefill_times: float = 10.0,
         peers: PeerBookings | None = None,
+        steps: Steps = NO_STEPS,
     ) -> None:
+        self._steps = steps
         self.held = held
         self.prefill_times = prefill_times
         self._reader = reader
@@ -164,6 +167,7 @@ class PickAnswerer:
         """Return the message that tells of a pick."""
         ask, placed, choice = made
         await turn_after(len(ask.pods))
+        begun = self._steps.begin()
         best, decode = choice.options[:MOST_CANDIDATES], choice.decode[:MOST_CANDIDATES]
         response = pb.PickResponse(
             booking_id=placed.booking_id,
@@ -179,6 +183,7 @@ class PickAnswerer:
         )
         if choice.source is not None:
             response.source.CopyFrom(source_message(choice.source))
+        self._steps.took(Step.REPLY, begun)
         return response
 
     async def explain(

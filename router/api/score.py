@@ -23,6 +23,7 @@ from router.prompt.plain import PlainPrompt
 from router.prompt.reader import PromptReader
 from router.prompt.token_prompt import TokenPrompt
 from router.prompt.tokenising.trace import Trace
+from router.tracing.steps import NO_STEPS, Step, Steps
 from scorer.candidate import Load
 from scorer.match import Match
 from scorer.strategies.by_name import DEFAULT, STRATEGIES, Strategy
@@ -93,7 +94,9 @@ class Answerer:
         clock: Callable[[], float],
         wall_offset: float,
         load: Callable[[str, int, float], Load] | None = None,
+        steps: Steps = NO_STEPS,
     ) -> None:
+        self._steps = steps
         self._reader = reader
         self._load = load
         self._scorer = scorer
@@ -130,6 +133,7 @@ class Answerer:
                 trace.step("ask the shared index")
         matches, trusts = self._looked_up(prompt, ranks, strategy)
         await turn_after(len(ranks))
+        begun = self._steps.begin()
         parts, most = self._parts(pods, trusts, matches, strategy)
         if unknown:
             async for pod_id in in_turns(unknown, NAMES_AT_ONCE):
@@ -142,7 +146,9 @@ class Answerer:
             # Concatenated messages are one message to protobuf, with the fields of both.
             explained = pb.ScoreResponse(explanation=trace.explanation(prompt.ids))
             parts.append(explained.SerializeToString())
-        return Scored(b"".join(parts), prompt.tokens, most)
+        response = b"".join(parts)
+        self._steps.took(Step.REPLY, begun)
+        return Scored(response, prompt.tokens, most)
 
     def score_at_once(self, request: wire.ScoreRequest, plain: PlainPrompt) -> Scored | None:
         """Answer Score as `score` does, if that waits for nothing and takes less than a millisecond.
@@ -161,15 +167,20 @@ class Answerer:
             return None
         prompt = set_apart(read, pods)
         matches, trusts = self._looked_up(prompt, ranks, strategy)
+        begun = self._steps.begin()
         parts, most = self._parts(pods, trusts, matches, strategy)
         parts.append(score_rest(prompt.tokens, 0, request.request_id))
-        return Scored(b"".join(parts), prompt.tokens, most)
+        response = b"".join(parts)
+        self._steps.took(Step.REPLY, begun)
+        return Scored(response, prompt.tokens, most)
 
     def _looked_up(
         self, prompt: TokenPrompt, ranks: Sequence[Rank], strategy: Strategy
     ) -> tuple[Matches, list[Trust]]:
         """Return the matches of ranks, and the trust in each: both of one moment, as the answer is."""
+        begun = self._steps.begin()
         matches = self._scorer.matches(prompt, ranks, strategy)
+        self._steps.took(Step.MATCH, begun)
         # Not `Matches.trust`: a call for every rank of every Score takes longer.
         known = matches.trusts.get
         return matches, [known(rank) or rank.trust for rank in ranks]

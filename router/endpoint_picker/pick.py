@@ -21,6 +21,7 @@ from router.prompt.bad_request import BadRequestError
 from router.prompt.models import ModelTable, UnknownModelError
 from router.prompt.tokenising.tokenise import CHARS_PER_TOKEN
 from router.queue.place import ANYBODY, Asker
+from router.tracing.steps import NO_STEPS, Step, Steps
 from scorer.prefill import PrefillModel
 
 
@@ -47,7 +48,9 @@ class EndpointPicks:
         *,
         prefill: PrefillModel,
         tokenize_seconds: float,
+        steps: Steps = NO_STEPS,
     ) -> None:
+        self._steps = steps
         self._picks = picks
         self._reader = reader
         self._pods = pods
@@ -118,7 +121,10 @@ class EndpointPicks:
         return await self._picks.pick(request, timeout, patience, reckoned=reckoned, asker=asker)
 
     async def _read(self, want: WantPick, body: bytes) -> InferenceRequest:
-        return await self._reader.read(want.path, body, want.content_type, want.content_encoding)
+        with self._steps.step(Step.BODY):
+            return await self._reader.read(
+                want.path, body, want.content_type, want.content_encoding
+            )
 
     async def _prompt(
         self, read: InferenceRequest, body: bytes

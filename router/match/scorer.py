@@ -21,6 +21,7 @@ from router.match.forms import UNKNOWN, BlockForm, KeptForms, Layouts
 from router.match.lives import OldLives
 from router.match.matches import Matches
 from router.match.stretches import Held, reusable_match, share
+from router.tracing.steps import NO_STEPS, Step, Steps
 from scorer.match import Match
 from scorer.strategies.by_name import LEADING, Strategy
 
@@ -78,9 +79,11 @@ class Scorer:
         believed: Believed | None = None,
         shared_tiers: Mapping[str, Collection[str]] = MappingProxyType({}),
         assumed_block_size: int = ASSUMED_BLOCK_SIZE,
+        steps: Steps = NO_STEPS,
     ) -> None:
         self.remote = ingest.remote
         """The shared index that `refresh` asks; None outside shared mode."""
+        self._steps = steps
         self._ingest = ingest
         self._hash_seed = hash_seed
         self._believed = believed
@@ -197,7 +200,8 @@ class Scorer:
             return
         known = [rank for rank in ranks if isinstance(rank, RemoteRank) and rank.layout.block_size]
         if known:
-            await self.remote.refresh(self.keys(prompt, known).values(), timeout)
+            with self._steps.step(Step.LOOK_UP):
+                await self.remote.refresh(self.keys(prompt, known).values(), timeout)
 
     def _sought(self, prompt: KeyedPrompt, form: BlockForm) -> Chain:
         chain = prompt.chain(form[0], self._hash_seed, lookahead=form[1])

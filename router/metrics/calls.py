@@ -8,19 +8,20 @@ from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from router.error_info import Reason
-from router.metrics.declared import DECLARED, SECONDS, SHARES, TOKENS, counter, histogram
+from router.metrics.declared import DECLARED, SECONDS, SHARES, STEPS, TOKENS, counter, histogram
 from router.metrics.tally import Tally
 
 OVERLOADED = Reason.Name(Reason.OVERLOADED)
 
 
 class Metrics(Collector):
-    """Counts answered and refused calls, scored prompts, gateways' picks, waits and the loop's lag."""
+    """Counts calls and their steps, scored prompts, gateways' picks, waits and the loop's lag."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._requests: dict[tuple[str, str], int] = defaultdict(int)
         self._refusals: dict[tuple[str, str], int] = defaultdict(int)
         self._seconds: dict[str, Tally] = {}
+        self._steps: dict[str, Tally] = {}
         self._tokens = Tally(TOKENS)
         self._matched = Tally(SHARES)
         self._kept_out = _counted("kept_out", registry)
@@ -40,11 +41,14 @@ class Metrics(Collector):
         seconds = histogram("request_seconds")
         for method, tally in self._seconds.items():
             tally.show(seconds, [method])
+        steps = histogram("step_seconds")
+        for step, tally in self._steps.items():
+            tally.show(steps, [step])
         tokens = histogram("prompt_tokens")
         self._tokens.show(tokens)
         matched = histogram("matched_ratio")
         self._matched.show(matched)
-        yield from (requests, refusals, seconds, tokens, matched)
+        yield from (requests, refusals, seconds, steps, tokens, matched)
 
     def answered(self, method: str, code: str, seconds: float, reason: str = "") -> None:
         """Count one answer; one that refuses the call has a `reason`."""
@@ -54,6 +58,13 @@ class Metrics(Collector):
         tally = self._seconds.get(method)
         if tally is None:
             tally = self._seconds[method] = Tally(SECONDS)
+        tally.add(seconds)
+
+    def stepped(self, step: str, seconds: float) -> None:
+        """Record how long a step of a call took."""
+        tally = self._steps.get(step)
+        if tally is None:
+            tally = self._steps[step] = Tally(STEPS)
         tally.add(seconds)
 
     def refused(self, method: str, code: str) -> None:

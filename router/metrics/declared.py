@@ -15,6 +15,7 @@ from prometheus_client.core import (
 )
 
 SECONDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1, 5)
+STEPS = (0.00001, 0.000025, 0.00005, *SECONDS)
 TOKENS = (64, 256, 1024, 4096, 16384, 65536, 262144, 1048576)
 WAITS = (0.001, 0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 LAGS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 5)
@@ -62,6 +63,12 @@ ROOMS: Mapping[str, Mapping[str, Declared]] = {
         ),
         "request_seconds": _histogram(
             "Time from a call's arrival to its answer.", SECONDS, "method"
+        ),
+        "step_seconds": _histogram(
+            "Time of the steps of calls: body, read, tokenise, look-up, match, group, queue, choose, "
+            "reply.",
+            STEPS,
+            "step",
         ),
         "kept_out": _counter(
             "Calls refused because the caller is not known, or lacks the role.", "asked", "why"

@@ -20,6 +20,7 @@ from indexer.invariant import BrokenInvariantError
 from router.pick.pending import Placed
 from router.pick.picker import Picker
 from router.pick.weigh import Ask, Choice
+from router.tracing.steps import NO_STEPS, Step, Steps
 
 Chosen = tuple[Placed, Choice]
 """A pick and the choice that it was made from."""
@@ -49,8 +50,15 @@ class GroupWindow:
     """Collects picks for at most `seconds`, then makes them together; at once if `seconds` is 0."""
 
     def __init__(
-        self, picker: Picker, *, seconds: float, size: int, clock: Callable[[], float]
+        self,
+        picker: Picker,
+        *,
+        seconds: float,
+        size: int,
+        clock: Callable[[], float],
+        steps: Steps = NO_STEPS,
     ) -> None:
+        self._steps = steps
         self._picker = picker
         self._seconds = seconds
         self._size = size
@@ -74,7 +82,8 @@ class GroupWindow:
         member = _Member(ask, loop.create_future())
         group.members.append(member)
         try:
-            return await member.chosen
+            with self._steps.step(Step.GROUP):
+                return await member.chosen
         except asyncio.CancelledError:
             if member.chosen.cancelled():
                 self._leave(name, group, member)

@@ -26,6 +26,7 @@ from router.pick.predicted import Predicted, Predictions, held, predicted
 from router.pick.sessions import Sessions
 from router.pick.weigh import NOBODY, Ask, Choice, Weigher
 from router.pods.table import Pod
+from router.tracing.steps import NO_STEPS, Step, Steps
 from scorer.policy import DEFAULT
 from scorer.prefill import PrefillModel
 
@@ -72,7 +73,9 @@ class Picker:
         new_id: Callable[[], str],
         rng: Random,
         witnesses: Sequence[Witness] = (),
+        steps: Steps = NO_STEPS,
     ) -> None:
+        self._steps = steps
         self._scorer = scorer
         self._loads = loads
         self._sessions = sessions
@@ -126,7 +129,10 @@ class Picker:
         self, ask: Ask, now: float, ahead: Mapping[tuple[str, int], float] = NOBODY
     ) -> Choice:
         """Return the choice of `choose`; nothing is booked or remembered. Raises as `Weigher.weigh`."""
-        return self._weigher.weigh(ask, now, ahead)
+        begun = self._steps.begin()
+        choice = self._weigher.weigh(ask, now, ahead)
+        self._steps.took(Step.CHOOSE, begun)
+        return choice
 
     async def refresh(self, ask: Ask, timeout: float) -> None:
         """Read a prompt's keys from the shared index into memory (`Scorer.refresh`)."""
@@ -149,7 +155,7 @@ class Picker:
         """
         self.expire(now)
         self._release(ask.booking_id, now)
-        choice = choice or self._weigher.weigh(ask, now)
+        choice = choice or self.weigh(ask, now)
         options, tokens = choice.options, choice.prompt_tokens
         kept = options[:MOST_FALLBACKS]
         self._weigher.see(ask.prompt.model, choice, now)

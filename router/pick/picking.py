@@ -21,6 +21,7 @@ from router.pick.pending import Witness
 from router.pick.picker import Picker, PickSettings
 from router.pick.sessions import Sessions
 from router.pods.table import Pod
+from router.tracing.steps import NO_STEPS, Steps
 from scorer.prefill import PrefillModel
 
 BELIEVED_BYTES = 100
@@ -93,7 +94,7 @@ class Picking:
         self.on_room: Callable[[], None] = _ignore
         """Called after an event, other than a report, that may give a rank room."""
 
-    def picker(self, scorer: Scorer) -> Picker:
+    def picker(self, scorer: Scorer, steps: Steps = NO_STEPS) -> Picker:
         """Make and return the picker with a scorer; call it once."""
         pick = self._pick
         self._picker = Picker(
@@ -116,6 +117,7 @@ class Picking:
             new_id=self._new_id,
             rng=self._rng,
             witnesses=self._witnesses,
+            steps=steps,
         )
         return self._picker
 

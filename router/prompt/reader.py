@@ -14,11 +14,13 @@ from router.prompt.bad_request import NoTokenizerError
 from router.prompt.bounds import PromptLimits
 from router.prompt.parse import LONG, AnyPrompt, PromptParser
 from router.prompt.plain import PlainPrompt
+from router.prompt.prompt import CheckedPrompt
 from router.prompt.read_prompt import ReadPrompt
 from router.prompt.token_prompt import TokenPrompt
 from router.prompt.tokenising.assemble import Texts
-from router.prompt.tokenising.tokenise import Tokeniser, reckoned
+from router.prompt.tokenising.tokenise import Ids, Tokeniser, reckoned
 from router.prompt.tokenising.trace import Trace
+from router.tracing.steps import NO_STEPS, Step, Steps
 
 UNREAD = (
     NoTokenizerError,
@@ -36,7 +38,8 @@ UNREAD = (
 class PromptReader:
     """Reads prompts of all forms."""
 
-    def __init__(self, texts: Texts, limits: PromptLimits) -> None:
+    def __init__(self, texts: Texts, limits: PromptLimits, steps: Steps = NO_STEPS) -> None:
+        self._steps = steps
         self._untokenised: dict[tuple[str, str], str] = {}
         """By model and field, why nothing configured could tokenise the last prompt."""
         self._tokeniser = Tokeniser(texts.tokenizers, texts.renderer, texts.pool, limits)
@@ -70,12 +73,14 @@ class PromptReader:
             if len(message.ids) > LONG:
                 await asyncio.sleep(0)
             return read
+        begun = self._steps.begin()
         prompt = await self._parser.parse(message, may_lack=may_reckon)
+        self._steps.took(Step.READ, begun)
         if trace:
             trace.step("read the request")
         model, because = prompt.model.name, ""
         try:
-            found = await self._tokeniser.tokens(prompt, timeout, trace)
+            found = await self._tokens(prompt, timeout, trace)
             self._untokenised.pop((model, prompt.field), None)
         except UNREAD as error:
             if isinstance(error, NoTokenizerError):
@@ -105,5 +110,13 @@ class PromptReader:
 
     def read_plain(self, prompt: PlainPrompt) -> ReadPrompt:
         """Read a prompt of token ids. Raises BadRequestError and UnknownModelError."""
+        begun = self._steps.begin()
         model, adapter = self._parser.plain(prompt)
+        self._steps.took(Step.READ, begun)
         return ReadPrompt(TokenPrompt(model.name, prompt.ids, adapter), 0)
+
+    async def _tokens(self, prompt: CheckedPrompt, timeout: float, trace: Trace | None) -> Ids:
+        if isinstance(prompt.content, bytes):
+            return await self._tokeniser.tokens(prompt, timeout, trace)
+        with self._steps.step(Step.TOKENISE):
+            return await self._tokeniser.tokens(prompt, timeout, trace)

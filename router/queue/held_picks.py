@@ -12,6 +12,7 @@ which make room for the waiting picks, could not arrive.
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
+from contextvars import Context
 from typing import Any, Protocol
 
 from indexer.invariant import BrokenInvariantError
@@ -26,6 +27,7 @@ from router.queue.queue import Queue
 from router.queue.released import QueueFullError, Release
 from router.queue.settings import QueueSettings
 from router.queue.waiting import Entering, Waiting
+from router.tracing.steps import NO_STEPS, Step, Steps
 
 Chosen = tuple[Placed, Choice]
 """A pick and the choice that it was made from."""
@@ -57,7 +59,9 @@ class HeldPicks:
         clock: Callable[[], float],
         meter: QueueMeter,
         most_of_client: int,
+        steps: Steps = NO_STEPS,
     ) -> None:
+        self._steps = steps
         self.queue = queue
         self.classes = classes
         self._may = may
@@ -67,6 +71,8 @@ class HeldPicks:
         self._most_of_client = most_of_client
         self._futures: dict[Waiting, asyncio.Future[Chosen]] = {}
         self._of_client: Counter[str] = Counter()
+        self._nobodys = Context()
+        """That of scheduled releases: work for all picks that wait belongs to no single call's trace."""
         self._soon: asyncio.Handle | None = None
         self._later: asyncio.TimerHandle | None = None
 
@@ -114,7 +120,8 @@ class HeldPicks:
             give_room()
         self._of_client[client] += 1
         try:
-            return await future
+            with self._steps.step(Step.QUEUE):
+                return await future
         except asyncio.CancelledError:
             if future.cancelled():
                 self._futures.pop(waiting, None)
@@ -142,7 +149,7 @@ class HeldPicks:
     def news(self) -> None:
         """Release requests in the loop's next turn, after an event that may give a pod room."""
         if self._soon is None and len(self.queue):
-            self._soon = asyncio.get_running_loop().call_soon(self._release)
+            self._soon = asyncio.get_running_loop().call_soon(self._release, context=self._nobodys)
 
     def drain(self) -> None:
         """Send the waiting picks to the best pods and let none wait from now on: the router ends."""
@@ -165,7 +172,8 @@ class HeldPicks:
         self._resolve(release, now)
         if len(self.queue):
             loop = asyncio.get_running_loop()
-            self._later = loop.call_later(max(0.0, release.next_at - now), self._release)
+            delay = max(0.0, release.next_at - now)
+            self._later = loop.call_later(delay, self._release, context=self._nobodys)
 
     def _resolve(self, release: Release, now: float) -> None:
         for sent in release.sent:

@@ -15,6 +15,7 @@ from router.queue.lag import FirstTokenLag
 from router.queue.queue import Queue
 from router.queue.settings import QueueSettings
 from router.queue.waiting import Wanted
+from router.tracing.steps import NO_STEPS, Steps
 
 
 def held_picks(
@@ -26,6 +27,7 @@ def held_picks(
     meter: QueueMeter,
     may: Callable[[Any], Collection[str] | None],
     clock: Callable[[], float] = time.monotonic,
+    steps: Steps = NO_STEPS,
 ) -> HeldPicks | None:
     """Return the picks that wait, with their queue; None without a queue.
 
@@ -49,6 +51,7 @@ def held_picks(
         meter=meter,
         # The other half of a connection's calls is for reports.
         most_of_client=max(1, config.server.http2.max_streams // 2),
+        steps=steps,
     )
     picking.on_room = held.news
     return held
