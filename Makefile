@@ -187,7 +187,7 @@ fuzz: setup ## coverage-guided fuzzing of the codecs, and of what callers, publi
 lock: ## renew constraints.txt (needs uv on the PATH)
 	uv pip compile pyproject.toml --extra dev --universal --python-version 3.11 --generate-hashes \
 	  --no-emit-index-url --no-annotate --no-header --upgrade --output-file constraints.txt
-	uv pip compile pyproject.toml --extra router --extra redis --extra kubernetes -c constraints.txt --universal --python-version 3.11 \
+	uv pip compile pyproject.toml --extra router --extra redis --extra kubernetes --extra otel -c constraints.txt --universal --python-version 3.11 \
 	  --generate-hashes --no-emit-index-url --no-annotate --no-header --output-file constraints-router.txt
 	uv pip compile pyproject.toml --extra redis -c constraints.txt --universal --python-version 3.11 \
 	  --generate-hashes --no-emit-index-url --no-annotate --no-header --output-file constraints-publisher.txt

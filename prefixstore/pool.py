@@ -9,7 +9,9 @@ its wait and not the work, so the result is stored for the next caller.
 import asyncio
 import weakref
 from collections.abc import Callable
+from contextvars import copy_context
 from dataclasses import dataclass
+from functools import partial
 
 import msgspec
 
@@ -221,7 +223,10 @@ class TokenizerPool:
 
     async def _work(self, name: Name, tokenizer_id: str, text: Text) -> list[Entry]:
         try:
-            return self._keep(text, await self.workers.run(lambda: _encode(text)))
+            # In the context of the first caller, whose trace an engine's tokenizer is told of.
+            return self._keep(
+                text, await self.workers.run(partial(copy_context().run, _encode, text))
+            )
         except Exception as error:
             raise self._failure(tokenizer_id, error) from error
         finally:

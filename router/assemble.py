@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from random import Random
 
+import grpc
 from prometheus_client import CollectorRegistry
 
 from indexer.embedded import embedded_index
@@ -36,8 +37,9 @@ from router.api.intake import STANDARD, STREAMS, Intake
 from router.api.pick import PickAnswerer
 from router.api.score import Answerer
 from router.api.server import serving
-from router.api.service import SERVICE, RouterService
+from router.api.service import SERVICE, STREAM, RouterService
 from router.api.standard import standard_handlers
+from router.api.traced import TracedCalls
 from router.conditions import (
     COVERAGE,
     INDEX,
@@ -100,6 +102,7 @@ from router.queue.queueing import held_picks
 from router.readiness import Condition, Readiness
 from router.reload import ReloadableParts
 from router.tracing.steps import Steps
+from router.tracing.tracer import NO_TRACER, Tracer
 
 EXPIRE_SECONDS = 1.0
 TRYING = 0.2
@@ -121,8 +124,12 @@ class Running:
 
 
 @asynccontextmanager
-async def running(config: Config, folder: Path) -> AsyncIterator[Running]:
+async def running(
+    config: Config, folder: Path, tracer: Tracer = NO_TRACER
+) -> AsyncIterator[Running]:
     """Serve for as long as the context is open; `folder` is where relative paths begin.
+
+    The caller closes the `tracer` afterwards.
 
     Raises OSError if an address cannot be bound, if a file of [watch] or [probe] cannot be used, or if
     the state file's path must not be written to (`router.state_file`). If a tokenizer cannot be loaded,
@@ -139,7 +146,7 @@ async def running(config: Config, folder: Path) -> AsyncIterator[Running]:
         enter = entrance(config, folder)
         publishers = publisher_credentials(config.watch, folder)
         engines = engine_credentials(config.probe, folder)
-        read = await stack.enter_async_context(texts(config, folder, engines))
+        read = await stack.enter_async_context(texts(config, folder, engines, tracer.carried))
         shared = config.shared_index
         names = KeyNames(shared.prefix)
         redis = remote = None
@@ -211,7 +218,7 @@ async def running(config: Config, folder: Path) -> AsyncIterator[Running]:
         reconciler = await thread.enter(following(config, folder, ingest, follower), stack)
         registry = CollectorRegistry()
         metrics = Metrics(registry)
-        steps = Steps(metrics)
+        steps = Steps(metrics, tracer)
         loading = kept(
             Work(
                 "loading required tokenizers",
@@ -321,6 +328,7 @@ async def running(config: Config, folder: Path) -> AsyncIterator[Running]:
             intake=intake,
             admission=admission,
             most_body_bytes=limits.max_prompt_bytes,
+            tracer=tracer,
         )
         registry.register(
             PartsCollector(
@@ -383,9 +391,14 @@ async def running(config: Config, folder: Path) -> AsyncIterator[Running]:
         answers = {ANSWERING: partial(readiness.ready, besides=PODS)}
         of_pods = ("", *services, *HEALTH_NAMES)
         checks = HealthService(readiness.ready, of_pods, (LIVENESS,), answers)
-        handlers = (
+        calls_of: tuple[grpc.GenericRpcHandler, ...] = (
             service.handlers(),
             llmd.handlers(service, PodScores(holdings, config.llmd)),
+        )
+        if tracer.is_on:
+            calls_of = tuple(TracedCalls(one, tracer, (STREAM,)) for one in calls_of)
+        handlers = (
+            *calls_of,
             endpoint_picker.handlers(),
             *standard_handlers(checks, services, (SERVICE.file, llmd.SERVICE.file), standard),
         )

@@ -6,7 +6,8 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 
@@ -16,12 +17,15 @@ from indexer.process.http_log import ignore_malformed_http
 from indexer.process.log_format import FORMS, formatter
 from indexer.process.log_limit import limited_handler
 from indexer.process.tasks import Work, cancel, kept
+from indexer.process.version import version
 from router.assemble import running
 from router.config.read import ConfigError, load
 from router.config.schema import Config
 from router.loop.event_loop import new_loop
 from router.processes import Processes, check_free, share_of
 from router.reload import Reloader
+from router.tracing.environment import tracer_of
+from router.tracing.tracer import Tracer
 
 log = logging.getLogger(__name__)
 
@@ -92,6 +96,16 @@ def _own(config: Config, process: int | None) -> Config:
     return config if process is None else share_of(config, process)
 
 
+@asynccontextmanager
+async def _closed(tracer: Tracer) -> AsyncIterator[None]:
+    """Send the last spans at the end."""
+    try:
+        yield
+    finally:
+        if tracer.is_on:
+            await asyncio.to_thread(tracer.close)
+
+
 async def _serve(config: Config, args: argparse.Namespace) -> None:
     ended, asked = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -99,7 +113,11 @@ async def _serve(config: Config, args: argparse.Namespace) -> None:
     if args.process is not None:
         # The parent writes nothing to standard input, which becomes readable only at the parent's end.
         loop.add_reader(sys.stdin.fileno(), ended.set)
-    async with running(config, args.config.parent) as router:
+    tracer = tracer_of(os.environ, version())
+    logging.getLogger().handlers[0].setFormatter(
+        formatter(args.log_format, args.process, tracer.trace_id if tracer.is_on else None)
+    )
+    async with _closed(tracer), running(config, args.config.parent, tracer) as router:
         http = f", HTTP on {router.http_address}" if router.http_address else ""
         print(f"warmpath serves gRPC on {router.address}{http}", flush=True)
         reloader = Reloader(

@@ -56,11 +56,13 @@ class Engine:
         key: Callable[[], str] | None = None,
         tls: Callable[[], ssl.SSLContext] | None = None,
         server_name: str | None = None,
+        carried: Callable[[], Mapping[str, str]] = dict,
     ) -> None:
         """`model` is the name that engines serve; `key` returns their `--api-key`, the newest one.
 
         `tls` returns the context that verifies the certificates of `https` URLs, another one after its
         files have changed; `server_name`, if given, is expected in them instead of the URL's host.
+        `carried` returns headers for each request, called in the thread and context that make it.
         """
         self.name = f"the engine at {', '.join(urls)}"
         self.stats = EngineStats()
@@ -72,6 +74,7 @@ class Engine:
         self._clock = clock
         self._extensions = {"sni_hostname": server_name} if server_name else {}
         self._key = key
+        self._carried = carried
         self._tls = tls
         self._lock = threading.Lock()
         self._clients: list[tuple[ssl.SSLContext | None, httpx2.Client]] = []
@@ -124,7 +127,7 @@ class Engine:
         self.stats.asked += 1
         with _own_errors(url, self._timeout):
             begun = self._clock()
-            headers = {"Content-Type": "application/json"}
+            headers = {"Content-Type": "application/json", **self._carried()}
             if self._key is not None:
                 headers["Authorization"] = f"Bearer {self._key()}"
             with self._client().stream(

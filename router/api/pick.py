@@ -44,6 +44,7 @@ from router.queue.held_picks import HeldPicks
 from router.queue.place import ANYBODY, Asker, QueuePlace
 from router.queue.standing import engine_priority, standing_message, waits, with_waiting
 from router.tracing.steps import NO_STEPS, Step, Steps
+from router.tracing.tracer import Attributes
 from scorer.policy import UnknownPolicyError
 
 log = logging.getLogger(__name__)
@@ -134,7 +135,10 @@ class PickAnswerer:
             if reckoned is not None:
                 ask = replace(ask, unread=reckoned.tokens, unread_because=reckoned.because)
             await turn_after(len(ask.pods))
-            return Made(ask, *await self._choose(ask, place, left))
+            made = Made(ask, *await self._choose(ask, place, left))
+        if self._steps.tracer.is_on:
+            self._steps.tracer.note(_told(made))
+        return made
 
     @contextmanager
     def telling(self, made: Made) -> Iterator[None]:
@@ -280,6 +284,21 @@ class PickAnswerer:
         )
         await self._picker.refresh(ask, left.seconds())
         return ask
+
+
+def _told(made: Made) -> Attributes:
+    """Return what a span tells of a pick."""
+    placed, choice = made.placed, made.choice
+    return {
+        "warmpath.model": placed.model,
+        "warmpath.policy": choice.policy,
+        "warmpath.booking_id": placed.booking_id,
+        "warmpath.pod": placed.picked[0],
+        "warmpath.rank": placed.picked[1],
+        "warmpath.prompt_tokens": placed.prompt_tokens,
+        "warmpath.held_tokens": placed.captured,
+        "warmpath.waited_seconds": placed.waited,
+    }
 
 
 def _traits(form: Form, prompt: TokenPrompt) -> Traits:

@@ -148,6 +148,14 @@ class Answerer:
             parts.append(explained.SerializeToString())
         response = b"".join(parts)
         self._steps.took(Step.REPLY, begun)
+        if self._steps.tracer.is_on:
+            self._steps.tracer.note(
+                {
+                    "warmpath.model": prompt.model,
+                    "warmpath.prompt_tokens": prompt.tokens,
+                    "warmpath.matched_tokens": most,
+                }
+            )
         return Scored(response, prompt.tokens, most)
 
     def score_at_once(self, request: wire.ScoreRequest, plain: PlainPrompt) -> Scored | None:

@@ -33,6 +33,9 @@ from router.transport.server import Gate
 
 SERVICE = pb.DESCRIPTOR.services_by_name["Router"]
 
+STREAM = "ScoreStream"
+"""The only method that has no span of its own."""
+
 URGENT = frozenset({"Report"})
 """Methods that take microseconds, and without which later answers are worse."""
 

@@ -31,6 +31,8 @@ class WantPick(msgspec.Struct, frozen=True):
     tenant: str
     """The tenant that a header names; empty: none."""
     subset: frozenset[str] | None
+    headers: Mapping[str, str]
+    """All of the request's headers, for the names of its trace."""
     is_shadow: bool
     """Whether the gateway chooses the endpoint itself, and the picker only watches the exchange."""
 

@@ -172,6 +172,7 @@ class RequestSide:
                 priority=values.get(ours.priority, ""),
                 tenant=values.get(ours.tenant, ""),
                 subset=self._subset,
+                headers=values,
                 is_shadow=self.modes.is_watched,
             )
         ]

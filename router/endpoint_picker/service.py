@@ -27,6 +27,7 @@ from router.pb.warmpath.v1 import router_pb2 as pb
 from router.prompt.bad_request import BadRequestError
 from router.queue.place import Asker
 from router.report_event import EVENTS
+from router.tracing.tracer import NO_TRACER, Tracer
 from router.transport.server import Refusal
 
 log = logging.getLogger(__name__)
@@ -62,6 +63,7 @@ class EndpointPickerService:
         intake: Intake,
         admission: Admission,
         most_body_bytes: int,
+        tracer: Tracer = NO_TRACER,
     ) -> None:
         """Hold at most `most_body_bytes` of each body."""
         self.may_let_through = config.failure_mode == "fail-open"
@@ -72,6 +74,7 @@ class EndpointPickerService:
         """Bytes of bodies that wait for their end or their pick."""
         self.streams = 0
         """Number of open streams."""
+        self._tracer = tracer
         self._picks = picks
         self._reports = reports
         self._meter = meter
@@ -83,7 +86,8 @@ class EndpointPickerService:
 
     async def Process(self, context: Context) -> None:  # noqa: N802  the contract's name
         """Drive an exchange; all messages are bytes. Raises RefusedError."""
-        stream = Stream(Exchange(self._names, self._most_body_bytes), context, self)
+        exchange = Exchange(self._names, self._most_body_bytes)
+        stream = Stream(exchange, context, self, self._tracer)
         self.streams += 1
         try:
             with self._drain.streaming():

@@ -12,8 +12,10 @@ import grpc.aio
 from router.endpoint_picker.actions import Action, Picked, Reply, WantPick, WantReport
 from router.endpoint_picker.exchange import Exchange
 from router.endpoint_picker.messages import bytes_of, event_of
-from router.endpoint_picker.outcomes import NoPick, Outcome, failure_of
+from router.endpoint_picker.outcomes import CODES, NoPick, Outcome, failure_of
+from router.endpoint_picker.protocol import SERVICE
 from router.queue.place import Asker
+from router.tracing.tracer import NO_TRACER, CallSpan, Tracer
 
 log = logging.getLogger(__name__)
 
@@ -21,6 +23,9 @@ MOST_UNSENT_BYTES = 64 << 10
 """Bytes of replies that may wait for the gateway while further events are handled."""
 FIRST = 2
 """Replies with which a pick is told: that to the headers, and the first piece of the body."""
+
+METHOD = f"{SERVICE}/Process"
+ATTRIBUTES = {"rpc.system.name": "grpc", "rpc.method": METHOD}
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -51,8 +56,14 @@ class Desk(Protocol):
 class Stream:
     """One stream, in one task."""
 
-    def __init__(self, exchange: Exchange, context: Context, desk: Desk) -> None:
+    def __init__(
+        self, exchange: Exchange, context: Context, desk: Desk, tracer: Tracer = NO_TRACER
+    ) -> None:
         self.exchange = exchange
+        self._tracer = tracer
+        self._begun = time.perf_counter() if tracer.is_on else 0.0
+        self._span: CallSpan | None = None
+        """The span of the exchange, from its pick on: only then it is known whose trace it is in."""
         self._context = context
         self._desk = desk
         self._held = 0
@@ -115,7 +126,9 @@ class Stream:
             reports = self.exchange.closed()
             self._count_held()
             for report in reports:
-                await self._desk.report(report)
+                await self._report(report)
+            if self._span is not None:
+                self._span.end()
 
     def _count_held(self) -> bool:
         change = self.exchange.held_bytes - self._held
@@ -127,9 +140,14 @@ class Stream:
             if isinstance(action, WantPick):
                 await self._pick(action)
             elif isinstance(action, WantReport):
-                await self._desk.report(action)
+                await self._report(action)
             else:
                 await self._write(action)
+
+    async def _report(self, report: WantReport) -> None:
+        await self._desk.report(report)
+        if self._span is not None:
+            self._span.event(report.event)
 
     async def _write(self, reply: Reply) -> None:
         """Write a reply, which goes out with those that follow before the next wait for the gateway."""
@@ -151,6 +169,17 @@ class Stream:
             raise asyncio.CancelledError("the stream has ended") from error
 
     async def _pick(self, want: WantPick) -> None:
+        if not self._tracer.is_on:
+            await self._pick_and_tell(want)
+            return
+        # The gateway's own span, where it has one, and else the client's.
+        carrier = [*want.headers.items(), *(self._context.invocation_metadata() or ())]
+        ago = time.perf_counter() - self._begun
+        self._span = self._tracer.call(METHOD, carrier, ATTRIBUTES, ago=ago)
+        with self._span.active():
+            await self._pick_and_tell(want)
+
+    async def _pick_and_tell(self, want: WantPick) -> None:
         begun = time.perf_counter()
         outcome, reason, replies = Outcome.GONE, "", list[Reply]()
         try:
@@ -172,6 +201,9 @@ class Stream:
                 self.exchange.booked(picked)
                 outcome = Outcome.PICKED
         finally:
+            if self._span is not None:
+                self._span.set({"warmpath.outcome": outcome.value})
+                self._span.ends_with(CODES[outcome].name)
             self._desk.picked(outcome, time.perf_counter() - begun, reason)
         for reply in replies[FIRST:]:
             await self._write(reply)

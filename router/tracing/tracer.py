@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
+from types import MappingProxyType
 from typing import Protocol, Self
 
 Attributes = Mapping[str, str | int | float | bool]
@@ -21,8 +22,14 @@ class CallSpan(Protocol):
     def __enter__(self) -> Self:
         """Begin."""
 
-    def __exit__(self, kind: object, error: BaseException | None, trace: object, /) -> None:
-        """End the span; an error that is no cancellation marks it as failed."""
+    def __exit__(self, *_: object) -> None:
+        """End the span; `ends_with` says before how its call ends."""
+
+    def active(self) -> AbstractContextManager[None]:
+        """Return a context in which it is the current span; it does not end with it."""
+
+    def end(self) -> None:
+        """End it, if it was not entered."""
 
     def ends_with(self, code: str) -> None:
         """Note the status code of gRPC with which the call ends."""
@@ -94,7 +101,7 @@ class NoTracer:
 
     def carried(self) -> Mapping[str, str]:
         """Return no headers."""
-        return {}
+        return _NO_HEADERS
 
     def close(self) -> None:
         """Do nothing."""
@@ -106,7 +113,13 @@ class _NoSpan:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: object, error: BaseException | None, trace: object, /) -> None:
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def active(self) -> AbstractContextManager[None]:
+        return _NOTHING
+
+    def end(self) -> None:
         pass
 
     def ends_with(self, code: str) -> None:
@@ -120,5 +133,6 @@ class _NoSpan:
 
 
 _NOTHING = nullcontext()
+_NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 _NO_SPAN = _NoSpan()
 NO_TRACER = NoTracer()

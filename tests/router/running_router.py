@@ -9,6 +9,7 @@ import grpc.aio
 
 from router.assemble import Running, running
 from router.config.read import parse
+from router.tracing.tracer import NO_TRACER, Tracer
 
 TRANSPORT = os.environ.get("WARMPATH_TRANSPORT", "auto")
 """`server.transport` of routers under test; `make test-deep` runs their suites again with grpcio."""
@@ -25,6 +26,7 @@ async def running_router(
     transport: str = TRANSPORT,
     drain_seconds: float = 0.5,
     server: str = "",
+    tracer: Tracer = NO_TRACER,
 ) -> AsyncIterator[tuple[Running, grpc.aio.Channel]]:
     """Run a router at `listen`; its configuration ends with `tables`, its metrics are at `metrics`.
 
@@ -39,7 +41,7 @@ async def running_router(
     )
     config = parse(f"{top}\n{keys}{tables}", "test")
     async with (
-        running(config, folder) as router,
+        running(config, folder, tracer) as router,
         grpc.aio.insecure_channel(router.address) as channel,
     ):
         yield router, channel

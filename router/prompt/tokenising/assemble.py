@@ -4,7 +4,7 @@ import asyncio
 import logging
 import secrets
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -40,14 +40,19 @@ class Texts:
 
 
 @asynccontextmanager
-async def texts(config: Config, folder: Path, tls: EngineTls) -> AsyncIterator[Texts]:
+async def texts(
+    config: Config,
+    folder: Path,
+    tls: EngineTls,
+    carried: Callable[[], Mapping[str, str]] = dict,
+) -> AsyncIterator[Texts]:
     """Provide the parts while the context is open; relative paths begin at `folder`.
 
-    `tls` is for engines that tokenise and serve HTTPS.
+    `tls` is for engines that tokenise and serve HTTPS; `carried` returns headers for requests to them.
     """
     async with AsyncExitStack() as stack:
         # The sources outlive the pool, whose last work may still ask an engine.
-        sources = stack.enter_context(Sources(folder, config, time.monotonic, tls))
+        sources = stack.enter_context(Sources(folder, config, time.monotonic, tls, carried))
         table = config.prefix_store
         pool = TokenizerPool(
             partial(_new_store, table),

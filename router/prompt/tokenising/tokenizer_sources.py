@@ -1,6 +1,6 @@
 """Makes the sources of each configured model's tokenizer and chat template."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Self
@@ -22,11 +22,18 @@ class Sources:
     """Makes the sources of models' tokenizers; leaving the context closes the connections to engines.
 
     Relative paths begin at `folder`; `clock` is monotonic, in seconds; `tls` is for engines with HTTPS.
+    `carried` returns headers for each request to an engine (`Engine`).
     """
 
     def __init__(
-        self, folder: Path, config: Config, clock: Callable[[], float], tls: EngineTls
+        self,
+        folder: Path,
+        config: Config,
+        clock: Callable[[], float],
+        tls: EngineTls,
+        carried: Callable[[], Mapping[str, str]] = dict,
     ) -> None:
+        self._carried = carried
         self._folder = folder
         self._settings = config.tokenizers
         # The engines that tokenise are probed too, so the same credentials apply.
@@ -59,6 +66,7 @@ class Sources:
             key=self._key(model),
             tls=lambda: self._tls.context,
             server_name=self._tls.name,
+            carried=self._carried,
         )
         self._stack.callback(engine.close)
         self.engines[model.name] = engine.stats

@@ -24,6 +24,7 @@ from router.endpoint_picker.protocol import (
     BodyMode,
 )
 from router.pb.warmpath.v1 import router_pb2, router_pb2_grpc
+from router.tracing.tracer import NO_TRACER, Tracer
 from tests.router.pick_stand import QUIET, pod, until
 from tests.router.running_router import TRANSPORT, running_router
 
@@ -263,6 +264,7 @@ async def asking(
     tables: str = QUIET + PODS,
     model: str = "",
     transport: str = TRANSPORT,
+    tracer: Tracer = NO_TRACER,
 ) -> AsyncIterator[Gateway]:
     """Run a router of the models `demo` and `empty`, which has no pods, and a gateway that asks it.
 
@@ -277,7 +279,7 @@ async def asking(
         f'[[models]]\nname = "empty"\n{tables}'
     )
     async with (
-        running_router(folder, config, transport=transport) as (router, channel),
+        running_router(folder, config, transport=transport, tracer=tracer) as (router, channel),
         Gateway(router, channel) as gateway,
     ):
         yield gateway

@@ -76,8 +76,9 @@ def test_a_body_in_chunks_is_held_until_its_end_and_sent_on_after_the_pick() -> 
     assert want == WantPick(
         path="/v1/completions", body=b'{"model":"m"}',
         content_type="application/json", content_encoding="", model="", session="s",
-        priority="high", tenant="t", subset=None, is_shadow=False,
+        priority="high", tenant="t", subset=None, headers=want.headers, is_shadow=False,
     )  # fmt: skip
+    assert want.headers["x-warmpath-session"] == "s"
     assert one.picked(PICKED) == [TO_BOTH, *sent_back(b'{"model":"m"}')]
     assert one.held_bytes == 0
 

@@ -1,0 +1,92 @@
+"""Spans of calls: each has one while its handler runs, from before it waits for its turn.
+
+It stands before handlers of one message and one answer. Streams have none: they are no single call.
+"""
+
+import asyncio
+from collections.abc import Collection
+from functools import partial
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import grpc
+import grpc.aio
+
+from router.tracing.tracer import CallSpan, Tracer
+from router.transport.server import AtOnceHandler
+
+Context = grpc.aio.ServicerContext[Any, Any]
+
+
+class TracedCalls(grpc.GenericRpcHandler):
+    """Handlers of asyncio whose calls have spans, but for those of the methods `besides`.
+
+    All methods are registered as streams (`router.api.intake`).
+    """
+
+    def __init__(
+        self, behind: grpc.GenericRpcHandler, tracer: Tracer, besides: Collection[str] = ()
+    ) -> None:
+        self._behind = behind
+        self._tracer = tracer
+        self._besides = besides
+        self._begun: WeakKeyDictionary[Context, CallSpan] = WeakKeyDictionary()
+        """The spans of calls that could not be answered at once, until they run."""
+
+    def service(self, details: grpc.HandlerCallDetails) -> "grpc.RpcMethodHandler[Any, Any] | None":
+        """Return a method's handler, with a span around each call; None if there is no such method."""
+        handler: Any = self._behind.service(details)
+        name = str(details.method).removeprefix("/")
+        if handler is None or name.rpartition("/")[2] in self._besides:
+            return handler  # type: ignore[no-any-return]
+        run = partial(self._run, name, handler.stream_stream or handler.stream_unary)
+        if isinstance(handler, AtOnceHandler):
+            return AtOnceHandler(run, partial(self._at_once, name, handler))
+        kind: Any = grpc.stream_unary_rpc_method_handler
+        if handler.response_streaming:
+            kind = grpc.stream_stream_rpc_method_handler
+        made: grpc.RpcMethodHandler[Any, Any] = kind(
+            run, handler.request_deserializer, handler.response_serializer
+        )
+        return made
+
+    def _span(self, name: str, context: Context) -> CallSpan:
+        of_rpc = {"rpc.system.name": "grpc", "rpc.method": name}
+        return self._tracer.call(name, context.invocation_metadata() or (), of_rpc)
+
+    def _at_once(
+        self, name: str, handler: AtOnceHandler, message: bytes, context: Context
+    ) -> bytes | None:
+        """Return an answer, as its handler does; a call that is sampled runs with its span instead."""
+        span = self._span(name, context)
+        if not span.is_sampled:
+            answer = handler.at_once(message, context)
+            if answer is not None:
+                return answer
+        self._begun[context] = span
+        return None
+
+    async def _run(self, name: str, answer: Any, requests: Any, context: Context) -> Any:
+        # gRPC's own contexts cannot be looked up, and none of them is kept.
+        begun = self._begun.pop(context, None) if self._begun else None
+        with begun or self._span(name, context) as span:
+            try:
+                answered = await answer(requests, context)
+            except grpc.aio.AbortError:
+                span.ends_with(_name_of(context.code()))
+                raise
+            except asyncio.CancelledError:
+                span.ends_with(grpc.StatusCode.CANCELLED.name)
+                raise
+            except Exception:
+                span.ends_with(grpc.StatusCode.UNKNOWN.name)
+                raise
+            span.ends_with(grpc.StatusCode.OK.name)
+            return answered
+
+
+def _name_of(code: Any) -> str:
+    """Return the name of a status: gRPC's library gives its number, our own transport the status."""
+    if isinstance(code, grpc.StatusCode):
+        return code.name
+    return next((one.name for one in grpc.StatusCode if one.value[0] == code), "UNKNOWN")

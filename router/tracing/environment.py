@@ -1,0 +1,75 @@
+"""Whether OpenTelemetry's standard variables ask for traces, and the tracer that makes them."""
+
+import logging
+import time
+from collections.abc import Mapping
+
+from router.tracing.tracer import NO_TRACER, Tracer
+
+log = logging.getLogger(__name__)
+
+DISABLED = "OTEL_SDK_DISABLED"
+EXPORTER = "OTEL_TRACES_EXPORTER"
+ASKING = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT", EXPORTER)
+"""Any of these, if it is set, asks for traces."""
+PROTOCOLS = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
+OTLP = {
+    "http/json": "otlp_json_http",
+    "http/protobuf": "otlp_proto_http",
+    "grpc": "otlp_proto_grpc",
+}
+"""The exporter of each protocol, by the name with which its package registers it."""
+
+
+def tracer_of(environ: Mapping[str, str], version: str) -> Tracer:
+    """Return the tracer that the variables ask for.
+
+    Where it cannot be made, the log says so with what to do, and there are no traces: a router serves
+    without them. `OTEL_SDK_DISABLED=true` and `OTEL_TRACES_EXPORTER=none` ask for none.
+    """
+    asking = asked_by(environ)
+    if not asking:
+        return NO_TRACER
+    try:
+        # Nothing is loaded where nobody asks for traces.
+        from router.tracing.otel_tracer import (  # noqa: PLC0415
+            NoExporterError,
+            OtelTracer,
+            processors_of,
+        )
+    except ImportError as error:
+        text = "no traces, though %s is set: %s is not installed; pip install 'warmpath[otel]'"
+        log.warning(text, asking, error.name)
+        return NO_TRACER
+    try:
+        tracer = OtelTracer(processors_of(exporters(environ)), version, time.time_ns)
+    except NoExporterError as error:
+        log.warning(
+            "no traces, though %s is set: no package with the exporter %s is installed; "
+            "the extra warmpath[otel] has that of OTEL_EXPORTER_OTLP_PROTOCOL=http/json",
+            *(asking, error.name),
+        )
+    except Exception as error:  # noqa: BLE001  that of any exporter
+        log.warning("no traces, though %s is set: %s: %s", asking, type(error).__name__, error)
+    else:
+        log.info("traces are sent, since %s is set", asking)
+        return tracer
+    return NO_TRACER
+
+
+def asked_by(environ: Mapping[str, str]) -> str:
+    """Return the variable that asks for traces; empty if none does."""
+    if environ.get(DISABLED, "").strip().lower() == "true":
+        return ""
+    if environ.get(EXPORTER, "").strip().lower() == "none":
+        return ""
+    return next((name for name in ASKING if environ.get(name)), "")
+
+
+def exporters(environ: Mapping[str, str]) -> list[str]:
+    """Return the names of the exporters that the variables name."""
+    protocol = next((environ[name] for name in PROTOCOLS if environ.get(name)), "http/json")
+    named = environ.get(EXPORTER) or "otlp"
+    # A protocol of no known exporter is told by its own name.
+    of_otlp = OTLP.get(protocol.strip().lower(), protocol)
+    return [of_otlp if name.strip() == "otlp" else name.strip() for name in named.split(",")]

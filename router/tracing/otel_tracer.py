@@ -1,0 +1,201 @@
+"""The tracer of OpenTelemetry's SDK. No other module imports that; none does where nobody asks.
+
+The SDK reads its standard variables itself: sampler, resource, limits, batches, propagators, and what
+its exporters need (endpoint, headers, certificates, time-out).
+"""
+
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from importlib.metadata import entry_points
+from typing import Self
+
+from opentelemetry import propagate
+from opentelemetry.context import Context, attach, detach
+from opentelemetry.sdk.resources import SERVICE_NAME, SERVICE_VERSION, Resource
+from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor
+from opentelemetry.trace import (
+    Span,
+    SpanKind,
+    Status,
+    StatusCode,
+    get_current_span,
+    set_span_in_context,
+    use_span,
+)
+
+from router.tracing.tracer import Attributes, Carrier
+
+CLOSE_SECONDS = 2.0
+"""Longest wait for the collector at the router's end."""
+NANOSECONDS = 1_000_000_000
+FAULTS = frozenset(
+    ("UNKNOWN", "DEADLINE_EXCEEDED", "UNIMPLEMENTED", "INTERNAL", "UNAVAILABLE", "DATA_LOSS")
+)
+"""Codes that mean that a server failed (conventions for gRPC's spans); others are its callers' fault."""
+
+
+class NoExporterError(Exception):
+    """No installed package has an exporter of this name."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.name = name
+
+
+def processors_of(exporters: Sequence[str]) -> list[SpanProcessor]:
+    """Return what sends spans, by the names of installed exporters. Raises NoExporterError.
+
+    Raises whatever an exporter raises whose variables it cannot use.
+    """
+    made: list[SpanProcessor] = []
+    for name in exporters:
+        found = entry_points(group="opentelemetry_traces_exporter", name=name)
+        if not found:
+            raise NoExporterError(name)
+        made.append(BatchSpanProcessor(next(iter(found)).load()()))
+    return made
+
+
+class OtelTracer:
+    """Makes spans by OpenTelemetry's SDK. `clock` returns nanoseconds since the Unix epoch."""
+
+    is_on = True
+
+    def __init__(
+        self, processors: Sequence[SpanProcessor], version: str, clock: Callable[[], int]
+    ) -> None:
+        self._provider = TracerProvider(resource=_resource(version), shutdown_on_exit=False)
+        for processor in processors:
+            self._provider.add_span_processor(processor)
+        self._tracer = self._provider.get_tracer("warmpath", version)
+        self._clock = clock
+
+    def call(
+        self, name: str, carrier: Carrier, attributes: Attributes, *, ago: float = 0.0
+    ) -> "OtelCallSpan":
+        """Return the span of a call that began `ago` seconds ago; the carrier may name its parent."""
+        given = {key: value for key, value in carrier if isinstance(value, str)}
+        # Not the current context: a new task has that of whoever made it.
+        parent = propagate.extract(given, Context())
+        begun = self._clock() - int(ago * NANOSECONDS)
+        span = self._tracer.start_span(
+            name, parent, SpanKind.SERVER, attributes, start_time=begun, record_exception=False
+        )
+        return OtelCallSpan(span, set_span_in_context(span, parent))
+
+    @contextmanager
+    def span(self, name: str) -> Iterator[None]:
+        """Return a context that is a span of the current one; nothing where that is not sampled."""
+        if not get_current_span().is_recording():
+            yield
+            return
+        with _current(self._tracer.start_span(name)) as span:
+            try:
+                yield
+            except Exception as error:
+                _fail(span, error)
+                raise
+            finally:
+                span.end()
+
+    def past(self, name: str, seconds: float) -> None:
+        """Make a span of the current one that ends now and has lasted so long."""
+        if get_current_span().is_recording():
+            now = self._clock()
+            begun = now - int(seconds * NANOSECONDS)
+            self._tracer.start_span(name, start_time=begun).end(now)
+
+    def note(self, attributes: Attributes) -> None:
+        """Set attributes of the current span."""
+        get_current_span().set_attributes(attributes)
+
+    def trace_id(self) -> str:
+        """Return the current trace's id, 32 hexadecimal digits; empty if it is not sampled."""
+        context = get_current_span().get_span_context()
+        return f"{context.trace_id:032x}" if context.trace_flags.sampled else ""
+
+    def carried(self) -> Mapping[str, str]:
+        """Return the headers that tell a server, which is asked for the current span, of it."""
+        headers: dict[str, str] = {}
+        propagate.inject(headers)
+        return headers
+
+    def close(self) -> None:
+        """Send the spans that are left, within two seconds. Blocks."""
+        # A daemon, since the SDK itself waits for a collector that is away for half a minute.
+        closing = threading.Thread(target=self._provider.shutdown, name="last-spans", daemon=True)
+        closing.start()
+        closing.join(CLOSE_SECONDS)
+
+
+class OtelCallSpan:
+    """A CallSpan."""
+
+    def __init__(self, span: Span, context: Context) -> None:
+        self._span = span
+        self._context = context
+        self._active: AbstractContextManager[object] | None = None
+
+    @property
+    def is_sampled(self) -> bool:
+        """Whether it is told to anybody; otherwise it only carries the caller's decision on."""
+        return bool(self._span.is_recording())
+
+    def __enter__(self) -> Self:
+        self._active = self.active()
+        self._active.__enter__()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        assert self._active is not None
+        self._active.__exit__(None, None, None)
+        self._span.end()
+
+    @contextmanager
+    def active(self) -> Iterator[None]:
+        """Return a context in which it is the current span; it does not end with it."""
+        token = attach(self._context)
+        try:
+            yield
+        finally:
+            detach(token)
+
+    def end(self) -> None:
+        """End it, if it was not entered."""
+        self._span.end()
+
+    def ends_with(self, code: str) -> None:
+        """Note the status code of gRPC with which the call ends."""
+        self._span.set_attribute("rpc.response.status_code", code)
+        if code in FAULTS:
+            self._span.set_status(Status(StatusCode.ERROR, code))
+
+    def set(self, attributes: Attributes) -> None:
+        """Set attributes."""
+        self._span.set_attributes(attributes)
+
+    def event(self, name: str) -> None:
+        """Note an event, which is now."""
+        self._span.add_event(name)
+
+
+def _current(span: Span) -> AbstractContextManager[Span]:
+    # The texts of errors may quote a caller's names, so no span has them.
+    current: AbstractContextManager[Span] = use_span(
+        span, record_exception=False, set_status_on_exception=False
+    )
+    return current
+
+
+def _fail(span: Span, error: Exception) -> None:
+    span.set_status(Status(StatusCode.ERROR, type(error).__name__))
+
+
+def _resource(version: str) -> Resource:
+    """Return what names this service: by the variables, and where they do not, `warmpath`."""
+    resource = Resource({SERVICE_VERSION: version}).merge(Resource.create())
+    if str(resource.attributes[SERVICE_NAME]).startswith("unknown_service"):
+        resource = resource.merge(Resource({SERVICE_NAME: "warmpath"}))
+    return resource

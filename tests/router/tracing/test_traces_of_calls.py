@@ -1,0 +1,145 @@
+"""A running router's spans: of calls over gRPC, and of a gateway's exchanges."""
+
+import json
+from pathlib import Path
+
+import grpc
+import pytest
+
+from indexer.keys.token import pack_tokens
+from router.pb.warmpath.v1 import router_pb2 as pb
+from router.tracing.environment import tracer_of
+from tests.fake_http import Answer, FakeHttp
+from tests.router.endpoint_picker.gateway import IDS, ONE, TWO, asking, completion
+from tests.router.tracing.recorded_spans import (
+    NOT_SAMPLED,
+    PARENT,
+    SAMPLED,
+    TRACE,
+    Recorded,
+    parent,
+    trace,
+)
+
+SCORE, PICK = "warmpath.v1.Router/Score", "warmpath.v1.Router/Pick"
+PROCESS = "envoy.service.ext_proc.v3.ExternalProcessor/Process"
+BY_IDS = pb.Prompt(model="demo", token_ids_packed=pack_tokens(IDS))
+
+
+@pytest.fixture(params=["nghttp2", "grpcio"])
+def transport(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+async def test_each_call_has_a_span_in_its_caller_s_trace_with_its_steps(
+    tmp_path: Path, model_folder: Path, transport: str
+) -> None:
+    recorded = Recorded()
+    model = f'tokenizer = "{model_folder}"'
+    async with asking(
+        tmp_path, tracer=recorded.tracer, model=model, transport=transport
+    ) as gateway:
+        stub, mine = gateway.stub, (SAMPLED,)
+        await stub.Score(pb.ScoreRequest(prompt=BY_IDS), timeout=30, metadata=mine)
+        spans = recorded.taken()
+        assert set(spans) == {SCORE, "read", "match", "reply"}
+        assert parent(spans[SCORE]) == PARENT
+        assert {trace(span) for span in spans.values()} == {TRACE}
+        assert spans[SCORE].attributes["warmpath.prompt_tokens"] == len(IDS)
+        assert spans[SCORE].attributes["rpc.response.status_code"] == "OK"
+
+        text = pb.Prompt(model="demo", text="a secret of mine")
+        await stub.Score(pb.ScoreRequest(prompt=text), timeout=30, metadata=mine)
+        spans = recorded.taken()
+        assert set(spans) == {SCORE, "read", "tokenise", "match", "reply"}
+        assert "secret" not in "".join(span.to_json() for span in spans.values())
+
+        picked = await stub.Pick(pb.PickRequest(prompt=BY_IDS), timeout=30, metadata=mine)
+        spans = recorded.taken()
+        assert set(spans) == {PICK, "read", "choose", "reply"}
+        assert spans[PICK].attributes["warmpath.booking_id"] == picked.booking_id
+        assert spans[PICK].attributes["warmpath.pod"] == picked.candidates[0].pod
+        report = pb.ReportRequest(booking_id=picked.booking_id, event=pb.ReportRequest.FINISHED)
+        await stub.Report(report, timeout=30, metadata=(NOT_SAMPLED,))
+
+        unknown = pb.Prompt(model="nobody's", token_ids_packed=pack_tokens(IDS))
+        with pytest.raises(grpc.aio.AioRpcError):
+            await stub.Score(pb.ScoreRequest(prompt=unknown), timeout=30, metadata=mine)
+        assert recorded.taken()[SCORE].attributes["rpc.response.status_code"] == "NOT_FOUND"
+
+        await stub.Score(pb.ScoreRequest(prompt=BY_IDS), timeout=30, metadata=(NOT_SAMPLED,))
+        assert not recorded.taken()
+
+
+async def test_an_exchange_is_in_the_trace_of_its_request_whose_header_stays_as_it_is(
+    tmp_path: Path,
+) -> None:
+    recorded = Recorded()
+    async with asking(tmp_path, tracer=recorded.tracer) as gateway:
+        one = gateway.exchange()
+        routed = await one.routed(completion(), SAMPLED)
+        assert set(routed.endpoints) == {ONE, TWO}
+        assert "traceparent" not in {*routed.headers, *routed.removed}
+        await one.answered(b"{}", served=routed.endpoints[0])
+        await one.ended()
+        await gateway.until_nothing_is_left()
+        spans = recorded.taken()
+        own = spans[PROCESS]
+        assert set(spans) == {PROCESS, "body", "read", "choose"}
+        assert {parent(span) for name, span in spans.items() if name != PROCESS} == {
+            f"{own.context.span_id:016x}"
+        }
+        assert (trace(own), parent(own)) == (TRACE, PARENT)
+        assert own.attributes["warmpath.outcome"] == "picked"
+        assert [event.name for event in own.events] == ["finished"]
+        # The gateway's own span, which it tells in the call's metadata, is the nearer one.
+        nearer = "00f067aa0ba902b7"
+        two = gateway.exchange(traceparent=f"00-{TRACE}-{nearer}-01")
+        await two.routed(completion(), SAMPLED)
+        two.call.cancel()
+        await gateway.until_nothing_is_left()
+        assert parent(recorded.taken()[PROCESS]) == nearer
+
+
+async def test_a_collector_gets_the_spans_by_the_standard_variables(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with FakeHttp(lambda _: Answer(body=b"{}")) as collector:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.url)
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "x-key=k")
+        monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", "deployment.environment=test")
+        monkeypatch.setenv("OTEL_TRACES_SAMPLER", "parentbased_always_off")
+        tracer = tracer_of({"OTEL_EXPORTER_OTLP_ENDPOINT": collector.url}, "1.2")
+        async with asking(tmp_path, tracer=tracer) as gateway:
+            request = pb.ScoreRequest(prompt=BY_IDS)
+            await gateway.stub.Score(request, timeout=30, metadata=(SAMPLED,))
+            await gateway.stub.Score(request, timeout=30)
+        tracer.close()
+    [asked] = collector.asked
+    assert (asked.path, asked.headers["x-key"]) == ("/v1/traces", "k")
+    [told] = json.loads(asked.body)["resourceSpans"]
+    resource = {one["key"]: one["value"] for one in told["resource"]["attributes"]}
+    assert resource["service.name"] == {"stringValue": "warmpath"}
+    assert resource["deployment.environment"] == {"stringValue": "test"}
+    [scope] = told["scopeSpans"]
+    assert {span["name"] for span in scope["spans"]} == {SCORE, "read", "match", "reply"}
+    assert {span["traceId"] for span in scope["spans"]} == {TRACE}
+
+
+async def test_an_engine_that_tokenises_is_told_of_the_trace(tmp_path: Path) -> None:
+    recorded = Recorded()
+    answer = json.dumps({"tokens": [1, 2, 3], "count": 3}).encode()
+    with FakeHttp(lambda _: Answer(body=answer)) as engine:
+        model = f'tokenizer-urls = ["{engine.url}"]'
+        async with asking(tmp_path, tracer=recorded.tracer, model=model) as gateway:
+            for text, mine in (("one", (SAMPLED,)), ("two", ())):
+                request = pb.ScoreRequest(prompt=pb.Prompt(model="demo", text=text))
+                await gateway.stub.Score(request, timeout=30, metadata=mine)
+    spans = recorded.exporter.get_finished_spans()
+    steps = [span for span in spans if span.name == "tokenise"]
+    # The router's own trial of the engine, at its start, is in nobody's trace.
+    told = [asked.headers.get("traceparent") for asked in engine.asked]
+    assert [one.rpartition("-")[0] for one in told if one is not None] == [
+        f"00-{trace(span)}-{span.context.span_id:016x}" for span in steps
+    ]
+    assert [trace(span) == TRACE for span in steps] == [True, False]
