@@ -178,6 +178,7 @@ async def running(
         decisions = Decisions(config.pick.kept_decisions, wall_offset=wall_offset)
         attribution = Attribution()
         witnesses: list[Witness] = [decisions, attribution]
+        logged: DecisionLog | None = None
         if file := config.pick.decision_log:
             rng = Random(secrets.randbits(64))  # noqa: S311  draws samples, guards nothing
             logged = DecisionLog(config.pick.decision_log_share, rng, wall_offset=wall_offset)
@@ -341,6 +342,7 @@ async def running(
                 pods=pods,
                 admission=admission,
                 endpoint_picker=endpoint_picker,
+                decision_log=logged,
                 held=held,
                 shared=through,
             )

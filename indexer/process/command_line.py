@@ -1,6 +1,6 @@
 """How a command shows its help and its errors.
 
-Exit statuses of all commands: 0, 1 (a finding or a failure) and 2 (usage), as docs/commands.md says.
+docs/commands.md explains the exit statuses.
 """
 
 import argparse
@@ -8,6 +8,10 @@ import errno
 import socket
 import ssl
 from typing import Any, NoReturn
+
+FINE, FOUND, USAGE, NO_ANSWER = 0, 1, 2, 3
+"""Exit statuses of all commands: nothing found; a finding or a failure; wrong options or files; and no
+answer, or an incomplete one, of the process that was asked."""
 
 SAYS = {
     errno.EACCES: "this user may not use it",

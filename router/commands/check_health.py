@@ -12,9 +12,10 @@ import urllib.error
 import urllib.request
 from collections.abc import Sequence
 from http.client import HTTPException
+from typing import Any
 from urllib.parse import urlsplit
 
-from indexer.process.command_line import command_parser, in_words
+from indexer.process.command_line import FINE, FOUND, command_parser, in_words
 from router.commands.tls_options import TlsOptionError, add_tls, check_tls
 from router.commands.unanswered import unanswered
 
@@ -22,9 +23,16 @@ ROUTER = "http://127.0.0.1:7401/readyz"
 MOST_BYTES = 1 << 16
 """Most bytes of an answer that are read."""
 
+Conditions = dict[str, dict[str, Any]]
+"""What a router's /readyz says of each condition: `required`, `holds` and `reason`."""
+
 
 class UnfitError(Exception):
     """The process says that it is not fit, or gives no answer; the message says which."""
+
+    def __init__(self, problem: str, conditions: Conditions | None = None) -> None:
+        super().__init__(problem)
+        self.conditions = conditions or {}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -38,6 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         " gRPC's health service, with TLS if --tls-ca is given",
     )  # fmt: skip
     parser.add_argument("--timeout", type=float, default=2.0, help="seconds")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
     add_tls(parser, authority="PEM of the authority to trust")
     args = parser.parse_args(argv)
     try:
@@ -51,14 +60,26 @@ def main(argv: Sequence[str] | None = None) -> int:
         ask = _ask_grpc if parts.scheme == "grpc" else _ask_page
         told = ask(args)
     except (UnfitError, OSError) as error:
-        print(f"warmpath health: {args.url}: {in_words(error)}", file=sys.stderr)
-        return 1
-    print("\n".join(("ok", *told)))
-    return 0
+        said = in_words(error)
+        conditions = error.conditions if isinstance(error, UnfitError) else {}
+        if args.json:
+            print(_fields(args.url, said, conditions))
+        else:
+            problem = "\n".join((said, *_lines(conditions)))
+            print(f"warmpath health: {args.url}: {problem}", file=sys.stderr)
+        return FOUND
+    print(_fields(args.url, "", told) if args.json else "\n".join(("ok", *_lines(told))))
+    return FINE
 
 
-def _ask_page(args: argparse.Namespace) -> list[str]:
-    """Return a line for each condition of a page.
+def _fields(url: str, problem: str, conditions: Conditions) -> str:
+    return json.dumps(
+        {"url": url, "fit": not problem, "problem": problem, "conditions": conditions}
+    )
+
+
+def _ask_page(args: argparse.Namespace) -> Conditions:
+    """Return the conditions of a page.
 
     Raise UnfitError or OSError unless its status is 200.
     """
@@ -74,26 +95,32 @@ def _ask_page(args: argparse.Namespace) -> list[str]:
             return _conditions(page.read(MOST_BYTES))
     except urllib.error.HTTPError as error:
         told = _conditions(error.read(MOST_BYTES))
-        raise UnfitError("\n".join((f"status {error.code}", *told))) from error
+        raise UnfitError(f"status {error.code}", told) from error
     except HTTPException as error:
         raise UnfitError(f"no HTTP: {error!r}") from error
 
 
-def _conditions(body: bytes) -> list[str]:
-    """Return a line for each condition of a router's /readyz; none for other pages."""
+def _conditions(body: bytes) -> Conditions:
+    """Return the conditions of a router's /readyz; none for other pages."""
     try:
-        conditions = json.loads(body)["conditions"]
-        return [
-            f"{'holds' if one['holds'] else 'FAILS' if one['required'] else 'fails, not required'}"
-            f"  {name}: {one['reason']}"
-            for name, one in conditions.items()
-        ]
+        return {
+            str(name): {key: one[key] for key in ("required", "holds", "reason")}
+            for name, one in json.loads(body)["conditions"].items()
+        }
     except (ValueError, TypeError, KeyError, AttributeError):
-        return []
+        return {}
 
 
-def _ask_grpc(args: argparse.Namespace) -> list[str]:
-    """Return no lines. Raise UnfitError or OSError unless gRPC's health service answers SERVING."""
+def _lines(conditions: Conditions) -> list[str]:
+    return [
+        f"{'holds' if one['holds'] else 'FAILS' if one['required'] else 'fails, not required'}"
+        f"  {name}: {one['reason']}"
+        for name, one in conditions.items()
+    ]
+
+
+def _ask_grpc(args: argparse.Namespace) -> Conditions:
+    """Return no conditions. Raise UnfitError or OSError unless gRPC's health service answers SERVING."""
     import grpc  # noqa: PLC0415  takes half a second, which pages do not need
     from grpc_health.v1 import health_pb2 as pb  # noqa: PLC0415
 
@@ -120,4 +147,4 @@ def _ask_grpc(args: argparse.Namespace) -> list[str]:
         raise UnfitError(unanswered(code, details, "its URL") or f"{code}: {details}") from error
     if answer.status != pb.HealthCheckResponse.SERVING:
         raise UnfitError(pb.HealthCheckResponse.ServingStatus.Name(answer.status))
-    return []
+    return {}

@@ -15,7 +15,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from indexer.process.command_line import command_parser, in_words
+from indexer.process.command_line import FOUND, NO_ANSWER, USAGE, command_parser, in_words
 from indexer.process.listen import is_host_port
 from router.client.client import Client
 from router.client.failure import CallError
@@ -47,7 +47,7 @@ def score_main(argv: Sequence[str] | None = None) -> int:
         prompt = prompt_of(args)
     except (OSError, ValueError) as error:
         print(f"warmpath score: {in_words(error)}", file=sys.stderr)
-        return 2
+        return USAGE
     return call(
         args,
         lambda client: client.score(
@@ -162,10 +162,10 @@ def call(
     ask: Callable[[Client], Reply],
     show: Callable[[Reply], RenderableType],
 ) -> int:
-    """Make one call and print its answer; return 1 if it fails."""
+    """Make one call and print its answer; return the exit status."""
     reply = answer(args, ask)
-    if reply is None:
-        return 1
+    if isinstance(reply, int):
+        return reply
     if args.json:
         print(json.dumps(fields_of(reply)))
     else:
@@ -173,21 +173,16 @@ def call(
     return 0
 
 
-def answer(args: argparse.Namespace, ask: Callable[[Client], Reply]) -> Reply | None:
-    """Make one call and return its answer; print the error and return None if it fails.
-
-    Ends the process with status 2 if the options of the connection cannot be used.
-    """
+def answer(args: argparse.Namespace, ask: Callable[[Client], Reply]) -> Reply | int:
+    """Make one call and return its answer; if it fails, print why and return the exit status."""
     try:
         with open_client(args) as client:
             return ask(client)
     except ChannelError as error:
         print(f"warmpath: {error}", file=sys.stderr)
-        sys.exit(2)
+        return USAGE
     except CallError as error:
-        problem = problem_of_call(error, args.router)
-    print(f"warmpath: {problem}", file=sys.stderr)
-    return None
+        return failed(error, args.router)
 
 
 def fields_of(message: Message) -> dict[str, Any]:
@@ -204,12 +199,24 @@ def print_rich(shown: RenderableType) -> None:
     Console(width=width).print(shown)
 
 
+def failed(error: CallError, router: str) -> int:
+    """Print why a call failed; return the exit status."""
+    print(f"warmpath: {problem_of_call(error, router)}", file=sys.stderr)
+    return NO_ANSWER if _is_unanswered(error) else FOUND
+
+
 def problem_of_call(error: CallError, router: str) -> str:
     """Return why a call failed, and what to do about it."""
     said = unanswered(error.code.name, error.message, "--router HOST:PORT")
-    if error.reason is not None or not said:
+    if not said or not _is_unanswered(error):
         return str(error)
     return f"no router answers at {router}: {said}"
+
+
+def _is_unanswered(error: CallError) -> bool:
+    """Return whether no router has answered: its own refusals have a reason."""
+    codes = ("UNAVAILABLE", "DEADLINE_EXCEEDED", "UNIMPLEMENTED")
+    return error.reason is None and error.code.name in codes
 
 
 def _scores(response: pb.ScoreResponse) -> RenderableType:

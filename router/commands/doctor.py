@@ -8,22 +8,20 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from indexer.process.command_line import FINE, FOUND
 from router.commands.client import answer, fields_of, print_rich, router_parser, unready
 from router.pb.warmpath.v1 import router_pb2 as pb
 from scorer.reason import seconds
 
-WELL, ILL, NO_ANSWER = 0, 1, 2
-"""Exit statuses: no finding; some findings; the router does not answer."""
-
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Show findings; exit status 0: none, 1: some, 2: the router does not answer."""
+    """Show findings; exit status 0: none, 1: some, 3: the router does not answer."""
     parser = router_parser("doctor", main.__doc__, "--model demo")
     parser.add_argument("--model", default="", help="only the pods of this model")
     args = parser.parse_args(argv)
     asked = _asked(args)
-    if asked is None:
-        return NO_ANSWER
+    if isinstance(asked, int):
+        return asked
     pods, diagnosis = asked
     found = [*_absent(pods, args.model), *diagnosis.findings]
     if args.json:
@@ -34,17 +32,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(json.dumps(fields_of(pods) | fields_of(said)))
     else:
         print_rich(_report(pods, diagnosis, found))
-    return ILL if found else WELL
+    return FOUND if found else FINE
 
 
 def _asked(
     args: argparse.Namespace,
-) -> tuple[pb.ListPodsResponse, pb.DiagnoseResponse] | None:
+) -> tuple[pb.ListPodsResponse, pb.DiagnoseResponse] | int:
+    """Return the router's answers, or the exit status if it gives none."""
     pods = answer(args, lambda client: client.pods(args.model))
-    if pods is None:
-        return None
+    if isinstance(pods, int):
+        return pods
     diagnosis = answer(args, lambda client: client.diagnose(args.model))
-    return None if diagnosis is None else (pods, diagnosis)
+    return diagnosis if isinstance(diagnosis, int) else (pods, diagnosis)
 
 
 def _absent(response: pb.ListPodsResponse, model: str) -> list[pb.Finding]:

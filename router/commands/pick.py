@@ -8,7 +8,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from indexer.process.command_line import in_words
+from indexer.process.command_line import USAGE, in_words
 from router.commands.client import add_prompt, call, prompt_of, router_parser, trust_words
 from router.pb.warmpath.v1 import router_pb2 as pb
 from scorer.reason import seconds
@@ -28,7 +28,7 @@ def explain_main(argv: Sequence[str] | None = None) -> int:
         prompt = prompt_of(args)
     except (OSError, ValueError) as error:
         print(f"warmpath explain: {in_words(error)}", file=sys.stderr)
-        return 2
+        return USAGE
     return call(
         args,
         lambda client: client.explain(
@@ -53,7 +53,7 @@ def decisions_main(argv: Sequence[str] | None = None) -> int:
     args = parser.parse_args(argv)
     if not 0 <= args.limit < 1 << 32:
         print(f"warmpath decisions: --limit: {args.limit} is not 0 to 4294967295", file=sys.stderr)
-        return 2
+        return USAGE
     return call(
         args,
         lambda client: client.decisions(args.limit, model=args.model, pod=args.pod),

@@ -20,7 +20,7 @@ from rich.text import Text
 from router.client.client import Client
 from router.client.failure import CallError
 from router.commands.channel import ChannelError, open_client
-from router.commands.client import problem_of_call, router_parser, seconds, unready
+from router.commands.client import failed, problem_of_call, router_parser, seconds, unready
 from router.pb.warmpath.v1 import router_pb2 as pb
 
 DECISIONS = 6
@@ -59,8 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 return 0
             _live(client, seen, args, console)
     except CallError as error:
-        print(f"warmpath: {problem_of_call(error, args.router)}", file=sys.stderr)
-        return 1
+        return failed(error, args.router)
     except KeyboardInterrupt:
         return 0
     return 0

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from indexer.process.command_line import in_words
 from indexer.process.reread import read_bytes
 
 LEAST_BYTES = 16
@@ -17,7 +18,8 @@ def read_token(path: Path) -> str:
     try:
         return token_of(read_bytes(path))
     except OSError as error:
-        raise TokenError(f"{path} cannot be read: {error.strerror or error}") from error
+        needs = f"the file must have a token, one line of {LEAST_BYTES} to {MOST_BYTES} bytes"
+        raise TokenError(f"{in_words(error)}; {needs}") from error
     except TokenError as error:
         raise TokenError(f"{path} {error}") from None
 

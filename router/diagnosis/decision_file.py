@@ -7,7 +7,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from router.diagnosis.decision_log import DecisionLog
+from indexer.process.command_line import in_words
+from router.diagnosis.decision_log import MOST_LINES, DecisionLog
 
 log = logging.getLogger(__name__)
 
@@ -30,12 +31,19 @@ async def write_decisions(kept: DecisionLog, file: str, folder: Path) -> None:
 async def write_now(kept: DecisionLog, file: str, folder: Path) -> None:
     """Append the lines that are there."""
     lines = kept.take()
+    if dropped := kept.take_dropped():
+        log.warning(
+            "pick.decision-log: %d decisions are not logged: more than %d ended before they were"
+            " written; a smaller pick.decision-log-share keeps a sample",
+            dropped, MOST_LINES,
+        )  # fmt: skip
     if lines:
         try:
             await asyncio.to_thread(_append, lines, file, folder)
         except OSError as error:
-            text = "%s: %d decisions are not logged: %s"
-            log.warning(text, file, len(lines), os.strerror(error.errno or 0))
+            kept.lost += len(lines)
+            text = "pick.decision-log: %d decisions are not logged: %s"
+            log.warning(text, len(lines), in_words(error))
 
 
 def _append(lines: Sequence[bytes], file: str, folder: Path) -> None:

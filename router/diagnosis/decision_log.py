@@ -26,13 +26,20 @@ class DecisionLog:
         self._rng = rng
         self._open = Decisions(MOST_OPEN, wall_offset=wall_offset)
         self._lines: list[bytes] = []
-        self.dropped = 0
-        """Lines for which there was no room."""
+        self._dropped = 0
+        """Lines for which there was no room since `take_dropped`."""
+        self.lost = 0
+        """Lines that were not written: there was no room, or the file could not be used."""
 
     def take(self) -> list[bytes]:
         """Return the lines that were made since the last call, each with its line break."""
         lines, self._lines = self._lines, []
         return lines
+
+    def take_dropped(self) -> int:
+        """Return for how many lines there was no room since the last call."""
+        dropped, self._dropped = self._dropped, 0
+        return dropped
 
     # Called by the picker
 
@@ -69,6 +76,7 @@ class DecisionLog:
         if decision is None:
             return
         if len(self._lines) >= MOST_LINES:
-            self.dropped += 1
+            self._dropped += 1
+            self.lost += 1
             return
         self._lines.append(msgspec.json.encode(decision_view(decision)) + b"\n")

@@ -157,6 +157,10 @@ ROOMS: Mapping[str, Mapping[str, Declared]] = {
             "Requests that did not fail and whose first token was never reported."
         ),
         "picks_cancelled": _counter("Picks whose caller was gone before the answer."),
+        "decisions_lost": _counter(
+            "Lines of pick.decision-log that were not written: they were too many, or the file could "
+            "not be used."
+        ),
         "believed_blocks": _gauge("Believed blocks."),
         "believed_max_blocks": _gauge("Most believed blocks."),
         "sessions": _gauge("Sessions remembered."),

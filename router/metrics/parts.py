@@ -10,6 +10,7 @@ from indexer.process.version import version
 from router.api.admission.admission import Admission
 from router.api.in_flight import InFlight
 from router.diagnosis.attribution import Attribution
+from router.diagnosis.decision_log import DecisionLog
 from router.endpoint_picker.service import EndpointPickerService
 from router.metrics.declared import gauge, single
 from router.metrics.picks import picks, queued
@@ -40,12 +41,14 @@ class PartsCollector(Collector):
         pods: PodTable,
         admission: Admission,
         endpoint_picker: EndpointPickerService,
+        decision_log: DecisionLog | None = None,
         held: HeldPicks | None = None,
         shared: SharedPods | None = None,
     ) -> None:
         self._pods = pods
         self._shared = shared
         self._endpoint_picker = endpoint_picker
+        self._decision_log = decision_log
         self._held = held
         self._ingest = ingest
         self._texts = texts
@@ -82,6 +85,7 @@ class PartsCollector(Collector):
         if self._held is not None:
             yield from queued(self._held)
         yield from picks(self._picking, self._attribution)
+        yield single("decisions_lost", self._decision_log.lost if self._decision_log else 0)
         picker = self._endpoint_picker
         yield single("endpoint_picker_streams", picker.streams)
         yield single("endpoint_picker_held_bytes", picker.held_bytes)

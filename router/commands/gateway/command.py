@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from indexer.process.command_line import in_words
+from indexer.process.command_line import FOUND, USAGE, in_words
 from indexer.process.tasks import Work, kept
 from indexer.process.tls_files import TlsPaths
 from router.client.async_client import AsyncClient
@@ -49,8 +49,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             check_simulated(args)
             return _run(args, gateway)
         pods = _pods(args)
-        if pods is None:
-            return 1
+        if isinstance(pods, int):
+            return pods
         gateway = replace(gateway, pods=pods.addresses)
         if args.print_config:
             print(json.dumps(bootstrap(gateway), indent=2))
@@ -58,23 +58,23 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _run(args, gateway, pods.model)
     except OptionError as error:
         print(f"warmpath gateway: {error}", file=sys.stderr)
-        return 2
+        return USAGE
 
 
-def _pods(args: argparse.Namespace) -> ListedPods | None:
-    """Return the pods; None, after a message, if the router lists none."""
+def _pods(args: argparse.Namespace) -> ListedPods | int:
+    """Return the pods; if there are none, print why and return the exit status."""
     if args.pod:
         return ListedPods(given_pods(args), [])
     reply = answer(args, lambda client: client.pods())
-    if reply is None:
-        return None
+    if isinstance(reply, int):
+        return reply
     found = listed(reply)
     for problem in found.problems:
         print(f"warmpath gateway: left out: {problem}", file=sys.stderr)
     if not found.addresses:
         text = f"the router at {args.router} lists no pod that Envoy can reach"
         print(f"warmpath gateway: {text}", file=sys.stderr)
-        return None
+        return FOUND
     return found
 
 
@@ -88,7 +88,7 @@ def _run(args: argparse.Namespace, gateway: GatewayDescription, model: str = MOD
             asyncio.run(_serve(program, gateway, model, follows=not args.pod))
     except (ClusterError, NoEnvoyError, OSError) as error:
         print(f"warmpath gateway: {in_words(error)}", file=sys.stderr)
-        return 1
+        return FOUND
     except (asyncio.CancelledError, KeyboardInterrupt):
         return 0
     return 0

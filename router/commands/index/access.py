@@ -40,6 +40,10 @@ class AccessError(Exception):
     """The index cannot be read; the message has the reason."""
 
 
+class AccessOptionError(AccessError):
+    """The options or files do not lead to an index; the message has the reason."""
+
+
 def add_access(parser: argparse.ArgumentParser) -> None:
     """Add the options for the index's address and credentials."""
     add = parser.add_argument
@@ -253,17 +257,17 @@ def problem_of(error: Exception, url: str) -> str:
 
 @asynccontextmanager
 async def opened(args: argparse.Namespace) -> AsyncIterator[Access]:
-    """Open the index that the options name. Raises AccessError."""
+    """Open the index that the options name. Raises AccessError and AccessOptionError."""
     try:
         # An extra of the package, which routers without a shared index need not install.
         from indexer.shared.redis.connect import RedisSettings, SettingsError, connect  # noqa: PLC0415
     except ImportError as error:
-        raise AccessError(f"needs warmpath[redis]: {error}") from error
+        raise AccessOptionError(f"needs warmpath[redis]: {error}") from error
     where = _where(args)
     try:
         redis = await connect(RedisSettings(where.url, where.user, **where.files))
     except (AddressError, SettingsError) as error:
-        raise AccessError(str(error)) from error
+        raise AccessOptionError(str(error)) from error
     try:
         access = Access(redis, KeyNames(where.prefix), where.url, timeout=args.timeout)
         access.credentials = where.credentials
@@ -289,17 +293,17 @@ def _where(args: argparse.Namespace) -> _Where:
     files = {name: getattr(args, name) for name in FILES}
     if args.config is None:
         if not args.url:
-            raise AccessError("where is the index? Give --config ROUTER.toml or --url")
+            raise AccessOptionError("where is the index? Give --config ROUTER.toml or --url")
         return _Where(args.url, args.user, args.prefix or "warmpath", files)
     folder = args.config.parent
     try:
         config = load(args.config, os.environ)
         publishers = publisher_credentials(config.watch, folder)
     except (ConfigError, OSError) as error:
-        raise AccessError(str(error)) from error
+        raise AccessOptionError(str(error)) from error
     table = config.shared_index
     if not table.url and not args.url:
-        raise AccessError(f"{args.config}: [shared-index] has no url, and no --url is given")
+        raise AccessOptionError(f"{args.config}: [shared-index] has no url, and no --url is given")
     for name in FILES:
         if not files[name] and getattr(table, name):
             files[name] = os.fspath(folder / getattr(table, name))

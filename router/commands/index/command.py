@@ -12,16 +12,29 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from indexer.process.command_line import Help, command_parser, in_words
+from indexer.process.command_line import (
+    FINE,
+    FOUND,
+    NO_ANSWER,
+    USAGE,
+    Help,
+    command_parser,
+    in_words,
+)
 from indexer.shared.sweep.sweeper import AT_REST, SWEEP_ERRORS, Sweeper
 from router.commands.client import print_rich
 from router.commands.index import check as index_check
 from router.commands.index import stats as index_stats
-from router.commands.index.access import Access, AccessError, add_access, opened, problem_of
+from router.commands.index.access import (
+    Access,
+    AccessError,
+    AccessOptionError,
+    add_access,
+    opened,
+    problem_of,
+)
 from router.commands.index.dump import dump
 
-WELL, ILL, NO_ANSWER = 0, 1, 2
-"""Exit statuses: done without a fault; faults were found; the index could not be read completely."""
 ASK_AGAIN = 0.2
 """Seconds between two attempts to take the sweep's lease."""
 
@@ -35,9 +48,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         # The reader has closed the pipe (`| head`); flushing the rest at exit would fail again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return WELL
-    except (AccessError, OSError) as error:
+        return FINE
+    except (AccessOptionError, OSError) as error:
         print(f"warmpath index: {in_words(error)}", file=sys.stderr)
+        return USAGE
+    except AccessError as error:
+        print(f"warmpath index: {error}", file=sys.stderr)
         return NO_ANSWER
 
 
@@ -93,7 +109,7 @@ async def _stats(args: argparse.Namespace, access: Access) -> int:
         print(json.dumps(found))
     else:
         print_rich(index_stats.shown(found))
-    return NO_ANSWER if access.silent else WELL
+    return NO_ANSWER if access.silent else FINE
 
 
 async def _check(args: argparse.Namespace, access: Access) -> int:
@@ -103,8 +119,8 @@ async def _check(args: argparse.Namespace, access: Access) -> int:
     else:
         print_rich(index_check.shown(checked))
     if not checked.is_well:
-        return ILL
-    return WELL if checked.is_whole else NO_ANSWER
+        return FOUND
+    return FINE if checked.is_whole else NO_ANSWER
 
 
 async def _sweep(args: argparse.Namespace, access: Access) -> int:
@@ -117,7 +133,7 @@ async def _sweep(args: argparse.Namespace, access: Access) -> int:
             if not args.wait:
                 who = holder.removeprefix(AT_REST)
                 print(f"warmpath index: {who} is sweeping now (--wait waits)", file=sys.stderr)
-                return ILL
+                return FOUND
             await asyncio.sleep(ASK_AGAIN)
     except SWEEP_ERRORS as error:
         problem = problem_of(error, access.url)
@@ -132,7 +148,7 @@ async def _sweep(args: argparse.Namespace, access: Access) -> int:
         print(f"{counts.doubted:,} buckets were left alone: a pod was claimed again meanwhile")
     if counts.odd:
         print(f"{counts.odd:,} values cannot be read: warmpath index check")
-    return WELL
+    return FINE
 
 
 async def _dump(args: argparse.Namespace, access: Access) -> int:
@@ -155,4 +171,4 @@ async def _dump(args: argparse.Namespace, access: Access) -> int:
     if lacks := access.lacks():
         print(f"warmpath index: {lacks}", file=sys.stderr)
         return NO_ANSWER
-    return WELL
+    return FINE

@@ -17,15 +17,15 @@ from indexer.shared.layout.living import Living
 from indexer.shared.layout.names import checkpoint
 from indexer.shared.layout.record import SLOTS_OF_A_CLAIM
 from indexer.shared.redis.command import Command
-from router.commands.index.access import Access, AccessError, PodSeen, living_of
+from router.commands.index.access import Access, AccessOptionError, PodSeen, living_of
 from router.commands.index.survey import pages
 
 
 async def dump(access: Access, pod: str) -> AsyncIterator[str]:
-    """Yield lines; with `pod`, only that pod's. Raises AccessError for a pod that is not there."""
+    """Yield lines; with `pod`, only that pod's. Raises AccessOptionError for a pod that is not there."""
     pods = await access.pods()
     if pod and pod not in pods and not access.silent and not await _has_written(access, pod):
-        raise AccessError(
+        raise AccessOptionError(
             f"nothing under the prefix {access.names.prefix!r} is of a pod {pod!r} (--pod): "
             "warmpath index stats lists the pods"
         )

@@ -125,7 +125,7 @@ async def test_a_new_token_is_sent_from_the_next_call_on(folder: Folder, kind: s
     [
         ("key", r"tls\.cert: needs a key, and a key a cert: give both or none"),
         ("ca", r"tls\.ca: there is no file .*nowhere"),
-        ("token", r"token_file: .*nowhere cannot be read: No such file"),
+        ("token", r"token_file: .*nowhere: there is no such file"),
     ],
 )
 def test_files_that_cannot_be_used_are_named(

@@ -321,7 +321,7 @@ async def test_the_doctor_says_what_the_shadow_would_have_saved(
 async def test_a_router_that_does_not_answer_is_neither_well_nor_ill(
     router: tuple[Router, str], held_port: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert await run(doctor.main, f"127.0.0.1:{held_port}") == 2
+    assert await run(doctor.main, f"127.0.0.1:{held_port}") == 3
     assert "no router answers" in capsys.readouterr().err
-    assert await run(doctor.main, router[1], "--model=x") == 2
+    assert await run(doctor.main, router[1], "--model=x") == 1
     assert "NOT_FOUND: model 'x' is not served" in capsys.readouterr().err

@@ -1,6 +1,7 @@
 """`warmpath health` says with its exit status whether a process is fit, and why it is not."""
 
 import asyncio
+import json
 from pathlib import Path
 
 import pytest
@@ -57,6 +58,12 @@ async def test_a_router_without_pods_is_unfit_and_says_why(
     async with running(load(config(tmp_path)), tmp_path) as router:
         assert await health(f"http://{router.http_address}/readyz") == 1
         assert "FAILS  pods: no pod is known" in capsys.readouterr().err
+        assert await health(f"http://{router.http_address}/readyz", "--json") == 1
+        found = json.loads(capsys.readouterr().out)
+        assert (found["fit"], found["problem"]) == (False, "status 503")
+        assert found["conditions"]["pods"] == {
+            "required": True, "holds": False, "reason": "no pod is known"
+        }  # fmt: skip
         assert await health(f"http://{router.http_address}/healthz") == 0
         assert await health(f"grpc://{router.address}/no.such.Service") == 1
     assert "NOT_FOUND" in capsys.readouterr().err

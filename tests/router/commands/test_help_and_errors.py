@@ -50,16 +50,16 @@ def run(words: list[str]) -> int:
 @pytest.mark.parametrize(
     ("line", "status", "says"),
     [
-        ("pods", 1, "no router answers at {at}: nothing listens there; start one"),
-        ("decisions", 1, "nothing listens there; start one"),
-        ("score hello", 1, "nothing listens there; start one"),
-        ("explain hello", 1, "nothing listens there; start one"),
-        ("doctor", 2, "nothing listens there; start one"),
+        ("pods", 3, "no router answers at {at}: nothing listens there; start one"),
+        ("decisions", 3, "nothing listens there; start one"),
+        ("score hello", 3, "nothing listens there; start one"),
+        ("explain hello", 3, "nothing listens there; start one"),
+        ("doctor", 3, "nothing listens there; start one"),
         ("score --file nofile", 2, "nofile: there is no such file"),
         ("explain --chat-file /", 2, "/: it is a folder, not a file"),
         ("score", 2, "give exactly one of PROMPT"),
         ("score hello --timeout soon", 2, "soon is not a number above 0"),
-        ("pods --token-file nofile", 2, "--token-file: nofile cannot be read"),
+        ("pods --token-file nofile", 2, "--token-file: nofile: there is no such file or folder; the file must have a token"),
         ("pods --tls-ca nofile", 2, "--tls-ca: there is no file nofile"),
     ],
 )  # fmt: skip
@@ -77,7 +77,7 @@ def test_an_error_names_the_problem_and_the_next_step(
     ("line", "status", "says"),
     [
         ("pods --router localhost", 2, "'localhost' is not HOST:PORT, such as 127.0.0.1:7400"),
-        ("pods --router nohost.invalid:1", 1, "there is no such host"),
+        ("pods --router nohost.invalid:1", 3, "there is no such host"),
         ("pods --colour", 2, "unrecognized arguments: --colour; 'warmpath pods --help' shows"),
         ("check-config nofile", 1, "nofile: there is no such file"),
         ("serve --config nofile", 2, "nofile: there is no such file"),

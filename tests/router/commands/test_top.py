@@ -151,7 +151,7 @@ def test_once_prints_one_frame(router: str, capsys: pytest.CaptureFixture[str]) 
 def test_a_router_that_is_not_there_ends_it(
     held_port: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["--router", f"127.0.0.1:{held_port}", "--once"]) == 1
+    assert main(["--router", f"127.0.0.1:{held_port}", "--once"]) == 3
     assert "nothing listens there; start one" in capsys.readouterr().err
 
 

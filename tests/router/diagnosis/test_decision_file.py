@@ -7,6 +7,7 @@ from random import Random
 
 import pytest
 
+from router.diagnosis import decision_log
 from router.diagnosis.decision_file import write_now
 from router.diagnosis.decision_log import DecisionLog
 from router.pb.warmpath.v1 import router_pb2 as pb
@@ -46,9 +47,23 @@ async def test_standard_output_gets_lines(
 async def test_lines_that_cannot_be_written_are_told(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
+    kept = ended()
     with caplog.at_level(logging.WARNING):
-        await write_now(ended(), "missing/decisions.jsonl", tmp_path)
-    assert "missing/decisions.jsonl: 1 decisions are not logged: No such file" in caplog.text
+        await write_now(kept, "missing/decisions.jsonl", tmp_path)
+    assert "pick.decision-log: 1 decisions are not logged: " in caplog.text
+    assert "missing/decisions.jsonl: there is no such file or folder" in caplog.text
+    assert kept.lost == 1
+
+
+async def test_lines_without_room_are_told_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(decision_log, "MOST_LINES", 0)
+    kept = ended()
+    for _ in range(2):
+        await write_now(kept, "decisions.jsonl", tmp_path)
+    [said] = [one.getMessage() for one in caplog.records]
+    assert "1 decisions are not logged: more than" in said
 
 
 async def test_a_router_logs_its_decisions_and_no_prompt(tmp_path: Path) -> None:

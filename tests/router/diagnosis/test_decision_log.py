@@ -61,4 +61,5 @@ def test_lines_without_room_are_counted(monkeypatch: pytest.MonkeyPatch) -> None
     log = DecisionLog(1.0, Random(1), wall_offset=0.0)
     for one in [pick(log) for _ in range(5)]:
         log.ended(one, "failed", 200.0)
-    assert (len(log.take()), log.dropped) == (2, 3)
+    assert (len(log.take()), log.take_dropped(), log.lost) == (2, 3, 3)
+    assert (log.take_dropped(), log.lost) == (0, 3)

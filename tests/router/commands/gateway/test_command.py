@@ -65,7 +65,7 @@ def test_the_configuration_is_printed_without_an_envoy_or_a_router(
 def test_a_router_that_is_away_cannot_tell_its_pods(
     held_port: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main([f"--router=127.0.0.1:{held_port}"]) == 1
+    assert main([f"--router=127.0.0.1:{held_port}"]) == 3
     assert "no router answers" in capsys.readouterr().err
 
 

@@ -162,7 +162,7 @@ async def test_check_finds_values_that_cannot_be_read_and_a_checkpoint_that_is_l
     ask("DEL", bucket)
     ask("HDEL", names.record("p"), "sound")
     # Nothing is known to be wrong, and it could not be compared.
-    assert await stand.index("check", "--json") == 2
+    assert await stand.index("check", "--json") == 3
     assert "not sound" in printed(capsys)["pods"][0]["problem"]
 
 
@@ -254,7 +254,7 @@ async def test_sweep_takes_what_is_dead_and_says_who_else_sweeps(
     assert after["entries"] == before["entries"] - 10
     assert after["sweeper"]["last"].startswith("warmpath index on ")
     # The pod that is gone is not forgotten yet.
-    assert await stand.index("check", "--json") == 2
+    assert await stand.index("check", "--json") == 3
     problems = {one["pod"]: one["problem"] for one in printed(capsys)["pods"]}
     assert problems["p"] == ""
     assert "no publisher holds it" in problems["gone"]
@@ -308,7 +308,7 @@ def test_what_the_living_nodes_hold_is_shown_while_one_is_dead(
             write_segments(edge, names, "p")
         dead = cluster.master_of(names.bucket(0))
         dead.close()
-        assert main(["stats", "--json", *where]) == 2
+        assert main(["stats", "--json", *where]) == 3
         found = printed(capsys)
         assert f"127.0.0.1:{dead.port}: " in found["not_reached"]
         assert sorted(one["port"] for one in found["servers"]) == sorted(
@@ -318,12 +318,12 @@ def test_what_the_living_nodes_hold_is_shown_while_one_is_dead(
         assert 0 < read < names.buckets
         assert found["blocks"] == read
         assert [one["pod"] for one in found["pods"]] == ["p"]
-        assert main(["check", "--json", *where]) == 2
+        assert main(["check", "--json", *where]) == 3
         found = printed(capsys)
         assert (found["well"], found["whole"], found["empty"]) == (True, False, "")
         assert f"127.0.0.1:{dead.port}: " in found["not_reached"]
         assert [one["pod"] for one in found["pods"]] == ["p"]
-        assert main(["check", *where]) == main(["stats", *where]) == 2
+        assert main(["check", *where]) == main(["stats", *where]) == 3
         assert f"of 64 buckets were not reached: 127.0.0.1:{dead.port}" in joined(capsys)
 
 
@@ -336,12 +336,12 @@ def test_nothing_is_called_dead_while_the_node_of_its_record_is_dead(
             write_segments(edge, names, "p")
         cluster.master_of(names.record("p")).close()
         where = ("--url", cluster.url, "--prefix", prefix)
-        assert main(["stats", "--json", *where]) == 2
+        assert main(["stats", "--json", *where]) == 3
         found = printed(capsys)
         assert found["entries"] > 0
         assert [(one["pod"], one["entries"]) for one in found["pods"]] == [("p", None)]
         are_not_counted(where, "the record of pod p", capsys)
-        assert main(["dump", *where]) == 2
+        assert main(["dump", *where]) == 3
         assert '"dead":true' not in capsys.readouterr().out
 
 
@@ -356,7 +356,7 @@ def test_an_incomplete_dump_without_a_line_leaves_no_file(
         next(one for one in cluster.nodes_alive() if one is not at_schema).close()
         file = tmp_path / "dump.jsonl"
         where = ("--url", cluster.url, "--prefix", prefix, "--out", str(file))
-        assert main(["dump", *where]) == 2
+        assert main(["dump", *where]) == 3
         assert "buckets were not reached" in capsys.readouterr().err
         assert not file.exists()
 
@@ -378,7 +378,7 @@ def test_nothing_is_called_dead_while_the_node_of_the_list_of_pods_is_dead(
             write_segments(edge, names, "gone", 2).record_ends()
         dead.close()
         where = ("--url", cluster.url, "--prefix", prefix)
-        assert main(["stats", "--json", *where]) == 2
+        assert main(["stats", "--json", *where]) == 3
         found = printed(capsys)
         entries = {one["pod"]: one["entries"] for one in found["pods"]}
         assert entries[here] * 2 == found["entries"], "it is known by its checkpoints"
@@ -434,8 +434,8 @@ def test_where_there_is_no_index_that_is_said(
     capsys: pytest.CaptureFixture[str],
     held_port: int,
 ) -> None:
-    def problem(*words: str) -> str:
-        assert main(["stats", *words]) == 2
+    def problem(*words: str, status: int = 3) -> str:
+        assert main(["stats", *words]) == status
         return capsys.readouterr().err
 
     assert f"nothing lies under the prefix '{prefix}'" in problem(
@@ -444,13 +444,13 @@ def test_where_there_is_no_index_that_is_said(
     assert "no Redis answers at" in problem(
         "--url", f"redis://127.0.0.1:{held_port}", "--timeout", "5"
     )
-    assert "not one of redis://" in problem("--url", "http://x")
-    assert "Give --config ROUTER.toml or --url" in problem()
+    assert "not one of redis://" in problem("--url", "http://x", status=2)
+    assert "Give --config ROUTER.toml or --url" in problem(status=2)
     redis_server.ask("HSET", f"{prefix}:schema", "schema", "999")
     assert "schema 999" in problem("--url", redis_server.url, "--prefix", prefix)
     config = tmp_path / "router.toml"
     config.write_text('[[models]]\nname = "m"\n', encoding="utf-8")
-    assert "has no url" in problem("--config", str(config))
+    assert "has no url" in problem("--config", str(config), status=2)
     config.write_text(
         f'[[models]]\nname = "m"\n[shared-index]\nurl = "{redis_server.url}"\nprefix = "nope"\n',
         encoding="utf-8",
@@ -487,7 +487,7 @@ def test_where_nothing_was_compared_that_is_said(
         nothing = (
             f"nothing under the prefix '{prefix}' but a schema: no publisher has written there"
         )
-        assert main(["check", *where]) == 2
+        assert main(["check", *where]) == 3
         assert nothing in joined(capsys)
         assert main(["stats", *where]) == 0
         assert nothing in joined(capsys)
@@ -497,7 +497,7 @@ def test_where_nothing_was_compared_that_is_said(
             f'[shared-index]\nurl = "{redis_server.url}"\nprefix = "{prefix}"\n',
             encoding="utf-8",
         )
-        assert main(["check", "--json", "--config", str(config)]) == 2
+        assert main(["check", "--json", "--config", str(config)]) == 3
         found = printed(capsys)
         assert found["empty"] == nothing
         assert [one["pod"] for one in found["pods"]] == ["configured"]
@@ -506,7 +506,7 @@ def test_where_nothing_was_compared_that_is_said(
         while gone.fenced < names.buckets:
             gone.fence()
         gone.record_ends()
-        assert main(["check", "--json", *where]) == 2
+        assert main(["check", "--json", *where]) == 3
         found = printed(capsys)
         (pod,) = found["pods"]
         assert (pod["pod"], found["empty"], found["well"]) == ("gone", "", True)
@@ -525,7 +525,7 @@ def test_a_wrong_password_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[
             f'[[models]]\nname = "m"\n[shared-index]\nurl = "{server.url}"\npassword-file = "password"\n',
             encoding="utf-8",
         )
-        assert main(["stats", "--config", str(tmp_path / "router.toml")]) == 2
+        assert main(["stats", "--config", str(tmp_path / "router.toml")]) == 3
         assert "refuses user or password" in capsys.readouterr().err
 
 
@@ -561,11 +561,11 @@ def test_a_user_limited_to_the_prefix_suffices(
         assert found["servers"][0]["server"] == ""
         assert main(["stats", *where, *user]) == 0
         assert "INFO is not permitted" in capsys.readouterr().out
-        assert main(["check", *where, *user]) == 2
+        assert main(["check", *where, *user]) == 3
         assert main(["sweep", *where, *user]) == 0
         assert main(["dump", *where, *user]) == 0
         assert '"kind":"segment"' not in capsys.readouterr().out
-        assert main(["stats", "--url", server.url, "--prefix", "other", *user]) == 2
+        assert main(["stats", "--url", server.url, "--prefix", "other", *user]) == 3
         assert "docs/shared-index.md has the ACL" in capsys.readouterr().err
 
 
