@@ -218,7 +218,7 @@ async def running(
         )
         reconciler = await thread.enter(following(config, folder, ingest, follower), stack)
         registry = CollectorRegistry()
-        metrics = Metrics(registry)
+        metrics = Metrics(registry, tracer)
         steps = Steps(metrics, tracer)
         loading = kept(
             Work(

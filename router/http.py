@@ -7,7 +7,9 @@ from contextlib import asynccontextmanager
 from typing import NamedTuple
 
 from aiohttp import web
-from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.registry import Collector
 
 from indexer.process.certificate_names import auth_context, names
 from indexer.process.listen import http_listener
@@ -88,10 +90,10 @@ def http_app(
 
         return checked
 
-    async def metrics(_: web.Request) -> web.Response:
-        return web.Response(
-            body=generate_latest(registry), headers={"Content-Type": CONTENT_TYPE_LATEST}
-        )
+    async def metrics(request: web.Request) -> web.Response:
+        # OpenMetrics, which alone has exemplars, only for those who ask for it.
+        encoder, kind = _encoder(request.headers.get("Accept", ""))
+        return web.Response(body=encoder(registry), headers={"Content-Type": kind})
 
     async def alive(_: web.Request) -> web.Response:
         return web.Response(text="ok\n")
@@ -123,6 +125,15 @@ def http_app(
     for path, page in pages.files.items():
         app.router.add_get(path, page)
     return app
+
+
+def _encoder(accept: str) -> tuple[Callable[[Collector], bytes], str]:
+    """Return what writes the metrics in a form that is accepted, and the form's content type."""
+    try:
+        return choose_encoder(accept)
+    except (TypeError, ValueError):
+        # The library compares versions that are no numbers.
+        return choose_encoder("")
 
 
 def _refusal(callers: Callers, request: web.Request) -> AccessRefusal | None:

@@ -1,7 +1,8 @@
 """Metrics that are counted as things happen, in plain fields where that is for every call."""
 
+import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import Metric
@@ -10,6 +11,7 @@ from prometheus_client.registry import Collector
 from router.error_info import Reason
 from router.metrics.declared import DECLARED, SECONDS, SHARES, STEPS, TOKENS, counter, histogram
 from router.metrics.tally import Tally
+from router.tracing.tracer import NO_TRACER, Tracer
 
 OVERLOADED = Reason.Name(Reason.OVERLOADED)
 
@@ -17,7 +19,18 @@ OVERLOADED = Reason.Name(Reason.OVERLOADED)
 class Metrics(Collector):
     """Counts calls and their steps, scored prompts, gateways' picks, waits and the loop's lag."""
 
-    def __init__(self, registry: CollectorRegistry) -> None:
+    def __init__(
+        self,
+        registry: CollectorRegistry,
+        tracer: Tracer = NO_TRACER,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """Give the times of calls and steps the current trace of `tracer` as their exemplar.
+
+        `clock` returns seconds since the Unix epoch.
+        """
+        self._tracer = tracer
+        self._clock = clock
         self._requests: dict[tuple[str, str], int] = defaultdict(int)
         self._refusals: dict[tuple[str, str], int] = defaultdict(int)
         self._seconds: dict[str, Tally] = {}
@@ -59,6 +72,8 @@ class Metrics(Collector):
         if tally is None:
             tally = self._seconds[method] = Tally(SECONDS)
         tally.add(seconds)
+        if self._tracer.is_on:
+            self._exemplify(tally, seconds)
 
     def stepped(self, step: str, seconds: float) -> None:
         """Record how long a step of a call took."""
@@ -66,6 +81,12 @@ class Metrics(Collector):
         if tally is None:
             tally = self._steps[step] = Tally(STEPS)
         tally.add(seconds)
+        if self._tracer.is_on:
+            self._exemplify(tally, seconds)
+
+    def _exemplify(self, tally: Tally, seconds: float) -> None:
+        if trace_id := self._tracer.trace_id():
+            tally.exemplify(seconds, trace_id, self._clock())
 
     def refused(self, method: str, code: str) -> None:
         """Count a call that was refused for overload before anything but its headers was read."""

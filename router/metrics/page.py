@@ -6,8 +6,9 @@ from router.metrics.declared import ROOMS, Declared
 
 BEGINNING = """# Metrics
 
-The router's `/metrics` on `server.metrics-listen` has these, in Prometheus' text format. `make docs`
-writes this page from [`router/metrics/declared.py`](../router/metrics/declared.py).
+The router's `/metrics` on `server.metrics-listen` has these, in Prometheus' text format or, for scrapers
+that ask for it, in OpenMetrics with [exemplars](tracing.md#exemplars). `make docs` writes
+this page from [`router/metrics/declared.py`](../router/metrics/declared.py).
 [Operations](operations.md) has the alerts and the dashboard that use them.
 
 A metric of a part that the configuration does not ask for (the queue, the shared index) is missing.

@@ -4,6 +4,9 @@ from pathlib import Path
 
 import aiohttp
 import pytest
+from prometheus_client.openmetrics.parser import (
+    text_string_to_metric_families as open_metrics_families,
+)
 from prometheus_client.parser import text_string_to_metric_families
 
 from router.metrics.declared import DECLARED, counter, gauge, histogram, single
@@ -11,6 +14,10 @@ from router.metrics.page import page
 from tests.router.service_stand import standing
 
 ROOT = Path(__file__).parents[3]
+OPEN_METRICS = (
+    "application/openmetrics-text;version=1.0.0;q=0.75,application/openmetrics-text;version=0.0.1;q=0.5,"
+    "text/plain;version=0.0.4;q=0.25,*/*;q=0.1"
+)
 UNASKED = ("queue_", "shared_")
 """Beginnings of the metrics of parts that a router has only where they are configured."""
 
@@ -20,8 +27,18 @@ async def test_a_router_shows_exactly_the_declared_metrics(
 ) -> None:
     async with standing(tmp_path, model_folder) as stand:
         url = f"http://{stand.router.http_address}/metrics"
-        async with aiohttp.ClientSession() as http, http.get(url) as answer:
-            text = await answer.text()
+        async with aiohttp.ClientSession() as http:
+            async with http.get(url) as answer:
+                text = await answer.text()
+            # As Prometheus asks; the parser is as strict as the format.
+            async with http.get(url, headers={"Accept": OPEN_METRICS}) as answer:
+                assert answer.content_type == "application/openmetrics-text"
+                strict = list(open_metrics_families(await answer.text()))
+            odd = {"Accept": "application/openmetrics-text;version=x"}
+            async with http.get(url, headers=odd) as answer:
+                assert (answer.status, answer.content_type) == (200, "text/plain")
+    plain = {one.name for one in text_string_to_metric_families(text)}
+    assert {one.name for one in strict} == {name for name in plain if "_created" not in name}
     # The library adds the time at which each of its own metrics was made.
     families = [one for one in text_string_to_metric_families(text) if "_created" not in one.name]
     seen = {one.name.removeprefix("warmpath_"): one for one in families}
