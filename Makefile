@@ -21,7 +21,7 @@ COMPILE = echo "loading the index; it is compiled first if its sources are new (
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup envoy prometheus demo gateway fleet run test test-deep test-vllm test-tensors check bench soak fuzz proto docs lock
+.PHONY: help setup envoy prometheus demo gateway fleet run test test-deep test-vllm test-tensors check bench soak fuzz proto docs site lock
 
 help: ## list what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -100,7 +100,7 @@ test: setup $(TOKENIZERS) $(ENVOY) $(DEPLOY) $(PROMETHEUS) ## all tests but the 
 	@$(COMPILE)
 	$(BIN)/python -m pytest --numprocesses $(JOBS) -m "not deep"
 
-test-deep: setup $(TOKENIZERS) $(ENVOY) $(DEPLOY) $(PROMETHEUS) ## what takes long, and random tests at length; then what is compiled with its bounds checked
+test-deep: setup $(TOKENIZERS) $(ENVOY) $(DEPLOY) $(PROMETHEUS) $(SITE) ## what takes long, and random tests at length; then what is compiled with its bounds checked
 	@$(COMPILE)
 	WARMPATH_PROFILE=deep $(BIN)/python -m pytest --numprocesses $(JOBS) -m "deep or hypothesis or random"
 	WARMPATH_TRANSPORT=grpcio $(BIN)/python -m pytest --numprocesses $(JOBS) -m "not deep" tests/router/api tests/router/test_drain.py
@@ -152,6 +152,17 @@ proto: setup ## regenerate the stubs in router/pb and indexer/pb from proto/
 docs: setup ## write docs/config.md and docs/metrics.md from the code
 	@$(BIN)/python -m router.config.document > $(VENV)/page.md && mv $(VENV)/page.md docs/config.md
 	@$(BIN)/python -m router.metrics.page > $(VENV)/page.md && mv $(VENV)/page.md docs/metrics.md
+
+SITE = $(VENV)/site/.done
+$(SITE): constraints-site.txt $(STAMP)
+	@echo "Sphinx and what the site needs beside it, in .venv/site"
+	@$(PIP) --progress-bar off --require-hashes --only-binary :all: \
+	  --no-deps --upgrade --target $(VENV)/site -r $< | $(PROGRESS)
+	@touch $@
+
+site: setup $(SITE) ## the pages as a site in out/site, for a browser or any web server; a broken link fails
+	@PYTHONPATH=$(VENV)/site $(BIN)/python -m sphinx -q -W --keep-going -d $(VENV)/site/doctrees -c docs/site . out/site
+	@echo "out/site/index.html"
 
 bench: setup ## measure against the peer (installed for this); prints ratios. Score needs h2load (nghttp2-client)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --only-binary :all: -r constraints-bench.txt
@@ -205,5 +216,7 @@ lock: ## renew constraints.txt (needs uv on the PATH)
 	  --no-emit-index-url --no-annotate --no-header --upgrade --output-file constraints-deploy.txt
 	echo cyclonedx-bom | uv pip compile - --universal --python-version 3.11 --generate-hashes \
 	  --no-emit-index-url --no-annotate --no-header --upgrade --output-file constraints-sbom.txt
+	printf 'furo\nmyst-parser\nsphinx\n' | uv pip compile - --universal --python-version 3.11 --generate-hashes \
+	  --no-emit-index-url --no-annotate --no-header --upgrade --output-file constraints-site.txt
 	echo atheris | uv pip compile - --python-version 3.11 --generate-hashes \
 	  --no-emit-index-url --no-annotate --no-header --upgrade --output-file constraints-fuzz.txt
