@@ -132,6 +132,9 @@ class PickAnswerer:
             ask = await self._ask(request, timeout, patience)
             if name or request.shadow:
                 ask = replace(ask, shadow=request.shadow, booking_id=name)
+            trace_id = self._steps.tracer.trace_id()
+            if asker.request_id or trace_id:
+                ask = replace(ask, request_id=asker.request_id, trace_id=trace_id)
             if reckoned is not None:
                 ask = replace(ask, unread=reckoned.tokens, unread_because=reckoned.because)
             await turn_after(len(ask.pods))

@@ -29,6 +29,7 @@ from router.pb.warmpath.wire.v1 import score_request_pb2 as wire
 from router.prompt.bad_request import BadRequestError
 from router.prompt.plain import cut_prompt
 from router.queue.place import Asker
+from router.tracing.request_id import request_id_of
 from router.transport.server import Gate
 
 SERVICE = pb.DESCRIPTOR.services_by_name["Router"]
@@ -187,7 +188,8 @@ class RouterService:
             left = _left(context)
             timeout = min(self.tokenize_seconds, left)
             asked = await parse(pb.PickRequest, request)
-            asker = Asker(context.peer(), context)
+            named = request_id_of(context.invocation_metadata() or ())
+            asker = Asker(context.peer(), context, named)
             made = await self._picks.pick(asked, timeout, left, asker=asker)
             with self._picks.telling(made):
                 response = await self._picks.response(made)

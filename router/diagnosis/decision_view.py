@@ -19,6 +19,10 @@ class DecisionView(msgspec.Struct, frozen=True):
     """One decision."""
 
     booking_id: str
+    request_id: str
+    """The `x-request-id` of the call or of the HTTP request; empty: none came."""
+    trace_id: str
+    """The trace of the pick; empty: it was not sampled."""
     at: float
     model: str
     policy: str
@@ -40,6 +44,8 @@ def decision_view(one: pb.Decision) -> DecisionView:
     """Return the view of a decision."""
     return DecisionView(
         booking_id=one.booking_id,
+        request_id=one.request_id,
+        trace_id=one.trace_id,
         at=one.at,
         model=one.model,
         policy=one.policy,

@@ -39,6 +39,8 @@ class Kept:
     went: tuple[str, int]
     """The pod and rank that serve the request: the picked ones until another is reported."""
     state: "pb.Decision.State.ValueType"
+    request_id: str = ""
+    trace_id: str = ""
     waited: float = 0.0
     """Seconds that the pick waited in the queue."""
     cached: int | None = None
@@ -85,6 +87,8 @@ class Decisions:
             shadow=placed.shadow,
             went=placed.went,
             state=state,
+            request_id=placed.request_id,
+            trace_id=placed.trace_id,
             waited=placed.waited,
         )
 
@@ -145,6 +149,8 @@ class Decisions:
             candidates=[candidate_message(one, self._wall_offset, ()) for one in kept.candidates],
             reason=kept.reason() + _waited(kept.waited),
             waited_seconds=kept.waited,
+            request_id=kept.request_id,
+            trace_id=kept.trace_id,
             shadow=kept.shadow,
             state=kept.state,
             pod=kept.went[0],

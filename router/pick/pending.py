@@ -35,6 +35,10 @@ class Placed:
     went: tuple[str, int]
     """The pod and rank that serve it: those picked, unless a report named others."""
     session: str = ""
+    request_id: str = ""
+    """The caller's name for its request; empty: none."""
+    trace_id: str = ""
+    """The trace of the pick; empty: it was not sampled."""
     is_whole: bool = True
     """Whether it has tokens and all of them were known, not estimated."""
     keys: Mapping[BlockForm, bytes] = field(default_factory=dict)

@@ -184,6 +184,8 @@ class Picker:
             shadow=ask.shadow,
             went=where,
             session=ask.session,
+            request_id=ask.request_id,
+            trace_id=ask.trace_id,
             is_whole=ask.is_whole,
             keys=self._scorer.keys(ask.prompt, ranks),
             choice=choice,

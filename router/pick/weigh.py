@@ -75,6 +75,10 @@ class Ask(msgspec.Struct, frozen=True):
     """Reckoned tokens of the part of the prompt that was not tokenised."""
     unread_because: str = ""
     """Why that part was not tokenised."""
+    request_id: str = ""
+    """The caller's name for its request; empty: none."""
+    trace_id: str = ""
+    """The trace of the pick; empty: it is not sampled."""
     beside: tuple[str, int] | None = None
     """The rank of the request's group; the request goes there, at any cost, if it may."""
 

@@ -25,6 +25,8 @@ class Asker(NamedTuple):
     """Its connection."""
     context: object = None
     """The context of its call; None: there is none, and it may name every class."""
+    request_id: str = ""
+    """Its name for the request; empty: none."""
 
 
 ANYBODY = Asker()

@@ -74,6 +74,8 @@ def _waiting(queue: Queue, now: float, wall_offset: float) -> Iterator[pb.Decisi
             state=pb.Decision.WAITING,
             waited_seconds=max(0.0, now - waiting.arrived),
             standing=_message(standing),
+            request_id=waiting.ask.request_id,
+            trace_id=waiting.ask.trace_id,
         )
 
 

@@ -20,6 +20,18 @@ def pick(log: DecisionLog) -> Placed:
     return one
 
 
+def test_a_line_has_the_caller_s_id_of_the_request_and_the_trace() -> None:
+    log = DecisionLog(1.0, Random(1), wall_offset=0.0)
+    made = choice(option("a", 800))
+    one = placed(made)
+    one.request_id, one.trace_id = "r-1", "0af7651916cd43dd8448eb211c80319c"
+    log.picked(one, made)
+    log.ended(one, "finished", 102.0)
+    [raw] = log.take()
+    line = json.loads(raw)
+    assert (line["request_id"], line["trace_id"]) == (one.request_id, one.trace_id)
+
+
 def test_a_pick_has_a_line_once_its_request_ends() -> None:
     log = DecisionLog(1.0, Random(1), wall_offset=1000.0)
     one = pick(log)

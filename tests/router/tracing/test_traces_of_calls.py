@@ -22,6 +22,7 @@ from tests.router.tracing.recorded_spans import (
 )
 
 SCORE, PICK = "warmpath.v1.Router/Score", "warmpath.v1.Router/Pick"
+DECISIONS = "warmpath.v1.Router/ListDecisions"
 PROCESS = "envoy.service.ext_proc.v3.ExternalProcessor/Process"
 BY_IDS = pb.Prompt(model="demo", token_ids_packed=pack_tokens(IDS))
 
@@ -54,9 +55,12 @@ async def test_each_call_has_a_span_in_its_caller_s_trace_with_its_steps(
         assert set(spans) == {SCORE, "read", "tokenise", "match", "reply"}
         assert "secret" not in "".join(span.to_json() for span in spans.values())
 
-        picked = await stub.Pick(pb.PickRequest(prompt=BY_IDS), timeout=30, metadata=mine)
+        named = (*mine, ("x-request-id", "r" * 200))
+        picked = await stub.Pick(pb.PickRequest(prompt=BY_IDS), timeout=30, metadata=named)
+        decision = await gateway.newest()
+        assert (decision.request_id, decision.trace_id) == ("r" * 128, TRACE)
         spans = recorded.taken()
-        assert set(spans) == {PICK, "read", "choose", "reply"}
+        assert set(spans) == {PICK, "read", "choose", "reply", DECISIONS}
         assert spans[PICK].attributes["warmpath.booking_id"] == picked.booking_id
         assert spans[PICK].attributes["warmpath.pod"] == picked.candidates[0].pod
         report = pb.ReportRequest(booking_id=picked.booking_id, event=pb.ReportRequest.FINISHED)
@@ -77,13 +81,16 @@ async def test_an_exchange_is_in_the_trace_of_its_request_whose_header_stays_as_
     recorded = Recorded()
     async with asking(tmp_path, tracer=recorded.tracer) as gateway:
         one = gateway.exchange()
-        routed = await one.routed(completion(), SAMPLED)
+        routed = await one.routed(completion(), SAMPLED, ("x-request-id", "r-1"))
         assert set(routed.endpoints) == {ONE, TWO}
         assert "traceparent" not in {*routed.headers, *routed.removed}
         await one.answered(b"{}", served=routed.endpoints[0])
         await one.ended()
         await gateway.until_nothing_is_left()
+        decision = await gateway.newest()
+        assert (decision.request_id, decision.trace_id) == ("r-1", TRACE)
         spans = recorded.taken()
+        del spans[DECISIONS]
         own = spans[PROCESS]
         assert set(spans) == {PROCESS, "body", "read", "choose"}
         assert {parent(span) for name, span in spans.items() if name != PROCESS} == {

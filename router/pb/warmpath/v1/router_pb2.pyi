@@ -1339,6 +1339,8 @@ class Decision(_message.Message):
     TTFT_FIELD_NUMBER: _builtins.int
     WAITED_SECONDS_FIELD_NUMBER: _builtins.int
     STANDING_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    TRACE_ID_FIELD_NUMBER: _builtins.int
     booking_id: _builtins.str
     at: _builtins.float
     """Seconds since the Unix epoch."""
@@ -1357,6 +1359,10 @@ class Decision(_message.Message):
     """Seconds from the pick to the first token's report."""
     waited_seconds: _builtins.float
     """Seconds that it waited in the queue."""
+    request_id: _builtins.str
+    """The call's or the HTTP request's x-request-id, at most 128 characters of it. Empty: none came."""
+    trace_id: _builtins.str
+    """The trace of the pick, 32 hexadecimal digits. Empty: it was not sampled."""
     @_builtins.property
     def candidates(self) -> _containers.RepeatedCompositeFieldContainer[Global___Candidate]:
         """The best few candidates, with their figures at the time of the pick."""
@@ -1383,10 +1389,12 @@ class Decision(_message.Message):
         ttft: _builtins.float | None = ...,
         waited_seconds: _builtins.float = ...,
         standing: Global___Standing | None = ...,
+        request_id: _builtins.str = ...,
+        trace_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_cached_tokens", b"_cached_tokens", "_ttft", b"_ttft", "cached_tokens", b"cached_tokens", "standing", b"standing", "ttft", b"ttft"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_cached_tokens", b"_cached_tokens", "_ttft", b"_ttft", "at", b"at", "booking_id", b"booking_id", "cached_tokens", b"cached_tokens", "candidates", b"candidates", "model", b"model", "pod", b"pod", "policy", b"policy", "prompt_tokens", b"prompt_tokens", "rank", b"rank", "reason", b"reason", "shadow", b"shadow", "standing", b"standing", "state", b"state", "ttft", b"ttft", "waited_seconds", b"waited_seconds"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_cached_tokens", b"_cached_tokens", "_ttft", b"_ttft", "at", b"at", "booking_id", b"booking_id", "cached_tokens", b"cached_tokens", "candidates", b"candidates", "model", b"model", "pod", b"pod", "policy", b"policy", "prompt_tokens", b"prompt_tokens", "rank", b"rank", "reason", b"reason", "request_id", b"request_id", "shadow", b"shadow", "standing", b"standing", "state", b"state", "trace_id", b"trace_id", "ttft", b"ttft", "waited_seconds", b"waited_seconds"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__cached_tokens: _TypeAlias = _typing.Literal["cached_tokens"]  # noqa: Y015
     _WhichOneofArgType__cached_tokens: _TypeAlias = _typing.Literal["_cached_tokens", b"_cached_tokens"]  # noqa: Y015
