@@ -21,7 +21,7 @@ COMPILE = echo "loading the index; it is compiled first if its sources are new (
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup envoy prometheus demo gateway fleet run test test-deep test-vllm test-tensors check bench soak fuzz proto docs site lock
+.PHONY: help setup envoy prometheus demo gateway fleet run test test-deep test-vllm test-sglang test-tensors check bench soak fuzz proto docs site lock
 
 help: ## list what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -186,6 +186,11 @@ test-vllm: setup ## beside a real vLLM on this CPU (Python 3.11; 1.9 GB and 2 mi
 	  && touch $(VLLM)/ready; }
 	$(VLLM)/v/bin/pip install --quiet .
 	WARMPATH_VLLM_FOLDER=$(abspath $(VLLM)) $(BIN)/python -m pytest --timeout 900 tests/vllm/live_vllm.py
+
+SGLANG ?= out/sglang
+test-sglang: setup ## beside SGLang's own caches on this CPU (Python 3.11; 1.4 GB and 10 minutes the first time, then 10 minutes)
+	@$(BIN)/python tests/engines/sglang/install.py $(SGLANG)
+	WARMPATH_SGLANG_FOLDER=$(abspath $(SGLANG)) $(BIN)/python -m pytest --numprocesses $(JOBS) --timeout 900 tests/engines/sglang/live_sglang.py
 
 FUZZ_SECONDS ?= 120
 fuzz: setup ## coverage-guided fuzzing of the codecs, and of what callers, publishers and Redis say

@@ -1,0 +1,91 @@
+"""A recording of SGLang's own prefix cache, replayed: what warmpath says of each request when it comes.
+
+A line of a recording (`tests/engines/sglang/drive.py`) is a batch as it was published, or a request with the
+tokens that SGLang's `match_prefix` found for it.
+"""
+
+import gzip
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from indexer.embedded import embedded_index
+from indexer.engines import sglang
+from indexer.engines.event import Tier
+from indexer.follow.rank_source import RankSource
+from indexer.index.memory import MemoryIndex
+from indexer.ingest import Ingest
+from indexer.keys.token import pack_tokens
+from indexer.trust import Trust
+from router.match.scorer import Scorer
+from router.pods.namespaces import limit_known, set_apart
+from router.pods.table import Pod, Status
+from router.prompt.read_prompt import ReadPrompt
+from router.prompt.token_prompt import TokenPrompt
+from scorer.strategies.longest_prefix import longest_prefix
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What was said of a request, and what SGLang found for it, in tokens."""
+
+    said: int
+    found: int
+    said_on_device: int
+    found_on_device: int
+    trust: Trust
+    space: dict[str, str]
+    """The request's `lora`, `cache_salt` and `extra_key`."""
+
+    @property
+    def is_true(self) -> bool:
+        return (self.said, self.said_on_device) == (self.found, self.found_on_device)
+
+
+def read(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Return a recording's head and its lines."""
+    with gzip.open(path, "rt") as lines:
+        head, *rows = map(json.loads, lines)
+    return head, rows
+
+
+def answers(path: Path, *, pure: bool, version: str = "") -> Iterator[Answer]:
+    """Follow a recording and score each request when it comes, as a router does.
+
+    `pure` takes the index in plain Python instead of the compiled one. `version` is what the engine's
+    /server_info says; empty where it did not answer.
+    """
+    head, rows = read(path)
+    index = MemoryIndex() if pure else embedded_index(1 << 24)
+    ingest = Ingest(index, hash_seed="", pending_bytes=1 << 24, stale_after=1.0, clock=lambda: 0.0)
+    source = RankSource(
+        "p", 0, "m", sglang.decode, has_replay=False, capacity=head["pages"],
+        dialect="" if pure else "sglang",
+    )  # fmt: skip
+    rank = ingest.add(source)
+    rank.connected()
+    pod = Pod("p", "", "m", (rank,), status=Status(version=version), engine="sglang")
+    limit_known(pod)
+    scorer = Scorer(ingest, "")
+    for row in rows:
+        if row["kind"] == "events":
+            rank.live("", row["seq"], bytes.fromhex(row["payload_hex"]))
+            continue
+        apart = {name: row[name] for name in ("lora", "cache_salt", "extra_key")}
+        prompt = TokenPrompt("m", pack_tokens(row["tokens"]), **apart)
+        prompt = set_apart(ReadPrompt(prompt, 0), [pod])
+        [score] = scorer.score(prompt, [rank], longest_prefix)
+        blocks = sum(s.stop - s.start for s in score.match.leading if s.tier == Tier.GPU)
+        device = min(blocks * score.match.block_size, score.matched_tokens)
+        found = row["cached"]
+        yield Answer(
+            score.matched_tokens,
+            found,
+            device,
+            row.get("device", found),
+            rank.trust,
+            apart,
+        )
+    ingest.check()
