@@ -29,8 +29,16 @@ from tests.engines.sglang.replay import Answer, answers
 FOLDER = Path(os.environ["WARMPATH_SGLANG_FOLDER"])
 """Holds the environment `v`, and SGLang's unpacked wheels (`install.py` makes it)."""
 DRIVE = Path(__file__).with_name("drive.py")
-TREES = {"0.5.7": "radix", "0.5.18": "radix", "0.5.21": "rust", "0.5.23": "rust"}
-"""Each version's default tree for a model with full attention."""
+TREES = {
+    "0.5.7": "radix",
+    "0.5.18": "radix",
+    "0.5.20": "radix",
+    "0.5.21": "rust",
+    "0.5.22": "rust",
+    "0.5.23": "rust",
+}
+"""The oldest version, the newest, and those that changed the stream; each one's default tree for a model
+with full attention only."""
 HOST = ("--host-pages", "160")
 
 
@@ -63,7 +71,7 @@ def told(case: Case, folder: Path, *, pure: bool = False) -> list[Answer]:
 TOLD = [
     *(Case(version) for version in TREES),
     *(Case(version, ("--eagle",)) for version in TREES),
-    *(Case(version, ("--salts",)) for version in ("0.5.18", "0.5.21", "0.5.23")),
+    *(Case(version, ("--salts",)) for version in TREES if version != "0.5.7"),
     Case("0.5.7", ("--page-size", "1", "--pages", "1200")),
     Case("0.5.7", ("--policy", "lfu")),
     Case("0.5.21", HOST),
@@ -92,7 +100,7 @@ KEYS = {"--salts": "cache_salt", "--loras": "lora", "--extra-keys": "extra_key"}
 UNTOLD = [
     Case("0.5.7", ("--salts",)),
     Case("0.5.18", ("--loras",)),
-    Case("0.5.21", ("--loras",)),
+    Case("0.5.22", ("--loras",)),
     *(Case(version, ("--extra-keys",)) for version in TREES),
 ]
 """Cases with a key in their requests that no event of the version tells."""

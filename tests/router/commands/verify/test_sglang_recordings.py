@@ -1,8 +1,7 @@
 """What SGLang's own prefix caches announced, and what they then found of each request.
 
-`sglang/*.jsonl.gz` are the first 50 requests of recordings that `../shared/sglang/sglang_radix.py` made of
-SGLang's tree, event classes and encoder, version by version (the folder's README says how). A line is
-a batch as it was published, or a request with the tokens that `match_prefix` found for it.
+`tests/router/sglang/*.jsonl.gz` are recordings of SGLang's tree, event classes and encoder, version by
+version, of 50 requests each (the folder's README says how). `make test-sglang` asks the packages themselves.
 """
 
 import gzip
@@ -26,9 +25,12 @@ RECORDINGS = Path(__file__).parents[2] / "sglang"
 PLAIN = [
     "0.5.7-radix",
     "0.5.18-radix-salts",
+    "0.5.21-rust-salts",
     "0.5.23-rust",
     "0.5.23-rust-dynamo",
     "0.5.23-rust-eagle",
+    "0.5.23-rust-tiers",
+    "0.5.23-rust-tiers-eagle",
 ]
 
 
@@ -63,6 +65,13 @@ def test_where_extra_keys_come_nothing_is_claimed_for_them_nor_exactly_for_other
     for one in overclaimed:
         assert one.trust.level is Level.DEGRADED
         assert "extra keys" in one.trust.reason
+
+
+@pytest.mark.parametrize("pure", [False, True], ids=["compiled", "pure"])
+def test_where_adapters_come_that_events_omit_no_wrong_answer_is_exact(pure: bool) -> None:
+    heard = list(answers("0.5.21-rust-loras", pure=pure, version="0.5.21"))
+    assert {one.said for one in heard if one.space["lora"]} == {0}
+    assert {one.trust.level for one in heard if not one.is_true} == {Level.DEGRADED}
 
 
 @pytest.mark.parametrize("pure", [False, True], ids=["compiled", "pure"])
