@@ -42,8 +42,11 @@ FOREIGN = {
 }  # fmt: skip
 """Every folder has the first, and the reader of docs/failures.md writes `gateway.py`; the others are files
 of vLLM, transformers and the policy study."""
-EXAMPLES = {"scorer/policies/least_requests.py", "tests/scorer/test_least_requests.py"}
-"""Files that the reader of CONTRIBUTING.md writes."""
+EXAMPLES = {
+    "scorer/policies/least_requests.py", "tests/scorer/test_least_requests.py",
+    "indexer/engines/acme.py", "tests/indexer/engines/test_acme.py",
+}  # fmt: skip
+"""Files that the readers of CONTRIBUTING.md and of docs/extending write."""
 
 page = pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
 
