@@ -55,6 +55,7 @@ from router.diagnosis.attribution import Attribution
 from router.diagnosis.decision_file import write_decisions, write_now
 from router.diagnosis.decision_log import DecisionLog
 from router.diagnosis.decisions import Decisions
+from router.diagnosis.facts import RouterFacts
 from router.drain import Drain
 from router.dynamo.overlaps import Overlaps
 from router.dynamo.pages import pages
@@ -94,6 +95,7 @@ from router.pods.shared_index import (
     reached,
     shared_pods,
 )
+from router.pods.sources import sources
 from router.pods.table import Pod, PodTable
 from router.prompt.bounds import PromptLimits
 from router.prompt.reader import PromptReader
@@ -165,8 +167,10 @@ async def running(
             remote=remote,
         )
         pods = PodTable()
-        readiness.look(PODS, lambda: a_pod_is_well(pods))
-        readiness.look(COVERAGE, partial(pods_are_covered, pods, server.ready_coverage))
+        found_by = sources(config, folder)
+        states = [source.state for source in found_by]
+        readiness.look(PODS, partial(a_pod_is_well, pods, states))
+        readiness.look(COVERAGE, partial(pods_are_covered, pods, states, server.ready_coverage))
         readiness.look(TOKENIZERS, partial(_tokenizers, read.tokenizers))
         readiness.set(INDEX, holds=True, reason="this router copies no index")
         thread = await stack.enter_async_context(LoopThread("following"))
@@ -216,7 +220,8 @@ async def running(
             gone=lambda pod: _call_in(loop, forget, pod),
             saved=saved_ranks(config.index, folder),
         )
-        reconciler = await thread.enter(following(config, folder, ingest, follower), stack)
+        follows = following(config, folder, ingest, follower, found_by)
+        reconciler = await thread.enter(follows, stack)
         registry = CollectorRegistry()
         metrics = Metrics(registry, tracer)
         steps = Steps(metrics, tracer)
@@ -288,6 +293,7 @@ async def running(
             prefill_times=config.queue.prefill_times,
             peers=picking.peers,
             steps=steps,
+            router=RouterFacts(readiness, states),
         )
         if picking.peers is not None and redis is not None:
             await stack.enter_async_context(
@@ -419,6 +425,7 @@ async def running(
         parts = ReloadableParts(
             readiness=readiness,
             pods=pods,
+            sources=states,
             admission=admission,
             calls=calls,
             service=service,

@@ -1,8 +1,9 @@
 """The conditions of a router's readiness that follow from the state of its parts."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from indexer.trust import Level
+from router.pods.source_state import SourceState, unasked
 from router.pods.table import Pod
 from router.readiness import Condition
 
@@ -12,34 +13,38 @@ COVERAGE = "coverage"
 TOKENIZERS = "tokenizers"
 
 
-def a_pod_is_well(pods: Iterable[Pod]) -> Condition:
+def a_pod_is_well(pods: Iterable[Pod], sources: Sequence[SourceState] = ()) -> Condition:
     """Return whether any pod serves requests and does not refuse them.
 
-    If none does, a Pick still tries pods that do not refuse (`router.pick.eligible`).
+    If none does, a Pick still tries pods that do not refuse (`router.pick.eligible`). Sources of pods
+    that cannot be asked are named, and change nothing: routers outlive an API server.
     """
     known = list(pods)
-    ready = sum(_may_serve(pod) for pod in known)
+    ready, doubtful = sum(_may_serve(pod) for pod in known), unasked(sources)
     if ready:
-        return Condition(holds=True, reason=f"{ready} of {len(known)} pods ready")
+        return Condition(holds=True, reason=f"{ready} of {len(known)} pods ready{doubtful}")
     if not known:
-        return Condition(holds=False, reason="no pod is known")
-    reason = f"none of {len(known)} pods is ready; {known[0].id}: {_why(known[0])}"
+        return Condition(holds=False, reason=f"no pod is known{doubtful}")
+    reason = f"none of {len(known)} pods is ready; {known[0].id}: {_why(known[0])}{doubtful}"
     return Condition(holds=False, reason=reason)
 
 
-def pods_are_covered(pods: Iterable[Pod], least: float) -> Condition:
+def pods_are_covered(
+    pods: Iterable[Pod], sources: Sequence[SourceState], least: float
+) -> Condition:
     """Return whether the view of at least this share of the pods that are well is exact.
 
     Pods without events do not count. Without pods that count the condition holds: whether a pod is
-    well is another condition.
+    well is another condition. Sources of pods that cannot be asked are named, and change nothing.
     """
     counted = [pod for pod in pods if pod.has_events and _may_serve(pod)]
     doubtful = [doubt for pod in counted if (doubt := _doubt(pod))]
     exact = len(counted) - len(doubtful)
     reason = f"the view of {exact} of {len(counted)} ready pods with events is exact"
     if exact >= least * len(counted):
-        return Condition(holds=True, reason=reason)
-    return Condition(holds=False, reason=f"{reason}, {least:g} of them must be; {doubtful[0]}")
+        return Condition(holds=True, reason=reason + unasked(sources))
+    reason = f"{reason}, {least:g} of them must be; {doubtful[0]}{unasked(sources)}"
+    return Condition(holds=False, reason=reason)
 
 
 def tokenizers_are_loaded(models: int, lacking: Mapping[str, str]) -> Condition:

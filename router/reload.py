@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -16,6 +16,7 @@ from router.config.reloadable import differing, reloaded
 from router.config.schema import Config, PodSpec
 from router.endpoint_picker.pick import EndpointPicks
 from router.pick.picker import Picker
+from router.pods.source_state import SourceState
 from router.pods.table import PodTable
 from router.queue.held_picks import HeldPicks
 from router.queue.queueing import reload_queue
@@ -30,6 +31,7 @@ class ReloadableParts:
 
     readiness: Readiness
     pods: PodTable
+    sources: Sequence[SourceState]
     admission: Admission
     calls: InFlight
     service: RouterService
@@ -42,7 +44,8 @@ class ReloadableParts:
     async def apply(self, config: Config) -> None:
         """Take over the reloadable keys of a configuration that was checked."""
         server, limits, pick, queue = config.server, config.limits, config.pick, config.queue
-        self.readiness.look(COVERAGE, partial(pods_are_covered, self.pods, server.ready_coverage))
+        covered = partial(pods_are_covered, self.pods, self.sources, server.ready_coverage)
+        self.readiness.look(COVERAGE, covered)
         self.readiness.require(server.ready)
         self.admission.limit_overload(limits.overload_wait_seconds)
         self.calls.limit_to(limits.max_in_flight_bytes)

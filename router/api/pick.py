@@ -15,6 +15,7 @@ from router.api.report import ReportAnswerer, check_booking_id
 from router.diagnosis.attribution import Attribution
 from router.diagnosis.decisions import Decisions
 from router.diagnosis.diagnose import diagnose
+from router.diagnosis.facts import RouterFacts
 from router.load.table import LoadTable
 from router.loop.turns import in_turns, turn_after
 from router.pb.warmpath.v1 import router_pb2 as pb
@@ -86,6 +87,7 @@ class PickAnswerer:
         prefill_times: float = 10.0,
         peers: PeerBookings | None = None,
         steps: Steps = NO_STEPS,
+        router: RouterFacts | None = None,
     ) -> None:
         self._steps = steps
         self.held = held
@@ -104,6 +106,7 @@ class PickAnswerer:
         )
         self._clock = clock
         self._wall_offset = wall_offset
+        self._router = router
 
     async def pick(
         self,
@@ -259,6 +262,7 @@ class PickAnswerer:
             self._attribution,
             self._loads,
             troubles=self._reader.troubles(),
+            router=self._router,
             clock=self._clock,
         )
 

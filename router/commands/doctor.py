@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from indexer.process.command_line import FINE, FOUND
-from router.commands.client import answer, fields_of, print_rich, router_parser, unready
+from router.commands.client import answer, fields_of, print_rich, router_parser
 from router.pb.warmpath.v1 import router_pb2 as pb
 from scorer.reason import seconds
 
@@ -23,13 +23,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     if isinstance(asked, int):
         return asked
     pods, diagnosis = asked
-    found = [*_absent(pods, args.model), *diagnosis.findings]
+    found = diagnosis.findings
     if args.json:
-        said = pb.DiagnoseResponse()
-        said.CopyFrom(diagnosis)
-        del said.findings[:]
-        said.findings.extend(found)
-        print(json.dumps(fields_of(pods) | fields_of(said)))
+        print(json.dumps(fields_of(pods) | fields_of(diagnosis)))
     else:
         print_rich(_report(pods, diagnosis, found))
     return FOUND if found else FINE
@@ -44,23 +40,6 @@ def _asked(
         return pods
     diagnosis = answer(args, lambda client: client.diagnose(args.model))
     return diagnosis if isinstance(diagnosis, int) else (pods, diagnosis)
-
-
-def _absent(response: pb.ListPodsResponse, model: str) -> list[pb.Finding]:
-    """Return findings about missing pods and pods that are not ready."""
-    if not response.pods:
-        return [
-            pb.Finding(
-                model=model, kind="pods", text=f"the router knows no pod{' of it' if model else ''}"
-            )
-        ]
-    return [
-        pb.Finding(
-            pod=pod.id, model=pod.model, kind="ready", text=f"it is not ready: {unready(pod)}"
-        )
-        for pod in response.pods
-        if not pod.ready
-    ]
 
 
 def _report(
@@ -136,11 +115,11 @@ def _saved(one: pb.Shadow) -> str:
 
 def _sentences(found: Sequence[pb.Finding]) -> list[str]:
     """Return the findings as sentences, grouped by kind, since one mistake often shows on all pods."""
-    alike: dict[tuple[str, str], list[pb.Finding]] = {}
+    alike: dict[tuple[str, str, str], list[pb.Finding]] = {}
     for one in found:
-        alike.setdefault((one.model, one.kind), []).append(one)
+        alike.setdefault((one.model, one.kind, "" if one.pod else one.text), []).append(one)
     sentences = []
-    for (model, kind), ones in alike.items():
+    for (model, kind, _), ones in alike.items():
         first = ones[0]
         whose = " ".join(name for name in (model, first.pod) if name)
         others = ", ".join(dict.fromkeys(one.pod for one in ones[1:] if one.pod != first.pod))

@@ -6,9 +6,10 @@ from types import MappingProxyType
 
 from indexer.follow.rank_ingest import RankIngest
 from indexer.rank import Rank
+from indexer.trust import Level
 from router.diagnosis.attribution import Attribution, Row, ShadowRow
-from router.diagnosis.facts import PodFacts, RankFacts
-from router.diagnosis.findings import findings
+from router.diagnosis.facts import PodFacts, RankFacts, RouterFacts
+from router.diagnosis.findings import findings, router_findings
 from router.load.table import LoadTable
 from router.loop.turns import in_turns
 from router.pb.warmpath.v1 import router_pb2 as pb
@@ -25,11 +26,13 @@ async def diagnose(
     loads: LoadTable,
     *,
     troubles: Mapping[str, str] = MappingProxyType({}),
+    router: RouterFacts | None = None,
     clock: Callable[[], float],
 ) -> pb.DiagnoseResponse:
     """Diagnose the pods of `model`; empty: all pods. `clock` is the ingest's, in seconds.
 
-    `troubles` has, by model, the reason why its texts or chats cannot be tokenised.
+    `troubles` has, by model, the reason why its texts or chats cannot be tokenised; `router` has the
+    state of the router itself.
     """
     rows = [row for row in attribution.rows() if row.model == model or not model]
     typical = _typical_factors(rows)
@@ -39,6 +42,9 @@ async def diagnose(
     async for row in in_turns(rows, ROWS_AT_ONCE):
         if row.requests or row.reported_requests:
             response.attributions.append(_attribution(row))
+    for one in router_findings(router, clock()) if router is not None else ():
+        if not model or one.model in ("", model):
+            response.findings.add(model=one.model, kind=one.kind, text=one.text)
     for name, trouble in troubles.items():
         if not model or name == model:
             text = (
@@ -47,18 +53,22 @@ async def diagnose(
             )
             response.findings.add(model=name, kind="tokenizer", text=text)
     exposed: dict[str, list[Pod]] = {}
-    async for pod in in_turns(pods, PODS_AT_ONCE):
+    known = [pod for pod in pods if pod.model == model or not model]
+    if not known:
+        text = f"the router knows no pod{' of it' if model else ''}"
+        response.findings.add(model=model, kind="pods", text=text)
+    async for pod in in_turns(known, PODS_AT_ONCE):
         now = clock()
-        if model and pod.model != model:
-            continue
         if pod.exposed:
             exposed.setdefault(pod.model, []).append(pod)
-        known = attribution.row(pod.id, pod.model) or Row(pod.id, pod.model)
+        if not pod.ready:
+            text = f"it is not ready: {_unready(pod)}"
+            response.findings.add(pod=pod.id, model=pod.model, kind="ready", text=text)
         facts = PodFacts(
             has_events=pod.has_events,
             is_well=pod.status.healthy is True,
             ranks=[_facts(rank, loads, now) for rank in pod.ranks],
-            row=known,
+            row=attribution.row(pod.id, pod.model) or Row(pod.id, pod.model),
             typical_factor=typical.get(pod.model, 1.0),
             shared=pod.shared,
         )
@@ -72,6 +82,12 @@ async def diagnose(
         )
         response.findings.add(model=name, kind="plain-text", text=text)
     return response
+
+
+def _unready(pod: Pod) -> str:
+    """Return its health, and the reasons of its trust unless exact."""
+    reasons = (rank.trust.reason for rank in pod.ranks if rank.trust.level is not Level.EXACT)
+    return "; ".join(dict.fromkeys(reason for reason in (pod.status.reason, *reasons) if reason))
 
 
 def _typical_factors(rows: Iterable[Row]) -> dict[str, float]:

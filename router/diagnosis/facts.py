@@ -1,10 +1,12 @@
-"""The facts about a pod and its ranks from which findings derive."""
+"""The facts about the router, a pod and its ranks from which findings derive."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from indexer.trust import Trust
 from router.diagnosis.attribution import Row
+from router.pods.source_state import SourceState
+from router.readiness import Readiness
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +49,19 @@ class PodFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class RouterFacts:
+    """The state of the router itself."""
+
+    readiness: Readiness
+    sources: Sequence[SourceState]
+    """The places where pods are found."""
+
+
+@dataclass(frozen=True, slots=True)
 class Finding:
-    """A likely fault of a pod. The text does not name the pod."""
+    """A likely fault of a pod, or of the router. The text does not name the pod."""
 
     kind: str
     text: str
+    model: str = ""
+    """The model whose pods it is about; empty if it is about those of all, or if its pod says it."""

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from indexer.shared.records.registry import AWAY, NOBODY
 from indexer.trust import BEHIND, DRIFTED, Level
 from router.diagnosis.evidence import Evidence
-from router.diagnosis.facts import Finding, PodFacts, RankFacts
+from router.diagnosis.facts import Finding, PodFacts, RankFacts, RouterFacts
 from router.diagnosis.mispredictions import ENOUGH, MOSTLY, mispredictions
 
 TRUST_SECONDS = 60.0
@@ -20,6 +20,23 @@ FAR = 4.0
 (`../shared/bench/policy-study.md`, "Robustness")."""
 APART = 2.0
 """Factor between a rank's prefill times and those of its model's typical pod that is a finding."""
+
+
+def router_findings(facts: RouterFacts, now: float) -> Iterator[Finding]:
+    """Yield the findings about the router itself; `now` is a time of its sources' clock."""
+    for name, condition in facts.readiness.report().items():
+        if facts.readiness.requires(name) and not condition.holds:
+            text = (
+                f"the router is not ready, so gateways may pass over it: {name}: {condition.reason}"
+            )
+            yield Finding("readiness", text)
+    for source in facts.sources:
+        if (trouble := source.trouble) is not None:
+            text = (
+                f"{source.name} cannot be asked for {now - trouble.since:.0f} s: {trouble.problem}"
+            )
+            text = f"{text}; {trouble.effect}. Do this: {trouble.advice}"
+            yield Finding("source", text, source.model)
 
 
 def findings(facts: PodFacts, now: float) -> list[Finding]:
@@ -61,7 +78,12 @@ def _shared(facts: PodFacts, now: float) -> list[Finding]:
             return [Finding("shared-index", text)]
         if trust.level is not Level.DEGRADED or trust.reason.startswith(AWAY):
             text = f"rank {rank.number} is {trust.level} for {age:.0f} s: {trust.reason}"
-            return [Finding("shared-index", f"the shared index is {facts.shared}; {text}")]
+            text = f"the shared index is {facts.shared}; {text}"
+            if trust.reason.startswith(AWAY):
+                text = (
+                    f"{text}. Do this: look whether Redis runs, and whether this process reaches it"
+                )
+            return [Finding("shared-index", text)]
     return []
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from router.config import schema as config
+from router.pods.source_state import SourceState
 
 log = logging.getLogger(__name__)
 
@@ -21,10 +22,14 @@ class FoundPod:
 
 
 class SourceError(OSError):
-    """A source cannot be asked; the message says why. `empty`: it is not there, so it has no pods."""
+    """A source cannot be asked; the message says why, and `advice` what helps.
 
-    def __init__(self, problem: str, *, empty: bool = False) -> None:
+    `empty`: it is not there, so it has no pods.
+    """
+
+    def __init__(self, problem: str, *, advice: str = "", empty: bool = False) -> None:
         super().__init__(problem)
+        self.advice = advice
         self.empty = empty
 
 
@@ -32,8 +37,8 @@ class PodSource(Protocol):
     """A place where pods are found."""
 
     @property
-    def name(self) -> str:
-        """The source's name in log messages."""
+    def state(self) -> SourceState:
+        """Its name, and whether it can be asked, which `sets` keeps current."""
 
     async def look(self) -> Mapping[str, FoundPod]:
         """Return the pods of this moment by id. Raises OSError, or ConfigError for a file of pods."""
@@ -70,7 +75,7 @@ class Reconciler:
     async def run(self, source: PodSource) -> None:
         """Keep up with one source; returns only when cancelled."""
         async for found in source.sets():
-            await self.reconcile(source.name, found)
+            await self.reconcile(source.state.name, found)
 
     async def reconcile(self, source: str, found: Mapping[str, FoundPod]) -> None:
         """Follow the pods that a source has found and drop those that it finds no longer.

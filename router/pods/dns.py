@@ -1,16 +1,19 @@
 """Finds the pods behind a DNS name that resolves to all of them, such as a headless service's."""
 
 import asyncio
-import logging
 import socket
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 
 from router.config import schema as config
 from router.pods.discover import FoundPod, SourceError
-
-log = logging.getLogger(__name__)
+from router.pods.source_state import STAY, SourceState
 
 GONE = (socket.EAI_NONAME, socket.EAI_NODATA)
+NO_NAME = (
+    "compare `dns` with the headless Service's name; while none of its pods is ready it has none"
+)
+NO_SERVER = "look whether this machine's name server answers (/etc/resolv.conf)"
 
 Resolve = Callable[[str], Awaitable[list[str]]]
 """Returns a name's addresses. Raises socket.gaierror."""
@@ -29,11 +32,16 @@ class DnsSource:
     An address has no identity: if another engine takes it over, only the event stream shows that.
     """
 
-    def __init__(self, pods: config.PodSetSpec, *, ask: Resolve = resolve) -> None:
-        self.name = f"pod-sets {pods.name} (dns {pods.dns})"
+    def __init__(
+        self,
+        pods: config.PodSetSpec,
+        *,
+        ask: Resolve = resolve,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.state = SourceState(f"pod-sets {pods.name} (dns {pods.dns})", pods.model, clock)
         self._pods = pods
         self._ask = ask
-        self._problem = ""
 
     async def look(self) -> Mapping[str, FoundPod]:
         """Return the pods of this moment by id. Raises SourceError."""
@@ -42,7 +50,9 @@ class DnsSource:
         except (socket.gaierror, UnicodeError) as error:
             # A headless service without pods has no DNS name; other errors may be temporary.
             gone = isinstance(error, socket.gaierror) and error.errno in GONE
-            raise SourceError(str(error), empty=gone) from error
+            advice = NO_NAME if gone else NO_SERVER
+            problem = getattr(error, "strerror", "") or str(error)
+            raise SourceError(problem, advice=advice, empty=gone) from error
         pods = [self._pods.pod(f"{self._pods.name}-{one}", one) for one in addresses]
         return {pod.id: FoundPod(pod) for pod in pods}
 
@@ -52,17 +62,12 @@ class DnsSource:
         while True:
             try:
                 found = await self.look()
-                self._say("")
+                self.state.answered()
             except SourceError as error:
                 found = {} if error.empty else (before or {})
-                self._say(f"{error}; {'no pods' if error.empty else 'the pods stay as they were'}")
+                effect = "it has no pods" if error.empty else STAY
+                self.state.failed(str(error), effect, error.advice)
             if found != before:
                 before = found
                 yield found
             await asyncio.sleep(self._pods.refresh_seconds)
-
-    def _say(self, problem: str) -> None:
-        """Log a problem once, until it has ended or changed."""
-        if problem and problem != self._problem:
-            log.warning("%s: %s", self.name, problem)
-        self._problem = problem

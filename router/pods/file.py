@@ -2,28 +2,40 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Mapping, Sequence
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 
+from indexer.process.command_line import in_words
 from indexer.process.reread import read_bytes
 from router.config import read as read_config
 from router.config import schema as config
 from router.pods.discover import FoundPod
+from router.pods.source_state import STAY, SourceState
 
 log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 1.0
 MOST_BYTES = 16 << 20
 """Largest file, enough for fifty thousand pods."""
+UNREADABLE = "let this process read the file (`pods-file`); it is looked at every second"
+WRONG = (
+    "correct the file; it is read again by itself, and `warmpath check-config` names every mistake"
+)
 
 
 class FileSource:
     """Reads [[pods]] from a file; while it cannot be read, the pods stay as they were."""
 
     def __init__(
-        self, path: Path, models: Sequence[config.ModelSpec], *, look_seconds: float = LOOK_SECONDS
+        self,
+        path: Path,
+        models: Sequence[config.ModelSpec],
+        *,
+        look_seconds: float = LOOK_SECONDS,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.name = f"pods-file {path}"
+        self.state = SourceState(f"pods-file {path}", "", clock)
         self._path = path
         self._models = models
         self._look_seconds = look_seconds
@@ -35,22 +47,25 @@ class FileSource:
     async def sets(self) -> AsyncIterator[Mapping[str, FoundPod]]:
         """Yield all pods by id, now and after each change of the file."""
         before: bytes | None = None
-        problem = ""
+        is_wrong = False
         while True:
             try:
                 raw = await self._read()
                 if raw != before:
-                    before = raw
+                    before, is_wrong = raw, True
                     pods = self._pods(raw)
+                    is_wrong = False
                     if not pods:
-                        log.warning("%s lists no pods", self.name)
+                        log.warning("%s lists no pods", self.state.name)
+                    self.state.answered()
                     yield pods
-                problem = ""
-            except (OSError, read_config.ConfigError) as error:
-                brief = str(error) if isinstance(error, OSError) else error.brief
-                if brief != problem:
-                    problem = brief
-                    log.error("pods-file: %s; the pods stay as they were", brief)  # noqa: TRY400
+                elif not is_wrong:
+                    self.state.answered()
+            except OSError as error:
+                problem = in_words(error).removeprefix(f"{self._path}: ")
+                self.state.failed(problem, STAY, UNREADABLE)
+            except read_config.ConfigError as error:
+                self.state.failed(error.brief, STAY, WRONG)
             await asyncio.sleep(self._look_seconds)
 
     async def _read(self) -> bytes:

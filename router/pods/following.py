@@ -16,9 +16,8 @@ from indexer.ingest import SWEEP_BUDGET, TICK_SECONDS, Ingest
 from indexer.process.tasks import Work, kept
 from router import state_file
 from router.config.schema import Config, IndexTable, PodSpec
-from router.pods.discover import FoundPod, Reconciler
+from router.pods.discover import FoundPod, PodSource, Reconciler
 from router.pods.follow import Follower
-from router.pods.sources import sources
 
 log = logging.getLogger(__name__)
 
@@ -38,14 +37,21 @@ def saved_ranks(table: IndexTable, folder: Path) -> list[SavedRank]:
 
 @asynccontextmanager
 async def following(
-    config: Config, folder: Path, ingest: Ingest, follower: Follower
+    config: Config,
+    folder: Path,
+    ingest: Ingest,
+    follower: Follower,
+    sources: Sequence[PodSource],
 ) -> AsyncIterator[Reconciler]:
-    """Follow the fleet for as long as the context is open."""
+    """Follow the configured pods and those of `sources` for as long as the context is open."""
     async with AsyncExitStack() as stack:
         stack.callback(_save, config.index, folder, ingest)
         stack.push_async_callback(follower.close)
         reconciler = Reconciler(follower)
-        await _find(config, folder, reconciler, stack)
+        await follow_configured(reconciler, config.pods)
+        for source in sources:
+            finding = Work(f"finding pods: {source.state.name}", partial(reconciler.run, source))
+            stack.callback(kept(finding).cancel)
         ticking = kept(Work("the index's housekeeping", partial(_tick, ingest)))
         stack.callback(ticking.cancel)
         yield reconciler
@@ -54,16 +60,6 @@ async def following(
 async def follow_configured(reconciler: Reconciler, pods: Sequence[PodSpec]) -> None:
     """Follow the pods of the configuration's [[pods]], and no others of it."""
     await reconciler.reconcile("the configuration", {pod.id: FoundPod(pod) for pod in pods})
-
-
-async def _find(
-    config: Config, folder: Path, reconciler: Reconciler, stack: AsyncExitStack
-) -> None:
-    """Follow the configured pods, and those that pod sets and the pods' file add and remove."""
-    await follow_configured(reconciler, config.pods)
-    for source in sources(config, folder):
-        task = kept(Work(f"finding pods: {source.name}", partial(reconciler.run, source)))
-        stack.callback(task.cancel)
 
 
 async def _tick(ingest: Ingest) -> None:

@@ -6,26 +6,32 @@ in the namespace.
 
 import asyncio
 import json
-import logging
 import os
-from collections.abc import AsyncIterator, Iterator, Mapping
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 
+from indexer.process.command_line import in_words
 from router.config import schema as config
 from router.pods.discover import FoundPod, SourceError
-
-log = logging.getLogger(__name__)
+from router.pods.source_state import STAY, SourceState
 
 POOL_GROUPS = (("inference.networking.k8s.io", "v1"), ("inference.networking.x-k8s.io", "v1alpha2"))
 RETRY_SECONDS = 2.0
+ANSWER_SECONDS = 30.0
+"""Longest time that the API may take to answer a list."""
 WATCH_SECONDS = 300
 GONE = 410
 """The status of a watch whose version is too old: the pods have to be listed again."""
 NO_ACCESS = "no service account of a cluster and no kubeconfig"
+MOUNT = "mount a service account's token, or name a kubeconfig in the variable KUBECONFIG"
+REACH = "look whether the API server runs, and whether a NetworkPolicy lets this process reach it"
+LOG_IN = "renew the service account's token or the kubeconfig, which the API server does not accept"
+"""Orders for whoever runs the router."""
 
 
 class KubernetesSource:
@@ -35,10 +41,15 @@ class KubernetesSource:
     used within `WATCH_SECONDS`, and at once where the old ones are refused.
     """
 
-    def __init__(self, pods: config.PodSetSpec, *, api: Any = None) -> None:
+    def __init__(
+        self,
+        pods: config.PodSetSpec,
+        *,
+        api: Any = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         where = f"{pods.namespace}/{pods.inference_pool or pods.selector}"
-        self.name = f"pod-sets {pods.name} (kubernetes {where})"
-        self._problem = ""
+        self.state = SourceState(f"pod-sets {pods.name} (kubernetes {where})", pods.model, clock)
         self._pods = pods
         self._api = api
         self._known: dict[str, dict[str, Any]] = {}
@@ -57,10 +68,10 @@ class KubernetesSource:
                 with self._told():
                     async with self._connected() as api:
                         async for _ in self._changes(api):
-                            self._problem = ""
+                            self.state.answered()
                             yield self._found()
             except SourceError as error:
-                self._say(str(error))
+                self.state.failed(str(error), STAY, error.advice)
             # The pods stay as they were until the API answers again.
             await asyncio.sleep(RETRY_SECONDS)
 
@@ -83,7 +94,7 @@ class KubernetesSource:
         except SourceError:
             raise
         except (OSError, aiohttp.ClientError, json.JSONDecodeError) as error:
-            raise SourceError(str(error) or type(error).__name__) from error
+            raise SourceError(in_words(error) or type(error).__name__, advice=REACH) from error
 
     def _refused(
         self, verb: str, resource: str, status: int, reason: str | None, text: str
@@ -96,15 +107,14 @@ class KubernetesSource:
         parts = [f"{verb} {resource} in namespace {self._pods.namespace}: {status} {reason or ''}"]
         if said:
             parts.append(f": {said}")
+        advice = LOG_IN if status == 401 else REACH
         if status == 403:
             parts.append(f"; its Role lacks the verb {verb!r} for {resource!r}")
-        return SourceError("".join(parts))
-
-    def _say(self, problem: str) -> None:
-        """Log a problem once, until it has ended or changed."""
-        if problem != self._problem:
-            log.warning("%s: %s; the pods stay as they were", self.name, problem)
-        self._problem = problem
+            advice = (
+                f"add the verb {verb!r} for {resource!r} to the Role of the router's ServiceAccount "
+                f"in namespace {self._pods.namespace}; the router asks again every {RETRY_SECONDS:g} s"
+            )
+        return SourceError("".join(parts), advice=advice)
 
     async def _changes(self, api: Any) -> AsyncIterator[None]:
         """List the pods, then watch them until the API ends the watch; yield after each change."""
@@ -125,7 +135,10 @@ class KubernetesSource:
         selector = self._pods.selector or await self._pool_selector(client, api)
         core: Any = client.CoreV1Api(api)
         answer = await core.list_namespaced_pod(
-            self._pods.namespace, label_selector=selector, _preload_content=False
+            self._pods.namespace,
+            label_selector=selector,
+            _preload_content=False,
+            _request_timeout=ANSWER_SECONDS,
         )
         async with answer:
             if answer.status != 200:
@@ -168,7 +181,7 @@ class KubernetesSource:
             try:
                 pool = await custom.get_namespaced_custom_object(
                     group, version, self._pods.namespace, "inferencepools",
-                    self._pods.inference_pool,
+                    self._pods.inference_pool, _request_timeout=ANSWER_SECONDS,
                 )  # fmt: skip
             except client.ApiException as failure:
                 if failure.status != 404:
@@ -182,7 +195,9 @@ class KubernetesSource:
             selector = pool["spec"]["selector"]
             labels = selector.get("matchLabels", selector)
             return ",".join(f"{key}={value}" for key, value in sorted(labels.items()))
-        raise SourceError(f"no InferencePool {self._pods.inference_pool!r}") from error
+        name, namespace = self._pods.inference_pool, self._pods.namespace
+        advice = f"create it in namespace {namespace}, or correct `inference-pool`"
+        raise SourceError(f"no InferencePool {name!r}", advice=advice) from error
 
     def _found(self) -> dict[str, FoundPod]:
         found = {}
@@ -216,11 +231,12 @@ async def _connect() -> Any:
     except access.ConfigException as error:
         # Without a file the library would log a warning for each try.
         if not _is_there(kube_config.KUBE_CONFIG_DEFAULT_LOCATION):
-            raise SourceError(NO_ACCESS) from error
+            raise SourceError(NO_ACCESS, advice=MOUNT) from error
         try:
             await access.load_kube_config()
         except (access.ConfigException, TypeError, ValueError) as failure:
-            raise SourceError(f"the kubeconfig cannot be used: {failure}") from failure
+            problem = f"the kubeconfig cannot be used: {failure}"
+            raise SourceError(problem, advice=MOUNT) from failure
     return client.ApiClient()
 
 

@@ -33,15 +33,16 @@ async def _all(sources: Sequence[PodSource], seconds: float) -> list[Looked]:
 
 
 async def _one(source: PodSource, seconds: float) -> Looked:
+    name = source.state.name
     try:
         async with asyncio.timeout(seconds):
-            return Looked(source.name, sorted(await source.look()), "")
+            return Looked(name, sorted(await source.look()), "")
     except TimeoutError:
-        return Looked(source.name, [], f"no answer within {seconds:g} s")
+        return Looked(name, [], f"no answer within {seconds:g} s")
     except OSError as error:
-        return Looked(source.name, [], str(error))
+        return Looked(name, [], str(error))
     except ConfigError as error:
-        return Looked(source.name, [], error.brief, error.problems)
+        return Looked(name, [], error.brief, error.problems)
 
 
 class _DaemonThreads(ThreadPoolExecutor):

@@ -144,7 +144,7 @@ def test_coverage_is_the_share_of_exact_views_of_the_pods_that_are_well(
     least: float, holds: bool
 ) -> None:
     down = pod("c", Level.COLD, Status(healthy=False, reason="no answer"))
-    found = pods_are_covered([pod("a"), pod("b", Level.DEGRADED), down], least)
+    found = pods_are_covered([pod("a"), pod("b", Level.DEGRADED), down], [], least)
     assert found.holds is holds
     assert found.reason.startswith("the view of 1 of 2 ready pods with events is exact")
     assert found.reason.endswith("b rank 0 is degraded: because") is not holds
@@ -153,8 +153,8 @@ def test_coverage_is_the_share_of_exact_views_of_the_pods_that_are_well(
 def test_pods_without_events_and_fleets_without_pods_do_not_lack_coverage() -> None:
     blind = pod("a", Level.COLD)
     blind.has_events = False
-    assert pods_are_covered([blind], 1.0).holds
-    assert pods_are_covered([], 1.0).holds
+    assert pods_are_covered([blind], [], 1.0).holds
+    assert pods_are_covered([], [], 1.0).holds
 
 
 def test_a_tokenizer_that_is_missing_is_named_with_the_reason() -> None:

@@ -131,7 +131,7 @@ def classes(parts: ReloadableParts) -> Any:
 REACHED: dict[str, tuple[object, Callable[[ReloadableParts], object]]] = {
     "pods": (["new"], lambda parts: [one.id for one in parts.pods]),
     "server.ready": (False, lambda parts: parts.readiness.requires("pods")),
-    "server.ready-coverage": (0.75, lambda parts: parts.readiness._looks["coverage"].args[1]),  # type: ignore[attr-defined]
+    "server.ready-coverage": (0.75, lambda parts: parts.readiness._looks["coverage"].args[2]),  # type: ignore[attr-defined]
     "limits.tokenize-seconds": (
         (1.5, 1.5),
         lambda parts: (parts.service.tokenize_seconds, parts.endpoint_picks.tokenize_seconds),

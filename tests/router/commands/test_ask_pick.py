@@ -264,30 +264,20 @@ async def test_the_doctor_tells_findings_in_sentences_and_by_its_exit_status(
     for pod in ("pod-a", "pod-b", "pod-c"):
         text = f"only chats are predicted wrong on {pod}"
         servicer.diagnosis.findings.add(pod=pod, model="m", kind="template", text=text)
-    trust = pb.Trust(level=pb.Trust.STALE, reason="the event stream is gone")
-    ranks = [pb.Rank(trust=trust), pb.Rank(rank=1, trust=trust)]
-    servicer.pods.append(pb.Pod(id="pod-b", model="m", status="connection refused", ranks=ranks))
+    for text in ("one source cannot be asked", "another one cannot be asked"):
+        servicer.diagnosis.findings.add(model="m", kind="source", text=text)
     assert await run(doctor.main, address) == 1
     printed = " ".join(capsys.readouterr().out.split())
-    assert (
-        "ready: m pod-b: it is not ready: connection refused; the event stream is gone." in printed
-    )
+    assert "source: m: one source cannot be asked." in printed
+    assert "source: m: another one cannot be asked." in printed
     assert (
         "template: m pod-a: only chats are predicted wrong on pod-a. Likewise pod-b, pod-c."
     ) in printed
     assert "Nothing looks wrong" not in printed
     assert await run(doctor.main, address, "--json") == 1
     answer = json.loads(capsys.readouterr().out)
-    assert [one["kind"] for one in answer["findings"]] == ["ready"] + 3 * ["template"]
-    assert [pod["id"] for pod in answer["pods"]] == ["pod-a", "pod-b"]
-
-
-async def test_a_router_without_pods_is_ill(
-    router: tuple[Router, str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    router[0].pods = []
-    assert await run(doctor.main, router[1]) == 1
-    assert "pods: the router knows no pod." in capsys.readouterr().out
+    assert [one["kind"] for one in answer["findings"]] == 3 * ["template"] + 2 * ["source"]
+    assert [pod["id"] for pod in answer["pods"]] == ["pod-a"]
 
 
 async def test_the_doctor_says_what_the_shadow_would_have_saved(

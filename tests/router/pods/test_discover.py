@@ -215,7 +215,7 @@ async def test_two_sets_of_one_name_in_dns_do_not_take_each_others_pods() -> Non
     for name, port in (("s", 1), ("t", 2)):
         source = DnsSource(PodSetSpec(name=name, model="m", dns="x", port=port), ask=ask)
         sets = source.sets()
-        await reconciler.reconcile(source.name, await anext(sets))
+        await reconciler.reconcile(source.state.name, await anext(sets))
         await sets.aclose()  # type: ignore[attr-defined]
     assert follower.calls == ["+s-10.0.0.1@10.0.0.1:1", "+t-10.0.0.1@10.0.0.1:2"]
 

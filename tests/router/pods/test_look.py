@@ -10,6 +10,7 @@ from router.config.schema import Config, ModelSpec, PodSetSpec, PodSpec
 from router.pods.discover import FoundPod, SourceError
 from router.pods.dns import DnsSource
 from router.pods.look import Looked, look
+from router.pods.source_state import SourceState
 from router.pods.sources import sources
 
 
@@ -17,7 +18,7 @@ class Source:
     """Finds pods, or raises an error."""
 
     def __init__(self, name: str, *pods: str, error: Exception | None = None) -> None:
-        self.name = name
+        self.state = SourceState(name, "m", lambda: 0.0)
         self._pods = pods
         self._error = error
 
