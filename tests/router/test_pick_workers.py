@@ -281,7 +281,7 @@ async def test_the_commands_tell_of_a_running_router(
         assert "Nothing looks wrong. Pods: 2" in shown
         assert await asyncio.to_thread(doctor.main, [*at, "--model", "x"]) == 1
         assert "the router knows no pod of it" in capsys.readouterr().out
-    assert await asyncio.to_thread(doctor.main, at) == 2
+    assert await asyncio.to_thread(doctor.main, at) == 3
 
 
 async def all_told(stand: Stand) -> bool:
