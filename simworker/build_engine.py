@@ -5,7 +5,7 @@ A further engine is one further entry in `ENGINES`.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from simworker.engine import Engine
 from simworker.events.from_v1 import LoraId, from_v1
@@ -16,10 +16,14 @@ from simworker.trtllm.cache.kv_cache_manager import KVCacheManager as TrtllmKVCa
 from simworker.trtllm.engine import TrtllmEngine
 from simworker.trtllm.events.event_manager import KVCacheEventManager
 from simworker.v0.engine import V0Engine
+from simworker.v0.memory.array_backend import ArrayBackend
+from simworker.v0.memory.cache_engine import CacheEngine, CacheShape
+from simworker.v0.memory.numpy_backend import NumpyBackend
 from simworker.v0.requests.lora import LoRAConfig
 from simworker.v0.scheduling.scheduler_config import CacheConfig as V0CacheConfig
 from simworker.v0.scheduling.scheduler_config import SchedulerConfig as V0SchedulerConfig
-from simworker.v1.assemble import OffloadConfig, kv_cache_config
+from simworker.v0.worker import Worker
+from simworker.v1.assemble import KVGroup, OffloadConfig, kv_cache_config
 from simworker.v1.assemble import build_engine as build_v1
 from simworker.v1.engine import V1Engine
 from simworker.v1.scheduling.scheduler_config import SchedulerConfig
@@ -47,6 +51,10 @@ class EngineSettings:
     """Bytes of one block in all layers of a rank, which a copy to or from host memory moves."""
     block_size: int
     """Tokens a block."""
+    kv_groups: tuple[KVGroup, ...]
+    """The groups of v1's layers, which share the blocks; other engines have one, with full attention."""
+    use_eagle: bool
+    """Whether a drafter reads v1's cache, so that the last block of a hit is computed again."""
     enable_prefix_caching: bool
     enable_chunked_prefill: bool
     max_num_seqs: int
@@ -56,6 +64,10 @@ class EngineSettings:
     hash_algo: str
     hash_seed: str
     scheduling_policy: str
+    preemption_mode: Literal["recompute", "swap"] | None
+    """v0's, as `SchedulerConfig.preemption_mode`."""
+    tensors: Literal["numpy", "torch"] | None
+    """The arrays that hold the content of v0's cache; None: there is no content."""
     preset: str
 
 
@@ -87,7 +99,7 @@ def _vllm_v1(settings: EngineSettings) -> V1Engine:
             self_describing_kv_events=settings.describes_offloads,
         )
     return build_v1(
-        kv_cache_config(settings.blocks, settings.block_size),
+        kv_cache_config(settings.blocks, settings.kv_groups),
         SchedulerConfig(
             max_model_len=settings.max_model_len,
             max_num_seqs=settings.max_num_seqs,
@@ -102,6 +114,7 @@ def _vllm_v1(settings: EngineSettings) -> V1Engine:
         enable_caching=settings.enable_prefix_caching,
         # The dialect shortens digests, if it does.
         use_int_block_hashes=False,
+        use_eagle=settings.use_eagle,
         offload=offload,
     )
 
@@ -114,6 +127,7 @@ def _vllm_v0(settings: EngineSettings) -> V0Engine:
             max_num_seqs=settings.max_num_seqs,
             max_model_len=settings.max_model_len,
             enable_chunked_prefill=settings.enable_chunked_prefill,
+            preemption_mode=settings.preemption_mode,
             policy="priority" if policy == "priority" else "fcfs",
         ),
         V0CacheConfig(
@@ -124,8 +138,25 @@ def _vllm_v0(settings: EngineSettings) -> V0Engine:
         ),
         LoRAConfig(max_loras=MOST_ADAPTERS_IN_A_BATCH),
         PRESETS[settings.preset].latency,
+        _memory(settings) if settings.tensors else None,
         vocab_size=settings.vocab_size,
     )
+
+
+def _memory(settings: EngineSettings) -> Worker[Any]:
+    """Return memory for a model of one small layer: its content tells which tokens were computed."""
+    backend: ArrayBackend[Any] = NumpyBackend()
+    if settings.tensors == "torch":
+        try:
+            # The package is an extra.
+            from simworker.v0.memory.torch_backend import TorchBackend  # noqa: PLC0415
+        except ImportError:
+            raise ValueError(
+                "tensors: torch is not installed; pip install 'warmpath[tensors]'"
+            ) from None
+        backend = TorchBackend()
+    shape = CacheShape(num_layers=1, block_size=settings.block_size, num_kv_heads=1, head_size=4)
+    return Worker(CacheEngine(shape, settings.blocks, settings.cpu_blocks, backend))
 
 
 def _trtllm(settings: EngineSettings) -> TrtllmEngine:

@@ -1,27 +1,17 @@
-"""The command line: every option with its limits, read into `Settings`."""
+"""The settings of a process, read from its command line and checked against each other."""
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
 
 from simworker.build_engine import ENGINES, EngineSettings
+from simworker.command_line import EVENTS_PORT, MODEL_LEN, command_parser
 from simworker.events.dialect import UnknownDialectError, dialect_named
-from simworker.events.faulty_outlet import MOST_DELAY_SECONDS, EventFaults
+from simworker.events.faulty_outlet import EventFaults
 from simworker.events.publisher import EndpointError, rank_endpoint
-from simworker.option_types import address, lora_module, number, whole
-from simworker.presets import DEFAULT_PRESET, PRESETS
 from simworker.server.adapters import AdapterError, Adapters
-from simworker.server.metrics import NAMES
-from simworker.v1.hashing.block_hash import DEFAULT_NONE_HASH_SEED
-
-MOST_WORKERS = 1024
-MOST_RANKS = 1024
-MOST_BLOCKS = 1 << 28
-MOST_SECONDS = 30 * 86400.0
-EVENTS_PORT = 5557
-MODEL_LEN = 131_072
+from simworker.v1.assemble import KVGroup, kv_cache_config, longest_request
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +56,7 @@ class Settings:
 
 def parse(argv: Sequence[str] | None) -> Settings:
     """Return the settings of a command line; a wrong one ends the process with status 2."""
-    parser = _parser()
+    parser = command_parser()
     args = parser.parse_args(argv)
     try:
         settings = _settings(args)
@@ -88,19 +78,32 @@ def _settings(args: argparse.Namespace) -> Settings:
             f"--scheduling-policy: {args.engine} has {', '.join(kind.scheduling_policies)}"
         )
     dialect = dialect_named(args.dialect, byte_hashes=args.byte_hashes)
+    for option, given in (("--kv-groups", args.kv_groups), ("--eagle", args.eagle)):
+        if given and (args.engine != "vllm-v1" or dialect.engine != "vllm"):
+            raise argparse.ArgumentTypeError(
+                f"{option}: only --engine vllm-v1 with a --dialect of vllm has it"
+            )
+    for option, given in (("--preemption-mode", args.preemption_mode), ("--tensors", args.tensors)):
+        if given and args.engine != "vllm-v0":
+            raise argparse.ArgumentTypeError(f"{option}: only --engine vllm-v0 has it")
+    groups = args.kv_groups or (KVGroup(args.block_size),)
     engine = EngineSettings(
         engine=args.engine,
+        preemption_mode=args.preemption_mode,
+        tensors=args.tensors,
         blocks=args.blocks,
         cpu_blocks=args.cpu_blocks,
         # SGLang has no form for pages without tokens.
         describes_offloads=dialect.engine == "sglang",
-        bytes_per_block=args.bytes_per_token * args.block_size,
+        bytes_per_block=args.bytes_per_token * groups[0].block_size,
         enable_prefix_caching=args.enable_prefix_caching,
         enable_chunked_prefill=args.enable_chunked_prefill,
-        block_size=args.block_size,
+        block_size=groups[0].block_size,
+        kv_groups=groups,
+        use_eagle=args.eagle,
         max_num_seqs=args.max_num_seqs,
         max_num_batched_tokens=args.max_num_batched_tokens,
-        max_model_len=args.max_model_len or _fitting_model_len(args.blocks, args.block_size),
+        max_model_len=args.max_model_len or _fitting_model_len(args, groups),
         vocab_size=args.vocab_size,
         hash_algo=algo,
         hash_seed=args.hash_seed,
@@ -146,20 +149,26 @@ def _settings(args: argparse.Namespace) -> Settings:
     )
 
 
-def _fitting_model_len(blocks: int, block_size: int) -> int:
+def _fitting_model_len(args: argparse.Namespace, groups: Sequence[KVGroup]) -> int:
     """Return the tokens of the longest request that fits into the cache, at most `MODEL_LEN`.
 
     vLLM v1 keeps one block, the null block, and does not start with a longer limit; v0 keeps a hundredth
     of the blocks free.
     """
-    return min(MODEL_LEN, (blocks - max(1, blocks // 100)) * block_size)
+    usable = args.blocks - max(1, args.blocks // 100)
+    cache = kv_cache_config(usable + 1, groups)
+    return longest_request(cache, MODEL_LEN, in_flight=args.max_num_batched_tokens)
 
 
 def _check(settings: Settings) -> None:
     """Raise if settings contradict each other."""
     engine = settings.engine
     # Other engines start all the same, and refuse requests that do not fit.
-    most = (engine.blocks - 1) * engine.block_size
+    most = longest_request(
+        kv_cache_config(engine.blocks, engine.kv_groups),
+        engine.max_model_len,
+        in_flight=engine.max_num_batched_tokens,
+    )
     if engine.engine == "vllm-v1" and engine.max_model_len > most:
         raise argparse.ArgumentTypeError(
             f"--max-model-len: {engine.max_model_len} tokens do not fit into {engine.blocks - 1} blocks "
@@ -192,127 +201,3 @@ def _check(settings: Settings) -> None:
             adapters.load(name, path)
         except AdapterError as error:
             raise AdapterError(f"--lora-modules: {error}") from error
-
-
-class _Parser(argparse.ArgumentParser):
-    """A parser whose errors are one line: a usage of 50 lines would hide it."""
-
-    def error(self, message: str) -> NoReturn:
-        """End the process with status 2, the error and where help is."""
-        self.exit(2, f"{self.prog}: {message}; '{self.prog} --help' shows the options\n")
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
-        prog="warmpath simworker",
-        description="Serve simulated workers until SIGTERM or Ctrl-C.",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
-        allow_abbrev=False,
-        epilog="example: warmpath simworker --model demo --listen 127.0.0.1:8101",
-    )
-    _serving(parser.add_argument_group("serving").add_argument)
-    _engine(parser.add_argument_group("engine").add_argument)
-    _events(parser.add_argument_group("events").add_argument)
-    _faults(
-        parser.add_argument_group(
-            "faults", "Faults of the worker and its live events. A replay has none."
-        ).add_argument
-    )
-    return parser
-
-
-Add = Callable[..., Any]
-
-
-def _serving(add: Add) -> None:
-    add("--model", default="sim", help="served model name")
-    add("--listen", type=address, default="127.0.0.1:8100",
-        help="host:port of HTTP; port 0 takes a free one")  # fmt: skip
-    add("--workers", type=whole(1, MOST_WORKERS), default=1,
-        help="workers in this process; each has the next ports")  # fmt: skip
-    add("--data-parallel-size", type=whole(1, MOST_RANKS), default=1,
-        help="ranks of each worker, each with an engine and ports of events of its own")  # fmt: skip
-    add("--tokenizer", type=Path, help="folder of a tokenizer, for text and chats")
-    add("--adapter", action="append", default=[], metavar="NAME",
-        help="a LoRA adapter whose path is its name; may be repeated")  # fmt: skip
-    add("--lora-modules", type=lora_module, nargs="+", action="extend", default=[],
-        metavar="NAME=PATH", help="LoRA adapters")  # fmt: skip
-    add("--stream-interval", type=whole(1), default=1, help="tokens a chunk of a streamed answer")
-    add(
-        "--metrics",
-        choices=sorted(NAMES),
-        help="the engine whose names /metrics uses; by default the simulated one",
-    )
-    add("--drain-seconds", type=number(MOST_SECONDS), default=0.0,
-        help="seconds after SIGTERM for requests under way to end")  # fmt: skip
-
-
-def _engine(add: Add) -> None:
-    add("--engine", choices=sorted(ENGINES), default="vllm-v1", help="the engine to simulate")
-    add("--blocks", type=whole(2, MOST_BLOCKS), default=4096,
-        help="KV cache blocks, the null block counted")  # fmt: skip
-    add("--block-size", type=whole(1), default=16, help="tokens a block")
-    add(
-        "--cpu-blocks",
-        type=whole(0, MOST_BLOCKS),
-        default=0,
-        help="blocks in host memory: v1 offloads to them, v0 swaps; TensorRT-LLM's second pool",
-    )
-    add("--bytes-per-token", type=whole(1), default=81_920,
-        help="bytes of a token's KV cache on a rank, which copies to host memory move")  # fmt: skip
-    add("--enable-prefix-caching", action=argparse.BooleanOptionalAction, default=True,
-        help="reuse cached blocks for prompts that begin with the same tokens")  # fmt: skip
-    add("--enable-chunked-prefill", action=argparse.BooleanOptionalAction, default=True,
-        help="compute a prompt over several steps where it does not fit into one")  # fmt: skip
-    add("--max-num-seqs", type=whole(1), default=256, help="requests running at once")
-    add("--max-num-batched-tokens", type=whole(1), default=8192, help="tokens a step")
-    add("--max-model-len", type=whole(2),
-        help=f"tokens of prompt and answer; by default {MODEL_LEN}, or less if less fits")  # fmt: skip
-    add("--vocab-size", type=whole(1), default=32000, help="token ids are below this number")
-    add("--scheduling-policy", choices=_all("scheduling_policies"), default="fcfs",
-        help="the order of waiting requests")  # fmt: skip
-    add("--prefix-caching-hash-algo", choices=_all("hash_algos"),
-        help="the hash of blocks; by default the engine's own default")  # fmt: skip
-    add(
-        "--hash-seed",
-        default=DEFAULT_NONE_HASH_SEED,
-        help="seed of the block hashes, as PYTHONHASHSEED is for vLLM",
-    )
-    add("--preset", choices=sorted(PRESETS), default=DEFAULT_PRESET,
-        help="the GPU and model that set how long a step takes")  # fmt: skip
-    add("--speed", type=number(1e9, above=True), default=1.0,
-        help="how many times faster than modelled the steps are")  # fmt: skip
-
-
-def _all(attribute: str) -> list[str]:
-    return sorted({value for kind in ENGINES.values() for value in getattr(kind, attribute)})
-
-
-def _events(add: Add) -> None:
-    add("--events-endpoint", default=f"tcp://127.0.0.1:{EVENTS_PORT}",
-        help="PUB socket, bound; each rank has the next port, * takes free ones")  # fmt: skip
-    add("--replay-endpoint",
-        help=f"ROUTER socket, likewise; by default after all ports from {EVENTS_PORT} on")  # fmt: skip
-    add("--topic", default="", help="topic of the events; {worker} stands for the worker's number")
-    add("--dialect", default="vllm",
-        help="engine and version of the events' form, as vllm-0.23 or sglang-0.5.16")  # fmt: skip
-    add("--byte-hashes", action="store_true",
-        help="hashes as whole digests, as with VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES=0")  # fmt: skip
-    add("--buffer-steps", type=whole(1), default=10000, help="batches kept for replay")
-
-
-def _faults(add: Add) -> None:
-    rate = number(1)
-    seconds = number(MOST_SECONDS)
-    add("--allow-faults", action="store_true", help="serve /faults, which switches all of these")
-    add("--fault-drop", type=rate, default=0.0, help="share of live batches never sent")
-    add("--fault-duplicate", type=rate, default=0.0, help="share sent twice")
-    add("--fault-delay", type=rate, default=0.0, help="share that stalls the stream")
-    add("--fault-reorder", type=rate, default=0.0, help="share sent after the next one")
-    add("--fault-delay-seconds", type=number(MOST_DELAY_SECONDS), default=0.2, help="the delay")
-    add("--fault-seed", type=whole(0), default=0, help="seed of the choice of batches")
-    add("--fault-slow", type=number(1e6, above=True), default=1.0,
-        help="how many times longer steps take")  # fmt: skip
-    add("--fault-crash-after", type=seconds, help="seconds until the process ends at once")
-    add("--fault-hang-after", type=seconds, help="seconds until no step ends any more")
-    add("--fault-restart-after", type=seconds, help="seconds until a new life begins")

@@ -19,7 +19,7 @@ from pathlib import Path
 from simworker.engine import Generation
 from simworker.latency import LatencyModel, StepWork
 from simworker.presets import DEFAULT_PRESET, PRESETS
-from simworker.v1.assemble import build_engine, kv_cache_config
+from simworker.v1.assemble import KVGroup, build_engine, kv_cache_config
 from simworker.v1.cache.kv_cache_event import CacheEvent
 from simworker.v1.engine import V1Engine
 from simworker.v1.scheduling.scheduler_config import SchedulerConfig
@@ -102,7 +102,7 @@ def simulate(args: argparse.Namespace) -> dict[str, object]:
 def _engine(args: argparse.Namespace, latency: LatencyModel) -> V1Engine:
     return build_engine(
         # One more for vLLM's null block.
-        kv_cache_config(args.blocks + 1, TRACE_BLOCK_SIZE),
+        kv_cache_config(args.blocks + 1, [KVGroup(TRACE_BLOCK_SIZE)]),
         SchedulerConfig(
             max_model_len=args.max_model_len,
             max_num_seqs=args.max_num_seqs,

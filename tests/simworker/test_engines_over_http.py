@@ -159,3 +159,25 @@ async def test_tensorrts_events_are_fetched_once() -> None:
         assert await worker.post("/kv_cache_events") == (200, [])
         line = 'trtllm_time_to_first_token_seconds_count{engine_type="trtllm",model_name="demo"}'
         assert await worker.metric(line) == 1
+
+
+async def test_served_v0_swaps_the_content_of_requests_that_lose_their_blocks() -> None:
+    options = (
+        "--engine=vllm-v0", "--tensors=numpy", "--preemption-mode=swap", "--no-enable-prefix-caching",
+        "--blocks=16", "--block-size=4", "--cpu-blocks=64", "--max-model-len=56",
+    )  # fmt: skip
+    prompts = [[number] * 12 for number in range(1, 7)]
+    async with LocalWorker(*options) as worker:
+        engine: Any = worker.worker.ranks[0].engine
+        swapped: list[tuple[int, int]] = []
+        moves = engine.worker.cache_engine.swap_out
+        engine.worker.cache_engine.swap_out = lambda pairs: (swapped.extend(pairs), moves(pairs))
+        alone = [await worker.generate(prompt=one, max_tokens=40) for one in prompts]
+        assert not swapped
+        asked = asyncio.gather(*(worker.generate(prompt=one, max_tokens=40) for one in prompts))
+        while not asked.done():
+            # Each block on either device has the content of its request's own tokens.
+            engine.check()
+            await asyncio.sleep(0.001)
+        assert [one["choices"] for one in await asked] == [one["choices"] for one in alone]
+        assert len(swapped) > 10

@@ -9,8 +9,8 @@ from simworker.engine import Engine, Generation, Load
 from simworker.latency import LatencyModel
 from simworker.serial.block_cache import BlockCache
 from simworker.serial.engine import SerialEngine
+from simworker.v1.assemble import KVGroup, kv_cache_config
 from simworker.v1.assemble import build_engine as vllm_engine
-from simworker.v1.assemble import kv_cache_config
 from simworker.v1.cache.kv_cache_event import CacheEvent
 from simworker.v1.engine import V1Engine
 from simworker.v1.scheduling.scheduler_config import SchedulerConfig
@@ -83,7 +83,7 @@ def build_engine(settings: FleetSettings, pod: int) -> SimulatedEngine:
     return MeteredEngine(
         vllm_engine(
             # One block more, since vLLM's null block holds no content.
-            kv_cache_config(settings.blocks + 1, settings.block_size),
+            kv_cache_config(settings.blocks + 1, [KVGroup(settings.block_size)]),
             SchedulerConfig(
                 max_model_len=settings.longest,
                 max_num_seqs=MAX_NUM_SEQS,

@@ -79,14 +79,15 @@ class MemoryConfig(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class _Limits:
-    """The `MemoryLimits` of a `max_model_len` that `_longest` tries; it is its own `model_config`."""
+class RequestLimits:
+    """The `MemoryLimits` of requests up to `max_model_len` tokens; it is its own `model_config`."""
 
     max_model_len: int
     max_in_flight_tokens: int
 
     @property
     def model_config(self) -> ModelLimits:
+        """These limits themselves."""
         return self
 
 
@@ -298,7 +299,7 @@ def _longest(vllm_config: MemoryLimits, fits: Callable[[MemoryLimits], bool]) ->
     low, high = 0, vllm_config.model_config.max_model_len
     while low < high:
         middle = (low + high + 1) // 2
-        if fits(_Limits(middle, in_flight)):
+        if fits(RequestLimits(middle, in_flight)):
             low = middle
         else:
             high = middle - 1

@@ -17,7 +17,7 @@ from typing import Any
 from simworker.engine import Generation
 from simworker.events.from_v1 import from_v1
 from simworker.events.vllm import VllmDialect
-from simworker.v1.assemble import build_engine, kv_cache_config
+from simworker.v1.assemble import KVGroup, build_engine, kv_cache_config
 from simworker.v1.requests.request import Request
 from simworker.v1.scheduling.scheduler_config import SchedulerConfig
 from tests.recordings import VLLM_TRACE
@@ -91,7 +91,7 @@ class Driven:
     def __init__(self, run: Run) -> None:
         self.answers = Answers()
         self.engine = build_engine(
-            kv_cache_config(96, 32),
+            kv_cache_config(96, [KVGroup(32)]),
             SchedulerConfig(
                 max_model_len=1024, max_num_seqs=8, max_num_batched_tokens=1024, max_loras=1
             ),

@@ -3,7 +3,7 @@
 import pytest
 
 from simworker.engine import Generation, RequestRefusedError
-from simworker.v1.assemble import OffloadConfig, build_engine, kv_cache_config
+from simworker.v1.assemble import KVGroup, OffloadConfig, build_engine, kv_cache_config
 from simworker.v1.cache.kv_cache_event import (
     AllBlocksCleared,
     BlockRemoved,
@@ -24,7 +24,7 @@ class Bench:
         offload: OffloadConfig | None = None,
     ) -> None:
         self.engine = build_engine(
-            kv_cache_config(blocks, 4),
+            kv_cache_config(blocks, [KVGroup(4)]),
             SchedulerConfig(max_model_len=1000, max_num_seqs=seqs, max_num_batched_tokens=budget),
             vocab_size=500,
             offload=offload,

@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from simworker.engine import Generation
-from simworker.v1.assemble import OffloadConfig, build_engine, kv_cache_config
+from simworker.v1.assemble import KVGroup, OffloadConfig, build_engine, kv_cache_config
 from simworker.v1.cache.kv_cache_event import (
     AllBlocksCleared,
     BlockRemoved,
@@ -26,7 +26,7 @@ class Machine(RuleBasedStateMachine):
     )  # fmt: skip
     def start(self, tier: int, policy: str, budget: int) -> None:
         self.engine = build_engine(
-            kv_cache_config(11, 4),
+            kv_cache_config(11, [KVGroup(4)]),
             SchedulerConfig(
                 max_model_len=40, max_num_seqs=4, max_num_batched_tokens=budget, policy=policy
             ),
