@@ -1,56 +1,135 @@
-"""`warmpath doctor`: shows how good predictions and picks were, and likely faults."""
+"""`warmpath doctor`: shows how good predictions were and likely faults, and checks all parts."""
 
 import argparse
 import json
+import os
+import re
+import sys
 from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from indexer.process.command_line import FINE, FOUND
-from router.commands.client import answer, fields_of, print_rich, router_parser
+from indexer.process.command_line import FINE, FOUND, USAGE
+from router.client.client import Client
+from router.client.failure import CallError
+from router.commands.channel import ChannelError, open_client
+from router.commands.client import (
+    ROUTER,
+    failed,
+    fields_of,
+    print_rich,
+    problem_of_call,
+    router_parser,
+)
+from router.commands.client import (
+    seconds as seconds_of,
+)
+from router.commands.deployment.check import Check
+from router.commands.deployment.inspect import FORMS, Seen, inspect
+from router.commands.deployment.tokens import ask_router, tokenizer
+from router.config.read import ConfigError, load
+from router.config.schema import Config
 from router.pb.warmpath.v1 import router_pb2 as pb
 from scorer.reason import seconds
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Show findings; exit status 0: none, 1: some, 3: the router does not answer."""
-    parser = router_parser("doctor", main.__doc__, "--model demo")
+    """Show findings, and check a deployment's parts; exit status 0: nothing is wrong, 1: something."""
+    parser = router_parser("doctor", main.__doc__, "--config router.toml")
     parser.add_argument("--model", default="", help="only the pods of this model")
+    parser.add_argument(
+        "--config",
+        type=Path,
+        metavar="ROUTER.toml",
+        help="also check engines, events, tokens, certificates and Redis that this file names; without "
+        "--router the router is at its server.listen",
+    )
+    parser.add_argument(
+        "--seconds", type=seconds_of, default=5.0, help="longest wait for an answer of a part"
+    )
     args = parser.parse_args(argv)
-    asked = _asked(args)
-    if isinstance(asked, int):
-        return asked
-    pods, diagnosis = asked
-    found = diagnosis.findings
-    if args.json:
-        print(json.dumps(fields_of(pods) | fields_of(diagnosis)))
+    try:
+        config = load(args.config, os.environ) if args.config else None
+    except ConfigError as error:
+        print(error, file=sys.stderr)
+        return USAGE
+    if config is not None and args.router == ROUTER:
+        args.router = _near(config.server.listen)
+    try:
+        with open_client(args) as client:
+            return _examine(client, args, config)
+    except ChannelError as error:
+        print(f"warmpath: {error}", file=sys.stderr)
+        return USAGE
+
+
+def _near(listen: str) -> str:
+    """Return where a router that listens at `listen` on this machine is reached."""
+    return re.sub(r"^(0\.0\.0\.0|\[::\])?:", "127.0.0.1:", listen)
+
+
+def _examine(client: Client, args: argparse.Namespace, config: Config | None) -> int:
+    checks: list[Check] = []
+    pods, diagnosis = pb.ListPodsResponse(), pb.DiagnoseResponse()
+    seen = Seen({}, {})
+    try:
+        pods, diagnosis = client.pods(args.model), client.diagnose(args.model)
+    except CallError as error:
+        if config is None:
+            return failed(error, args.router)
+        text = problem_of_call(error, args.router)
+        checks.append(Check("router", "answer", "WRONG", text, "server.listen, or start it"))
     else:
-        print_rich(_report(pods, diagnosis, found))
-    return FOUND if found else FINE
+        if config is not None:
+            checks.append(Check("router", "answer", "ok", f"answers at {args.router}"))
+            seen = _seen(client, pods, config, args.model)
+    if config is not None:
+        of_models = {one.name: one for one in config.models}
+        for name, ours in seen.ours.items():
+            checks += tokenizer(of_models[name], ours)
+        checks += inspect(
+            config, args.config, seen, model=args.model, seconds=args.seconds, now=datetime.now(UTC)
+        )
+    if args.json:
+        fields = fields_of(pods) | fields_of(diagnosis)
+        print(json.dumps(fields | {"checks": [one.fields for one in checks]}))
+    else:
+        for one in checks:
+            print(one.line)
+        print_rich(_report(pods, diagnosis, is_well=not _wrong(checks)))
+    return FOUND if diagnosis.findings or _wrong(checks) else FINE
 
 
-def _asked(
-    args: argparse.Namespace,
-) -> tuple[pb.ListPodsResponse, pb.DiagnoseResponse] | int:
-    """Return the router's answers, or the exit status if it gives none."""
-    pods = answer(args, lambda client: client.pods(args.model))
-    if isinstance(pods, int):
-        return pods
-    diagnosis = answer(args, lambda client: client.diagnose(args.model))
-    return diagnosis if isinstance(diagnosis, int) else (pods, diagnosis)
+def _wrong(checks: Sequence[Check]) -> bool:
+    return any(one.verdict == "WRONG" for one in checks)
+
+
+def _seen(client: Client, pods: pb.ListPodsResponse, config: Config, model: str) -> Seen:
+    """Return what the router says of its pods, and the tokens that it makes for each model."""
+    models = {pod.model for pod in pods.pods} & {one.name for one in config.models}
+    return Seen(
+        {pod.id: pod for pod in pods.pods},
+        {
+            name: {form: ask_router(client, name, form) for form in FORMS}
+            for name in sorted(models)
+            if not model or name == model
+        },
+    )
 
 
 def _report(
-    pods: pb.ListPodsResponse, diagnosis: pb.DiagnoseResponse, found: Sequence[pb.Finding]
+    pods: pb.ListPodsResponse, diagnosis: pb.DiagnoseResponse, *, is_well: bool
 ) -> RenderableType:
     parts: list[RenderableType] = []
     if diagnosis.attributions:
         parts.append(_attributions(diagnosis.attributions))
     parts += [Text(_saved(one)) for one in diagnosis.shadows if one.requests]
-    parts += [Text(sentence) for sentence in _sentences(found)]
-    if not found:
+    parts += [Text(sentence) for sentence in _sentences(diagnosis.findings)]
+    if not diagnosis.findings and is_well:
         reported = sum(one.reported_requests for one in diagnosis.attributions)
         parts.append(
             Text(

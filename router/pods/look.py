@@ -7,6 +7,7 @@ from threading import Thread
 from typing import Any, NamedTuple
 
 from router.config.read import ConfigError
+from router.config.schema import PodSpec
 from router.pods.discover import PodSource
 
 
@@ -20,6 +21,8 @@ class Looked(NamedTuple):
     """Why it cannot be asked; empty if it answered."""
     mistakes: tuple[str, ...] = ()
     """The mistakes in a file of pods, each with its line."""
+    specs: tuple[PodSpec, ...] = ()
+    """The pods themselves, in the order of their ids."""
 
 
 def look(sources: Sequence[PodSource], seconds: float) -> list[Looked]:
@@ -36,7 +39,9 @@ async def _one(source: PodSource, seconds: float) -> Looked:
     name = source.state.name
     try:
         async with asyncio.timeout(seconds):
-            return Looked(name, sorted(await source.look()), "")
+            found = await source.look()
+            ids = sorted(found)
+            return Looked(name, ids, "", specs=tuple(found[pod].spec for pod in ids))
     except TimeoutError:
         return Looked(name, [], f"no answer within {seconds:g} s")
     except OSError as error:

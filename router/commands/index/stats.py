@@ -30,7 +30,7 @@ async def stats(access: Access) -> dict[str, Any]:
     sweeper, left = await access.look(
         [Command((name, access.names.sweeper)) for name in ("GET", "PTTL")]
     )
-    servers = await _servers(access)
+    servers = await read_servers(access)
     return {
         "url": access.url,
         "prefix": access.names.prefix,
@@ -126,7 +126,7 @@ def _sweeper(value: bytes | None, left: int) -> dict[str, Any]:
     }
 
 
-async def _servers(access: Access) -> list[dict[str, Any]]:
+async def read_servers(access: Access) -> list[dict[str, Any]]:
     """Return the Redis nodes that hold buckets."""
     names = access.names
     asked = [Call(script("look"), (names.bucket(n),)) for n in access.buckets]

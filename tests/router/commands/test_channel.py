@@ -61,7 +61,8 @@ async def test_a_certificate_or_a_token_opens_the_router(
         assert await asyncio.to_thread(pods_main, [*options, "--json"]) == 0
         assert json.loads(capsys.readouterr().out) == {"pods": []}
         assert await asyncio.to_thread(doctor_main, [*options, "--json"]) == 1
-        assert json.loads(capsys.readouterr().out)["findings"][0]["kind"] == "pods"
+        findings = json.loads(capsys.readouterr().out)["findings"]
+        assert "pods" in {one["kind"] for one in findings}
 
 
 async def test_without_them_the_refusal_says_what_is_missing(

@@ -1,0 +1,117 @@
+"""Connects to the sockets from which a pod's events and replays come, and leaves again.
+
+No event is taken from another reader: a subscription has its own copy, and the replay that is asked for
+begins after every batch. TensorRT-LLM's events are not asked for, as each is given to one reader only.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import zmq
+import zmq.asyncio
+from zmq.utils.monitor import parse_monitor_message
+
+from indexer.follow.endpoint import rank_endpoint
+from indexer.follow.tap import END, replay_frames
+from indexer.process.command_line import in_words
+from router.commands.deployment.check import Check, Placed
+
+CONNECTED = zmq.Event.HANDSHAKE_SUCCEEDED
+AFTER_ALL = (2**63 - 1).to_bytes(8, "big")
+"""A batch's number that is never reached: its replay has no batch, only the end."""
+ENABLE = (
+    """the engine's --kv-events-config '{"enable_kv_cache_events":true,"publisher":"zmq",...}'"""
+)
+
+
+async def check_events(
+    pod: Placed, context: zmq.asyncio.Context, seconds: float
+) -> AsyncIterator[Check]:
+    """Yield whether the events, the replay or the publisher of each rank answer in so many seconds."""
+    spec = pod.spec
+    if spec.watch:
+        yield await _publisher(pod, seconds)
+        return
+    if spec.engine == "trtllm" or not spec.events:
+        return
+    for number in range(spec.first_rank, spec.first_rank + spec.ranks):
+        endpoint = rank_endpoint(spec.events, number)
+        try:
+            async with asyncio.timeout(seconds):
+                await _connect(context, endpoint)
+            yield pod.ok("events", f"{endpoint} is connected")
+        except (TimeoutError, zmq.ZMQError) as error:
+            yield pod.wrong("events", _silent(endpoint, error, seconds), _other(pod, "events"))
+        if not spec.replay:
+            continue
+        endpoint = rank_endpoint(spec.replay, number)
+        try:
+            async with asyncio.timeout(seconds):
+                await _replay(context, endpoint)
+            yield pod.ok("replay", f"{endpoint} answers")
+        except (TimeoutError, zmq.ZMQError) as error:
+            yield pod.wrong("replay", _silent(endpoint, error, seconds), _other(pod, "replay"))
+    if not spec.replay:
+        yield pod.wrong(
+            "replay",
+            "there is none, so that a gap in the events stays open",
+            f"{pod.key('replay')}, and replay_endpoint in {ENABLE}",
+        )
+
+
+def _silent(endpoint: str, error: Exception, seconds: float) -> str:
+    if isinstance(error, TimeoutError):
+        return f"nothing answers at {endpoint} within {seconds:g} s"
+    return f"{endpoint}: {in_words(error)}"
+
+
+def _other(pod: Placed, key: str) -> str:
+    return f"{ENABLE}, or {pod.key(key)}"
+
+
+async def _connect(context: zmq.asyncio.Context, endpoint: str) -> None:
+    """Return once a subscription is connected."""
+    live = context.socket(zmq.SUB)
+    monitor: Any = live.get_monitor_socket(CONNECTED)
+    try:
+        live.linger = 0
+        live.connect(endpoint)
+        while parse_monitor_message(await monitor.recv_multipart())["event"] != CONNECTED:
+            pass
+    finally:
+        live.disable_monitor()
+        monitor.close(linger=0)
+        live.close(linger=0)
+
+
+async def _replay(context: zmq.asyncio.Context, endpoint: str) -> None:
+    """Return once the end of an empty replay has come."""
+    dealer = context.socket(zmq.DEALER)
+    try:
+        dealer.linger = 0
+        dealer.connect(endpoint)
+        await dealer.send_multipart([b"", AFTER_ALL])
+        while (frames := replay_frames(await dealer.recv_multipart())) is None or frames[1] != END:
+            pass
+    finally:
+        dealer.close(linger=0)
+
+
+async def _publisher(pod: Placed, seconds: float) -> Check:
+    """Return whether a publisher listens; whether it serves this router is in the router's findings."""
+    host, _, port = pod.spec.watch.rpartition(":")
+    try:
+        async with asyncio.timeout(seconds):
+            _, writer = await asyncio.open_connection(host.strip("[]"), int(port))
+        writer.close()
+    except (TimeoutError, OSError) as error:
+        said = (
+            in_words(error) if isinstance(error, OSError) and error.errno else "no answer in time"
+        )
+        return pod.wrong(
+            "publisher",
+            f"{pod.spec.watch}: {said}",
+            f"start 'warmpath publish', or {pod.table}.watch",
+        )
+    return pod.ok("publisher", f"listens at {pod.spec.watch}")
