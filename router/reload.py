@@ -5,7 +5,9 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
+from indexer.process.reread import LOOK_SECONDS, read_bytes
 from router.api.admission.admission import Admission
 from router.api.in_flight import InFlight
 from router.api.pick import PickAnswerer
@@ -23,6 +25,9 @@ from router.queue.queueing import reload_queue
 from router.readiness import Readiness
 
 log = logging.getLogger(__name__)
+
+MOST_BYTES = 16 << 20
+"""Largest file that is looked at for changes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,19 +63,53 @@ class ReloadableParts:
         await self.follow(config.pods)
 
 
+def content_of(path: Path) -> bytes | None:
+    """Return a file's bytes; None if it cannot be read, or is a pipe, which can be read only once."""
+    try:
+        return read_bytes(path, MOST_BYTES) if path.is_file() else None
+    except OSError:
+        return None
+
+
 class Reloader:
     """Keeps a running router at its file, as far as the keys that differ are reloadable.
 
     `read` reads and checks the file, and raises ConfigError. `apply` takes over the configuration.
+    `content` returns the file's bytes (`content_of`); `begun` are those of which `config` was made.
     """
 
     def __init__(
-        self, config: Config, read: Callable[[], Config], apply: Callable[[Config], Awaitable[None]]
+        self,
+        config: Config,
+        read: Callable[[], Config],
+        apply: Callable[[Config], Awaitable[None]],
+        *,
+        content: Callable[[], bytes | None],
+        begun: bytes | None,
     ) -> None:
         self._config = config
         """The configuration that is in force."""
         self._read = read
         self._apply = apply
+        self._content = content
+        self._tried = begun
+        """The file's bytes when the configuration was read last."""
+
+    async def watch(
+        self, asked: asyncio.Event, *, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
+    ) -> None:
+        """Set `asked` when the file has other bytes than those that were read last, until cancelled.
+
+        Two looks must find the same bytes, since an editor may still be writing. Times and inodes do not
+        count: Kubernetes replaces a symbolic link above a ConfigMap's files.
+        """
+        before = self._tried
+        while True:
+            await sleep(LOOK_SECONDS)
+            found = await asyncio.to_thread(self._content)
+            if found == before and found != self._tried:
+                asked.set()
+            before = found
 
     async def run(self, asked: asyncio.Event) -> None:
         """Reload whenever `asked` is set, until cancelled."""
@@ -84,6 +123,7 @@ class Reloader:
 
         A file with any error changes nothing.
         """
+        self._tried = await asyncio.to_thread(self._content)
         try:
             read = await asyncio.to_thread(self._read)
             merged = reloaded(self._config, read)

@@ -23,7 +23,7 @@ from router.config.read import ConfigError, load
 from router.config.schema import Config
 from router.loop.event_loop import new_loop
 from router.processes import Processes, check_free, share_of
-from router.reload import Reloader
+from router.reload import Reloader, content_of
 from router.tracing.environment import tracer_of
 from router.tracing.tracer import Tracer
 
@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Serve the router until SIGTERM or Ctrl-C; SIGHUP reloads its configuration."""
+    """Serve the router until SIGTERM or Ctrl-C; SIGHUP or a change of its file reloads it."""
     parser = command_parser("serve", main.__doc__, "warmpath serve --config deploy/warmpath.toml")
     parser.add_argument("--config", type=Path, required=True, help="the TOML file")
     parser.add_argument(
@@ -51,12 +51,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     for library in ("httpx2", "numba"):
         logging.getLogger(library).setLevel(logging.WARNING)
     try:
+        # Before it is read: a change from then on is noticed.
+        begun = content_of(args.config)
         config = load(args.config, os.environ)
         if config.server.processes > 1 and args.process is None:
             return asyncio.run(_supervise(config, args))
         config = _own(config, args.process)
         with asyncio.Runner(loop_factory=new_loop) as runner:
-            runner.run(_serve(config, args))
+            runner.run(_serve(config, begun, args))
     except ConfigError as error:
         print(f"warmpath serve: {error}", file=sys.stderr)
         return 2
@@ -106,7 +108,7 @@ async def _closed(tracer: Tracer) -> AsyncIterator[None]:
             await asyncio.to_thread(tracer.close)
 
 
-async def _serve(config: Config, args: argparse.Namespace) -> None:
+async def _serve(config: Config, begun: bytes | None, args: argparse.Namespace) -> None:
     ended, asked = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
     on_signals(loop, ended.set, reload=asked.set)
@@ -121,9 +123,14 @@ async def _serve(config: Config, args: argparse.Namespace) -> None:
         http = f", HTTP on {router.http_address}" if router.http_address else ""
         print(f"warmpath serves gRPC on {router.address}{http}", flush=True)
         reloader = Reloader(
-            config, lambda: _own(load(args.config, os.environ), args.process), router.reload
+            config,
+            lambda: _own(load(args.config, os.environ), args.process),
+            router.reload,
+            content=partial(content_of, args.config),
+            begun=begun,
         )
         reloading = kept(Work("reloading the configuration", partial(reloader.run, asked)))
+        looking = kept(Work("looking for a changed configuration", partial(reloader.watch, asked)))
         await ended.wait()
-        await cancel([reloading])
+        await cancel([reloading, looking])
     log.info("the router has ended")

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import os
 import re
 import signal
 import subprocess
@@ -14,13 +15,13 @@ from typing import Any
 import grpc.aio
 import pytest
 
-from router.config.read import parse
+from router.config.read import load, parse
 from router.config.reloadable import differing, reloadable_keys
 from router.config.schema import Config
 from router.pb.warmpath.v1 import router_pb2 as pb
 from router.pb.warmpath.v1 import router_pb2_grpc
 from router.processes import share_of
-from router.reload import ReloadableParts, Reloader
+from router.reload import ReloadableParts, Reloader, content_of
 from scorer.policy import make_policy
 from tests.router.pick_stand import QUIET, pod, prompt
 from tests.router.running_router import TRANSPORT, running_router
@@ -34,10 +35,19 @@ class Reloaded:
     def __init__(self, text: str) -> None:
         self.text = text
         self.applied: list[Config] = []
-        self.reloader = Reloader(parse(text, "file"), self._read, self._apply)
+        self.reloader = Reloader(
+            parse(text, "file"),
+            self._read,
+            self._apply,
+            content=self._content,
+            begun=text.encode(),
+        )
 
     def _read(self) -> Config:
         return parse(self.text, "file")
+
+    def _content(self) -> bytes:
+        return self.text.encode()
 
     async def _apply(self, config: Config) -> None:
         self.applied.append(config)
@@ -90,6 +100,110 @@ async def test_keys_that_contradict_those_that_need_a_restart_are_not_taken_over
     )
     assert not router.applied
     assert "pods[0].model: no model is named 'm2'; known: demo" in caplog.text
+
+
+class Looks:
+    """Waits between looks at a file, each of which a test ends."""
+
+    def __init__(self) -> None:
+        self._waits: asyncio.Queue[asyncio.Future[None]] = asyncio.Queue()
+        self._wait: asyncio.Future[None] | None = None
+
+    async def sleep(self, seconds: float) -> None:
+        assert seconds > 0
+        ended = asyncio.get_running_loop().create_future()
+        self._waits.put_nowait(ended)
+        await ended
+
+    async def look(self) -> None:
+        """Let the file be looked at once."""
+        if self._wait is None:
+            self._wait = await self._waits.get()
+        self._wait.set_result(None)
+        self._wait = await self._waits.get()
+
+
+async def test_a_file_is_read_when_two_looks_find_the_same_change_by_its_content(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "router.reload")
+    for name, text in (
+        ("first", MODEL),
+        ("same", MODEL),
+        ("half", f"{MODEL}[limi"),
+        ("other", f"[limits]\ntokenize-seconds = 1\n{MODEL}"),
+    ):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "router.toml").write_text(text)
+    # As Kubernetes mounts a ConfigMap: a symbolic link above the file is replaced.
+    path = tmp_path / "data" / "router.toml"
+
+    def swap(name: str) -> None:
+        (tmp_path / "new").symlink_to(name)
+        (tmp_path / "new").replace(tmp_path / "data")
+
+    swap("first")
+    applied: list[Config] = []
+
+    async def apply(config: Config) -> None:
+        applied.append(config)
+
+    reloader = Reloader(
+        load(path),
+        lambda: load(path),
+        apply,
+        content=lambda: content_of(path),
+        begun=content_of(path),
+    )
+    looks, asked = Looks(), asyncio.Event()
+    watching = asyncio.ensure_future(reloader.watch(asked, sleep=looks.sleep))
+
+    async def settles(*, reloads: bool) -> str:
+        caplog.clear()
+        await looks.look()
+        assert not asked.is_set(), "it may be half written"
+        await looks.look()
+        assert asked.is_set() is reloads
+        if reloads:
+            asked.clear()
+            await reloader.reload()
+        for _ in range(3):
+            await looks.look()
+            assert not asked.is_set(), "each state of the file is read once"
+        return "\n".join(caplog.messages)
+
+    assert not await settles(reloads=False)
+    swap("same")
+    assert not await settles(reloads=False)
+    swap("half")
+    assert "is not reloaded, nothing has changed: " in await settles(reloads=True)
+    assert not applied
+    swap("half")
+    assert not await settles(reloads=False)
+    (tmp_path / "data").unlink()
+    assert "there is no such file" in await settles(reloads=True)
+    swap("other")
+    assert await settles(reloads=True) == "the configuration is reloaded: limits.tokenize-seconds"
+    assert [one.limits.tokenize_seconds for one in applied] == [1]
+    watching.cancel()
+    await asyncio.gather(watching, return_exceptions=True)
+
+
+async def test_a_change_that_a_signal_had_read_is_not_read_again() -> None:
+    router = Reloaded(MODEL)
+    looks, asked = Looks(), asyncio.Event()
+    watching = asyncio.ensure_future(router.reloader.watch(asked, sleep=looks.sleep))
+    await router.to(f"[limits]\ntokenize-seconds = 1\n{MODEL}")
+    for _ in range(3):
+        await looks.look()
+        assert not asked.is_set()
+    watching.cancel()
+    await asyncio.gather(watching, return_exceptions=True)
+
+
+def test_a_pipe_is_left_alone(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    assert content_of(tmp_path / "pipe") is None
 
 
 CHANGED = """
@@ -251,11 +365,17 @@ async def test_sighup_reloads_and_sigterm_ends_step_by_step(tmp_path: Path) -> N
 
 
 @pytest.mark.deep
-async def test_sighup_reaches_all_processes(tmp_path: Path, held_port: int) -> None:
+async def test_sighup_and_a_changed_file_reach_all_processes(
+    tmp_path: Path, held_port: int
+) -> None:
     listen = f"127.0.0.1:{held_port}"
     text = file_of("a", listen=listen, more="processes = 2\n")
     async with serving(tmp_path / "router.toml", text) as router:
         await router.reload(text + pod("b"))
+        lines = [await router.said("the configuration is reloaded: pods$") for _ in range(2)]
+        assert {line[: line.index("]") + 1].split()[-1] for line in lines} == {"[0]", "[1]"}
+        # Each also notices a change of the file by itself.
+        router.file.write_text(text)
         lines = [await router.said("the configuration is reloaded: pods$") for _ in range(2)]
         assert {line[: line.index("]") + 1].split()[-1] for line in lines} == {"[0]", "[1]"}
         router.process.send_signal(signal.SIGTERM)
