@@ -1,0 +1,83 @@
+"""Pages for operators name metrics and keys that exist, and figures that stand where they say."""
+
+import re
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from bench.__main__ import BENCHMARKS, POLICY
+from router.config.form import usable
+from tests.docs.test_pages import ROOT
+
+DOCS = ROOT / "docs"
+NAMED = ("troubleshooting.md", "tuning.md", "operations.md")
+
+
+def keys() -> set[str]:
+    """Return all keys of the page of keys, as table.key."""
+    found, table = set(), ""
+    for line in (DOCS / "config.md").read_text(encoding="utf-8").splitlines():
+        if heading := re.match(r"## `\[+(.*?)\]+`", line):
+            table = heading[1]
+        elif row := re.match(r"\| `([a-z-]+)` \|", line):
+            found.add(f"{table}.{row[1]}")
+    assert len(found) > 100
+    return found
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_every_metric_and_every_key_exists(name: str) -> None:
+    page = (DOCS / name).read_text(encoding="utf-8")
+    metrics = (DOCS / "metrics.md").read_text(encoding="utf-8")
+    known = keys()
+    tables = {one.partition(".")[0] for one in known} | {"server"}
+    for metric in re.findall(r"`(warmpath_\w+)`", page):
+        assert f"`{metric}`" in metrics, metric
+    for table, key in re.findall(r"`([a-z-]+)\.([a-z-]+)(?: = [^`]*)?`", page):
+        if table in tables:
+            assert f"{table}.{key}" in known, f"{table}.{key}"
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_values_of_keys_are_ones_that_the_router_takes(name: str) -> None:
+    page = (DOCS / name).read_text(encoding="utf-8")
+    for table, setting in re.findall(r"`([a-z-]+)\.([a-z-]+ = [^`]+)`", page):
+        content = tomllib.loads(f"[{table}]\n{setting}")
+        _, form = usable({"models": [{"name": "demo"}], **content})
+        assert form.problems == []
+
+
+def cited() -> Iterator[tuple[str, str, Path]]:
+    """Yield the rows of the page on tuning that have a figure: row, figures and the page that has them."""
+    source = None
+    for line in (DOCS / "tuning.md").read_text(encoding="utf-8").splitlines():
+        cells = [one.strip() for one in line.strip("|").split("|")]
+        if match := re.search(r"\]\(([^)#]+\.md)[^)]*\)", cells[-1]):
+            source = (DOCS / match[1]).resolve()
+        elif cells[-1] != "the same":
+            continue
+        if line.startswith("|") and source is not None:
+            yield cells[0], " ".join(cells[1:-1]), source
+
+
+DERIVED = {"864", "1,000"}
+"""Cells of 64 pods: 16 x 54 routers; a number of pods in words there."""
+
+
+def test_each_figure_of_a_setting_stands_on_the_page_that_it_cites() -> None:
+    rows = list(cited())
+    assert len(rows) > 15
+    for row, text, source in rows:
+        there = source.read_text(encoding="utf-8")
+        for figure in re.findall(r"(?<![\w`.])\d+(?:,\d{3})*(?:\.\d+)?(?!\w)", text):
+            assert figure in DERIVED or figure in there, (row, figure, source.name)
+
+
+def test_the_page_on_benchmarks_has_each_of_them() -> None:
+    page = (DOCS / "benchmarks.md").read_text(encoding="utf-8")
+    named = {
+        one for words in re.findall(r"python -m bench ([a-z ]+)`", page) for one in words.split()
+    }
+    assert named == {*BENCHMARKS, POLICY}
