@@ -25,6 +25,8 @@ from router.config.read import parse
 from router.pb.warmpath.v1 import router_pb2 as pb
 from router.pb.warmpath.v1 import router_pb2_grpc
 from tests.engines.sglang.replay import Answer, answers
+from tests.fake_http import Answer as Http
+from tests.fake_http import FakeHttp
 
 FOLDER = Path(os.environ["WARMPATH_SGLANG_FOLDER"])
 """Holds the environment `v`, and SGLang's unpacked wheels (`install.py` makes it)."""
@@ -117,7 +119,12 @@ def test_no_answer_is_exact_that_an_untold_key_makes_wrong(case: Case, tmp_path:
     assert told(case, tmp_path, pure=True) == heard
 
 
-LIVE = [*(Case(version) for version in TREES), Case("0.5.23", HOST), Case("0.5.23", ("--eagle",))]
+LIVE = [
+    *(Case(version) for version in TREES),
+    Case("0.5.21", ("--salts",)),
+    Case("0.5.23", ("--eagle",)),
+    Case("0.5.23", ("--salts", "--loras", *HOST)),
+]
 
 
 @pytest.mark.parametrize("late", [False, True], ids=["from the start", "late"])
@@ -131,7 +138,7 @@ async def test_a_router_follows_sglangs_own_publisher(case: Case, late: bool) ->
                 await driver.request()
                 driver.go_on()
             wrong = []
-            async with routing(port) as router:
+            async with routing(case, port) as router:
                 for number in range(skipped, count):
                     line = await driver.request()
                     said = await router.matched(line)
@@ -175,28 +182,33 @@ class Router:
 
     async def matched(self, line: dict[str, Any]) -> int:
         """Return what the router says, once it is exact and has every batch that was published before."""
-        ids = pb.TokenIds(ids=line["tokens"])
+        prompt = pb.Prompt(
+            model="m", token_ids=pb.TokenIds(ids=line["tokens"]),
+            lora=line["lora"], cache_salt=line["cache_salt"],
+        )  # fmt: skip
         while True:
             [pod] = (await self.stub.ListPods(pb.ListPodsRequest())).pods
             [rank] = pod.ranks
-            if rank.trust.level == pb.Trust.EXACT and rank.sequence >= line["published"]:
-                break
+            if rank.HasField("sequence") and rank.sequence >= line["published"]:
+                [score] = (await self.stub.Score(pb.ScoreRequest(prompt=prompt))).scores
+                if score.trust.level == pb.Trust.EXACT:
+                    return score.matched_tokens
             await asyncio.sleep(0.01)
-        request = pb.ScoreRequest(prompt=pb.Prompt(model="m", token_ids=ids))
-        [score] = (await self.stub.Score(request)).scores
-        assert score.trust.level == pb.Trust.EXACT
-        return score.matched_tokens
 
 
 @asynccontextmanager
-async def routing(port: int) -> AsyncIterator[Router]:
-    config = (
-        '[server]\nlisten = "127.0.0.1:0"\nmetrics-listen = ""\n[[models]]\nname = "m"\n'
-        '[[pods]]\nid = "s"\nmodel = "m"\nengine = "sglang"\naddress = "127.0.0.1:1"\n'
-        f'events = "tcp://127.0.0.1:{port}"\nreplay = "tcp://127.0.0.1:{port + 1}"\n'
-    )
-    async with (
-        running(parse(config, "test"), FOLDER) as router,
-        grpc.aio.insecure_channel(router.address) as channel,
-    ):
-        yield Router(router_pb2_grpc.RouterStub(channel))
+async def routing(case: Case, port: int) -> AsyncIterator[Router]:
+    """Start a router, which asks a stand-in for SGLang's HTTP server for the engine's version."""
+    info = json.dumps({"version": case.version}).encode()
+    with FakeHttp(lambda asked: Http(body=info if asked.path == "/server_info" else b"")) as http:
+        config = (
+            '[server]\nlisten = "127.0.0.1:0"\nmetrics-listen = ""\n'
+            '[[models]]\nname = "m"\nadapters = ["support", "legal"]\n'
+            f'[[pods]]\nid = "s"\nmodel = "m"\nengine = "sglang"\naddress = "{http.url[7:]}"\n'
+            f'events = "tcp://127.0.0.1:{port}"\nreplay = "tcp://127.0.0.1:{port + 1}"\n'
+        )
+        async with (
+            running(parse(config, "test"), FOLDER) as router,
+            grpc.aio.insecure_channel(router.address) as channel,
+        ):
+            yield Router(router_pb2_grpc.RouterStub(channel))
