@@ -96,7 +96,9 @@ async def publishing(settings: Settings) -> AsyncIterator[Publishing]:
         handlers = server.handler(), health_handler(health)
         address = await stack.enter_async_context(entrance.grpc(handlers))
         writer = _writer(settings, cache, keyspace, address) if redis else None
-        collector = PublisherCollector(cache, server, writer, time.monotonic)
+        collector = PublisherCollector(
+            cache, server, writer, time.monotonic, tls=[("listen", entrance.tls), ("engine", tls)]
+        )
         await stack.enter_async_context(entrance.metrics(collector))
         news = News()
         wake = [server.wake, news.wake]

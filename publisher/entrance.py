@@ -55,6 +55,11 @@ class Entrance:
             log.warning("%s: other machines reach %s, which lacks %s", flag, address, lacks)
 
     @property
+    def tls(self) -> ServerTls | None:
+        """The certificates; None for plain connections."""
+        return self._tls
+
+    @property
     def files(self) -> list[Reread[Any]]:
         """The files of certificates, to be kept current."""
         return [self._tls.files] if self._tls is not None else []

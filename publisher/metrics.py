@@ -4,11 +4,12 @@ Labels are ranks, tiers, levels of trust, states, causes and kinds of events: th
 the configuration and the code.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from indexer.process.tls_files import ClientTls, ServerTls, expiries
 from indexer.shared.writer.machine import Writer
 from indexer.shared.writer.steps import Cause, WriterState
 from indexer.trust import Level
@@ -25,7 +26,11 @@ class PublisherCollector(Collector):
         server: WatchServer,
         writer: Writer | None,
         clock: Callable[[], float],
+        *,
+        tls: Sequence[tuple[str, ServerTls | ClientTls | None]] = (),
     ) -> None:
+        """Take the parts; `tls` has certificates by their use."""
+        self._tls = tls
         self._cache = cache
         self._server = server
         self._writer = writer
@@ -38,6 +43,15 @@ class PublisherCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         """Read every part."""
         yield from self._ranks()
+        ends = GaugeMetricFamily(
+            "warmpath_publisher_certificate_expiry_timestamp_seconds",
+            "Unix time at which a file of certificates in use is no good any more, by use and file.",
+            labels=["use", "file"],
+        )
+        for use, one in self._tls:
+            for file, at in expiries(one.pem) if one is not None else ():
+                ends.add_metric([use, file], at)
+        yield ends
         journal, server = self._cache.journal, self._server
         gauges = (
             ("warmpath_publisher_watchers", "Routers served now.", len(server.places)),

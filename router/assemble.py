@@ -351,6 +351,16 @@ async def running(
                 decision_log=logged,
                 held=held,
                 shared=through,
+                sources=states,
+                tls={
+                    table: tls
+                    for table, tls in (
+                        ("server.tls", enter.tls),
+                        ("watch", publishers),
+                        ("probe", engines.tls),
+                    )
+                    if tls is not None
+                },
             )
         )
         # Health checks have room of their own, so that they wait for no other call or stream.

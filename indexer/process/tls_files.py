@@ -4,12 +4,14 @@ Connections that are open go on as they are. Each change makes a new `ssl.SSLCon
 keeps its sessions: a client could resume a session for two hours after its authority was removed.
 """
 
+import contextlib
 import ssl
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, Self, TypeVar
 
+from indexer.process.certificate_dates import validities
 from indexer.process.reread import Reread
 
 T = TypeVar("T")
@@ -66,6 +68,18 @@ class TlsPaths:
         except OSError as error:
             raise TlsFilesError(part, f"{names} cannot be used: {error}") from error
         return context
+
+
+def expiries(pem: Pem) -> Iterator[tuple[str, float]]:
+    """Yield `ca` and `cert`, where there is such a file, with the Unix time until which it is of use.
+
+    A certificate's chain is as good as the first of it that ends; of several authorities one is enough.
+    Certificates that cannot be read are left out.
+    """
+    for part, content, choose in (("ca", pem.ca, max), ("cert", pem.cert, min)):
+        with contextlib.suppress(ValueError):
+            if found := validities(content):
+                yield part, choose(one.ends for one in found).timestamp()
 
 
 class ServerTls:

@@ -52,6 +52,15 @@ ROOMS: Mapping[str, Mapping[str, Declared]] = {
             "1 if the condition holds; server.ready says which are required.",
             *("condition", "required"),
         ),
+        "certificate_expiry_timestamp_seconds": _gauge(
+            "Unix time at which a file of certificates in use is no good any more: `cert` (its chain's "
+            "first end) or `ca` (its authorities' last end) of the table server.tls, watch or probe.",
+            *("table", "file"),
+        ),
+        "pod_source_up": _gauge(
+            "1 if the source of pods ([[pod-sets]], pods-file) answered when it was asked last.",
+            "source",
+        ),
         "loop_lag_seconds": _histogram(
             "By how much the event loop that answers calls woke up late.", LAGS
         ),

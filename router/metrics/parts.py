@@ -1,11 +1,12 @@
 """The metrics that the router's parts keep themselves, read at each scrape."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from indexer.ingest import Ingest
+from indexer.process.tls_files import ClientTls, ServerTls
 from indexer.process.version import version
 from router.api.admission.admission import Admission
 from router.api.in_flight import InFlight
@@ -15,11 +16,12 @@ from router.endpoint_picker.service import EndpointPickerService
 from router.metrics.declared import gauge, single
 from router.metrics.picks import picks, queued
 from router.metrics.ranks import loads, ranks
-from router.metrics.readiness import readiness, ready_pods
+from router.metrics.readiness import certificates, pod_sources, readiness, ready_pods
 from router.metrics.shared_index import copies, look_ups, written
 from router.metrics.texts import texts
 from router.pick.picking import Picking
 from router.pods.shared_index import SharedPods
+from router.pods.source_state import SourceState
 from router.pods.table import PodTable
 from router.prompt.tokenising.assemble import Texts
 from router.queue.held_picks import HeldPicks
@@ -44,7 +46,12 @@ class PartsCollector(Collector):
         decision_log: DecisionLog | None = None,
         held: HeldPicks | None = None,
         shared: SharedPods | None = None,
+        sources: Sequence[SourceState],
+        tls: Mapping[str, ServerTls | ClientTls],
     ) -> None:
+        """Take the parts; `tls` has certificates by the table of the configuration that names them."""
+        self._sources = sources
+        self._tls = tls
         self._pods = pods
         self._shared = shared
         self._endpoint_picker = endpoint_picker
@@ -69,6 +76,8 @@ class PartsCollector(Collector):
         info.add_metric([version()], 1)
         yield info
         yield from readiness(self._readiness)
+        yield from certificates(self._tls)
+        yield from pod_sources(self._sources)
         yield from ready_pods(self._pods)
         yield from ranks(self._ingest)
         yield from loads(self._ingest, self._picking.loads)

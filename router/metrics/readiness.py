@@ -1,10 +1,12 @@
-"""The metrics of readiness: the router's own, and that of the pods that it knows."""
+"""The metrics of readiness: the router's own, its certificates', its sources of pods and its pods."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from prometheus_client.core import Metric
 
+from indexer.process.tls_files import ClientTls, ServerTls, expiries
 from router.metrics.declared import gauge, single
+from router.pods.source_state import SourceState
 from router.pods.table import PodTable
 from router.readiness import Readiness
 
@@ -17,6 +19,23 @@ def readiness(router: Readiness) -> Iterator[Metric]:
         required = "true" if router.requires(name) else "false"
         conditions.add_metric([name, required], float(condition.holds))
     yield conditions
+
+
+def certificates(tables: Mapping[str, ServerTls | ClientTls]) -> Iterator[Metric]:
+    """Yield when the certificates end that a table of the configuration names, by table."""
+    ends = gauge("certificate_expiry_timestamp_seconds")
+    for table, tls in tables.items():
+        for file, at in expiries(tls.pem):
+            ends.add_metric([table, file], at)
+    yield ends
+
+
+def pod_sources(sources: Iterable[SourceState]) -> Iterator[Metric]:
+    """Yield whether each source of pods can be asked."""
+    up = gauge("pod_source_up")
+    for source in sources:
+        up.add_metric([source.name], float(source.trouble is None))
+    yield up
 
 
 def ready_pods(pods: PodTable) -> Iterator[Metric]:

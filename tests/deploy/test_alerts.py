@@ -198,6 +198,23 @@ CASES = {
             counted("warmpath_shared_bookings_connected"): "1" + HOUR,
         },
     ),
+    "WarmpathCertificateEnds": Case(
+        {
+            counted(
+                "warmpath_certificate_expiry_timestamp_seconds", ',table="watch",file="ca"'
+            ): "600000" + HOUR
+        },
+        {
+            counted(
+                "warmpath_certificate_expiry_timestamp_seconds", ',table="watch",file="ca"'
+            ): "700000" + HOUR
+        },
+    ),
+    "WarmpathPodSourceAway": Case(
+        {counted("warmpath_pod_source_up", ',source="pods-file x"'): "0" + HOUR},
+        # Away for two minutes of every ten.
+        {counted("warmpath_pod_source_up", ',source="pods-file x"'): " ".join(["0x7 1x31"] * 6)},
+    ),
     "WarmpathWriterStuck": Case(
         {'warmpath_publisher_redis_trouble{instance="p1",job="warmpath-publisher"}': "1" + HOUR},
         {

@@ -133,6 +133,9 @@ async def test_a_source_that_cannot_be_asked_is_named_wherever_one_looks(
             assert source in why["coverage"]
         assert len((await findings("n"))["source"]) == 2, "those of n, and the file"
 
+        async with session.get("/metrics") as answer:
+            assert f'warmpath_pod_source_up{{source="pods-file {file}"}} 0.0' in await answer.text()
+
         cluster.rules = ROLE
         names["engines.invalid"] = []
         file.write_text("[[pods]]\n")
@@ -145,4 +148,6 @@ async def test_a_source_that_cannot_be_asked_is_named_wherever_one_looks(
         found = await until(findings, lambda seen: "source" not in seen)
         why = await reasons()
         assert why["pods"] == "no pod is known"
+        async with session.get("/metrics") as answer:
+            assert f'warmpath_pod_source_up{{source="pods-file {file}"}} 1.0' in await answer.text()
         assert why["coverage"] == "the view of 0 of 0 ready pods with events is exact"
