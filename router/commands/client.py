@@ -265,7 +265,7 @@ def _pods_table(response: pb.ListPodsResponse) -> Table:
                 pod.id,
                 pod.address,
                 pod.model,
-                "yes" if pod.ready else Text(f"no: {pod.status}" if pod.status else "no"),
+                "yes" if pod.ready else Text(f"no: {pod.status or unready(pod)}".rstrip(": ")),
                 str(rank.rank),
                 blocks or "0",
                 f"{rank.copies if rank.HasField('copies') else '?'} / {rank.capacity or '?'}",

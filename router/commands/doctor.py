@@ -82,7 +82,7 @@ def _examine(client: Client, args: argparse.Namespace, config: Config | None) ->
         if config is None:
             return failed(error, args.router)
         text = problem_of_call(error, args.router)
-        checks.append(Check("router", "answer", "WRONG", text, "server.listen, or start it"))
+        checks.append(Check("router", "answer", "WRONG", text, "or change server.listen"))
     else:
         if config is not None:
             checks.append(Check("router", "answer", "ok", f"answers at {args.router}"))

@@ -83,7 +83,7 @@ async def _ask_all(
             async with room:
                 spec = pod.spec
                 model = models[spec.model]
-                key = _key(model, file.parent)
+                key = _key(pod, model, file.parent)
                 engine = Engine(session, spec.address, tls if spec.https else None, key)
                 asked = _ask(pod, model, engine, seen), check_events(pod, context, seconds)
                 both = await asyncio.gather(*(_all(checks) for checks in asked))
@@ -103,9 +103,15 @@ async def _all(checks: AsyncIterator[Check]) -> list[Check]:
     return [check async for check in checks]
 
 
-def _key(model: ModelSpec, folder: Path) -> str:
-    """Return the API key of a model's engines; empty if there is none that can be read."""
-    if not model.tokenizer_key_file:
+def _key(pod: Placed, model: ModelSpec, folder: Path) -> str:
+    """Return the API key for a pod; empty if there is none that can be read.
+
+    It is sent only to where the router sends it too: `tokenizer-urls`.
+    """
+    base = f"{'https' if pod.spec.https else 'http'}://{pod.spec.address}"
+    if not model.tokenizer_key_file or base not in (
+        url.rstrip("/") for url in model.tokenizer_urls
+    ):
         return ""
     try:
         return (folder / model.tokenizer_key_file).read_text("ascii").strip()

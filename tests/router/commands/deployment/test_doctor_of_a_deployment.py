@@ -88,6 +88,26 @@ async def test_an_engine_with_another_template_is_named(
     assert "or the engine's --chat-template" in template["change"]
 
 
+async def test_a_tokenizer_that_is_down_is_named_and_no_prompt_is_shown(
+    tmp_path: Path, held_port: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with LocalWorker.of(SETTINGS) as worker:
+        file = tmp_path / "doctor.toml"
+        file.write_text(
+            tables(worker, tmp_path, "vllm").replace(
+                f'tokenizer = "{tmp_path}"', f'tokenizer-urls = ["http://127.0.0.1:{held_port}"]'
+            ),
+            encoding="utf-8",
+        )
+        async with running_router(tmp_path, file.read_text(encoding="utf-8")) as (router, _):
+            checks = await examined(router.address, file, capsys)
+    for name in ("tokenizer", "chat template"):
+        assert checks["model demo", name]["verdict"] == "WRONG"
+        assert checks["model demo", name]["change"] == "models (demo).tokenizer-urls"
+        assert ("pod pod-1", name) not in checks
+    assert "deployment is checked" not in str(checks)
+
+
 async def test_without_router_and_engine_both_are_named(
     tmp_path: Path, held_port: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -100,6 +120,7 @@ async def test_without_router_and_engine_both_are_named(
     assert await asyncio.to_thread(doctor.main, [f"--config={file}"]) == 1
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("WRONG      router: answer: no router answers at 127.0.0.1:")
+    assert lines[0].endswith("; or change server.listen")
     assert lines[1].startswith("WRONG      pod p: engine: cannot connect to 127.0.0.1:")
     assert lines[1].endswith("start the engine, or change pods[0].address or pods[0].https")
     assert len(lines) == 2
