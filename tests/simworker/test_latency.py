@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from simworker.engine import Generation
 from simworker.latency import LatencyModel, StepWork
 from simworker.presets import DEFAULT_PRESET, PRESETS, Measurement, Preset, expected
-from simworker.v1.assemble import build_engine, kv_cache_config
+from simworker.v1.assemble import KVGroup, build_engine, kv_cache_config
 from simworker.v1.scheduling.scheduler_config import SchedulerConfig
 from simworker.virtual.cluster import VirtualCluster
 
@@ -106,7 +106,7 @@ def test_engines_with_a_preset_serve_as_fast_as_published(preset: Preset, client
         if (one.input_tokens, one.output_tokens, one.clients) == (200, 2000, clients)
     )  # fmt: skip
     engine = build_engine(
-        kv_cache_config(2000, 16),
+        kv_cache_config(2000, [KVGroup(16)]),
         SchedulerConfig(max_model_len=4096, max_num_seqs=64, max_num_batched_tokens=8192),
         preset.latency,
     )

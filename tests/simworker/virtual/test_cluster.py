@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from simworker.engine import Engine, Generation, Load
 from simworker.latency import LatencyModel
-from simworker.v1.assemble import build_engine, kv_cache_config
+from simworker.v1.assemble import KVGroup, build_engine, kv_cache_config
 from simworker.v1.cache.kv_cache_event import BlockStored, CacheEvent
 from simworker.v1.engine import V1Engine
 from simworker.v1.scheduling.scheduler_config import SchedulerConfig
@@ -28,7 +28,7 @@ def engine(
 ) -> V1Engine:
     choices = {"max_model_len": 200, "max_num_seqs": 6, "max_num_batched_tokens": 48} | scheduler
     return build_engine(
-        kv_cache_config(blocks, block_size),
+        kv_cache_config(blocks, [KVGroup(block_size)]),
         SchedulerConfig(**choices),
         LATENCY,
         vocab_size=300,
