@@ -30,6 +30,7 @@ class Metrics(Collector):
         `clock` returns seconds since the Unix epoch.
         """
         self._tracer = tracer
+        self._is_traced = tracer.is_on
         self._clock = clock
         self._requests: dict[tuple[str, str], int] = defaultdict(int)
         self._refusals: dict[tuple[str, str], int] = defaultdict(int)
@@ -72,7 +73,7 @@ class Metrics(Collector):
         if tally is None:
             tally = self._seconds[method] = Tally(SECONDS)
         tally.add(seconds)
-        if self._tracer.is_on:
+        if self._is_traced:
             self._exemplify(tally, seconds)
 
     def stepped(self, step: str, seconds: float) -> None:
@@ -81,7 +82,7 @@ class Metrics(Collector):
         if tally is None:
             tally = self._steps[step] = Tally(STEPS)
         tally.add(seconds)
-        if self._tracer.is_on:
+        if self._is_traced:
             self._exemplify(tally, seconds)
 
     def _exemplify(self, tally: Tally, seconds: float) -> None:

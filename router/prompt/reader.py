@@ -110,9 +110,7 @@ class PromptReader:
 
     def read_plain(self, prompt: PlainPrompt) -> ReadPrompt:
         """Read a prompt of token ids. Raises BadRequestError and UnknownModelError."""
-        begun = self._steps.begin()
         model, adapter = self._parser.plain(prompt)
-        self._steps.took(Step.READ, begun)
         return ReadPrompt(TokenPrompt(model.name, prompt.ids, adapter), 0)
 
     async def _tokens(self, prompt: CheckedPrompt, timeout: float, trace: Trace | None) -> Ids:

@@ -71,14 +71,17 @@ class OtelTracer:
             self._provider.add_span_processor(processor)
         self._tracer = self._provider.get_tracer("warmpath", version)
         self._clock = clock
+        self._fields = frozenset(map(str.lower, propagate.get_global_textmap().fields))
 
     def call(
         self, name: str, carrier: Carrier, attributes: Attributes, *, ago: float = 0.0
     ) -> "OtelCallSpan":
         """Return the span of a call that began `ago` seconds ago; the carrier may name its parent."""
-        given = {key: value for key, value in carrier if isinstance(value, str)}
         # Not the current context: a new task has that of whoever made it.
-        parent = propagate.extract(given, Context())
+        parent, fields = Context(), self._fields
+        given = {key: value for key, value in carrier if key in fields and isinstance(value, str)}
+        if given:
+            parent = propagate.extract(given, parent)
         begun = self._clock() - int(ago * NANOSECONDS)
         span = self._tracer.start_span(
             name, parent, SpanKind.SERVER, attributes, start_time=begun, record_exception=False

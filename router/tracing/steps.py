@@ -3,33 +3,35 @@
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from enum import StrEnum
-from typing import Protocol
+from typing import Final, Protocol
 
 from router.tracing.tracer import NO_TRACER, Tracer
 
 
-class Step(StrEnum):
-    """A step, by the name that metrics and spans give it (docs/architecture.md has their order)."""
+class Step:
+    """The steps, by the names that metrics and spans give them (docs/tracing.md).
 
-    BODY = "body"
+    Not an enum, whose members take longer to look up than a step takes to count.
+    """
+
+    BODY: Final = "body"
     """An HTTP body becomes a request: a gateway's only."""
-    READ = "read"
-    """A call's prompt is parsed and checked."""
-    TOKENISE = "tokenise"
+    READ: Final = "read"
+    """A prompt is parsed and checked, but for packed token ids, which take no time."""
+    TOKENISE: Final = "tokenise"
     """A text or chat becomes tokens, with all waits for the tokenizer."""
-    LOOK_UP = "look-up"
+    LOOK_UP: Final = "look-up"
     """Redis is asked for the prompt's blocks: shared mode only."""
-    MATCH = "match"
+    MATCH: Final = "match"
     """What each rank holds of the prompt: of a Score."""
-    GROUP = "group"
+    GROUP: Final = "group"
     """A pick waits for requests with the same prompt, where configured."""
-    QUEUE = "queue"
+    QUEUE: Final = "queue"
     """A pick waits for a pod with room, where configured."""
-    CHOOSE = "choose"
+    CHOOSE: Final = "choose"
     """What each rank holds and would cost, and the policy's order of them; again at each look of the
     queue at a pick that waits."""
-    REPLY = "reply"
+    REPLY: Final = "reply"
     """The answer's message is made."""
 
 
@@ -54,7 +56,7 @@ class Steps:
     makes no object; those that wait are contexts (`step`).
     """
 
-    __slots__ = ("_meter", "begin", "tracer")
+    __slots__ = ("_is_traced", "_stepped", "begin", "tracer")
 
     def __init__(
         self,
@@ -62,31 +64,32 @@ class Steps:
         tracer: Tracer = NO_TRACER,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        self._meter = meter
+        self._stepped = meter.stepped
+        self._is_traced = tracer.is_on
         self.tracer = tracer
         self.begin = clock
         """Returns the time at which a step begins."""
 
-    def took(self, step: Step, begun: float) -> float:
+    def took(self, step: str, begun: float) -> float:
         """Tell of a step that ends now; return the time, at which the next may begin."""
         now = self.begin()
-        self._meter.stepped(step, now - begun)
-        if self.tracer.is_on:
+        self._stepped(step, now - begun)
+        if self._is_traced:
             self.tracer.past(step, now - begun)
         return now
 
     @contextmanager
-    def step(self, step: Step) -> Iterator[None]:
+    def step(self, step: str) -> Iterator[None]:
         """Tell of a step that lasts as long as the context."""
         begun = self.begin()
         try:
-            if self.tracer.is_on:
+            if self._is_traced:
                 with self.tracer.span(step):
                     yield
             else:
                 yield
         finally:
-            self._meter.stepped(step, self.begin() - begun)
+            self._stepped(step, self.begin() - begun)
 
 
 def _never() -> float:

@@ -380,7 +380,7 @@ async def test_health_and_metrics_are_served(stand: Stand) -> None:
     async with stand.http.get(f"{base}/metrics") as response:
         text = await response.text()
     assert 'warmpath_requests_total{code="OK",method="Score"} 1.0' in text
-    for step in ("read", "match", "reply"):
+    for step in ("match", "reply"):
         assert f'warmpath_step_seconds_count{{step="{step}"}} 1.0' in text
     assert 'warmpath_rank_trust{level="exact",pod="pod-1",rank="0"} 1.0' in text
     assert 'warmpath_rank_lag_seconds{pod="pod-1",rank="0"} 0.0' in text

@@ -43,7 +43,7 @@ async def test_each_call_has_a_span_in_its_caller_s_trace_with_its_steps(
         stub, mine = gateway.stub, (SAMPLED,)
         await stub.Score(pb.ScoreRequest(prompt=BY_IDS), timeout=30, metadata=mine)
         spans = recorded.taken()
-        assert set(spans) == {SCORE, "read", "match", "reply"}
+        assert set(spans) == {SCORE, "match", "reply"}
         assert parent(spans[SCORE]) == PARENT
         assert {trace(span) for span in spans.values()} == {TRACE}
         assert spans[SCORE].attributes["warmpath.prompt_tokens"] == len(IDS)
@@ -129,7 +129,7 @@ async def test_a_collector_gets_the_spans_by_the_standard_variables(
     assert resource["service.name"] == {"stringValue": "warmpath"}
     assert resource["deployment.environment"] == {"stringValue": "test"}
     [scope] = told["scopeSpans"]
-    assert {span["name"] for span in scope["spans"]} == {SCORE, "read", "match", "reply"}
+    assert {span["name"] for span in scope["spans"]} == {SCORE, "match", "reply"}
     assert {span["traceId"] for span in scope["spans"]} == {TRACE}
 
 
