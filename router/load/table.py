@@ -44,6 +44,9 @@ class Others(Protocol):
     def where(self) -> Collection[tuple[str, int]]:
         """Return the ranks with bookings of other routers."""
 
+    def observed(self, pod: str, rank: int, at: float) -> None:
+        """Note that a rank was observed at `at`; routers that had ended count there no more."""
+
 
 @dataclass(frozen=True, slots=True)
 class Part:
@@ -95,6 +98,8 @@ class LoadTable:
         name = (pod, rank)
         kept = self._seen.get(name)
         if kept is None or observed.at >= kept.observed.at:
+            if self._others is not None:
+                self._others.observed(pod, rank, observed.at)
             self._seen[name] = seen_beside(self._book(name), observed, source)
             self._seen_at = max(self._seen_at, observed.at)
             self._kept.changed(name)

@@ -134,11 +134,18 @@ class PeerBookings:
         """The number of this router's bookings that have not ended."""
         return sum(len(book.in_flight) for book in self._bookings.ranks().values())
 
-    def leave(self) -> list[Command | Call]:
-        """Return the Redis commands for the end, after which this router's bookings do not count."""
+    def leave(self, now: float) -> list[Command | Call]:
+        """Return the Redis commands for the end.
+
+        Requests that still run at engines weigh on their pods until the other routers, and one that
+        begins meanwhile, have read the engines' own counts of them: at most for EXPIRE_SECONDS.
+        """
+        reports = Command(("DEL", self._names.reports(self.router)))
+        if self.open:
+            return [self._write(now, has_ended=True), reports]
         return [
             Command(("DEL", self._names.load(self.router))),
-            Command(("DEL", self._names.reports(self.router))),
+            reports,
             Command(("HDEL", self._names.routers, self.router)),
         ]
 
@@ -164,13 +171,15 @@ class PeerBookings:
         times = round(EXPIRE_SECONDS * 1000), round(FORGET_SECONDS * 1000)
         return Call(script("enrol"), (self._names.routers,), (self.router, *times))
 
-    def _write(self, now: float) -> Command:
+    def _write(self, now: float, *, has_ended: bool = False) -> Command:
         self._number += 1
         ranks = [
             rank_sums(*name, book, now)
             for name, book in self._bookings.ranks().items()
             if book.in_flight
         ]
-        value = msgspec.msgpack.encode(RouterSums(self._number, self._bookings.picks, ranks))
+        value = msgspec.msgpack.encode(
+            RouterSums(self._number, self._bookings.picks, ranks, has_ended)
+        )
         expiry = str(round(EXPIRE_SECONDS * 1000))
         return Command(("SET", self._names.load(self.router), value, "PX", expiry))

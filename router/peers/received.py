@@ -31,6 +31,9 @@ class RouterSums(msgspec.Struct, frozen=True, array_like=True):
     """The number of its last pick (`Bookings.overtake`)."""
     ranks: list[RankSums]
     """The ranks with bookings."""
+    has_ended: bool = False
+    """Whether the router has ended: it takes no reports, and its bookings on a rank count until the
+    engine's own count has them (`ReceivedBookings.observed`), at most until the value is too old."""
 
 
 @dataclass(slots=True)
@@ -39,6 +42,7 @@ class _Peer:
 
     value: bytes
     received_at: float
+    has_ended: bool
     ranks: dict[tuple[str, int], RankSums]
 
 
@@ -88,7 +92,7 @@ class ReceivedBookings:
                 self._go(router)
                 return None
             ranks = {(one.pod, one.rank): one for one in sums.ranks}
-            self._peers[router] = _Peer(value, now, ranks)
+            self._peers[router] = _Peer(value, now, sums.has_ended, ranks)
             self._change()
             return sums
         return None
@@ -111,6 +115,14 @@ class ReceivedBookings:
             found = self._summed[name] = self._sums(name)
         return found
 
+    def observed(self, pod: str, rank: int, at: float) -> None:
+        """Note that an engine was observed at `at`: it counts the requests of routers that had ended."""
+        name = (pod, rank)
+        for peer in self._peers.values():
+            if peer.has_ended and peer.received_at < at and peer.ranks.pop(name, None) is not None:
+                self._summed.pop(name, None)
+                self._version += 1
+
     def version(self, now: float) -> int:
         """Return a number that grows whenever sums may have changed."""
         self._stay_fresh(now)
@@ -131,13 +143,13 @@ class ReceivedBookings:
         return max((now - peer.received_at for peer in self._peers.values()), default=0.0)
 
     def is_alive(self, router: str, now: float) -> bool:
-        """Return whether another router's value is fresh."""
+        """Return whether another router's value is fresh, and not its last one."""
         peer = self._peers.get(router)
-        return peer is not None and _is_fresh(peer, now)
+        return peer is not None and not peer.has_ended and _is_fresh(peer, now)
 
     def alive(self, now: float) -> list[str]:
-        """Return the other routers whose value is fresh."""
-        return [router for router, peer in self._peers.items() if _is_fresh(peer, now)]
+        """Return the other routers that are alive."""
+        return [router for router in self._peers if self.is_alive(router, now)]
 
     def check(self) -> None:
         """Raise BrokenInvariantError if sums do not match the values or there are too many routers."""

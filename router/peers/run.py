@@ -13,6 +13,7 @@ from indexer.shared.redis.command import Redis
 from router.load.table import LoadTable
 from router.loop.turns import in_turns
 from router.peers.exchange import PeerBookings
+from router.peers.received import EXPIRE_SECONDS
 
 log = logging.getLogger(__name__)
 
@@ -54,11 +55,11 @@ async def sharing(
         for report in bookings.answer(replies, clock()):
             reported(report)
         log.info(
-            "%d reports were handed on to other routers; %d bookings of this router that have not"
-            " ended count no more",
-            bookings.relay.handed_on - handed_on, bookings.open,
+            "%d reports were handed on to other routers, which count the %d bookings of this router that"
+            " have not ended for %g s more at most",
+            bookings.relay.handed_on - handed_on, bookings.open, EXPIRE_SECONDS,
         )  # fmt: skip
-        await redis.run(bookings.leave(), timeout=TIMEOUT_SECONDS)
+        await redis.run(bookings.leave(clock()), timeout=TIMEOUT_SECONDS)
 
 
 async def _share(

@@ -185,17 +185,43 @@ def test_what_a_dead_router_booked_vanishes_in_three_seconds(
     assert other.peers.received.on("p", 0, other.now) is NOBODY
 
 
-def test_a_router_that_leaves_takes_its_bookings_with_it_at_once(
+def test_a_router_that_ends_without_bookings_leaves_nothing_at_once(
     two: tuple[Router, Router], store: FakeStore
 ) -> None:
     one, other = two
-    one.book()
     rounds(two)
-    store.run(one.peers.leave())
+    assert other.peers.received.routers(other.now) == 1
+    store.run(one.peers.leave(one.now))
     other.round()
-    assert other.load() == Load()
-    store.run(other.peers.leave())
+    assert other.peers.received.routers(other.now) == 0
+    store.run(other.peers.leave(other.now))
     assert store.keys() == [NAMES.routers]
+
+
+def test_what_an_ended_router_booked_counts_until_engines_tell_of_it(
+    two: tuple[Router, Router], store: FakeStore
+) -> None:
+    one, other = two
+    booked = one.book()
+    rounds(two)
+    store.now += HEARTBEAT_SECONDS / 2
+    store.run(one.peers.leave(one.now))
+    begun = Router(store, 100.0)
+    others = [other, begun]
+    rounds(others)
+    assert [router.load().in_flight for router in others] == [1, 1]
+    assert not other.peers.hand_on(booked, b"report", other.now), "nobody reads its reports"
+    store.now += EXPIRE_SECONDS * 0.7
+    rounds(others)
+    seen(other, running=1)
+    assert [router.load().in_flight for router in others] == [1, 1]
+    store.now += EXPIRE_SECONDS * 0.4
+    rounds(others)
+    assert [router.load().in_flight for router in others] == [1, 0], (
+        "no engine was asked by the second"
+    )
+    seen(other, running=0)
+    assert other.load().in_flight == 0
 
 
 def test_what_was_told_counts_no_longer_when_redis_is_away_for_three_seconds(
@@ -647,7 +673,7 @@ class AnyFleet(RuleBasedStateMachine):
     def teardown(self) -> None:
         """All end, some without a word: nothing of them stays."""
         self.store.is_away = self.store.loses_replies = False
-        self.store.run(self.routers[0].peers.leave())
+        self.store.run(self.routers[0].peers.leave(self.routers[0].now))
         self.store.now += 200.0
         assert self.store.keys() == []
 

@@ -144,8 +144,8 @@ async def test_a_router_that_ends_first_hands_on_the_reports_for_others(
         await wait_until(lambda: other.in_flight() == 1)
     told = next(line for line in caplog.messages if "handed on" in line)
     assert told == (
-        "1 reports were handed on to other routers; 1 bookings of this router that have not ended count"
-        " no more"
+        "1 reports were handed on to other routers, which count the 1 bookings of this router that have"
+        " not ended for 3 s more at most"
     )
 
 
