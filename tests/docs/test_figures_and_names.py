@@ -16,11 +16,12 @@ NAMED = ("troubleshooting.md", "tuning.md", "operations.md")
 
 
 def keys() -> set[str]:
-    """Return all keys of the page of keys, as table.key."""
+    """Return all tables and keys of the page of keys, as table.key."""
     found, table = set(), ""
     for line in (DOCS / "config.md").read_text(encoding="utf-8").splitlines():
         if heading := re.match(r"## `\[+(.*?)\]+`", line):
             table = heading[1]
+            found.add(table)
         elif row := re.match(r"\| `([a-z-]+)` \|", line):
             found.add(f"{table}.{row[1]}")
     assert len(found) > 100
