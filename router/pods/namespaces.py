@@ -72,11 +72,13 @@ def limit_asked(pod: Pod) -> None:
 
 
 def limit_known(pod: Pod) -> None:
-    """Limit the trust in a pod if its engine's version and models call for it."""
+    """Limit the trust in a pod if its engine's version, caches and models call for it."""
     version = _numbers(pod.status.version)
     reason = ""
     if pod.engine == "sglang" and version and version < (0, 5, 7):
         reason = f"SGLang {pod.status.version} announces the removal of blocks that stay"
+    elif pod.status.is_hybrid:
+        reason = "its model has sliding windows or states, and its events omit them"
     elif len(pod.status.models) > 1 and version and _is_omitted(pod, "lora"):
         reason = "it serves adapters, and its events do not distinguish their blocks"
     for rank in pod.ranks:

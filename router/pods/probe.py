@@ -37,6 +37,8 @@ LOOKS = 15
 """Number of probes between two requests for a pod's models: adapters are loaded at runtime."""
 
 CACHE_CONFIG = b"vllm:cache_config_info{"
+HYBRID = (b"sglang:swa_token_usage{", b"sglang:mamba_usage{")
+"""SGLang's gauges of the caches beside the full one; they stay 0 where the model has none."""
 CAPACITY = re.compile(rb'[^}]*\bnum_gpu_blocks="(\d{1,10})"')
 VERSIONS = {"vllm": "/version", "sglang": "/server_info", "trtllm": "/version"}
 """The path of each engine's version."""
@@ -160,6 +162,8 @@ class Prober:
                     models=await self._models(session, is_dated=is_dated) or before.models,
                     version=await self._version(session) or before.version,
                 )
+            if not well.is_hybrid and _is_hybrid(page):
+                well = replace(well, is_hybrid=True)
             self._looks = self._looks + 1 if before.healthy else 1
             self._pod.status = replace(well, looked_at=self._clock())
             limit_known(self._pod)
@@ -315,6 +319,12 @@ def _bounded(names: Iterable[str]) -> Iterator[str]:
 def _restarts(rank: Rank) -> int:
     """Return how many restarts a rank's events have shown."""
     return rank.counts().get("restarts", 0)
+
+
+def _is_hybrid(metrics: bytes) -> bool:
+    """Return whether a page of metrics shows use of a cache beside the full one."""
+    values = (line.split()[-1] for name in HYBRID for line in lines(metrics, name))
+    return any(value[:1].isdigit() and value.strip(b"0.") for value in values)
 
 
 def _starts(metrics: bytes) -> Iterator[float]:

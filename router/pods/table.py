@@ -24,6 +24,8 @@ class Status:
     """The engine's version; empty: not known."""
     refuses: bool = False
     """Whether it answers that it accepts no requests: it drains, starts, or its engine is dead."""
+    is_hybrid: bool = False
+    """Whether its metrics show a cache of windows or states beside the full one (SGLang)."""
     looked_at: float = -math.inf
     """Time of the last successful probe, by the ingest's clock."""
 

@@ -1,6 +1,7 @@
 """Requests that an engine keeps apart, and engines whose events do not show that."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,12 @@ class LimitedRank(FakeRank):
 def pod(engine: str, version: str = "", models: tuple[str, ...] = ("m",)) -> Pod:
     status = Status(healthy=True, version=version, models=models)
     return Pod("p", "p:80", "m", (LimitedRank(),), status=status, engine=engine)
+
+
+def hybrid(version: str) -> Pod:
+    one = pod("sglang", version)
+    one.status = replace(one.status, is_hybrid=True)
+    return one
 
 
 def reason(of: Pod) -> str:
@@ -94,6 +101,7 @@ def test_what_was_asked_counts_again_when_the_version_is_known() -> None:
     [
         (pod("sglang", "0.5.6.post2"), "0.5.6.post2 announces the removal"),
         (pod("sglang", "0.5.7"), ""),
+        (hybrid("0.5.23"), "its model has sliding windows or states"),
         (pod("sglang", "0.5.22", ("m", "support")), "it serves adapters"),
         (pod("sglang", "0.5.23", ("m", "support")), ""),
         (pod("vllm", "0.10.0", ("m", "support")), ""),

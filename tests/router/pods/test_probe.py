@@ -399,6 +399,24 @@ async def test_an_engine_tells_its_version_and_one_that_is_not_supported_is_not_
     assert "0.5.6.post2" in rank.trust.reason
 
 
+@pytest.mark.parametrize("name", ["swa_token_usage", "mamba_usage"])
+async def test_an_sglang_that_uses_a_cache_beside_the_full_one_is_not_exact(
+    engine: tuple[Engine, Pod, RankIngest], name: str
+) -> None:
+    server, pod, rank = engine
+    pod.engine = "sglang"
+    rank.live("", 0, msgspec.msgpack.encode([0.0, [["AllBlocksCleared"]], 0]))
+    prober = Prober(pod, interval=1, timeout=5, engine="sglang")
+    levels = []
+    for usage in (b"0.0", b"0", b"0.25", b"0.0"):
+        server.metrics = b'sglang:%s{model_name="m"} %s\n' % (name.encode(), usage)
+        await look(prober)
+        levels.append(rank.trust.level)
+    # What was seen once holds for as long as the engine lives.
+    assert levels == [Level.EXACT, Level.EXACT, Level.DEGRADED, Level.DEGRADED]
+    assert "its events omit them" in rank.trust.reason
+
+
 async def test_a_worker_that_drains_is_not_ready(engine: tuple[Engine, Pod, RankIngest]) -> None:
     _, listed, _ = engine
     async with LocalWorker() as worker:
