@@ -14,6 +14,7 @@ from indexer.keys.token import pack_tokens
 from router.config.schema import Config
 from router.pb.warmpath.v1 import router_pb2 as pb
 from router.pb.warmpath.v1 import router_pb2_grpc
+from router.tracing.tracer import NO_TRACER, Tracer
 from tests.router.running_router import TRANSPORT, running_router
 
 QUIET = "[probe]\ninterval-seconds = 0\n"
@@ -109,15 +110,15 @@ async def standing(
     top: str = "",
     metrics: str = "",
     transport: str = TRANSPORT,
+    tracer: Tracer = NO_TRACER,
 ) -> AsyncIterator[Stand]:
     """Run a router of one model, `demo`.
 
     `tables` are added to its configuration, `models` to the model's table. Its metrics are at `metrics`, host:port.
     """
     tables = f'[[models]]\nname = "demo"\nadapters = ["tuned"]\n{models}\n{tables}'
-    async with running_router(folder, tables, top=top, metrics=metrics, transport=transport) as (
-        router,
-        channel,
-    ):
+    async with running_router(
+        folder, tables, top=top, metrics=metrics, transport=transport, tracer=tracer
+    ) as (router, channel):
         stub = router_pb2_grpc.RouterStub(channel)
         yield Stand(router.address, stub, router.http_address, router.reload)
