@@ -28,13 +28,16 @@ def embedded_index(max_bytes: int, *, pure: bool = False) -> Index:
     except ImportError as error:
         log.warning("the index runs in pure Python, about six times slower: %s", error)
         return MemoryIndex(max_bytes)
-    _warm_up()
+    warm_up_compiled()
     return ArrayIndex(max_bytes)
 
 
 @cache
-def _warm_up() -> None:
-    """Compile the functions of the index, or load them from disk; once per process."""
+def warm_up_compiled() -> None:
+    """Compile the functions of the index, or load them from disk; once per process.
+
+    Raises ImportError if Numba is not installed.
+    """
     from indexer.compiled.array_index import ArrayIndex  # noqa: PLC0415
     from indexer.compiled.jit import is_compiled  # noqa: PLC0415
     from indexer.compiled.warm_up import warm_up  # noqa: PLC0415

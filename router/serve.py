@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+import contextlib
 import logging
 import os
 import sys
@@ -11,8 +12,9 @@ from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 
+from indexer.embedded import warm_up_compiled
 from indexer.process.command_line import command_parser, in_words
-from indexer.process.end_signals import on_signals
+from indexer.process.end_signals import end_at_once, on_signals
 from indexer.process.http_log import ignore_malformed_http
 from indexer.process.log_format import FORMS, formatter
 from indexer.process.log_limit import limited_handler
@@ -57,6 +59,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         if config.server.processes > 1 and args.process is None:
             return asyncio.run(_supervise(config, args))
         config = _own(config, args.process)
+        # Compiling takes minutes where no compiled code is on disk; nothing serves before it.
+        end_at_once()
+        with contextlib.suppress(ImportError):
+            warm_up_compiled()
         with asyncio.Runner(loop_factory=new_loop) as runner:
             runner.run(_serve(config, begun, args))
     except ConfigError as error:

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import os
 import signal
 import subprocess
 import sys
@@ -244,3 +245,28 @@ async def test_under_load_no_call_is_cut_off_and_the_state_is_saved(
         assert await router.wait() == 0
     assert told == {f"UNAVAILABLE: {LATE}": 8}
     assert (tmp_path / "state").stat().st_size
+
+
+@pytest.mark.deep
+async def test_a_router_that_is_asked_to_end_while_it_compiles_ends_at_once(tmp_path: Path) -> None:
+    file = tmp_path / "router.toml"
+    file.write_text(
+        f'[server]\nlisten = "127.0.0.1:0"\nmetrics-listen = ""\n{QUIET}[[models]]\nname = "demo"\n'
+    )
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "router", "serve", "--config", str(file),
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        # Nothing is compiled in this folder.
+        env=os.environ | {"NUMBA_CACHE_DIR": str(tmp_path / "numba")},
+    )  # fmt: skip
+    assert process.stderr is not None
+    async for line in process.stderr:
+        if b"compiling the index" in line:
+            break
+    process.send_signal(signal.SIGHUP)
+    process.send_signal(signal.SIGTERM)
+    said, logged = await process.communicate()
+    assert process.returncode == 0
+    assert b"asked to end while it started" in logged
+    assert b"Traceback" not in logged
+    assert not said, "it never served"
