@@ -14,7 +14,9 @@ from router.commands.local.cluster import MODEL
 from router.config.read import parse
 from router.pb.warmpath.v1 import router_pb2 as pb
 from router.pb.warmpath.v1 import router_pb2_grpc
+from router.tracing.tracer import NO_TRACER, Tracer
 from tests.publisher.published_pod import FULL, IDS, Pod
+from tests.router.tracing.recorded_spans import Recorded, parent
 from tests.servers.redis_server import RedisServer
 from tests.servers.relay import Relay
 
@@ -68,7 +70,12 @@ async def publish(pod: Pod, server: RedisServer, prefix: str) -> None:
 
 @asynccontextmanager
 async def asking(
-    pod: Pod, url: str, prefix: str, folder: Path, deadline: float = 0.5
+    pod: Pod,
+    url: str,
+    prefix: str,
+    folder: Path,
+    deadline: float = 0.5,
+    tracer: Tracer = NO_TRACER,
 ) -> AsyncIterator[Asker]:
     config = (
         '[server]\ndrain-delay-seconds = 0\nlisten = "127.0.0.1:0"\nmetrics-listen = ""\n'
@@ -78,7 +85,7 @@ async def asking(
         f'[[pods]]\nid = "p"\nmodel = "{MODEL}"\naddress = "{pod.worker.address}"\n'
     )
     async with AsyncExitStack() as stack:
-        router = await stack.enter_async_context(running(parse(config, "test"), folder))
+        router = await stack.enter_async_context(running(parse(config, "test"), folder, tracer))
         channel = await stack.enter_async_context(grpc.aio.insecure_channel(router.address))
         yield Asker(channel)
         assert router.ingest.remote is not None
@@ -91,12 +98,17 @@ async def test_what_one_publisher_writes_every_call_of_the_router_knows(
 ) -> None:
     await publish(pod, redis_server, prefix)
     await pod.generate(IDS)
-    async with asking(pod, redis_server.url, prefix, tmp_path) as asker:
+    recorded = Recorded()
+    async with asking(pod, redis_server.url, prefix, tmp_path, tracer=recorded.tracer) as asker:
         score = await asker.until_warm()
         assert score.ready
+        recorded.exporter.clear()
         assert await pod.generate(IDS) == FULL
         picked = await asker.stub.Pick(pb.PickRequest(prompt=prompt_of(IDS)), timeout=PATIENCE)
         assert picked.candidates[0].matched_tokens == FULL
+        spans = recorded.taken()
+        own = spans["warmpath.v1.Router/Pick"].context.span_id
+        assert parent(spans["look-up"]) == f"{own:016x}"
         explained = await asker.stub.Explain(
             pb.ExplainRequest(prompt=prompt_of(IDS)), timeout=PATIENCE
         )

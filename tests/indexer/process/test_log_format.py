@@ -28,6 +28,13 @@ def written(form: LogForm, *args: object, process: int | None = None, failed: bo
     return out.getvalue()
 
 
+@pytest.mark.parametrize(("trace_id", "has"), [("0af7", True), ("", False)])
+def test_a_line_of_json_has_the_trace_under_way(trace_id: str, has: bool) -> None:
+    record = logging.LogRecord("a.room", logging.WARNING, __file__, 1, "text", (), None)
+    line = json.loads(formatter("json", None, lambda: trace_id).format(record))
+    assert line.get("trace_id") == (trace_id if has else None)
+
+
 def test_a_line_of_json_has_its_parts() -> None:
     line = written("json", "pod-1", 'says "no"\nand more')
     assert line.count("\n") == 1
