@@ -33,7 +33,11 @@ class Source:
 
 def test_every_source_says_its_pods_or_why_it_cannot_be_asked() -> None:
     asked = [Source("a", "y", "x"), Source("b", error=SourceError("no such name", empty=True))]
-    assert look(asked, 60.0) == [Looked("a", ["x", "y"], ""), Looked("b", [], "no such name")]
+    specs = tuple(PodSpec(one, "m", "h:1") for one in ("x", "y"))
+    assert look(asked, 60.0) == [
+        Looked("a", ["x", "y"], "", specs=specs),
+        Looked("b", [], "no such name"),
+    ]
     assert look([], 60.0) == []
 
 
