@@ -1,6 +1,7 @@
 """The chart and the overlays: what they render is Kubernetes', ours, and the same."""
 
 import copy
+import json
 import re
 import tomllib
 from pathlib import Path
@@ -228,6 +229,12 @@ def test_another_configuration_starts_new_routers() -> None:
 
     assert checksum() == checksum("--set", "replicas=3")
     assert checksum() != checksum("--set", "drainSeconds=20")
+
+
+def test_a_router_gets_variables_of_its_environment() -> None:
+    endpoint = {"name": "OTEL_EXPORTER_OTLP_ENDPOINT", "value": "http://collector:4318"}
+    [router] = pod_of(chart("--set-json", f"env=[{json.dumps(endpoint)}]"))["containers"]
+    assert router["env"] == [endpoint]
 
 
 def test_scaling_is_left_to_the_autoscaler() -> None:
