@@ -239,13 +239,13 @@ class Gateway:
 
         await until(is_empty)
 
-    async def until_streams(self, count: int) -> None:
-        """Wait until the router has begun so many exchanges that are not over."""
+    async def until_it_is(self, series: str, value: float) -> None:
+        """Wait until a series of the router's metrics has a value."""
 
-        async def has_begun() -> bool:
-            return await self.metric("warmpath_endpoint_picker_streams") == count
+        async def is_so() -> bool:
+            return await self.metric(series) == value
 
-        await until(has_begun)
+        await until(is_so)
 
     async def __aenter__(self) -> Self:
         return self

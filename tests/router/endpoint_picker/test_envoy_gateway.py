@@ -281,7 +281,7 @@ async def test_clients_that_go_away_leave_no_booking(tmp_path: Path, changes: li
         _, writer = await asyncio.open_connection(host, int(port))
         head = "POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 1000\r\n\r\n{"
         writer.write(head.encode())
-        await gateway.until_streams(1)
+        await gateway.until_it_is("warmpath_endpoint_picker_streams", 1)
         writer.close()
         await gateway.until_nothing_is_left()
 

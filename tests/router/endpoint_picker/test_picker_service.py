@@ -559,7 +559,8 @@ async def test_a_router_that_ends_answers_what_has_begun_and_lets_go_of_the_rest
             await waiting.routed(completion())
             await begun.request()
             await begun.body(b"{", ends=False)
-            await gateway.until_streams(2)
+            # An exchange has begun for the router once it has read its first message.
+            await gateway.until_it_is("warmpath_endpoint_picker_held_bytes", 1)
             ending = asyncio.create_task(stack.aclose())
             assert await waiting.call.read() is grpc.aio.EOF
             assert await waiting.call.code() == grpc.StatusCode.OK
