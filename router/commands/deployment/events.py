@@ -20,9 +20,11 @@ from router.commands.deployment.check import Check, Placed
 CONNECTED = zmq.Event.HANDSHAKE_SUCCEEDED
 AFTER_ALL = (2**63 - 1).to_bytes(8, "big")
 """A batch's number that is never reached: its replay has no batch, only the end."""
-ENABLE = (
-    """the engine's --kv-events-config '{"enable_kv_cache_events":true,"publisher":"zmq",...}'"""
-)
+ENABLE = {
+    "vllm": """--kv-events-config '{"enable_kv_cache_events":true,"publisher":"zmq",...}'""",
+    "sglang": """--kv-events-config '{"publisher":"zmq",...}'""",
+}
+"""The option by which each engine publishes events."""
 
 
 async def check_events(
@@ -56,7 +58,7 @@ async def check_events(
         yield pod.wrong(
             "replay",
             "there is none, so that a gap in the events stays open",
-            f"{pod.key('replay')}, and replay_endpoint in {ENABLE}",
+            f"{pod.key('replay')}, and replay_endpoint in the engine's {ENABLE[spec.engine]}",
         )
 
 
@@ -67,7 +69,7 @@ def _silent(endpoint: str, error: Exception, seconds: float) -> str:
 
 
 def _other(pod: Placed, key: str) -> str:
-    return f"{ENABLE}, or {pod.key(key)}"
+    return f"the engine's {ENABLE[pod.spec.engine]}, or {pod.key(key)}"
 
 
 async def _connect(context: zmq.asyncio.Context, endpoint: str) -> None:
