@@ -50,6 +50,8 @@ class Form:
     eagle: bool = False
     format: str = "default"
     policy: str = "lru"
+    window: int = 0
+    """Tokens of the sliding window that some layers have; 0 for none. It takes pages of one token."""
 
 
 @dataclass(frozen=True)
@@ -70,16 +72,24 @@ class Cache:
         self.sglang = SimpleNamespace(**load(_NAMES + (_UNIFIED_NAMES if self.unified else [])))
         self._views = hasattr(self.sglang.RadixKey, "page_aligned")
         self._own_salt = "cache_salt" in inspect.signature(self.sglang.RadixKey).parameters
-        self.allocator = self.sglang.TokenToKVPoolAllocator(
-            size=form.page * form.pages, dtype=torch.float32, device="cpu", kvcache=Nothing(),
-            need_sort=False,
-        )  # fmt: skip
+        self.allocator = self._new_allocator()
         self._lora_names = self.sglang.KvEventLoraNames and self.sglang.KvEventLoraNames()
         self._lora_ids: dict[str, str] = {}
         self.tree = self._new_tree()
         self.tells_path = hasattr(self.tree, "path_device_indices")
         """Whether an insert tells its node, and the tree each node's slots."""
         self.host = HostTier(form.host_pages * form.page, self) if form.host_pages else None
+
+    def _new_allocator(self) -> Any:
+        slots = self.form.page * self.form.pages
+        if self.form.window:
+            assert self.form.page == 1
+            from windows import window_allocator
+
+            return window_allocator(slots)
+        return self.sglang.TokenToKVPoolAllocator(
+            size=slots, dtype=torch.float32, device="cpu", kvcache=Nothing(), need_sort=False
+        )
 
     def _new_tree(self) -> Any:
         form, sglang = self.form, self.sglang
@@ -101,6 +111,9 @@ class Cache:
         if not self.unified:
             return sglang.RadixCache(sglang.CacheInitParams(**options))
         options["tree_components"] = (sglang.ComponentType.FULL,)
+        if form.window:
+            options["tree_components"] += (sglang.ComponentType.SWA,)
+            options["sliding_window_size"] = form.window
         if "tree_core_backend" in known:
             options["tree_core_backend"] = form.tree
         else:
@@ -172,9 +185,13 @@ class Cache:
 
     def allocate(self, count: int) -> torch.Tensor | None:
         """Return new slots, for which the cache evicts what it must; None where too much is locked."""
-        short = count - self.allocator.available_size()
-        if short > 0:
-            evict = self.sglang.EvictParams
+        evict = self.sglang.EvictParams
+        if self.form.window:
+            full = max(0, count - self.allocator.full_available_size())
+            windows = max(0, count - self.allocator.swa_available_size())
+            if full or windows:
+                self.tree.evict(evict(num_tokens=full, swa_num_tokens=windows))
+        elif (short := count - self.allocator.available_size()) > 0:
             self.tree.evict(evict(num_tokens=short) if evict else short)
         return self.allocator.alloc(count) if count else torch.empty(0, dtype=torch.int64)
 

@@ -15,6 +15,7 @@ output, and the next line of the standard input lets it go on.
 import argparse
 import gzip
 import json
+import os
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -38,6 +39,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--eagle", action="store_true")
     parser.add_argument("--format", default="default", choices=["default", "dynamo"])
     parser.add_argument("--policy", default="lru")
+    parser.add_argument("--window", type=int, default=0)
     parser.add_argument("--salts", action="store_true")
     parser.add_argument("--loras", action="store_true")
     parser.add_argument("--extra-keys", action="store_true")
@@ -123,14 +125,9 @@ class Drive:
         from prompts import Prompts
 
         form = Form(
-            args.tree,
-            args.page_size,
-            args.pages,
-            args.host_pages,
-            args.eagle,
-            args.format,
-            args.policy,
-        )
+            args.tree, args.page_size, args.pages, args.host_pages, args.eagle, args.format, args.policy,
+            args.window,
+        )  # fmt: skip
         self.cache, self.rng, self.form = Cache(form), Random(args.seed), form
         self.prompts = Prompts(
             self.rng, form.page, form.page * form.pages // 4,
@@ -201,6 +198,8 @@ class Drive:
 def main() -> None:
     args = options()
     sys.path.insert(0, str(args.wheel))
+    # Some trees compile their hashes with the machine's compiler; two versions must not share the result.
+    os.environ["TORCH_EXTENSIONS_DIR"] = str(args.wheel.absolute() / "compiled")
     drive = Drive(args)
     drive.run()
     if args.out:

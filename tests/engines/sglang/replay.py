@@ -66,7 +66,9 @@ def answers(path: Path, *, pure: bool, version: str = "") -> Iterator[Answer]:
     )  # fmt: skip
     rank = ingest.add(source)
     rank.connected()
-    pod = Pod("p", "", "m", (rank,), status=Status(version=version), engine="sglang")
+    # A model's windows show in the engine's metrics as soon as a request uses them.
+    status = Status(version=version, is_hybrid=bool(head.get("window")))
+    pod = Pod("p", "", "m", (rank,), status=status, engine="sglang")
     limit_known(pod)
     scorer = Scorer(ingest, "")
     for row in rows:
