@@ -50,6 +50,10 @@ class Call:
     def __init__(self, message: bytes) -> None:
         self._messages: list[object] = [message]
 
+    def invocation_metadata(self) -> tuple[()]:
+        """Return no metadata."""
+        return ()
+
     def peer(self) -> str:
         """Return the caller's address."""
         return "a caller"

@@ -149,6 +149,9 @@ class Context:
     def time_remaining(self) -> None:
         return None
 
+    def invocation_metadata(self) -> tuple[()]:
+        return ()
+
     def peer(self) -> str:
         return "ipv4:127.0.0.1:1"
 
