@@ -64,7 +64,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         with contextlib.suppress(ImportError):
             warm_up_compiled()
         with asyncio.Runner(loop_factory=new_loop) as runner:
-            runner.run(_serve(config, begun, args))
+            runner.run(_serve(config, begun, args, handler))
     except ConfigError as error:
         print(f"warmpath serve: {error}", file=sys.stderr)
         return 2
@@ -114,7 +114,9 @@ async def _closed(tracer: Tracer) -> AsyncIterator[None]:
             await asyncio.to_thread(tracer.close)
 
 
-async def _serve(config: Config, begun: bytes | None, args: argparse.Namespace) -> None:
+async def _serve(
+    config: Config, begun: bytes | None, args: argparse.Namespace, handler: logging.Handler
+) -> None:
     ended, asked = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
     on_signals(loop, ended.set, reload=asked.set)
@@ -122,7 +124,7 @@ async def _serve(config: Config, begun: bytes | None, args: argparse.Namespace) 
         # The parent writes nothing to standard input, which becomes readable only at the parent's end.
         loop.add_reader(sys.stdin.fileno(), ended.set)
     tracer = tracer_of(os.environ, version())
-    logging.getLogger().handlers[0].setFormatter(
+    handler.setFormatter(
         formatter(args.log_format, args.process, tracer.trace_id if tracer.is_on else None)
     )
     async with _closed(tracer), running(config, args.config.parent, tracer) as router:
