@@ -28,6 +28,9 @@ def check(folder: Path) -> None:
         sys.exit(
             "SGLang's caches need Python 3.11 on Linux and x86-64: their wheels are pinned for it"
         )
+    header = Path("/usr/include/openssl/evp.h")
+    if not (shutil.which("g++") and shutil.which("ninja") and header.exists()):
+        sys.exit("SGLang compiles its hashes: apt-get install g++ ninja-build libssl-dev")
     free = shutil.disk_usage(folder).free
     if free < NEEDED_DISK and not (folder / "v" / "done").exists():
         sys.exit(
