@@ -75,7 +75,7 @@ class Reloader:
     """Keeps a running router at its file, as far as the keys that differ are reloadable.
 
     `read` reads and checks the file, and raises ConfigError. `apply` takes over the configuration.
-    `content` returns the file's bytes (`content_of`); `begun` are those of which `config` was made.
+    `content` returns the file's bytes (`content_of`); `begun` are the bytes that `config` was read from.
     """
 
     def __init__(

@@ -19,7 +19,7 @@ Context = grpc.aio.ServicerContext[Any, Any]
 
 
 class TracedCalls(grpc.GenericRpcHandler):
-    """Handlers of asyncio whose calls have spans, but for those of the methods `besides`.
+    """Handlers of asyncio whose calls have spans; calls of the methods `besides` have none.
 
     All methods are registered as streams (`router.api.intake`).
     """
