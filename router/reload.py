@@ -139,7 +139,7 @@ class Reloader:
         if taken:
             await self._apply(merged)
             self._config = merged
-        log.info("the configuration is reloaded: %s", ", ".join(taken) or "nothing has changed")
+        log.info("the configuration is reloaded: %s", ", ".join(taken) or "nothing to take over")
         if refused:
             needs = "needs" if len(refused) == 1 else "need"
             log.warning("%s %s a restart", ", ".join(refused), needs)

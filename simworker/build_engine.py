@@ -152,7 +152,7 @@ def _memory(settings: EngineSettings) -> Worker[Any]:
             from simworker.v0.memory.torch_backend import TorchBackend  # noqa: PLC0415
         except ImportError:
             raise ValueError(
-                "tensors: torch is not installed; pip install 'warmpath[tensors]'"
+                "--tensors: torch is not installed; pip install 'warmpath[tensors]'"
             ) from None
         backend = TorchBackend()
     shape = CacheShape(num_layers=1, block_size=settings.block_size, num_kv_heads=1, head_size=4)

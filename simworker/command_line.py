@@ -118,8 +118,8 @@ def _engine(add: Add) -> None:
     add(
         "--preemption-mode",
         choices=("recompute", "swap"),
-        help="vLLM v0: whether a request that loses its blocks computes them again or swaps them to "
-        "--cpu-blocks; by default it computes them again",
+        help="vLLM v0: whether a request that loses its blocks computes them again, as by default, or "
+        "swaps them to --cpu-blocks; a step must then have room for the longest request",
     )
     add(
         "--tensors",
@@ -171,11 +171,10 @@ def _kv_groups(text: str) -> tuple[KVGroup, ...]:
     """Read `full:BLOCK_SIZE` and `window:BLOCK_SIZE:TOKENS`, with commas between them."""
     groups = []
     for one in text.split(","):
-        kind, _, figures = one.partition(":")
-        sizes = [whole(1)(figure) for figure in figures.split(":")]
-        if (kind, len(sizes)) not in (("full", 1), ("window", 2)):
+        kind, *figures = one.split(":")
+        if (kind, len(figures)) not in (("full", 1), ("window", 2)):
             raise argparse.ArgumentTypeError(
                 f"{one!r} is neither full:BLOCK_SIZE nor window:BLOCK_SIZE:TOKENS"
             )
-        groups.append(KVGroup(*sizes))
+        groups.append(KVGroup(*map(whole(1), figures)))
     return tuple(groups)

@@ -87,6 +87,8 @@ def _settings(args: argparse.Namespace) -> Settings:
         if given and args.engine != "vllm-v0":
             raise argparse.ArgumentTypeError(f"{option}: only --engine vllm-v0 has it")
     groups = args.kv_groups or (KVGroup(args.block_size),)
+    if args.preemption_mode == "swap" and not args.cpu_blocks:
+        raise argparse.ArgumentTypeError("--preemption-mode: swap needs --cpu-blocks")
     engine = EngineSettings(
         engine=args.engine,
         preemption_mode=args.preemption_mode,
@@ -157,7 +159,10 @@ def _fitting_model_len(args: argparse.Namespace, groups: Sequence[KVGroup]) -> i
     """
     usable = args.blocks - max(1, args.blocks // 100)
     cache = kv_cache_config(usable + 1, groups)
-    return longest_request(cache, MODEL_LEN, in_flight=args.max_num_batched_tokens)
+    # A prefill that was swapped out between two steps would not come back to v0.
+    of_step = args.max_num_batched_tokens if args.preemption_mode == "swap" else MODEL_LEN
+    most = min(MODEL_LEN, of_step)
+    return longest_request(cache, most, in_flight=args.max_num_batched_tokens)
 
 
 def _check(settings: Settings) -> None:

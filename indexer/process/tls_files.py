@@ -5,9 +5,12 @@ keeps its sessions: a client could resume a session for two hours after its auth
 """
 
 import contextlib
+import logging
 import ssl
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple, Self, TypeVar
 
@@ -15,6 +18,8 @@ from indexer.process.certificate_dates import validities
 from indexer.process.reread import Reread
 
 T = TypeVar("T")
+
+log = logging.getLogger(__name__)
 
 
 class TlsFilesError(OSError):
@@ -173,13 +178,28 @@ class _NewestContext(ssl.SSLContext):
         return self.newest().wrap_socket(*args, **options)
 
 
-def _reread(name: str, paths: TlsPaths, make: Callable[[Sequence[bytes]], T]) -> Reread[T]:
+def _reread(
+    name: str,
+    paths: TlsPaths,
+    make: Callable[[Sequence[bytes]], T],
+    clock: Callable[[], float] = time.time,
+) -> Reread[T]:
+    def made(contents: Sequence[bytes]) -> T:
+        value = make(contents)
+        for part, ends in expiries(paths.pem(contents)):
+            if ends < clock():
+                # A process that did not start would serve nobody, and some do not check.
+                on = datetime.fromtimestamp(ends, UTC)
+                said = "%s: %s %s has ended, on %s: connections that check it fail"
+                log.warning(said, name, part, getattr(paths, part), f"{on:%Y-%m-%d}")
+        return value
+
     for part in ("ca", "cert", "key"):
         path = getattr(paths, part)
         if path and not path.is_file():
             raise TlsFilesError(part, f"there is no file {path}")
     try:
-        return Reread(name, paths.given(), make)
+        return Reread(name, paths.given(), made)
     except TlsFilesError:
         raise
     except OSError as error:

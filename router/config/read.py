@@ -64,8 +64,15 @@ def mistakes(path: Path, environment: Mapping[str, str] = NO_VARIABLES) -> Mista
 
 
 def _unread(path: Path, error: OSError | UnicodeDecodeError) -> str:
+    if isinstance(error, UnicodeDecodeError):
+        return _not_text(str(path), error.object, error)
     said = in_words(error)
     return said if said.startswith(f"{path}: ") else f"{path}: {said}"
+
+
+def _not_text(source: str, raw: bytes, error: UnicodeDecodeError) -> str:
+    line = raw.count(b"\n", 0, error.start) + 1
+    return f"{source}:{line}: is not text in UTF-8"
 
 
 def _mistakes(
@@ -172,7 +179,7 @@ def parse_pods(raw: bytes, source: str, models: Sequence[ModelSpec]) -> list[Pod
     try:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise ConfigError(f"{source}: {error}") from error
+        raise ConfigError(_not_text(source, raw, error)) from error
     table = _toml(text, source)
     for key in table:
         if key != "pods":

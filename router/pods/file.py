@@ -18,7 +18,9 @@ log = logging.getLogger(__name__)
 LOOK_SECONDS = 1.0
 MOST_BYTES = 16 << 20
 """Largest file, enough for fifty thousand pods."""
-UNREADABLE = "let this process read the file (`pods-file`); it is looked at every second"
+UNREADABLE = (
+    "create the file, let this process read it, or change `pods-file`; it is looked at each second"
+)
 WRONG = (
     "correct the file; it is read again by itself, and `warmpath check-config` names every mistake"
 )

@@ -6,6 +6,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from threading import Thread
 from typing import Any, NamedTuple
 
+from indexer.process.command_line import in_words
 from router.config.read import ConfigError
 from router.config.schema import PodSpec
 from router.pods.discover import PodSource
@@ -45,7 +46,7 @@ async def _one(source: PodSource, seconds: float) -> Looked:
     except TimeoutError:
         return Looked(name, [], f"no answer within {seconds:g} s")
     except OSError as error:
-        return Looked(name, [], str(error))
+        return Looked(name, [], in_words(error))
     except ConfigError as error:
         return Looked(name, [], error.brief, error.problems)
 

@@ -84,9 +84,9 @@ async def test_keys_that_need_a_restart_are_named_each_time_and_the_others_taken
     assert caplog.messages == [
         "the configuration is reloaded: limits.tokenize-seconds",
         "server.listen needs a restart",
-        "the configuration is reloaded: nothing has changed",
+        "the configuration is reloaded: nothing to take over",
         "server.listen needs a restart",
-        "the configuration is reloaded: nothing has changed",
+        "the configuration is reloaded: nothing to take over",
         "server.listen, index.max-bytes need a restart",
     ]
 

@@ -64,7 +64,8 @@ def _find(config: Config, folder: Path, seconds: float) -> tuple[list[Placed], l
         for spec in looked.specs:
             placed.setdefault(spec.id, Placed(spec, table))
         said = filter(None, (looked.problem, *looked.mistakes))
-        problems += [Check(table, looked.source, "WRONG", problem, table) for problem in said]
+        change = f"correct {table}, or let this machine reach the source that it names"
+        problems += [Check(table, "pods", "WRONG", problem, change) for problem in said]
     return list(placed.values()), problems
 
 

@@ -71,6 +71,13 @@ def test_mistakes_of_every_kind_are_named_together_in_the_order_of_the_file(tmp_
     assert raised.value.brief.endswith("(and 8 more)")
 
 
+def test_a_file_that_is_no_text_is_named_with_its_line(tmp_path: Path) -> None:
+    file = tmp_path / "warmpath.toml"
+    file.write_bytes(b"# \n# \x94\n")
+    with pytest.raises(ConfigError, match=r":2: is not text in UTF-8"):
+        mistakes(file)
+
+
 @pytest.mark.parametrize(
     "text",
     [

@@ -3,6 +3,8 @@
 import datetime as dt
 from pathlib import Path
 
+import pytest
+
 from indexer.process.tls_files import ServerTls, TlsPaths, expiries
 from router.metrics.readiness import certificates
 from tests.servers.certificates import Authority
@@ -38,3 +40,12 @@ def test_a_chain_ends_with_its_first_certificate_and_authorities_with_their_last
     paths = TlsPaths(ca=tmp_path / "both", cert=tmp_path / "chain", key=first.key)
     pem = ServerTls("server.tls", paths).pem
     assert dict(expiries(pem)) == {"ca": LATER.timestamp(), "cert": SOON.timestamp()}
+
+
+def test_a_certificate_that_has_ended_is_told_when_it_is_read(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    begins, ends = (dt.datetime(2025, month, 1, tzinfo=dt.UTC) for month in (1, 2))
+    ended = Authority(tmp_path).certificate("ended", begins=begins, ends=ends)
+    ServerTls("server.tls", TlsPaths(cert=ended.cert, key=ended.key))
+    assert f"server.tls: cert {ended.cert} has ended, on 2025-02-01: connections" in caplog.text

@@ -59,5 +59,5 @@ def test_a_file_of_pods_has_its_mistakes_named(tmp_path: Path) -> None:
     assert len(found.mistakes) == 2
     assert found.mistakes[0].startswith(f"{tmp_path}/pods.toml:3: pods[0].model: ")
     [found] = look(sources(config, tmp_path / "elsewhere"), 60.0)
-    assert "No such file" in found.problem
+    assert found.problem.endswith("there is no such file or folder")
     assert not found.mistakes
