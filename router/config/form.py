@@ -5,6 +5,7 @@ msgspec checks each value, so that both forms of reading agree.
 """
 
 import difflib
+import re
 from dataclasses import dataclass, field
 from typing import Annotated, Any, get_args, get_origin
 
@@ -17,6 +18,13 @@ Problem = tuple[Path, str]
 """The path of a key, and the problem with it or its value."""
 
 _UNUSABLE = object()
+
+_KINDS = {
+    "int": "a whole number", "float": "a number", "str": "a text", "bool": "true or false",
+    "array": "a list", "object": "a table",
+}  # fmt: skip
+"""Words for JSON's kinds, which msgspec names."""
+_BOUNDS = {">=": "at least", "<=": "at most", ">": "above", "<": "below"}
 
 
 @dataclass(slots=True)
@@ -101,8 +109,27 @@ def _check(raw: Any, hint: Any, at: Path, form: Form) -> None:
     try:
         msgspec.convert(raw, hint)
     except msgspec.ValidationError as error:
-        problem = str(error).partition(" - at `")[0]
+        problem = _in_words(str(error).partition(" - at `")[0], raw)
         if problem.startswith("Invalid enum value"):
             problem += f"; one of {', '.join(map(str, get_args(_plain(hint))))}"
         form.problems.append((at, problem))
         form.wrong.add(at)
+
+
+def _in_words(problem: str, raw: Any) -> str:
+    """Return msgspec's text in ours, if it is about a kind of value, a bound or a length."""
+    if found := re.fullmatch(r"Expected `(.+)`, got `(.+)`", problem):
+        wanted, got = map(_kinds, found.groups())
+        return f"must be {wanted}, not {got}"
+    if found := re.fullmatch(r"Expected `(?:int|float)` ([<>]=?) (\S+)", problem):
+        limit = found[2].removesuffix(".0")
+        return f"is {raw}, must be {_BOUNDS[found[1]]} {limit}"
+    if found := re.fullmatch(r"Expected `(str|array)` of length ([<>]=?) (\d+)", problem):
+        parts = "characters" if found[1] == "str" else "elements"
+        return f"has {len(raw)} {parts}, must have {_BOUNDS[found[2]]} {found[3]}"
+    return problem
+
+
+def _kinds(names: str) -> str:
+    kinds = [_KINDS.get(name, name) for name in names.split(" | ") if name != "null"]
+    return " or ".join(kinds)

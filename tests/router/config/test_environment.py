@@ -75,7 +75,7 @@ def test_a_wrong_value_is_a_mistake_of_its_variable_and_does_not_show_the_text(f
         "WARMPATH_SERVER__PROCESSES: server.processes: is not the TOML of one value"
     ]
     [problem] = problems(file, WARMPATH_SERVER__PROCESSES="0")
-    assert problem.startswith("WARMPATH_SERVER__PROCESSES: server.processes: Expected `int` >")
+    assert problem == "WARMPATH_SERVER__PROCESSES: server.processes: is 0, must be at least 1"
 
 
 def test_a_contradiction_names_the_variable(file: Path) -> None:
