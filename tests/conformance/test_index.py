@@ -236,6 +236,7 @@ EveryBackendAgrees.TestCase.settings = settings(
 TestEveryBackendAgrees = EveryBackendAgrees.TestCase
 
 
+@pytest.mark.deep
 @pytest.mark.random
 def test_every_server_agrees(request: pytest.FixtureRequest, prefix: str) -> None:
     urls = tuple(request.getfixturevalue(server).url for server in SERVERS)

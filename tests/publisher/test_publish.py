@@ -36,6 +36,7 @@ async def test_a_router_that_joins_late_knows_the_whole_cache_at_once(
         assert await pod.generate(IDS) == FULL
 
 
+@pytest.mark.deep
 async def test_it_follows_what_comes_after_and_a_publisher_that_restarts(
     pod: Pod, tmp_path: Path
 ) -> None:

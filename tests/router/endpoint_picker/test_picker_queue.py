@@ -70,6 +70,7 @@ async def test_an_exchange_waits_with_its_class_until_the_answer_of_another_one(
         await wait_for(gateway, "normal", 0)
 
 
+@pytest.mark.deep
 async def test_an_exchange_goes_before_its_time_for_a_pick_is_over(
     tmp_path: Path, transport: str
 ) -> None:

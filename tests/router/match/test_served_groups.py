@@ -26,7 +26,7 @@ async def predicted(stand: Stand, ids: list[int]) -> int:
     [
         "window:16:48",
         "full:16,window:16:48",
-        "full:16,window:16:48,window:16:128",
+        pytest.param("full:16,window:16:48,window:16:128", marks=pytest.mark.deep),
         pytest.param("full:32,window:16:40", marks=pytest.mark.deep),
     ],
 )

@@ -399,6 +399,7 @@ def part_of(cluster: RedisCluster, prefix: str) -> Part:
     return part
 
 
+@pytest.mark.deep
 async def test_prompts_that_are_asked_for_at_once_are_each_judged_by_their_own_look_up(
     redis_cluster: RedisCluster, prefix: str
 ) -> None:

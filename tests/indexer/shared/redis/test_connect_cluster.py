@@ -115,6 +115,7 @@ async def test_a_fail_over_in_order_is_not_felt_and_is_counted(
     assert redis.disruptions > before
 
 
+@pytest.mark.deep
 async def test_a_killed_master_costs_errors_only_until_its_replica_serves(
     redis: Redis, redis_cluster: RedisCluster
 ) -> None:

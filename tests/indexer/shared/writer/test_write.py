@@ -364,6 +364,7 @@ async def test_a_zombies_late_write_is_refused(redis_server: RedisServer, prefix
         assert content_of(redis_server.ask, names) == truth
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("kind", ["redis", "valkey"])
 async def test_at_the_memory_limit_the_pod_is_said_to_be_unsound_and_heals_when_it_is_lifted(
     kind: str, prefix: str
