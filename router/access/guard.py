@@ -17,7 +17,7 @@ from indexer.process.certificate_names import names
 from router.access.callers import AccessRefusal, Callers, RefusalKind
 from router.access.roles import is_open
 from router.error_info import Reason, details
-from router.transport.server import AtOnceHandler
+from router.transport.server import AtOnceHandler, stands_before
 
 log = logging.getLogger(__name__)
 
@@ -63,13 +63,7 @@ class Guard(grpc.GenericRpcHandler):
 
         if isinstance(handler, AtOnceHandler):
             return AtOnceHandler(checked, partial(self._at_once, method, handler))
-        kind: Any = grpc.stream_unary_rpc_method_handler
-        if handler.response_streaming:
-            kind = grpc.stream_stream_rpc_method_handler
-        made: grpc.RpcMethodHandler[Any, Any] = kind(
-            checked, handler.request_deserializer, handler.response_serializer
-        )
-        return made
+        return stands_before(handler, checked)
 
     def _at_once(
         self, method: str, handler: AtOnceHandler, message: bytes, context: Context

@@ -13,7 +13,7 @@ import grpc
 import grpc.aio
 
 from router.tracing.tracer import CallSpan, Tracer
-from router.transport.server import AtOnceHandler
+from router.transport.server import AtOnceHandler, stands_before
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -42,13 +42,7 @@ class TracedCalls(grpc.GenericRpcHandler):
         run = partial(self._run, name, handler.stream_stream or handler.stream_unary)
         if isinstance(handler, AtOnceHandler):
             return AtOnceHandler(run, partial(self._at_once, name, handler))
-        kind: Any = grpc.stream_unary_rpc_method_handler
-        if handler.response_streaming:
-            kind = grpc.stream_stream_rpc_method_handler
-        made: grpc.RpcMethodHandler[Any, Any] = kind(
-            run, handler.request_deserializer, handler.response_serializer
-        )
-        return made
+        return stands_before(handler, run)
 
     def _span(self, name: str, context: Context) -> CallSpan:
         of_rpc = {"rpc.system.name": "grpc", "rpc.method": name}

@@ -15,7 +15,7 @@ from router.endpoint_picker.messages import bytes_of, event_of
 from router.endpoint_picker.outcomes import CODES, NoPick, Outcome, failure_of
 from router.endpoint_picker.protocol import SERVICE
 from router.queue.place import Asker
-from router.tracing.request_id import HEADER, MOST_CHARS
+from router.tracing.request_id import request_id_of
 from router.tracing.tracer import NO_TRACER, CallSpan, Tracer
 
 log = logging.getLogger(__name__)
@@ -210,7 +210,7 @@ class Stream:
             await self._write(reply)
 
     async def _found(self, want: WantPick) -> tuple[Picked, AbstractContextManager[None]] | NoPick:
-        named = want.headers.get(HEADER, "")[:MOST_CHARS]
+        named = request_id_of(want.headers.items())
         asker = Asker(self._context.peer(), self._context, named)
         try:
             return await self._desk.pick(want, asker)

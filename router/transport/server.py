@@ -83,6 +83,19 @@ class AtOnceHandler(grpc.RpcMethodHandler):  # type: ignore[type-arg]  # it take
         self.at_once = at_once
 
 
+def stands_before(
+    handler: "grpc.RpcMethodHandler[Any, Any]", run: Callable[[Any, Any], Any]
+) -> "grpc.RpcMethodHandler[Any, Any]":
+    """Return `run`, which takes a stream of requests, with the answers and the coding of a handler."""
+    kind: Any = grpc.stream_unary_rpc_method_handler
+    if handler.response_streaming:
+        kind = grpc.stream_stream_rpc_method_handler
+    made: grpc.RpcMethodHandler[Any, Any] = kind(
+        run, handler.request_deserializer, handler.response_serializer
+    )
+    return made
+
+
 class Server(Protocol):
     """A gRPC server: `router.transport.nghttp2_server`, or gRPC's own in `grpcio_server`.
 

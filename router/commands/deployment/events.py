@@ -38,22 +38,20 @@ async def check_events(
     if spec.engine == "trtllm" or not spec.events:
         return
     for number in range(spec.first_rank, spec.first_rank + spec.ranks):
-        endpoint = rank_endpoint(spec.events, number)
-        try:
-            async with asyncio.timeout(seconds):
-                await _connect(context, endpoint)
-            yield pod.ok("events", f"{endpoint} is connected")
-        except (TimeoutError, zmq.ZMQError) as error:
-            yield pod.wrong("events", _silent(endpoint, error, seconds), _other(pod, "events"))
-        if not spec.replay:
-            continue
-        endpoint = rank_endpoint(spec.replay, number)
-        try:
-            async with asyncio.timeout(seconds):
-                await _replay(context, endpoint)
-            yield pod.ok("replay", f"{endpoint} answers")
-        except (TimeoutError, zmq.ZMQError) as error:
-            yield pod.wrong("replay", _silent(endpoint, error, seconds), _other(pod, "replay"))
+        for key, of_ranks, ask, done in (
+            ("events", spec.events, _connect, "is connected"),
+            ("replay", spec.replay, _replay, "answers"),
+        ):
+            if not of_ranks:
+                continue
+            endpoint = rank_endpoint(of_ranks, number)
+            try:
+                async with asyncio.timeout(seconds):
+                    await ask(context, endpoint)
+                yield pod.ok(key, f"{endpoint} {done}")
+            except (TimeoutError, zmq.ZMQError) as error:
+                other = f"the engine's {ENABLE[spec.engine]}, or {pod.key(key)}"
+                yield pod.wrong(key, _silent(endpoint, error, seconds), other)
     if not spec.replay:
         yield pod.wrong(
             "replay",
@@ -66,10 +64,6 @@ def _silent(endpoint: str, error: Exception, seconds: float) -> str:
     if isinstance(error, TimeoutError):
         return f"nothing answers at {endpoint} within {seconds:g} s"
     return f"{endpoint}: {in_words(error)}"
-
-
-def _other(pod: Placed, key: str) -> str:
-    return f"the engine's {ENABLE[pod.spec.engine]}, or {pod.key(key)}"
 
 
 async def _connect(context: zmq.asyncio.Context, endpoint: str) -> None:
