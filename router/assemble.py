@@ -37,7 +37,7 @@ from router.api.intake import STANDARD, STREAMS, Intake
 from router.api.pick import PickAnswerer
 from router.api.score import Answerer
 from router.api.server import serving
-from router.api.service import SERVICE, STREAM, RouterService
+from router.api.service import SERVICE, RouterService
 from router.api.standard import standard_handlers
 from router.api.traced import TracedCalls
 from router.conditions import (
@@ -148,7 +148,7 @@ async def running(
         enter = entrance(config, folder)
         publishers = publisher_credentials(config.watch, folder)
         engines = engine_credentials(config.probe, folder)
-        read = await stack.enter_async_context(texts(config, folder, engines, tracer.carried))
+        read = await stack.enter_async_context(texts(config, folder, engines, tracer.request))
         shared = config.shared_index
         names = KeyNames(shared.prefix)
         redis = remote = None
@@ -311,7 +311,13 @@ async def running(
             calls, streams, metrics, seconds=limits.message_seconds, admission=admission
         )
         service = RouterService(
-            answerer, picks, metrics, drain, intake, tokenize_seconds=limits.tokenize_seconds
+            answerer,
+            picks,
+            metrics,
+            drain,
+            intake,
+            tokenize_seconds=limits.tokenize_seconds,
+            tracer=tracer,
         )
         # A template is tried out once, within the time for a pick.
         seconds = TRYING * config.endpoint_picker.pick_seconds
@@ -395,8 +401,8 @@ async def running(
             metrics,
             pages=Pages(
                 posts={
-                    **pages(service, overlaps, limits.max_prompt_bytes),
-                    **json_calls(service, limits.max_prompt_bytes),
+                    **pages(service, overlaps, limits.max_prompt_bytes, tracer),
+                    **json_calls(service, limits.max_prompt_bytes, tracer),
                 },
                 gets={LIVE: live.page},
                 files=file_pages(),
@@ -414,7 +420,7 @@ async def running(
             llmd.handlers(service, PodScores(holdings, config.llmd)),
         )
         if tracer.is_on:
-            calls_of = tuple(TracedCalls(one, tracer, (STREAM,)) for one in calls_of)
+            calls_of = tuple(TracedCalls(one, tracer) for one in calls_of)
         handlers = (
             *calls_of,
             endpoint_picker.handlers(),

@@ -13,6 +13,7 @@ from aiohttp import web
 
 from router.api.intake import RefusedError
 from router.http import Page
+from router.tracing.tracer import NO_TRACER, Tracer
 from router.transport.server import Refusal
 
 STATUSES = {
@@ -69,8 +70,11 @@ class HttpCall:
         raise RefusedError(Refusal(code, text, tuple(metadata)))
 
 
-def answering(answer: Page, most_bytes: int) -> Page:
-    """Return a page that answers a call's errors with their statuses; a body may have `most_bytes`."""
+def answering(answer: Page, most_bytes: int, tracer: Tracer = NO_TRACER) -> Page:
+    """Return a page that answers a call's errors with their statuses; a body may have `most_bytes`.
+
+    `tracer` makes a span of each call.
+    """
 
     async def page(request: web.Request) -> web.StreamResponse:
         if (request.content_length or 0) > most_bytes:
@@ -82,7 +86,20 @@ def answering(answer: Page, most_bytes: int) -> Page:
         except web.HTTPRequestEntityTooLarge:
             return _error(413, TOO_LARGE % most_bytes)
 
-    return page
+    async def traced(request: web.Request) -> web.StreamResponse:
+        carrier = ((name.lower(), value) for name, value in request.headers.items())
+        attributes = {
+            "http.request.method": request.method,
+            "http.route": request.path,
+            "url.path": request.path,
+            "url.scheme": request.scheme,
+        }
+        with tracer.call(f"{request.method} {request.path}", carrier, attributes) as span:
+            answered = await page(request)
+            span.answers(answered.status)
+            return answered
+
+    return traced if tracer.is_on else page
 
 
 def _error(status: int, text: str) -> web.Response:

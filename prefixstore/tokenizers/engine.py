@@ -10,9 +10,10 @@ import logging
 import ssl
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any
+from types import MappingProxyType
+from typing import Any, Protocol
 
 import httpx2
 
@@ -38,6 +39,37 @@ class EngineStats:
     failures: int = 0
 
 
+class RequestSpan(Protocol):
+    """A request as a trace tells of it."""
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """Those that tell the engine of the trace."""
+
+    def answered(self, status: int) -> None:
+        """Note the answer's status."""
+
+
+Tracing = Callable[[str, str], AbstractContextManager[RequestSpan]]
+"""Returns the context of a request, by its method and URL."""
+
+
+class _Untraced:
+    headers: Mapping[str, str] = MappingProxyType({})
+
+    def answered(self, status: int) -> None:
+        pass
+
+
+_UNTRACED = nullcontext(_Untraced())
+
+
+def untraced(method: str, url: str) -> AbstractContextManager[RequestSpan]:
+    """Return the context of a request of which no trace tells."""
+    del method, url
+    return _UNTRACED
+
+
 class Engine:
     """One model's engines. Thread-safe; `close` it at the end.
 
@@ -56,13 +88,13 @@ class Engine:
         key: Callable[[], str] | None = None,
         tls: Callable[[], ssl.SSLContext] | None = None,
         server_name: str | None = None,
-        carried: Callable[[], Mapping[str, str]] = dict,
+        tracing: Tracing = untraced,
     ) -> None:
         """`model` is the name that engines serve; `key` returns their `--api-key`, the newest one.
 
         `tls` returns the context that verifies the certificates of `https` URLs, another one after its
         files have changed; `server_name`, if given, is expected in them instead of the URL's host.
-        `carried` returns headers for each request, called in the thread and context that make it.
+        `tracing` is called in the thread and context that make the request.
         """
         self.name = f"the engine at {', '.join(urls)}"
         self.stats = EngineStats()
@@ -74,7 +106,7 @@ class Engine:
         self._clock = clock
         self._extensions = {"sni_hostname": server_name} if server_name else {}
         self._key = key
-        self._carried = carried
+        self._tracing = tracing
         self._tls = tls
         self._lock = threading.Lock()
         self._clients: list[tuple[ssl.SSLContext | None, httpx2.Client]] = []
@@ -125,14 +157,15 @@ class Engine:
 
     def _post(self, url: str, content: bytes) -> bytes:
         self.stats.asked += 1
-        with _own_errors(url, self._timeout):
+        with self._tracing("POST", url) as span, _own_errors(url, self._timeout):
             begun = self._clock()
-            headers = {"Content-Type": "application/json", **self._carried()}
+            headers = {"Content-Type": "application/json", **span.headers}
             if self._key is not None:
                 headers["Authorization"] = f"Bearer {self._key()}"
             with self._client().stream(
                 "POST", url, content=content, headers=headers, extensions=self._extensions
             ) as response:
+                span.answered(response.status_code)
                 answer = bytearray()
                 for part in response.iter_bytes():
                     answer += part

@@ -97,6 +97,7 @@ class Answerer:
         steps: Steps = NO_STEPS,
     ) -> None:
         self._steps = steps
+        self._is_traced = steps.tracer.is_on
         self._reader = reader
         self._load = load
         self._scorer = scorer
@@ -148,14 +149,8 @@ class Answerer:
             parts.append(explained.SerializeToString())
         response = b"".join(parts)
         self._steps.took(Step.REPLY, begun)
-        if self._steps.tracer.is_on:
-            self._steps.tracer.note(
-                {
-                    "warmpath.model": prompt.model,
-                    "warmpath.prompt_tokens": prompt.tokens,
-                    "warmpath.matched_tokens": most,
-                }
-            )
+        if self._is_traced:
+            self._note(prompt, most)
         return Scored(response, prompt.tokens, most)
 
     def score_at_once(self, request: wire.ScoreRequest, plain: PlainPrompt) -> Scored | None:
@@ -180,7 +175,18 @@ class Answerer:
         parts.append(score_rest(prompt.tokens, 0, request.request_id))
         response = b"".join(parts)
         self._steps.took(Step.REPLY, begun)
+        if self._is_traced:
+            self._note(prompt, most)
         return Scored(response, prompt.tokens, most)
+
+    def _note(self, prompt: TokenPrompt, most: int) -> None:
+        self._steps.tracer.note(
+            {
+                "warmpath.model": prompt.model,
+                "warmpath.prompt_tokens": prompt.tokens,
+                "warmpath.matched_tokens": most,
+            }
+        )
 
     def _looked_up(
         self, prompt: TokenPrompt, ranks: Sequence[Rank], strategy: Strategy

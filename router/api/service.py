@@ -23,6 +23,7 @@ from router.api.parse import parse
 from router.api.pick import PickAnswerer
 from router.api.score import Answerer
 from router.api.score_reply import stream_reply
+from router.api.traced import traced_messages
 from router.drain import Drain, EndingError
 from router.pb.warmpath.v1 import router_pb2 as pb
 from router.pb.warmpath.wire.v1 import score_request_pb2 as wire
@@ -30,12 +31,10 @@ from router.prompt.bad_request import BadRequestError
 from router.prompt.plain import cut_prompt
 from router.queue.place import Asker
 from router.tracing.request_id import request_id_of
+from router.tracing.tracer import NO_TRACER, Tracer
 from router.transport.server import Gate
 
 SERVICE = pb.DESCRIPTOR.services_by_name["Router"]
-
-STREAM = "ScoreStream"
-"""The only method that has no span of its own."""
 
 URGENT = frozenset({"Report"})
 """Methods that take microseconds, and without which later answers are worse."""
@@ -67,6 +66,7 @@ class RouterService:
         intake: Intake,
         *,
         tokenize_seconds: float,
+        tracer: Tracer = NO_TRACER,
     ) -> None:
         self._answerer = answerer
         self._picks = picks
@@ -74,6 +74,7 @@ class RouterService:
         self._drain = drain
         self._intake = intake
         self.tokenize_seconds = tokenize_seconds
+        self._tracer = tracer
 
     async def Score(  # noqa: N802  the contract's name
         self, request: bytes, context: grpc.aio.ServicerContext[Any, Any]
@@ -133,7 +134,7 @@ class RouterService:
         async def reply(request: wire.ScoreRequest) -> None:
             await write(await self._stream_reply(request))
 
-        async def task_of(raw: bytes, tasks: asyncio.TaskGroup) -> asyncio.Task[None] | None:
+        async def task_of(raw: bytes) -> asyncio.Task[None] | None:
             """Answer a message, or return the task that does."""
             found = self._scored_at_once("ScoreStream", raw)
             if found is not None:
@@ -154,6 +155,7 @@ class RouterService:
             task.add_done_callback(lambda _: width.release())
             return task
 
+        answer = traced_messages(task_of, self._tracer) if self._tracer.is_on else task_of
         ending: RefusedError | None = None
         async with (
             asyncio.TaskGroup() as tasks,
@@ -163,7 +165,7 @@ class RouterService:
                 async for raw, done in self._drain.each(messages):
                     task = None
                     try:
-                        task = await task_of(raw, tasks)
+                        task = await answer(raw)
                     finally:
                         if task is None:
                             done()
@@ -209,6 +211,7 @@ class RouterService:
     def _refusal(self, request_id: int, error: Exception, seconds: float) -> bytes:
         code, reason, _ = failure_of(error)
         self._meter.answered("ScoreStream", code.name, seconds, reason_of(error))
+        self._tracer.ends_with(code.name)
         refused = pb.RequestError(code=code.value[0], message=text_of(error), reason=reason)
         return pb.ScoreStreamResponse(request_id=request_id, error=refused).SerializeToString()
 

@@ -1,12 +1,13 @@
 """Spans of calls: each has one while its handler runs, from before it waits for its turn.
 
-It stands before handlers of one message and one answer. Streams have none: they are no single call.
+A stream is one call, and has one span to its end, as OpenTelemetry's conventions for RPC have it; each
+of its messages has a span in that one.
 """
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 import grpc
@@ -17,19 +18,22 @@ from router.transport.server import AtOnceHandler, stands_before
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
+MOST_MESSAGES = 128
+"""The most messages of a stream, its first, that have spans: a stream may last for days, and a trace
+is kept and shown whole. The SDK keeps as many events of a span."""
+
+Given = TypeVar("Given")
+
 
 class TracedCalls(grpc.GenericRpcHandler):
-    """Handlers of asyncio whose calls have spans; calls of the methods `besides` have none.
+    """Handlers of asyncio whose calls have spans.
 
     All methods are registered as streams (`router.api.intake`).
     """
 
-    def __init__(
-        self, behind: grpc.GenericRpcHandler, tracer: Tracer, besides: Collection[str] = ()
-    ) -> None:
+    def __init__(self, behind: grpc.GenericRpcHandler, tracer: Tracer) -> None:
         self._behind = behind
         self._tracer = tracer
-        self._besides = besides
         self._begun: WeakKeyDictionary[Context, CallSpan] = WeakKeyDictionary()
         """The spans of calls that could not be answered at once, until they run."""
 
@@ -37,8 +41,8 @@ class TracedCalls(grpc.GenericRpcHandler):
         """Return a method's handler, with a span around each call; None if there is no such method."""
         handler: Any = self._behind.service(details)
         name = str(details.method).removeprefix("/")
-        if handler is None or name.rpartition("/")[2] in self._besides:
-            return handler  # type: ignore[no-any-return]
+        if handler is None:
+            return None
         run = partial(self._run, name, handler.stream_stream or handler.stream_unary)
         if isinstance(handler, AtOnceHandler):
             return AtOnceHandler(run, partial(self._at_once, name, handler))
@@ -77,6 +81,35 @@ class TracedCalls(grpc.GenericRpcHandler):
                 raise
             span.ends_with(grpc.StatusCode.OK.name)
             return answered
+
+
+def traced_messages(
+    answer: Callable[[Given], Awaitable[asyncio.Task[None] | None]], tracer: Tracer
+) -> Callable[[Given], Awaitable[asyncio.Task[None] | None]]:
+    """Return a function that answers a stream's messages as `answer` does, each with its span.
+
+    `answer` returns the task that answers the message, if it is not answered yet.
+    """
+    count = 0
+
+    async def traced(message: Given) -> asyncio.Task[None] | None:
+        nonlocal count
+        count += 1
+        tracer.note({"warmpath.messages": count})
+        span = tracer.message(is_told=count <= MOST_MESSAGES)
+        task = None
+        try:
+            # A task begins in the context in which it is made.
+            with span.active():
+                task = await answer(message)
+        finally:
+            if task is None:
+                span.end()
+            else:
+                task.add_done_callback(lambda _: span.end())
+        return task
+
+    return traced
 
 
 def _name_of(code: Any) -> str:

@@ -9,9 +9,12 @@ from router.api.service import RouterService
 from router.dynamo.overlaps import Overlaps
 from router.http import Page
 from router.http_call import HttpCall, answering
+from router.tracing.tracer import NO_TRACER, Tracer
 
 
-def pages(service: RouterService, overlaps: Overlaps, most_bytes: int) -> Mapping[str, Page]:
+def pages(
+    service: RouterService, overlaps: Overlaps, most_bytes: int, tracer: Tracer = NO_TRACER
+) -> Mapping[str, Page]:
     """Return the pages by path. Calls wait, are refused, drained and counted with those of gRPC.
 
     A body may have `most_bytes`.
@@ -22,7 +25,7 @@ def pages(service: RouterService, overlaps: Overlaps, most_bytes: int) -> Mappin
             body = await handler.stream_unary(None, HttpCall(request))
             return web.Response(body=body, content_type="application/json")
 
-        return answering(answer, most_bytes)
+        return answering(answer, most_bytes, tracer)
 
     return {
         f"/{name}": page(service.raw(name, answer))

@@ -18,6 +18,7 @@ from router.api.intake import RefusedError
 from router.api.service import SERVICE, RouterService
 from router.http import Page
 from router.http_call import HttpCall, answering
+from router.tracing.tracer import NO_TRACER, Tracer
 from router.transport.server import Refusal
 
 PATH = "/api/v1/"
@@ -46,16 +47,18 @@ class JsonCall(HttpCall):
         return await asyncio.to_thread(_message_bytes, body, self._message)
 
 
-def json_calls(service: RouterService, most_bytes: int) -> Mapping[str, Page]:
+def json_calls(
+    service: RouterService, most_bytes: int, tracer: Tracer = NO_TRACER
+) -> Mapping[str, Page]:
     """Return the pages by path. A body may have `most_bytes`."""
     handlers = service.methods()
     return {
-        PATH + name: _page(handlers[name], SERVICE.methods_by_name[name], most_bytes)
+        PATH + name: _page(handlers[name], SERVICE.methods_by_name[name], most_bytes, tracer)
         for name in METHODS
     }
 
 
-def _page(handler: Any, method: MethodDescriptor, most_bytes: int) -> Page:
+def _page(handler: Any, method: MethodDescriptor, most_bytes: int, tracer: Tracer) -> Page:
     asked, answered = GetMessageClass(method.input_type), GetMessageClass(method.output_type)
 
     async def answer(request: web.Request) -> web.Response:
@@ -63,7 +66,7 @@ def _page(handler: Any, method: MethodDescriptor, most_bytes: int) -> Page:
         text = await asyncio.to_thread(_json, answered.FromString(reply))
         return web.Response(text=text, content_type="application/json")
 
-    return answering(answer, most_bytes)
+    return answering(answer, most_bytes, tracer)
 
 
 def _message_bytes(body: bytes, message: type[Any]) -> bytes:

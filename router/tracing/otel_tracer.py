@@ -5,10 +5,11 @@ its exporters need (endpoint, headers, certificates, time-out).
 """
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from importlib.metadata import entry_points
 from typing import Self
+from urllib.parse import urlsplit
 
 from opentelemetry import propagate
 from opentelemetry.context import Context, attach, detach
@@ -16,6 +17,7 @@ from opentelemetry.sdk.resources import SERVICE_NAME, SERVICE_VERSION, Resource
 from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.trace import (
+    NonRecordingSpan,
     Span,
     SpanKind,
     Status,
@@ -25,7 +27,7 @@ from opentelemetry.trace import (
     use_span,
 )
 
-from router.tracing.tracer import Attributes, Carrier
+from router.tracing.tracer import NO_SPAN, Attributes, CallSpan, Carrier
 
 CLOSE_SECONDS = 2.0
 """Longest wait for the collector at the router's end."""
@@ -34,6 +36,10 @@ FAULTS = frozenset(
     ("UNKNOWN", "DEADLINE_EXCEEDED", "UNIMPLEMENTED", "INTERNAL", "UNAVAILABLE", "DATA_LOSS")
 )
 """Codes that mean that a server failed (conventions for gRPC's spans); others are its callers' fault."""
+
+OWN_FAULTS, OTHERS_FAULTS = 500, 400
+"""The lowest statuses of HTTP that mean that a call failed, to its server and to its caller
+(conventions for HTTP's spans)."""
 
 
 class NoExporterError(Exception):
@@ -88,6 +94,43 @@ class OtelTracer:
         )
         return OtelCallSpan(span, set_span_in_context(span, parent))
 
+    def message(self, *, is_told: bool) -> CallSpan:
+        """Return the span of one message of the current call, a stream.
+
+        One that is not told belongs to the stream's trace, and neither it nor its steps are sent.
+        """
+        stream = get_current_span()
+        if not stream.is_recording():
+            return NO_SPAN
+        span = (
+            self._tracer.start_span("message", record_exception=False)
+            if is_told
+            else NonRecordingSpan(stream.get_span_context())
+        )
+        return OtelCallSpan(span, set_span_in_context(span))
+
+    @contextmanager
+    def request(self, method: str, url: str) -> Iterator["OtelRequestSpan"]:
+        """Return the context in which a server is asked over HTTP: a span of the current one.
+
+        Where that is not sampled, or there is none, it has only the headers that say so.
+        """
+        if not get_current_span().is_recording():
+            yield OtelRequestSpan(get_current_span())
+            return
+        span = self._tracer.start_span(
+            f"{method} {urlsplit(url).path}", kind=SpanKind.CLIENT, attributes=_asked(method, url)
+        )
+        with _current(span):
+            try:
+                yield OtelRequestSpan(span)
+            except Exception as error:
+                span.set_attribute("error.type", type(error).__name__)
+                _fail(span, error)
+                raise
+            finally:
+                span.end()
+
     @contextmanager
     def span(self, name: str) -> Iterator[None]:
         """Return a context that is a span of the current one; nothing where that is not sampled."""
@@ -114,16 +157,14 @@ class OtelTracer:
         """Set attributes of the current span."""
         get_current_span().set_attributes(attributes)
 
+    def ends_with(self, code: str) -> None:
+        """Note the status code of gRPC with which the current span ends."""
+        _end_with(get_current_span(), code)
+
     def trace_id(self) -> str:
         """Return the current trace's id, 32 hexadecimal digits; empty if it is not sampled."""
         context = get_current_span().get_span_context()
         return f"{context.trace_id:032x}" if context.trace_flags.sampled else ""
-
-    def carried(self) -> Mapping[str, str]:
-        """Return the headers that tell a server, which is asked for the current span, of it."""
-        headers: dict[str, str] = {}
-        propagate.inject(headers)
-        return headers
 
     def close(self) -> None:
         """Send the spans that are left, within two seconds. Blocks."""
@@ -171,9 +212,11 @@ class OtelCallSpan:
 
     def ends_with(self, code: str) -> None:
         """Note the status code of gRPC with which the call ends."""
-        self._span.set_attribute("rpc.response.status_code", code)
-        if code in FAULTS:
-            self._span.set_status(Status(StatusCode.ERROR, code))
+        _end_with(self._span, code)
+
+    def answers(self, status: int) -> None:
+        """Note the status of HTTP with which the call ends."""
+        _answer_with(self._span, status, OWN_FAULTS)
 
     def set(self, attributes: Attributes) -> None:
         """Set attributes."""
@@ -182,6 +225,45 @@ class OtelCallSpan:
     def event(self, name: str) -> None:
         """Note an event, which is now."""
         self._span.add_event(name)
+
+
+class OtelRequestSpan:
+    """A RequestSpan."""
+
+    def __init__(self, span: Span) -> None:
+        self._span = span
+        self.headers: dict[str, str] = {}
+        """Those that tell the server of it."""
+        propagate.inject(self.headers)
+
+    def answered(self, status: int) -> None:
+        """Note the answer's status."""
+        _answer_with(self._span, status, OTHERS_FAULTS)
+
+
+def _asked(method: str, url: str) -> Attributes:
+    parts = urlsplit(url)
+    host, port = parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
+    bare = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
+    return {
+        "http.request.method": method,
+        "url.full": bare,
+        "server.address": host,
+        "server.port": port,
+    }
+
+
+def _end_with(span: Span, code: str) -> None:
+    span.set_attribute("rpc.response.status_code", code)
+    if code in FAULTS:
+        span.set_status(Status(StatusCode.ERROR, code))
+
+
+def _answer_with(span: Span, status: int, faults: int) -> None:
+    span.set_attribute("http.response.status_code", status)
+    if status >= faults:
+        span.set_attribute("error.type", str(status))
+        span.set_status(Status(StatusCode.ERROR))
 
 
 def _current(span: Span) -> AbstractContextManager[Span]:

@@ -34,11 +34,25 @@ class CallSpan(Protocol):
     def ends_with(self, code: str) -> None:
         """Note the status code of gRPC with which the call ends."""
 
+    def answers(self, status: int) -> None:
+        """Note the status of HTTP with which the call ends."""
+
     def set(self, attributes: Attributes) -> None:
         """Set attributes."""
 
     def event(self, name: str) -> None:
         """Note an event, which is now."""
+
+
+class RequestSpan(Protocol):
+    """The span of a request to another server over HTTP."""
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """Those that tell the server of it."""
+
+    def answered(self, status: int) -> None:
+        """Note the answer's status."""
 
 
 class Tracer(Protocol):
@@ -53,6 +67,15 @@ class Tracer(Protocol):
     ) -> CallSpan:
         """Return the span of a call that began `ago` seconds ago; the carrier may name its parent."""
 
+    def message(self, *, is_told: bool) -> CallSpan:
+        """Return the span of one message of the current call, a stream.
+
+        One that is not told belongs to the stream's trace, and neither it nor its steps are sent.
+        """
+
+    def request(self, method: str, url: str) -> AbstractContextManager[RequestSpan]:
+        """Return the context in which a server is asked over HTTP: a span of the current one."""
+
     def span(self, name: str) -> AbstractContextManager[None]:
         """Return a context that is a span of the current one; nothing where that is not sampled."""
 
@@ -62,11 +85,11 @@ class Tracer(Protocol):
     def note(self, attributes: Attributes) -> None:
         """Set attributes of the current span."""
 
+    def ends_with(self, code: str) -> None:
+        """Note the status code of gRPC with which the current span ends."""
+
     def trace_id(self) -> str:
         """Return the current trace's id, 32 hexadecimal digits; empty if it is not sampled."""
-
-    def carried(self) -> Mapping[str, str]:
-        """Return the headers that tell a server, which is asked for the current span, of it."""
 
     def close(self) -> None:
         """Send the spans that are left, within a second or two. Blocks."""
@@ -82,7 +105,17 @@ class NoTracer:
     ) -> CallSpan:
         """Return a span that nobody sees."""
         del name, carrier, attributes, ago
-        return _NO_SPAN
+        return NO_SPAN
+
+    def message(self, *, is_told: bool) -> CallSpan:
+        """Return a span that nobody sees."""
+        del is_told
+        return NO_SPAN
+
+    def request(self, method: str, url: str) -> AbstractContextManager[RequestSpan]:
+        """Return a context that does nothing, without headers."""
+        del method, url
+        return _NO_REQUEST
 
     def span(self, name: str) -> AbstractContextManager[None]:
         """Return a context that does nothing."""
@@ -95,13 +128,12 @@ class NoTracer:
     def note(self, attributes: Attributes) -> None:
         """Do nothing."""
 
+    def ends_with(self, code: str) -> None:
+        """Do nothing."""
+
     def trace_id(self) -> str:
         """Return no id."""
         return ""
-
-    def carried(self) -> Mapping[str, str]:
-        """Return no headers."""
-        return _NO_HEADERS
 
     def close(self) -> None:
         """Do nothing."""
@@ -125,6 +157,9 @@ class _NoSpan:
     def ends_with(self, code: str) -> None:
         pass
 
+    def answers(self, status: int) -> None:
+        pass
+
     def set(self, attributes: Attributes) -> None:
         pass
 
@@ -132,7 +167,15 @@ class _NoSpan:
         pass
 
 
+class _NoRequestSpan:
+    headers: Mapping[str, str] = MappingProxyType({})
+
+    def answered(self, status: int) -> None:
+        pass
+
+
 _NOTHING = nullcontext()
-_NO_HEADERS: Mapping[str, str] = MappingProxyType({})
-_NO_SPAN = _NoSpan()
+_NO_REQUEST = nullcontext(_NoRequestSpan())
+NO_SPAN = _NoSpan()
+"""A span that nobody sees."""
 NO_TRACER = NoTracer()

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -19,6 +19,7 @@ from prefixstore.store.contract import PrefixStore
 from prefixstore.store.lru import LruStore
 from prefixstore.store.trie import TrieStore
 from prefixstore.tokenizers.cache import TokenizerCache
+from prefixstore.tokenizers.engine import Tracing, untraced
 from prefixstore.tokenizers.tokenizer import TokenizerUnavailableError
 from prefixstore.workers import Workers
 from router.config.schema import Config, PrefixStoreTable
@@ -44,15 +45,15 @@ async def texts(
     config: Config,
     folder: Path,
     tls: EngineTls,
-    carried: Callable[[], Mapping[str, str]] = dict,
+    tracing: Tracing = untraced,
 ) -> AsyncIterator[Texts]:
     """Provide the parts while the context is open; relative paths begin at `folder`.
 
-    `tls` is for engines that tokenise and serve HTTPS; `carried` returns headers for requests to them.
+    `tls` is for engines that tokenise and serve HTTPS; `tracing` makes the spans of requests to them.
     """
     async with AsyncExitStack() as stack:
         # The sources outlive the pool, whose last work may still ask an engine.
-        sources = stack.enter_context(Sources(folder, config, time.monotonic, tls, carried))
+        sources = stack.enter_context(Sources(folder, config, time.monotonic, tls, tracing))
         table = config.prefix_store
         pool = TokenizerPool(
             partial(_new_store, table),

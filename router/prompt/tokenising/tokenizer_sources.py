@@ -1,6 +1,6 @@
 """Makes the sources of each configured model's tokenizer and chat template."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Self
@@ -8,7 +8,7 @@ from typing import Self
 from indexer.follow.engine_tls import EngineTls
 from indexer.process.reread import Reread
 from prefixstore.chats.chat import ModelTemplate
-from prefixstore.tokenizers.engine import Engine, EngineStats
+from prefixstore.tokenizers.engine import Engine, EngineStats, Tracing, untraced
 from prefixstore.tokenizers.fallback import FallbackSource, FallbackStats, FallbackTokenizer
 from prefixstore.tokenizers.hub import HubSource
 from prefixstore.tokenizers.pin import Pin
@@ -22,7 +22,7 @@ class Sources:
     """Makes the sources of models' tokenizers; leaving the context closes the connections to engines.
 
     Relative paths begin at `folder`; `clock` is monotonic, in seconds; `tls` is for engines with HTTPS.
-    `carried` returns headers for each request to an engine (`Engine`).
+    `tracing` makes the spans of requests to engines.
     """
 
     def __init__(
@@ -31,9 +31,9 @@ class Sources:
         config: Config,
         clock: Callable[[], float],
         tls: EngineTls,
-        carried: Callable[[], Mapping[str, str]] = dict,
+        tracing: Tracing = untraced,
     ) -> None:
-        self._carried = carried
+        self._tracing = tracing
         self._folder = folder
         self._settings = config.tokenizers
         # The engines that tokenise are probed too, so the same credentials apply.
@@ -66,7 +66,7 @@ class Sources:
             key=self._key(model),
             tls=lambda: self._tls.context,
             server_name=self._tls.name,
-            carried=self._carried,
+            tracing=self._tracing,
         )
         self._stack.callback(engine.close)
         self.engines[model.name] = engine.stats

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 from opentelemetry.sdk.resources import SERVICE_NAME
-from opentelemetry.trace import StatusCode
+from opentelemetry.trace import SpanKind, StatusCode
 
 from tests.router.tracing.recorded_spans import (
     NOT_SAMPLED,
@@ -30,16 +30,27 @@ def test_a_call_is_a_child_of_the_caller_s_span_and_its_steps_are_the_call_s(
         tracer.past("read", 0.5)
         with tracer.span("tokenise"):
             assert tracer.trace_id() == TRACE
-            told = tracer.carried()["traceparent"]
+            with tracer.request("POST", "http://me:secret@engine:81/tokenize") as asked:
+                told = asked.headers["traceparent"]
+                asked.answered(404)
         tracer.note({"b": 2})
         call.ends_with("OK")
     spans = recorded.taken()
     own = f"{spans['Score'].context.span_id:016x}"
+    step = f"{spans['tokenise'].context.span_id:016x}"
     assert {name: parent(span) for name, span in spans.items()} == {
-        "Score": PARENT, "read": own, "tokenise": own,
+        "Score": PARENT, "read": own, "tokenise": own, "POST /tokenize": step,
     }  # fmt: skip
     assert {trace(span) for span in spans.values()} == {TRACE}
-    assert told == f"00-{TRACE}-{spans['tokenise'].context.span_id:016x}-01"
+    request = spans["POST /tokenize"]
+    assert told == f"00-{TRACE}-{request.context.span_id:016x}-01"
+    assert request.kind is SpanKind.CLIENT
+    assert request.attributes == {
+        "http.request.method": "POST", "url.full": "http://engine:81/tokenize",
+        "server.address": "engine", "server.port": 81,
+        "http.response.status_code": 404, "error.type": "404",
+    }  # fmt: skip
+    assert request.status.status_code is StatusCode.ERROR
     lasted = {name: span.end_time - span.start_time for name, span in spans.items()}
     assert lasted["read"] == 500_000_000
     assert lasted["Score"] >= 2_000_000_000
@@ -54,7 +65,8 @@ def test_what_the_caller_does_not_sample_is_told_to_nobody_and_carried_on(
         tracer.past("read", 0.5)
         assert not call.is_sampled
         assert not tracer.trace_id()
-        told = tracer.carried()["traceparent"]
+        with tracer.request("POST", "http://engine/tokenize") as asked:
+            told = asked.headers["traceparent"]
         assert told.startswith(f"00-{TRACE}-")
         assert told.endswith("-00")
     assert not recorded.taken()
@@ -64,7 +76,8 @@ def test_work_outside_a_call_has_no_span(recorded: Recorded) -> None:
     with recorded.tracer.span("tokenise"):
         recorded.tracer.past("read", 0.5)
     assert not recorded.tracer.trace_id()
-    assert not recorded.tracer.carried()
+    with recorded.tracer.request("POST", "http://engine/tokenize") as asked:
+        assert not asked.headers
     assert not recorded.taken()
 
 

@@ -143,10 +143,13 @@ async def test_an_engine_that_tokenises_is_told_of_the_trace(tmp_path: Path) -> 
                 request = pb.ScoreRequest(prompt=pb.Prompt(model="demo", text=text))
                 await gateway.stub.Score(request, timeout=30, metadata=mine)
     spans = recorded.exporter.get_finished_spans()
-    steps = [span for span in spans if span.name == "tokenise"]
+    steps = {span.context.span_id for span in spans if span.name == "tokenise"}
+    requests = [span for span in spans if span.name == "POST /tokenize"]
+    assert {span.parent.span_id for span in requests if span.parent} == steps
+    assert {span.attributes["http.response.status_code"] for span in requests} == {200}
     # The router's own trial of the engine, at its start, is in nobody's trace.
     told = [asked.headers.get("traceparent") for asked in engine.asked]
     assert [one.rpartition("-")[0] for one in told if one is not None] == [
-        f"00-{trace(span)}-{span.context.span_id:016x}" for span in steps
+        f"00-{trace(span)}-{span.context.span_id:016x}" for span in requests
     ]
-    assert [trace(span) == TRACE for span in steps] == [True, False]
+    assert [trace(span) == TRACE for span in requests] == [True, False]
