@@ -58,6 +58,10 @@ class FallbackTokenizer(Uncut):
         except TokenizerUnavailableError:
             return self._local.encode([raw], at_start=at_start)[0]
 
+    def token_ends(self, text: str, ids: bytes) -> list[int]:
+        """Return the ends of a text's tokens, as the local tokenizer does."""
+        return self._local.token_ends(text, ids)
+
     def encode_chat(self, body: Mapping[str, Any]) -> bytes:
         """Return a chat's ids from an engine. Raises TokenizerUnavailableError if none answers."""
         return self._asked(lambda: self._engine.tokenize_chat(body))

@@ -18,7 +18,7 @@ from prefixstore.cuts.proof import cuts_of, puts_space_in_front
 from prefixstore.cuts.slices import cut_finder
 from prefixstore.tokenizers.added_tokens import add_missing, described
 from prefixstore.tokenizers.growth import checked_growth
-from prefixstore.tokenizers.ids import pack_ids
+from prefixstore.tokenizers.ids import ID_BYTES, pack_ids
 
 log = logging.getLogger(__name__)
 
@@ -35,6 +35,9 @@ PROBE = (
 
 MOST_GROWN_BYTES = 32 << 20
 """The most normalised bytes of one call to `tokenizers`, which takes about 150 bytes of memory each."""
+
+MOST_ENDS_BYTES = 1 << 20
+"""The longest text whose tokens' ends are told."""
 
 PROBED_TOKENS = 1000
 """The most tokens of the vocabulary that are appended to the probe."""
@@ -232,6 +235,27 @@ class FolderTokenizer:
             together.append(part)
             size += len(part)
         return encoded + self._encode(together, at_start=at_start and not encoded)
+
+    def token_ends(self, text: str, ids: bytes) -> list[int]:
+        """Return for each token of a text how many of its characters end with it. Thread-safe.
+
+        `ids` are all of the text's, with or without special tokens. The result is empty if the text is
+        too long, or if its ids are not found to be these. It takes as long as `encode`.
+        """
+        if len(text.encode(errors="replace")) > MOST_ENDS_BYTES:
+            return []
+        try:
+            encoding = self._tokenizer.encode(text, add_special_tokens=False)
+        except Exception:  # noqa: BLE001  `tokenizers` raises nothing else
+            return []
+        own = pack_ids(encoding.ids)
+        ends = list(itertools.accumulate((end for _, end in encoding.offsets), max))
+        if ids == own:
+            return ends
+        if ids != self.prefix + own + self.suffix:
+            return []
+        before, after = len(self.prefix) // ID_BYTES, len(self.suffix) // ID_BYTES
+        return [0] * before + ends + [len(text)] * after
 
     def _encode(self, parts: Sequence[bytes], *, at_start: bool) -> list[bytes]:
         texts = [part.decode() for part in parts]

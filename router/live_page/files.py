@@ -14,6 +14,7 @@ KINDS = {
     "explain.js": "text/javascript",
     "findings.js": "text/javascript",
     "overview.js": "text/javascript",
+    "painted.js": "text/javascript",
     "page.js": "text/javascript",
     "pod.js": "text/javascript",
     "icon.svg": "image/svg+xml",

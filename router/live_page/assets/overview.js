@@ -35,9 +35,9 @@ function showCards(snapshot, points) {
   const ready = snapshot.pods.filter((pod) => pod.ready).length;
   const [of, picked, turn] = ["prompt_tokens", "captured_tokens", "average_tokens"].map((name) => grown(name) || total[name]);
   const cards = [
-    ["Cached where picked", share(picked, of), `pods in turn: about ${share(turn, of)}`],
+    ["Cached where picked", share(picked, of), `in the last 5 minutes; pods in turn: about ${share(turn, of)}`],
     ["Prompt tokens saved", count(saved), `of ${count(total.prompt_tokens)} in all, against pods in turn`],
-    ["Picks", `${count(grown("requests") / span)}/s`, `${count(total.requests)} in all`],
+    ["Picks", `${count(grown("requests") / span)}/s`, `in the last 5 minutes; ${count(total.requests)} in all`],
     ["Pods ready", `${ready} of ${snapshot.pods.length}`, `the view of ${exact} of ${ranks.length} ranks is exact`],
     ["Event lag", seconds(total.lag_seconds), "of the rank that lags most"],
     ["Queue", snapshot.queue === null ? "off" : count(total.queued), queueText(snapshot.queue)],
@@ -112,7 +112,7 @@ const COLUMNS = [
   { name: "Pod", value: (pod) => pod.id, cell: (pod) => make("a", { href: `#pod/${encodeURIComponent(pod.id)}` }, pod.id) },
   { name: "Model", value: (pod) => pod.model, kind: "less" },
   { name: "State", value: (pod) => (pod.ready ? "ready" : "not ready"), cell: (pod) => make("span", { class: pod.ready ? "ready" : "down", title: pod.status }, pod.ready ? "ready" : "not ready") },
-  { name: "View", value: worst, cell: (pod) => make("span", { class: worst(pod), title: pod.ranks.map((rank) => rank.trust_reason).join("; ") }, worst(pod)) },
+  { name: "Trust", value: worst, cell: (pod) => make("span", { class: worst(pod), title: pod.ranks.map((rank) => rank.trust_reason).join("; ") }, worst(pod)) },
   { name: "Cached blocks", value: (pod) => Object.values(tiersOf(pod)).reduce((a, b) => a + b, 0), cell: cache },
   { name: "Running", value: (pod) => sum(pod, "running"), kind: "n" },
   { name: "Waiting", value: (pod) => sum(pod, "waiting"), kind: "n" },
@@ -154,7 +154,7 @@ function heading(column, state) {
 
 export function showDecisions(table, decisions) {
   if (!table.tHead.rows.length) {
-    const names = [["Time"], ["Pod"], ["Tokens", "n"], ["Cached there", "n"], ["First token", "n less"], ["State", "less"], ["Why", "less"]];
+    const names = [["Time"], ["Pod"], ["Tokens", "n"], ["Cached", "n"], ["First token", "n less"], ["State", "less"], ["Why", "less"]];
     table.tHead.append(make("tr", {}, ...names.map(([name, kind]) => make("th", { class: kind, scope: "col" }, name))));
   }
   const rows = decisions.map((one) => {

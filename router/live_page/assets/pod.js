@@ -17,7 +17,7 @@ export function showPod(section, state) {
     ["Picks", count(pod.requests)],
     ["Cached where picked", share(pod.captured_tokens, pod.prompt_tokens)],
     ["Pods in turn (estimate)", share(pod.average_tokens, pod.prompt_tokens)],
-    ["Predicted, and found by the engine", `${count(pod.predicted_tokens)}, ${count(pod.delivered_tokens)} tokens`],
+    ["Predicted, and found by the engine", pod.predicted_tokens || pod.delivered_tokens ? `${count(pod.predicted_tokens)}, ${count(pod.delivered_tokens)} tokens` : "nothing reported yet"],
   ];
   const decisions = make("table", {}, make("thead"), make("tbody"));
   showDecisions(decisions, state.decisions.filter((one) => one.pod === pod.id));
@@ -31,12 +31,12 @@ export function showPod(section, state) {
 }
 
 function rankView(rank) {
-  const tiers = Object.entries(rank.tiers).map(([tier, blocks]) => `${tier} ${count(blocks)}`).join(", ") || "no blocks";
-  const full = rank.capacity && rank.used !== null ? `, ${share(rank.used, rank.capacity)} of ${count(rank.capacity)} taken` : "";
+  const tiers = Object.entries(rank.tiers).map(([tier, blocks]) => `${tier} ${count(blocks)}`).join(", ") || "none";
+  const full = rank.capacity && rank.used !== null ? `; ${share(rank.used, rank.capacity)} of its ${count(rank.capacity)} are taken` : "";
   const events = Object.entries(rank.events).map(([kind, number]) => `${kind.replaceAll("_", " ")} ${count(number)}`).join(", ");
   return make("div", { class: `finding ${rank.trust}` },
-    make("p", {}, make("strong", {}, `Rank ${rank.rank}: `), make("span", { class: rank.trust }, rank.trust), ` since ${clock(rank.trust_since)}. ${rank.trust_reason}`),
-    make("p", { class: "cache" }, bar(rank.tiers, rank.capacity), `${tiers} of ${rank.block_size} tokens each${full}`),
+    make("p", {}, make("strong", {}, `Rank ${rank.rank}: `), make("span", { class: rank.trust }, rank.trust), ` since ${clock(rank.trust_since)}: ${rank.trust_reason}`),
+    make("p", { class: "cache" }, bar(rank.tiers, rank.capacity), `Blocks${rank.block_size ? ` of ${rank.block_size} tokens` : ""}: ${tiers}${full}`),
     make("p", {}, `${rank.running} requests running, ${rank.waiting} of them without a first token; a new prefill would start in ${seconds(rank.wait_seconds)}. Events lag ${seconds(rank.lag_seconds)}.`),
     make("p", { class: "note" }, events ? `Events: ${events}.` : "No event yet."));
 }

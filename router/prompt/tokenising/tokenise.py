@@ -122,6 +122,8 @@ class Tokeniser:
         except TokenizerUnavailableError as error:
             raise self._unavailable(model, error) from error
         task.tokenised(text, found)
+        if task.trace:
+            await task.trace.find_ends(tokenizer)
         ids = Ids(found.ids, found.covered_chars, found.memo, reckon(text, found.covered_chars))
         cut = task.prompt.truncation
         if not special or ids.unread or cut is None or cut.side or _fits(found.ids, cut):

@@ -1,8 +1,10 @@
 """Records how a prompt became tokens, for callers that ask (`warmpath score --explain`)."""
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Callable, Sequence
 
 from prefixstore.pool import Tokens
+from prefixstore.tokenizers.tokenizer import Tokenizer
 from router.pb.warmpath.v1 import router_pb2 as pb
 
 
@@ -15,6 +17,7 @@ class Trace:
         self._steps: list[pb.Step] = []
         self._text = ""
         self._tokens: Tokens | None = None
+        self._ends: Sequence[int] = ()
 
     def step(self, name: str) -> None:
         """Record the end of a step that began when the last one ended."""
@@ -26,6 +29,12 @@ class Trace:
         """Record a text and its tokens; the text is empty if an engine rendered it."""
         self._text, self._tokens = text, tokens
 
+    async def find_ends(self, tokenizer: Tokenizer) -> None:
+        """Record where in the text each token ends, if `tokenizer` can tell."""
+        tell = getattr(tokenizer, "token_ends", None)
+        if tell and self._tokens and self._tokens.covered_chars == len(self._text):
+            self._ends = await asyncio.to_thread(tell, self._text, self._tokens.ids)
+
     def explanation(self, ids: bytes) -> pb.Explanation:
         """Return the recorded explanation; `ids` are the prompt's tokens, packed."""
         explanation = pb.Explanation(text=self._text, token_ids_packed=ids, steps=self._steps)
@@ -34,4 +43,6 @@ class Trace:
             explanation.stored_tokens = self._tokens.stored_tokens
             explanation.stored_keys = self._tokens.memo.stored_keys
             explanation.keys = self._tokens.memo.known_keys
+            if ids == self._tokens.ids:
+                explanation.token_ends.extend(self._ends)
         return explanation

@@ -88,3 +88,29 @@ async def test_nothing_is_explained_unasked(
     args = ["--router", address, "--model=m", "--json", PROMPT]
     assert await asyncio.to_thread(client.score_main, args) == 0
     assert "explanation" not in json.loads(capsys.readouterr().out)
+
+
+@pytest.mark.parametrize("is_chat", [False, True])
+async def test_where_each_token_ends_in_the_text_is_told(
+    address: str,
+    capsys: pytest.CaptureFixture[str],
+    model_folder: Path,
+    tmp_path: Path,
+    *,
+    is_chat: bool,
+) -> None:
+    body = tmp_path / "chat.json"
+    body.write_text(json.dumps({"messages": [{"role": "user", "content": PROMPT}]}))
+    explained = await told(
+        address, capsys, *(["--chat-file", str(body)] if is_chat else [f"\u65e5 {PROMPT}"])
+    )
+    text, ends = str(explained["text"]), explained["token_ends"]
+    assert isinstance(ends, list)
+    tokens = len(base64.b64decode(str(explained["token_ids_packed"]))) // 4
+    assert (len(ends), ends[-1]) == (tokens, len(text))
+    assert ends == sorted(ends)
+    at = text.index(" prefix")
+    tokenizer = FolderTokenizer(model_folder)
+    [begun] = tokenizer.encode([text[:at].encode()], at_start=True)
+    before = b"" if is_chat else tokenizer.prefix
+    assert ends.index(at) + 1 == len(before + begun) // 4

@@ -1,5 +1,6 @@
 """The page in a real browser: with 4 pods and with 400, wide and narrow, by keyboard, under its policy."""
 
+import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -24,6 +25,11 @@ PAUSED_HIDES_TWO = """(() => {
   return hidden === 1 && shown === 2;
 })()"""
 """Whether a paused page goes on hiding a second decision that it has read."""
+PAINTED = """[...document.querySelectorAll('.painted span')].map((part) => ({
+  tag: part.querySelector('b')?.innerText ?? '',
+  text: [...part.childNodes].filter((one) => one.nodeName === '#text').map((one) => one.data).join(''),
+  held: part.style.getPropertyValue('--held') !== '',
+}))"""
 FOCUSED = "document.activeElement.innerText || document.activeElement.id"
 
 
@@ -85,6 +91,31 @@ async def test_it_shows_pods_decisions_and_what_a_prompt_would_find(
     await tab.until(f"({text('#status')}).includes('trying again')")
     # The router has ended: nothing else may have been complained of.
     assert all("ERR_" in one for one in tab.complaints), tab.complaints
+
+
+async def test_a_prompt_s_own_text_is_painted_by_who_holds_it(
+    tab: Tab, tmp_path: Path, model_folder: Path
+) -> None:
+    held, new = "<b>Ski</b> \u65e5\u672c\u8a9e \U0001f6b2 " * 12, "and <i>this</i> is new"
+    async with standing(tmp_path, model_folder) as stand:
+        await stand.generate({"model": "demo", "prompt": held})
+        await stand.has_blocks(6)
+        scored = await stand.score(pb.Prompt(model="demo", text=held + new), explain=True)
+        matched = scored.scores[0].matched_tokens
+        border = scored.explanation.token_ends[matched - 1]
+        await tab.open(f"http://{stand.router.http_address}/#explain")
+        await tab.until("document.getElementById('model').value === 'demo'")
+        await tab.run(
+            f"document.getElementById('prompt').value = {json.dumps(held + new)};"
+            "document.getElementById('ask').requestSubmit()"
+        )
+        await tab.until("!!document.querySelector('#explained table')")
+        parts = await tab.run(PAINTED)
+    assert [part["tag"] for part in parts if part["tag"]] == ["pod-1", "no pod"]
+    assert "".join(part["text"] for part in parts) == held + new
+    assert "".join(part["text"] for part in parts if part["held"]) == (held + new)[:border]
+    # Each block is a part of its own.
+    assert len(parts) == scored.prompt_tokens // 16 + bool(scored.prompt_tokens % 16)
 
 
 @pytest.mark.deep

@@ -255,6 +255,7 @@ class Explanation(_message.Message):
     STORED_KEYS_FIELD_NUMBER: _builtins.int
     KEYS_FIELD_NUMBER: _builtins.int
     STEPS_FIELD_NUMBER: _builtins.int
+    TOKEN_ENDS_FIELD_NUMBER: _builtins.int
     text: _builtins.str
     """The text that was tokenised: the prompt's text, or the text that the template made of a chat. Empty for
     token ids, and if an engine rendered the chat itself.
@@ -271,6 +272,13 @@ class Explanation(_message.Message):
     def steps(self) -> _containers.RepeatedCompositeFieldContainer[Global___Step]:
         """In the order in which they were done."""
 
+    @_builtins.property
+    def token_ends(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """For each token, the number of characters of the text up to its end. Empty if that is not known: for token
+        ids, if only an engine can tokenise for the model, if the prompt was truncated, and for a text that is not
+        tokenised whole or has over a megabyte.
+        """
+
     def __init__(
         self,
         *,
@@ -281,10 +289,11 @@ class Explanation(_message.Message):
         stored_keys: _builtins.int = ...,
         keys: _builtins.int = ...,
         steps: _abc.Iterable[Global___Step] | None = ...,
+        token_ends: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["keys", b"keys", "steps", b"steps", "stored_chars", b"stored_chars", "stored_keys", b"stored_keys", "stored_tokens", b"stored_tokens", "text", b"text", "token_ids_packed", b"token_ids_packed"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["keys", b"keys", "steps", b"steps", "stored_chars", b"stored_chars", "stored_keys", b"stored_keys", "stored_tokens", b"stored_tokens", "text", b"text", "token_ends", b"token_ends", "token_ids_packed", b"token_ids_packed"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
