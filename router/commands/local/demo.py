@@ -199,7 +199,8 @@ def _present(
     text = (
         f"{len(setting.requests)} requests of {setting.trace} on "
         f"{setting.pods} simulated pods; times are modelled seconds (a 70B model on 4 GPUs a pod), "
-        f"run {setting.workers.speed:g} times faster. The ceiling is one cache that never evicts."
+        f"run {setting.workers.speed:g} times faster. The ceiling is one cache that never evicts. "
+        "Imbalance is the busiest pod's computed prompt tokens over the pods' mean."
     )
     report = setting.out / PAGE
     write_report(

@@ -15,6 +15,8 @@ MOST_LINES = 6
 """The most curves in one plot."""
 BEST_FEW = 5
 """Number of best policies named in a plot, in addition to ours and the best published one."""
+NAME_HEIGHT = 0.1
+"""The least distance between two names beside a plot, as a share of its height."""
 
 Cell = Mapping[str, Sequence[Figures]]
 """The figures of one place (`summary.StudyPlace`) by policy, a row for each seed."""
@@ -107,6 +109,7 @@ def _setting(rows: Sequence[Figures]) -> str:
         if seeds > 1
         else f"Ties are broken by seed {first.seed} alone.",
         summary.ratios_to(rows),
+        "Imbalance is the busiest pod's prefill over the pods' mean; busy is that mean over the time.",
     ]
     return " ".join(sentences)
 
@@ -127,6 +130,7 @@ def _standing_plot(
             axes.scatter(ratios, [height] * len(ratios), s=12, color="0.6")
             axes.scatter([mean], [height], s=45, marker="D", color="C0")
         axes.set_yticks(range(len(ranked)), [policy for policy, _ in ranked])
+        axes.set_ylim(-0.6, len(ranked) - 0.4)
         axes.axvline(1.0, color=report.INK, linewidth=1)
         report.logarithmic(axes, "x")
         axes.set_xlabel(f"TTFT p90 / that of {BEST_PUBLISHED}")
@@ -200,12 +204,15 @@ def _trade(axes: Axes, policies: Cell) -> None:
     named, colours = _named(policies), _colours(policies)
     for policy, (share, p90) in points.items():
         axes.scatter([share], [p90], color=colours.get(policy, "0.6"))
-    for rank, policy in enumerate(named):
-        # The names stand in a column beside the plot, where they do not overlap.
+    report.logarithmic(axes, "y")
+    to_axes = axes.transData + axes.transAxes.inverted()
+    heights = _apart([float(to_axes.transform(points[policy])[1]) for policy in named])
+    for height, policy in zip(heights, named, strict=True):
+        # The names stand in a column beside the plot, each near its point, where they do not overlap.
         axes.annotate(
             policy,
             points[policy],
-            xytext=(1.03, 0.04 + 0.12 * rank),
+            xytext=(1.03, height),
             textcoords="axes fraction",
             va="center",
             arrowprops={"arrowstyle": "-", "color": "0.7", "shrinkB": 3, "relpos": (0, 0.5)},
@@ -214,9 +221,20 @@ def _trade(axes: Axes, policies: Cell) -> None:
         axes.axvline(
             1.0, color=report.INK, linewidth=1, label="ceiling: one cache that never evicts"
         )
-    report.logarithmic(axes, "y")
     axes.set_xlabel("token hit ratio" + (" as a share of the ceiling" if has_ceiling else ""))
     axes.set_ylabel("TTFT p90, seconds")
+
+
+def _apart(heights: Sequence[float]) -> Sequence[float]:
+    """Return rising heights, as shares of the plot's, moved so that names at them do not overlap."""
+    apart: list[float] = []
+    for height in heights:
+        apart.append(max(height, apart[-1] + NAME_HEIGHT) if apart else height)
+    top = 1.0
+    for place in reversed(range(len(apart))):
+        apart[place] = min(apart[place], top)
+        top = apart[place] - NAME_HEIGHT
+    return apart
 
 
 def _pods(axes: Axes, policies: Cell) -> None:
