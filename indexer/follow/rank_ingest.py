@@ -88,6 +88,11 @@ class RankIngest:
             now=clock(),
         )
         self._stream_trust = self.stream.trusted
+        self.sequence = self.stream.sequence
+        """The sequence number of the engine's last applied batch; None before the first.
+
+        The stream's own number grows before the batch is applied: readers in other threads would see it.
+        """
         self.applier = Applier(
             source, state, stream=self.stream, limits=self._limits, lag=self.lag, clock=clock
         )
@@ -101,11 +106,6 @@ class RankIngest:
     def layout(self) -> Layout:
         """How its cache is divided."""
         return self._groups.layout
-
-    @property
-    def sequence(self) -> int | None:
-        """The sequence number of the engine's last applied batch; None before the first."""
-        return self.stream.sequence
 
     @property
     def trust(self) -> Trust:
@@ -137,7 +137,7 @@ class RankIngest:
         """Degrade the rank for a reason; an empty `reason` lifts the limit with the same `about`."""
         before = self.trust
         self._limits.set(about, reason)
-        self._log(before)
+        self._settle(before)
 
     def engine_restarted(self, reason: str) -> None:
         """Handle a restart of the engine that was seen outside its events: a replay shows if it is true.
@@ -204,14 +204,14 @@ class RankIngest:
         self.applier.carry_out(self.stream.missed(reason, now))
         self.is_connected = False
         self.stream.disconnected(now)
-        self._log(before)
+        self._settle(before)
 
     def tick(self) -> None:
         """Let time pass."""
         before = self.trust
         now = self._clock()
         self.stream.tick(now)
-        self._log(before)
+        self._settle(before)
         self.lag.tick(self.sequence, now)
         self._limit_lag()
 
@@ -248,7 +248,7 @@ class RankIngest:
         log.warning("pod %s rank %d: frame dropped: %s", self.source.pod, self.source.rank, reason)
         before = self.trust
         self.stream.stray(f"a frame is malformed: {reason}", self._clock())
-        self._log(before)
+        self._settle(before)
 
     def close(self) -> None:
         """Drop all blocks of the rank."""
@@ -281,10 +281,11 @@ class RankIngest:
         self.applier.capacity = self.capacity or saved.capacity
         self.applier.limit_repeated()
         self._limits.set(BEFORE, saved.limit)
+        self.sequence = self.stream.sequence
 
     def _act(self, before: Trust, actions: list[Action]) -> AskReplay | None:
         asked = self.applier.carry_out(actions)
-        self._log(before)
+        self._settle(before)
         return asked
 
     def decoded(self, batch: Batch) -> None:
@@ -295,13 +296,13 @@ class RankIngest:
         """
         before = self.trust
         self.applier.decoded(batch)
-        self._log(before)
+        self._settle(before)
 
     def missed(self, reason: str) -> None:
         """Degrade the trust, as events are known to be missing: the blocks shown may be gone."""
         before = self.trust
         self.applier.carry_out(self.stream.missed(reason, self._clock()))
-        self._log(before)
+        self._settle(before)
 
     def live_many(self, frames: Sequence[tuple[str, int, bytes]]) -> list[AskReplay]:
         """Take live frames in the order in which they came; return the replays to ask for, if any."""
@@ -315,7 +316,7 @@ class RankIngest:
             if plain:
                 before = self.trust
                 self.applier.follow(run[:plain])
-                self._log(before)
+                self._settle(before)
                 at += plain
             else:
                 ask = self.live(*frames[at])
@@ -351,9 +352,11 @@ class RankIngest:
         """Lower the trust, as the index gave up keys of the rank to make room."""
         before = self.trust
         self.applier.lack(LOST_ROOM, self._clock())
-        self._log(before)
+        self._settle(before)
 
-    def _log(self, before: Trust) -> None:
+    def _settle(self, before: Trust) -> None:
+        """Show that what has come is applied, and log a change of trust."""
+        self.sequence = self.stream.sequence
         now = self.trust
         if now != before:
             log.info(

@@ -1,5 +1,8 @@
 """Batches that come decoded change a rank exactly as the same batches in an engine's bytes do."""
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -56,3 +59,33 @@ def test_what_is_known_to_be_missing_degrades_the_rank_until_a_clear(form: str) 
     rank.decoded(Batch(0.0, (Cleared(),)))
     assert (rank.trust.level, rank.blocks()) == (Level.EXACT, {})
     rank.check()
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("is_decoded", [False, True])
+def test_a_batch_has_no_number_for_readers_in_other_threads_before_its_blocks_are_there(
+    form: str, monkeypatch: pytest.MonkeyPatch, *, is_decoded: bool
+) -> None:
+    engine = EngineModel(capacity=8)
+    rank = Side(form).rank("p")
+    seen: list[int | None] = []
+
+    def noted(apply: Callable[..., Any]) -> Callable[..., Any]:
+        def applying(*args: object, **more: object) -> Any:
+            seen.append(rank.sequence)
+            return apply(*args, **more)
+
+        return applying
+
+    for name in ("apply", "apply_scanned"):
+        monkeypatch.setattr(rank.state, name, noted(getattr(rank.state, name)))
+    for number, prompt in enumerate([(1, 2), (3, 4)]):
+        sequence, payload = engine.store(prompt, "", "")
+        seen.clear()
+        if is_decoded:
+            rank.decoded(vllm.decode(payload))
+        else:
+            rank.live_many([("", sequence, payload)])
+        assert seen
+        assert number not in seen
+        assert rank.sequence == number
