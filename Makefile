@@ -94,6 +94,13 @@ $(PROMETHEUS): | $(STAMP)
 	  dpkg-deb --extract prometheus_*.deb . && rm prometheus_*.deb && touch .done \
 	  || echo "  there is none here: tests that need it are skipped"
 
+SITE = $(VENV)/site/.done
+$(SITE): constraints-site.txt $(STAMP)
+	@echo "Sphinx and what the site needs beside it, in .venv/site"
+	@$(PIP) --progress-bar off --require-hashes --only-binary :all: \
+	  --no-deps --upgrade --target $(VENV)/site -r $< | $(PROGRESS)
+	@touch $@
+
 # Most tests wait for processes, so there is room for one more than cores.
 JOBS ?= $(shell cores=$$(nproc); echo $$((cores < 8 ? cores + 1 : 8)))
 test: setup $(TOKENIZERS) $(ENVOY) $(DEPLOY) $(PROMETHEUS) ## all tests but the slow ones: 5 minutes on 2 quiet cores
@@ -152,13 +159,6 @@ proto: setup ## regenerate the stubs in router/pb and indexer/pb from proto/
 docs: setup ## write docs/config.md and docs/metrics.md from the code
 	@$(BIN)/python -m router.config.document > $(VENV)/page.md && mv $(VENV)/page.md docs/config.md
 	@$(BIN)/python -m router.metrics.page > $(VENV)/page.md && mv $(VENV)/page.md docs/metrics.md
-
-SITE = $(VENV)/site/.done
-$(SITE): constraints-site.txt $(STAMP)
-	@echo "Sphinx and what the site needs beside it, in .venv/site"
-	@$(PIP) --progress-bar off --require-hashes --only-binary :all: \
-	  --no-deps --upgrade --target $(VENV)/site -r $< | $(PROGRESS)
-	@touch $@
 
 site: setup $(SITE) ## the pages as a site in out/site, for a browser or any web server; a broken link fails
 	@PYTHONPATH=$(VENV)/site $(BIN)/python -m sphinx -q -W --keep-going -d $(VENV)/site/doctrees -c docs/site . out/site

@@ -33,6 +33,13 @@ def test_the_navigation_has_every_page_once() -> None:
     assert sorted(listed) == sorted(str(page.relative_to(ROOT)) for page in PAGES)
 
 
+def test_make_has_sphinx_installed_before_the_deep_tests_which_skip_without_it() -> None:
+    words = ["make", "--dry-run", "--print-data-base", "help"]
+    rules = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    [deep] = re.findall(r"^test-deep: .*$", rules, re.MULTILINE)
+    assert ".venv/site/.done" in deep
+
+
 def test_the_packages_that_build_it_are_pinned_by_their_hashes() -> None:
     pinned = locked("constraints-site.txt")
     assert {"furo", "myst-parser", "sphinx"} <= set(pinned)
