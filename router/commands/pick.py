@@ -13,6 +13,8 @@ from router.commands.client import add_prompt, call, prompt_of, router_parser, t
 from router.pb.warmpath.v1 import router_pb2 as pb
 from scorer.reason import seconds
 
+NO_PICKS = "no picks: the router has made none since its start, or none that fits the options"
+
 
 def explain_main(argv: Sequence[str] | None = None) -> int:
     """Show what each pod would cost for a prompt, and why the first one wins. Books nothing."""
@@ -147,7 +149,7 @@ def _load(details: pb.CandidateDetails) -> str:
 
 def _decisions(response: pb.ListDecisionsResponse) -> RenderableType:
     if not response.decisions:
-        return Text("no such picks are kept")
+        return Text(NO_PICKS)
     table = Table(caption="cached, first token: predicted / reported", caption_justify="left")
     for name in ("at (UTC)", "model", "tokens", "pod", "cached", "first token", "state", "why"):
         numeric = name in ("tokens", "cached", "first token")

@@ -127,7 +127,8 @@ def frame(seen: Seen, router: str, *, rows: int | None = None, problem: str = ""
     findings = seen.diagnosis.findings
     if findings:
         more = f" (and {len(findings) - 1} more)" if len(findings) > 1 else ""
-        said = f"finding: {findings[0].pod} {findings[0].text}{more}; see warmpath doctor"
+        text = ": ".join(filter(None, (findings[0].pod, findings[0].text)))
+        said = f"finding{more}, see warmpath doctor: {text}"
         parts += [Text(), Text(said, style="yellow", no_wrap=True, overflow="ellipsis")]
     return Group(*parts)
 

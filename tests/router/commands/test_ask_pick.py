@@ -9,7 +9,7 @@ import grpc.aio
 import pytest
 
 from router.commands import doctor
-from router.commands.pick import _candidates, _went, decisions_main, explain_main
+from router.commands.pick import NO_PICKS, _candidates, _went, decisions_main, explain_main
 from router.pb.warmpath.v1 import router_pb2 as pb
 from router.pb.warmpath.v1 import router_pb2_grpc
 
@@ -226,7 +226,7 @@ async def test_no_decisions_are_said_to_be_none(
     router: tuple[Router, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert await run(decisions_main, router[1]) == 0
-    assert capsys.readouterr().out == "no such picks are kept\n"
+    assert capsys.readouterr().out == f"{NO_PICKS}\n"
     assert await run(decisions_main, router[1], "--limit=-1") == 2
 
 
