@@ -20,6 +20,10 @@ SGLANG_EVENTS = _FOLDER / "sglang-events.json"
 """Payloads encoded by the event classes of SGLang's versions."""
 TRTLLM_V2_EVENTS = _FOLDER / "trtllm-v2-events.json"
 """Answers of TensorRT-LLM's second cache manager, written after its source."""
+LMCACHE = {
+    mode: _FOLDER / f"lmcache-{mode}.jsonl.gz" for mode in ("in-process", "server", "server-events")
+}
+"""Workloads against vLLM 0.32 with LMCache 0.5.6, and the events of its server (`engines/lmcache/`)."""
 VLLM_HASHES = _FOLDER / "vllm-hashes.json"
 """Hashes of blocks made by vLLM's own functions."""
 VLLM_APIS = _FOLDER / "vllm-0.32-apis.jsonl.gz"
