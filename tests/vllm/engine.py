@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import shlex
 import signal
 import subprocess
 from collections.abc import Sequence
@@ -37,7 +38,11 @@ class Engine:
     model: str = "tiny-llama"
     """The model's folder, relative to `FOLDER`."""
     publisher: int = 0
-    """Port of a publisher that the engine starts as a plug-in, for the pod `watched`; 0: none."""
+    """Port of a publisher that the engine starts as a plug-in; 0: none."""
+    publishing: Sequence[str] = ()
+    """Options of that publisher beside those of addresses and events."""
+    pod: str = "watched"
+    """The pod's name, for that publisher."""
     ranks: int = 1
     process: "subprocess.Popen[bytes] | None" = None
 
@@ -46,12 +51,9 @@ class Engine:
             "enable_kv_cache_events": True, "publisher": "zmq", "topic": TOPIC,
             "endpoint": f"tcp://*:{self.events}", "replay_endpoint": f"tcp://127.0.0.1:{self.replay}",
         }  # fmt: skip
-        publishing = (
-            f"--pod watched --model tiny --ranks {self.ranks} --topic {TOPIC} --metrics-listen '' "
-            f"--events tcp://127.0.0.1:{self.events} --replay tcp://127.0.0.1:{self.replay} "
-            f"--listen 127.0.0.1:{self.publisher}"
-        )
-        environment = ENVIRONMENT | ({"WARMPATH_PUBLISH": publishing} if self.publisher else {})
+        environment = dict(ENVIRONMENT)
+        if self.publisher:
+            environment["WARMPATH_PUBLISH"] = shlex.join(self.publisher_options(self.publisher))
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
                 [
@@ -66,11 +68,29 @@ class Engine:
                 env=os.environ | environment,
             )  # fmt: skip
 
+    def publisher_options(self, port: int) -> list[str]:
+        """Return the options of `warmpath publish` for a publisher that listens at a port."""
+        return [
+            f"--pod={self.pod}", "--model=tiny", f"--ranks={self.ranks}", f"--topic={TOPIC}",
+            f"--events=tcp://127.0.0.1:{self.events}", f"--replay=tcp://127.0.0.1:{self.replay}",
+            f"--listen=127.0.0.1:{port}", "--metrics-listen=", *self.publishing,
+        ]  # fmt: skip
+
     def stop(self) -> None:
         assert self.process
         # Never SIGKILL: the engine cores would stay behind.
         self.process.send_signal(signal.SIGTERM)
         assert self.process.wait(timeout=120) == 0
+
+    def kill(self) -> None:
+        """End the server, its engine cores, its workers and the plug-in's publisher as a crash would."""
+        assert self.process
+        os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+
+    @property
+    def is_running(self) -> bool:
+        return self.process is not None and self.process.poll() is None
 
     @property
     def base(self) -> str:
