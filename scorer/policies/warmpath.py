@@ -58,8 +58,10 @@ class Warmpath:
     less (p90)."""
     mu: float = 0.002
     """Seconds per request in flight."""
-    sharing: float = 0.25
-    """0: simultaneous requests with one prompt each compute it on another pod."""
+    sharing: float = 0.9
+    """0: simultaneous requests with one prompt each compute it on another pod. 1: a wait that is shorter
+    than the prefill that it spares counts nothing, so that a shorter one is no better. Bursts of prompts
+    with one beginning need nearly 1: each spared prefill shortens the queues of a full fleet."""
     session_margin: float = 0.1
     """Seconds: a session moves only if that saves more than this."""
     load_margin: float = 1.5

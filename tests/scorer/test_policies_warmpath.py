@@ -171,7 +171,7 @@ def test_a_prompt_that_is_on_its_way_is_worth_a_share_of_the_wait_for_it(
 ) -> None:
     there = one("there", wait=wait, prefill=0.02)._replace(arriving=arriving)
     [ranked] = rank(POLICY, Request(1000), [there], Random(0))
-    assert dict(ranked.terms)["wait"] == wait - 0.25 * min(wait, arriving)
+    assert dict(ranked.terms)["wait"] == wait - 0.9 * min(wait, arriving)
     longer = there._replace(load=there.load._replace(wait=wait + 0.1))
     assert rank(POLICY, Request(1000), [longer], Random(0))[0].cost > ranked.cost
 
