@@ -2,6 +2,8 @@
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from itertools import chain
+from operator import attrgetter
 from typing import NamedTuple, NoReturn
 
 from indexer.rank import Rank
@@ -38,6 +40,8 @@ MOST_FORGOTTEN = 256
 """All entries are dropped when they are this many more than twice the ranks of a Score: the ranks of
 some may be gone."""
 
+RANKS: Callable[[Pod], tuple[Rank, ...]] = attrgetter("ranks")
+"""Returns a pod's ranks."""
 
 UNKNOWN_POD = pb.PodScore(
     trust=pb.Trust(level=pb.Trust.COLD, reason="no such pod serves the model")
@@ -78,6 +82,16 @@ class Entry(NamedTuple):
     """Without the fields that depend on the prompt."""
 
 
+class LastEntries(NamedTuple):
+    """The beginnings of a ScoreResponse's entries, and what they were made from."""
+
+    ranks: list[Rank]
+    trusts: list[Trust]
+    ready: list[bool]
+    """Whether each pod of these ranks is ready."""
+    beginnings: list[Beginnings]
+
+
 class Answerer:
     """Answers Score and ListPods.
 
@@ -105,6 +119,8 @@ class Answerer:
         self._clock = clock
         self._wall_offset = wall_offset
         self._entries: dict[Rank, Entry] = {}
+        self._last = LastEntries([], [], [], [])
+        """The entries of the last answer: mostly the next one has the same."""
 
     def waits(self, request: wire.ScoreRequest) -> bool:
         """Return whether the answer to a Score may wait for a tokenizer or for Redis."""
@@ -127,7 +143,7 @@ class Answerer:
         read = await self._reader.read(plain or request.prompt, timeout, trace)
         pods, unknown = self._named(read.prompt.model, request.pods)
         prompt = set_apart(read, pods)
-        ranks = [rank for pod in pods for rank in pod.ranks]
+        ranks = [*chain.from_iterable(map(RANKS, pods))]
         if left:
             await self._scorer.refresh(prompt, ranks, left.seconds())
             if trace:
@@ -135,7 +151,7 @@ class Answerer:
         matches, trusts = self._looked_up(prompt, ranks, strategy)
         await turn_after(len(ranks))
         begun = self._steps.begin()
-        parts, most = self._parts(pods, trusts, matches, strategy)
+        parts, most = self._parts(pods, ranks, trusts, matches, strategy)
         if unknown:
             async for pod_id in in_turns(unknown, NAMES_AT_ONCE):
                 check_name("pods", pod_id)
@@ -165,13 +181,13 @@ class Answerer:
         strategy = STRATEGIES.get(request.strategy or DEFAULT) or _unknown(request.strategy)
         read = self._reader.read_plain(plain)
         pods, unknown = self._named(read.prompt.model, request.pods)
-        ranks = [rank for pod in pods for rank in pod.ranks]
+        ranks = [*chain.from_iterable(map(RANKS, pods))]
         if unknown or len(ranks) > MANY_RANKS:
             return None
         prompt = set_apart(read, pods)
         matches, trusts = self._looked_up(prompt, ranks, strategy)
         begun = self._steps.begin()
-        parts, most = self._parts(pods, trusts, matches, strategy)
+        parts, most = self._parts(pods, ranks, trusts, matches, strategy)
         parts.append(score_rest(prompt.tokens, 0, request.request_id))
         response = b"".join(parts)
         self._steps.took(Step.REPLY, begun)
@@ -200,38 +216,59 @@ class Answerer:
         return matches, [known(rank) or rank.trust for rank in ranks]
 
     def _parts(
-        self, pods: Sequence[Pod], trusts: Sequence[Trust], matches: Matches, strategy: Strategy
+        self,
+        pods: Sequence[Pod],
+        ranks: list[Rank],
+        trusts: list[Trust],
+        matches: Matches,
+        strategy: Strategy,
     ) -> tuple[list[bytes], int]:
         """Return the parts of a ScoreResponse with its ranks' scores, and the most matched tokens."""
-        kept, match_of = self._entries, matches.get
-        if len(kept) > 2 * len(trusts) + MOST_FORGOTTEN:
-            kept.clear()
         most = 0
         part_of: dict[Match | None, bytes] = {None: b""}
         for match in {*matches.values()}:
             part_of[match] = match_part(strategy(match), match)
             most = max(most, match.matched_tokens)
         parts: list[bytes] = []
-        trust_of = iter(trusts)
-        for pod in pods:
+        beginnings = self._beginnings(pods, ranks, trusts)
+        for beginning, matched in zip(beginnings, map(matches.get, ranks), strict=True):
+            part = part_of[matched]
+            parts += beginning[len(part)], part
+        return parts, most
+
+    def _beginnings(
+        self, pods: Sequence[Pod], ranks: list[Rank], trusts: list[Trust]
+    ) -> list[Beginnings]:
+        """Return the beginnings of the entries of pods' ranks."""
+        ready = [
             # Nearly all pods have a connected first rank, which is tested faster than the property.
-            ranks = pod.ranks
-            ready = (
-                bool(ranks) and ranks[0].is_connected and pod.status.healthy is not False
-            ) or pod.ready
-            for rank in ranks:
+            (bool(pod.ranks) and pod.ranks[0].is_connected and pod.status.healthy is not False)
+            or pod.ready
+            for pod in pods
+        ]
+        last = self._last
+        # The objects are mostly the same, which lists find out quickly.
+        if last.trusts != trusts or last.ranks != ranks or last.ready != ready:
+            made = self._made(pods, trusts, ready)
+            self._last = last = LastEntries(ranks, trusts, ready, made)
+        return last.beginnings
+
+    def _made(
+        self, pods: Sequence[Pod], trusts: Sequence[Trust], ready: Sequence[bool]
+    ) -> list[Beginnings]:
+        kept = self._entries
+        if len(kept) > 2 * len(trusts) + MOST_FORGOTTEN:
+            kept.clear()
+        made: list[Beginnings] = []
+        trust_of = iter(trusts)
+        for pod, is_ready in zip(pods, ready, strict=True):
+            for rank in pod.ranks:
                 trust = next(trust_of)
                 entry = kept.get(rank)
-                # Identity first, which is faster: most ranks keep one Trust object.
-                if (
-                    entry is None
-                    or entry.ready is not ready
-                    or (entry.trust is not trust and entry.trust != trust)
-                ):
-                    entry = kept[rank] = self._entry(rank, trust, ready=ready)
-                part = part_of[match_of(rank)]
-                parts += entry.beginnings[len(part)], part
-        return parts, most
+                if entry is None or entry.ready is not is_ready or entry.trust != trust:
+                    entry = kept[rank] = self._entry(rank, trust, ready=is_ready)
+                made.append(entry.beginnings)
+        return made
 
     def _entry(self, rank: Rank, trust: Trust, *, ready: bool) -> Entry:
         score = pb.PodScore(

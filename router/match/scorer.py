@@ -243,6 +243,8 @@ class Scorer:
         beliefs = self._beliefs(sought)
         trusts = matches.trusts
         layout_of, trust_of, stale, blocks = wanted.get, trusts.get, Level.STALE, sought.blocks
+        # Most ranks hold one stretch, and few stretches differ.
+        of_piece: dict[Held, Match] = {}
         for rank, pieces in held.items():
             layout = layout_of(rank)
             if layout is None:
@@ -252,13 +254,22 @@ class Scorer:
                 trust = trusts[rank] = rank.trust
             if trust.level is stale and trust.since < stale_since:
                 continue
-            try:
-                matches[rank] = reusable_match(pieces, layout, blocks)
-            except Exception:
-                # One pod's odd events must not fail the answer about the others.
-                if UNMATCHED not in rank.trust.reason:
-                    log.exception("pod %s rank %d: %s", rank.pod, rank.number, UNMATCHED)
-                rank.limit(UNMATCHED, UNMATCHED)
+            piece = pieces[0]
+            is_alone = len(pieces) == 1 and piece[0] == layout.only
+            match = of_piece.get(piece) if is_alone else None
+            if match is None:
+                try:
+                    match = reusable_match(pieces, layout, blocks)
+                except Exception:
+                    # One pod's odd events must not fail the answer about the others.
+                    if UNMATCHED not in rank.trust.reason:
+                        log.exception("pod %s rank %d: %s", rank.pod, rank.number, UNMATCHED)
+                    rank.limit(UNMATCHED, UNMATCHED)
+                    continue
+                if is_alone:
+                    # Ranks of one form have blocks of the same size.
+                    of_piece[piece] = match
+            matches[rank] = match
         size = sought.block_size
         for name, (arriving, sent) in beliefs.items():
             holder = self._ingest.rank(*name)
