@@ -73,7 +73,8 @@ VLLM = [
     vector
     for vector in vectors(VLLM_EVENTS)
     # Negative names are of hashes that Python's own `hash` made, and ours are not.
-    if "negative" not in vector["name"]
+    # The workers' newest dialect is 0.32's.
+    if "negative" not in vector["name"] and vector["version"] != "0.33.0"
 ]
 
 
