@@ -159,13 +159,13 @@ export function showDecisions(table, decisions) {
   }
   const rows = decisions.map((one) => {
     const picked = one.candidates[0];
-    const found = one.cached_tokens === null ? "" : ` (engine: ${count(one.cached_tokens)})`;
+    const found = one.cached_tokens === null ? "" : make("span", { class: "less" }, ` (engine: ${count(one.cached_tokens)})`);
     const rank = one.rank ? ` rank ${one.rank}` : "";
     return make("tr", {},
       make("td", {}, clock(one.at)),
       make("td", {}, make("a", { href: `#pod/${encodeURIComponent(one.pod)}` }, one.pod), rank, make("span", { class: "more" }, one.reason)),
       make("td", { class: "n" }, count(one.prompt_tokens)),
-      make("td", { class: "n" }, picked ? `${count(picked.matched_tokens)}${found}` : "–"),
+      make("td", { class: "n" }, ...(picked ? [count(picked.matched_tokens), found] : ["–"])),
       make("td", { class: "n less" }, seconds(one.ttft)),
       make("td", { class: `${one.state} less` }, `${one.state.replace("_", " ")}${one.shadow ? ", shadow" : ""}`),
       make("td", { class: "less" }, one.reason));

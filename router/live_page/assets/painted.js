@@ -12,7 +12,8 @@ const nameOf = (one) => (one.rank ? `${one.pod} rank ${one.rank}` : one.pod);
 function named(holding, all) {
   if (!holding.length) return "no pod";
   if (holding.length === all && all > 1) return `all ${all} pods`;
-  return holding.length <= MOST_NAMES ? holding.map(nameOf).join(", ") : `${holding.length} of ${all} pods`;
+  const names = () => holding.map(nameOf).sort((a, b) => a.localeCompare(b, "en", { numeric: true }));
+  return holding.length <= MOST_NAMES ? names().join(", ") : `${holding.length} of ${all} pods`;
 }
 
 // Token positions at which what holds the prompt changes, and, in `blocks`, those at which a block ends.
