@@ -8,6 +8,7 @@ from typing import Any, NoReturn
 from simworker.build_engine import ENGINES
 from simworker.events.faulty_outlet import MOST_DELAY_SECONDS
 from simworker.option_types import address, lora_module, number, whole
+from simworker.plan_blocks import read_model_shape
 from simworker.presets import DEFAULT_PRESET, PRESETS
 from simworker.server.metrics import NAMES
 from simworker.v1.assemble import KVGroup
@@ -17,6 +18,7 @@ MOST_WORKERS = 1024
 MOST_RANKS = 1024
 MOST_BLOCKS = 1 << 28
 MOST_SECONDS = 30 * 86400.0
+MOST_GIB = 4096.0
 EVENTS_PORT = 5557
 MODEL_LEN = 131_072
 
@@ -80,6 +82,13 @@ def _engine(add: Add) -> None:
     add("--blocks", type=whole(2, MOST_BLOCKS), default=4096,
         help="KV cache blocks, the null block counted")  # fmt: skip
     add("--block-size", type=whole(1), default=16, help="tokens a block")
+    add("--gpu-memory", type=number(MOST_GIB, above=True), metavar="GIB",
+        help="vLLM v1: GiB of a rank's device, which with --model-config give the blocks and the groups "
+        "instead of --blocks, as vLLM plans them")  # fmt: skip
+    add("--model-config", type=read_model_shape, metavar="FILE",
+        help="the model's config.json, for --gpu-memory")  # fmt: skip
+    add("--weights-memory", type=number(MOST_GIB), default=0.0, metavar="GIB",
+        help="GiB of --gpu-memory for weights and a step's other needs")  # fmt: skip
     add(
         "--kv-groups",
         type=_kv_groups,

@@ -10,6 +10,7 @@ from simworker.command_line import EVENTS_PORT, MODEL_LEN, command_parser
 from simworker.events.dialect import UnknownDialectError, dialect_named
 from simworker.events.faulty_outlet import EventFaults
 from simworker.events.publisher import EndpointError, rank_endpoint
+from simworker.plan_blocks import plan_blocks
 from simworker.server.adapters import AdapterError, Adapters
 from simworker.v1.assemble import KVGroup, kv_cache_config, longest_request
 
@@ -83,6 +84,10 @@ def _settings(args: argparse.Namespace) -> Settings:
             raise argparse.ArgumentTypeError(
                 f"{option}: only --engine vllm-v1 with a --dialect of vllm has it"
             )
+    if (args.gpu_memory is None) != (args.model_config is None):
+        raise argparse.ArgumentTypeError("--gpu-memory, --model-config: one needs the other")
+    if args.gpu_memory is not None:
+        _plan(args, dialect.engine)
     for option, given in (("--preemption-mode", args.preemption_mode), ("--tensors", args.tensors)):
         if given and args.engine != "vllm-v0":
             raise argparse.ArgumentTypeError(f"{option}: only --engine vllm-v0 has it")
@@ -149,6 +154,17 @@ def _settings(args: argparse.Namespace) -> Settings:
         drain_seconds=args.drain_seconds,
         faults=faults,
     )
+
+
+def _plan(args: argparse.Namespace, engine: str) -> None:
+    """Set the options that follow from the memory of a rank's device."""
+    if args.engine != "vllm-v1" or engine != "vllm" or args.kv_groups:
+        raise argparse.ArgumentTypeError(
+            "--gpu-memory: only --engine vllm-v1 with a --dialect of vllm has it, without --kv-groups"
+        )
+    plan, args.kv_groups = plan_blocks(args, MODEL_LEN)
+    args.blocks = plan.kv_cache_config.num_blocks
+    args.bytes_per_token = plan.bytes_per_block // args.block_size
 
 
 def _fitting_model_len(args: argparse.Namespace, groups: Sequence[KVGroup]) -> int:

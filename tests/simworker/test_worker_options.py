@@ -1,8 +1,12 @@
 """The command line: what is refused, and what the settings say."""
 
+import json
+from pathlib import Path
+
 import pytest
 
 from simworker.options import parse
+from simworker.v1.assemble import KVGroup
 
 
 @pytest.mark.parametrize(
@@ -12,6 +16,8 @@ from simworker.options import parse
         (["--blocks=many"], "--blocks: 'many' is not a whole number"),
         (["--block-size=0"], "--block-size: at least 1"),
         (["--max-num-seqs=99999999999"], "--max-num-seqs: at most 2147483647"),
+        (["--gpu-memory=8"], "--gpu-memory, --model-config: one needs the other"),
+        (["--gpu-memory=8", "--model-config=/nowhere"], "--model-config: /nowhere: [Errno 2] No such file"),
         (["--speed=0"], "--speed: above 0"),
         (["--speed=nan"], "--speed: above 0"),
         (["--speed=fast"], "--speed: 'fast' is not a number"),
@@ -69,6 +75,50 @@ def test_the_defaults_are_vllms_ports_on_loopback() -> None:
     assert settings.events_endpoint == "tcp://127.0.0.1:5557"
     assert settings.faults.allowed is False
     assert settings.metrics == "vllm"
+
+
+LLAMA = {
+    "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8,
+    "hidden_size": 4096, "torch_dtype": "bfloat16",
+}  # fmt: skip
+
+
+def test_a_device_s_memory_and_a_model_s_configuration_give_the_blocks(tmp_path: Path) -> None:
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps(LLAMA))
+    engine = parse(["--gpu-memory=80", "--weights-memory=17", f"--model-config={file}"]).engine
+    # 32 layers keep keys and values of 8 heads of 128 elements, 2 bytes each.
+    assert engine.bytes_per_block == 16 * 131_072
+    # A share of 0.92 of the memory is the engine's.
+    assert engine.blocks == int((80 * 0.92 - 17) * 2**30) // engine.bytes_per_block
+    assert engine.kv_groups == (KVGroup(16),)
+
+
+def test_a_model_s_windows_become_groups_that_share_its_memory(tmp_path: Path) -> None:
+    file = tmp_path / "config.json"
+    types = [*["sliding_attention"] * 3, "full_attention"] * 8
+    file.write_text(json.dumps(LLAMA | {"sliding_window": 1024, "layer_types": types}))
+    engine = parse(["--gpu-memory=80", "--weights-memory=17", f"--model-config={file}"]).engine
+    assert sorted(one.window for one in engine.kv_groups) == [0, 1024, 1024, 1024]
+    assert engine.bytes_per_block == 16 * 131_072 // 4
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"num_attention_heads": None}, "config.json"),
+        ({"layer_types": ["chunked_attention"], "sliding_window": 8}, "chunked_attention"),
+        ({"torch_dtype": "int3"}, "'int3' is none of"),
+    ],
+)
+def test_a_model_that_is_not_simulated_is_refused(
+    changes: dict[str, object], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps(LLAMA | changes))
+    with pytest.raises(SystemExit):
+        parse(["--gpu-memory=80", f"--model-config={file}"])
+    assert message in capsys.readouterr().err
 
 
 def test_a_listener_may_be_on_any_address() -> None:
