@@ -52,7 +52,8 @@ class EngineSettings:
     block_size: int
     """Tokens a block."""
     kv_groups: tuple[KVGroup, ...]
-    """The groups of v1's layers, which share the blocks; other engines have one, with full attention."""
+    """The groups of v1's layers, which share the blocks, or of TensorRT-LLM's, which have `blocks` each;
+    v0 has one, with full attention."""
     use_eagle: bool
     """Whether a drafter reads v1's cache, so that the last block of a hit is computed again."""
     enable_prefix_caching: bool
@@ -160,8 +161,12 @@ def _memory(settings: EngineSettings) -> Worker[Any]:
 
 
 def _trtllm(settings: EngineSettings) -> TrtllmEngine:
+    pools = settings.blocks, settings.cpu_blocks
+    # A window that is not shorter than any request is full attention.
+    windows = {group.window for group in settings.kv_groups if group.window}
+    whole = {settings.max_model_len: pools}
     manager = TrtllmKVCacheManager(
-        {settings.max_model_len: (settings.blocks, settings.cpu_blocks)},
+        whole | {window: pools for window in windows if window < settings.max_model_len},
         CacheOptions(settings.block_size, event_manager=KVCacheEventManager(TRTLLM_EVENT_BUFFER)),
         max_sequence_length=settings.max_model_len,
         enable_block_reuse=settings.enable_prefix_caching,

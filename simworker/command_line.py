@@ -93,8 +93,9 @@ def _engine(add: Add) -> None:
         "--kv-groups",
         type=_kv_groups,
         metavar="GROUPS",
-        help="vLLM v1's groups of layers, which share the blocks, instead of --block-size: "
-        "full:16,window:16:1024 are layers that keep all tokens and layers that keep the last 1024",
+        help="groups of layers instead of --block-size: full:16,window:16:1024 are layers that keep all "
+        "tokens and layers that keep the last 1024; vLLM v1's share the blocks, TensorRT-LLM's have "
+        "--blocks each",
     )
     add("--eagle", action="store_true",
         help="a drafter reads vLLM v1's cache: the last block of a hit is computed again")  # fmt: skip

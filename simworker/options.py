@@ -79,11 +79,17 @@ def _settings(args: argparse.Namespace) -> Settings:
             f"--scheduling-policy: {args.engine} has {', '.join(kind.scheduling_policies)}"
         )
     dialect = dialect_named(args.dialect, byte_hashes=args.byte_hashes)
-    for option, given in (("--kv-groups", args.kv_groups), ("--eagle", args.eagle)):
-        if given and (args.engine != "vllm-v1" or dialect.engine != "vllm"):
-            raise argparse.ArgumentTypeError(
-                f"{option}: only --engine vllm-v1 with a --dialect of vllm has it"
-            )
+    of_v1 = args.engine == "vllm-v1" and dialect.engine == "vllm"
+    if args.kv_groups and not of_v1 and args.engine != "trtllm":
+        raise argparse.ArgumentTypeError(
+            "--kv-groups: only --engine vllm-v1 with a --dialect of vllm, and trtllm, have it"
+        )
+    if args.kv_groups and args.engine == "trtllm":
+        _check_windows(args.kv_groups)
+    if args.eagle and not of_v1:
+        raise argparse.ArgumentTypeError(
+            "--eagle: only --engine vllm-v1 with a --dialect of vllm has it"
+        )
     if (args.gpu_memory is None) != (args.model_config is None):
         raise argparse.ArgumentTypeError("--gpu-memory, --model-config: one needs the other")
     if args.gpu_memory is not None:
@@ -110,7 +116,9 @@ def _settings(args: argparse.Namespace) -> Settings:
         use_eagle=args.eagle,
         max_num_seqs=args.max_num_seqs,
         max_num_batched_tokens=args.max_num_batched_tokens,
-        max_model_len=args.max_model_len or _fitting_model_len(args, groups),
+        max_model_len=args.max_model_len
+        # Each of TensorRT-LLM's windows has blocks of its own.
+        or _fitting_model_len(args, groups[:1] if args.engine == "trtllm" else groups),
         vocab_size=args.vocab_size,
         hash_algo=algo,
         hash_seed=args.hash_seed,
@@ -154,6 +162,17 @@ def _settings(args: argparse.Namespace) -> Settings:
         drain_seconds=args.drain_seconds,
         faults=faults,
     )
+
+
+def _check_windows(groups: Sequence[KVGroup]) -> None:
+    """Raise unless TensorRT-LLM could have these groups."""
+    windows = [group.window for group in groups]
+    if windows[0] or 0 in windows[1:] or len(set(windows)) < len(windows):
+        raise argparse.ArgumentTypeError(
+            "--kv-groups: trtllm has full:BLOCK_SIZE first, and then different windows"
+        )
+    if len({group.block_size for group in groups}) > 1:
+        raise argparse.ArgumentTypeError("--kv-groups: trtllm's blocks are all of one size")
 
 
 def _plan(args: argparse.Namespace, engine: str) -> None:

@@ -181,3 +181,21 @@ async def test_served_v0_swaps_the_content_of_requests_that_lose_their_blocks() 
             await asyncio.sleep(0.001)
         assert [one["choices"] for one in await asked] == [one["choices"] for one in alone]
         assert len(swapped) > 10
+
+
+async def test_each_window_of_trtllm_has_blocks_and_events_of_its_own() -> None:
+    groups = "--kv-groups=full:4,window:4:16"
+    options = "--engine=trtllm", groups, "--blocks=32", "--max-model-len=100"
+    async with LocalWorker(*options) as worker:
+        prompt = list(range(100, 140))
+        await worker.generate(prompt=prompt)
+        assert await worker.cached(prompt=prompt) >= 36
+        _, events = await worker.post("/kv_cache_events")
+        created = {
+            event["window_size"]: event["data"]["num_blocks_per_cache_level"]
+            for event in events
+            if event["data"]["type"] == "created"
+        }
+        assert created == {16: [32, 0], 100: [32, 0]}
+        stored = {event["window_size"] for event in events if event["data"]["type"] == "stored"}
+        assert stored == {16, 100}
