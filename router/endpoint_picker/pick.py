@@ -58,6 +58,7 @@ class EndpointPicks:
         self._rewrites: Mapping[str, str] = config.rewrites
         self._most = 1 + config.fall_backs
         self._names_prefill = bool(config.headers.prefill)
+        self._names_rank = bool(config.headers.rank)
         self._prefill = prefill
         self.tokenize_seconds = tokenize_seconds
 
@@ -159,6 +160,10 @@ class EndpointPicks:
             prefill = ""
         endpoints: dict[str, Endpoint] = {}
         saved: dict[int, float] = {}
+        engine_rank = _number(options[0]) if len(options[0].pod.ranks) > 1 else None
+        if engine_rank is not None and self._names_rank:
+            # A gateway sends fall-backs the same headers, and a pod without this rank refuses them.
+            options = [one for one in options if _number(one) == engine_rank]
         for one in islice(options, MOST_CANDIDATES):
             address = endpoint(one.pod.address)
             # Pods not known to be healthy are no fall-backs, unless no other pod is left.
@@ -170,7 +175,6 @@ class EndpointPicks:
             endpoints[address] = Endpoint(one.pod.id, one.rank.number, cached, saved[cached])
             if len(endpoints) == self._most:
                 break
-        engine_rank = _engine_rank(options[0])
         return Picked(made.placed.booking_id, endpoints, engine_rank, prefill, body, renaming)
 
     def _saved(self, tokens: int, cached: int) -> float:
@@ -178,9 +182,9 @@ class EndpointPicks:
         return max(0.0, whole - self._prefill.seconds(tokens - cached, cached))
 
 
-def _engine_rank(best: Option) -> int | None:
-    pod = best.pod
-    return pod.first_rank + best.rank.number if len(pod.ranks) > 1 else None
+def _number(option: Option) -> int:
+    """Return the engine's own number of a rank."""
+    return option.pod.first_rank + option.rank.number
 
 
 def _by_length(size: int, because: str) -> Reckoned:

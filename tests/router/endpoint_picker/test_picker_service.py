@@ -311,6 +311,30 @@ async def test_a_rank_is_told_by_the_engines_own_number(tmp_path: Path) -> None:
         assert ranks == {"4", "5"}
 
 
+async def test_fall_backs_get_the_rank_that_the_header_names(tmp_path: Path) -> None:
+    """A gateway sends them the same header; a pod without that rank would refuse the request."""
+    tables = QUIET + pod("pod-1", ONE, ranks=2) + pod("pod-2", TWO, ranks=2)
+    tables += pod("pod-3", "10.0.0.3:80", first_rank=0)
+    ranks = set()
+    async with asking(tmp_path, tables=tables) as gateway:
+        for number in count():
+            one = gateway.exchange()
+            destination = await one.routed(completion(prompt=[number] * 64))
+            rank = destination.headers.get("x-data-parallel-rank")
+            ranks.add(rank)
+            if rank is not None:
+                assert ("10.0.0.3:80" in destination.endpoints) == (rank == "0")
+                last = destination.endpoints[-1]
+                await one.answered(ANSWER, served=last)
+                newest = await gateway.newest()
+                assert newest.rank == int(rank)
+            else:
+                await one.answered(ANSWER)
+            await one.ended()
+            if ranks == {"0", "1", None}:
+                break
+
+
 async def test_requests_of_a_conversation_go_to_one_pod(tmp_path: Path) -> None:
     async with asking(tmp_path) as gateway:
         found = set()
