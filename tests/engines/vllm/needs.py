@@ -15,6 +15,8 @@ INSTALLED_DISK = 3 << 30
 def check(folder: Path, *, disk: int = DISK) -> None:
     """End the process with a message where memory, or the disk that has `folder`, is short."""
     short = []
+    if not shutil.which("g++"):
+        short.append("there is no g++, with which vLLM compiles a kernel for prompt_logprobs")
     free = shutil.disk_usage(folder).free
     if free < disk:
         short.append(f"{folder} has {free >> 20} MiB of disk free, and {disk >> 20} MiB are needed")

@@ -20,6 +20,7 @@ async def engines(driver: Driver, rng: Random) -> None:
     prompts = await _known(driver, rng)
     for pod, end in ((SIDECAR, driver.fleet.end_engine), (PLUGIN, driver.fleet.kill_engine)):
         await end(pod)
+        await _down(driver, pod)
         for prompt in prompts[:5]:
             assert (await driver.ask({"prompt": prompt})).served[0] != pod
         await driver.fleet.start_engine(pod)
@@ -104,6 +105,17 @@ async def _ask_all(driver: Driver, rng: Random, prompts: Prompts) -> None:
     for prompt in rng.sample(prompts, len(prompts)):
         await driver.ask({"prompt": prompt}, rng.choice(RANKS))
         await driver.ask({"prompt": prompt + ids(rng, 20)}, somewhere(rng))
+
+
+async def _down(driver: Driver, pod: str) -> None:
+    """Wait until both routers know that a pod is down: until then Envoy tries it, and may have no other.
+
+    Of these two pods only one has a second rank, and fall-backs need the rank that was picked.
+    """
+    async with asyncio.timeout(SECONDS):
+        for client in driver.fleet.clients.values():
+            while any(one.ready for one in (await client.pods()).pods if one.id == pod):
+                await asyncio.sleep(0.05)
 
 
 async def _not_exact(driver: Driver) -> None:

@@ -8,6 +8,7 @@ is passed over after an interruption; a run that has finished all of them is beg
 """
 
 import asyncio
+import signal
 import sys
 import time
 from pathlib import Path
@@ -26,6 +27,10 @@ REQUEST_SECONDS = 600
 
 
 async def run_phases(names: list[str], results: Results, folder: Path) -> None:
+    running = asyncio.current_task()
+    assert running
+    # The processes of the fleet end with this one.
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, running.cancel)
     async with Fleet(folder / "processes") as fleet:
         await fleet.gateway_serves()
         timeout = aiohttp.ClientTimeout(total=REQUEST_SECONDS)
@@ -60,7 +65,10 @@ def main() -> int:
     if len(left) < len(PHASES):
         print(f"{len(PHASES) - len(left)} phases are finished already (rm -r {folder}: none is)")
     begun = time.monotonic()
-    asyncio.run(run_phases(left, results, folder))
+    try:
+        asyncio.run(run_phases(left, results, folder))
+    except (asyncio.CancelledError, KeyboardInterrupt):
+        sys.exit("test-engines was broken off: the next run goes on behind the last finished phase")
     found = [result for name in PHASES if (result := results.read(name))]
     print_table(found)
     print(f"{time.monotonic() - begun:.0f} s")
