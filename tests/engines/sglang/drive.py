@@ -44,7 +44,10 @@ def options() -> argparse.Namespace:
     parser.add_argument("--loras", action="store_true")
     parser.add_argument("--extra-keys", action="store_true")
     parser.add_argument("--out", type=Path, help="write the recording here")
-    parser.add_argument("--live", type=int, default=0, help="a port; replays are at the next")
+    parser.add_argument("--live", type=int, default=0,
+                        help="the first rank's port; replays are as many ports further as there are ranks")  # fmt: skip
+    parser.add_argument("--ranks", type=int, default=1, help="data-parallel ranks, a process each")
+    parser.add_argument("--rank", type=int, default=0, help="the one of this process")
     return parser.parse_args()
 
 
@@ -136,7 +139,8 @@ class Drive:
             ("class-1", "class-2") if args.extra_keys else (),
         )  # fmt: skip
         self._publisher = self.cache.sglang.ZmqEventPublisher(
-            0, endpoint=f"tcp://*:{args.live}", replay_endpoint=f"tcp://127.0.0.1:{args.live + 1}"
+            args.rank, endpoint=f"tcp://*:{args.live}",
+            replay_endpoint=f"tcp://127.0.0.1:{args.live + args.ranks}",
         ) if args.live else None  # fmt: skip
         self._encoder = msgspec.msgpack.Encoder()
         self._clock, self._batches, self._args = 0.0, 0, args
@@ -160,7 +164,7 @@ class Drive:
         events = self.cache.tree.take_events()
         if not events:
             return
-        batch = self.cache.sglang.KVEventBatch(self._clock, events, 0)
+        batch = self.cache.sglang.KVEventBatch(self._clock, events, self._args.rank)
         payload = self._encoder.encode(batch).hex()
         if self._publisher:
             self._publisher.publish(batch)

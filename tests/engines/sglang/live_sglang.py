@@ -159,6 +159,34 @@ async def test_a_router_follows_sglangs_own_publisher(case: Case, late: bool) ->
             assert (await driver.request())["kind"] == "end"
 
 
+@pytest.mark.parametrize("version", ["0.5.7", "0.5.23"])
+async def test_a_router_keeps_data_parallel_ranks_apart(version: str) -> None:
+    with HeldPorts() as ports:
+        port = ports.take(1, 2, 3)
+        live = "--requests", "80", "--live", str(port), "--ranks", "2"
+        first, second = (
+            Case(version, seed=1 + rank).command(*live, "--rank", str(rank)) for rank in (0, 1)
+        )
+        wrong, warm = [], 0
+        async with (
+            driving(first) as one,
+            driving(second) as other,
+            routing(Case(version), port, ranks=2) as router,
+        ):
+            for _ in range(80):
+                for rank, driver in enumerate((one, other)):
+                    line = await driver.request()
+                    said = await router.matched(line, rank)
+                    warm += said > 0
+                    if said != line["cached"]:
+                        wrong.append((rank, said, line["cached"]))
+                    driver.go_on()
+            for driver in (one, other):
+                assert (await driver.request())["kind"] == "end"
+        assert wrong == []
+        assert warm > 40
+
+
 @dataclass
 class Driver:
     process: asyncio.subprocess.Process
@@ -190,24 +218,25 @@ class Router:
     def __init__(self, stub: router_pb2_grpc.RouterStub) -> None:
         self.stub = stub
 
-    async def matched(self, line: dict[str, Any]) -> int:
-        """Return what the router says, once it is exact and has every batch that was published before."""
+    async def matched(self, line: dict[str, Any], number: int = 0) -> int:
+        """Return what the router says of a rank, once it is exact and has every batch published before."""
         prompt = pb.Prompt(
             model="m", token_ids=pb.TokenIds(ids=line["tokens"]),
             lora=line["lora"], cache_salt=line["cache_salt"],
         )  # fmt: skip
         while True:
             [pod] = (await self.stub.ListPods(pb.ListPodsRequest())).pods
-            [rank] = pod.ranks
+            rank = pod.ranks[number]
             if rank.HasField("sequence") and rank.sequence >= line["published"]:
-                [score] = (await self.stub.Score(pb.ScoreRequest(prompt=prompt))).scores
+                scores = (await self.stub.Score(pb.ScoreRequest(prompt=prompt))).scores
+                [score] = (one for one in scores if one.rank == number)
                 if score.trust.level == pb.Trust.EXACT:
                     return score.matched_tokens
             await asyncio.sleep(0.01)
 
 
 @asynccontextmanager
-async def routing(case: Case, port: int) -> AsyncIterator[Router]:
+async def routing(case: Case, port: int, ranks: int = 1) -> AsyncIterator[Router]:
     """Start a router, which asks a stand-in for SGLang's HTTP server for the engine's version."""
     info = json.dumps({"version": case.version}).encode()
     with FakeHttp(lambda asked: Http(body=info if asked.path == "/server_info" else b"")) as http:
@@ -215,7 +244,8 @@ async def routing(case: Case, port: int) -> AsyncIterator[Router]:
             '[server]\nlisten = "127.0.0.1:0"\nmetrics-listen = ""\n'
             '[[models]]\nname = "m"\nadapters = ["support", "legal"]\n'
             f'[[pods]]\nid = "s"\nmodel = "m"\nengine = "sglang"\naddress = "{http.url[7:]}"\n'
-            f'events = "tcp://127.0.0.1:{port}"\nreplay = "tcp://127.0.0.1:{port + 1}"\n'
+            f'events = "tcp://127.0.0.1:{port}"\nreplay = "tcp://127.0.0.1:{port + ranks}"\n'
+            f"ranks = {ranks}\n"
         )
         async with (
             running(parse(config, "test"), FOLDER) as router,
