@@ -31,6 +31,8 @@ from router.config.read import parse
 from tests.vllm.engine import FOLDER, TOPIC, Engine
 
 MODEL = "measured-llama"
+NAME = "tiny"
+"""Under which the engines serve it."""
 SIZES = {
     "hidden_size": 384, "intermediate_size": 1024, "num_hidden_layers": 6, "num_attention_heads": 6,
     "num_key_value_heads": 2, "head_dim": 64, "max_position_embeddings": 8192,
@@ -78,7 +80,7 @@ class Pods:
     async def first_token(self, pod: str, prompt: Sequence[int]) -> AsyncIterator[int | None]:
         """Yield None at the first token, then at the end the tokens that were found cached."""
         body = {
-            "model": "tiny", "prompt": [*prompt], "max_tokens": OUTPUT, "temperature": 0,
+            "model": NAME, "prompt": [*prompt], "max_tokens": OUTPUT, "temperature": 0,
             "ignore_eos": True, "stream": True, "stream_options": {"include_usage": True},
         }  # fmt: skip
         url = f"{self.engines[pod].base}/v1/completions"
@@ -147,19 +149,19 @@ async def measured(pods: Pods) -> Costs:
             found.append((size, statistics.fmean(seconds)))
     grid = np.array([(1.0, size, size * size / 2) for size, _ in found])
     (base, token, context), *_ = np.linalg.lstsq(grid, np.array([s for _, s in found]), rcond=None)
-    return Costs(max(base, 1e-3), max(token, 1e-7), max(context, 0.0))
+    return Costs(max(float(base), 1e-3), max(float(token), 1e-7), max(float(context), 0.0))
 
 
 def configuration(pods: Pods, costs: Costs, queue: str) -> str:
     first = (
-        '[server]\nlisten = "127.0.0.1:0"\nmetrics-listen = ""\n[[models]]\nname = "tiny"\n'
+        f'[server]\nlisten = "127.0.0.1:0"\nmetrics-listen = ""\n[[models]]\nname = "{NAME}"\n'
         f'[pick]\nqueue = "{queue}"\nprefill-base-seconds = {costs.base:.6f}\n'
         f"prefill-token-seconds = {costs.token:.3e}\nprefill-context-seconds = {costs.context:.3e}\n"
     )
     tables = [first]
     for name, engine in pods.engines.items():
         tables.append(
-            f'[[pods]]\nid = "{name}"\nmodel = "tiny"\naddress = "127.0.0.1:{engine.port}"\n'
+            f'[[pods]]\nid = "{name}"\nmodel = "{NAME}"\naddress = "127.0.0.1:{engine.port}"\n'
             f'topic = "{TOPIC}"\nevents = "tcp://127.0.0.1:{engine.events}"\n'
             f'replay = "tcp://127.0.0.1:{engine.replay}"\n'
         )
@@ -178,7 +180,7 @@ class Round:
 
     async def one(self, prompt: list[int]) -> float:
         begun = time.monotonic()
-        answer = await self._client.pick(Prompt(prompt), timeout=300)
+        answer = await self._client.pick(Prompt(prompt, model=NAME), timeout=300)
         pod, booking = answer.candidates[0].pod, answer.booking_id
         first = 0.0
         cached = 0
