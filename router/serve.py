@@ -3,6 +3,7 @@
 import argparse
 import asyncio
 import contextlib
+import gc
 import logging
 import os
 import sys
@@ -128,6 +129,9 @@ async def _serve(
         formatter(args.log_format, args.process, tracer.trace_id if tracer.is_on else None)
     )
     async with _closed(tracer), running(config, args.config.parent, tracer) as router:
+        # A full collection stops all threads. It need not look at what lives until the end.
+        gc.collect()
+        gc.freeze()
         http = f", HTTP on {router.http_address}" if router.http_address else ""
         print(f"warmpath serves gRPC on {router.address}{http}", flush=True)
         reloader = Reloader(

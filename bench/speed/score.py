@@ -22,6 +22,8 @@ from router.pb.warmpath.v1 import router_pb2_grpc
 
 PODS = 8
 PROMPTS = 50
+PROCESSES = 2
+"""Processes of the router that has as many cores as the peer, whose threads use all of them."""
 TRANSPORTS = ("nghttp2", "grpcio")
 GRPC = ("-H", "content-type: application/grpc", "-H", "te: trailers")
 JSON = ("--h1", "-H", "content-type: application/json")
@@ -33,6 +35,8 @@ def measure(*, quick: bool) -> list[Figure]:
     """Measure calls for a prompt of 10,000 ids that 8 pods hold, over both transports."""
     with holding(*TRANSPORTS) as client:
         figures = [*_unary(client, quick=quick), *_streamed(client, quick=quick)]
+    with holding(TRANSPORTS[0], processes=PROCESSES) as client:
+        figures.append(_of_processes(client, quick=quick))
     # One router at a time: two that follow as many events leave no core for the calls.
     p99 = {}
     for transport in TRANSPORTS:
@@ -43,15 +47,20 @@ def measure(*, quick: bool) -> list[Figure]:
 
 @contextmanager
 def holding(
-    *transports: str, addresses: Sequence[str] = (), limits: Sequence[str] = ()
+    *transports: str,
+    addresses: Sequence[str] = (),
+    limits: Sequence[str] = (),
+    processes: int = 1,
 ) -> Iterator["ScoreClient"]:
     """Yield a client of routers, and of the peer, that know all prompts.
 
-    Pods may have addresses, and routers lines of their table `[limits]`.
+    Pods may have addresses, and routers lines of their table `[limits]` and several processes.
     """
     with (
         tempfile.TemporaryDirectory(prefix="warmpath-") as folder,
-        Fleet(PODS, transports=transports, addresses=addresses, limits=limits) as fleet,
+        Fleet(
+            PODS, transports=transports, addresses=addresses, limits=limits, processes=processes
+        ) as fleet,
     ):
         order(fleet.flood, seed=1, prompts=PROMPTS, blocks=BLOCKS, events=1, each=BLOCKS, pods=PODS)
         release(fleet.flood)
@@ -153,6 +162,20 @@ def _unary(client: ScoreClient, *, quick: bool) -> list[Figure]:
         )
     )  # fmt: skip
     return figures
+
+
+def _of_processes(client: ScoreClient, *, quick: bool) -> Figure:
+    rounds, calls = (2, 400) if quick else (9, 6000)
+    ours, theirs = [], []
+    for _ in range(rounds):
+        ours.append(client.router(TRANSPORTS[0], "packed", calls, 16)[0])
+        if peer.is_installed():
+            theirs.append(client.peer(calls, 16)[0])
+    return Figure(
+        f"{SCORE.format(TRANSPORTS[0])} packed ids, 16 clients, server.processes = {PROCESSES}",
+        statistics.median(ours), "req/s", statistics.median(theirs) if theirs else None, THEIRS,
+        goal=1.0, least=True,
+    )  # fmt: skip
 
 
 def _streamed(client: ScoreClient, *, quick: bool) -> list[Figure]:

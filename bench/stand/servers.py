@@ -77,31 +77,50 @@ class Python:
         self.process.communicate()
 
 
-class Router:
-    """A router process that serves gRPC at a port of this machine."""
+CONNECTIONS = 16
+"""Connections to a router of several processes, which the kernel spreads: each process has one."""
 
-    def __init__(self, process: Python, channels: ExitStack) -> None:
+
+class Router:
+    """A router of one or more processes that serves gRPC at a port of this machine."""
+
+    def __init__(self, process: Python, channels: ExitStack, processes: int) -> None:
         self.pid = process.process.pid
-        self.port = int(process.hear().rpartition(":")[2])
-        channel = channels.enter_context(grpc.insecure_channel(f"127.0.0.1:{self.port}"))
-        self.stub = router_pb2_grpc.RouterStub(channel)
+        found = re.search(r":(\d+)", process.hear())
+        assert found
+        self.port = int(found[1])
+        self._stubs = [
+            router_pb2_grpc.RouterStub(
+                channels.enter_context(
+                    grpc.insecure_channel(
+                        f"127.0.0.1:{self.port}", [("grpc.use_local_subchannel_pool", 1)]
+                    )
+                )
+            )
+            for _ in range(CONNECTIONS if processes > 1 else 1)
+        ]
+        self.stub = self._stubs[0]
 
     def is_connected(self) -> bool:
-        """Return whether it follows all pods."""
-        return all(pod.ready for pod in self._pods())
+        """Return whether each process follows all pods."""
+        return all(pod.ready for pods in self._pods() for pod in pods)
 
     def stored(self) -> int:
-        """Return the number of blocks that it has counted as stored."""
-        return sum(rank.events.stored_blocks for pod in self._pods() for rank in pod.ranks)
+        """Return the number of blocks that each process has counted as stored."""
+        return min(
+            sum(rank.events.stored_blocks for pod in pods for rank in pod.ranks)
+            for pods in self._pods()
+        )
 
-    def _pods(self) -> Sequence[pb.Pod]:
-        return self.stub.ListPods(pb.ListPodsRequest(), timeout=5).pods
+    def _pods(self) -> list[Sequence[pb.Pod]]:
+        """Return the pods as each connection's process knows them."""
+        return [stub.ListPods(pb.ListPodsRequest(), timeout=5).pods for stub in self._stubs]
 
 
 class Fleet:
     """Publishers of events, and routers and the peer that follow them. A context manager.
 
-    There is one router for each of `transports` (`server.transport`).
+    There is one router for each of `transports` (`server.transport`), of so many processes.
     """
 
     def __init__(
@@ -113,8 +132,10 @@ class Fleet:
         transports: Sequence[str] = ("auto",),
         addresses: Sequence[str] = (),
         limits: Sequence[str] = (),
+        processes: int = 1,
     ) -> None:
         self.pods = pods
+        self._processes = processes
         self._limits = limits
         """Lines of the routers' table `[limits]`."""
         self._addresses = addresses or ("127.0.0.1:1",) * pods
@@ -139,11 +160,22 @@ class Fleet:
             self.routers = {}
             for transport in self._transports:
                 config = folder / f"{transport}.toml"
-                text = _config(ours, self._addresses, tokenizer, transport)
-                config.write_text("\n".join(("[limits]", *self._limits, text)), encoding="utf-8")
+                # Processes that share a port cannot be given any that is free.
+                port = stack.enter_context(HeldPorts()).take() if self._processes > 1 else 0
+                server = [
+                    "[server]", f'listen = "127.0.0.1:{port}"', f'transport = "{transport}"',
+                    f"processes = {self._processes}",
+                ]  # fmt: skip
+                lines = (
+                    "[limits]",
+                    *self._limits,
+                    *server,
+                    _config(ours, self._addresses, tokenizer),
+                )
+                config.write_text("\n".join(lines), encoding="utf-8")
                 log = folder / f"{transport}.log"
                 serve = Python("router", "serve", "--config", str(config), log=log)
-                self.routers[transport] = Router(stack.enter_context(serve), stack)
+                self.routers[transport] = Router(stack.enter_context(serve), stack, self._processes)
             self.router = self.routers[self._transports[0]]
             if peer.is_installed():
                 self.peer_port = stack.enter_context(HeldPorts()).take()
@@ -195,10 +227,10 @@ def release(flood: Python) -> None:
     flood.tell("go")
 
 
-def _config(events: Sequence[str], addresses: Sequence[str], tokenizer: str, transport: str) -> str:
+def _config(events: Sequence[str], addresses: Sequence[str], tokenizer: str) -> str:
+    """Return the rest of a router's configuration, in its table `[server]` to begin with."""
     lines = [
-        "[server]", 'listen = "127.0.0.1:0"', 'metrics-listen = ""', f'transport = "{transport}"',
-        "drain-delay-seconds = 0", "[probe]", "interval-seconds = 0",
+        'metrics-listen = ""', "drain-delay-seconds = 0", "[probe]", "interval-seconds = 0",
         "[[models]]", f'name = "{MODEL}"', f"vocab-size = {VOCAB_SIZE}",
         f'tokenizer = "{tokenizer}"',
     ]  # fmt: skip
