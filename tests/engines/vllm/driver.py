@@ -75,16 +75,14 @@ class Driver:
         answer = await self.send(body, to, session)
         score = scores[answer.served]
         rule, because = "", ""
-        if answer.header not in (None, score.matched_tokens):
-            because = f"the picker said {answer.header}; "
         if score.matched_tokens != answer.cached:
-            found = await self._explain(body, score, answer, before[answer.served])
-            rule, because = found[0], because + found[1]
+            rule, because = await self._explain(body, score, answer, before[answer.served])
         self.outcomes.append(
             Outcome(
                 path_of(body), "straight" if to else "gateway", *answer.served,
                 f"{pb.Trust.Level.Name(score.trust.level)} {score.trust.reason}".strip(),
-                answer.usage["prompt_tokens"], score.matched_tokens, answer.cached, rule, because,
+                answer.usage["prompt_tokens"], score.matched_tokens, answer.cached, answer.header, rule,
+                because,
             )
         )  # fmt: skip
         return answer

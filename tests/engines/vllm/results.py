@@ -28,6 +28,8 @@ class Outcome:
     predicted: int
     cached: int
     """As the engine reported, in tokens."""
+    picked: int | None = None
+    """As the picker predicted at the pick; None for a request that was sent straight."""
     rule: str = ""
     """The name of the rule that explains a difference; empty where there is none."""
     because: str = ""
@@ -103,6 +105,11 @@ def verdict(results: Sequence[PhaseResult]) -> int:
     outcomes = _all(results).outcomes
     equal = sum(one.is_equal for one in outcomes)
     problems = [f"not explained: {one}" for one in outcomes if not one.is_equal and not one.rule]
+    problems += [
+        f"the picker said otherwise than Score: {one}"
+        for one in outcomes
+        if one.picked not in (None, one.predicted)
+    ]
     if len(outcomes) < LEAST_REQUESTS:
         problems.append(f"{len(outcomes)} requests are fewer than {LEAST_REQUESTS}")
     if equal < LEAST_EQUAL * len(outcomes):
