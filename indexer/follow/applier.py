@@ -25,11 +25,19 @@ REPEATED = (
 )
 """The reason where hits may have been announced as stores, and nothing could show whether they were."""
 
+WHOLE = (
+    "a slower tier finds blocks of %d tokens whole or not at all, and a part of one may be shown"
+)
+"""The reason where a tier's blocks have several of the cache's own, such as LMCache's chunks."""
+
 COPIES = "copies"
 """The subject of a limit: a block stored twice."""
 
 HITS = "hits"
 """The subject of a limit: stores that may have been hits."""
+
+CHUNKS = "chunks"
+"""The subject of a limit: a slower tier whose blocks are longer than the cache's own."""
 
 OTHER_RANK = "other rank"
 """The subject of a limit: events that name another rank as theirs."""
@@ -78,7 +86,7 @@ class Applier:
             elif isinstance(action, Reset):
                 self._state.forget()
                 self._lag.begin()
-                for about in (COPIES, BEFORE, HITS):
+                for about in (COPIES, BEFORE, HITS, CHUNKS):
                     self._limits.set(about, "")
             elif isinstance(action, Doubt):
                 self._state.doubt()
@@ -169,6 +177,9 @@ class Applier:
         if self._state.counts.again:
             self._state.counts.again = 0
             self._limits.set(COPIES, TWICE)
+        if self._state.counts.chunk_tokens:
+            self._limits.set(CHUNKS, WHOLE % self._state.counts.chunk_tokens)
+            self._state.counts.chunk_tokens = 0
         if self._state.counts.parentless > parentless and not self._stream.is_damaged:
             reason = "a stored block's parent is unknown: an event was missed"
             self.carry_out(self._stream.missed(reason, now))

@@ -20,5 +20,7 @@ class ResolverCounts:
     unknown_removals: int = 0
     again: int = 0
     """Blocks stored where they were held already, although the engine keeps each once."""
+    chunk_tokens: int = 0
+    """Tokens of a block that a slower tier stored, where they are more than the cache's own blocks have."""
     other_groups: int = 0
     """Blocks of groups that do not show which prompts can be reused."""

@@ -122,6 +122,8 @@ class Resolver:
         if not size or event.block_size % size or (event.extras and event.block_size != size):
             self.counts.unplaced += len(event.hashes)
             return []
+        if event.block_size > group.block_size:
+            self.counts.chunk_tokens = event.block_size
         if event.parent is not None:
             parent = self.names.keys.get(event.parent)
         else:
