@@ -21,6 +21,6 @@ class ResolverCounts:
     again: int = 0
     """Blocks stored where they were held already, although the engine keeps each once."""
     chunk_tokens: int = 0
-    """Tokens of a block that a slower tier stored, where they are more than the cache's own blocks have."""
+    """The tokens of a slower tier's block that is longer than the cache's own blocks; 0 for none."""
     other_groups: int = 0
     """Blocks of groups that do not show which prompts can be reused."""
