@@ -103,8 +103,10 @@ class Fleet:
             published.close()
         for process in (self.gateway, *self.routers.values(), self.publisher):
             await process.stop(within=30)
-        running = [one for one in self.engines.values() if one.is_running]
-        await asyncio.gather(*(asyncio.to_thread(one.stop) for one in running))
+        # An engine that still starts does not hear SIGTERM.
+        for engine in self.engines.values():
+            if engine.is_running:
+                engine.kill()
 
     def _config(self, mode: str, address: str) -> str:
         lines = [
