@@ -1711,7 +1711,9 @@ class Rank(_message.Message):
     block_size: _builtins.int
     """Tokens per block; 0 while no event has shown it."""
     sequence: _builtins.int
-    """Sequence number of the last applied batch; absent before the first."""
+    """Sequence number of the last applied batch; of a rank that a publisher follows, of the last one that
+    changed its blocks or its trust. Absent before the first.
+    """
     copies: _builtins.int
     """Blocks of its fastest tier that are in use, all copies and all cache groups counted; absent if this is
     not known.
