@@ -16,8 +16,9 @@ from router.config.schema import PickTable, ProbeTable, QueueTable
 from scorer.policies.warmpath import Warmpath
 
 MODEL = "demo"
-START_SECONDS = 120.0
-"""Longest wait for a process to start: the first router on a machine compiles its index."""
+START_SECONDS = 300.0
+"""Longest wait for a process to start: the first router on a machine compiles its index, which takes a
+minute or two, and three on a busy machine."""
 STOP_SECONDS = 5.0
 """Longest wait for a process to end before it is killed."""
 LEAST_INTERVAL = 0.2
