@@ -16,7 +16,7 @@ def test_score_and_the_way_from_text_are_measured_over_grpc(
 ) -> None:
     assert command.main(["score", "tokenize", "--quick", "--json"]) == 0
     figures = json.loads(capsys.readouterr().out)
-    assert len(figures) == 23
+    assert len(figures) == 24
     assert all(figure["value"] > 0 for figure in figures)
 
 
