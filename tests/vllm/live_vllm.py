@@ -24,6 +24,7 @@ from router.config.read import parse
 from router.pb.warmpath.v1 import router_pb2 as pb
 from router.pb.warmpath.v1 import router_pb2_grpc
 from tests.vllm.engine import FOLDER, TOPIC, Engine
+from tests.vllm.words import text
 
 RANKS = 2
 BLOCKS = 96
@@ -32,36 +33,10 @@ OPTIONS = (
     "--block-size", "32", "--num-gpu-blocks-override", str(BLOCKS), "--enable-lora",
     "--max-lora-rank", "8", "--lora-modules", "tuned=tiny-lora",
 )  # fmt: skip
-WORDS = [
-    "the",
-    "of",
-    "and",
-    "to",
-    "in",
-    "a",
-    "is",
-    "that",
-    "for",
-    "it",
-    "as",
-    "was",
-    "with",
-    "be",
-    "by",
-    "on",
-    "not",
-    "he",
-    "his",
-    "but",
-    "at",
-    "are",
-    "this",
-]
 
 
-def text(words: int, seed: int) -> str:
-    rng = Random(seed)
-    return " ".join(rng.choice(WORDS) for _ in range(words))
+def text_of(words: int, seed: int) -> str:
+    return text(Random(seed), words)
 
 
 @pytest.fixture(scope="module")
@@ -138,11 +113,11 @@ def bodies(seed: int) -> list[tuple[dict[str, object], int]]:
         body: dict[str, object] = {}
         if rng.random() < 0.4:
             body["messages"] = [
-                {"role": "system", "content": text(60, rng.randrange(3))},
-                {"role": "user", "content": text(rng.randint(5, 120), rng.randrange(12))},
+                {"role": "system", "content": text_of(60, rng.randrange(3))},
+                {"role": "user", "content": text_of(rng.randint(5, 120), rng.randrange(12))},
             ]
         else:
-            body["prompt"] = text(rng.randint(20, 250), rng.randrange(12))
+            body["prompt"] = text_of(rng.randint(20, 250), rng.randrange(12))
         if rng.random() < 0.3:
             body["model"] = "tuned"
         if rng.random() < 0.3:
@@ -237,7 +212,7 @@ async def test_a_recording_of_it_verifies(engine: Engine, tmp_path: Path) -> Non
 
 async def test_an_engine_that_restarts_is_cold_and_then_known_again(engine: Engine) -> None:
     await engine.up()
-    body: dict[str, object] = {"prompt": text(200, 99)}
+    body: dict[str, object] = {"prompt": text_of(200, 99)}
     async with routing(engine) as router:
         await engine.ask(body, 1)
         await router.settled()

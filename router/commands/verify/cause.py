@@ -102,16 +102,23 @@ def cause(case: Case) -> str:
 
 
 def _found(case: Case, said: Iterable[EventKeys]) -> int:
-    """Return how many leading blocks would be cached after some events, given the prediction."""
-    held = set(case.keys[: case.predicted])
-    for kind, keys in said:
+    return found_after(case.keys, case.predicted, said)
+
+
+def found_after(keys: Sequence[int], predicted: int, said: Iterable[EventKeys]) -> int:
+    """Return how many leading blocks would be cached after some events, given the prediction.
+
+    `keys` are those of the prompt's blocks, of which the first `predicted` are predicted to be cached.
+    """
+    held = set(keys[:predicted])
+    for kind, changed in said:
         if kind == "stored":
-            held |= keys
+            held |= changed
         elif kind == "removed":
-            held -= keys
+            held -= changed
         else:
             held.clear()
-    return next((at for at, key in enumerate(case.keys) if key not in held), len(case.keys))
+    return next((at for at, key in enumerate(keys) if key not in held), len(keys))
 
 
 def _of_same_step(case: Case) -> str:

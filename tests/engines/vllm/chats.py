@@ -5,7 +5,8 @@ from random import Random
 from typing import Any
 
 from tests.engines.vllm.driver import Driver
-from tests.engines.vllm.prompts import somewhere, text
+from tests.engines.vllm.prompts import somewhere
+from tests.vllm.words import text
 
 TOOLS: list[dict[str, Any]] = [
     {

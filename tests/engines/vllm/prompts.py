@@ -5,39 +5,11 @@ from typing import Any
 
 from tests.engines.vllm.driver import BLOCK, Driver
 from tests.engines.vllm.fleet import PLUGIN, SIDECAR, Rank
+from tests.vllm.words import text
 
 RANKS: tuple[Rank, ...] = ((PLUGIN, 0), (PLUGIN, 1), (SIDECAR, 0))
-WORDS = [
-    "the",
-    "of",
-    "and",
-    "to",
-    "in",
-    "a",
-    "is",
-    "that",
-    "for",
-    "it",
-    "as",
-    "was",
-    "with",
-    "be",
-    "by",
-    "on",
-    "not",
-    "he",
-    "his",
-    "but",
-    "at",
-    "are",
-    "this",
-]
 VOCABULARY = range(7, 2048)
 """Ids that are no special tokens."""
-
-
-def text(rng: Random, words: int) -> str:
-    return " ".join(rng.choice(WORDS) for _ in range(words))
 
 
 def ids(rng: Random, count: int) -> list[int]:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from router.commands.verify.cause import EventKeys
+from router.commands.verify.cause import EventKeys, found_after
 from router.pb.warmpath.v1 import router_pb2 as pb
 
 
@@ -24,15 +24,7 @@ class Difference:
 
     def found_after(self, events: Iterable[EventKeys]) -> int:
         """Return how many leading blocks would be found after some events, by the prediction."""
-        held = set(self.keys[: self.predicted])
-        for kind, keys in events:
-            if kind == "stored":
-                held |= keys
-            elif kind == "removed":
-                held -= keys
-            else:
-                held.clear()
-        return next((at for at, key in enumerate(self.keys) if key not in held), len(self.keys))
+        return found_after(self.keys, self.predicted, events)
 
     @property
     def has_clear(self) -> bool:
