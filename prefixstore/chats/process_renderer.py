@@ -112,8 +112,7 @@ class ProcessRenderer:
         # More templates may be registered while these are being loaded.
         for name, template in list(self._templates.items()):
             try:
-                # START_SECONDS is generous: the process's own CPU limit is the effective one here.
-                await self._load(worker, name, template, START_SECONDS)
+                await self._load(worker, name, template)
             except TemplateError as error:
                 if _leaves_unknown(error):
                     await worker.stop()
@@ -203,7 +202,7 @@ class ProcessRenderer:
             self._at_work[job.template_id] += 1
             try:
                 worker = await self._worker(slot)
-                await self._load(worker, job.template_id, job.template, self._limits.seconds)
+                await self._load(worker, job.template_id, job.template)
                 text = await worker.call(job.request, self._limits.seconds)
             except Exception as error:  # noqa: BLE001  the job's caller gets it
                 self._fail(job, error)
@@ -220,15 +219,15 @@ class ProcessRenderer:
                 self._at_work[job.template_id] -= 1
                 self._changed.set()
 
-    async def _load(
-        self, worker: RenderWorker, template_id: str, template: ModelTemplate, seconds: float
-    ) -> None:
+    async def _load(self, worker: RenderWorker, template_id: str, template: ModelTemplate) -> None:
         """Load a template into a process; remember it if it cannot be compiled."""
         broken = self._broken.get(template_id)
         if broken and broken[0] is template:
             raise BrokenTemplateError(broken[1])
         try:
-            await worker.load(template_id, template, seconds)
+            # The process's own limit of CPU time ends an endless compilation: by the wall clock a busy
+            # machine would make a good template look broken for ever.
+            await worker.load(template_id, template, START_SECONDS)
         except RenderCrashedError:
             raise  # the template need not be at fault
         except TemplateError as error:

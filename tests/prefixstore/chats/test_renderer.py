@@ -230,6 +230,15 @@ async def test_a_template_that_is_broken_is_told_from_a_chat_that_it_refuses(sta
 # What only processes can do.
 
 
+async def test_a_template_that_loads_slowly_is_not_taken_for_broken(start: Start) -> None:
+    renderer = await start(limits(seconds=0.0))
+    renderer.register("later", TEMPLATES["plain"])
+    for _ in range(2):
+        # The process may be faster than the timer.
+        with contextlib.suppress(RenderTimeoutError):
+            await renderer.render("later", HI, None)
+
+
 async def test_a_template_that_hangs_while_it_is_tried_out_is_ended(start: Start) -> None:
     renderer = await start(limits(seconds=0.5))
     with pytest.raises((RenderTimeoutError, RenderCrashedError)):
