@@ -31,14 +31,29 @@ class _Parser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: {message}; '{self.prog} --help' shows the options\n")
 
 
+class _Help(argparse.HelpFormatter):
+    """Shows defaults that say something, and an example as it is to be typed, as other commands do."""
+
+    def _get_help_string(self, action: argparse.Action) -> str | None:
+        given = action.default
+        silent = given is None or given is False or given in ("", argparse.SUPPRESS) or given == []
+        if silent or "default" in (action.help or ""):
+            return action.help
+        said = "yes" if given is True else "%(default)s"
+        return f"{action.help}; {said} by default"
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        return text if "\n  " in text else super()._fill_text(text, width, indent)
+
+
 def command_parser() -> argparse.ArgumentParser:
     """Return the parser; what it parses has an attribute for each option."""
     parser = _Parser(
         prog="warmpath simworker",
         description="Serve simulated workers until SIGTERM or Ctrl-C.",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+        formatter_class=_Help,
         allow_abbrev=False,
-        epilog="example: warmpath simworker --model demo --listen 127.0.0.1:8101",
+        epilog="example:\n  warmpath simworker --model demo --listen 127.0.0.1:8101",
     )
     _serving(parser.add_argument_group("serving").add_argument)
     _engine(parser.add_argument_group("engine").add_argument)

@@ -5,6 +5,7 @@ docs/commands.md explains the exit statuses.
 
 import argparse
 import errno
+import inspect
 import socket
 import ssl
 from typing import Any, NoReturn
@@ -62,7 +63,12 @@ def command_parser(
 ) -> argparse.ArgumentParser:
     """Return a command's parser, whose help ends with an example and what `more` says."""
     epilog = f"example:\n  {example}" + (f"\n\n{more}" if more else "")
-    return Parser(prog=f"warmpath {name}", description=summary, formatter_class=Help, epilog=epilog)
+    return Parser(
+        prog=f"warmpath {name}",
+        description=inspect.cleandoc(summary or ""),
+        formatter_class=Help,
+        epilog=epilog,
+    )
 
 
 def in_words(error: BaseException) -> str:

@@ -25,6 +25,8 @@ from router.pb.warmpath.v1 import router_pb2 as pb
 
 DECISIONS = 6
 """Decisions shown."""
+WIDE = 1_000_000
+"""Columns where no terminal has a width, more than any line has."""
 OTHER_LINES = DECISIONS + 12
 """Lines of a frame besides those of ranks."""
 STYLES = {"exact": "green", "degraded": "yellow", "stale": "red", "cold": "red"}
@@ -44,18 +46,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = router_parser("top", main.__doc__, "--interval 1", as_json=False)
     parser.add_argument("--model", default="", help="only the pods and picks of this model")
     parser.add_argument("--interval", type=seconds, default=2.0, help="seconds between two looks")
-    parser.add_argument("--once", action="store_true", help="print one frame, and end")
+    parser.add_argument("--once", action="store_true", help="print one frame, and end, as into a pipe")
     args = parser.parse_args(argv)
     try:
         client = open_client(args)
     except ChannelError as error:
         parser.error(str(error))
-    console = Console(width=None if sys.stdout.isatty() else 80)
+    terminal = sys.stdout.isatty()
+    console = Console(width=None if terminal else WIDE)
     try:
         with client:
             seen = look(client, args.model)
-            if args.once or not console.is_terminal:
-                console.print(frame(seen, args.router))
+            if args.once or not terminal:
+                console.print(frame(seen, args.router, whole=not terminal))
                 return 0
             _live(client, seen, args, console)
     except CallError as error:
@@ -114,16 +117,21 @@ def _slept(longest: float) -> str:
     return ""
 
 
-def frame(seen: Seen, router: str, *, rows: int | None = None, problem: str = "") -> RenderableType:
-    """Return what is shown of a look; `rows` is the most ranks, None: all."""
+def frame(
+    seen: Seen, router: str, *, rows: int | None = None, problem: str = "", whole: bool = False
+) -> RenderableType:
+    """Return what is shown of a look.
+
+    `rows` is the most ranks, None: all; `whole`: no name and no reason is cut.
+    """
     ready = sum(pod.ready for pod in seen.pods.pods)
     head = Text(f"warmpath top  {router}  {seen.at:%H:%M:%S} UTC  ", style="bold")
     head.append(f"{ready} of {len(seen.pods.pods)} pods ready")
     parts: list[RenderableType] = [head]
     if problem:
         parts.append(Text(problem, style="red"))
-    parts += [Text(_hits(seen.diagnosis.attributions)), Text(), _ranks(seen, rows)]
-    parts += [Text(), _decisions(seen.decisions)]
+    parts += [Text(_hits(seen.diagnosis.attributions)), Text(), _ranks(seen, rows, whole)]
+    parts += [Text(), _decisions(seen.decisions, whole)]
     findings = seen.diagnosis.findings
     if findings:
         more = f" (and {len(findings) - 1} more)" if len(findings) > 1 else ""
@@ -149,9 +157,9 @@ def _hits(rows: Sequence[pb.Attribution]) -> str:
     )
 
 
-def _ranks(seen: Seen, most: int | None) -> RenderableType:
+def _ranks(seen: Seen, most: int | None, whole: bool) -> RenderableType:
     table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("pod", max_width=20, no_wrap=True, overflow="ellipsis")
+    table.add_column("pod", max_width=None if whole else 20, no_wrap=True, overflow="ellipsis")
     for name in ("ready", "trust"):
         table.add_column(name, no_wrap=True)
     for name in ("cache", "running", "waiting", "hits", "in turn"):
@@ -177,7 +185,7 @@ def _ranks(seen: Seen, most: int | None) -> RenderableType:
     away = [pod for pod in seen.pods.pods if not pod.ready]
     parts += [
         Text(f"{pod.id}: {unready(pod)}", style="red", no_wrap=True, overflow="ellipsis")
-        for pod in away[:3]
+        for pod in (away if whole else away[:3])
     ]
     return Group(*parts)
 
@@ -188,10 +196,10 @@ def _cache(rank: pb.Rank) -> str:
     return f"{sum(tier.blocks for tier in rank.tiers):,} blocks"
 
 
-def _decisions(response: pb.ListDecisionsResponse) -> RenderableType:
-    table = Table(box=None, pad_edge=False, header_style="bold", expand=True)
+def _decisions(response: pb.ListDecisionsResponse, whole: bool) -> RenderableType:
+    table = Table(box=None, pad_edge=False, header_style="bold", expand=not whole)
     table.add_column("pick at", no_wrap=True)
-    table.add_column("pod", max_width=16, no_wrap=True, overflow="ellipsis")
+    table.add_column("pod", max_width=None if whole else 16, no_wrap=True, overflow="ellipsis")
     for name in ("tokens", "cached"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("why", no_wrap=True, overflow="ellipsis", ratio=1)

@@ -74,7 +74,7 @@ def _parser() -> argparse.ArgumentParser:
         command = commands.add_parser(
             name,
             help=summary,
-            description=f"{summary}.".capitalize(),
+            description=f"{summary[0].upper()}{summary[1:]}.",
             formatter_class=Help,
             epilog=f"example:\n  warmpath index {name} --config router.toml",
         )

@@ -61,16 +61,16 @@ def new_parser(description: str | None) -> argparse.ArgumentParser:
     grid.add_argument(
         "--pods",
         type=_fleets,
-        help="number of pods, at most 1,024 (default: 8); or one fleet of unlike pods: with 4x1,4x2 "
+        help="number of pods, at most 1,024; 8 by default; or one fleet of unlike pods: with 4x1,4x2 "
         "4 of 8 take twice as long for everything",
     )
     grid.add_argument(
         "--blocks-per-pod",
         type=_list(int),
-        help="a pod's KV cache, in blocks of the trace; Mooncake's have 512 tokens (default: 1500)",
+        help="a pod's KV cache, in blocks of the trace; Mooncake's have 512 tokens; 1500 by default",
     )
     grid.add_argument(
-        "--load", type=_list(float), help="seconds of prefill over pods x time (default: 0.5)"
+        "--load", type=_list(float), help="seconds of prefill over pods x time; 0.5 by default"
     )
     grid.add_argument(
         "--speed",

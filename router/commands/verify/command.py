@@ -1,6 +1,6 @@
-"""`warmpath verify`: compares predicted cached tokens with those of a recorded engine.
+"""Compare what warmpath predicts with what a recorded engine did.
 
-It replays a recording (`warmpath record`, or the format of `../shared/vllm-cpu/RECIPE.md`) through the
+It replays a recording (`warmpath record`, or one in the same format) through the
 router's own parts: frames go through stream, codec and index as if from a socket. For each request it
 predicts the cached tokens and compares them with the engine's report.
 
@@ -8,9 +8,8 @@ A prediction uses the batches before the one that announces the request's own bl
 router could have known. If a request waits in the engine's queue, they come after its arrival, so
 the prediction on arrival is counted separately.
 
-It also accepts a trace of operations on vLLM's `KVCacheManager`
-(`../shared/vllm-cpu/kvm_trace.jsonl.gz`): it performs each on the simulated worker's manager and
-compares every result.
+It also accepts a trace of operations on vLLM's `KVCacheManager`: it performs each on the simulated
+worker's manager and compares every result.
 """
 
 import importlib.metadata

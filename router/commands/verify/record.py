@@ -1,8 +1,7 @@
-"""`warmpath record`: record a running engine, for `warmpath verify`.
+"""Record a running engine, for `warmpath verify`.
 
 It is a proxy in front of the engine and also listens to its events: requests, answers and events go into
-one file, in the format of `../shared/vllm-cpu/RECIPE.md`. The file holds prompts and answers, so only
-its owner may read it.
+one file of JSON lines. The file holds prompts and answers, so only its owner may read it.
 
 To record an answer's tokens it asks the engine for token ids and for a stream's usage, and passes the
 answer on unchanged: clients see these fields, and a stream's last chunk without choices.

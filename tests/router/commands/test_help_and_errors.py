@@ -18,8 +18,18 @@ RAW = re.compile(r"\[Errno|Connect call failed|last error|UNAVAILABLE|Traceback|
 @pytest.mark.parametrize("name", [name for name in FOUND if " " not in name])
 def test_help_ends_with_an_example_that_is_a_command_line_of_it(name: str) -> None:
     shown = FOUND[name].format_help()
-    [example] = re.findall(r"example:\s+(.*warmpath .*)", shown)
+    [example] = re.findall(r"^example:\n  (.*warmpath .*)$", shown, re.MULTILINE)
     assert re.search(rf"\bwarmpath {name}\b", example)
+
+
+@pytest.mark.parametrize("name", FOUND)
+def test_help_of_all_commands_looks_alike(name: str) -> None:
+    shown = FOUND[name].format_help()
+    after_usage = shown.split("\n\n")[1]
+    assert re.match(r"[A-Z][a-z]+ ", after_usage), "a sentence that begins with its verb"
+    assert "(default:" not in shown
+    assert "None" not in shown
+    assert "../shared" not in shown, "a folder that users do not have"
 
 
 @pytest.mark.parametrize("name", FOUND)
@@ -33,6 +43,7 @@ def test_each_option_says_what_it_is_for_and_its_default(name: str) -> None:
         said = given in (None, "", False, argparse.SUPPRESS) or given == [] or one.required
         if not said and not isinstance(given, Path) and not isinstance(given, tuple):
             said = f"{given:g}" if isinstance(given, float) else str(given)
+            said = "yes by default" if given is True else said
             assert said in shown.replace("- ", "-"), one.dest
 
 

@@ -1,4 +1,4 @@
-"""`warmpath top` shows pods, hits and picks within 80 columns, once or until q."""
+"""`warmpath top` shows pods, hits and picks within the terminal's columns, once or until q."""
 
 import os
 import pty
@@ -106,6 +106,7 @@ def test_a_frame_fits_into_80_columns_and_says_what_it_leaves_out() -> None:
     assert "no router answers" in text
 
 
+LONG_NAME = "vllm-llama-3-70b-7f9c6d5b48-x2x9z"
 PROGRAM = """
 import fcntl, sys, termios
 from router.commands.top import main
@@ -120,7 +121,7 @@ class Router(router_pb2_grpc.RouterServicer):
 
     def ListPods(self, request: object, context: object) -> pb.ListPodsResponse:  # noqa: N802
         del request, context
-        return pb.ListPodsResponse(pods=[pod("pod-1")])
+        return pb.ListPodsResponse(pods=[pod("pod-1"), pod(LONG_NAME)])
 
     def Diagnose(self, request: object, context: object) -> pb.DiagnoseResponse:  # noqa: N802
         del request, context
@@ -145,7 +146,17 @@ def router() -> Iterator[str]:
 
 def test_once_prints_one_frame(router: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--router", router, "--once"]) == 0
-    assert "1 of 1 pods ready" in capsys.readouterr().out
+    assert "2 of 2 pods ready" in capsys.readouterr().out
+
+
+def test_a_pipe_gets_one_frame_with_whole_names_and_reasons(
+    router: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["--router", router]) == 0
+    printed = capsys.readouterr().out
+    assert decisions(1).decisions[0].reason.strip() in printed
+    assert LONG_NAME in printed
+    assert "\x1b" not in printed
 
 
 def test_a_router_that_is_not_there_ends_it(
