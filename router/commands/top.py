@@ -46,7 +46,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = router_parser("top", main.__doc__, "--interval 1", as_json=False)
     parser.add_argument("--model", default="", help="only the pods and picks of this model")
     parser.add_argument("--interval", type=seconds, default=2.0, help="seconds between two looks")
-    parser.add_argument("--once", action="store_true", help="print one frame, and end, as into a pipe")
+    parser.add_argument(
+        "--once", action="store_true", help="print one frame, and end, as into a pipe"
+    )
     args = parser.parse_args(argv)
     try:
         client = open_client(args)
