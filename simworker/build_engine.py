@@ -11,6 +11,7 @@ from simworker.engine import Engine
 from simworker.events.from_v1 import LoraId, from_v1
 from simworker.events.wire_event import WireEvent
 from simworker.presets import PRESETS
+from simworker.trtllm.blocks.retention import KvCacheRetentionConfig
 from simworker.trtllm.cache.cache_options import CacheOptions
 from simworker.trtllm.cache.kv_cache_manager import KVCacheManager as TrtllmKVCacheManager
 from simworker.trtllm.engine import TrtllmEngine
@@ -30,6 +31,9 @@ from simworker.v1.scheduling.scheduler_config import SchedulerConfig
 
 TRTLLM_EVENT_BUFFER = 65_536
 """Events kept until somebody fetches them (`event_buffer_max_size`)."""
+
+Clock = Callable[[], float]
+"""Returns modelled seconds, which an engine with wishes that end needs."""
 
 MOST_ADAPTERS_IN_A_BATCH = 8
 """Adapters for which vLLM v0 has room on the GPU: it schedules no more of them in one step."""
@@ -56,6 +60,8 @@ class EngineSettings:
     v0 has one, with full attention."""
     use_eagle: bool
     """Whether a drafter reads v1's cache, so that the last block of a hit is computed again."""
+    retention: KvCacheRetentionConfig | None
+    """The priorities of blocks that each request to TensorRT-LLM wishes."""
     enable_prefix_caching: bool
     enable_chunked_prefill: bool
     max_num_seqs: int
@@ -76,7 +82,7 @@ class EngineSettings:
 class EngineKind:
     """One kind of engine: its constructor, its abilities, and the form of its events."""
 
-    build: Callable[[EngineSettings], Engine[Any]]
+    build: Callable[[EngineSettings, Clock], Engine[Any]]
     """Builds an engine; raises ValueError naming the field for settings that the engine refuses."""
     wire_events: Callable[[Sequence[Any], LoraId], list[WireEvent]]
     """Turns a step's events into those that dialects encode."""
@@ -91,7 +97,7 @@ class EngineKind:
     """The engine whose own endpoints it has, and by default names of metrics; empty: the dialect's."""
 
 
-def _vllm_v1(settings: EngineSettings) -> V1Engine:
+def _vllm_v1(settings: EngineSettings, _: Clock) -> V1Engine:
     offload = None
     if settings.cpu_blocks:
         offload = OffloadConfig(
@@ -120,7 +126,7 @@ def _vllm_v1(settings: EngineSettings) -> V1Engine:
     )
 
 
-def _vllm_v0(settings: EngineSettings) -> V0Engine:
+def _vllm_v0(settings: EngineSettings, _: Clock) -> V0Engine:
     policy = settings.scheduling_policy
     return V0Engine(
         V0SchedulerConfig(
@@ -160,14 +166,18 @@ def _memory(settings: EngineSettings) -> Worker[Any]:
     return Worker(CacheEngine(shape, settings.blocks, settings.cpu_blocks, backend))
 
 
-def _trtllm(settings: EngineSettings) -> TrtllmEngine:
+def _trtllm(settings: EngineSettings, clock: Clock) -> TrtllmEngine:
     pools = settings.blocks, settings.cpu_blocks
     # A window that is not shorter than any request is full attention.
     windows = {group.window for group in settings.kv_groups if group.window}
     whole = {settings.max_model_len: pools}
     manager = TrtllmKVCacheManager(
         whole | {window: pools for window in windows if window < settings.max_model_len},
-        CacheOptions(settings.block_size, event_manager=KVCacheEventManager(TRTLLM_EVENT_BUFFER)),
+        CacheOptions(
+            settings.block_size,
+            event_manager=KVCacheEventManager(TRTLLM_EVENT_BUFFER),
+            clock=clock,
+        ),
         max_sequence_length=settings.max_model_len,
         enable_block_reuse=settings.enable_prefix_caching,
     )
@@ -178,6 +188,7 @@ def _trtllm(settings: EngineSettings) -> TrtllmEngine:
         max_batch_size=settings.max_num_seqs,
         max_num_tokens=settings.max_num_batched_tokens,
         enable_chunked_context=settings.enable_chunked_prefill,
+        retention=settings.retention,
     )
 
 

@@ -175,7 +175,10 @@ def _rank(
         if dialect.opening:
             publish(dialect.opening)
 
-    new_engine: Callable[[], Any] = partial(kind.build, settings.engine)
+    def modelled() -> float:
+        return time.monotonic() * settings.speed
+
+    new_engine: Callable[[], Any] = partial(kind.build, settings.engine, modelled)
     return Rank(
         number,
         new_engine,

@@ -11,6 +11,11 @@ from simworker.option_types import address, lora_module, number, whole
 from simworker.plan_blocks import read_model_shape
 from simworker.presets import DEFAULT_PRESET, PRESETS
 from simworker.server.metrics import NAMES
+from simworker.trtllm.blocks.retention import (
+    DEFAULT_PRIORITY,
+    KvCacheRetentionConfig,
+    TokenRangeRetentionConfig,
+)
 from simworker.v1.assemble import KVGroup
 from simworker.v1.hashing.block_hash import DEFAULT_NONE_HASH_SEED
 
@@ -112,6 +117,14 @@ def _engine(add: Add) -> None:
         "tokens and layers that keep the last 1024; vLLM v1's share the blocks, TensorRT-LLM's have "
         "--blocks each",
     )
+    add(
+        "--kv-cache-retention",
+        type=_retention,
+        metavar="WISHES",
+        help="TensorRT-LLM: each request's KvCacheRetentionConfig; of 0-1024:80:30000,1024-:20,decode:10 "
+        "blocks that begin within tokens 0 to 1023 have priority 80 (of 0 to 100; 35 without a wish) "
+        "until they were free for 30000 ms, later ones 20, and those of the answer 10",
+    )
     add("--eagle", action="store_true",
         help="a drafter reads vLLM v1's cache: the last block of a hit is computed again")  # fmt: skip
     add(
@@ -203,3 +216,31 @@ def _kv_groups(text: str) -> tuple[KVGroup, ...]:
             )
         groups.append(KVGroup(*map(whole(1), figures)))
     return tuple(groups)
+
+
+def _retention(text: str) -> KvCacheRetentionConfig:
+    """Read `START-END:PRIORITY`, `START-:PRIORITY` and `decode:PRIORITY`, with commas between them.
+
+    Each may end with `:MS`, the milliseconds for which it holds.
+    """
+    ranges, decoding = [], None
+    for one in text.split(","):
+        tokens, *figures = one.split(":")
+        start, dash, end = tokens.partition("-")
+        if len(figures) not in (1, 2) or not (dash or tokens == "decode"):
+            raise argparse.ArgumentTypeError(
+                f"{one!r} is neither START-END:PRIORITY nor decode:PRIORITY, and perhaps :MILLISECONDS"
+            )
+        priority, *duration = map(whole(0), figures)
+        duration_ms = duration[0] if duration else None
+        if dash:
+            stop = whole(1)(end) if end else None
+            ranges.append(TokenRangeRetentionConfig(whole(0)(start), stop, priority, duration_ms))
+        elif decoding is not None:
+            raise argparse.ArgumentTypeError("decode is given twice")
+        else:
+            decoding = priority, duration_ms
+    try:
+        return KvCacheRetentionConfig(ranges, *(decoding or (DEFAULT_PRIORITY, None)))
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None

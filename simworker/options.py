@@ -86,6 +86,8 @@ def _settings(args: argparse.Namespace) -> Settings:
         )
     if args.kv_groups and args.engine == "trtllm":
         _check_windows(args.kv_groups)
+    if args.kv_cache_retention and args.engine != "trtllm":
+        raise argparse.ArgumentTypeError("--kv-cache-retention: only --engine trtllm has it")
     if args.eagle and not of_v1:
         raise argparse.ArgumentTypeError(
             "--eagle: only --engine vllm-v1 with a --dialect of vllm has it"
@@ -114,6 +116,7 @@ def _settings(args: argparse.Namespace) -> Settings:
         block_size=groups[0].block_size,
         kv_groups=groups,
         use_eagle=args.eagle,
+        retention=args.kv_cache_retention,
         max_num_seqs=args.max_num_seqs,
         max_num_batched_tokens=args.max_num_batched_tokens,
         max_model_len=args.max_model_len

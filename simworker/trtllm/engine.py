@@ -12,6 +12,7 @@ from simworker.engine import BrokenInvariantError, Generation, Load, RequestRefu
 from simworker.latency import LatencyModel, StepWork
 from simworker.sampler import extend_seed, next_token, seed_of
 from simworker.trtllm.blocks.cache_salt import get_cache_salt_id
+from simworker.trtllm.blocks.retention import KvCacheRetentionConfig
 from simworker.trtllm.cache.kv_cache_manager import KVCacheManager
 from simworker.trtllm.capacity_scheduler import CapacityPolicy, CapacityScheduler
 from simworker.trtllm.events.kv_cache_event import KVCacheEvent
@@ -25,7 +26,8 @@ class TrtllmEngine:
     """An `Engine` whose events are fetched: `latest_events` returns them as `/kv_cache_events` does.
 
     Adapters get ids in the order in which requests first name them. `Generation.priority` and
-    `skip_reading_prefix_cache` have no effect: this engine has neither.
+    `skip_reading_prefix_cache` have no effect: this engine has neither. Each request wishes `retention`
+    for its blocks: trtllm-serve has no field for it, only the LLM API has an argument.
     """
 
     def __init__(
@@ -38,10 +40,12 @@ class TrtllmEngine:
         max_num_tokens: int = 8192,
         enable_chunked_context: bool = True,
         capacity_policy: CapacityPolicy = CapacityPolicy.GUARANTEED_NO_EVICT,
+        retention: KvCacheRetentionConfig | None = None,
     ) -> None:
         self.manager = manager
         self.latency = latency
         self._vocab_size = vocab_size
+        self._retention = retention
         self._max_context = None if enable_chunked_context else max_num_tokens
         self._capacity = CapacityScheduler(manager, capacity_policy, max_batch_size)
         unit = manager.tokens_per_block if enable_chunked_context else None
@@ -105,6 +109,7 @@ class TrtllmEngine:
             generation.max_tokens,
             lora_task_id=adapter,
             cache_salt_id=salt,
+            retention=self._retention,
             num_computed_tokens=0,
         )
         return ActiveRequest(llm, generation, seed_of(generation.prompt))

@@ -199,3 +199,24 @@ async def test_each_window_of_trtllm_has_blocks_and_events_of_its_own() -> None:
         assert created == {16: [32, 0], 100: [32, 0]}
         stored = {event["window_size"] for event in events if event["data"]["type"] == "stored"}
         assert stored == {16, 100}
+
+
+async def test_served_trtllm_keeps_blocks_of_high_priority_until_their_time_is_over() -> None:
+    options = "--engine=trtllm", "--blocks=28", "--max-model-len=64"
+    kept = range(100, 116)
+
+    async def found(*more: str) -> list[int]:
+        """Return what is found of a prompt after others, and after others again."""
+        async with LocalWorker(*options, *more) as worker:
+            await worker.generate(prompt=FIRST)
+            ends = []
+            for _ in range(2):
+                await push_out(worker)
+                ends.append(await worker.cached(prompt=[*kept, 1]))
+            return ends
+
+    # Four of the ten blocks wish to stay; the others go as without a wish.
+    assert await found() == [0, 0]
+    assert await found("--kv-cache-retention=0-16:80") == [16, 16]
+    # A modelled second is a millisecond here.
+    assert await found("--kv-cache-retention=0-16:80:1") == [0, 0]

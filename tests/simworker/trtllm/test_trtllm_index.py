@@ -196,7 +196,8 @@ async def until(condition: Callable[[], bool]) -> None:
 
 async def test_a_poller_follows_a_worker_over_http() -> None:
     options = ("--engine=trtllm", "--blocks=12", "--cpu-blocks=4", f"--max-model-len={FULL}")
-    async with LocalWorker(*options) as worker:
+    wishes = "--kv-cache-retention=4-12:80:3000,decode:10"
+    async with LocalWorker(*options, wishes) as worker:
         [served] = worker.worker.ranks
         assert isinstance(served.engine, TrtllmEngine)
         rank = new_rank(is_queue=True)
