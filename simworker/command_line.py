@@ -121,7 +121,7 @@ def _engine(add: Add) -> None:
         "--kv-cache-retention",
         type=_retention,
         metavar="WISHES",
-        help="TensorRT-LLM: each request's KvCacheRetentionConfig; of 0-1024:80:30000,1024-:20,decode:10 "
+        help="TensorRT-LLM: a request's KvCacheRetentionConfig; of 0-1024:80:30000,1024-:20,decode:10 "
         "blocks that begin within tokens 0 to 1023 have priority 80 (of 0 to 100; 35 without a wish) "
         "until they were free for 30000 ms, later ones 20, and those of the answer 10",
     )
