@@ -154,7 +154,8 @@ async def test_scores_that_are_cancelled_while_they_wait_leave_nothing(
         return tokenized(asked)
 
     models = f'tokenizer-urls = ["{engine.url}"]'
-    tables = f"{TWO}[prefix-store]\nworkers = 1\n"
+    tables = f"{TWO}[prefix-store]\nworkers = 1\n[limits]\ntokenize-seconds = 60\n"
+    tables += "[tokenizers]\nremote-seconds = 30\n"
     async with standing(tmp_path, tables, models=models, metrics="127.0.0.1:0") as stand:
         await stand.score("so that the tokenizer is loaded")
         loaded = len(engine.asked)

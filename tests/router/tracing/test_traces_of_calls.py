@@ -10,7 +10,8 @@ from indexer.keys.token import pack_tokens
 from router.pb.warmpath.v1 import router_pb2 as pb
 from router.tracing.environment import tracer_of
 from tests.fake_http import Answer, FakeHttp
-from tests.router.endpoint_picker.gateway import IDS, ONE, TWO, asking, completion
+from tests.router.endpoint_picker.gateway import IDS, ONE, PODS, TWO, asking, completion
+from tests.router.pick_stand import QUIET
 from tests.router.tracing.recorded_spans import (
     NOT_SAMPLED,
     PARENT,
@@ -138,7 +139,10 @@ async def test_an_engine_that_tokenises_is_told_of_the_trace(tmp_path: Path) -> 
     answer = json.dumps({"tokens": [1, 2, 3], "count": 3}).encode()
     with FakeHttp(lambda _: Answer(body=answer)) as engine:
         model = f'tokenizer-urls = ["{engine.url}"]'
-        async with asking(tmp_path, tracer=recorded.tracer, model=model) as gateway:
+        tables = (
+            f"{QUIET}{PODS}[limits]\ntokenize-seconds = 60\n[tokenizers]\nremote-seconds = 30\n"
+        )
+        async with asking(tmp_path, tracer=recorded.tracer, model=model, tables=tables) as gateway:
             for text, mine in (("one", (SAMPLED,)), ("two", ())):
                 request = pb.ScoreRequest(prompt=pb.Prompt(model="demo", text=text))
                 await gateway.stub.Score(request, timeout=30, metadata=mine)
