@@ -96,6 +96,11 @@ class EngineKind:
     metrics: str = ""
     """The engine whose own endpoints it has, and by default names of metrics; empty: the dialect's."""
 
+    @property
+    def streams(self) -> bool:
+        """Whether it publishes its events over ZMQ."""
+        return self.wire_events is not _no_stream
+
 
 def _vllm_v1(settings: EngineSettings, _: Clock) -> V1Engine:
     offload = None

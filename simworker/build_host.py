@@ -54,6 +54,7 @@ def build_host(
         build,
         listen=(settings.host, settings.port + number if settings.port else 0),
         faults=settings.faults,
+        streams=ENGINES[settings.engine.engine].streams,
         fetch_events=ENGINES[settings.engine.engine].fetch_events,
         exit_process=partial(os._exit, CRASH_STATUS) if alone else None,
     )
@@ -94,6 +95,7 @@ def _worker(
         settings.engine.max_model_len,
         settings.stream_interval,
         priorities=settings.engine.scheduling_policy == "priority",
+        streams=ENGINES[settings.engine.engine].streams,
     )
     return Worker(
         identity,
@@ -136,10 +138,16 @@ def _publisher(
     settings: Settings, number: int, rank: int, dialect: Dialect, context: zmq.asyncio.Context
 ) -> Publisher:
     offset = number * settings.ranks + rank
-    return Publisher(
-        context,
+    ends = (
         rank_endpoint(settings.events_endpoint, offset),
         rank_endpoint(settings.replay_endpoint, offset),
+    )
+    if not ENGINES[settings.engine.engine].streams:
+        # Nothing is ever published, so no port is taken.
+        ends = (f"inproc://events-{offset}", f"inproc://replay-{offset}")
+    return Publisher(
+        context,
+        *ends,
         topic=settings.topic.replace("{worker}", str(number)),
         journal=Journal(settings.buffer_steps),
         outlet=FaultyOutlet(settings.faults.events),

@@ -1,13 +1,14 @@
 """A worker's sockets and tasks (HTTP, event publishers, engines), opened and closed together."""
 
 import asyncio
+import socket
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from aiohttp import web
 
 from simworker.api.app import application
-from simworker.events.publisher import Publisher
+from simworker.events.publisher import EndpointError, Publisher, unbound
 from simworker.options import FaultSettings
 from simworker.server.task_set import TaskSet
 from simworker.server.worker import Worker
@@ -17,7 +18,11 @@ WRITE_SECONDS = 0.5
 
 
 class Host:
-    """Owns one worker. `exit_process` ends the process at once; None if other workers live in it too."""
+    """Owns one worker.
+
+    `streams`: whether its engine publishes events. `exit_process` ends the process at once; None if
+    other workers live in it too.
+    """
 
     def __init__(
         self,
@@ -25,6 +30,7 @@ class Host:
         *,
         listen: tuple[str, int],
         faults: FaultSettings,
+        streams: bool,
         fetch_events: Callable[[Any], list[dict[str, Any]]] | None,
         exit_process: Callable[[], Any] | None,
     ) -> None:
@@ -32,6 +38,7 @@ class Host:
         self._gone = asyncio.Event()
         self._listen = listen
         self._faults = faults
+        self._streams = streams
         self._fetch_events = fetch_events
         self._exit_process = exit_process
         self._timers: list[asyncio.TimerHandle] = []
@@ -39,7 +46,7 @@ class Host:
         self.worker, self._publishers = build(self)
 
     async def start(self) -> None:
-        """Begin to serve. Raises OSError if the address cannot be bound."""
+        """Begin to serve. Raises EndpointError if the address cannot be bound."""
         app = application(
             self.worker, allow_faults=self._faults.allowed, fetch_events=self._fetch_events
         )
@@ -48,7 +55,12 @@ class Host:
         )
         await self._runner.setup()
         host, port = self._listen
-        await web.TCPSite(self._runner, host, port).start()
+        try:
+            await web.TCPSite(self._runner, host, port).start()
+        except socket.gaierror as error:
+            raise EndpointError(f"{host}:{port}: there is no such host") from error
+        except OSError as error:
+            raise EndpointError(f"{host}:{port}: {unbound(error.errno)}") from error
         for number, publisher in enumerate(self._publishers):
             self.tasks.start(publisher.serve_replay(), f"replay of rank {number}")
         loop = asyncio.get_running_loop()
@@ -62,16 +74,18 @@ class Host:
 
     @property
     def ready(self) -> dict[str, Any]:
-        """Return the worker's addresses: HTTP, rank 0's sockets, and all ranks' if there are several."""
+        """Return the worker's addresses: HTTP, rank 0's sockets, and all ranks' if there are several.
+
+        An engine that publishes no events has HTTP only.
+        """
         assert self._runner is not None
         host = self._listen[0]
         address = f"[{host}]" if ":" in host else host
+        described: dict[str, Any] = {"address": f"{address}:{self._runner.addresses[0][1]}"}
+        if not self._streams:
+            return described
         first = self._publishers[0]
-        described: dict[str, Any] = {
-            "address": f"{address}:{self._runner.addresses[0][1]}",
-            "events": first.endpoint,
-            "replay": first.replay_endpoint,
-        }
+        described |= {"events": first.endpoint, "replay": first.replay_endpoint}
         if len(self._publishers) > 1:
             described["ranks"] = [
                 {"events": publisher.endpoint, "replay": publisher.replay_endpoint}

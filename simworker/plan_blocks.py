@@ -30,7 +30,9 @@ def read_model_shape(text: str) -> ModelShape:
             dtype=config.get("torch_dtype") or config.get("dtype") or "bfloat16",
             **_windows(config),
         )
-    except (OSError, ValueError, AttributeError, TypeError) as error:
+    except OSError as error:
+        raise argparse.ArgumentTypeError(f"{text}: {(error.strerror or '').lower()}") from None
+    except (ValueError, AttributeError, TypeError) as error:
         raise argparse.ArgumentTypeError(f"{text}: {error}") from None
     except KeyError as error:
         raise argparse.ArgumentTypeError(f"{text}: it has no {error.args[0]}") from None

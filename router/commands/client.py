@@ -28,6 +28,8 @@ from router.pb.warmpath.v1 import router_pb2 as pb
 Reply = TypeVar("Reply", bound=Message)
 
 ROUTER = "127.0.0.1:7400"
+WELL = "/health answers"
+"""The status of a pod whose last probe found nothing wrong."""
 
 
 def score_main(argv: Sequence[str] | None = None) -> int:
@@ -265,7 +267,7 @@ def _pods_table(response: pb.ListPodsResponse) -> Table:
                 pod.id,
                 pod.address,
                 pod.model,
-                "yes" if pod.ready else Text(f"no: {pod.status or unready(pod)}".rstrip(": ")),
+                "yes" if pod.ready else Text(f"no: {_health(pod) or 'no events'}"),
                 str(rank.rank),
                 blocks or "0",
                 f"{rank.copies if rank.HasField('copies') else '?'} / {rank.capacity or '?'}",
@@ -278,7 +280,12 @@ def _pods_table(response: pb.ListPodsResponse) -> Table:
 def unready(pod: pb.Pod) -> str:
     """Return why a pod is not ready: its health, and the reasons of its trust unless exact."""
     reasons = (one.trust.reason for one in pod.ranks if one.trust.level != pb.Trust.EXACT)
-    return "; ".join(dict.fromkeys(reason for reason in (pod.status, *reasons) if reason))
+    return "; ".join(dict.fromkeys(reason for reason in (_health(pod), *reasons) if reason))
+
+
+def _health(pod: pb.Pod) -> str:
+    """Return what its last probe found wrong; empty if nothing."""
+    return "" if pod.status == WELL else pod.status
 
 
 def trust_words(trust: pb.Trust) -> str:

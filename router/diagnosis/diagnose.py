@@ -85,9 +85,10 @@ async def diagnose(
 
 
 def _unready(pod: Pod) -> str:
-    """Return its health, and the reasons of its trust unless exact."""
+    """Return its health if that is bad, and the reasons of its trust unless exact."""
+    health = "" if pod.status.healthy else pod.status.reason
     reasons = (rank.trust.reason for rank in pod.ranks if rank.trust.level is not Level.EXACT)
-    return "; ".join(dict.fromkeys(reason for reason in (pod.status.reason, *reasons) if reason))
+    return "; ".join(dict.fromkeys(reason for reason in (health, *reasons) if reason))
 
 
 def _typical_factors(rows: Iterable[Row]) -> dict[str, float]:

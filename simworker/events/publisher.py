@@ -5,6 +5,8 @@ Source: `ZmqEventPublisher` in `vllm/distributed/kv_events.py` (`../shared/engin
 """
 
 import asyncio
+import errno
+import os
 from collections.abc import Callable
 
 import zmq
@@ -20,6 +22,20 @@ HIGH_WATER_MARK = 100_000
 
 class EndpointError(ValueError):
     """An endpoint cannot be used; the message names it, and the reason."""
+
+
+_UNBOUND = {
+    errno.EACCES: "this user may not listen there",
+    errno.EADDRINUSE: "another process listens there; end it, or choose another port",
+    errno.EADDRNOTAVAIL: "this machine has no such address",
+    errno.EINVAL: "it is not tcp://HOST:PORT",
+    errno.ENODEV: "this machine has no such address",
+}
+
+
+def unbound(number: int | None) -> str:
+    """Return in words why a socket cannot be bound; `number` is the system's, or ZeroMQ's."""
+    return _UNBOUND.get(number or 0) or os.strerror(number or 0).lower()
 
 
 def rank_endpoint(endpoint: str, offset: int) -> str:
@@ -75,7 +91,7 @@ class Publisher:
                 socket.bind(wanted)
             except zmq.ZMQError as error:
                 self.close()
-                raise EndpointError(f"{wanted}: {error}") from error
+                raise EndpointError(f"{wanted}: {unbound(error.errno)}") from error
         self.endpoint = self._live.getsockopt_string(zmq.LAST_ENDPOINT)
         self.replay_endpoint = self._replay.getsockopt_string(zmq.LAST_ENDPOINT)
 

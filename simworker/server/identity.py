@@ -16,3 +16,5 @@ class Identity:
     """Tokens in a chunk of a streamed answer; the first token goes out at once."""
     priorities: bool
     """Whether the scheduler's policy is `priority`."""
+    streams: bool = True
+    """Whether the engine publishes its events over ZMQ."""

@@ -157,7 +157,7 @@ class Worker:
             await rank.drained()
 
     def event_sources(self) -> dict[str, dict[str, Any]]:
-        """Return each rank's publisher with the fields of vLLM's `KVEventsConfig`.
+        """Return each rank's publisher with the fields of vLLM's `KVEventsConfig`, if they publish.
 
         `max_queue_size` is 0, which in Python and vLLM means no limit: no queue holds batches here.
         """
@@ -173,6 +173,7 @@ class Worker:
                 "topic": publisher.topic,
             }
             for number, publisher in enumerate(self._publishers)
+            if self.identity.streams
         }
 
     @property

@@ -42,6 +42,15 @@ async def test_a_prompt_seen_before_is_cached_until_the_cache_is_reset(engine: s
 
 
 @pytest.mark.parametrize("engine", ENGINES)
+async def test_only_an_engine_that_publishes_events_names_their_sockets(engine: str) -> None:
+    async with LocalWorker(f"--engine={engine}", "--data-parallel-size=2") as worker:
+        named = {"events", "replay", "ranks"} if engine == "vllm-v1" else set()
+        assert set(worker.ready) == {"address"} | named
+        _, sources = await worker.get("/kv_event_sources")
+        assert len(sources) == (2 if named else 0)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
 async def test_an_answer_goes_on_after_a_reset_as_it_would_have(engine: str) -> None:
     async with LocalWorker(f"--engine={engine}") as worker:
         alone = await worker.generate(max_tokens=60)
@@ -142,13 +151,9 @@ async def test_a_request_that_loads_is_withdrawn_before_the_cache_goes() -> None
 
 
 @pytest.mark.parametrize(("engine", "version"), [("vllm-v0", "0.9.2"), ("trtllm", "1.2.0")])
-async def test_an_engine_without_a_stream_says_who_it_is_and_sends_nothing(
-    engine: str, version: str
-) -> None:
+async def test_an_engine_without_a_stream_says_who_it_is(engine: str, version: str) -> None:
     async with LocalWorker(f"--engine={engine}") as worker:
         assert await worker.get("/version") == (200, {"version": version})
-        await worker.generate()
-        assert await worker.replayed() == []
 
 
 async def test_tensorrts_events_are_fetched_once() -> None:

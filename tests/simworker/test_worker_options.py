@@ -1,10 +1,12 @@
 """The command line: what is refused, and what the settings say."""
 
 import json
+import socket
 from pathlib import Path
 
 import pytest
 
+from simworker.__main__ import main
 from simworker.options import parse
 from simworker.v1.assemble import KVGroup
 
@@ -17,7 +19,7 @@ from simworker.v1.assemble import KVGroup
         (["--block-size=0"], "--block-size: at least 1"),
         (["--max-num-seqs=99999999999"], "--max-num-seqs: at most 2147483647"),
         (["--gpu-memory=8"], "--gpu-memory, --model-config: one needs the other"),
-        (["--gpu-memory=8", "--model-config=/nowhere"], "--model-config: /nowhere: [Errno 2] No such file"),
+        (["--gpu-memory=8", "--model-config=/nowhere"], "--model-config: /nowhere: no such file"),
         (["--speed=0"], "--speed: above 0"),
         (["--speed=nan"], "--speed: above 0"),
         (["--speed=fast"], "--speed: 'fast' is not a number"),
@@ -163,3 +165,26 @@ def test_many_workers_with_ranks_have_room_for_their_ports() -> None:
     assert (settings.workers, settings.ranks) == (4, 2)
     assert parse([*options, "--events-endpoint=tcp://*:*", "--replay-endpoint=tcp://*:0"])
     assert parse(["--dialect=sglang-0.5.16"]).metrics == "sglang"
+
+
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [
+        ("--listen=nohost.invalid:1", "nohost.invalid:1: there is no such host"),
+        ("--listen={taken}", "{taken}: another process listens there"),
+        ("--events-endpoint=tcp://{taken}", "tcp://{taken}: another process listens there"),
+        ("--events-endpoint=hello", "hello: it is not tcp://HOST:PORT"),
+    ],
+)
+def test_an_address_that_cannot_be_used_is_named_in_our_words(
+    option: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    free = ["--listen=127.0.0.1:0", "--events-endpoint=tcp://127.0.0.1:*"]
+    free.append("--replay-endpoint=tcp://127.0.0.1:*")
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        taken = f"127.0.0.1:{listening.getsockname()[1]}"
+        assert main([*free, option.format(taken=taken)]) == 1
+    printed = capsys.readouterr().err
+    assert said.format(taken=taken) in printed
+    assert "Errno" not in printed
+    assert len(printed.splitlines()) == 1

@@ -14,6 +14,7 @@ import hiredis
 from redis.asyncio.connection import Connection, DefaultParser, SSLConnection
 from redis.exceptions import RedisError, ResponseError
 
+from indexer.process.command_line import in_words
 from indexer.shared.redis.address import Address, HostPort, RedisKind, contradictions, parse
 from indexer.shared.redis.client import RedisClient
 from indexer.shared.redis.command import (
@@ -293,7 +294,7 @@ def _unanswered(error: Exception, *, tls: bool) -> str:
     if match := _CONNECTING.fullmatch(text):
         number, text = int(match[1]), match[2]
         if text.startswith("Connect call failed"):
-            text = os.strerror(number)
+            text = in_words(OSError(number, os.strerror(number)))
     if tls and _PLAIN_THERE.search(text):
         text += " (does the server use TLS?)"
     if not tls and _TLS_THERE.search(text):

@@ -15,6 +15,7 @@ import grpc
 import pytest
 from rich.console import Console
 
+from router.commands.client import unready
 from router.commands.top import Seen, frame, main
 from router.pb.warmpath.v1 import router_pb2 as pb
 from router.pb.warmpath.v1 import router_pb2_grpc
@@ -94,6 +95,12 @@ def test_a_pod_that_is_not_ready_has_its_reason() -> None:
     text = shown(pod("pod-1"), pod("pod-2", ready=False))
     assert "1 of 2 pods ready" in text
     assert "pod-2: /health answers 503; no connection to its events" in text
+
+
+def test_a_pod_that_is_well_and_has_no_events_is_not_said_to_be_unwell() -> None:
+    silent = pod("pod-1", ready=False)
+    silent.status = "/health answers"
+    assert unready(silent) == STALE.reason
 
 
 def test_a_frame_fits_into_80_columns_and_says_what_it_leaves_out() -> None:

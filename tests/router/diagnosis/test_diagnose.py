@@ -27,6 +27,28 @@ def pod(name: str, model: str = "m", *, healthy: bool | None = None) -> Pod:
     return Pod(name, f"{name}:8000", model, (FakeRank(name),), Status(healthy))  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(
+    ("status", "said"),
+    [
+        (Status(healthy=True, reason="/health answers"), "it is not ready: no connection"),
+        (
+            Status(healthy=False, reason="/health answers 503"),
+            "it is not ready: /health answers 503; no",
+        ),
+    ],
+)
+def test_why_a_pod_is_not_ready_names_its_health_only_where_that_is_bad(
+    status: Status, said: str
+) -> None:
+    silent = pod("a")
+    silent.status = status
+    silent.ranks[0].is_connected = False  # type: ignore[misc]
+    silent.ranks[0].trust = Trust(Level.STALE, "no connection", 5.0)  # type: ignore[misc]
+    told = asyncio.run(diagnose("", [silent], Attribution(), loads(), clock=lambda: NOW))
+    [found] = [one.text for one in told.findings if one.kind == "ready"]
+    assert found.startswith(said)
+
+
 def test_rows_shadows_and_findings_are_told_by_model() -> None:
     attribution = Attribution()
     for model in ("m", "n"):
