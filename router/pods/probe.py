@@ -37,8 +37,11 @@ LOOKS = 15
 """Number of probes between two requests for a pod's models: adapters are loaded at runtime."""
 
 CACHE_CONFIG = b"vllm:cache_config_info{"
-HYBRID = (b"sglang:swa_token_usage{", b"sglang:mamba_usage{")
-"""SGLang's gauges of the caches beside the full one; they stay 0 where the model has none."""
+HYBRID = (
+    b"sglang:swa_available_tokens{", b"sglang:swa_evictable_tokens{", b"sglang:swa_token_usage{",
+    b"sglang:mamba_available_tokens{", b"sglang:mamba_evictable_tokens{", b"sglang:mamba_usage{",
+)  # fmt: skip
+"""SGLang's gauges of what is free, cached and used beside the full cache; 0 where the model has only that."""
 CAPACITY = re.compile(rb'[^}]*\bnum_gpu_blocks="(\d{1,10})"')
 VERSIONS = {"vllm": "/version", "sglang": "/server_info", "trtllm": "/version"}
 """The path of each engine's version."""
@@ -322,7 +325,7 @@ def _restarts(rank: Rank) -> int:
 
 
 def _is_hybrid(metrics: bytes) -> bool:
-    """Return whether a page of metrics shows use of a cache beside the full one."""
+    """Return whether a page of metrics shows a cache beside the full one."""
     values = (line.split()[-1] for name in HYBRID for line in lines(metrics, name))
     return any(value[:1].isdigit() and value.strip(b"0.") for value in values)
 

@@ -52,6 +52,8 @@ class Form:
     policy: str = "lru"
     window: int = 0
     """Tokens of the sliding window that some layers have; 0 for none. It takes pages of one token."""
+    states: int = 0
+    """States of state-space layers; 0 for a model without. They take pages of one token."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +71,10 @@ class Cache:
     def __init__(self, form: Form) -> None:
         self.form = form
         self.unified = form.tree != "radix"
-        self.sglang = SimpleNamespace(**load(_NAMES + (_UNIFIED_NAMES if self.unified else [])))
+        self.sglang = SimpleNamespace(**load(_NAMES))
+        self.requests = self._new_requests()
+        if self.unified:
+            vars(self.sglang).update(load(_UNIFIED_NAMES))
         self._views = hasattr(self.sglang.RadixKey, "page_aligned")
         self._own_salt = "cache_salt" in inspect.signature(self.sglang.RadixKey).parameters
         self.allocator = self._new_allocator()
@@ -91,13 +96,22 @@ class Cache:
             size=slots, dtype=torch.float32, device="cpu", kvcache=Nothing(), need_sort=False
         )
 
+    def _new_requests(self) -> Any:
+        if self.form.states:
+            assert self.form.page == 1
+            # Before the tree is imported: it takes its settings from the server's arguments.
+            from states import StatePool
+
+            return StatePool(self.form.states)
+        return self.sglang.ReqToTokenPool(
+            size=8, max_context_len=4096, device="cpu", enable_memory_saver=False
+        )
+
     def _new_tree(self) -> Any:
         form, sglang = self.form, self.sglang
         wanted = {
             "disable": False,
-            "req_to_token_pool": sglang.ReqToTokenPool(
-                size=8, max_context_len=4096, device="cpu", enable_memory_saver=False
-            ),
+            "req_to_token_pool": self.requests,
             "token_to_kv_pool_allocator": self.allocator,
             "page_size": form.page,
             "is_eagle": form.eagle,
@@ -114,12 +128,15 @@ class Cache:
         if form.window:
             options["tree_components"] += (sglang.ComponentType.SWA,)
             options["sliding_window_size"] = form.window
+        if form.states:
+            options["tree_components"] += (sglang.ComponentType.MAMBA,)
         if "tree_core_backend" in known:
             options["tree_core_backend"] = form.tree
         else:
             os.environ["SGLANG_UNIFIED_RADIX_TREE_CORE_BACKEND"] = form.tree
         tree = sglang.UnifiedRadixCache(sglang.CacheInitParams(**options))
-        assert tree._tree_core_backend == form.tree, tree._tree_core_backend
+        core = getattr(tree, "_tree_core_backend", "python")
+        assert core == form.tree, core
         return tree
 
     def namespace(self, space: Space) -> tuple[str | None, dict[str, str | None]]:
@@ -159,7 +176,7 @@ class Cache:
         whole = len(units) // self.form.page * self.form.page
         return self.sglang.RadixKey(units[:whole], extra, is_bigram=self.form.eagle)
 
-    def insert(self, key: Any, slots: torch.Tensor, **more: int) -> Any:
+    def insert(self, key: Any, slots: torch.Tensor, **more: Any) -> Any:
         if self.sglang.InsertParams:
             return self.tree.insert(self.sglang.InsertParams(key=key, value=slots, **more))
         return SimpleNamespace(prefix_len=self.tree.insert(key, slots, **more))
@@ -195,9 +212,23 @@ class Cache:
             self.tree.evict(evict(num_tokens=short) if evict else short)
         return self.allocator.alloc(count) if count else torch.empty(0, dtype=torch.int64)
 
+    def allocate_state(self) -> torch.Tensor:
+        """Return a new state, for which the cache evicts another."""
+        states = self.requests.mamba_allocator
+        if not states.available_size():
+            self.tree.evict(self.sglang.EvictParams(mamba_num=1))
+        taken = states.alloc(1)
+        assert taken is not None, "all states are locked"
+        return taken
+
+    def free_state(self, state: torch.Tensor) -> None:
+        self.requests.mamba_allocator.free(state)
+
     def reset(self) -> None:
         """Flush the cache, as `/flush_cache` does."""
         if self.host:
             self.host.finish_copies()
         self.tree.reset()
         self.allocator.clear()
+        if self.form.states:
+            self.requests.mamba_allocator.clear()

@@ -40,6 +40,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--format", default="default", choices=["default", "dynamo"])
     parser.add_argument("--policy", default="lru")
     parser.add_argument("--window", type=int, default=0)
+    parser.add_argument("--states", type=int, default=0)
     parser.add_argument("--salts", action="store_true")
     parser.add_argument("--loras", action="store_true")
     parser.add_argument("--extra-keys", action="store_true")
@@ -65,10 +66,12 @@ class Request:
         self._kept = found.device
         self._handle = cache.lock(found.result.last_device_node)
         self._slots = cache.slots_of(found.result)[: found.device]
+        self._state = cache.allocate_state() if cache.form.states else None
         self._output = self._rng.randint(1, 3 * cache.form.page)
         self._failed = not self._take(len(ids) - found.device)
         if not self._failed:
-            self._insert()
+            # The request goes on in its own state, and the tree gets a copy.
+            self._insert(cache.allocate_state() if cache.form.states else None)
 
     def step(self) -> bool:
         """Decode one token; return whether the request is over."""
@@ -78,8 +81,10 @@ class Request:
             self._output -= 1
             return False
         if not self._failed:
-            self._insert()
+            self._insert(self._state)
             self._drive.prompts.ended(self.ids, self.space)
+        elif self._state is not None:
+            self._cache.free_state(self._state)
         self._cache.allocator.free(self._slots[self._kept :])
         self._cache.unlock(self._handle)
         return True
@@ -92,19 +97,25 @@ class Request:
         self._slots = torch.cat([self._slots, taken])
         return True
 
-    def _insert(self) -> None:
-        """Hand all full pages to the tree; of those that it had already, use the tree's own slots."""
+    def _insert(self, state: torch.Tensor | None) -> None:
+        """Hand all full pages to the tree; of those that it had already, use the tree's own slots.
+
+        `state` is the one at the last token; the tree takes it, or has one already.
+        """
         cache = self._cache
         whole = cache.pages_of(self.ids, self.space)
         size = len(whole)
         if size <= 0:
             return
         slots = self._slots[:size].clone()
-        result = cache.insert(whole, slots, **self._behind(self._kept))
+        states = {} if state is None else {"mamba_value": state}
+        result = cache.insert(whole, slots, **self._behind(self._kept), **states)
+        if state is not None and result.mamba_exist:
+            cache.free_state(state)
         if not cache.unified and result.prefix_len > self._kept:
             cache.allocator.free(self._slots[self._kept : result.prefix_len])
         prompt = cache.pages_of(self.ids[: self._prompt], self.space)
-        if 0 < len(prompt) < size:
+        if 0 < len(prompt) < size and state is None:
             # Its end splits the node, and the prompt is worth more.
             cache.insert(prompt, slots[: len(prompt)], priority=1, **self._behind(len(prompt)))
         found = result if cache.tells_path else cache.match(self.ids, self.space).result
@@ -129,7 +140,7 @@ class Drive:
 
         form = Form(
             args.tree, args.page_size, args.pages, args.host_pages, args.eagle, args.format, args.policy,
-            args.window,
+            args.window, args.states,
         )  # fmt: skip
         self.cache, self.rng, self.form = Cache(form), Random(args.seed), form
         self.prompts = Prompts(
@@ -154,6 +165,7 @@ class Drive:
     def tell(self, ids: list[int], space: Any, found: Any) -> None:
         line = {"kind": "request", "tokens": list(ids)} | asdict(space)
         line |= {"device": found.device, "host": found.host, "cached": found.device + found.host}
+        line["full"] = getattr(found.result, "full_kv_hit_length", None)
         self.lines.append(line)
         if self._publisher:
             print(json.dumps(line | {"published": self._batches - 1}), flush=True)

@@ -118,14 +118,25 @@ def test_no_answer_is_exact_that_an_untold_key_makes_wrong(case: Case, tmp_path:
 
 
 WINDOW = ("--window", "4", "--page-size", "1", "--pages", "120")
+STATES = ("--states", "12", "--page-size", "1", "--pages", "240")
+HYBRID = [
+    *(Case(version, WINDOW) for version in ("0.5.21", "0.5.23")),
+    *(Case(version, STATES, "python") for version in ("0.5.18", "0.5.20")),
+    *(Case(version, STATES) for version in ("0.5.21", "0.5.22", "0.5.23")),
+]
+"""Cases of models whose prefixes end where a window or a state is held, too."""
 
 
-@pytest.mark.parametrize("version", ["0.5.21", "0.5.23"])
-def test_no_answer_is_exact_where_a_model_has_sliding_windows(version: str, tmp_path: Path) -> None:
-    heard = told(Case(version, WINDOW), tmp_path)
+@pytest.mark.parametrize("case", HYBRID, ids=str)
+def test_no_answer_is_exact_where_a_model_has_sliding_windows_or_states(
+    case: Case, tmp_path: Path
+) -> None:
+    heard = told(case, tmp_path)
     wrong = [one for one in heard if not one.is_true]
     assert wrong
     assert all(one.said > one.found for one in wrong)
+    # The events tell the full part of the cache.
+    assert all(one.said == one.full for one in heard if one.full is not None)
     assert {one.trust.level for one in heard} == {Level.DEGRADED}
 
 

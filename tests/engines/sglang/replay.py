@@ -35,6 +35,8 @@ class Answer:
     found: int
     said_on_device: int
     found_on_device: int
+    full: int | None
+    """Tokens that the full part of a hybrid cache holds; None where the version does not tell."""
     trust: Trust
     space: dict[str, str]
     """The request's `lora`, `cache_salt` and `extra_key`."""
@@ -66,8 +68,8 @@ def answers(path: Path, *, pure: bool, version: str = "") -> Iterator[Answer]:
     )  # fmt: skip
     rank = ingest.add(source)
     rank.connected()
-    # A model's windows show in the engine's metrics as soon as a request uses them.
-    status = Status(version=version, is_hybrid=bool(head.get("window")))
+    # A model's windows and states show in the engine's metrics as soon as a request uses them.
+    status = Status(version=version, is_hybrid=bool(head.get("window") or head.get("states")))
     pod = Pod("p", "", "m", (rank,), status=status, engine="sglang")
     limit_known(pod)
     scorer = Scorer(ingest, "")
@@ -87,6 +89,7 @@ def answers(path: Path, *, pure: bool, version: str = "") -> Iterator[Answer]:
             found,
             device,
             row.get("device", found),
+            row.get("full"),
             rank.trust,
             apart,
         )

@@ -399,8 +399,13 @@ async def test_an_engine_tells_its_version_and_one_that_is_not_supported_is_not_
     assert "0.5.6.post2" in rank.trust.reason
 
 
-@pytest.mark.parametrize("name", ["swa_token_usage", "mamba_usage"])
-async def test_an_sglang_that_uses_a_cache_beside_the_full_one_is_not_exact(
+@pytest.mark.parametrize(
+    "name", [
+        "swa_token_usage", "swa_available_tokens", "swa_evictable_tokens",
+        "mamba_usage", "mamba_available_tokens", "mamba_evictable_tokens",
+    ],
+)  # fmt: skip
+async def test_an_sglang_that_has_a_cache_beside_the_full_one_is_not_exact(
     engine: tuple[Engine, Pod, RankIngest], name: str
 ) -> None:
     server, pod, rank = engine

@@ -75,6 +75,14 @@ def test_where_adapters_come_that_events_omit_no_wrong_answer_is_exact(pure: boo
 
 
 @pytest.mark.parametrize("pure", [False, True], ids=["compiled", "pure"])
+def test_where_a_model_has_states_the_full_part_is_told_and_never_exactly(pure: bool) -> None:
+    heard = list(answers("0.5.23-rust-states", pure=pure, version="0.5.23"))
+    assert [one for one in heard if one.said != one.full] == []
+    assert any(one.said > one.found for one in heard)
+    assert {one.trust.level for one in heard} == {Level.DEGRADED}
+
+
+@pytest.mark.parametrize("pure", [False, True], ids=["compiled", "pure"])
 def test_a_page_that_is_stored_twice_shows_that_events_do_not_tell_everything(pure: bool) -> None:
     with gzip.open(RECORDINGS / "sglang-0.5.23-rust-extra-keys.jsonl.gz", "rt") as lines:
         batches = [row for row in map(json.loads, lines) if row["kind"] == "events"]
