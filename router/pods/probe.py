@@ -41,7 +41,7 @@ HYBRID = (
     b"sglang:swa_available_tokens{", b"sglang:swa_evictable_tokens{", b"sglang:swa_token_usage{",
     b"sglang:mamba_available_tokens{", b"sglang:mamba_evictable_tokens{", b"sglang:mamba_usage{",
 )  # fmt: skip
-"""SGLang's gauges of what is free, cached and used beside the full cache; 0 where the model has only that."""
+"""SGLang's gauges of caches beside the full one: free, cached, used. They are 0 where it has none."""
 CAPACITY = re.compile(rb'[^}]*\bnum_gpu_blocks="(\d{1,10})"')
 VERSIONS = {"vllm": "/version", "sglang": "/server_info", "trtllm": "/version"}
 """The path of each engine's version."""
