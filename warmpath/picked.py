@@ -48,9 +48,9 @@ class Picked:
     booking_id: str
     """The name of the pick in reports."""
     candidates: Sequence[Candidate]
-    """The pick, then fall-backs, best first; at most 64."""
+    """The pick, then fall-backs, best first; at most 8."""
     decode: Sequence[Candidate]
-    """For a disaggregated pick: the ranks for decoding, best first, at most 64."""
+    """For a disaggregated pick: the ranks for decoding, best first, at most 8."""
     prompt_tokens: int
     source: Source | None
     choice: Choice = field(repr=False)

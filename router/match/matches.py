@@ -1,7 +1,9 @@
 """How much of one prompt each rank could reuse, and the trust in that."""
 
+from indexer.keys.key import Chain
 from indexer.rank import Rank
 from indexer.trust import Trust
+from router.match.forms import BlockForm
 from scorer.match import Match
 
 
@@ -9,13 +11,15 @@ class Matches(dict[Rank, Match]):
     """The match of each rank that holds, or is believed to hold, any block of a prompt.
 
     `trusts` has the trust at the look-up of each rank that holds a block, and of every rank in shared
-    mode, since a look-up in Redis may time out for one prompt and not for another.
+    mode, since a look-up in Redis may time out for one prompt and not for another. `chains` has the
+    prompt's blocks that were looked up, by their form.
     """
 
-    __slots__ = ("trusts",)
+    __slots__ = ("chains", "trusts")
 
     def __init__(self) -> None:
         super().__init__()
+        self.chains: dict[BlockForm, Chain] = {}
         self.trusts: dict[Rank, Trust] = {}
 
     def trust(self, rank: Rank) -> Trust:

@@ -125,12 +125,12 @@ class Scorer:
         of_form = {**forms.known}
         if forms.usual is not None:
             self._usual_form[prompt.model] = forms.usual
-        if forms.unknown and self._believed:
+        if forms.unknown and self._believed is not None:
             assumed = self._form(prompt.model, UNKNOWN)
             of_form[assumed] = {**of_form.get(assumed, {}), **forms.unknown}
         matches = Matches()
         for form, alike in of_form.items():
-            sought = self._sought(prompt, form)
+            sought = matches.chains[form] = self._sought(prompt, form)
             held = self._held(sought, alike, matches.trusts, leading=leading)
             if shared:
                 share(held, alike, shared)

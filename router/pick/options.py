@@ -18,9 +18,10 @@ from scorer.columns import Columns, Costs
 from scorer.match import Match
 from scorer.reason import GUARD, SESSION
 
-MOST_CANDIDATES = 64
-"""Most candidates in the answer to a pick, the picked one included: making all of them would take longer
-than weighing them, and no gateway tries so many fall-backs."""
+MOST_CANDIDATES = 8
+"""Most candidates in the answer to a pick, the picked one included, and the ones that are remembered in
+case the request does not go to the first. Making all of a fleet's would take longer than weighing them,
+and no gateway tries more fall-backs."""
 AT_ONCE = 8
 """Candidates that are made at once while they are iterated over."""
 
@@ -137,8 +138,8 @@ class Options(Sequence[Option]):
         return {id(match): match for match in self.matches.values()}.values()
 
     def _option(self, place: int) -> Option:
-        [option] = self._all_of([place])
-        return option
+        made = self._made.get(place)
+        return made or self._all_of([place])[0]
 
     def _all_of(self, places: Sequence[int]) -> list[Option]:
         made = self._made

@@ -14,6 +14,7 @@ from random import Random
 
 from indexer.believed.beliefs import Believed
 from indexer.invariant import BrokenInvariantError
+from indexer.packed_keys import packed_keys
 from indexer.rank import Rank
 from indexer.trust import Level
 from router.load.bookings import Bookings
@@ -21,6 +22,7 @@ from router.load.table import LoadTable
 from router.match.scorer import Scorer
 from router.pick.assign import Assigner
 from router.pick.calibration import Calibration
+from router.pick.options import MOST_CANDIDATES
 from router.pick.pending import End, Placed, Witness
 from router.pick.predicted import Predicted, Predictions, held, predicted
 from router.pick.sessions import Sessions
@@ -29,9 +31,6 @@ from router.pods.table import Pod
 from router.tracing.steps import NO_STEPS, Step, Steps
 from scorer.policy import DEFAULT
 from scorer.prefill import PrefillModel
-
-MOST_FALLBACKS = 8
-"""Most candidates of a pick that are remembered, in case the request does not go to the first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,14 +156,13 @@ class Picker:
         self._release(ask.booking_id, now)
         choice = choice or self.weigh(ask, now)
         options, tokens = choice.options, choice.prompt_tokens
-        kept = options[:MOST_FALLBACKS]
+        kept = options[:MOST_CANDIDATES]
         self._weigher.see(ask.prompt.model, choice, now)
         where = kept[0].candidate[:2]
         predictions: Mapping[tuple[str, int], Predicted]
         if ask.shadow:
-            ranks, predictions = options.field.ranks, Predictions(options, tokens, self._room)
+            predictions = Predictions(options, tokens, self._room)
         else:
-            ranks = [one.rank for one in kept]
             predictions = {
                 one.candidate[:2]: predicted(one, tokens, self._room(one.pod, one.rank))
                 for one in kept
@@ -187,7 +185,7 @@ class Picker:
             request_id=ask.request_id,
             trace_id=ask.trace_id,
             is_whole=ask.is_whole,
-            keys=self._scorer.keys(ask.prompt, ranks),
+            keys={form: packed_keys(made) for form, made in options.matches.chains.items()},
             choice=choice,
         )
         self._keep(placed, now)
@@ -231,7 +229,7 @@ class Picker:
         # A shadow pick keeps a prediction for each rank of the fleet.
         while self._placed and (
             len(self._placed) >= most
-            or self._expectations + len(placed.predicted) > MOST_FALLBACKS * most
+            or self._expectations + len(placed.predicted) > MOST_CANDIDATES * most
         ):
             self._end(next(iter(self._placed.values())), "expired", now)
         self._placed[placed.booking_id] = placed

@@ -777,11 +777,11 @@ class PickResponse(_message.Message):
     """
     @_builtins.property
     def candidates(self) -> _containers.RepeatedCompositeFieldContainer[Global___Candidate]:
-        """Best first: the pick, then the fall-backs in the order to try them. At most 64; Explain returns all."""
+        """Best first: the pick, then the fall-backs in the order to try them. At most 8; Explain returns all."""
 
     @_builtins.property
     def decode_candidates(self) -> _containers.RepeatedCompositeFieldContainer[Global___Candidate]:
-        """For a disaggregated pick: the ranks for decoding, best first, at most 64. `candidates` are for prefill."""
+        """For a disaggregated pick: the ranks for decoding, best first, at most 8. `candidates` are for prefill."""
 
     @_builtins.property
     def source(self) -> Global___Source:
