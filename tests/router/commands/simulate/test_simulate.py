@@ -285,7 +285,7 @@ def test_what_is_run_where_nothing_is_said_is_in_the_help(
         main(["--help"])
     told = capsys.readouterr().out
     for name in ("pods", "blocks_per_pod", "load"):
-        assert f"(default: {one[name]:g})" in " ".join(told.split())
+        assert f"; {one[name]:g} by default" in " ".join(told.split())
 
 
 def test_requests_that_come_all_at_once_have_no_speed(tmp_path: Path) -> None:
