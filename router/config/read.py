@@ -169,9 +169,10 @@ def _toml(text: str, source: str) -> dict[str, Any]:
     except RecursionError as error:
         raise ConfigError(f"{source}: is nested too deeply") from error
     except tomllib.TOMLDecodeError as error:
-        line = re.search(r"at line (\d+)", str(error))
-        where = f"{source}:{line[1]}" if line else source
-        raise ConfigError(f"{where}: {error}") from error
+        found = re.search(r"at line (\d+)", str(error))
+        # A text that is cut off has no line in the error: the last one is meant.
+        line = found[1] if found else text.rstrip().count("\n") + 1
+        raise ConfigError(f"{source}:{line}: {error}") from error
 
 
 def parse_pods(raw: bytes, source: str, models: Sequence[ModelSpec]) -> list[PodSpec]:

@@ -121,3 +121,18 @@ def test_a_condition_of_readiness_that_nobody_knows_is_refused_with_those_that_t
     assert str(refused.value) == (
         "router.toml:2: server.ready[1]: Invalid enum value 'heat'; one of pods, index, coverage, tokenizers"
     )
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ('[server]\nlisten = "127.0.0.1', 2),
+        ("[server]\nlisten =", 2),
+        ('[[models]]\nname = "m"\naliases = ["a",\n', 3),
+        ("[[models]]\nna", 2),
+        ("[[models]\n", 1),
+    ],
+)
+def test_a_file_that_is_cut_off_is_named_with_its_last_line(text: str, line: int) -> None:
+    with pytest.raises(ConfigError, match=rf"^router.toml:{line}: "):
+        parse(text, "router.toml")
