@@ -67,12 +67,27 @@ def main(argv: Sequence[str] | None = None) -> int:
         with asyncio.Runner(loop_factory=new_loop) as runner:
             runner.run(_serve(config, begun, args, handler))
     except ConfigError as error:
-        print(f"warmpath serve: {error}", file=sys.stderr)
+        _complain(args, str(error))
         return 2
     except OSError as error:
-        print(f"warmpath serve: {args.config}: {in_words(error)}", file=sys.stderr)
+        _complain(args, f"{args.config}: {in_words(error)}")
         return 1
     return 0
+
+
+def _complain(args: argparse.Namespace, problem: str) -> None:
+    if args.log_format == "json":
+        log.error("%s", problem)
+    else:
+        print(f"warmpath serve: {problem}", file=sys.stderr)
+
+
+def _say_ready(args: argparse.Namespace, where: str) -> None:
+    """Say that it serves: in a log of JSON, otherwise and to a parent process on standard output."""
+    if args.log_format == "json" and args.process is None:
+        log.info("warmpath %s serves gRPC on %s", version(), where)
+    else:
+        print(f"warmpath serves gRPC on {where}", flush=True)
 
 
 async def _supervise(config: Config, args: argparse.Namespace) -> int:
@@ -93,10 +108,7 @@ async def _supervise(config: Config, args: argparse.Namespace) -> int:
 
     def ready() -> None:
         http = f", HTTP from {server.metrics_listen} on" if server.metrics_listen else ""
-        print(
-            f"warmpath serves gRPC on {server.listen}, {server.processes} processes{http}",
-            flush=True,
-        )
+        _say_ready(args, f"{server.listen}, {server.processes} processes{http}")
 
     return await processes.run(ready)
 
@@ -133,7 +145,7 @@ async def _serve(
         gc.collect()
         gc.freeze()
         http = f", HTTP on {router.http_address}" if router.http_address else ""
-        print(f"warmpath serves gRPC on {router.address}{http}", flush=True)
+        _say_ready(args, f"{router.address}{http}")
         reloader = Reloader(
             config,
             lambda: _own(load(args.config, os.environ), args.process),

@@ -237,6 +237,11 @@ def test_a_router_gets_variables_of_its_environment() -> None:
     assert router["env"] == [endpoint]
 
 
+def test_a_router_logs_json_where_it_is_asked_to() -> None:
+    [container] = pod_of(chart("--set", "logFormat=json"))["containers"]
+    assert container["args"][-1] == "--log-format=json"
+
+
 def test_scaling_is_left_to_the_autoscaler() -> None:
     found = example("closed")
     assert "replicas" not in only(found, "Deployment")["spec"]
