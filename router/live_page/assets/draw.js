@@ -27,6 +27,12 @@ export function count(value) {
   return Number.isInteger(value) ? value.toLocaleString("en") : value.toFixed(value < 10 ? 2 : 0);
 }
 
+// A pod whose probe was answered is not ready for want of events.
+export function stateOf(pod) {
+  if (pod.ready) return "ready";
+  return `not ready: ${pod.status === "/health answers" ? "its events are not connected" : pod.status}`;
+}
+
 export function share(part, whole) {
   return whole ? `${((100 * part) / whole).toFixed(1)} %` : "–";
 }

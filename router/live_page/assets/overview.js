@@ -1,6 +1,6 @@
 // The overview: cards, charts, pods and the last decisions.
 
-import { bar, chart, clock, count, fill, key, make, seconds, share } from "./draw.js";
+import { bar, chart, clock, count, fill, key, make, seconds, share, stateOf } from "./draw.js";
 
 const RECENT_SECONDS = 300;
 const GAP_SECONDS = 30;
@@ -111,7 +111,7 @@ function cache(pod) {
 const COLUMNS = [
   { name: "Pod", value: (pod) => pod.id, cell: (pod) => make("a", { href: `#pod/${encodeURIComponent(pod.id)}` }, pod.id) },
   { name: "Model", value: (pod) => pod.model, kind: "less" },
-  { name: "State", value: (pod) => (pod.ready ? "ready" : "not ready"), cell: (pod) => make("span", { class: pod.ready ? "ready" : "down", title: pod.status }, pod.ready ? "ready" : "not ready") },
+  { name: "State", value: (pod) => (pod.ready ? "ready" : "not ready"), cell: (pod) => make("span", { class: pod.ready ? "ready" : "down", title: stateOf(pod) }, pod.ready ? "ready" : "not ready") },
   { name: "Trust", value: worst, cell: (pod) => make("span", { class: worst(pod), title: pod.ranks.map((rank) => rank.trust_reason).join("; ") }, worst(pod)) },
   { name: "Cached blocks", value: (pod) => Object.values(tiersOf(pod)).reduce((a, b) => a + b, 0), cell: cache },
   { name: "Running", value: (pod) => sum(pod, "running"), kind: "n" },
@@ -152,7 +152,7 @@ function heading(column, state) {
   return make("th", { class: column.kind, scope: "col" }, button);
 }
 
-export function showDecisions(table, decisions) {
+export function showDecisions(table, decisions, none = "No pick yet.") {
   if (!table.tHead.rows.length) {
     const names = [["Time"], ["Pod"], ["Tokens", "n"], ["Cached", "n"], ["First token", "n less"], ["State", "less"], ["Why", "less"]];
     table.tHead.append(make("tr", {}, ...names.map(([name, kind]) => make("th", { class: kind, scope: "col" }, name))));
@@ -170,6 +170,6 @@ export function showDecisions(table, decisions) {
       make("td", { class: `${one.state} less` }, `${one.state.replace("_", " ")}${one.shadow ? ", shadow" : ""}`),
       make("td", { class: "less" }, one.reason));
   });
-  if (!rows.length) rows.push(make("tr", {}, make("td", { colspan: 7, class: "note" }, "No pick yet.")));
+  if (!rows.length) rows.push(make("tr", {}, make("td", { colspan: 7, class: "note" }, none)));
   fill(table.tBodies[0], ...rows);
 }

@@ -1,6 +1,6 @@
 // The page of one pod: its ranks, its events, and the decisions that went there.
 
-import { bar, clock, count, fill, make, seconds, share } from "./draw.js";
+import { bar, clock, count, fill, make, seconds, share, stateOf } from "./draw.js";
 import { showDecisions } from "./overview.js";
 
 export function showPod(section, state) {
@@ -13,14 +13,15 @@ export function showPod(section, state) {
     ["Address", pod.address],
     ["Model", [pod.model, ...pod.models.filter((name) => name !== pod.model)].join(", ")],
     ["Engine", pod.role === "both" ? pod.engine : `${pod.engine}, ${pod.role}`],
-    ["State", pod.ready ? "ready" : `not ready: ${pod.status}`],
+    ["State", stateOf(pod)],
     ["Picks", count(pod.requests)],
     ["Cached where picked", share(pod.captured_tokens, pod.prompt_tokens)],
     ["Pods in turn (estimate)", share(pod.average_tokens, pod.prompt_tokens)],
     ["Predicted, and found by the engine", pod.predicted_tokens || pod.delivered_tokens ? `${count(pod.predicted_tokens)}, ${count(pod.delivered_tokens)} tokens` : "nothing reported yet"],
   ];
   const decisions = make("table", {}, make("thead"), make("tbody"));
-  showDecisions(decisions, state.decisions.filter((one) => one.pod === pod.id));
+  const last = state.decisions.length;
+  showDecisions(decisions, state.decisions.filter((one) => one.pod === pod.id), last ? `None of the last ${last} went here.` : "No pick yet.");
   fill(section,
     make("h2", {}, pod.id),
     make("dl", { class: "cards facts" }, ...facts.map(([name, value]) => make("div", {}, make("dt", {}, name), make("dd", {}, value)))),

@@ -69,6 +69,11 @@ async def test_it_shows_pods_decisions_and_what_a_prompt_would_find(
             "document.getElementById('span').dispatchEvent(new Event('input'))"
         )
 
+        await tab.run("location.hash = '#pod/pod-1'")
+        await tab.until(f"({text('#pod .finding .note')} || '').includes('stored blocks')")
+        wraps = "getComputedStyle(document.querySelector('#pod .finding .note')).whiteSpace"
+        assert await tab.run(wraps) == "normal", "a phone is narrower than the line of events"
+
         await tab.run("location.hash = '#explain'")
         await tab.until("document.getElementById('model').value === 'demo'")
         ids = " ".join(map(str, IDS))
