@@ -6,6 +6,7 @@ random draw. The order in which candidates were given never matters.
 
 import math
 from collections.abc import Sequence
+from itertools import repeat, starmap
 from random import Random
 
 import numpy as np
@@ -19,7 +20,8 @@ DIGITS = 30
 
 def order_of(costs: Costs, columns: Columns, rng: Random) -> Sequence[int]:
     """Return the candidates' indices, best first."""
-    draws = np.array([rng.random() for _ in columns.names])
+    # No loop of Python's own: there may be thousands of candidates.
+    draws = np.fromiter(starmap(rng.random, repeat((), len(columns.names))), np.float64)
     keys = (draws, -columns.cached, columns.load.in_flight, rounded(costs.cost))
     order: list[int] = np.lexsort(keys).tolist()
     return order

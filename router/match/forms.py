@@ -1,7 +1,8 @@
 """Groups ranks by the form of their blocks; the groups are cached until a rank's layout changes."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 
 from indexer.engines.cache_groups import Layout
 from indexer.rank import Rank
@@ -11,6 +12,8 @@ BlockForm = tuple[int, bool]
 token."""
 
 UNKNOWN: BlockForm = (0, False)
+
+_LAYOUT: Callable[[Rank], Layout] = attrgetter("layout")
 
 Layouts = Mapping[Rank, Layout]
 """Ranks in the order given, each with its layout."""
@@ -40,7 +43,7 @@ class KeptForms:
     def of(self, ranks: Sequence[Rank]) -> Forms:
         """Return these ranks grouped by form."""
         # Layouts are immutable, so equal ones are mostly the same objects and compare quickly.
-        layouts = [rank.layout for rank in ranks]
+        layouts = [*map(_LAYOUT, ranks)]
         if layouts != self._layouts or [*ranks] != self._ranks:
             self._ranks, self._layouts = [*ranks], layouts
             self._forms = _forms_of(ranks, layouts)

@@ -125,7 +125,7 @@ class Options(Sequence[Option]):
                 charged = order[term[order] != 0]
                 without = self._costs.cost[charged] - term[charged]
                 places.add(int(charged[without.argmin()]))
-        return self._all_of([place for place in self._order if place in places])
+        return self._all_of(sorted(places, key=self._order.index))
 
     @property
     def has_ranks(self) -> bool:
