@@ -20,12 +20,12 @@ def a_pod_is_well(pods: Iterable[Pod], sources: Sequence[SourceState] = ()) -> C
     that cannot be asked are named, and change nothing: routers outlive an API server.
     """
     known = list(pods)
-    ready, doubtful = sum(_may_serve(pod) for pod in known), unasked(sources)
-    if ready:
-        return Condition(holds=True, reason=f"{ready} of {len(known)} pods ready{doubtful}")
+    well, doubtful = sum(_may_serve(pod) for pod in known), unasked(sources)
+    if well:
+        return Condition(holds=True, reason=f"{well} of {len(known)} pods are well{doubtful}")
     if not known:
         return Condition(holds=False, reason=f"no pod is known{doubtful}")
-    reason = f"none of {len(known)} pods is ready; {known[0].id}: {_why(known[0])}{doubtful}"
+    reason = f"none of {len(known)} pods is well; {known[0].id}: {_why(known[0])}{doubtful}"
     return Condition(holds=False, reason=reason)
 
 
@@ -40,7 +40,7 @@ def pods_are_covered(
     counted = [pod for pod in pods if pod.has_events and _may_serve(pod)]
     doubtful = [doubt for pod in counted if (doubt := _doubt(pod))]
     exact = len(counted) - len(doubtful)
-    reason = f"the view of {exact} of {len(counted)} ready pods with events is exact"
+    reason = f"the view of {exact} of {len(counted)} well pods with events is exact"
     if exact >= least * len(counted):
         return Condition(holds=True, reason=reason + unasked(sources))
     reason = f"{reason}, {least:g} of them must be; {doubtful[0]}{unasked(sources)}"

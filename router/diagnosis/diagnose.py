@@ -62,7 +62,7 @@ async def diagnose(
         if pod.exposed:
             exposed.setdefault(pod.model, []).append(pod)
         if not pod.ready:
-            text = f"it is not ready: {_unready(pod)}"
+            text = f"it is not ready: {_unready(pod)}{_still_picked(pod)}"
             response.findings.add(pod=pod.id, model=pod.model, kind="ready", text=text)
         facts = PodFacts(
             has_events=pod.has_events,
@@ -89,6 +89,16 @@ def _unready(pod: Pod) -> str:
     health = "" if pod.status.healthy else pod.status.reason
     reasons = (rank.trust.reason for rank in pod.ranks if rank.trust.level is not Level.EXACT)
     return "; ".join(dict.fromkeys(reason for reason in (health, *reasons) if reason))
+
+
+def _still_picked(pod: Pod) -> str:
+    """Return what follows for a pod that is well, and lacks events only."""
+    if not (pod.status.healthy and pod.serves):
+        return ""
+    return (
+        ". It answers, and is picked by the prompts that were sent to it, since its events are not "
+        "connected. Do this: run `warmpath doctor --config FILE`, which tries their endpoints"
+    )
 
 
 def _typical_factors(rows: Iterable[Row]) -> dict[str, float]:

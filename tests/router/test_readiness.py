@@ -136,7 +136,7 @@ def pod(name: str, level: Level = Level.EXACT, status: Status | None = None) -> 
 def test_a_pod_that_refuses_requests_is_not_well() -> None:
     draining = pod("a", status=Status(healthy=True, reason="/health answers 503", refuses=True))
     assert not a_pod_is_well([draining]).holds
-    assert a_pod_is_well([draining, pod("b")]) == Condition(True, "1 of 2 pods ready")
+    assert a_pod_is_well([draining, pod("b")]) == Condition(True, "1 of 2 pods are well")
 
 
 @pytest.mark.parametrize(("least", "holds"), [(0.5, True), (0.51, False), (1.0, False)])
@@ -146,7 +146,7 @@ def test_coverage_is_the_share_of_exact_views_of_the_pods_that_are_well(
     down = pod("c", Level.COLD, Status(healthy=False, reason="no answer"))
     found = pods_are_covered([pod("a"), pod("b", Level.DEGRADED), down], [], least)
     assert found.holds is holds
-    assert found.reason.startswith("the view of 1 of 2 ready pods with events is exact")
+    assert found.reason.startswith("the view of 1 of 2 well pods with events is exact")
     assert found.reason.endswith("b rank 0 is degraded: because") is not holds
 
 

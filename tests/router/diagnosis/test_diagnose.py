@@ -30,7 +30,10 @@ def pod(name: str, model: str = "m", *, healthy: bool | None = None) -> Pod:
 @pytest.mark.parametrize(
     ("status", "said"),
     [
-        (Status(healthy=True, reason="/health answers"), "it is not ready: no connection"),
+        (
+            Status(healthy=True, reason="/health answers", looked_at=9.0),
+            "it is not ready: no connection",
+        ),
         (
             Status(healthy=False, reason="/health answers 503"),
             "it is not ready: /health answers 503; no",
@@ -47,6 +50,7 @@ def test_why_a_pod_is_not_ready_names_its_health_only_where_that_is_bad(
     told = asyncio.run(diagnose("", [silent], Attribution(), loads(), clock=lambda: NOW))
     [found] = [one.text for one in told.findings if one.kind == "ready"]
     assert found.startswith(said)
+    assert ("Do this: run `warmpath doctor --config FILE`" in found) == bool(status.healthy)
 
 
 def test_rows_shadows_and_findings_are_told_by_model() -> None:

@@ -150,4 +150,4 @@ async def test_a_source_that_cannot_be_asked_is_named_wherever_one_looks(
         assert why["pods"] == "no pod is known"
         async with session.get("/metrics") as answer:
             assert f'warmpath_pod_source_up{{source="pods-file {file}"}} 1.0' in await answer.text()
-        assert why["coverage"] == "the view of 0 of 0 ready pods with events is exact"
+        assert why["coverage"] == "the view of 0 of 0 well pods with events is exact"
