@@ -219,7 +219,7 @@ def _trade(axes: Axes, policies: Cell) -> None:
         )
     if has_ceiling:
         axes.axvline(
-            1.0, color=report.INK, linewidth=1, label="ceiling: one cache that never evicts"
+            1.0, color=report.INK, linewidth=1, label="ceiling: one cache of all pods' size"
         )
     axes.set_xlabel("token hit ratio" + (" as a share of the ceiling" if has_ceiling else ""))
     axes.set_ylabel("TTFT p90, seconds")
