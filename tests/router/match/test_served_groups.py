@@ -11,8 +11,14 @@ from tests.router.service_stand import Stand, packed, standing
 
 async def followed(stand: Stand) -> None:
     """Wait until the router is at the worker's last batch of events."""
-    journal = stand.worker.host._publishers[0].journal
-    await stand.settled(lambda pods: pods.pods[0].ranks[0].sequence >= journal.next_sequence - 1)
+    published = stand.worker.host._publishers[0].journal.next_sequence
+
+    def is_there(pods: pb.ListPodsResponse) -> bool:
+        [rank] = pods.pods[0].ranks
+        # Before the first batch there is no sequence, and protobuf reads that as 0.
+        return not published or (rank.HasField("sequence") and rank.sequence >= published - 1)
+
+    await stand.settled(is_there)
 
 
 async def predicted(stand: Stand, ids: list[int]) -> int:
