@@ -36,7 +36,8 @@ FOLLOWING = ("start_at", "drop", "no_replay", "pure")
 def main(argv: Sequence[str] | None = None) -> int:
     """Compare what warmpath predicts with what a recorded engine did.
 
-    The exit status is 0 for any result, and 1 if the recording is cut off or cannot be read.
+    The exit status is 0 for any result, and 1 if the recording is cut off or cannot be read, or if a trace
+    of operations differs.
     """
     parser = command_parser("verify", __doc__, "warmpath verify one.jsonl.gz")
     parser.add_argument("recording", type=Path, help="a .jsonl or .jsonl.gz file")
@@ -96,14 +97,14 @@ def _verify_operations(path: Path, *, as_json: bool) -> int:
         raise BadRecordingError(str(error)) from error
     if as_json:
         print(json.dumps(outcome))
-        return 0
+        return 1 if outcome["differences"] else 0
     print(f"{outcome['operations']} operations, {outcome['differences']} differences")
     for miss in outcome["first_differences"]:
         print(
             f"  line {miss['line']} {miss['op']}: {miss['field']}: expected {miss['expected']}, "
             f"got {miss['got']}"
         )
-    return 0
+    return 1 if outcome["differences"] else 0
 
 
 def _readable(outcome: RecordingOutcome) -> str:

@@ -329,7 +329,7 @@ def test_an_operation_that_ends_otherwise_is_told_with_its_line(
     number = next(at for at, line in enumerate(lines) if line["op"] == "allocate_slots")
     lines[number]["out"]["new_block_ids"][0] += 1
     path = write(tmp_path / "wrong.jsonl", lines)
-    assert main([str(path)]) == 0
+    assert main([str(path)]) == 1
     printed = capsys.readouterr().out
     assert "200 operations, 1 differences" in printed
     assert f"line {number + 1} allocate_slots: out" in printed
