@@ -36,8 +36,8 @@ FOLLOWING = ("start_at", "drop", "no_replay", "pure")
 def main(argv: Sequence[str] | None = None) -> int:
     """Compare what warmpath predicts with what a recorded engine did.
 
-    The exit status is 0 for any result, and 1 if the recording is cut off or cannot be read, or if a trace
-    of operations differs.
+    The exit status is 0 for any result, and 1 if the recording is cut off or cannot be read, or if a
+    trace of operations differs.
     """
     parser = command_parser("verify", __doc__, "warmpath verify one.jsonl.gz")
     parser.add_argument("recording", type=Path, help="a .jsonl or .jsonl.gz file")
