@@ -18,6 +18,10 @@ VLLM_EVENTS = _FOLDER / "vllm-events.json"
 """Payloads encoded by the event classes of vLLM's versions."""
 SGLANG_EVENTS = _FOLDER / "sglang-events.json"
 """Payloads encoded by the event classes of SGLang's versions."""
+VLLM_LOOKAHEAD = {
+    kind: _FOLDER / f"vllm-0.33-lookahead{kind}.jsonl.gz" for kind in ("", "-window", "-3")
+}
+"""Requests to vLLM 0.33's own `KVCacheManager`, whose hashes cover a token behind a block, or 3."""
 TRTLLM_V2_EVENTS = _FOLDER / "trtllm-v2-events.json"
 """Answers of TensorRT-LLM's second cache manager, written after its source."""
 LMCACHE = {

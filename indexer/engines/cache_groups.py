@@ -58,6 +58,17 @@ class Group:
         return max(1, -(-(self.window - 1) // self.block_size))
 
 
+class Lookahead(IntEnum):
+    """Whether a block depends on the token after it, too, and which token that may be."""
+
+    NONE = 0
+    PAIRS = 1
+    """It does, and the token is not a prompt's last one: SGLang under EAGLE looks up pairs of adjacent
+    tokens, without a prompt's last token."""
+    NEXT = 2
+    """It does, and the token may be a prompt's last one: vLLM from 0.33 on, under EAGLE."""
+
+
 class Way(IntEnum):
     """How blocks of a group get their keys."""
 
@@ -95,9 +106,13 @@ class Layout:
         return None if self.is_hybrid else next(iter(self.groups), 0)
 
     @cached_property
-    def form(self) -> tuple[int, bool]:
-        """The part of a layout on which keys depend."""
-        return self.block_size, self.lookahead
+    def form(self) -> tuple[int, Lookahead]:
+        """The part of a layout on which a prompt's keys depend."""
+        if not self.lookahead:
+            return self.block_size, Lookahead.NONE
+        # Of the engines with such blocks, only vLLM names the kinds of its groups.
+        named = any(group.kind for group in self.groups.values())
+        return self.block_size, Lookahead.NEXT if named else Lookahead.PAIRS
 
     @cached_property
     def has_prefix(self) -> bool:

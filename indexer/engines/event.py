@@ -73,8 +73,9 @@ class Stored:
     """The group's kind of attention as the engine names it; empty where it does not name it."""
     window: int = 0
     """Tokens of the group's sliding window; 0 where it has none, or the engine does not say."""
-    lookahead: bool = False
-    """Whether a block depends on the token after it too (see `indexer.keys.extra.next_token`)."""
+    lookahead: int = 0
+    """How many tokens after it a block depends on, too; its extra names the first one of them
+    (`indexer.keys.extra.next_token`)."""
     is_rest: bool = False
     """Whether this is the rest of a store that had no parent; `parent` is then a block of that store."""
     once: bool = False

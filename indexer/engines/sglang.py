@@ -112,7 +112,7 @@ def _stored(event: BlockStored) -> Stored:
         lora=lora_of(event.lora_name, event.lora_id),
         cache_salt=(salt.cache_salt if isinstance(salt, Metadata) else salt) or "",
         extras=extras,
-        lookahead=extras is not None,
+        lookahead=int(extras is not None),
         once=True,
     )
 

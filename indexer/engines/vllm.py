@@ -29,7 +29,7 @@ from indexer.engines.wire import (
     read_batch,
     within,
 )
-from indexer.keys.extra import pack_extra
+from indexer.keys.extra import next_token, pack_extra
 from indexer.keys.token import pack_tokens
 
 
@@ -50,6 +50,8 @@ class BlockStored(msgspec.Struct, frozen=True):
     locality: str | None = None
     ownership: str | None = None
     session_id: str | None = None
+    lookahead_token_ids: list[list[int]] | None = None
+    """Of each block the tokens behind it that its hash covers, too: with EAGLE, at least one."""
 
 
 class BlockRemoved(msgspec.Struct, frozen=True):
@@ -110,6 +112,8 @@ def _stored(event: BlockStored) -> Stored:
                 f"extra_keys has {len(event.extra_keys)} entries for {len(hashes)} blocks"
             )
         salt, extras = _extras(event)
+    if whole and event.lookahead_token_ids is not None:
+        extras = _with_next_tokens(event.lookahead_token_ids, extras, len(hashes))
     window = max(0, event.kv_cache_spec_sliding_window or 0)
     return Stored(
         hashes=hashes,
@@ -123,6 +127,27 @@ def _stored(event: BlockStored) -> Stored:
         group=group_of(event.group_idx),
         kind=event.kv_cache_spec_kind or "",
         window=within("kv_cache_spec_sliding_window", window, 0, MOST_NUMBER),
+        lookahead=max(map(len, event.lookahead_token_ids or ()), default=0),
+    )
+
+
+def _with_next_tokens(
+    lookahead: list[list[int]], extras: tuple[bytes | None, ...] | None, blocks: int
+) -> tuple[bytes, ...]:
+    """Return each block's extra with the first token behind the block.
+
+    A drafter of several modules makes hashes of several tokens: of those the first one counts here.
+    """
+    if len(lookahead) != blocks or not all(lookahead):
+        raise MalformedEventError(
+            f"lookahead_token_ids has {len(lookahead)} lists for {blocks} blocks, or empty ones"
+        )
+    try:
+        tokens = [next_token(first) for first, *_ in lookahead]
+    except ValueError as error:
+        raise MalformedEventError(str(error)) from error
+    return tuple(
+        (extra or b"") + one for extra, one in zip(extras or [None] * blocks, tokens, strict=True)
     )
 
 

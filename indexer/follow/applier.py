@@ -30,6 +30,9 @@ WHOLE = (
 )
 """The reason where a tier's blocks have several of the cache's own, such as LMCache's chunks."""
 
+AHEAD = "a block is found only where the %d tokens behind it are the same; the first alone is compared"
+"""The reason where a block's hash covers several tokens behind it: vLLM with several MTP modules."""
+
 COPIES = "copies"
 """The subject of a limit: a block stored twice."""
 
@@ -38,6 +41,9 @@ HITS = "hits"
 
 CHUNKS = "chunks"
 """The subject of a limit: a slower tier whose blocks are longer than the cache's own."""
+
+LOOKAHEAD = "lookahead"
+"""The subject of a limit: blocks that depend on several tokens behind them."""
 
 OTHER_RANK = "other rank"
 """The subject of a limit: events that name another rank as theirs."""
@@ -86,7 +92,7 @@ class Applier:
             elif isinstance(action, Reset):
                 self._state.forget()
                 self._lag.begin()
-                for about in (COPIES, BEFORE, HITS, CHUNKS):
+                for about in (COPIES, BEFORE, HITS, CHUNKS, LOOKAHEAD):
                     self._limits.set(about, "")
             elif isinstance(action, Doubt):
                 self._state.doubt()
@@ -180,6 +186,9 @@ class Applier:
         if self._state.counts.chunk_tokens:
             self._limits.set(CHUNKS, WHOLE % self._state.counts.chunk_tokens)
             self._state.counts.chunk_tokens = 0
+        if self._state.counts.lookahead:
+            self._limits.set(LOOKAHEAD, AHEAD % self._state.counts.lookahead)
+            self._state.counts.lookahead = 0
         if self._state.counts.parentless > parentless and not self._stream.is_damaged:
             reason = "a stored block's parent is unknown: an event was missed"
             self.carry_out(self._stream.missed(reason, now))

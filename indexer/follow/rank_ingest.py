@@ -13,7 +13,7 @@ from itertools import islice
 from indexer.engines.cache_groups import Layout
 from indexer.engines.event import Batch, Tier
 from indexer.engines.wire import timestamp_of
-from indexer.follow.applier import BEFORE, CHUNKS, COPIES, Applier
+from indexer.follow.applier import BEFORE, CHUNKS, COPIES, LOOKAHEAD, Applier
 from indexer.follow.lag import Lag
 from indexer.follow.rank_source import RankSource
 from indexer.follow.saved import SavedRank
@@ -35,7 +35,7 @@ NAMESPACES = "namespaces"
 LAG = "lag"
 """The subject of a limit: events that are followed late."""
 
-SAVED_LIMITS = (NAMESPACES, COPIES, BEFORE, CHUNKS)
+SAVED_LIMITS = (NAMESPACES, COPIES, BEFORE, CHUNKS, LOOKAHEAD)
 """The limits that hold for as long as the engine lives, whichever process follows it."""
 
 LAG_SECONDS = 2.0

@@ -43,22 +43,25 @@ def pack_extra(items: Iterable[tuple[str, int | None]], embeds: Iterable[bytes] 
 def next_token(token: int) -> bytes:
     """Return the extra of a block that is reused only where this token follows it.
 
-    Engines that cache pairs of tokens have such blocks (SGLang under EAGLE). Raises ValueError where
-    `token` is not a token id.
+    SGLang and vLLM have such blocks under EAGLE (`indexer.engines.cache_groups.Lookahead`). Raises
+    ValueError where `token` is not a token id.
     """
     return b"n" + pack_tokens((token,))
 
 
-def extras_of(items: Sequence[Item], block_size: int, blocks: int) -> list[bytes | None] | None:
+def extras_of(
+    items: Sequence[Item], block_size: int, blocks: int, *, after: int = 0
+) -> list[bytes | None] | None:
     """Return each block's extra for a prompt with these items, or None where there are no items.
 
-    An item counts in every block that its placeholder range overlaps.
+    An item counts in every block that its placeholder range overlaps, or that has some of it among the
+    first `after` tokens behind it.
     """
     if not items:
         return None
     overlaps: list[list[tuple[str, int | None]]] = [[] for _ in range(blocks)]
     for item in sorted(items, key=lambda item: item.offset):
-        first = item.offset // block_size
+        first = max(0, item.offset - after) // block_size
         last = (item.offset + item.length - 1) // block_size
         for block in range(first, min(last + 1, blocks)):
             overlaps[block].append((item.hash, item.offset - block * block_size))

@@ -41,7 +41,7 @@ class Groups:
             self.parted.add(number)
         if known is None or (event.block_size > known.block_size and number not in self.firm):
             known = Group(event.kind, event.block_size, event.window)
-            self.layout = Layout({**self.layout.groups, number: known}, event.lookahead)
+            self.layout = Layout({**self.layout.groups, number: known}, bool(event.lookahead))
         if len(event.hashes) > 1 and event.block_size == known.block_size:
             self.firm.add(number)
 

@@ -124,6 +124,8 @@ class Resolver:
             return []
         if event.block_size > group.block_size:
             self.counts.chunk_tokens = event.block_size
+        if event.lookahead > 1:
+            self.counts.lookahead = event.lookahead
         if event.parent is not None:
             parent = self.names.keys.get(event.parent)
         else:

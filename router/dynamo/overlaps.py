@@ -10,6 +10,7 @@ from indexer.rank import Rank
 from router.api.holdings import HeldBlocks, Holdings
 from router.dynamo.query import FIELDS, parse
 from router.dynamo.reach import Reach, reach_of
+from router.match.forms import UNKNOWN
 from router.pb.warmpath.v1 import router_pb2 as pb
 from router.pick.eligible import NoPodError
 from router.prompt.bad_request import BadRequestError
@@ -67,12 +68,12 @@ class Overlaps:
         """
         prompt = await parse(raw, self._most_tokens, DEFAULT_MODEL)
         found = await self._find(prompt, timeout, patience)
-        forms = {rank.layout.form for pod in found.pods for rank in pod.ranks} - {(0, False)}
+        forms = {rank.layout.form for pod in found.pods for rank in pod.ranks} - {UNKNOWN}
         if len(forms) > 1:
             raise BadRequestError(
                 "model_name", "has pods with blocks of different sizes; use /query"
             )
-        block_size, lookahead = next(iter(forms), (0, False))
+        block_size, lookahead = next(iter(forms), UNKNOWN)
         workers = [
             {
                 "worker_id": _worker(rank.pod),
@@ -86,7 +87,7 @@ class Overlaps:
             }
             for rank, reach, _ in _reaches(found)
         ]
-        tokens = found.prompt.tokens - lookahead
+        tokens = found.prompt.tokens - bool(lookahead)
         answer = {
             "block_size": block_size,
             "num_blocks": tokens // block_size if block_size else 0,

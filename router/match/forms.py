@@ -4,14 +4,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 
-from indexer.engines.cache_groups import Layout
+from indexer.engines.cache_groups import Layout, Lookahead
 from indexer.rank import Rank
 
-BlockForm = tuple[int, bool]
+BlockForm = tuple[int, Lookahead]
 """The form of a rank's blocks (`Layout.form`): tokens in each, and whether its key also covers the next
 token."""
 
-UNKNOWN: BlockForm = (0, False)
+UNKNOWN: BlockForm = (0, Lookahead.NONE)
 
 _LAYOUT: Callable[[Rank], Layout] = attrgetter("layout")
 

@@ -10,6 +10,7 @@ from typing import Protocol
 from msgspec.structs import replace
 
 from indexer.believed.beliefs import Believed
+from indexer.engines.cache_groups import Lookahead
 from indexer.ingest import Ingest
 from indexer.keys.key import Chain
 from indexer.keys.word import WORD_BYTES
@@ -46,7 +47,9 @@ class KeyedPrompt(Protocol):
     def tokens(self) -> int:
         """The number of tokens."""
 
-    def chain(self, block_size: int, hash_seed: str, *, lookahead: bool = False) -> Chain:
+    def chain(
+        self, block_size: int, hash_seed: str, *, lookahead: Lookahead = Lookahead.NONE
+    ) -> Chain:
         """Return the blocks that a request could find cached."""
 
 
@@ -88,7 +91,7 @@ class Scorer:
         self._hash_seed = hash_seed
         self._believed = believed
         self._shared_tiers = shared_tiers
-        self._assumed_form: BlockForm = (assumed_block_size, False)
+        self._assumed_form: BlockForm = (assumed_block_size, Lookahead.NONE)
         self._usual_form: dict[str, BlockForm] = {}
         self._forms = KeptForms()
         self._old_lives = None if believed is None else OldLives(ingest, believed)

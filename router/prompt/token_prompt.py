@@ -2,10 +2,12 @@
 
 from collections.abc import Sequence
 from functools import lru_cache
+from itertools import zip_longest
 from typing import Protocol
 
 import msgspec
 
+from indexer.engines.cache_groups import Lookahead
 from indexer.keys.extra import Item, extras_of, next_token
 from indexer.keys.key import Chain, Keyspace
 from indexer.keys.token import TOKEN_BYTES, unpack_tokens
@@ -57,15 +59,18 @@ class TokenPrompt(msgspec.Struct, frozen=True, eq=False):
         """The number of tokens."""
         return len(self.ids) // TOKEN_BYTES
 
-    def chain(self, block_size: int, hash_seed: str, *, lookahead: bool = False) -> Chain:
+    def chain(
+        self, block_size: int, hash_seed: str, *, lookahead: Lookahead = Lookahead.NONE
+    ) -> Chain:
         """Return the blocks that a request could find cached, or all of them if `is_whole`.
 
         The last token is always computed, so a block that ends with it does not count
         (`../shared/engine-events.md`, 4.3). With `lookahead`, a block's key also names the token after
-        it, which must not be the last token either: SGLang with EAGLE looks up pairs of adjacent tokens,
-        without the last token.
+        it, and such a token must be there.
         """
-        anew = (0 if self.is_whole else 1) + lookahead
+        anew = (0 if self.is_whole else 1) + (lookahead is Lookahead.PAIRS)
+        if lookahead:
+            anew = max(anew, 1)
         blocks = max(0, self.tokens - anew) // block_size if self.reads_cache else 0
         apart = self.lora, self.cache_salt, self.extra_key
         alone = bool(self.cache_salt or self.extra_key)
@@ -73,11 +78,14 @@ class TokenPrompt(msgspec.Struct, frozen=True, eq=False):
         find = _root.__wrapped__ if alone else _root
         root = find(self.model, block_size, apart, hash_seed)
         extras: Sequence[bytes | None] = ()
+        if self.items and lookahead is not Lookahead.PAIRS:
+            extras = extras_of(self.items, block_size, blocks, after=int(bool(lookahead))) or ()
         if lookahead:
             ids = unpack_tokens(self.ids)
-            extras = [next_token(ids[(block + 1) * block_size]) for block in range(blocks)]
-        elif self.items:
-            extras = extras_of(self.items, block_size, blocks) or ()
+            first = [next_token(ids[(block + 1) * block_size]) for block in range(blocks)]
+            extras = [
+                (extra or b"") + token for extra, token in zip_longest(extras, first, fillvalue=b"")
+            ]
         made = b""
         if self.memo and blocks and not extras:
             made = self._made(self.memo, root, block_size)[: blocks * WORD_BYTES]

@@ -23,10 +23,11 @@ STORED, REMOVED = 1, 2
     IS_LORA_NUMBER,
     IS_SALT,
     IS_EXTRAS,
+    IS_NEXT_TOKENS,
     IS_NUMBER,
     IS_TEXT,
     IS_ANY,
-) = range(14)
+) = range(15)
 """Kinds of values of a plain event's field. Values of the last three are ignored: nil or a number, nil
 or a text, any plain value."""
 
@@ -88,6 +89,7 @@ VLLM = _dialect(
         "locality": IS_TEXT,
         "ownership": IS_TEXT,
         "session_id": IS_TEXT,
+        "lookahead_token_ids": IS_NEXT_TOKENS,
     },
     {
         "block_hashes": IS_NAMES,

@@ -105,6 +105,34 @@ def pairs_at(
     return count, at
 
 
+@compiled
+def next_tokens_at(
+    data: NDArray[np.uint8],
+    at: int,
+    end: int,
+    into: NDArray[np.uint32],
+    first: int,
+    step: int,
+    most: int,
+) -> tuple[int, int]:
+    """Read a list of lists of one token id each; return how many there were.
+
+    The tokens of the first `most` go into `into`, from `first` on at every `step`th place.
+    """
+    count, at = list_at(data, at, end)
+    if count < 0 or count > end - at:
+        return -1, at
+    for number in range(count):
+        if at >= end or data[at] != 0x91:
+            return -1, at
+        token, at = _token(data, at + 1, end)
+        if at < 0:
+            return -1, at
+        if number < most:
+            into[first + number * step] = token
+    return count, at
+
+
 @inlined
 def are_pairs(data: NDArray[np.uint8], at: int, end: int) -> bool:
     """Whether a list begins with a pair."""

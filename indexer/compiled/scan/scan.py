@@ -23,6 +23,7 @@ from indexer.compiled.scan.dialect import (
     IS_LORA_NUMBER,
     IS_MEDIUM,
     IS_NAMES,
+    IS_NEXT_TOKENS,
     IS_NUMBER,
     IS_PARENT,
     IS_SALT,
@@ -44,6 +45,7 @@ from indexer.compiled.scan.event_lists import (
     lists_at,
     name_at,
     names_at,
+    next_tokens_at,
     pairs_at,
     tokens_at,
 )
@@ -113,6 +115,23 @@ def _field(
         some, after = lists_at(data, at, end)
         row[EXTRAS_AT] = at if some else -1
         return after
+    if rule == IS_NEXT_TOKENS:
+        # Engines write the names, the tokens and the size before, which tell where these tokens go.
+        size = row[SIZE]
+        if row[NAMES] < 0 or row[TOKENS] < 0 or size < 0:
+            return -1
+        whole = size > 0 and row[TOKENS] == row[NAMES] * size
+        row[HAS_PAIRS] = whole
+        count, at = next_tokens_at(
+            data,
+            at,
+            end,
+            scanned.seconds,
+            row[TOKENS_AT] + size - 1,
+            size,
+            row[NAMES] if whole else 0,
+        )
+        return at if count == row[NAMES] or (count >= 0 and not whole) else -1
     if rule in (IS_GROUP, IS_NUMBER, IS_LORA_NUMBER):
         word, at, sign = integer_at(data, at, end)
         if rule == IS_GROUP:

@@ -41,8 +41,8 @@ class Scanned(NamedTuple):
     events: NDArray[np.int64]
     """(e, 15): kind, tier, group; position of the first name, number of names, whether there is a
     parent; position of the first token, number of tokens (-1: they are not those of the blocks),
-    whether they are the first of pairs, block size; where adapter and salt begin and how long they
-    are; where the extra keys begin (-1: there are none)."""
+    whether the last token of each block has a second one, block size; where adapter and salt begin and
+    how long they are; where the extra keys begin (-1: there are none)."""
     parents: NDArray[np.uint64]
     """(e): the name of the parent, where an event has one."""
     names: NDArray[np.uint64]
@@ -50,7 +50,7 @@ class Scanned(NamedTuple):
     tokens: NDArray[np.uint32]
     """(t): the token ids of all events; of pairs, the first ones."""
     seconds: NDArray[np.uint32]
-    """(t): the second tokens of pairs."""
+    """(t): the second tokens of pairs, or at a block's last token the one behind the block."""
 
 
 def room(size: int) -> Scanned:

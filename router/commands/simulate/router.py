@@ -17,6 +17,7 @@ from typing import Literal, NamedTuple, get_args
 from msgspec import structs
 
 from indexer.believed.beliefs import Believed
+from indexer.engines.cache_groups import Lookahead
 from indexer.engines.event import Tier
 from indexer.index.contract import Index
 from indexer.ingest import Ingest
@@ -76,7 +77,9 @@ class LoggedPrompt:
         blocks = len(keys) // WORD_BYTES
         self._chain = Chain(0, b"", block_size, blocks, (), keys)
 
-    def chain(self, block_size: int, hash_seed: str, *, lookahead: bool = False) -> Chain:
+    def chain(
+        self, block_size: int, hash_seed: str, *, lookahead: Lookahead = Lookahead.NONE
+    ) -> Chain:
         """Return the logged keys; the arguments change nothing, as these have one block size."""
         del block_size, hash_seed, lookahead
         return self._chain

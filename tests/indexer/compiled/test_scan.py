@@ -105,7 +105,7 @@ def _bare(event: Event) -> Event:
             lora=ANY_NUMBER if is_number else event.lora,
             kind="",
             window=0,
-            lookahead=False,
+            lookahead=0,
             once=False,
         )
     return event
@@ -162,6 +162,9 @@ def test_a_store_as_maps_and_as_arrays_write_it_is_plain() -> None:
         {"block_hashes": [b"x", 7]}, {"block_hashes": [bytes(range(32)), b""]},
         {"parent_block_hash": bytes(16)},
         {"block_hashes": [bytes(range(255)), bytes(300)], "parent_block_hash": bytes(77)},
+        {"lookahead_token_ids": [[5], [(1 << 32) - 1]]}, {"lookahead_token_ids": None},
+        {"token_ids": [1], "lookahead_token_ids": [[5], [6]]},
+        {"lookahead_token_ids": [[5], [6]], "lora_name": "a", "extra_keys": [["a"], ["a"]]},
     ],
 )  # fmt: skip
 def test_what_engines_usually_add_is_plain(change: dict[str, object]) -> None:
@@ -183,6 +186,7 @@ def test_what_engines_usually_add_is_plain(change: dict[str, object]) -> None:
         {"parent_block_hash": None, "extra_keys": [[["item", 3]], None]},
         {"parent_block_hash": None, "lora_name": "ab", "extra_keys": [["a", "b"], None]},
         {"unknown": {"a": 1}}, {"unknown": [[]]}, {"unknown": "\u00e9"}, {"locality": 3},
+        {"lookahead_token_ids": [[5, 6], [7, 8]]}, {"lookahead_token_ids": [[5], [6, 7]]},
     ],
 )  # fmt: skip
 def test_what_needs_thought_is_left_to_the_codec(change: dict[str, object]) -> None:
@@ -279,6 +283,12 @@ def events(draw: st.DrawFn) -> object:
     )
     if draw(st.booleans()):
         event["extra_keys"] = draw(st.lists(key, min_size=len(names), max_size=len(names)))
+    if draw(st.sampled_from([False, False, True])):
+        ahead = draw(st.sampled_from([1, 1, 1, 1, 0, 2]))
+        token = st.integers(0, 1 << 32 if ahead else 9)
+        some = st.lists(token, min_size=ahead, max_size=ahead)
+        many = len(names) + draw(st.sampled_from([0, 0, 0, 0, 1, -1]))
+        event["lookahead_token_ids"] = draw(st.lists(some, min_size=many, max_size=many))
     if draw(st.booleans()):
         event["group_idx"] = draw(st.integers(0, 3))
     if draw(st.booleans()):

@@ -18,7 +18,7 @@ from indexer.engines.event import (
     Tier,
     UnreadableEvent,
 )
-from indexer.keys.extra import Item, extras_of
+from indexer.keys.extra import Item, extras_of, next_token
 from indexer.keys.token import pack_tokens
 from tests.recordings import VLLM_EVENTS
 
@@ -47,7 +47,11 @@ def test_every_vector_decodes_to_what_it_states(name: str) -> None:
         {"type": type(event).__name__, **msgspec.to_builtins(event, builtin_types=(bytes,))}
         for event in wire.events
     ]
-    assert events == stated["events"]
+    # Most vectors were made before 0.33 added it.
+    newest = {"lookahead_token_ids": None}
+    assert events == [
+        (newest if event["type"] == "BlockStored" else {}) | event for event in stated["events"]
+    ]
     assert wire.ts == stated["ts"]
     assert wire.data_parallel_rank == stated["data_parallel_rank"]
 
@@ -224,3 +228,23 @@ def test_a_damaged_vector_gives_events_or_the_one_error(name: str, data: st.Data
     for frame in (bytes(raw), bytes(raw[:cut])):
         with contextlib.suppress(MalformedEventError):
             vllm.decode(frame)
+
+
+def test_a_block_whose_hash_covers_the_next_token_has_it_in_its_extra() -> None:
+    [event, *_] = vllm.decode(payload("v0.33.0-lookahead")).events
+    assert isinstance(event, Stored)
+    assert event.lookahead == 1
+    assert event.extras == (next_token(5), next_token(9))
+
+
+@pytest.mark.parametrize("ahead", [[[5]], [[5], []], [[5], [-1]]])
+def test_next_tokens_that_are_not_those_of_the_blocks_make_an_event_unreadable(
+    ahead: list[list[int]],
+) -> None:
+    event = {
+        "type": "BlockStored", "block_hashes": [1, 2], "parent_block_hash": None,
+        "token_ids": [1, 2, 3, 4], "block_size": 2, "lookahead_token_ids": ahead,
+    }  # fmt: skip
+    batch = vllm.decode(msgspec.msgpack.encode([0.5, [event], 0]))
+    assert not batch.events
+    assert batch.unread[0].is_store

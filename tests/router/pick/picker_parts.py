@@ -5,6 +5,7 @@ from functools import partial
 from itertools import count
 from random import Random
 
+from indexer.engines.cache_groups import Lookahead
 from indexer.index.reference import ReferenceIndex
 from indexer.ingest import Ingest
 from indexer.keys.key import Chain
@@ -32,7 +33,9 @@ class KeyedPrompt:
         self.tokens = tokens or len(keys) * BLOCK + 1
         self._keys = list(keys)
 
-    def chain(self, block_size: int, hash_seed: str, *, lookahead: bool = False) -> Chain:
+    def chain(
+        self, block_size: int, hash_seed: str, *, lookahead: Lookahead = Lookahead.NONE
+    ) -> Chain:
         del hash_seed, lookahead
         # Blocks of another size have other keys.
         offset = 0 if block_size == BLOCK else block_size << 32
@@ -49,7 +52,9 @@ class SizedPrompt(KeyedPrompt):
     def __init__(self, tokens: int) -> None:
         super().__init__((), tokens)
 
-    def chain(self, block_size: int, hash_seed: str, *, lookahead: bool = False) -> Chain:
+    def chain(
+        self, block_size: int, hash_seed: str, *, lookahead: Lookahead = Lookahead.NONE
+    ) -> Chain:
         del hash_seed, lookahead
         blocks = (self.tokens - 1) // block_size
         keys = [1000 * block_size + block for block in range(blocks)]
