@@ -30,7 +30,9 @@ WHOLE = (
 )
 """The reason where a tier's blocks have several of the cache's own, such as LMCache's chunks."""
 
-AHEAD = "a block is found only where the %d tokens behind it are the same; the first alone is compared"
+AHEAD = (
+    "a block is found only where the %d tokens behind it are the same; the first alone is compared"
+)
 """The reason where a block's hash covers several tokens behind it: vLLM with several MTP modules."""
 
 COPIES = "copies"
