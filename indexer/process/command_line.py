@@ -31,6 +31,10 @@ SAYS = {
 }
 
 
+PLAIN_THERE = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE")
+"""OpenSSL's reasons where the other side does not speak TLS."""
+
+
 class Parser(argparse.ArgumentParser):
     """A parser whose errors are one line: a usage of many lines would hide it."""
 
@@ -78,6 +82,8 @@ def in_words(error: BaseException) -> str:
         return in_words(inner)
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"its certificate is refused: {error.verify_message}"
+    if isinstance(error, ssl.SSLError) and error.reason in PLAIN_THERE:
+        return "it answers without TLS"
     if isinstance(error, ssl.SSLError):
         return f"TLS failed: {(error.reason or 'unknown').lower().replace('_', ' ')}"
     if isinstance(error, socket.gaierror):

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self, TypeVar
 
 from indexer.process.certificate_dates import validities
+from indexer.process.command_line import in_words
 from indexer.process.reread import Reread
 
 T = TypeVar("T")
@@ -71,8 +72,14 @@ class TlsPaths:
                 # Without a given password, OpenSSL would ask for one at the terminal.
                 context.load_cert_chain(self.cert, self.key, password="")
         except OSError as error:
-            raise TlsFilesError(part, f"{names} cannot be used: {error}") from error
+            raise TlsFilesError(part, f"{names} cannot be used: {_problem(error)}") from error
         return context
+
+
+def _problem(error: OSError) -> str:
+    if isinstance(error, ssl.SSLError) and error.reason:
+        return error.reason.lower().replace("_", " ")
+    return in_words(error)
 
 
 def expiries(pem: Pem) -> Iterator[tuple[str, float]]:

@@ -97,7 +97,9 @@ def _ask_page(args: argparse.Namespace) -> Conditions:
         told = _conditions(error.read(MOST_BYTES))
         raise UnfitError(f"status {error.code}", told) from error
     except HTTPException as error:
-        raise UnfitError(f"no HTTP: {error!r}") from error
+        raise UnfitError(
+            "what answers there is no HTTP; if it is gRPC, the URL is grpc://HOST:PORT/SERVICE"
+        ) from error
 
 
 def _conditions(body: bytes) -> Conditions:

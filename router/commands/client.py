@@ -156,7 +156,10 @@ def _token_ids(text: str) -> list[Any]:
             return found if isinstance(found, list) else [found]
         return [int(word) for word in text.split()]
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"--token-ids-file: neither a JSON array nor integers: {error}") from error
+        first = next((word for word in text.split() if not word.isdecimal()), "")
+        raise ValueError(
+            f"--token-ids-file: neither a JSON array nor integers: {first[:40]!r}"
+        ) from error
 
 
 def call(

@@ -150,7 +150,8 @@ def test_it_asks_the_router_for_its_pods_and_refuses_a_port_that_is_taken(tmp_pa
             second = command(f"--router={address}", f"--listen={started.address}")
             ended = subprocess.run(second, capture_output=True, text=True, timeout=60, check=False)
             assert ended.returncode == 1
-            assert "warmpath gateway: Envoy ended with 1" in ended.stderr
+            assert "warmpath gateway: Envoy ended with 1; --listen 127.0.0.1:" in ended.stderr
+            assert "another process listens there; end it, or choose another" in ended.stderr
         router.terminate()
 
 

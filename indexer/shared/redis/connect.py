@@ -37,6 +37,7 @@ _WRAPPED = re.compile(
 )
 _CONNECTING = re.compile(r"Error (-?\d+) connecting to \S+\. (.*?)\.?")
 _PLAIN_THERE = re.compile(r"WRONG_VERSION_NUMBER|RECORD_LAYER_FAILURE")
+_HTTP_THERE = re.compile(r'Protocol error, got "H"')
 _TLS_THERE = re.compile(r'Connection closed by server|Protocol error, got "\\x15"')
 
 
@@ -295,6 +296,8 @@ def _unanswered(error: Exception, *, tls: bool) -> str:
         number, text = int(match[1]), match[2]
         if text.startswith("Connect call failed"):
             text = in_words(OSError(number, os.strerror(number)))
+    if _HTTP_THERE.search(text):
+        return "an HTTP server answers there, no Redis"
     if tls and _PLAIN_THERE.search(text):
         text += " (does the server use TLS?)"
     if not tls and _TLS_THERE.search(text):

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import shlex
+import socket
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -12,6 +13,7 @@ from typing import Any, Self
 
 import aiohttp
 
+from indexer.process.command_line import in_words
 from router.commands.gateway.bootstrap import bootstrap
 from router.commands.gateway.description import GatewayDescription, HostPort
 from router.commands.gateway.fields import Fields
@@ -106,7 +108,18 @@ class EnvoyProcess(Child):
     def check(self) -> None:
         """Raise ClusterError if the process has ended."""
         if self._process is not None and self._process.returncode is not None:
-            raise ClusterError(f"Envoy ended with {self._process.returncode}")
+            why = "" if self.address else self._unbound()
+            raise ClusterError(f"Envoy ended with {self._process.returncode}{why}")
+
+    def _unbound(self) -> str:
+        """Return why nobody could listen where it should; empty if somebody can."""
+        host, port = self._gateway.listen
+        try:
+            family = socket.AF_INET6 if ":" in host else socket.AF_INET
+            socket.create_server((host, port), family=family).close()
+        except OSError as error:
+            return f"; --listen {host}:{port}: {in_words(error)}"
+        return ""
 
     async def ended(self) -> None:
         """Wait until the process has ended. Raises ClusterError."""

@@ -150,9 +150,7 @@ def _objects(path: Path, recording: Recording) -> Iterator[tuple[int, dict[str, 
     except (UnicodeDecodeError, *DAMAGED) as error:
         raise BadRecordingError(f"is not a recording: after line {number}: {error}") from error
     except (ValueError, RecursionError) as error:
-        raise BadRecordingError(
-            f"is not a recording: line {number} is not JSON: {error}"
-        ) from error
+        raise BadRecordingError(f"is not a recording: line {number} is not JSON") from error
 
 
 def _bounded(file: TextIO) -> Iterator[str]:

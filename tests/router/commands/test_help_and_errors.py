@@ -2,8 +2,10 @@
 
 import argparse
 import re
+import socketserver
 from collections.abc import Callable
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
@@ -112,3 +114,44 @@ def test_an_error_is_in_our_words(
     assert says in said
     assert not RAW.search(said)
     assert len(said.splitlines()) <= 2, "a usage of many lines hides the error"
+
+
+def test_what_is_not_the_service_asked_for_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    junk = tmp_path / "junk"
+    junk.write_text("hello")
+    assert run(["score", "--token-ids-file", str(junk)]) == 2
+    assert "neither a JSON array nor integers: 'hello'" in capsys.readouterr().err
+    assert run(["verify", str(junk)]) == 1
+    assert capsys.readouterr().err.endswith("line 1 is not JSON\n")
+    assert run(["pods", "--tls-ca", str(junk)]) == 2
+    assert f"{junk} cannot be used: no certificate or crl found" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("answer", "line", "status", "says"),
+    [
+        (b"\0\0\x0c\4\0\0\0\0\0", "health http://{at}/", 1, "if it is gRPC, the URL is grpc://"),
+        (b"HTTP/1.1 400 No\r\n\r\n", "health https://{at}/", 1, "it answers without TLS"),
+        (b"HTTP/1.1 400 No\r\n\r\n", "index stats --url redis://{at}", 3, "an HTTP server answers there"),
+    ],
+)  # fmt: skip
+def test_a_wrong_port_is_named(
+    answer: bytes, line: str, status: int, says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Answering) as server:
+        server.answer = answer  # type: ignore[attr-defined]
+        Thread(target=server.serve_forever, daemon=True).start()
+        at = f"127.0.0.1:{server.server_address[1]}"
+        assert run(line.format(at=at).split()) == status
+        server.shutdown()
+    assert says in capsys.readouterr().err
+
+
+class Answering(socketserver.BaseRequestHandler):
+    """Says the same to whoever speaks first."""
+
+    def handle(self) -> None:
+        self.request.recv(1000)
+        self.request.sendall(self.server.answer)  # type: ignore[attr-defined]
