@@ -156,6 +156,12 @@ async def test_an_engine_without_a_stream_says_who_it_is(engine: str, version: s
         assert await worker.get("/version") == (200, {"version": version})
 
 
+async def test_a_drafter_gives_up_the_last_block_of_a_hit() -> None:
+    async with LocalWorker("--eagle") as worker:
+        await worker.generate()
+        assert await worker.cached() == 12
+
+
 async def test_tensorrts_events_are_fetched_once() -> None:
     async with LocalWorker("--engine=trtllm") as worker:
         await worker.generate()
