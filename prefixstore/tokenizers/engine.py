@@ -18,7 +18,12 @@ from typing import Any, Protocol
 import httpx2
 
 from prefixstore.tokenizers.ids import ID_BYTES, IdsError, pack
-from prefixstore.tokenizers.tokenizer import InvalidTextError, TokenizerUnavailableError, check_text
+from prefixstore.tokenizers.tokenizer import (
+    InvalidTextError,
+    TokenizerUnavailableError,
+    check_text,
+    in_words,
+)
 
 log = logging.getLogger(__name__)
 
@@ -215,7 +220,7 @@ def _own_errors(url: str, timeout: float) -> Iterator[None]:
     except httpx2.TimeoutException as error:
         raise TokenizerUnavailableError(f"{url}: {_too_slow(timeout)}") from error
     except (httpx2.HTTPError, httpx2.InvalidURL, OSError) as error:
-        raise TokenizerUnavailableError(f"{url}: {type(error).__name__}: {error}") from error
+        raise TokenizerUnavailableError(f"{url}: {in_words(error)}") from error
 
 
 def _too_slow(timeout: float) -> str:

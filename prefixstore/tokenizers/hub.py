@@ -24,7 +24,7 @@ from huggingface_hub.utils.tqdm import disable_progress_bars
 
 from prefixstore.tokenizers.own_thread import in_own_thread
 from prefixstore.tokenizers.pin import TELLING, Pin
-from prefixstore.tokenizers.tokenizer import FolderTokenizer, TokenizerUnavailableError
+from prefixstore.tokenizers.tokenizer import FolderTokenizer, TokenizerUnavailableError, in_words
 from prefixstore.tokenizers.trial import try_tokenizer
 
 MAX_FILE_BYTES = 256 << 20
@@ -227,7 +227,7 @@ class HubSource:
             return f"the hub did not answer within {self._timeout:g} s"
         of_client = type(error).__module__.startswith("httpx")
         what = "the hub cannot be reached" if of_client else "cannot be fetched"
-        return f"{what}: {type(error).__name__}: {error}"
+        return f"{what}: {in_words(error)}"
 
     def _unavailable(self, problem: str) -> TokenizerUnavailableError:
         return TokenizerUnavailableError(f"{self.name}: {problem}")

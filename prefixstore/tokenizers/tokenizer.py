@@ -8,6 +8,7 @@ import itertools
 import json
 import logging
 import os
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -45,6 +46,16 @@ PROBED_TOKENS = 1000
 
 class TokenizerUnavailableError(Exception):
     """A tokenizer cannot be loaded or used; the message names its source and the reason."""
+
+
+_RAW = re.compile(r"\[(?:Errno|SSL)[^\]]*\] ?| ?\(_ssl\.c:\d+\)")
+"""The system's numbers, and places in OpenSSL's code."""
+
+
+def in_words(error: BaseException) -> str:
+    """Return a connection's error in words, without a library's own form of it."""
+    said = _RAW.sub("", str(error)) or type(error).__name__
+    return f"{said[0].lower()}{said[1:]}".replace("connection refused", "nothing listens there")
 
 
 class InvalidTextError(Exception):
