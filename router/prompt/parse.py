@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Literal
 
-import numpy as np
 from google.protobuf.unknown_fields import UnknownFieldSet
 from msgspec.structs import replace
 
@@ -18,13 +17,8 @@ from router.prompt.bodies.openai import ChatBody, PromptBody, Text, parse_chat, 
 from router.prompt.bounds import PromptLimits, check_name
 from router.prompt.items import check_item
 from router.prompt.models import Model, ModelTable
-from router.prompt.plain import PlainPrompt
+from router.prompt.plain import PlainPrompt, unpacked
 from router.prompt.prompt import CheckedPrompt
-
-try:
-    from indexer.compiled.scan.varint import unpack
-except ImportError:  # no Numba: protobuf makes the objects
-    unpack = None  # type: ignore[assignment]
 
 AnyPrompt = pb.Prompt | wire.Prompt
 """A prompt of the contract, or of Score's own schema, which leaves a list of ids packed."""
@@ -116,12 +110,12 @@ class PromptParser:
 
         Raises BadRequestError and UnknownModelError.
         """
-        name, packed = prompt
+        name, packed, is_listed = prompt
         check_name("prompt.model", name)
         if not name:
             raise BadRequestError("prompt.model", "is missing")
         model, adapter = self._models.resolve(name)
-        self._check_ids(packed, model, FIELDS["token_ids_packed"])
+        self._check_ids(packed, model, FIELDS["token_ids" if is_listed else "token_ids_packed"])
         return model, adapter
 
     def _form(self, message: AnyPrompt, *, may_lack: bool) -> str:
@@ -209,16 +203,15 @@ class PromptParser:
 
 def listed_ids(message: wire.TokenIds, field: str) -> bytes:
     """Return listed token ids, packed as 4 bytes each. Raises BadRequestError for `field`."""
-    if unpack is None or len(UnknownFieldSet(message)):
-        # Protobuf allows a sender to write each id as a field of its own.
-        ids = pb.TokenIds.FromString(message.SerializeToString()).ids
-        return np.array(ids, "<u4").tobytes()
-    packed = np.frombuffer(b"".join(message.ids), np.uint8)
-    found = np.empty(len(packed), np.uint32)
-    count = unpack(packed, found)
-    if count < 0:
-        raise BadRequestError(field, "holds an entry that is not an unsigned 32-bit integer")
-    return found[:count].tobytes()
+    # Protobuf allows a sender to write each id as a field of its own.
+    is_packed = not len(UnknownFieldSet(message))
+    try:
+        found = unpacked(b"".join(message.ids)) if is_packed else None
+    except ValueError as error:
+        raise BadRequestError(field, str(error)) from error
+    if found is None:
+        found = pack_tokens(pb.TokenIds.FromString(message.SerializeToString()).ids)
+    return found
 
 
 def _either(message: AnyPrompt, body: PromptBody, name: Literal["cache_salt", "extra_key"]) -> str:

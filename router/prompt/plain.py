@@ -1,12 +1,27 @@
-"""A prompt of nothing but a model and packed token ids, as most are, cut out of a request's bytes.
+"""A prompt of nothing but a model and token ids, as most are, cut out of a request's bytes.
 
-Protobuf would copy the ids twice. The bytes after the prompt are left for it.
+Protobuf would copy packed ids twice, and make a message of listed ones. The bytes after the prompt are
+left for it.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
-PROMPT_TAG, MODEL_TAG, IDS_TAG = 0x0A, 0x0A, 0x2A
-"""Field 1 of a request; fields 1 and 5 of a prompt: all of them bytes."""
+import numpy as np
+from numpy.typing import NDArray
+
+_unpack: Callable[[NDArray[np.uint8], NDArray[np.uint32]], int] | None
+try:
+    from indexer.compiled.scan.varint import unpack
+except ImportError:  # no Numba: protobuf makes the objects
+    _unpack = None
+else:
+    _unpack = unpack
+
+PROMPT_TAG, MODEL_TAG = 0x0A, 0x0A
+"""Field 1 of a request, and of a prompt: both bytes."""
+PACKED_TAG, LISTED_TAG, RUN_TAG = 0x2A, 0x32, 0x0A
+"""Fields 5 and 6 of a prompt, and field 1 of the latter: bytes, a message, bytes."""
 MORE = 0x80
 """The bit that is set in every byte of a varint except the last."""
 MOST_REST = 1024
@@ -19,6 +34,8 @@ class PlainPrompt(NamedTuple):
     model: str
     ids: bytes
     """4 bytes each, little-endian; their number is not checked."""
+    is_listed: bool = False
+    """Whether the request has them as a list."""
 
 
 def cut_prompt(raw: bytes) -> tuple[PlainPrompt, bytes] | None:
@@ -36,14 +53,31 @@ def cut_prompt(raw: bytes) -> tuple[PlainPrompt, bytes] | None:
         size, at = _size(raw, at + 1)
         begin, at = at, at + size
         model = raw[begin:at].decode()
-        if raw[at] != IDS_TAG:
+        is_listed = raw[at] == LISTED_TAG
+        if not is_listed and raw[at] != PACKED_TAG:
             return None
         size, at = _size(raw, at + 1)
-    except (IndexError, UnicodeDecodeError):
+        if is_listed:
+            if at + size != end or raw[at] != RUN_TAG:
+                return None
+            size, at = _size(raw, at + 1)
+        if at + size != end or end > len(raw) or len(raw) - end > MOST_REST:
+            return None
+        ids = unpacked(raw[at:end]) if is_listed else raw[at:end]
+    except (IndexError, ValueError):
         return None
-    if at + size != end or end > len(raw) or len(raw) - end > MOST_REST:
+    return None if ids is None else (PlainPrompt(model, ids, is_listed), raw[end:])
+
+
+def unpacked(varints: bytes) -> bytes | None:
+    """Return token ids of 4 bytes each; None without Numba. Raises ValueError for one beyond 32 bits."""
+    if _unpack is None:
         return None
-    return PlainPrompt(model, raw[at:end]), raw[end:]
+    found = np.empty(len(varints), np.uint32)
+    count = _unpack(np.frombuffer(varints, np.uint8), found)
+    if count < 0:
+        raise ValueError("holds an entry that is not an unsigned 32-bit integer")
+    return found[:count].astype("<u4", copy=False).tobytes()
 
 
 def _size(raw: bytes, at: int) -> tuple[int, int]:

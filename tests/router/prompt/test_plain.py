@@ -3,6 +3,8 @@
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from indexer.keys.token import pack_tokens, unpack_tokens
+from router.pb.warmpath.v1 import router_pb2 as pb
 from router.pb.warmpath.wire.v1 import score_request_pb2 as wire
 from router.prompt.plain import MOST_REST, PlainPrompt, cut_prompt
 
@@ -13,32 +15,51 @@ RESTS = st.builds(
     explain=st.booleans(),
 )
 PROMPTS = st.builds(
-    wire.Prompt,
+    pb.Prompt,
     model=st.text(max_size=5),
-    token_ids_packed=st.one_of(st.binary(max_size=300), st.just(bytes(40_000))),
+    token_ids_packed=st.one_of(st.none(), st.binary(max_size=300), st.just(bytes(40_000))),
+    token_ids=st.one_of(
+        st.none(),
+        st.builds(
+            pb.TokenIds,
+            ids=st.one_of(st.lists(st.integers(0, (1 << 32) - 1)), st.just(range(20_000))),
+        ),
+    ),
     lora=st.sampled_from(["", "", "x"]),
     text=st.sampled_from([None, None, "x"]),
 )
 
 
 @given(PROMPTS, RESTS)
-def test_a_plain_prompt_is_cut_out_and_no_other(
-    prompt: wire.Prompt, rest: wire.ScoreRequest
-) -> None:
-    whole = wire.ScoreRequest(prompt=prompt)
-    whole.MergeFrom(rest)
-    found = cut_prompt(whole.SerializeToString())
-    is_plain = prompt.model and not prompt.lora and not prompt.HasField("text")
+def test_a_plain_prompt_is_cut_out_and_no_other(prompt: pb.Prompt, rest: wire.ScoreRequest) -> None:
+    whole = pb.ScoreRequest(prompt=prompt).SerializeToString() + rest.SerializeToString()
+    found = cut_prompt(whole)
+    ids = prompt.token_ids.ids
+    has_one_form = prompt.HasField("token_ids_packed") is not bool(ids)
+    is_plain = prompt.model and not prompt.lora and not prompt.HasField("text") and has_one_form
+    # An empty list leaves a trace in the bytes.
+    is_plain = is_plain and prompt.HasField("token_ids") is bool(ids)
     assert (found is not None) == bool(is_plain)
     if found is not None:
-        assert found[0] == PlainPrompt(prompt.model, prompt.token_ids_packed)
+        packed = pack_tokens(ids) if ids else prompt.token_ids_packed
+        assert found[0] == PlainPrompt(prompt.model, packed, bool(ids))
         assert wire.ScoreRequest.FromString(found[1]) == rest
 
 
 @given(
     st.lists(
         st.one_of(
-            st.sampled_from([b"\x0a", b"\x2a", b"\x0a\x05\x0a\x01m\x2a\x00", b"\xff", b"\x80\x01"]),
+            st.sampled_from(
+                [
+                    b"\x0a",
+                    b"\x2a",
+                    b"\x32",
+                    b"\x0a\x05\x0a\x01m\x2a\x00",
+                    b"\x0a\x08\x0a\x01m\x32\x03\x0a\x01",
+                    b"\xff",
+                    b"\x80\x01",
+                ]
+            ),
             st.binary(max_size=4),
         ),
         max_size=8,
@@ -47,14 +68,22 @@ def test_a_plain_prompt_is_cut_out_and_no_other(
 @example(b"\x0a\x05\x0a\x01m\x2a\x00")
 @example(b"\x0a\x05\x0a\x01\xff\x2a\x00")
 @example(b"\x0a\x05\x0a\x01m\x2a\x00" * 2)
+@example(b"\x0a\x08\x0a\x01m\x32\x03\x0a\x01\x07")
+@example(b"\x0a\x07\x0a\x01m\x32\x02\x0a\x00")
+@example(b"\x0a\x0d\x0a\x01m\x32\x08\x0a\x06\xff\xff\xff\xff\xff\x01")
 def test_what_is_cut_out_of_any_bytes_is_what_protobuf_reads(raw: bytes) -> None:
     found = cut_prompt(raw)
     if found is None:
         return
     prompt, rest = found
     assert rest == raw[len(raw) - len(rest) :]
-    read = wire.ScoreRequest.FromString(raw[: len(raw) - len(rest)]).prompt
-    assert read == wire.Prompt(model=prompt.model, token_ids_packed=prompt.ids)
+    read = pb.ScoreRequest.FromString(raw[: len(raw) - len(rest)]).prompt
+    if prompt.is_listed:
+        assert read == pb.Prompt(
+            model=prompt.model, token_ids=pb.TokenIds(ids=unpack_tokens(prompt.ids))
+        )
+    else:
+        assert read == pb.Prompt(model=prompt.model, token_ids_packed=prompt.ids)
 
 
 def test_a_long_rest_is_left_to_protobuf() -> None:
