@@ -12,7 +12,7 @@ from router.pick.pending import End, Placed
 from router.pick.weigh import Choice
 from scorer.reason import seconds
 
-MOST_CANDIDATES = 4
+KEPT_CANDIDATES = 4
 """Most candidates kept of a decision: the pick and its first fall-backs."""
 
 ENDS: dict[End, "pb.Decision.State.ValueType"] = {
@@ -82,7 +82,7 @@ class Decisions:
             choice.policy,
             choice.prompt_tokens,
             placed.at,
-            [weighed(one) for one in choice.options[:MOST_CANDIDATES]],
+            [weighed(one) for one in choice.options[:KEPT_CANDIDATES]],
             choice.because([weighed(one) for one in choice.options.for_reason()]),
             shadow=placed.shadow,
             went=placed.went,
@@ -164,10 +164,10 @@ class Decisions:
         if len(self._kept) > self._most:
             raise BrokenInvariantError(f"{len(self._kept)} decisions; at most {self._most}")
         for number, kept in self._kept.items():
-            if not 0 < len(kept.candidates) <= MOST_CANDIDATES:
+            if not 0 < len(kept.candidates) <= KEPT_CANDIDATES:
                 raise BrokenInvariantError(
                     f"decision {number} has {len(kept.candidates)} candidates, not 1 to "
-                    f"{MOST_CANDIDATES}"
+                    f"{KEPT_CANDIDATES}"
                 )
 
 

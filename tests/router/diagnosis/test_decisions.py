@@ -7,7 +7,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from router.diagnosis.decisions import ENDS, MOST_CANDIDATES, Decisions
+from router.diagnosis.decisions import ENDS, KEPT_CANDIDATES, Decisions
 from router.load.table import Part
 from router.pb.warmpath.v1 import router_pb2 as pb
 from router.pick.candidate_message import candidate_message, source_message
@@ -147,7 +147,7 @@ class AnyReports(RuleBasedStateMachine):
         last = list(self.states.items())[::-1][:4]
         listed = self.decisions.listed()
         assert [(one.booking_id, one.state) for one in listed] == last
-        assert all(len(one.candidates) <= MOST_CANDIDATES for one in listed)
+        assert all(len(one.candidates) <= KEPT_CANDIDATES for one in listed)
 
 
 TestAnyReports = AnyReports.TestCase
