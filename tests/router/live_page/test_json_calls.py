@@ -1,6 +1,7 @@
 """The router's read-only calls as JSON: the answers of gRPC, its errors, and who may ask."""
 
 import asyncio
+import re
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,9 @@ from router.pb.warmpath.v1 import router_pb2 as pb
 from tests.router.access.guarded import TOKENS
 from tests.router.live_page.stand import live, pods
 from tests.router.service_stand import IDS, packed, standing
+
+
+PAGE = (Path(__file__).parents[3] / "docs" / "live-page.md").read_text(encoding="utf-8")
 
 
 async def post(session: aiohttp.ClientSession, method: str, body: Any) -> tuple[int, Any]:
@@ -33,6 +37,11 @@ async def test_answers_are_those_of_grpc(tmp_path: Path, model_folder: Path) -> 
             _, listed = await post(session, "ListPods", {})
             _, decisions = await post(session, "ListDecisions", {"limit": 3})
             _, diagnosis = await post(session, "Diagnose", b"")
+            printed = re.findall(r"curl -s -X POST http://[^/]+(/\S+) -d '(.*)'", PAGE)
+            assert len(printed) == 2
+            for path, body in printed:
+                status, answer = await post(session, path.removeprefix(PATH), body.encode())
+                assert (status, "pod-1" in str(answer)) == (200, True), path
         expected = await stand.score(packed())
     assert json_format.ParseDict(scored, pb.ScoreResponse()) == expected
     assert scored["scores"][0]["matched_tokens"] == 96
