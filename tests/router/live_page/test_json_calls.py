@@ -15,7 +15,6 @@ from tests.router.access.guarded import TOKENS
 from tests.router.live_page.stand import live, pods
 from tests.router.service_stand import IDS, packed, standing
 
-
 PAGE = (Path(__file__).parents[3] / "docs" / "live-page.md").read_text(encoding="utf-8")
 
 
