@@ -33,25 +33,27 @@ async def shared_index(config: Path, url: str, seconds: float) -> list[Check]:
         config=config, url="", user="", prefix=None, timeout=seconds, **dict.fromkeys(FILES, "")
     )
     try:
-        async with opened(options) as access:
+        async with opened(options, may_be_empty=True) as access:
             # These three calls use the rights that a router needs to read.
             await access.pods()
-            found = await read_servers(access)
+            empty, found = access.lacking, await read_servers(access)
     except AccessError as error:
         said = str(error)
         if "refuses the user a command" in said:
             change = f"give shared-index.user the ACL rule ({RULE})"
         elif "refuses user or password" in said:
             change = "shared-index.user, shared-index.password-file"
-        elif "nothing lies under the prefix" in said:
-            change = "shared-index.prefix, or start publishers with --redis"
         else:
             change = "start Redis, or change shared-index.url"
         return [Check(subject, "answer", "WRONG", said, change)]
     names = ", ".join(sorted({one["server"] for one in found if one["server"]}))
-    checks = [
-        Check(subject, "answer", "ok", f"{url} answers, and the user may read {names}".rstrip())
-    ]
+    if empty:
+        change = "shared-index.prefix, or start publishers with --redis"
+        answer = Check(subject, "answer", "WRONG", empty, change)
+    else:
+        text = f"{url} answers, and the user may read {names}".rstrip()
+        answer = Check(subject, "answer", "ok", text)
+    checks = [answer]
     policies = {one["policy"] for one in found if one["policy"]}
     if not policies:
         text = "the user may not call INFO, which the ACL rule does not give"

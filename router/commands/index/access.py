@@ -40,6 +40,10 @@ class AccessError(Exception):
     """The index cannot be read; the message has the reason."""
 
 
+class EmptyIndexError(AccessError):
+    """Redis answers, and nothing lies under the prefix."""
+
+
 class AccessOptionError(AccessError):
     """The options or files do not lead to an index; the message has the reason."""
 
@@ -96,6 +100,8 @@ class Access:
         """Credentials for publishers; None: plain connections."""
         self.configured: Sequence[str] = ()
         """Pods that the --config file follows through the shared index."""
+        self.lacking = ""
+        """That nothing lies under the prefix, if so."""
         self.silent: list[str] = []
         """Nodes that do not answer, each with the reason; their content is not known."""
         self._away: set[Argument] = set()
@@ -154,7 +160,7 @@ class Access:
         if schema is None:
             return
         if not schema:
-            raise AccessError(
+            raise EmptyIndexError(
                 f"nothing lies under the prefix {names.prefix!r} at {self.url}: no publisher and "
                 "no router has written there (--prefix, or prefix of [shared-index])"
             )
@@ -256,8 +262,11 @@ def problem_of(error: Exception, url: str) -> str:
 
 
 @asynccontextmanager
-async def opened(args: argparse.Namespace) -> AsyncIterator[Access]:
-    """Open the index that the options name. Raises AccessError and AccessOptionError."""
+async def opened(args: argparse.Namespace, *, may_be_empty: bool = False) -> AsyncIterator[Access]:
+    """Open the index that the options name. Raises AccessError and AccessOptionError.
+
+    Unless `may_be_empty`, EmptyIndexError too.
+    """
     try:
         # An extra of the package, which routers without a shared index need not install.
         from indexer.shared.redis.connect import RedisSettings, SettingsError, connect  # noqa: PLC0415
@@ -272,7 +281,12 @@ async def opened(args: argparse.Namespace) -> AsyncIterator[Access]:
         access = Access(redis, KeyNames(where.prefix), where.url, timeout=args.timeout)
         access.credentials = where.credentials
         access.configured = where.pods
-        await access.check_schema()
+        try:
+            await access.check_schema()
+        except EmptyIndexError as error:
+            if not may_be_empty:
+                raise
+            access.lacking = str(error)
         yield access
     finally:
         await redis.close()

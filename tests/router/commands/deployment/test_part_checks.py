@@ -25,6 +25,7 @@ def test_a_redis_that_may_delete_the_index_is_named(
 ) -> None:
     found = of_redis(tmp_path, redis_server.url, prefix)
     assert found["answer"].change == "shared-index.prefix, or start publishers with --redis"
+    assert found["maxmemory-policy"].verdict == "ok", "also of an index that is empty yet"
     with Edge(redis_server.url) as edge:
         edge.ensure(KeyNames(prefix))
     checks = of_redis(tmp_path, redis_server.url, prefix)
