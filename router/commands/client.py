@@ -214,7 +214,8 @@ def problem_of_call(error: CallError, router: str) -> str:
     """Return why a call failed, and what to do about it."""
     said = unanswered(error.code.name, error.message, "--router HOST:PORT")
     if not said or not _is_unanswered(error):
-        return str(error)
+        no_model = error.message == "prompt.model: is missing"
+        return f"{error}; name the model with --model" if no_model else str(error)
     return f"no router answers at {router}: {said}"
 
 

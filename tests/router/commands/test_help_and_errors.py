@@ -7,8 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 from threading import Thread
 
+import grpc
 import pytest
 
+from router.client.failure import CallError
+from router.commands.client import problem_of_call
 from router.commands.completion import parsers
 from tests.router.commands.installed import commands
 
@@ -114,6 +117,11 @@ def test_an_error_is_in_our_words(
     assert says in said
     assert not RAW.search(said)
     assert len(said.splitlines()) <= 2, "a usage of many lines hides the error"
+
+
+def test_a_model_that_is_missing_is_asked_for_by_its_option() -> None:
+    missing = CallError(grpc.StatusCode.INVALID_ARGUMENT, "prompt.model: is missing")
+    assert problem_of_call(missing, "r").endswith("is missing; name the model with --model")
 
 
 def test_what_is_not_the_service_asked_for_is_named(
