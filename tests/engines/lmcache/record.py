@@ -1,10 +1,10 @@
 """Records what a real vLLM publishes, and finds cached, when LMCache offloads its cache on this CPU.
 
-    PYTHONPATH=FOLDER/lmcache:FOLDER/packages VLLM/bin/python tests/engines/lmcache/record.py \
+    PYTHONPATH=PACKAGES VLLM/bin/python tests/engines/lmcache/record.py \
         --model tiny-llama --mode in-process --out RECORDING.jsonl.gz
 
-VLLM is the environment of `make test-vllm`, FOLDER/lmcache an unpacked wheel of lmcache 0.5.6, and
-FOLDER/packages has what it imports and that environment lacks (`packages.txt`, with pip's --no-deps).
+`make record-lmcache` does so. VLLM is the environment of `make test-vllm`, and PACKAGES has LMCache with what it
+imports and that environment lacks (`constraints-lmcache.txt`, with pip's --no-deps).
 
 `in-process` is vLLM's LMCacheConnectorV1 with LMCache's own engine; its copies between the cache and host
 memory, which need a GPU, are LMCache's MockGPUConnector, so the answers' tokens mean nothing. `server` is
@@ -75,7 +75,7 @@ def connector(mode: str) -> dict[str, Any]:
 
 
 @contextmanager
-def server(chunks: int) -> Iterator[None]:
+def server(chunks: int, log_path: Path) -> Iterator[None]:
     """LMCache's server with room for about `chunks` chunks of the tiny model."""
     bytes_per_chunk = 2 * 2 * 2 * 16 * CHUNK * 4
     size = chunks * max(4096, bytes_per_chunk) / (1 << 30)
@@ -84,7 +84,7 @@ def server(chunks: int) -> Iterator[None]:
         "--chunk-size", str(CHUNK), "--l1-size-gb", str(size), "--eviction-policy", "LRU",
         "--supported-transfer-mode", "auto",
     ]  # fmt: skip
-    with Path("lmcache-server.log").open("wb") as log:
+    with log_path.open("wb") as log:
         process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
         try:
             yield
@@ -177,14 +177,16 @@ def main() -> None:
     args = options()
     os.environ.update(ENVIRONMENT)
     if args.mode == "server":
-        with server(args.chunks):
+        with server(args.chunks, args.out.with_suffix(".log")):
             lines = record(args)
     else:
         lines = record(args)
     text = "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines)
     args.out.write_bytes(gzip.compress(text.encode(), mtime=0))
     kinds = [line["kind"] for line in lines]
-    print(f"{kinds.count('request')} requests, {kinds.count('events')} batches")
+    print(f"{kinds.count('request')} requests, {kinds.count('events')} batches", flush=True)
+    # LMCache's threads would keep the process.
+    os._exit(0)
 
 
 if __name__ == "__main__":

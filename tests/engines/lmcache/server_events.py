@@ -1,6 +1,6 @@
 """Writes what vLLM publishes of an LMCache server's own event stream, without a GPU.
 
-    PYTHONPATH=FOLDER/lmcache:FOLDER/packages VLLM/bin/python tests/engines/lmcache/server_events.py OUT.jsonl.gz
+    PYTHONPATH=PACKAGES VLLM/bin/python tests/engines/lmcache/server_events.py OUT.jsonl.gz
 
 The environment is that of `record.py`, whose server copies over the engine's socket and then names no tokens,
 so that it announces nothing; where it copies from the GPU itself, it does. Here its bus gets the events of such
