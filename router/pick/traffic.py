@@ -1,15 +1,21 @@
-"""A model's traffic of late: how busy its ranks are, and how many of its prefills are long.
+"""A model's traffic of late: how busy and full its ranks are, and how many of its prefills are long.
 
 Source of the utilisation: `own_rho` in `../shared/bench/policy-study.md`, sampled at each request.
 """
 
 from bisect import bisect_right, insort
 from collections import deque
+from typing import NamedTuple
+
+import numpy as np
 
 from router.load.rank_bookings import NANOSECONDS
+from scorer.load_columns import LoadColumns
 
 SECONDS = 20.0
-"""Time constant of the utilisation: longer than a prefill, shorter than a change of traffic."""
+"""Time constant of the shares: longer than a prefill, shorter than a change of traffic."""
+FULL = 0.5
+"""Usage of its KV memory from which a rank counts as full: where many use half, some use it all."""
 PREFILLS = 1000
 """Number of the latest prefills whose lengths are compared."""
 LEAST_PREFILLS = 100
@@ -18,11 +24,29 @@ LONG = 3.0
 """A prefill is long if it takes more than this times the mean of the latest ones."""
 
 
+class Shares(NamedTuple):
+    """Shares of a model's ranks, 0 to 1: at one moment, or moving averages."""
+
+    busy: float
+    """Those with a prefill to do."""
+    full: float
+    """Those whose KV memory requests hold, by their engines' metrics: FULL of it, or more."""
+
+
+def shares_of(loads: LoadColumns) -> Shares:
+    """Return the shares of the ranks with these loads."""
+    number = len(loads.waiting)
+    return Shares(
+        int(np.count_nonzero(loads.waiting)) / number,
+        int(np.count_nonzero(loads.kv_usage >= FULL)) / number,
+    )
+
+
 class Traffic:
     """Moving figures, all of them shares from 0 to 1. Times are seconds of the caller's clock."""
 
     def __init__(self) -> None:
-        self._utilisation = 0.0
+        self._average = Shares(0.0, 0.0)
         self._seen: float | None = None
         self._prefills: deque[int] = deque()
         """The latest prefills, in nanoseconds: sums of integers do not accumulate rounding errors."""
@@ -30,12 +54,13 @@ class Traffic:
         """The same prefills in order."""
         self._sum = 0
 
-    def utilisation(self, busy: float, now: float) -> float:
-        """Return the average share of busy ranks, with the share `busy` at `now`, which is not kept."""
+    def average(self, shares: Shares, now: float) -> Shares:
+        """Return the average shares, with those at `now`, which are not kept."""
         if self._seen is None:
-            return busy
-        elapsed = max(0.0, now - self._seen)
-        return self._utilisation + min(1.0, elapsed / SECONDS) * (busy - self._utilisation)
+            return shares
+        weight = min(1.0, max(0.0, now - self._seen) / SECONDS)
+        busy, full = self._average
+        return Shares(busy + weight * (shares.busy - busy), full + weight * (shares.full - full))
 
     @property
     def long_share(self) -> float:
@@ -45,9 +70,9 @@ class Traffic:
             return 1.0
         return 1 - bisect_right(self._sorted, LONG * self._sum / number) / number
 
-    def see(self, busy: float, prefill: float, now: float) -> None:
-        """Add a share of busy ranks at `now`, and the seconds of a prefill that goes to one then."""
-        self._utilisation = self.utilisation(busy, now)
+    def see(self, shares: Shares, prefill: float, now: float) -> None:
+        """Add shares of ranks at `now`, and the seconds of a prefill that goes to one then."""
+        self._average = self.average(shares, now)
         self._seen = now
         if len(self._prefills) == PREFILLS:
             oldest = self._prefills.popleft()

@@ -29,7 +29,7 @@ from router.pick.eligible import NoPodError, model_phrase
 from router.pick.field import Field, field_of
 from router.pick.options import Option, Options
 from router.pick.sessions import Sessions
-from router.pick.traffic import Traffic
+from router.pick.traffic import Shares, Traffic, shares_of
 from router.pods.table import Pod
 from scorer.candidate import Request
 from scorer.columns import Columns
@@ -101,8 +101,8 @@ class Choice(msgspec.Struct, frozen=True):
     """Whether the policy's costs are seconds."""
     prompt_tokens: int
     utilisation: float
-    busy: float
-    """The share of the ranks for prefill that have one to do at this moment, 0 to 1."""
+    shares: Shares
+    """Shares of the ranks for prefill at this moment."""
     options: Options
     decode: Sequence[Option] = ()
     """The options for decoding a disaggregated request; `options` are then for its prefill."""
@@ -191,14 +191,14 @@ class Weigher:
         prefilling = self._field(ask, "prefill") if ask.disaggregated else everybody
         decoding = self._field(ask, "decode") if ask.disaggregated else None
         loads = self._loads.columns(prefilling.names, now)
-        busy = int(np.count_nonzero(loads.waiting)) / len(prefilling.names)
+        shares = shares_of(loads)
         if ahead:
             loads = _behind(loads, prefilling, ahead)
         traffic = self._traffic_of(ask.prompt.model)
-        utilisation = traffic.utilisation(busy, now)
+        utilisation, full = traffic.average(shares, now)
         # Where nobody tells which requests have ended, crowding means nothing.
         long_share = traffic.long_share if self._loads.knows_progress(now) else 1.0
-        request = Request(ask.tokens, utilisation, ask.session, long_share)
+        request = Request(ask.tokens, utilisation, ask.session, long_share, full)
         stale_since = now - self._assumed_seconds
         matches = self._scorer.matches(
             ask.prompt, everybody.ranks, longest_prefix, stale_since=stale_since
@@ -215,7 +215,7 @@ class Weigher:
             costs_seconds=costs_seconds(policy),
             prompt_tokens=ask.tokens,
             utilisation=utilisation,
-            busy=busy,
+            shares=shares,
             options=options,
             decode=decode,
             is_beside=ask.beside is not None and options.put_first(ask.beside),
@@ -223,7 +223,7 @@ class Weigher:
 
     def see(self, model: str, choice: Choice, now: float) -> None:
         """Record a choice that is carried out as part of the model's traffic."""
-        self._traffic_of(model).see(choice.busy, choice.usual_prefill, now)
+        self._traffic_of(model).see(choice.shares, choice.usual_prefill, now)
 
     def _policy(self, name: str) -> Policy:
         name = name or self._usual

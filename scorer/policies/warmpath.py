@@ -39,6 +39,9 @@ class Warmpath:
     if long prompts are rare; if not, they mostly wait for each other while other ranks are idle. So the
     rarity falls from 1 to 0 as their share grows from 0 to a tenth. Where ranks differ in speed it is at
     least half of the share of unlike ranks, since a slow rank is the crowded one.
+    Where KV memory is short, prompts wait for it, and a copy of blocks that another rank has takes it
+    from all of them. So the term is (1 + memory x f) times as large, with f the share of ranks whose
+    memory is half used.
 
     decode: mu for each request in flight, which this prompt's prefill delays.
 
@@ -56,6 +59,8 @@ class Warmpath:
     """Exponent of crowding where no prompt is long. 0: only the fleet's utilisation counts, best for the
     longest waits (p99); higher values keep long prompts off crowded ranks, so that most requests wait
     less (p90)."""
+    memory: float = 8.0
+    """0: a prefill costs others the same, however little KV memory is free."""
     mu: float = 0.002
     """Seconds per request in flight."""
     sharing: float = 0.9
@@ -71,6 +76,7 @@ class Warmpath:
     def __post_init__(self) -> None:
         check_option("kappa", self.kappa)
         check_option("g", self.g, highest=2.0)
+        check_option("memory", self.memory)
         check_option("mu", self.mu)
         check_option("sharing", self.sharing, highest=1.0)
         check_option("session-margin", self.session_margin)
@@ -81,7 +87,7 @@ class Warmpath:
         """Return each candidate's cost of this prompt, in seconds."""
         del rng
         rho = min(request.utilisation, HIGHEST_UTILISATION)
-        weight = self.kappa * rho / (1 - rho)
+        weight = self.kappa * rho / (1 - rho) * (1 + self.memory * request.full_share)
         load, in_flight = columns.load, columns.load.in_flight
         number = len(columns.names)
         mean, mean_waiting = float(in_flight.sum()) / number, float(load.waiting.sum()) / number

@@ -55,6 +55,7 @@ def questions(draw: st.DrawFn, most: int = 100_000) -> tuple[Request, list[Candi
             prompt_tokens=st.integers(1, most),
             utilisation=st.floats(0, 1),
             long_share=st.floats(0, 1),
+            full_share=st.floats(0, 1),
             affinity=st.sampled_from(["", "session"]),
         )
     )

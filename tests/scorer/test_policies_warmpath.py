@@ -18,6 +18,7 @@ REQUESTS = st.builds(
     prompt_tokens=st.just(1000),
     utilisation=st.floats(0, 1),
     long_share=st.floats(0, 1),
+    full_share=st.floats(0, 1),
 )
 
 
@@ -217,6 +218,23 @@ def test_the_terms_are_what_the_docstring_says() -> None:
             "hot_spot": 0.0,
         }
     )
+
+
+@pytest.mark.parametrize(("full_share", "chosen"), [(0.0, "cold"), (0.5, "warm")])
+def test_where_kv_memory_is_short_no_second_copy_is_made(full_share: float, chosen: str) -> None:
+    warm, cold = one("warm", wait=4.0, prefill=0.1), one("cold", prefill=1.0)
+    request = Request(1000, 0.5, full_share=full_share)
+    assert rank(POLICY, request, [warm, cold], Random(0))[0].candidate.pod == chosen
+
+
+def test_full_ranks_make_a_prefill_cost_others_as_many_times_as_the_docstring_says() -> None:
+    policy, given = Warmpath(memory=4.0), [one("a", prefill=0.4), one("b", prefill=2.0)]
+
+    def others(full_share: float) -> list[float]:
+        ranked = rank(policy, Request(1000, 0.5, full_share=full_share), given, Random(0))
+        return [dict(option.terms)["others"] for option in ranked]
+
+    assert others(0.25) == pytest.approx([2 * cost for cost in others(0.0)])
 
 
 def test_a_long_prompt_keeps_off_crowded_ranks_where_a_short_one_does_not() -> None:

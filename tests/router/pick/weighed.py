@@ -13,6 +13,7 @@ from router.pick.field import field_of
 from router.pick.options import Option, Options
 from router.pick.pending import Placed
 from router.pick.predicted import Predicted
+from router.pick.traffic import Shares
 from router.pick.weigh import Choice, Traits
 from router.pods.table import Pod
 from scorer.candidate import Candidate, Load
@@ -86,7 +87,7 @@ def choice(*options: Option, tokens: int = TOKENS) -> Choice:
         matches=matches,
         factors=[one.calibration for one in options],
     )
-    return Choice("warmpath", True, tokens, 0.5, 0.5, ordered)
+    return Choice("warmpath", True, tokens, 0.5, Shares(0.5, 0.0), ordered)
 
 
 def placed(
