@@ -3,8 +3,10 @@
 import dataclasses
 import inspect
 import os
+import sys
 from array import array
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
@@ -76,6 +78,8 @@ class Cache:
         if self.unified:
             vars(self.sglang).update(load(_UNIFIED_NAMES))
         self._views = hasattr(self.sglang.RadixKey, "page_aligned")
+        module = sys.modules[self.sglang.RadixKey.__module__]
+        self._packed = partial(array, "q") if hasattr(module, "array") else list
         self._own_salt = "cache_salt" in inspect.signature(self.sglang.RadixKey).parameters
         self.allocator = self._new_allocator()
         self._lora_names = self.sglang.KvEventLoraNames and self.sglang.KvEventLoraNames()
@@ -157,7 +161,7 @@ class Cache:
 
     def match(self, ids: list[int], space: Space) -> Found:
         extra, salt = self.namespace(space)
-        key = self.sglang.RadixKey(array("q", ids) if self._views else list(ids), extra, **salt)
+        key = self.sglang.RadixKey(self._packed(ids), extra, **salt)
         if self.sglang.MatchPrefixParams:
             key = self.sglang.MatchPrefixParams(key=key)
         result = self.tree.match_prefix(key)
@@ -170,7 +174,7 @@ class Cache:
         """Return the key of all full pages of a sequence, to insert them."""
         extra, salt = self.namespace(space)
         if self._views:
-            key = self.sglang.RadixKey(array("q", ids), extra, **salt)
+            key = self.sglang.RadixKey(self._packed(ids), extra, **salt)
             return key.maybe_to_bigram_view(self.form.eagle)[0].page_aligned(self.form.page)
         units: list[Any] = list(pairwise(ids)) if self.form.eagle else list(ids)
         whole = len(units) // self.form.page * self.form.page
