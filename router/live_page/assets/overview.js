@@ -33,9 +33,11 @@ function showCards(snapshot, points) {
   const ranks = snapshot.pods.flatMap((pod) => pod.ranks);
   const exact = ranks.filter((rank) => rank.trust === "exact").length;
   const ready = snapshot.pods.filter((pod) => pod.ready).length;
-  const [of, picked, turn] = ["prompt_tokens", "captured_tokens", "average_tokens"].map((name) => grown(name) || total[name]);
+  // All three of one span: that of the last minutes, or where nothing was picked in it, since the start.
+  const isRecent = grown("prompt_tokens") > 0;
+  const [of, picked, turn] = ["prompt_tokens", "captured_tokens", "average_tokens"].map((name) => (isRecent ? grown(name) : total[name]));
   const cards = [
-    ["Cached where picked", share(picked, of), `in the last 5 minutes; pods in turn: about ${share(turn, of)}`],
+    ["Cached where picked", share(picked, of), `${isRecent ? "in the last 5 minutes" : "since the start"}; pods in turn: about ${share(turn, of)}`],
     ["Prompt tokens saved", count(saved), `of ${count(total.prompt_tokens)} in all, against pods in turn`],
     ["Picks", `${count(grown("requests") / span)}/s`, `in the last 5 minutes; ${count(total.requests)} in all`],
     ["Pods ready", `${ready} of ${snapshot.pods.length}`, `the view of ${exact} of ${ranks.length} ranks is exact`],

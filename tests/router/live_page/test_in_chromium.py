@@ -167,6 +167,31 @@ async def test_all_views_are_reached_by_keyboard(tab: Tab, tmp_path: Path) -> No
         assert await tab.run("document.getElementById('overview').hidden")
 
 
+COUNTED = """(async () => {
+  const { showOverview } = await import("/live/overview.js");
+  const point = (at, prompt_tokens, captured_tokens) => ({
+    at, requests: 0, prompt_tokens, captured_tokens, available_tokens: captured_tokens,
+    average_tokens: 0, lag_seconds: 0, queued: 0,
+  });
+  const points = [point(1000, 273, 240), point(1010, %s, 240)];
+  showOverview({ snapshot: { pods: [], queue: null, point: points[1] }, points, decisions: [] });
+  return document.querySelector("#cards div").innerText;
+})()"""
+
+
+@pytest.mark.parametrize(
+    ("tokens", "said"), [(364, "0.0 %\nin the last 5 minutes"), (273, "87.9 %\nsince the start")]
+)
+async def test_the_share_that_was_cached_is_of_one_span(
+    tab: Tab, tmp_path: Path, tokens: int, said: str
+) -> None:
+    async with live(tmp_path, pods("pod-1")) as (router, _):
+        await tab.open(f"http://{router.http_address}/")
+        await tab.until(f"{ROWS} === 1")
+        await tab.run("document.getElementById('pause').click()")
+        assert said in await tab.run(COUNTED % tokens)
+
+
 async def test_names_are_never_markup(tab: Tab, tmp_path: Path) -> None:
     name = "<img src=x onerror=alert(1)>"
     tables = (
