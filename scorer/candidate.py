@@ -66,4 +66,4 @@ class Request(NamedTuple):
     long_share: float = 0.0
     """Share of the model's latest prefills that are long (more than 3 x their mean), 0 to 1."""
     full_share: float = 0.0
-    """Share of the model's ranks of whose KV memory half was in use lately, a moving average, 0 to 1."""
+    """Share of the model's ranks whose KV memory was nearly full lately, a moving average, 0 to 1."""

@@ -11,9 +11,10 @@ cold prompts by chance. A rank's factor is therefore the median of its model's r
 its own difference d that exceeds the doubt: d x (1 - (doubt / d)^2), zero below the doubt (the
 non-negative garrote, Breiman 1995).
 
-This applies while the fleet is idle. On a busy fleet most differences are real: prefills take longer
-beside much decoding, and a rank with too much work has a queue that sends the next request elsewhere. So
-the doubt shrinks as utilisation grows. A rank's `slowness` is its factor without the usual one.
+On a busy fleet more differences are real: prefills take longer beside much decoding, and a rank with
+too much work has a queue that sends the next request elsewhere. So the doubt shrinks as utilisation
+grows, by a quarter at most: prompts that are computed beside each other in chunks, or wait for memory,
+differ by chance. A rank's `slowness` is its factor without the usual one.
 
 A rank without measurements has the usual factor. On a quiet fleet a rank that looks slow gets no
 requests, so its measurements are forgotten after many of other ranks, and it is tried again.
@@ -45,6 +46,8 @@ ALIKE = 0.1
 """Doubt that always remains, in the logarithm: the cost model is no more accurate than that."""
 SURE = 3.0
 """Number of standard errors of an average that count as chance."""
+LEAST_DOUBT = 0.75
+"""Share of the doubt that remains on a full fleet, where more differences are real."""
 USUAL_VARIANCE = 0.09
 """Assumed variance of the ratios' logarithms before any comparison: each is off by about a third."""
 ROUNDS = 100
@@ -169,7 +172,7 @@ class Calibration:
         `utilisation` is the share of the model's ranks with a prefill to do, 0 to 1.
         """
         found = self._difference(model, pod, rank)
-        return math.exp(found.usual + found.standing_out(1 - utilisation))
+        return math.exp(found.usual + found.standing_out(_doubted(utilisation)))
 
     def all_of(
         self, of: str, ranks: Sequence[tuple[str, int]], utilisation: float
@@ -183,7 +186,7 @@ class Calibration:
         if model is None:
             return factors, slownesses
         usual = math.exp(model.usual)
-        differences, share = model.differences, 1 - utilisation
+        differences, share = model.differences, _doubted(utilisation)
         for place, name in enumerate(ranks):
             found = differences.get(name)
             if found is None:
@@ -244,6 +247,11 @@ class Calibration:
             kept = model.differences.items()
             if any(one != self._differing(model, rank) for rank, one in kept):
                 raise BrokenInvariantError(f"a difference of {of} is out of date")
+
+
+def _doubted(utilisation: float) -> float:
+    """Return the share of the doubt that remains at a utilisation from 0 to 1."""
+    return max(LEAST_DOUBT, 1 - utilisation)
 
 
 def _take(known: list[float], value: float) -> None:

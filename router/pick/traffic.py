@@ -14,8 +14,8 @@ from scorer.load_columns import LoadColumns
 
 SECONDS = 20.0
 """Time constant of the shares: longer than a prefill, shorter than a change of traffic."""
-FULL = 0.5
-"""Usage of its KV memory from which a rank counts as full: where many use half, some use it all."""
+FULL = 0.7
+"""Usage of its KV memory from which a rank counts as full: the next long prompt may not fit."""
 PREFILLS = 1000
 """Number of the latest prefills whose lengths are compared."""
 LEAST_PREFILLS = 100

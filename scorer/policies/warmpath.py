@@ -41,7 +41,7 @@ class Warmpath:
     least half of the share of unlike ranks, since a slow rank is the crowded one.
     Where KV memory is short, prompts wait for it, and a copy of blocks that another rank has takes it
     from all of them. So the term is (1 + memory x f) times as large, with f the share of ranks whose
-    memory is half used.
+    memory is nearly full.
 
     decode: mu for each request in flight, which this prompt's prefill delays.
 
@@ -59,7 +59,7 @@ class Warmpath:
     """Exponent of crowding where no prompt is long. 0: only the fleet's utilisation counts, best for the
     longest waits (p99); higher values keep long prompts off crowded ranks, so that most requests wait
     less (p90)."""
-    memory: float = 8.0
+    memory: float = 12.0
     """0: a prefill costs others the same, however little KV memory is free."""
     mu: float = 0.002
     """Seconds per request in flight."""
