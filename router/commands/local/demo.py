@@ -52,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2 if isinstance(error, ValueError | FileNotFoundError) else 1
     except asyncio.CancelledError:
         return 128 + signal.SIGTERM
-    options = {**vars(args), "speed": f"{setting.workers.speed:g}"}
+    options = {**vars(args), "speed": _speed_words(setting)}
     made = provenance(["warmpath", "demo", *given], options) | {"seed": SEED}
     _present(setting, results, made, console)
     if args.json:
@@ -61,6 +61,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     for name, result in failed.items():
         print(f"warmpath demo: {name}: every request failed: {result.problem}", file=sys.stderr)
     return 1 if failed else 0
+
+
+def _speed_words(setting: DemoSetting) -> str:
+    speed = f"{setting.workers.speed:g}"
+    if not setting.fits or setting.workers.speed >= SPEEDS[0]:
+        return speed
+    return f"{speed}, lowered from {SPEEDS[0]:g}: choices of pods came late on this machine"
 
 
 def run_demo(

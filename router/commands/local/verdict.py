@@ -32,21 +32,23 @@ def conclusions(runs: Mapping[str, RunFigures]) -> list[str]:
 def gain(ours: RunFigures, theirs: RunFigures) -> str:
     """Return how much faster, or slower, first tokens came.
 
-    Of a percentile at which choosing a pod took as long as the two differ, there is no verdict.
+    There is no verdict on a percentile at which the two differ by no more than choosing a pod took in
+    both together.
     """
     found, unclear = [], []
     for label, our_time, their_time, delay in (
-        ("p50", ours.ttft_p50, theirs.ttft_p50, max(ours.delay_p50, theirs.delay_p50)),
-        ("p90", ours.ttft_p90, theirs.ttft_p90, max(ours.delay_p90, theirs.delay_p90)),
-        ("p99", ours.ttft_p99, theirs.ttft_p99, max(ours.delay_p99, theirs.delay_p99)),
+        ("p50", ours.ttft_p50, theirs.ttft_p50, ours.delay_p50 + theirs.delay_p50),
+        ("p90", ours.ttft_p90, theirs.ttft_p90, ours.delay_p90 + theirs.delay_p90),
+        ("p99", ours.ttft_p99, theirs.ttft_p99, ours.delay_p99 + theirs.delay_p99),
     ):
         effect = abs(our_time - their_time)
         if delay >= effect:
             unclear.append(f"{label} (differs by {effect:.2f} s, choices took {delay:.2f} s)")
-        elif our_time <= their_time:
-            found.append(f"{label} {their_time / max(our_time, 1e-9):.1f} x faster")
         else:
-            found.append(f"{label} {our_time / max(their_time, 1e-9):.1f} x SLOWER")
+            less, more = sorted((our_time, their_time))
+            ratio = f"{more / max(less, 1e-9):.1f}"
+            word = "faster" if our_time == less else "SLOWER"
+            found.append(f"{label} alike" if ratio == "1.0" else f"{label} {ratio} x {word}")
     if unclear:
         found.append(f"no verdict on {', '.join(unclear)}")
     return ", ".join(found)

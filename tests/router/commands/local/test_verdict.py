@@ -24,6 +24,15 @@ BUSY = replace(FAST, delay_p50=0.5, delay_p90=3.0, delay_p99=9.0)
 def test_times_are_compared_where_choices_were_in_time() -> None:
     assert gain(FAST, SLOW) == "p50 2.0 x faster, p90 3.0 x faster, p99 1.1 x faster"
     assert gain(SLOW, FAST).startswith("p50 2.0 x SLOWER")
+    assert gain(FAST, replace(SLOW, ttft_p99=16.5)).endswith(", p99 alike")
+
+
+def test_delays_of_both_count() -> None:
+    late = replace(FAST, delay_p50=0.3)
+    assert "no verdict on p50" not in gain(late, SLOW)
+    assert "no verdict on p50 (differs by 0.50 s, choices took 0.60 s)" in gain(
+        late, replace(SLOW, delay_p50=0.3)
+    )
 
 
 @pytest.mark.parametrize("pair", [(BUSY, SLOW), (SLOW, BUSY)])
@@ -32,7 +41,7 @@ def test_there_is_no_verdict_where_a_choice_took_as_long_as_the_times_differ(
 ) -> None:
     told = gain(*pair)
     assert told.startswith("p90 3.0 x ")
-    assert "no verdict on p50 (differs by 0.50 s, choices took 0.50 s), p99 (" in told
+    assert "no verdict on p50 (differs by 0.50 s, choices took 0.51 s), p99 (" in told
 
 
 def test_hit_ratios_and_saved_tokens_are_compared_however_busy_the_machine_was() -> None:
