@@ -24,12 +24,11 @@ from router.commands.channel import ChannelError, add_channel, open_client
 from router.commands.explained import explained
 from router.commands.unanswered import unanswered
 from router.pb.warmpath.v1 import router_pb2 as pb
+from router.pods.table import WELL
 
 Reply = TypeVar("Reply", bound=Message)
 
 ROUTER = "127.0.0.1:7400"
-WELL = "/health answers"
-"""The status of a pod whose last probe found nothing wrong."""
 
 
 def score_main(argv: Sequence[str] | None = None) -> int:

@@ -21,7 +21,7 @@ from indexer.rank import Rank
 from indexer.unreadable import UNREADABLE
 from router.load.engine_metrics import NAMES, Observed, lines, parse
 from router.pods.namespaces import limit_known
-from router.pods.table import Pod, Status
+from router.pods.table import WELL, Pod, Status
 from router.prompt.bounds import MOST_NAME_BYTES
 
 log = logging.getLogger(__name__)
@@ -251,7 +251,7 @@ class Prober:
             for rank in self._ranks:
                 # One of vLLM's blocks is the null block, which is never cached.
                 rank.learn_capacity(int(found[1]) - 1)
-        return Status(healthy=True, reason="/health answers")
+        return Status(healthy=True, reason=WELL)
 
     async def _models(self, session: aiohttp.ClientSession, *, is_dated: bool) -> Sequence[str]:
         try:

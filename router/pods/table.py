@@ -10,6 +10,9 @@ from indexer.trust import Level
 
 Role = Literal["both", "prefill", "decode"]
 
+WELL = "/health answers"
+"""The reason of a status whose probe found nothing wrong."""
+
 
 @dataclass(frozen=True, slots=True)
 class Status:
