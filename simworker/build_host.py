@@ -54,7 +54,6 @@ def build_host(
         build,
         listen=(settings.host, settings.port + number if settings.port else 0),
         faults=settings.faults,
-        streams=ENGINES[settings.engine.engine].streams,
         fetch_events=ENGINES[settings.engine.engine].fetch_events,
         exit_process=partial(os._exit, CRASH_STATUS) if alone else None,
     )

@@ -18,11 +18,7 @@ WRITE_SECONDS = 0.5
 
 
 class Host:
-    """Owns one worker.
-
-    `streams`: whether its engine publishes events. `exit_process` ends the process at once; None if
-    other workers live in it too.
-    """
+    """Owns one worker. `exit_process` ends the process at once; None if other workers live in it too."""
 
     def __init__(
         self,
@@ -30,7 +26,6 @@ class Host:
         *,
         listen: tuple[str, int],
         faults: FaultSettings,
-        streams: bool,
         fetch_events: Callable[[Any], list[dict[str, Any]]] | None,
         exit_process: Callable[[], Any] | None,
     ) -> None:
@@ -38,7 +33,6 @@ class Host:
         self._gone = asyncio.Event()
         self._listen = listen
         self._faults = faults
-        self._streams = streams
         self._fetch_events = fetch_events
         self._exit_process = exit_process
         self._timers: list[asyncio.TimerHandle] = []
@@ -82,7 +76,7 @@ class Host:
         host = self._listen[0]
         address = f"[{host}]" if ":" in host else host
         described: dict[str, Any] = {"address": f"{address}:{self._runner.addresses[0][1]}"}
-        if not self._streams:
+        if not self.worker.identity.streams:
             return described
         first = self._publishers[0]
         described |= {"events": first.endpoint, "replay": first.replay_endpoint}
