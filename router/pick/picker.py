@@ -185,7 +185,7 @@ class Picker:
             request_id=ask.request_id,
             trace_id=ask.trace_id,
             is_whole=ask.is_whole,
-            keys={form: packed_keys(made) for form, made in options.matches.chains.items()},
+            keys={form: packed_keys(chain) for form, chain in options.matches.chains.items()},
             choice=choice,
         )
         self._keep(placed, now)

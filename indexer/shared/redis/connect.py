@@ -14,7 +14,7 @@ import hiredis
 from redis.asyncio.connection import Connection, DefaultParser, SSLConnection
 from redis.exceptions import RedisError, ResponseError
 
-from indexer.process.command_line import in_words
+from indexer.process.command_line import PLAIN_THERE, in_words
 from indexer.shared.redis.address import Address, HostPort, RedisKind, contradictions, parse
 from indexer.shared.redis.client import RedisClient
 from indexer.shared.redis.command import (
@@ -36,7 +36,7 @@ _WRAPPED = re.compile(
     r"(?:ERR Error running script .*?: )?(?:@user_script: ?\d+: ){1,2}-?([A-Z]{2,} .*)"
 )
 _CONNECTING = re.compile(r"Error (-?\d+) connecting to \S+\. (.*?)\.?")
-_PLAIN_THERE = re.compile(r"WRONG_VERSION_NUMBER|RECORD_LAYER_FAILURE")
+_PLAIN_THERE = re.compile("|".join(PLAIN_THERE))
 _HTTP_THERE = re.compile(r'Protocol error, got "H"')
 _TLS_THERE = re.compile(r'Connection closed by server|Protocol error, got "\\x15"')
 
