@@ -8,6 +8,7 @@ from indexer.compiled.array_index import ArrayIndex
 from indexer.compiled.array_rank import ArrayState
 from indexer.compiled.blocks import blocks as blocks_of
 from indexer.compiled.blocks import give_up as leave
+from indexer.compiled.highest import highest
 from indexer.compiled.make_keys import packed
 from indexer.compiled.scan.varint import unpack
 from indexer.compiled.segments import stretches_of
@@ -36,6 +37,7 @@ def warm_up(index: ArrayIndex) -> None:
         index.add(slot, [key for key in range(1 << 10) if key >> slot & 1])
     index.add(300, keys)
     # To Numba, a read-only array is of another type, for which it compiles a function again.
+    highest(np.frombuffer(bytes(4), np.uint32))
     unpack(np.frombuffer(bytes(1), np.uint8), np.empty(1, np.uint32))
     for start in range(0, 1 << 16, 1 << 10):
         index.add(99, range(start, start + (1 << 10)))

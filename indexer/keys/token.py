@@ -4,8 +4,6 @@ import sys
 from array import array
 from collections.abc import Iterable
 
-import numpy as np
-
 TOKEN_BYTES = 4
 
 
@@ -26,8 +24,3 @@ def unpack_tokens(packed: bytes) -> "array[int]":
     if sys.byteorder == "big":
         ids.byteswap()
     return ids
-
-
-def highest_token(packed: bytes) -> int:
-    """Return the highest id of a packed form that is not empty."""
-    return int(np.maximum.reduce(np.frombuffer(packed, "<u4")))

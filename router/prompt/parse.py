@@ -8,7 +8,7 @@ from google.protobuf.unknown_fields import UnknownFieldSet
 from msgspec.structs import replace
 
 from indexer.keys.extra import Item
-from indexer.keys.token import TOKEN_BYTES, highest_token, pack_tokens
+from indexer.keys.token import TOKEN_BYTES, pack_tokens
 from router.loop.turns import in_turns
 from router.pb.warmpath.v1 import router_pb2 as pb
 from router.pb.warmpath.wire.v1 import score_request_pb2 as wire
@@ -17,7 +17,7 @@ from router.prompt.bodies.openai import ChatBody, PromptBody, Text, parse_chat, 
 from router.prompt.bounds import PromptLimits, check_name
 from router.prompt.items import check_item
 from router.prompt.models import Model, ModelTable
-from router.prompt.plain import PlainPrompt, unpacked
+from router.prompt.plain import PlainPrompt, highest_token, unpacked
 from router.prompt.prompt import CheckedPrompt
 
 AnyPrompt = pb.Prompt | wire.Prompt

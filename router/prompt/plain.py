@@ -11,12 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 _unpack: Callable[[NDArray[np.uint8], NDArray[np.uint32]], int] | None
+_highest: Callable[[NDArray[np.uint32]], int]
 try:
+    from indexer.compiled.highest import highest
     from indexer.compiled.scan.varint import unpack
 except ImportError:  # no Numba: protobuf makes the objects
-    _unpack = None
+    _unpack, _highest = None, np.max
 else:
-    _unpack = unpack
+    _unpack, _highest = unpack, highest
 
 PROMPT_TAG, MODEL_TAG = 0x0A, 0x0A
 """Field 1 of a request, and of a prompt: both bytes."""
@@ -78,6 +80,11 @@ def unpacked(varints: bytes) -> bytes | None:
     if count < 0:
         raise ValueError("holds an entry that is not an unsigned 32-bit integer")
     return found[:count].astype("<u4", copy=False).tobytes()
+
+
+def highest_token(packed: bytes) -> int:
+    """Return the highest id of a packed form that is not empty."""
+    return int(_highest(np.frombuffer(packed, "<u4")))
 
 
 def _size(raw: bytes, at: int) -> tuple[int, int]:

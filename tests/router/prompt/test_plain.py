@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from indexer.keys.token import pack_tokens, unpack_tokens
 from router.pb.warmpath.v1 import router_pb2 as pb
 from router.pb.warmpath.wire.v1 import score_request_pb2 as wire
-from router.prompt.plain import MOST_REST, PlainPrompt, cut_prompt
+from router.prompt.plain import MOST_REST, PlainPrompt, cut_prompt, highest_token
 
 RESTS = st.builds(
     wire.ScoreRequest,
@@ -91,3 +91,8 @@ def test_a_long_rest_is_left_to_protobuf() -> None:
     for size in (MOST_REST, MOST_REST + 1):
         raw = wire.ScoreRequest(prompt=prompt).SerializeToString() + bytes(size)
         assert (cut_prompt(raw) is None) == (size > MOST_REST)
+
+
+@given(st.lists(st.integers(0, (1 << 32) - 1), min_size=1, max_size=70))
+def test_the_highest_id_is_found(ids: list[int]) -> None:
+    assert highest_token(pack_tokens(ids)) == max(ids)
