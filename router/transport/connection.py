@@ -156,14 +156,12 @@ class Connection(asyncio.Protocol):
             return
         self._is_in_session = True
         try:
-            data = self.session.to_send()
+            self.session.send(self._socket.write)
         except EndedError as error:
             self._break(error)
             return
         finally:
             self._is_in_session = False
-        if data:
-            self._socket.write(data)
         if self.session.drained:
             drained, self.session.drained = self.session.drained, []
             self.calls.drained(drained)

@@ -63,7 +63,6 @@ class Session:
         self._limits = limits
         self._clock = clock
         self._allowed = Allowance(limits, clock())
-        self._has_given_part = False
         self._earned = 0
         """Frames that calls and answers have earned the client, and that are not counted yet."""
         self._reset_by_client = 0
@@ -74,7 +73,7 @@ class Session:
         self._half_open: dict[int, float] = {}
         """Streams whose answer is complete and whose request is not, with the time of the answer."""
         self._answered: list[int] = []
-        """Streams whose answer is complete since the last `to_send`."""
+        """Streams whose answer is complete since the last `send`."""
         self.drained: list[int] = []
         """Streams whose body was sent whole, and whose calls are not told yet."""
         self.headers_since: float | None = None
@@ -153,16 +152,15 @@ class Session:
         self._earned = 0
         self._allowed.count(frames, len(data) - numbers[of.PAYLOAD] - numbers[of.TOLD])
 
-    def to_send(self) -> bytes:
-        """Return the bytes that can be sent now. Raises EndedError."""
+    def send(self, write: Callable[[bytes], object]) -> None:
+        """Call `write` with the bytes that can be sent now. Raises EndedError."""
         if self._owes_goaway:
             # Not earlier: calls may have come since, and a second GOAWAY must not name a later one.
             self._owes_goaway = False
             last = self._lib.session_get_last_proc_stream_id(self._session)
             self._lib.submit_goaway(self._session, 0, last, lib.NO_ERROR, None, 0)
-        sent = [self._given()]
-        while self._has_given_part:
-            sent.append(self._given())
+        while self._give(write):
+            pass
         if self._answered:
             # A client need not send the rest of a request that is answered (RFC 9113, 8.1). A client
             # whose stream is reset while it sends may take that for an error, so it gets time to stop.
@@ -170,7 +168,6 @@ class Session:
             for stream in answered:
                 if self._lib.session_get_stream_remote_close(self._session, stream) == 0:
                     self._half_open[stream] = self._clock()
-        return b"".join(sent) if len(sent) != 1 else sent[0]
 
     def end_half_open(self, before: float) -> None:
         """Reset streams that were answered before a time, and whose client has not ended them."""
@@ -180,21 +177,22 @@ class Session:
             del self._half_open[stream]
             self.reset(stream, lib.NO_ERROR)
 
-    def _given(self) -> bytes:
-        """Return what libnghttp2 gives at once; `_has_given_part` says whether there is more."""
+    def _give(self, write: Callable[[bytes], object]) -> bool:
+        """Write the bytes that libnghttp2 gives at once; return whether there are more."""
         journal = self._journal
         result = self._compiled.send(self._session, journal.address)
         numbers = journal.numbers()
         rows = journal.rows(numbers[of.COUNT])
-        sent = journal.sent(numbers[of.SENT])
         self.wants = numbers[of.WANTS]
         self.unsent -= numbers[of.TAKEN]
         self._earned += FRAMES_A_MESSAGE * numbers[of.FILLS]
+        if numbers[of.SENT]:
+            # Before the rows are acted on: the client waits for an answer, and nobody for its end.
+            write(journal.sent(numbers[of.SENT]))
         has_refilled = self._act(rows)
         if result < 0:
             raise self._error(result)
-        self._has_given_part = has_refilled or bool(numbers[of.IS_FULL])
-        return sent
+        return has_refilled or bool(numbers[of.IS_FULL])
 
     def _error(self, result: int) -> EndedError:
         return EndedError(f"HTTP/2: {self._lib.strerror(result).decode()}")

@@ -198,7 +198,7 @@ def test_a_session_that_is_closed_says_so_and_touches_no_memory() -> None:
     session.close()
     session.close()
     for act in (
-        session.to_send,
+        lambda: session.send(bytes),
         session.ping,
         lambda: session.receive(b"x"),
         lambda: session.consume(1, 1),
