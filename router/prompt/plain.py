@@ -15,7 +15,7 @@ _highest: Callable[[NDArray[np.uint32]], int]
 try:
     from indexer.compiled.highest import highest
     from indexer.compiled.scan.varint import unpack
-except ImportError:  # no Numba: protobuf makes the objects
+except ImportError:  # no Numba: protobuf makes the objects, and NumPy finds the highest id
     _unpack, _highest = None, np.max
 else:
     _unpack, _highest = unpack, highest

@@ -153,7 +153,10 @@ class Session:
         self._allowed.count(frames, len(data) - numbers[of.PAYLOAD] - numbers[of.TOLD])
 
     def send(self, write: Callable[[bytes], object]) -> None:
-        """Call `write` with the bytes that can be sent now. Raises EndedError."""
+        """Call `write` with the bytes that can be sent now, part by part; it must not call the session.
+
+        Raises EndedError; parts that were written before stay written.
+        """
         if self._owes_goaway:
             # Not earlier: calls may have come since, and a second GOAWAY must not name a later one.
             self._owes_goaway = False
