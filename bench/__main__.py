@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
+from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
@@ -92,6 +93,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     figures = [
         figure for name in args.which or usual for figure in BENCHMARKS[name](quick=args.quick)
     ]
+    # A Python that was compiled without optimization takes a tenth longer.
+    print(f"Measured with {sys.version}, {Path(sys.executable).resolve()}.", file=sys.stderr)
     if args.json:
         print(json.dumps([asdict(figure) for figure in figures]))
         return 0

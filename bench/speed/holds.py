@@ -246,7 +246,7 @@ class _Silent:
     def answered(self, method: str, code: str, seconds: float, reason: str = "") -> None:
         pass
 
-    def refused(self, method: str, code: str) -> None:
+    def refused(self, method: str, code: str, count: int) -> None:
         pass
 
     def scored(self, prompt_tokens: int, matched_tokens: int) -> None:

@@ -156,8 +156,9 @@ class Connection:
         for name, value in struct.iter_unpack(">HI", payload):
             if name == INITIAL_WINDOW_SIZE:
                 change, self._stream_window = value - self._stream_window, value
-                for stream in self._windows:
+                for stream in list(self._windows):
                     self._windows[stream] += change
+                    self._send_body(stream)
 
 
 class Counts:
