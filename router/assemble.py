@@ -259,6 +259,7 @@ async def running(
             overload_seconds=limits.overload_wait_seconds,
             soon=loop.call_soon,
             clock=time.monotonic,
+            chance=Random(secrets.randbits(64)).random,  # noqa: S311  shares room, guards nothing
         )
         answerer = Answerer(
             reader,

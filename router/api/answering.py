@@ -19,8 +19,8 @@ class AnswerCounts(Protocol):
     def answered(self, method: str, code: str, seconds: float, reason: str = "") -> None:
         """Count one answer, with its status code and duration, and the reason if it is a refusal."""
 
-    def refused(self, method: str, code: str) -> None:
-        """Count a call that was refused for overload before anything but its headers was read."""
+    def refused(self, method: str, code: str, count: int) -> None:
+        """Count calls that were refused for overload before anything but their headers was read."""
 
     def scored(self, prompt_tokens: int, matched_tokens: int) -> None:
         """Count one scored prompt and the most of its leading tokens that any pod holds."""

@@ -89,10 +89,10 @@ class Metrics(Collector):
         if trace_id := self._tracer.trace_id():
             tally.exemplify(seconds, trace_id, self._clock())
 
-    def refused(self, method: str, code: str) -> None:
-        """Count a call that was refused for overload before anything but its headers was read."""
-        self._requests[method, code] += 1
-        self._refusals[method, OVERLOADED] += 1
+    def refused(self, method: str, code: str, count: int) -> None:
+        """Count calls that were refused for overload before anything but their headers was read."""
+        self._requests[method, code] += count
+        self._refusals[method, OVERLOADED] += count
 
     def scored(self, prompt_tokens: int, matched_tokens: int) -> None:
         """Record a scored prompt's tokens, and how many of them the warmest pod holds."""

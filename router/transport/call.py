@@ -89,7 +89,7 @@ class Call(CallContext):
     def came(self) -> None:
         """Tell the gate that the message has come, or that nobody waits for it."""
         if self.gate is not None:
-            self.gate.came()
+            self.gate.came(self._link.peer)
             self.gate = None
 
     def drained(self) -> None:

@@ -87,7 +87,7 @@ class Calls:
             self._refuse_because(stream, code, text, Reason.ANSWERS_UNREAD)
             return
         call = Call(self._link, stream, request, handler, self._limits.message_bytes)
-        if self._gate is not None and self._gate.passed(request.method):
+        if self._gate is not None and self._gate.passed(request.method, self._link.peer):
             call.gate = self._gate
         self._of[stream] = call
         if not isinstance(handler, AtOnceHandler):
@@ -125,10 +125,10 @@ class Calls:
         refusal = Refusal.because(code, text, reason)
         self._link.session.answer_at_once(stream, headers_of(refusal))
 
-    def refused(self, method: str) -> None:
-        """Count a call that found no room."""
+    def refused(self, method: str, count: int) -> None:
+        """Count calls that found no room."""
         if self._gate is not None:
-            self._gate.refused(method)
+            self._gate.refused(method, self._link.peer, count)
 
     def received(self, stream: int, chunks: Sequence[memoryview]) -> None:
         """Take data of a call."""

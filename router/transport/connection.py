@@ -111,7 +111,7 @@ class Connection(asyncio.Protocol):
                     self.session.hold_back(is_on=self._gate.holds_back)
                 self.session.receive(data[at : at + RECEIVE_BYTES])
                 at += RECEIVE_BYTES
-                if self.calls.fresh:
+                if self.calls.fresh and not (self._gate and self._gate.defer(self._answer)):
                     self.calls.answer_at_once()
                 if time.perf_counter() > until:
                     break
@@ -126,6 +126,20 @@ class Connection(asyncio.Protocol):
         if self._rest and not self._socket.is_closing():
             self._socket.pause_reading()
             asyncio.get_running_loop().call_soon(self._go_on)
+
+    def _answer(self) -> None:
+        """Answer the calls whose answers were deferred, and send these together."""
+        if self._socket.is_closing():
+            return
+        self._is_in_session = True
+        try:
+            self.calls.answer_at_once()
+        except Exception:
+            log.exception("%s: unexpected", self)
+            self.abort()
+        finally:
+            self._is_in_session = False
+        self.flush()
 
     def _go_on(self) -> None:
         rest, self._rest = self._rest, b""

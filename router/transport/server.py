@@ -51,14 +51,17 @@ class Gate(Protocol):
     def holds_back(self) -> bool:
         """Whether clients should send a call's message only once the call has passed."""
 
-    def passed(self, method: str) -> bool:
+    def defer(self, answer: Callable[[], None]) -> bool:
+        """Return whether `answer` will be called once the sockets were read, instead of now."""
+
+    def passed(self, method: str, client: str) -> bool:
         """Count a call that has passed; return whether `came` is to be called for it."""
 
-    def came(self) -> None:
+    def came(self, client: str) -> None:
         """Count a call whose message has come, or that has ended without."""
 
-    def refused(self, method: str) -> None:
-        """Count a call that was refused."""
+    def refused(self, method: str, client: str, count: int) -> None:
+        """Count calls that were refused."""
 
 
 class AtOnceHandler(grpc.RpcMethodHandler):  # type: ignore[type-arg]  # it takes none when it runs

@@ -14,7 +14,8 @@ with the most.
 The longest wait is long for a burst, and short once calls have waited without a pause: then the queue
 counts as standing, since more calls come than can be answered. A transport that can refuse calls whose
 headers alone have come (`router.api.admission.gate`) then lets so many of them pass that the thread is
-busy, and the others cost it little. Those that have passed are answered as they come.
+busy, and the others cost it little. Those that have passed are answered as they come. The fewer of them
+are on their way, the shorter is a turn, and with it all waits; but each turn reads every socket once.
 
 Source of the idea: CoDel (Nichols, Jacobson, "Controlling Queue Delay", 2012) bounds waits, not
 lengths, and tells a burst from a standing queue by a time of 0.1 s.
@@ -23,6 +24,7 @@ lengths, and tells a burst from a standing queue by a time of 0.1 s.
 import math
 from collections.abc import Callable
 
+from router.api.admission.coming import Coming
 from router.api.admission.waiting import Turn, WaitingCalls
 
 FIRST_SECONDS = 250e-6
@@ -46,6 +48,11 @@ SHORTER = 5
 """While the queue is standing, a turn is shorter by this factor: refusals wait for its end."""
 GROWTH = 0.1
 """The part by which the number of calls whose messages may be on their way grows in a turn."""
+ANSWERING_PART = 1 / 8
+"""The part of the longest wait for which a turn answers calls while the queue is standing. Answers take
+a third to half of a turn, and a call waits for two or three: its headers and then its message."""
+EXCESS = 1.5
+"""Fewer calls may come where a turn answers for longer than this multiple of that part."""
 MOST_CHANGES = 4
 """Most calls in a turn that are let in for one of the same address: that one's refusal takes long."""
 URGENT_TIMES = 8
@@ -63,10 +70,11 @@ class BusyError(Exception):
 class Admission:
     """The queue of all calls of a process. Not thread-safe.
 
-    `soon` calls a function in the next turn of the event loop. Calls that would wait longer than
-    `wait_seconds` (`limits.wait-seconds`) are refused; while the queue is standing, those that would
-    wait longer than `overload_seconds` (`limits.overload-wait-seconds`). In a turn the thread answers
-    one call, and more of them for about `turn_seconds`.
+    `soon` calls a function in the next turn of the event loop; `chance` returns random numbers from 0
+    to 1. Calls that would wait longer than `wait_seconds` (`limits.wait-seconds`) are refused; while the
+    queue is standing, those that would wait longer than `overload_seconds`
+    (`limits.overload-wait-seconds`). In a turn the thread answers one call, and more of them for about
+    `turn_seconds`.
     """
 
     def __init__(
@@ -77,6 +85,7 @@ class Admission:
         soon: Callable[[Callable[[], None]], object],
         clock: Callable[[], float],
         turn_seconds: float = TURN_SECONDS,
+        chance: Callable[[], float],
     ) -> None:
         self.wait_seconds = wait_seconds
         self._overload_seconds = overload_seconds
@@ -89,16 +98,15 @@ class Admission:
         """The number of calls that have begun in this turn of the loop."""
         self._changed_places = 0
         """Calls of this turn that were let in although there is no room, for one of the same address."""
-        self._coming = 0
-        """Calls that have passed the gate and whose message has not come."""
-        self._most_coming = 0.0
-        """Most of them while the queue is standing: as many as keep the thread busy, but not more."""
+        self._coming = Coming(chance)
         self._refused_before = 0
         self._turned = self._resumed = clock()
         """Times: the beginning of this turn, and the end of its reading (or of an earlier turn's, if a
         call entered in its middle)."""
         self._at_once = 0.0
         """The time of this turn for which calls were answered in the step that received them."""
+        self._late: list[Callable[[], None]] = []
+        """Functions that give the last answers of this turn."""
         self._read_seconds = 0.0
         """The time for which the thread reads in a turn: a mean."""
         self.call_seconds = FIRST_SECONDS
@@ -190,7 +198,22 @@ class Admission:
             self._soon(self._end_at_once)
         self._at_once += seconds
 
+    def defer(self, answer: Callable[[], None]) -> bool:
+        """Return whether `answer` will be called after this turn's reading, instead of now.
+
+        While the queue is standing, the last part of a turn's answers is given then. Otherwise the next
+        turn would leave out the connection that is read last, whose client has just been told to send a
+        message, and has had no time for it.
+        """
+        if not self.is_standing or self._at_once < self._wanted / 2:
+            return False
+        self._late.append(answer)
+        return True
+
     def _end_at_once(self) -> None:
+        late, self._late = self._late, []
+        for answer in late:
+            answer()
         if self.is_standing:
             self._look(self._clock())
         self._at_once = 0.0
@@ -205,9 +228,9 @@ class Admission:
         queue = self._urgent if is_urgent else self._others
         room = self._most(is_urgent=is_urgent) - queue.refusable
         if not self.is_standing:
-            room -= self._coming
+            room -= len(self._coming)
         elif not is_urgent:
-            room = min(room, math.ceil(self._most_coming) - self._coming)
+            room = min(room, self._coming.room(connection))
         if room > 0:
             return room
         # A call of another address, or of another connection, is refused in its place.
@@ -219,13 +242,19 @@ class Admission:
         self._changed_places += 1
         return 1
 
-    def comes(self) -> None:
+    def comes(self, connection: str) -> None:
         """Count a call that has passed the gate."""
-        self._coming += 1
+        self._coming.asks(connection)
+        self._coming.comes(connection)
 
-    def came(self) -> None:
+    def came(self, connection: str) -> None:
         """Count one whose message has come, or that has ended without."""
-        self._coming -= 1
+        self._coming.came(connection)
+
+    def gave_way(self, connection: str, count: int) -> None:
+        """Count calls that the gate has refused."""
+        self.refused += count
+        self._coming.asks(connection)
 
     def _look(self, now: float) -> None:
         """Note whether more calls come than are answered, and for how long they have."""
@@ -238,14 +267,21 @@ class Admission:
         waits = waiting > few or (self.is_standing and refused > 0)
         if now - self._changed >= STANDING_SECONDS and self.is_standing is not self._waits:
             self.is_standing = self._waits
-            self._most_coming = self.most_waiting
+            self._coming.most = self.most_waiting
         if waits is not self._waits:
             self._waits, self._changed = waits, now
-        if waiting > few:
-            self._most_coming = max(LEAST_WAITING, self._most_coming * (1 - GROWTH / 4))
-        elif refused and not waiting and self._at_once < self._turn_seconds:
+        coming, wanted = self._coming, self._wanted
+        coming.turn()
+        if waiting > few or self._at_once > EXCESS * wanted:
+            coming.most = max(LEAST_WAITING, coming.most * (1 - GROWTH / 4))
+        elif refused and not waiting and self._at_once < wanted:
             # The thread had time for calls that were refused.
-            self._most_coming += 1 + GROWTH * self._most_coming
+            coming.most += 1 + GROWTH * coming.most
+
+    @property
+    def _wanted(self) -> float:
+        """The time for which a turn answers calls at once while the queue is standing."""
+        return min(self._turn_seconds, ANSWERING_PART * self._overload_seconds)
 
     def _most(self, *, is_urgent: bool) -> int:
         return self.most_waiting * (URGENT_TIMES if is_urgent else 1)

@@ -1,6 +1,6 @@
 """Asks the admission for a transport, which refuses calls whose headers alone have come."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
 from google.protobuf.descriptor import ServiceDescriptor
@@ -12,8 +12,8 @@ from router.transport.server import Refusal
 class RefusedCalls(Protocol):
     """Counts calls that are refused before anything but their headers is read."""
 
-    def refused(self, method: str, code: str) -> None:
-        """Count one."""
+    def refused(self, method: str, code: str, count: int) -> None:
+        """Count them."""
 
 
 class AdmissionGate:
@@ -52,18 +52,22 @@ class AdmissionGate:
         """Whether more calls come than can be answered, so that most messages come for nothing."""
         return self._admission.is_standing
 
-    def passed(self, method: str) -> bool:
+    def defer(self, answer: Callable[[], None]) -> bool:
+        """Return whether `answer` will be called after this turn's reading, instead of now."""
+        return self._admission.defer(answer)
+
+    def passed(self, method: str, client: str) -> bool:
         """Count a call that has passed; return whether `came` is to be called for it."""
         if method not in self._names:
             return False
-        self._admission.comes()
+        self._admission.comes(client)
         return True
 
-    def came(self) -> None:
+    def came(self, client: str) -> None:
         """Count a call whose message has come, or that has ended without."""
-        self._admission.came()
+        self._admission.came(client)
 
-    def refused(self, method: str) -> None:
-        """Count a call that was refused."""
-        self._admission.refused += 1
-        self._counts.refused(self._names[method], self.refusal.code.name)
+    def refused(self, method: str, client: str, count: int) -> None:
+        """Count calls that were refused."""
+        self._admission.gave_way(client, count)
+        self._counts.refused(self._names[method], self.refusal.code.name, count)

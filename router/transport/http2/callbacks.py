@@ -169,7 +169,7 @@ def _frame(session: int, frame: Any, user: Any) -> int:
                 session, stream, numbers[of.REFUSAL_AT], numbers[of.REFUSAL_HEADERS], 0
             ):
                 numbers[of.HEADERS_AT] = first
-                row, first, end = of.REFUSED, method // of.METHOD, 0
+                row, first, end = of.REFUSED, method // of.METHOD, flags & lib.END_STREAM
         passes = numbers[of.HOLDS_BACK] and row != of.REFUSED
         if passes and _window(session, stream) < lib.STREAM_WINDOW:
             # All of its message may come now.
@@ -179,7 +179,7 @@ def _frame(session: int, frame: Any, user: Any) -> int:
         numbers[of.TOLD] += size
         numbers[of.FRAMES] += 1
         if kind == lib.RST_STREAM:
-            failed = _row(numbers, of.RESET, stream, 0, 0)
+            numbers[of.RESET] = stream
         elif kind == lib.SETTINGS:
             numbers[of.HAS_APPLIED if flags & lib.ACK else of.HAS_SETTINGS] = 1
         elif kind == lib.PING and flags & lib.ACK:
@@ -199,7 +199,8 @@ def _invalid(_: int, __: int, ___: int, user: Any) -> int:
 
 @callback(_int(_word, _int, types.uint32, _pointer))
 def _close(_: int, stream: int, code: int, user: Any) -> int:
-    return _row(carray(user, of.WORDS, np.int64), of.CLOSED, stream, code, 0)
+    numbers = carray(user, of.WORDS, np.int64)
+    return _row(numbers, of.CLOSED, stream, code, numbers[of.RESET] == stream)
 
 
 @callback(_word(_word, _int, _word, _word, _pointer, _pointer, _pointer))

@@ -10,8 +10,8 @@ class Events(Protocol):
     def requested(self, stream: int, block: bytes, *, is_too_long: bool) -> None:
         """Begin a call with a block of headers. Those beyond `Http2Limits.header_bytes` are left out."""
 
-    def refused(self, method: str) -> None:
-        """Note that a call of a method was refused, since the `Journal` had no room for it."""
+    def refused(self, method: str, count: int) -> None:
+        """Note that calls of a method were refused, since the `Journal` had no room for them."""
 
     def received(self, stream: int, chunks: Sequence[memoryview]) -> None:
         """Take data of a call, which may not be kept: they are of the bytes of all calls.

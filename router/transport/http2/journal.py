@@ -44,6 +44,7 @@ FRAME_HEAD_BYTES = 9
     TOLD,  # bytes of the frames of which libnghttp2 tells, without those of messages
     FRAMES,  # frames that count
     EARNED,  # what DATA frames earned, in 1 / SMALL_BYTES of a frame
+    RESET,  # the stream that the client reset last
     HAS_PONG,  # whether the client answered a ping
     HAS_SETTINGS,  # whether the client's settings have come
     HAS_APPLIED,  # whether it has applied the server's
@@ -66,18 +67,16 @@ CHUNK = 2
 """A part of a message: its place in the bytes that arrived, and its size."""
 END = 3
 """The client sends no more of a call."""
-RESET = 4
-"""The client resets a call."""
-CLOSED = 5
-"""A stream is closed, with an error code."""
-REFILL = 6
+CLOSED = 4
+"""A stream is closed: with an error code, and whether the client has reset it."""
+REFILL = 5
 """A body has more to send than it has told."""
-DRAINED = 7
+DRAINED = 6
 """A body was sent whole, and more may come."""
-ANSWERED = 8
+ANSWERED = 7
 """An answer is complete before its request."""
-REFUSED = 9
-"""A call was refused; the first number is that of its method."""
+REFUSED = 8
+"""A call was refused: the number of its method, and whether the client sends no more of it."""
 
 MOST_EARNED = FRAMES_A_MESSAGE * SMALL_BYTES
 

@@ -65,8 +65,6 @@ class Session:
         self._allowed = Allowance(limits, clock())
         self._earned = 0
         """Frames that calls and answers have earned the client, and that are not counted yet."""
-        self._reset_by_client = 0
-        """The stream that the client reset last."""
         self._open: set[int] = set()
         self._bodies: dict[int, OutgoingBody] = {}
         self.unwanted: set[int] = set()
@@ -337,6 +335,7 @@ class Session:
         has_refilled = False
         of_stream = 0
         chunks: list[memoryview] = []
+        refused: dict[int, int] = {}
         for kind, stream, first, second in rows:
             if kind == of.CHUNK:
                 if chunks and stream != of_stream:
@@ -355,24 +354,22 @@ class Session:
                 block = headers[first - of.HEADERS_BOTTOM : second - of.HEADERS_BOTTOM]
                 self._begun(stream, block, is_too_long=kind == of.LONG_HEADERS)
             elif kind == of.CLOSED:
-                self._closed(stream, first)
+                self._closed(stream, first, is_by_client=bool(second))
             elif kind == of.DRAINED:
                 self.drained.append(stream)
             elif kind == of.ANSWERED:
                 self._answered.append(stream)
-            elif kind == of.RESET:
-                self._reset_by_client = stream
-                # Envoy resets each stream of its external processing at the end, after its answers.
-                if stream in self._open and stream not in self._bodies:
-                    self._allowed.count_reset()
             elif kind == of.REFUSED:
-                self._refused(stream, first)
+                self._refused(stream, has_ended=bool(second))
+                refused[first] = refused.get(first, 0) + 1
             elif kind == of.REFILL and (body := self._bodies.get(stream)):
                 body.refill()
                 self._resume(stream, body)
                 has_refilled = True
         if chunks:
             self._events.received(of_stream, chunks)
+        for method, count in refused.items():
+            self._events.refused(self._journal.refusable[method], count)
         return has_refilled
 
     def _begun(self, stream: int, block: bytes, *, is_too_long: bool) -> None:
@@ -382,26 +379,29 @@ class Session:
             self._earned += FRAMES_A_CALL
             self._events.requested(stream, block, is_too_long=is_too_long)
 
-    def _refused(self, stream: int, method: int) -> None:
+    def _refused(self, stream: int, *, has_ended: bool) -> None:
         """Note a call that a compiled callback has answered."""
         self._earned += FRAMES_A_CALL
-        self.unwanted.add(stream)
-        self._answered.append(stream)
-        self._events.refused(self._journal.refusable[method])
+        if not has_ended:
+            self._half_open[stream] = self._allowed.now
 
-    def _closed(self, stream: int, code: int) -> None:
+    def _closed(self, stream: int, code: int, *, is_by_client: bool) -> None:
         """Forget a stream, which ended with one of HTTP/2's error codes."""
-        if code not in {lib.NO_ERROR, lib.CANCEL} and stream != self._reset_by_client:
+        self._half_open.pop(stream, None)
+        if not is_by_client and code not in {lib.NO_ERROR, lib.CANCEL}:
             # libnghttp2 has reset the stream, since the client broke the protocol.
             self._allowed.count_reset()
-        self._half_open.pop(stream, None)
+        if stream not in self._open:
+            return
+        self._open.remove(stream)
         self.unwanted.discard(stream)
         body = self._bodies.pop(stream, None)
         if body is not None:
             self.unsent -= body.unsent
-        if stream in self._open:
-            self._open.remove(stream)
-            self._events.closed(stream)
+        elif is_by_client:
+            # Envoy resets each stream of its external processing at the end, after its answers.
+            self._allowed.count_reset()
+        self._events.closed(stream)
 
 
 class _Closed:

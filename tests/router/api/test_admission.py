@@ -3,7 +3,7 @@
 import contextlib
 import math
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import pytest
@@ -49,6 +49,7 @@ class Stand:
     overload_seconds: float = math.inf
     turn_seconds: float = 0.0
     now: float = 0.0
+    chance: float = 0.0
     soon: deque[Callable[[], None]] = field(default_factory=deque)
     calls: list[Call] = field(default_factory=list)
 
@@ -59,6 +60,7 @@ class Stand:
             soon=self.soon.append,
             clock=lambda: self.now,
             turn_seconds=self.turn_seconds,
+            chance=lambda: self.chance,
         )
 
     def enter(
@@ -258,7 +260,7 @@ def test_a_pause_without_calls_is_not_measured() -> None:
     assert stand.admission.call_seconds == FIRST_SECONDS
 
 
-def overloaded(stand: Stand, seconds: float, clients: str = "ab") -> None:
+def overloaded(stand: Stand, seconds: float, clients: Sequence[str] = "ab") -> None:
     """Each client calls in each turn, if there is room."""
     end = stand.now + seconds
     while stand.now < end:
@@ -266,7 +268,7 @@ def overloaded(stand: Stand, seconds: float, clients: str = "ab") -> None:
             if stand.admission.room(client) > 0:
                 stand.enter(client)
             else:
-                stand.admission.refused += 1
+                stand.admission.gave_way(client, 1)
         stand.turn()
 
 
@@ -306,17 +308,86 @@ def test_a_standing_queue_lets_so_many_messages_come_that_the_thread_is_busy() -
     few = admission.room("a")
     assert 0 < few < admission.most_waiting / 2, "fewer came while calls waited"
     for _ in range(30):
-        admission.refused += 1
+        admission.gave_way("a", 1)
         admission.answered_at_once(FIRST_SECONDS)
         stand.turn(0.0)
     many = admission.room("a")
     assert many > 2 * few, "more came while the thread had time for those that were refused"
     while admission.room("a"):
-        admission.comes()
+        admission.comes("a")
     assert admission.room("a") == admission.room("b") == 0
     assert admission.room("a", is_urgent=True) > 4 * many, "reports are cheap"
-    admission.came()
+    admission.came("a")
     assert admission.room("a") == 1
+
+
+def test_addresses_share_the_room_of_a_standing_queue_and_so_do_their_connections() -> None:
+    stand = Stand(
+        wait_seconds=1000 * WAIT_SECONDS,
+        overload_seconds=40 * WAIT_SECONDS,
+        turn_seconds=4 * FIRST_SECONDS,
+        chance=0.5,
+    )
+    admission = stand.admission
+    clients = ["a:1", "a:2", "a:3", "a:4", "b:1"]
+    overloaded(stand, 2 * STANDING_SECONDS, clients)
+    while stand.soon:
+        stand.turn()
+    for _ in range(12):
+        for client in clients:
+            admission.gave_way(client, 1)
+        admission.answered_at_once(FIRST_SECONDS)
+        stand.turn(0.0)
+    rooms = [admission.room(client) for client in clients]
+    assert rooms[4] > 8
+    assert abs(sum(rooms[:4]) - rooms[4]) <= 2
+    assert max(rooms[:4]) - min(rooms[:4]) == 0
+    for _ in range(rooms[0]):
+        admission.comes("a:1")
+    assert admission.room("a:1") == 0
+    assert admission.room("a:2") == rooms[1], (
+        "a connection that is read first takes no other's part"
+    )
+
+
+def test_a_share_below_one_call_is_one_by_chance() -> None:
+    stand = Stand(wait_seconds=1000 * WAIT_SECONDS, overload_seconds=10 * WAIT_SECONDS)
+    admission = stand.admission
+    clients = [f"a:{number}" for number in range(1000)]
+    overloaded(stand, 2 * STANDING_SECONDS, clients)
+    while stand.soon:
+        stand.turn()
+    for client in clients:
+        admission.gave_way(client, 1)
+    admission.answered_at_once(FIRST_SECONDS)
+    stand.turn(0.0)
+    assert {admission.room(client) for client in clients} == {1}
+    stand.chance = 0.999
+    assert {admission.room(client) for client in clients} == {0}
+
+
+def test_a_turns_last_answers_follow_its_reading_while_the_queue_is_standing() -> None:
+    stand = Stand(
+        wait_seconds=1000 * WAIT_SECONDS,
+        overload_seconds=40 * WAIT_SECONDS,
+        turn_seconds=4 * FIRST_SECONDS,
+    )
+    admission = stand.admission
+    answered: list[int] = []
+    assert not admission.defer(lambda: answered.append(0)), "the queue is not standing"
+    overloaded(stand, 5 * STANDING_SECONDS, clients="abcdefgh")
+    assert admission.is_standing
+    while stand.soon:
+        stand.turn()
+    assert not admission.defer(lambda: answered.append(0)), "these are the first of the turn"
+    admission.answered_at_once(4 * FIRST_SECONDS)
+    assert admission.defer(lambda: answered.append(1))
+    assert admission.defer(lambda: answered.append(2))
+    assert not answered
+    stand.turn()
+    assert answered == [1, 2]
+    stand.turn()
+    assert answered == [1, 2]
 
 
 def test_calls_whose_message_is_read_may_wait_as_long_as_those_of_a_burst() -> None:

@@ -71,7 +71,7 @@ def test_answers_and_calls_whose_caller_has_gone_are_no_refusals() -> None:
 
 def test_calls_refused_by_their_headers_are_refused_for_overload() -> None:
     counted = Counted()
-    counted.metrics.refused("Score", "RESOURCE_EXHAUSTED")
+    counted.metrics.refused("Score", "RESOURCE_EXHAUSTED", 1)
     assert counted.refusals() == ['warmpath_refusals_total{method="Score",reason="OVERLOADED"} 1.0']
 
 
@@ -81,11 +81,11 @@ def test_a_gateways_reasons_are_those_of_calls_and_two_more() -> None:
     assert found - {"PICK_LATE", "SUBSET_UNMATCHED"} <= set(Reason.keys())
 
 
-def test_a_call_that_is_refused_at_its_headers_is_counted_but_not_timed() -> None:
+def test_calls_that_are_refused_at_their_headers_are_counted_but_not_timed() -> None:
     counted = Counted()
-    counted.metrics.refused("Pick", "RESOURCE_EXHAUSTED")
+    counted.metrics.refused("Pick", "RESOURCE_EXHAUSTED", 2)
     assert counted.samples("warmpath_requests_total") == [
-        'warmpath_requests_total{code="RESOURCE_EXHAUSTED",method="Pick"} 1.0'
+        'warmpath_requests_total{code="RESOURCE_EXHAUSTED",method="Pick"} 2.0'
     ]
-    assert counted.refusals() == ['warmpath_refusals_total{method="Pick",reason="OVERLOADED"} 1.0']
+    assert counted.refusals() == ['warmpath_refusals_total{method="Pick",reason="OVERLOADED"} 2.0']
     assert counted.samples("warmpath_request_seconds_count") == []

@@ -12,6 +12,7 @@ class FakeSocket(asyncio.Transport):
         super().__init__()
         self._protocol = protocol
         self.written = bytearray()
+        self.writes: list[bytes] = []
         self.is_lost = False
         self.is_read = True
         """Whether the protocol wants bytes."""
@@ -30,6 +31,7 @@ class FakeSocket(asyncio.Transport):
         assert isinstance(data, bytes)
         assert not self.is_lost
         self.written += data
+        self.writes.append(data)
 
     def pause_reading(self) -> None:
         self.is_read = False

@@ -3,6 +3,7 @@
 import asyncio
 import gzip
 from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +17,7 @@ from router.transport.framing import framed
 from router.transport.http2 import session as sessions
 from router.transport.http2.library import STREAM_WINDOW
 from router.transport.http2.limits import Http2Limits
-from router.transport.server import AtOnceHandler
+from router.transport.server import AtOnceHandler, Gate, Refusal
 from tests.router.transport.fake_socket import FakeSocket, FakeTimeLoop
 from tests.router.transport.http2.lawful_client import LawfulClient
 from tests.router.transport.served import MISSING
@@ -30,7 +31,7 @@ MOST = 200_000
 class Stand:
     """A connection whose only method answers b"at once" or, to messages with b"wait", b"run"."""
 
-    def __init__(self) -> None:
+    def __init__(self, gate: Gate | None = None) -> None:
         self.loop = FakeTimeLoop()
         self.before = set(sessions.OPEN)
         self.answers: Counter[tuple[str, bytes]] = Counter()
@@ -41,6 +42,7 @@ class Stand:
         self.connection = Connection(
             [handlers],
             limits,
+            gate=gate,
             opened=lambda _: None,
             closed=lambda _: None,
             arrived=lambda _: None,
@@ -184,4 +186,55 @@ def test_a_message_that_is_too_long_is_refused_before_it_has_come() -> None:
     stand.client.put(stream, framed(bytes(MOST + 1))[:1000])
     stand.exchange()
     assert stand.client.requests[stream].headers["grpc-status"] == b"8"
+    stand.close()
+
+
+class Deferring(Gate):
+    """A gate that refuses nothing and defers all answers."""
+
+    methods: Mapping[str, bool] = {}
+    refusal = Refusal(grpc.StatusCode.RESOURCE_EXHAUSTED, "", ())
+    holds_back = False
+
+    def __init__(self) -> None:
+        self.deferred: list[Callable[[], None]] = []
+
+    def rooms(self, client: str) -> None:
+        """All calls have room."""
+
+    def defer(self, answer: Callable[[], None]) -> bool:
+        self.deferred.append(answer)
+        return True
+
+    def passed(self, method: str, client: str) -> bool:
+        return not (method and client)
+
+
+def test_deferred_answers_are_sent_together_when_the_gate_says_so() -> None:
+    gate = Deferring()
+    stand = Stand(gate)
+    for message in (b"x", b"x", b"wait"):
+        stand.client.put(stand.client.begin(PATH), framed(message), is_last=True)
+    stand.exchange()
+    assert not stand.answers
+    before = len(stand.socket.writes)
+    stand.loop.turn(gate.deferred[0])
+    assert stand.answers == {("at once", b"x"): 2, ("run", b"wait"): 1}
+    assert stand.socket.writes[before].count(b"at once") == 2
+    for answer in gate.deferred:
+        stand.loop.turn(answer)
+    stand.exchange()
+    assert stand.answers.total() == 3
+    stand.close()
+
+
+def test_a_deferred_answer_of_a_connection_that_was_lost_is_none() -> None:
+    gate = Deferring()
+    stand = Stand(gate)
+    stand.client.put(stand.client.begin(PATH), framed(b"x"), is_last=True)
+    stand.exchange()
+    stand.loop.turn(stand.socket.lose)
+    for answer in gate.deferred:
+        stand.loop.turn(answer)
+    assert not stand.answers
     stand.close()

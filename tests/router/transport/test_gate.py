@@ -1,6 +1,6 @@
 """A gate's calls are refused with their headers alone; all others go on, and streams are left as they were."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -29,6 +29,8 @@ class Rooms(Gate):
         self.coming = 0
         self.begun: list[str] = []
         self.out: list[str] = []
+        self.defers = False
+        self.deferred: list[Callable[[], None]] = []
 
     def rooms(self, client: str) -> tuple[int, int] | None:
         assert client
@@ -38,16 +40,24 @@ class Rooms(Gate):
     def holds_back(self) -> bool:
         return self.is_holding
 
-    def passed(self, method: str) -> bool:
+    def defer(self, answer: Callable[[], None]) -> bool:
+        if self.defers:
+            self.deferred.append(answer)
+        return self.defers
+
+    def passed(self, method: str, client: str) -> bool:
+        assert client
         self.begun.append(method)
         self.coming += method in self.methods
         return method in self.methods
 
-    def came(self) -> None:
+    def came(self, client: str) -> None:
+        assert client
         self.coming -= 1
 
-    def refused(self, method: str) -> None:
-        self.out.append(method)
+    def refused(self, method: str, client: str, count: int) -> None:
+        assert client
+        self.out += [method] * count
 
 
 async def echo(message: bytes, _: Any) -> bytes:

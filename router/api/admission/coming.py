@@ -1,0 +1,63 @@
+"""Calls that have passed the gate and whose messages have not come.
+
+While more calls come than can be answered, the addresses that ask share the room for these calls, and
+the connections of an address share its part. Otherwise the connections that are read first in a turn
+would take all of it, since they are the first in every turn.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Callable
+
+from router.transport.peer import address_of
+
+
+class Coming:
+    """Counts these calls by connection. `chance` returns random numbers from 0 to 1."""
+
+    def __init__(self, chance: Callable[[], float]) -> None:
+        self._chance = chance
+        self.most = 0.0
+        """The most of them while more calls come than can be answered."""
+        self._of: dict[str, int] = {}
+        self._all = 0
+        self._ask: set[str] = set()
+        """The connections that have asked in this turn."""
+        self._asked: set[str] = set()
+        """Those that asked in the turn before."""
+        self._connections: Counter[str] = Counter()
+        """The number of both, by address."""
+
+    def __len__(self) -> int:
+        return self._all
+
+    def asks(self, connection: str) -> None:
+        """Note that a connection has asked for a call."""
+        self._ask.add(connection)
+
+    def turn(self) -> None:
+        """Begin a new turn of the event loop."""
+        # A connection is not always read in every turn.
+        self._connections = Counter(map(address_of, self._asked | self._ask))
+        self._asked, self._ask = self._ask, set()
+
+    def comes(self, connection: str) -> None:
+        """Count a call that has passed the gate."""
+        self._of[connection] = self._of.get(connection, 0) + 1
+        self._all += 1
+
+    def came(self, connection: str) -> None:
+        """Count one whose message has come, or that has ended without."""
+        self._all -= 1
+        self._of[connection] -= 1
+        if not self._of[connection]:
+            del self._of[connection]
+
+    def room(self, connection: str) -> int:
+        """Return how many more calls of a connection may come while not all can be answered."""
+        share = self.most / (len(self._connections) or 1)
+        share /= self._connections[address_of(connection)] or 1
+        # A share that is no whole number is rounded by chance, so that small ones are no 0 for ever.
+        part, whole = math.modf(share)
+        own = int(whole) + (self._chance() < part)
+        return min(math.ceil(self.most) - self._all, own - self._of.get(connection, 0))

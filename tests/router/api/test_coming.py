@@ -1,0 +1,67 @@
+"""The calls on their way are counted by connection, and the room for them is shared fairly."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from router.api.admission.coming import Coming
+
+CONNECTIONS = ("a:1", "a:2", "a:3", "b:1", "unix:")
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(CONNECTIONS), st.sampled_from(["asks", "comes", "came", "turn"]))
+    ),
+    st.floats(0, 100),
+    st.floats(0, 1, exclude_max=True),
+)
+def test_counts_are_those_of_a_simple_list_and_nobody_gets_more_than_there_is(
+    steps: list[tuple[str, str]], most: float, chance: float
+) -> None:
+    coming = Coming(lambda: chance)
+    coming.most = most
+    here: list[str] = []
+    for connection, step in steps:
+        if step == "asks":
+            coming.asks(connection)
+        elif step == "turn":
+            coming.turn()
+        elif step == "comes" and coming.room(connection) > 0:
+            coming.comes(connection)
+            here.append(connection)
+        elif step == "came" and connection in here:
+            coming.came(connection)
+            here.remove(connection)
+        assert len(coming) == len(here) <= most + 1
+
+
+@given(st.sets(st.sampled_from(CONNECTIONS), min_size=1), st.integers(1, 60))
+def test_all_the_room_is_shared_by_those_that_ask_however_they_are_ordered(
+    asking: set[str], most: int
+) -> None:
+    coming = Coming(lambda: 0.0)
+    coming.most = most
+    for connection in asking:
+        coming.asks(connection)
+    coming.turn()
+    rooms = {connection: coming.room(connection) for connection in asking}
+    assert most <= sum(rooms.values()) < most + len(asking) + 1
+    addresses = {connection.rpartition(":")[0] or connection for connection in asking}
+    for connection, room in rooms.items():
+        alike = [one for one in asking if one.rpartition(":")[0] == connection.rpartition(":")[0]]
+        assert abs(room - most / len(addresses) / len(alike)) <= 1
+
+
+def test_a_connection_that_no_longer_asks_leaves_its_part_to_others() -> None:
+    coming = Coming(lambda: 0.0)
+    coming.most = 10.0
+    coming.asks("a:1")
+    coming.asks("a:2")
+    coming.turn()
+    assert coming.room("a:1") == 5
+    coming.asks("a:1")
+    coming.turn()
+    assert coming.room("a:1") == 5, "it is not always read in every turn"
+    coming.asks("a:1")
+    coming.turn()
+    assert coming.room("a:1") == 10
