@@ -231,13 +231,12 @@ class Admission:
             room -= len(self._coming)
         elif not is_urgent:
             room = min(room, self._coming.room(connection))
-        if room > 0:
-            return room
+        if room > 0 or not queue.refusable:
+            return max(0, room)
         # A call of another address, or of another connection, is refused in its place.
         if not queue.address_has_most(connection):
             return 1
-        has_place = queue.refusable > 0 and not queue.has_most(connection)
-        if self._changed_places == MOST_CHANGES or not has_place:
+        if self._changed_places == MOST_CHANGES or queue.has_most(connection):
             return 0
         self._changed_places += 1
         return 1

@@ -25,8 +25,8 @@ class Coming:
         """The connections that have asked in this turn."""
         self._asked: set[str] = set()
         """Those that asked in the turn before."""
-        self._connections: Counter[str] = Counter()
-        """The number of both, by address."""
+        self._parts: dict[str, float] = {}
+        """Their parts of the room."""
 
     def __len__(self) -> int:
         return self._all
@@ -38,7 +38,12 @@ class Coming:
     def turn(self) -> None:
         """Begin a new turn of the event loop."""
         # A connection is not always read in every turn.
-        self._connections = Counter(map(address_of, self._asked | self._ask))
+        addresses = {connection: address_of(connection) for connection in self._asked | self._ask}
+        counts = Counter(addresses.values())
+        self._parts = {
+            connection: 1 / len(counts) / counts[address]
+            for connection, address in addresses.items()
+        }
         self._asked, self._ask = self._ask, set()
 
     def comes(self, connection: str) -> None:
@@ -55,8 +60,8 @@ class Coming:
 
     def room(self, connection: str) -> int:
         """Return how many more calls of a connection may come while not all can be answered."""
-        share = self.most / (len(self._connections) or 1)
-        share /= self._connections[address_of(connection)] or 1
+        # One that has not asked yet has all of it for a turn.
+        share = self.most * self._parts.get(connection, 1.0)
         # A share that is no whole number is rounded by chance, so that small ones are no 0 for ever.
         part, whole = math.modf(share)
         own = int(whole) + (self._chance() < part)

@@ -34,6 +34,8 @@ _window = _LIBRARY("nghttp2_session_get_stream_effective_local_window_size", _in
 _set_window = _LIBRARY(
     "nghttp2_session_set_local_window_size", _int(_word, types.uint8, _int, _int)
 )
+_mark = _LIBRARY("nghttp2_session_set_stream_user_data", _int(_word, _int, _word))
+_mark_of = _LIBRARY("nghttp2_session_get_stream_user_data", _word(_word, _int))
 _copy = _LIBRARY("memcpy", _word(_word, _word, _word))
 _compare = _LIBRARY("memcmp", _int(_word, _word, _word))
 
@@ -134,9 +136,12 @@ def _method(numbers: Any, memory: Any, methods: Any, at: int, end: int) -> int:
 
 
 @callback(_int(_word, types.uint8, _int, _word, _word, _pointer))
-def _chunk(_: int, __: int, stream: int, data: int, size: int, user: Any) -> int:
+def _chunk(session: int, _: int, stream: int, data: int, size: int, user: Any) -> int:
     numbers = carray(user, of.WORDS, np.int64)
     numbers[of.PAYLOAD] += size
+    # A refused call is marked: nobody wants its data.
+    if _mark_of(session, stream):
+        return 0
     return _row(numbers, of.CHUNK, stream, data - numbers[of.INPUT], size)
 
 
@@ -169,6 +174,7 @@ def _frame(session: int, frame: Any, user: Any) -> int:
                 session, stream, numbers[of.REFUSAL_AT], numbers[of.REFUSAL_HEADERS], 0
             ):
                 numbers[of.HEADERS_AT] = first
+                _mark(session, stream, 1)
                 row, first, end = of.REFUSED, method // of.METHOD, flags & lib.END_STREAM
         passes = numbers[of.HOLDS_BACK] and row != of.REFUSED
         if passes and _window(session, stream) < lib.STREAM_WINDOW:

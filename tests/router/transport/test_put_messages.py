@@ -21,14 +21,6 @@ WHOLE = framed(b"one") + framed(b"two")
 CAME = framed(b"first"), framed(b"second")
 
 
-class CountingSocket(FakeSocket):
-    writes = 0
-
-    def write(self, data: Any) -> None:
-        super().write(data)
-        self.writes += 1
-
-
 class Stand:
     """A connection with one call, whose handler is the given one; its window takes `window` bytes."""
 
@@ -54,14 +46,14 @@ class Stand:
             arrived=lambda _: None,
             clock=lambda: 0.0,
         )
-        self.socket = CountingSocket(self.connection)
+        self.socket = FakeSocket(self.connection)
         self.client = LawfulClient(window)
         self.loop.turn(lambda: self.connection.connection_made(self.socket))
         self.carry()
         self.stream = self.client.begin(b"/t.T/Put", (b"grpc-encoding", b"gzip"))
         for data in sent:
             self.client.put(self.stream, data)
-        self.socket.writes = 0
+        self.socket.writes.clear()
         self.carry()
 
     def carry(self) -> None:
@@ -115,7 +107,7 @@ async def end(context: Any) -> None:
 def test_they_go_out_in_one_write(handler: Callable[[Any], Awaitable[None]]) -> None:
     stand = Stand(handler, *(CAME if handler is wait_after_what_came else ()))
     assert stand.answer == WHOLE
-    assert stand.socket.writes == 1
+    assert len(stand.socket.writes) == 1
     assert ("grpc-status" in stand.client.requests[stand.stream].headers) == (handler is end)
     stand.close()
 
