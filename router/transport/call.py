@@ -58,7 +58,8 @@ class Call(CallContext):
     def __init__(
         self, link: Link, stream: int, request: Request, handler: Any, most_bytes: int
     ) -> None:
-        self._loop = asyncio.get_running_loop()
+        # To ask for the running loop is a system call (getpid) in Python 3.11.
+        self._loop = link.loop
         self._link = link
         self._stream = stream
         self._request = request

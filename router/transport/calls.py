@@ -114,7 +114,7 @@ class Calls:
 
     def _run(self, call: Call) -> None:
         call.came()
-        task = asyncio.get_running_loop().create_task(run(call))
+        task = self._link.loop.create_task(run(call))
         call.task = task
         self.tasks.add(task)
         task.add_done_callback(self.tasks.discard)

@@ -74,6 +74,7 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin the session."""
         self._socket = cast("asyncio.Transport", transport)
+        self.loop = asyncio.get_running_loop()
         self._opened(self)
         self._socket.set_write_buffer_limits(high=WRITE_BYTES)
         self.session = Session(self.calls, self._limits, self._clock, self._journal)
@@ -125,7 +126,7 @@ class Connection(asyncio.Protocol):
             self.flush()
         if self._rest and not self._socket.is_closing():
             self._socket.pause_reading()
-            asyncio.get_running_loop().call_soon(self._go_on)
+            self.loop.call_soon(self._go_on)
 
     def _answer(self) -> None:
         """Answer the calls whose answers were deferred, and send these together."""

@@ -16,6 +16,7 @@ class Link(Protocol):
     """The connection of a call."""
 
     session: Session
+    loop: asyncio.AbstractEventLoop
 
     @property
     def peer(self) -> str:
