@@ -42,6 +42,8 @@ from router.transport.http2.limits import (
 log = logging.getLogger(__name__)
 
 CONNECTION_WINDOW = 1 << 24
+QUIET = frozenset({lib.NO_ERROR, lib.CANCEL})
+"""Codes with which streams end where nobody broke the protocol."""
 
 OPEN: "set[Session]" = set()
 """The sessions whose memory libnghttp2 keeps."""
@@ -354,13 +356,20 @@ class Session:
                 block = headers[first - of.HEADERS_BOTTOM : second - of.HEADERS_BOTTOM]
                 self._begun(stream, block, is_too_long=kind == of.LONG_HEADERS)
             elif kind == of.CLOSED:
-                self._closed(stream, first, is_by_client=bool(second))
+                self._half_open.pop(stream, None)
+                if not second and first not in QUIET:
+                    # libnghttp2 has reset the stream, since the client broke the protocol.
+                    self._allowed.count_reset()
+                if stream in self._open:
+                    self._closed(stream, is_by_client=bool(second))
             elif kind == of.DRAINED:
                 self.drained.append(stream)
             elif kind == of.ANSWERED:
                 self._answered.append(stream)
             elif kind == of.REFUSED:
-                self._refused(stream, has_ended=bool(second))
+                # A compiled callback has answered the call.
+                if not second:
+                    self._half_open[stream] = self._allowed.now
                 refused[first] = refused.get(first, 0) + 1
             elif kind == of.REFILL and (body := self._bodies.get(stream)):
                 body.refill()
@@ -369,6 +378,7 @@ class Session:
         if chunks:
             self._events.received(of_stream, chunks)
         for method, count in refused.items():
+            self._earned += FRAMES_A_CALL * count
             self._events.refused(self._journal.refusable[method], count)
         return has_refilled
 
@@ -379,20 +389,8 @@ class Session:
             self._earned += FRAMES_A_CALL
             self._events.requested(stream, block, is_too_long=is_too_long)
 
-    def _refused(self, stream: int, *, has_ended: bool) -> None:
-        """Note a call that a compiled callback has answered."""
-        self._earned += FRAMES_A_CALL
-        if not has_ended:
-            self._half_open[stream] = self._allowed.now
-
-    def _closed(self, stream: int, code: int, *, is_by_client: bool) -> None:
-        """Forget a stream, which ended with one of HTTP/2's error codes."""
-        self._half_open.pop(stream, None)
-        if not is_by_client and code not in {lib.NO_ERROR, lib.CANCEL}:
-            # libnghttp2 has reset the stream, since the client broke the protocol.
-            self._allowed.count_reset()
-        if stream not in self._open:
-            return
+    def _closed(self, stream: int, *, is_by_client: bool) -> None:
+        """Forget an open stream, which has ended."""
         self._open.remove(stream)
         self.unwanted.discard(stream)
         body = self._bodies.pop(stream, None)
