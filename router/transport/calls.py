@@ -47,7 +47,7 @@ class Calls:
         self._clock = clock
         self._of: dict[int, Call] = {}
         self.fresh: list[Call] = []
-        """Calls without a task of which bytes have come in this step."""
+        """Calls without a task of which bytes have come since the last `answer_at_once`."""
         self.tasks: set[asyncio.Task[None]] = set()
         self.idle_since = clock()
         """The time since which there is no call, if there is none."""

@@ -60,7 +60,8 @@ class Connection(asyncio.Protocol):
         self._gate = gate
         self._journal = journal or journal_of(limits, gate)
         self._is_in_session = False
-        """Whether libnghttp2 handles received bytes; meanwhile nobody may ask it for bytes to send."""
+        """Whether nobody may ask libnghttp2 for bytes to send: it handles received ones, or several
+        answers go out together."""
         self._rest = b""
         """Bytes of the client that wait for the next turn."""
         self._paused_since: float | None = None

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from router.commands.local.held_ports import HeldPorts
+from tests.docs.own_ports import with_own_ports
 from tests.docs.test_pages import ROOT
 
 PAGE = (ROOT / "docs" / "endpoint-picker.md").read_text(encoding="utf-8")
@@ -33,9 +34,7 @@ class Folder:
 
     def text(self, written: str) -> str:
         """Return a text of the page with our own ports."""
-        for port, own in self._ports.items():
-            written = re.sub(rf"(:|port_value: ){port}\b", rf"\g<1>{own}", written)
-        return written
+        return with_own_ports(written, self._ports, before=":|port_value: ")
 
     @contextmanager
     def serving(self, command: str) -> Iterator[None]:

@@ -20,6 +20,7 @@ from router.commands.local.held_ports import HeldPorts
 from router.error_info import Reason, details
 from router.pb.warmpath.v1 import router_pb2 as pb
 from router.pb.warmpath.v1 import router_pb2_grpc
+from tests.docs.own_ports import with_own_ports
 from tests.docs.test_pages import ROOT
 
 PAGE = (ROOT / "docs" / "failures.md").read_text(encoding="utf-8")
@@ -41,9 +42,7 @@ def ours(held_ports: HeldPorts) -> Ours:
     ports = {port: held_ports.take() for port in PORTS}
 
     def put(text: str) -> str:
-        for port, own in ports.items():
-            text = text.replace(f":{port}", f":{own}")
-        return text
+        return with_own_ports(text, ports)
 
     return put
 

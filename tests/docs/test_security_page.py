@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from router.commands.local.held_ports import HeldPorts
+from tests.docs.own_ports import with_own_ports
 from tests.docs.test_pages import ROOT
 
 PAGE = (ROOT / "docs" / "security.md").read_text(encoding="utf-8")
@@ -34,9 +35,7 @@ class Reader:
 
     def text(self, block: str) -> str:
         """Return a block of the page with our own ports."""
-        for port, own in self._ports.items():
-            block = block.replace(f":{port}", f":{own}")
-        return block
+        return with_own_ports(block, self._ports)
 
     def run(self, block: str) -> str:
         """Run a block and return what it prints; the functions of earlier blocks are known."""

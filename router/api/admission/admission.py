@@ -243,7 +243,8 @@ class Admission:
 
     def comes(self, connection: str) -> None:
         """Count a call that has passed the gate."""
-        self._coming.asks(connection)
+        if self.is_standing:
+            self._coming.asks(connection)
         self._coming.comes(connection)
 
     def came(self, connection: str) -> None:
@@ -253,7 +254,8 @@ class Admission:
     def gave_way(self, connection: str, count: int) -> None:
         """Count calls that the gate has refused."""
         self.refused += count
-        self._coming.asks(connection)
+        if self.is_standing:
+            self._coming.asks(connection)
 
     def _look(self, now: float) -> None:
         """Note whether more calls come than are answered, and for how long they have."""

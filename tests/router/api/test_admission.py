@@ -2,6 +2,7 @@
 
 import contextlib
 import math
+import sys
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -364,6 +365,29 @@ def test_a_share_below_one_call_is_one_by_chance() -> None:
     assert {admission.room(client) for client in clients} == {1}
     stand.chance = 0.999
     assert {admission.room(client) for client in clients} == {0}
+
+
+@pytest.mark.parametrize("is_standing", [False, True])
+def test_a_connection_that_is_gone_is_forgotten(is_standing: bool) -> None:
+    stand = Stand(
+        wait_seconds=1000 * WAIT_SECONDS,
+        overload_seconds=40 * WAIT_SECONDS,
+        turn_seconds=4 * FIRST_SECONDS,
+    )
+    admission = stand.admission
+    if is_standing:
+        overloaded(stand, 5 * STANDING_SECONDS, clients="abcdefgh")
+    assert admission.is_standing is is_standing
+    connection = "ipv4:10.0.0.1:" + str(len(stand.calls))
+    references = sys.getrefcount(connection)
+    admission.comes(connection)
+    admission.came(connection)
+    admission.gave_way(connection, 1)
+    for _ in range(3 if is_standing else 0):
+        admission.gave_way("a", 1)
+        admission.answered_at_once(FIRST_SECONDS)
+        stand.turn(0.0)
+    assert sys.getrefcount(connection) == references
 
 
 def test_a_turns_last_answers_follow_its_reading_while_the_queue_is_standing() -> None:
