@@ -261,6 +261,24 @@ def test_a_pause_without_calls_is_not_measured() -> None:
     assert stand.admission.call_seconds == FIRST_SECONDS
 
 
+def refusing_early(chance: float = 0.0) -> Stand:
+    """Return a stand whose standing queue is short, and whose turns answer several calls."""
+    return Stand(
+        wait_seconds=1000 * WAIT_SECONDS,
+        overload_seconds=40 * WAIT_SECONDS,
+        turn_seconds=4 * FIRST_SECONDS,
+        chance=chance,
+    )
+
+
+def with_time(stand: Stand, clients: Sequence[str]) -> None:
+    """Turn the loop once: each client's call is refused, and the thread has time left."""
+    for client in clients:
+        stand.admission.gave_way(client, 1)
+    stand.admission.answered_at_once(FIRST_SECONDS)
+    stand.turn(0.0)
+
+
 def overloaded(stand: Stand, seconds: float, clients: Sequence[str] = "ab") -> None:
     """Each client calls in each turn, if there is room."""
     end = stand.now + seconds
@@ -295,11 +313,7 @@ def test_a_burst_may_wait_long_and_a_standing_queue_is_short() -> None:
 
 
 def test_a_standing_queue_lets_so_many_messages_come_that_the_thread_is_busy() -> None:
-    stand = Stand(
-        wait_seconds=1000 * WAIT_SECONDS,
-        overload_seconds=40 * WAIT_SECONDS,
-        turn_seconds=4 * FIRST_SECONDS,
-    )
+    stand = refusing_early()
     admission = stand.admission
     overloaded(stand, 5 * STANDING_SECONDS, clients="abcdefgh")
     assert admission.is_standing
@@ -309,9 +323,7 @@ def test_a_standing_queue_lets_so_many_messages_come_that_the_thread_is_busy() -
     few = admission.room("a")
     assert 0 < few < admission.most_waiting / 2, "fewer came while calls waited"
     for _ in range(30):
-        admission.gave_way("a", 1)
-        admission.answered_at_once(FIRST_SECONDS)
-        stand.turn(0.0)
+        with_time(stand, "a")
     many = admission.room("a")
     assert many > 2 * few, "more came while the thread had time for those that were refused"
     while admission.room("a"):
@@ -323,22 +335,14 @@ def test_a_standing_queue_lets_so_many_messages_come_that_the_thread_is_busy() -
 
 
 def test_addresses_share_the_room_of_a_standing_queue_and_so_do_their_connections() -> None:
-    stand = Stand(
-        wait_seconds=1000 * WAIT_SECONDS,
-        overload_seconds=40 * WAIT_SECONDS,
-        turn_seconds=4 * FIRST_SECONDS,
-        chance=0.5,
-    )
+    stand = refusing_early(chance=0.5)
     admission = stand.admission
     clients = ["a:1", "a:2", "a:3", "a:4", "b:1"]
     overloaded(stand, 2 * STANDING_SECONDS, clients)
     while stand.soon:
         stand.turn()
     for _ in range(12):
-        for client in clients:
-            admission.gave_way(client, 1)
-        admission.answered_at_once(FIRST_SECONDS)
-        stand.turn(0.0)
+        with_time(stand, clients)
     rooms = [admission.room(client) for client in clients]
     assert rooms[4] > 8
     assert abs(sum(rooms[:4]) - rooms[4]) <= 2
@@ -358,10 +362,7 @@ def test_a_share_below_one_call_is_one_by_chance() -> None:
     overloaded(stand, 2 * STANDING_SECONDS, clients)
     while stand.soon:
         stand.turn()
-    for client in clients:
-        admission.gave_way(client, 1)
-    admission.answered_at_once(FIRST_SECONDS)
-    stand.turn(0.0)
+    with_time(stand, clients)
     assert {admission.room(client) for client in clients} == {1}
     stand.chance = 0.999
     assert {admission.room(client) for client in clients} == {0}
@@ -369,11 +370,7 @@ def test_a_share_below_one_call_is_one_by_chance() -> None:
 
 @pytest.mark.parametrize("is_standing", [False, True])
 def test_a_connection_that_is_gone_is_forgotten(is_standing: bool) -> None:
-    stand = Stand(
-        wait_seconds=1000 * WAIT_SECONDS,
-        overload_seconds=40 * WAIT_SECONDS,
-        turn_seconds=4 * FIRST_SECONDS,
-    )
+    stand = refusing_early()
     admission = stand.admission
     if is_standing:
         overloaded(stand, 5 * STANDING_SECONDS, clients="abcdefgh")
@@ -384,18 +381,12 @@ def test_a_connection_that_is_gone_is_forgotten(is_standing: bool) -> None:
     admission.came(connection)
     admission.gave_way(connection, 1)
     for _ in range(3 if is_standing else 0):
-        admission.gave_way("a", 1)
-        admission.answered_at_once(FIRST_SECONDS)
-        stand.turn(0.0)
+        with_time(stand, "a")
     assert sys.getrefcount(connection) == references
 
 
 def test_a_turns_last_answers_follow_its_reading_while_the_queue_is_standing() -> None:
-    stand = Stand(
-        wait_seconds=1000 * WAIT_SECONDS,
-        overload_seconds=40 * WAIT_SECONDS,
-        turn_seconds=4 * FIRST_SECONDS,
-    )
+    stand = refusing_early()
     admission = stand.admission
     answered: list[int] = []
     assert not admission.defer(lambda: answered.append(0)), "the queue is not standing"

@@ -1,9 +1,12 @@
 """The calls on their way are counted by connection, and the room for them is shared fairly."""
 
+from collections import Counter
+
 from hypothesis import given
 from hypothesis import strategies as st
 
 from router.api.admission.coming import Coming
+from router.transport.peer import address_of
 
 CONNECTIONS = ("a:1", "a:2", "a:3", "b:1", "unix:")
 
@@ -46,10 +49,9 @@ def test_all_the_room_is_shared_by_those_that_ask_however_they_are_ordered(
     coming.turn()
     rooms = {connection: coming.room(connection) for connection in asking}
     assert most <= sum(rooms.values()) < most + len(asking) + 1
-    addresses = {connection.rpartition(":")[0] or connection for connection in asking}
+    counts = Counter(map(address_of, asking))
     for connection, room in rooms.items():
-        alike = [one for one in asking if one.rpartition(":")[0] == connection.rpartition(":")[0]]
-        assert abs(room - most / len(addresses) / len(alike)) <= 1
+        assert abs(room - most / len(counts) / counts[address_of(connection)]) <= 1
 
 
 def test_a_connection_that_no_longer_asks_leaves_its_part_to_others() -> None:
