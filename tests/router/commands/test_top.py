@@ -179,7 +179,7 @@ def test_it_lives_in_the_terminal_until_a_key_ends_it_and_leaves_it_as_it_was(
 ) -> None:
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, "--router", router, "--interval", "60"],
+        [sys.executable, "-c", PROGRAM, "--router", router],
         stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True,
         env=os.environ | {"TERM": "xterm", "COLUMNS": "80", "LINES": "24"},
     )  # fmt: skip
