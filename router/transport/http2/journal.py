@@ -13,7 +13,7 @@ from router.transport.http2.header_block import MOST_HEADERS, Headers
 from router.transport.http2.library import header_array
 from router.transport.http2.limits import FRAMES_A_MESSAGE, SMALL_BYTES, Http2Limits
 
-RECEIVE_BYTES = 64 << 10
+RECEIVE_BYTES = 128 << 10
 """Most bytes that libnghttp2 is given at once."""
 SEND_BYTES = 128 << 10
 """Most bytes that it gives at once."""
