@@ -48,7 +48,7 @@ SHORTER = 5
 """While the queue is standing, a turn is shorter by this factor: refusals wait for its end."""
 GROWTH = 0.1
 """The part by which the number of calls whose messages may be on their way grows in a turn."""
-ANSWERING_PART = 1 / 7
+ANSWERING_PART = 1 / 9
 """The part of the longest wait for which a turn answers calls while the queue is standing. Answers take
 a third to half of a turn, and a call waits for two or three: its headers and then its message."""
 EXCESS = 1.5
