@@ -62,10 +62,13 @@ class Looks:
         if len(self._worse) > 2 * len(self._booked):
             self._worse = {name: at for name, at in self._worse.items() if name in self._booked}
 
-    def holds(self, waiting: Waiting, rooms: Rooms, now: float) -> bool:
-        """Return whether a request would be passed over as it was when it was last weighed."""
+    def held(self, waiting: Waiting, rooms: Rooms, now: float) -> Look | None:
+        """Return a request's last weighing if the rank would be the same, still without room."""
         look = waiting.look
-        if look is None or not 0 <= now - look.at < FRESH_SECONDS or rooms.has(look.name):
+        return look if look is not None and self._holds(look, rooms, now) else None
+
+    def _holds(self, look: Look, rooms: Rooms, now: float) -> bool:
+        if not 0 <= now - look.at < FRESH_SECONDS or rooms.has(look.name):
             return False
         better = self._other_better if self._better[1] == look.name else self._better[0]
         if better > look.release or self._worse.get(look.name, 0) > look.release:

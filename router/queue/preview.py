@@ -1,11 +1,13 @@
 """Predicts where waiting requests stand, without sending any."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from itertools import islice
 
 from router.pick.eligible import NoPodError
 from router.pick.picker import Picker
+from router.pick.weigh import Choice
+from router.queue.margin import Margin
 from router.queue.order import Order
 from router.queue.released import Standing
 from router.queue.rooms import Rooms
@@ -16,14 +18,20 @@ MOST_COUNTED = 1000
 
 
 class Preview:
-    """The next releases of a queue as if each request only waited for its pod."""
+    """The next releases of a queue as if each request only waited for its pod.
 
-    def __init__(self, picker: Picker, order: Order, most_looks: int) -> None:
+    `open_lanes` are those that have a rank with room.
+    """
+
+    def __init__(self, picker: Picker, order: Order, margin: Margin, most_looks: int) -> None:
         self._picker = picker
         self._order = order
+        self._margin = margin
         self._most_looks = most_looks
 
-    def of(self, new: Waiting, rooms: Rooms, now: float) -> Standing:
+    def of(
+        self, new: Waiting, open_lanes: Collection[Wanted], rooms: Rooms, now: float
+    ) -> Standing:
         """Return the standing of a request that is in the order. Raises as `Picker.weigh`."""
         behind = 0
         for waiting in self._order.passing({new.wanted: ()}):
@@ -34,9 +42,11 @@ class Preview:
                 best = self._picker.weigh(waiting.ask, now, rooms.ahead).options[0].candidate
                 rooms.passed(best[:2], best.prefill, ())
         choice = self._picker.weigh(new.ask, now, rooms.ahead)
-        return Standing(behind, choice, rooms.until(choice.options[0].candidate[:2]))
+        return Standing(behind, choice, self._until(new, choice, open_lanes, rooms))
 
-    def first(self, rooms: Rooms, now: float) -> Sequence[tuple[Waiting, Standing]]:
+    def first(
+        self, open_lanes: Collection[Wanted], rooms: Rooms, now: float
+    ) -> Sequence[tuple[Waiting, Standing]]:
         """Return the first requests, at most as many as a release looks at."""
         behind: Counter[Wanted] = Counter()
         found = []
@@ -46,9 +56,20 @@ class Preview:
                 choice = self._picker.weigh(waiting.ask, now, rooms.ahead)
             except NoPodError:
                 continue
-            best = choice.options[0].candidate
-            standing = Standing(behind[waiting.wanted], choice, rooms.until(best[:2]))
-            found.append((waiting, standing))
+            seconds = self._until(waiting, choice, open_lanes, rooms)
+            found.append((waiting, Standing(behind[waiting.wanted], choice, seconds)))
             behind[waiting.wanted] += 1
+            best = choice.options[0].candidate
             rooms.passed(best[:2], best.prefill, ())
         return found
+
+    def _until(
+        self, waiting: Waiting, choice: Choice, open_lanes: Collection[Wanted], rooms: Rooms
+    ) -> float:
+        """Return the predicted seconds until a request goes."""
+        best = choice.options[0].candidate
+        if waiting.wanted in open_lanes and self._margin.takes(
+            best[:2], best.prefill, rooms, len(self._order)
+        ):
+            return 0.0
+        return rooms.until(best[:2])

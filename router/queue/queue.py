@@ -26,6 +26,7 @@ from router.pods.table import Pod
 from router.queue.foreign import ForeignShare
 from router.queue.lag import FirstTokenLag
 from router.queue.looks import Looks
+from router.queue.margin import Margin
 from router.queue.order import Order
 from router.queue.preview import Preview
 from router.queue.released import QueueFullError, Refused, Release, Sent, Standing
@@ -82,7 +83,8 @@ class Queue:
         self._settings = settings
         self._foreign = ForeignShare()
         self._order = Order(settings.shares)
-        self._preview = Preview(picker, self._order, settings.most_looks)
+        self._margin = Margin(settings.hold_seconds)
+        self._preview = Preview(picker, self._order, self._margin, settings.most_looks)
         self._looks = Looks()
         self._times: list[tuple[float, int, Waiting]] = []
         """A heap of the times at which requests go to the best pod; some entries may be outdated."""
@@ -158,7 +160,8 @@ class Queue:
             waiting.priority = place(waiting.priority)
             order.add(waiting)
         self._order = order
-        self._preview = Preview(self._picker, order, settings.most_looks)
+        self._margin = Margin(settings.hold_seconds)
+        self._preview = Preview(self._picker, order, self._margin, settings.most_looks)
 
     def leave(self, waiting: Waiting) -> bool:
         """Remove a request whose caller has gone; return False if it does not wait any more."""
@@ -185,6 +188,7 @@ class Queue:
         if rooms.all() and now - self._foreign.seen_at >= FOREIGN_PAUSE:
             self._foreign.see(*rooms.foreign(), now)
         self._looks.begin(rooms, now)
+        self._margin.begin(rooms)
         moved: list[tuple[Waiting, Choice]] = []
         looks = 0
         for waiting in self._order.passing(pods):
@@ -192,9 +196,9 @@ class Queue:
                 are_more = True
                 break
             looks += 1
-            if self._looks.holds(waiting, rooms, now):
-                assert waiting.look is not None
-                filled = rooms.passed(waiting.look.name, waiting.look.prefill, pods)
+            look = self._looks.held(waiting, rooms, now)
+            if look and not self._margin.takes(look.name, look.prefill, rooms, len(self)):
+                filled = rooms.passed(look.name, look.prefill, pods)
             else:
                 try:
                     choice = self._choice(waiting, pods[waiting.wanted], rooms, fresh, now)
@@ -203,7 +207,10 @@ class Queue:
                     continue
                 best = choice.options[0].candidate
                 name = best[:2]
-                if rooms.has(name):
+                has_room = rooms.has(name)
+                if has_room or self._margin.takes(name, best.prefill, rooms, len(self)):
+                    if not has_room:
+                        self._margin.give(name, best.prefill)
                     sent.append(self._sent(waiting, now, choice))
                     waiting.uncached = waiting.ask.tokens - best.cached
                     filled, fresh = rooms.booked(name, pods), None
@@ -232,14 +239,16 @@ class Queue:
         new = self._waiting(entering, self._picker.weigh(entering.ask, now))
         new.number += 1
         self._order.add(new)
+        rooms = Rooms(self._loads, self.hold_seconds, now)
         try:
-            return self._preview.of(new, Rooms(self._loads, self.hold_seconds, now), now)
+            return self._preview.of(new, self._lanes(rooms, []), rooms, now)
         finally:
             self._order.remove(new, is_served=False)
 
     def standings(self, now: float) -> Sequence[tuple[Waiting, Standing]]:
         """Return the requests that go first, at most as many as a release looks at; nothing changes."""
-        return self._preview.first(Rooms(self._loads, self.hold_seconds, now), now)
+        rooms = Rooms(self._loads, self.hold_seconds, now)
+        return self._preview.first(self._lanes(rooms, []), rooms, now)
 
     def _choice(
         self,

@@ -14,6 +14,9 @@ from router.queue.released import QueueFullError
 from tests.router.pick.picker_parts import KeyedPrompt
 from tests.router.queue.queue_stand import BASE, TOKEN, QueueStand
 
+WARM = KeyedPrompt(range(1, 4_001))
+"""A prompt that takes 4.5 s where nothing of it is cached."""
+
 
 def test_a_request_goes_at_once_where_a_pod_has_room() -> None:
     stand = QueueStand()
@@ -40,13 +43,53 @@ def test_a_request_waits_while_every_pod_is_booked_and_goes_with_the_first_token
 def test_a_request_waits_though_a_pod_has_room_if_another_one_is_soon_better() -> None:
     stand = QueueStand()
     stand.enter(5_000, named=["pod-0"])
-    stand.parts.warm(0, 1_000)
+    stand.parts.warm(0, 800)
     # Pod 0 has little work, and more of the prompt than its wait is worth.
     waiting = stand.enter(prompt=KeyedPrompt(range(1, 1_001)))
     assert waiting.is_waiting
     assert stand.release.next_at - stand.parts.now == pytest.approx(BASE + 5_000 * TOKEN - 0.2)
     [sent] = stand.look(after=BASE + 5_000 * TOKEN - 0.2 + 1e-6)
     assert sent.placed.went == ("pod-0", 0)
+
+
+def test_a_request_with_little_to_compute_goes_to_its_rank_at_once() -> None:
+    stand = QueueStand()
+    stand.enter(named=["pod-0"])
+    stand.parts.warm(0, 4_000)
+    standing = stand.queue.standing(stand.entering(prompt=WARM), stand.parts.now)
+    assert standing.seconds == 0.0
+    stand.enter(prompt=WARM)
+    [sent] = stand.release.sent
+    assert sent.placed.went == ("pod-0", 0)
+
+
+def test_a_rank_without_room_takes_only_so_much_of_them_until_it_has_room() -> None:
+    stand = QueueStand()
+    stand.enter(named=["pod-0"])
+    [long] = stand.release.sent
+    stand.parts.warm(0, 4_000)
+    taken = []
+    while not stand.enter(prompt=WARM).is_waiting:
+        taken += stand.release.sent
+    assert {one.placed.went for one in taken} == {("pod-0", 0)}
+    assert len(taken) == pytest.approx(1.0 / BASE, abs=1)
+    stand.first_token(long)
+    for one in taken:
+        stand.first_token(one)
+    assert len(stand.queue) == 0
+
+
+def test_it_keeps_its_order_while_more_wait_than_there_are_ranks() -> None:
+    stand = QueueStand()
+    stand.enter(named=["pod-0"])
+    [long] = stand.release.sent
+    for _ in range(2):
+        stand.enter(20_000, named=["pod-0"])
+    stand.parts.warm(0, 4_000)
+    waiting = stand.enter(prompt=WARM)
+    assert waiting.is_waiting
+    first, *_ = stand.first_token(long)
+    assert first.waiting is waiting
 
 
 def test_the_least_arrival_plus_ten_prefills_goes_first() -> None:
@@ -263,7 +306,7 @@ def test_a_weighing_holds_while_only_time_passes() -> None:
     stand = QueueStand()
     stand.enter(5_000, named=["pod-0"])
     [before] = stand.release.sent
-    stand.parts.warm(0, 1_000)
+    stand.parts.warm(0, 800)
     waiting = stand.enter(prompt=KeyedPrompt(range(1, 1_001)))
     weighed = []
     weigh = stand.parts.picker.weigh
