@@ -42,7 +42,7 @@ class Preview:
                 best = self._picker.weigh(waiting.ask, now, rooms.ahead).options[0].candidate
                 rooms.passed(best[:2], best.prefill, ())
         choice = self._picker.weigh(new.ask, now, rooms.ahead)
-        return Standing(behind, choice, self._until(new, choice, open_lanes, rooms))
+        return self._standing(new, behind, choice, open_lanes, rooms)
 
     def first(
         self, open_lanes: Collection[Wanted], rooms: Rooms, now: float
@@ -56,20 +56,24 @@ class Preview:
                 choice = self._picker.weigh(waiting.ask, now, rooms.ahead)
             except NoPodError:
                 continue
-            seconds = self._until(waiting, choice, open_lanes, rooms)
-            found.append((waiting, Standing(behind[waiting.wanted], choice, seconds)))
+            before = behind[waiting.wanted]
+            found.append((waiting, self._standing(waiting, before, choice, open_lanes, rooms)))
             behind[waiting.wanted] += 1
             best = choice.options[0].candidate
             rooms.passed(best[:2], best.prefill, ())
         return found
 
-    def _until(
-        self, waiting: Waiting, choice: Choice, open_lanes: Collection[Wanted], rooms: Rooms
-    ) -> float:
-        """Return the predicted seconds until a request goes."""
+    def _standing(
+        self,
+        waiting: Waiting,
+        behind: int,
+        choice: Choice,
+        open_lanes: Collection[Wanted],
+        rooms: Rooms,
+    ) -> Standing:
         best = choice.options[0].candidate
         if waiting.wanted in open_lanes and self._margin.takes(
             best[:2], best.prefill, rooms, len(self._order)
         ):
-            return 0.0
-        return rooms.until(best[:2])
+            return Standing(0, choice, 0.0)
+        return Standing(behind, choice, rooms.until(best[:2]))

@@ -48,8 +48,8 @@ class Standing(NamedTuple):
     """The place that a request would have in the queue."""
 
     behind: int
-    """Number of requests that would go before it and want the same pods."""
+    """Number of requests that it waits for, since they go first and want the same pods."""
     choice: Choice
     """The choice at this moment, with the prefills of those requests counted as waiting."""
     seconds: float
-    """Predicted seconds until the chosen rank has room; 0 if it has."""
+    """Predicted seconds until the chosen rank has room; 0 if it has, or needs none for this request."""
