@@ -27,15 +27,17 @@ MOST_STEPS = 100_000
 """Most strings, brackets and signs that are read one by one, some 0.1 s; a document with more is not
 read on. Usual documents take a few hundred: whole members and containers are passed over at once."""
 
-_WHOLE_STRING = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
-_FLAT = rb'(?:[^"{}\[\]%b]++|' + _WHOLE_STRING + rb")*+"
+# Groups are atomic, not possessive: those match too much before Python 3.11.5, so in Debian 12's
+# (CPython's issue 106052).
+_WHOLE_STRING = rb'"[^"\\]*+(?>(?:\\.[^"\\]*+)*)"'
+_FLAT = rb'(?>(?:[^"{}\[\]%b]++|' + _WHOLE_STRING + rb")*)"
 """Everything before the next bracket, whole strings included."""
 _BEFORE_BRACKET = re.compile(_FLAT % b"", re.DOTALL)
 _BEFORE_COMMA = re.compile(_FLAT % b",", re.DOTALL)
 LEVELS = 4
 """Containers within each other that are passed over at once."""
 _BEFORE_MARK = re.compile(rb'[^"{}\[\],:]*+')
-_STRING = re.compile(rb'[^"\\]*+(?:\\.[^"\\]*+)*+', re.DOTALL)
+_STRING = re.compile(rb'[^"\\]*+(?>(?:\\.[^"\\]*+)*)', re.DOTALL)
 _SPACES = b" \t\r\n"
 
 
@@ -43,7 +45,7 @@ def _nested(levels: int) -> bytes:
     """Return the pattern of everything before a bracket, but for whole containers of so many levels."""
     inner = _FLAT % b""
     for _ in range(levels):
-        inner = rb'(?:[^"{}\[\]]++|%b|[{\[]%b[}\]])*+' % (_WHOLE_STRING, inner)
+        inner = rb'(?>(?:[^"{}\[\]]++|%b|[{\[]%b[}\]])*)' % (_WHOLE_STRING, inner)
     return inner
 
 
@@ -58,7 +60,7 @@ def _unwanted(keys: frozenset[bytes]) -> re.Pattern[bytes]:
     key = rb'"(?!(?:%b)")[^"\\]*+"' % wanted
     whole = rb"(?:%b|[{\[]%b[}\]])" % (_WHOLE_STRING, _nested(LEVELS - 1))
     value = rb'(?:[^"{}\[\],:]++|%b%b%b)' % (space, whole, space)
-    return re.compile(rb"(?:%b%b%b:%b,)++" % (space, key, space, value), re.DOTALL)
+    return re.compile(rb"(?>(?:%b%b%b:%b,)+)" % (space, key, space, value), re.DOTALL)
 
 
 _OPEN = b"{["

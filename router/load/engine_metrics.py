@@ -105,13 +105,14 @@ NAMES = {
 LONGEST = 40
 """A number with this many characters or more counts as an error; engines write none so long."""
 LINE = re.compile(
-    # Possessive quantifiers throughout, so that a malformed line takes no longer than any other.
-    rb'([\w:]++)(?:\{((?:[^"}\n]++|"(?:[^"\\\n]++|\\.)*+")*+)\})?[ \t]*+([^ \t\r\n]{0,40})'
+    # Nothing is tried anew, so that a malformed line takes no longer than any other. Groups are atomic,
+    # not possessive: those match too much before Python 3.11.5 (CPython's issue 106052).
+    rb'([\w:]++)(?:\{((?>(?:[^"}\n]++|"(?>(?:[^"\\\n]++|\\.)*)")*))\})?[ \t]*+([^ \t\r\n]{0,40})'
 )
 MOST_LINES, MOST_LINE_BYTES = 1024, 16 << 10
 """Most lines of a metric (or most iterations, the last ones) and longest line that are read, which takes
 milliseconds. vLLM's longest line has 2 KB."""
-LABEL = re.compile(rb'(\w+)="((?:[^"\\]++|\\.)*+)"')
+LABEL = re.compile(rb'(\w+)="((?>(?:[^"\\]++|\\.)*))"')
 
 Figures = dict[str, Any]
 """The values of `running`, `waiting` and `kv_usage` that a page has, not checked yet."""

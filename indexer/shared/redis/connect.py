@@ -217,7 +217,7 @@ class _Plain(Connection):
         with contextlib.suppress(RedisError):
             await self.disconnect(nowait=True)
         if self.transport is not None:
-            self.transport.abort()
+            _abort(self.transport)
 
 
 class _Tls(SSLConnection, _Plain):
@@ -247,7 +247,7 @@ class _RedisWire:
         try:
             await self._connection.send_packed_command(packed, check_health=False)
         except BaseException as error:
-            self._transport.abort()
+            _abort(self._transport)
             if isinstance(error, RedisError | OSError):
                 raise UnreachableError(_line(error)) from error
             raise
@@ -274,12 +274,18 @@ class _RedisWire:
     async def close(self, *, wait: bool = False) -> None:
         """Close it, and drop unsent bytes."""
         if self.is_open and self._transport.get_write_buffer_size():
-            self._transport.abort()
+            _abort(self._transport)
         if not wait:
             await self._connection.hang_up()
             return
         with contextlib.suppress(RedisError):
             await self._connection.disconnect()
+
+
+def _abort(transport: asyncio.WriteTransport) -> None:
+    # In Python 3.11.2 (Debian 12) a TLS transport that was closed twice cannot be aborted, nor need be.
+    with contextlib.suppress(AttributeError):
+        transport.abort()
 
 
 def _refused(error: ResponseError) -> CommandRefusedError:
