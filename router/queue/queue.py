@@ -184,6 +184,9 @@ class Queue:
         if sent or (fresh is not None and fresh[2] != now):
             fresh = None
         rooms = Rooms(self._loads, self.hold_seconds, now)
+        number = len(self._order.lanes)
+        if number > MOST_LANES:
+            self._turn = (self._turn + MOST_LANES) % number
         pods = self._lanes(rooms, refused)
         if rooms.all() and now - self._foreign.seen_at >= FOREIGN_PAUSE:
             self._foreign.see(*rooms.foreign(), now)
@@ -325,11 +328,9 @@ class Queue:
     def _lanes(self, rooms: Rooms, refused: list[Refused]) -> dict[Wanted, Sequence[Pod]]:
         """Return the lanes that have a rank with room, with their pods; refuse those without a pod."""
         lanes = [*self._order.lanes]
-        if len(lanes) > MOST_LANES:
-            self._turn = (self._turn + MOST_LANES) % len(lanes)
-            lanes = (lanes[self._turn :] + lanes[: self._turn])[:MOST_LANES]
+        turn = self._turn if len(lanes) > MOST_LANES else 0
         found = {}
-        for wanted in lanes:
+        for wanted in (lanes[turn:] + lanes[:turn])[:MOST_LANES]:
             try:
                 pods = self._eligible(wanted)
             except NoPodError as error:
