@@ -80,11 +80,8 @@ class Queue:
         self._eligible = eligible
         self._hears = hears
         self.lag = lag
-        self._settings = settings
+        self._take(settings)
         self._foreign = ForeignShare()
-        self._order = Order(settings.shares)
-        self._margin = Margin(settings.hold_seconds)
-        self._preview = Preview(picker, self._order, self._margin, settings.most_looks)
         self._looks = Looks()
         self._times: list[tuple[float, int, Waiting]] = []
         """A heap of the times at which requests go to the best pod; some entries may be outdated."""
@@ -97,6 +94,13 @@ class Queue:
         self._drains = False
         self.bytes = 0
         """Bytes of all waiting requests."""
+
+    def _take(self, settings: QueueSettings) -> None:
+        """Take settings, with an order that is empty."""
+        self._settings = settings
+        self._order = Order(settings.shares)
+        self._margin = Margin(settings.hold_seconds)
+        self._preview = Preview(self._picker, self._order, self._margin, settings.most_looks)
 
     def __len__(self) -> int:
         return len(self._order)
@@ -154,14 +158,11 @@ class Queue:
 
         Tenants' shares begin anew. Where less may wait than does, nobody is refused for that.
         """
-        self._settings = settings
-        order = Order(settings.shares)
-        for waiting in self._order.all():
+        before = self._order
+        self._take(settings)
+        for waiting in before.all():
             waiting.priority = place(waiting.priority)
-            order.add(waiting)
-        self._order = order
-        self._margin = Margin(settings.hold_seconds)
-        self._preview = Preview(self._picker, order, self._margin, settings.most_looks)
+            self._order.add(waiting)
 
     def leave(self, waiting: Waiting) -> bool:
         """Remove a request whose caller has gone; return False if it does not wait any more."""
@@ -183,11 +184,10 @@ class Queue:
         are_more = self._send_due(now, sent, refused)
         if sent or (fresh is not None and fresh[2] != now):
             fresh = None
-        rooms = Rooms(self._loads, self.hold_seconds, now)
         number = len(self._order.lanes)
         if number > MOST_LANES:
             self._turn = (self._turn + MOST_LANES) % number
-        pods = self._lanes(rooms, refused)
+        rooms, pods = self._lanes(now, refused)
         if rooms.all() and now - self._foreign.seen_at >= FOREIGN_PAUSE:
             self._foreign.see(*rooms.foreign(), now)
         self._looks.begin(rooms, now)
@@ -242,16 +242,16 @@ class Queue:
         new = self._waiting(entering, self._picker.weigh(entering.ask, now))
         new.number += 1
         self._order.add(new)
-        rooms = Rooms(self._loads, self.hold_seconds, now)
         try:
-            return self._preview.of(new, self._lanes(rooms, []), rooms, now)
+            rooms, lanes = self._lanes(now, [])
+            return self._preview.of(new, lanes, rooms, now)
         finally:
             self._order.remove(new, is_served=False)
 
     def standings(self, now: float) -> Sequence[tuple[Waiting, Standing]]:
         """Return the requests that go first, at most as many as a release looks at; nothing changes."""
-        rooms = Rooms(self._loads, self.hold_seconds, now)
-        return self._preview.first(self._lanes(rooms, []), rooms, now)
+        rooms, lanes = self._lanes(now, [])
+        return self._preview.first(lanes, rooms, now)
 
     def _choice(
         self,
@@ -325,8 +325,14 @@ class Queue:
             heappop(self._times)
         return self._times[0][2] if self._times else None
 
-    def _lanes(self, rooms: Rooms, refused: list[Refused]) -> dict[Wanted, Sequence[Pod]]:
-        """Return the lanes that have a rank with room, with their pods; refuse those without a pod."""
+    def _lanes(
+        self, now: float, refused: list[Refused]
+    ) -> tuple[Rooms, dict[Wanted, Sequence[Pod]]]:
+        """Return the ranks' rooms, and the lanes that have a rank with room, with their pods.
+
+        A lane without a pod has its requests added to `refused`.
+        """
+        rooms = Rooms(self._loads, self.hold_seconds, now)
         lanes = [*self._order.lanes]
         turn = self._turn if len(lanes) > MOST_LANES else 0
         found = {}
@@ -338,7 +344,7 @@ class Queue:
                 continue
             if rooms.add(wanted, _ranks(pods, wanted)):
                 found[wanted] = pods
-        return found
+        return rooms, found
 
     def _next_at(self, now: float, rooms: Rooms, *, sends: bool, more: bool) -> float:
         due = self._first_due()

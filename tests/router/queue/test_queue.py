@@ -9,7 +9,7 @@ from router.load.engine_metrics import Observed
 from router.pick.eligible import NoPodError
 from router.pick.weigh import Choice
 from router.queue.lag import WINDOW
-from router.queue.queue import RETRY_SECONDS
+from router.queue.queue import MOST_LANES, RETRY_SECONDS
 from router.queue.released import QueueFullError
 from tests.router.pick.picker_parts import KeyedPrompt
 from tests.router.queue.queue_stand import BASE, TOKEN, QueueStand
@@ -344,3 +344,26 @@ def test_a_first_token_that_is_never_reported_costs_its_rank_no_room() -> None:
     # Its prefill should have taken 2.1 s.
     [sent] = stand.look(after=1.0)
     assert sent.waiting is waiting
+
+
+def test_to_ask_where_requests_stand_moves_no_turn_of_the_lanes() -> None:
+    """More lanes than one release considers: each first token gives room to one of them."""
+
+    def numbers_sent(*, asks: bool) -> list[int]:
+        stand = QueueStand(MOST_LANES + 6)
+        before = stand.fill()
+        for one in before * 2:
+            # Two for each pod, so that its lane stays when one of them goes.
+            stand.enter(named=[one.placed.went[0]])
+        sent = []
+        for one in before:
+            if asks:
+                stand.queue.standings(stand.parts.now)
+                stand.queue.standing(stand.entering(), stand.parts.now)
+            sent.append(len(stand.first_token(one, after=0.01)))
+        return sent
+
+    sent = numbers_sent(asks=False)
+    # Some lanes have to wait for their turn.
+    assert 0 in sent
+    assert numbers_sent(asks=True) == sent
