@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+from indexer.process.command_line import in_words
+
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
@@ -53,7 +55,7 @@ class Reread(Generic[T]):
                 # `make` may have read the files itself, while they were being replaced.
                 return
         except (OSError, ValueError) as error:
-            problem = str(error)
+            problem = in_words(error)
             if problem == self._problem and problem != self._said:
                 self._said = problem
                 log.error("%s: %s; what was read before stays in use", self._name, problem)  # noqa: TRY400

@@ -22,6 +22,10 @@ T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
+CERTIFICATE = b"CERTIFICATE-----", "certificate"
+KEY = b"PRIVATE KEY-----", "private key"
+"""The end of the lines around such a block of PEM (RFC 7468), and its name."""
+
 
 class TlsFilesError(OSError):
     """A file cannot be used; `part` is `ca` or `cert`, where the latter includes the key."""
@@ -67,19 +71,25 @@ class TlsPaths:
         try:
             context = ssl.create_default_context(purpose, cafile=self.ca)
             context.minimum_version = ssl.TLSVersion.TLSv1_2
-            if self.cert:
+            if self.cert and self.key:
                 part, names = "cert", f"{self.cert} with {self.key}"
                 # Without a given password, OpenSSL would ask for one at the terminal.
                 context.load_cert_chain(self.cert, self.key, password="")
         except OSError as error:
-            raise TlsFilesError(part, f"{names} cannot be used: {_problem(error)}") from error
+            raise TlsFilesError(part, self._problem(names, error)) from error
         return context
 
-
-def _problem(error: OSError) -> str:
-    if isinstance(error, ssl.SSLError) and error.reason:
-        return error.reason.lower().replace("_", " ")
-    return in_words(error)
+    def _problem(self, names: str, error: OSError) -> str:
+        """Return why the files with these names cannot be used."""
+        # OpenSSL names neither the file nor what is wrong with one that is no PEM.
+        for path, (mark, noun) in ((self.cert, CERTIFICATE), (self.key, KEY)):
+            with contextlib.suppress(OSError):
+                if path and mark not in path.read_bytes():
+                    return f"{path} has no {noun} in PEM"
+        if isinstance(error, ssl.SSLError):
+            reason = error.reason or "a block of PEM cannot be read"
+            return f"{names} cannot be used: {reason.lower().replace('_', ' ')}"
+        return f"{names} cannot be used: {in_words(error)}"
 
 
 def expiries(pem: Pem) -> Iterator[tuple[str, float]]:

@@ -98,6 +98,8 @@ def refusal_of(
         facts["field"] = shortened(error.field, MOST_FIELD).encode(errors="replace").decode()
     if isinstance(error, QueueFullError):
         facts["limit"], usual_seconds = error.limit, error.seconds
+    if isinstance(error, BusyError):
+        facts["limit"], usual_seconds = error.longest.limit, error.seconds
     if retry_seconds is None:
         retry_seconds = usual_seconds
     return Refusal.because(

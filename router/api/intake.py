@@ -18,7 +18,7 @@ from typing import Any, Protocol
 import grpc
 import grpc.aio
 
-from router.api.admission.admission import Admission, BusyError
+from router.api.admission.admission import Admission, BusyError, LongestWait
 from router.api.admission.waiting import Turn
 from router.api.failures import reason_of, refusal_of
 from router.api.in_flight import CallState, InFlight, LateError, NoPlaceError, Reservation
@@ -46,7 +46,6 @@ TOO_MANY_STREAMS = (
     "too many streams wait for room: the messages of all streams may have %d bytes, and each stream "
     "keeps room for its next one"
 )
-TOO_BUSY = "more calls come than are answered (limits.wait-seconds); try again in %d ms"
 LATE = (
     "the message did not come within %g s (limits.message-seconds), and other calls wait for the room "
     "that is kept for it"
@@ -69,11 +68,9 @@ class RefusalMeter(Protocol):
 
 
 @lru_cache(8)
-def too_busy(seconds: float) -> Refusal:
-    """Return the status of a call that would wait too long; after `seconds` fewer calls will wait."""
-    text = TOO_BUSY % max(1, round(1000 * seconds))
-    error = BusyError(seconds)
-    return refusal_of(error, text, retry_seconds=seconds, limit="limits.wait-seconds")
+def too_busy(longest: LongestWait, seconds: float) -> Refusal:
+    """Return the status of a BusyError with these values: there may be thousands of them a second."""
+    return refusal_of(BusyError(longest, seconds))
 
 
 class Intake:
@@ -198,7 +195,7 @@ class Intake:
 
     def _refused(self, error: Exception, too_many: str, **facts: str) -> RefusedError:
         if isinstance(error, BusyError):
-            refusal = too_busy(error.seconds)
+            refusal = too_busy(error.longest, error.seconds)
         elif isinstance(error, LateError):
             refusal = refusal_of(error, LATE % self._seconds, limit="limits.message-seconds")
         else:

@@ -253,8 +253,7 @@ class RouterService:
 
     def gate(self, admission: Admission, *beside: ServiceDescriptor) -> Gate:
         """Return the gate of this service and those `beside` it."""
-        refusal = too_busy(admission.wait_seconds)
-        return AdmissionGate(admission, (SERVICE, *beside), URGENT, refusal, self._meter)
+        return AdmissionGate(admission, (SERVICE, *beside), URGENT, too_busy, self._meter)
 
     def handlers(self) -> grpc.GenericRpcHandler:
         """Return the handlers of all methods; requests and answers are bytes."""

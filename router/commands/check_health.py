@@ -54,7 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except TlsOptionError as error:
         parser.error(str(error))
     parts = urlsplit(args.url)
-    if parts.scheme not in ("http", "https", "grpc") or not parts.netloc:
+    if parts.scheme not in ("http", "https", "grpc") or not parts.hostname:
         parser.error(f"url: {args.url!r} is not http://, https:// or grpc://HOST:PORT")
     try:
         ask = _ask_grpc if parts.scheme == "grpc" else _ask_page
@@ -98,7 +98,8 @@ def _ask_page(args: argparse.Namespace) -> Conditions:
         raise UnfitError(f"status {error.code}", told) from error
     except HTTPException as error:
         raise UnfitError(
-            "what answers there is no HTTP; if it is gRPC, the URL is grpc://HOST:PORT/SERVICE"
+            "what answers there is no plain HTTP; if it is HTTPS, the URL is https://HOST:PORT/PAGE; "
+            "if it is gRPC, the URL is grpc://HOST:PORT/SERVICE"
         ) from error
 
 
@@ -146,7 +147,8 @@ def _ask_grpc(args: argparse.Namespace) -> Conditions:
             answer = check(request, timeout=args.timeout)
     except grpc.RpcError as error:
         code, details = error.code().name, error.details() or ""
-        raise UnfitError(unanswered(code, details, "its URL") or f"{code}: {details}") from error
+        said = unanswered(code, details, option="its URL", asked=parts.netloc, args=args)
+        raise UnfitError(said or f"{code}: {details}") from error
     if answer.status != pb.HealthCheckResponse.SERVING:
         raise UnfitError(pb.HealthCheckResponse.ServingStatus.Name(answer.status))
     return {}

@@ -186,7 +186,7 @@ def answer(args: argparse.Namespace, ask: Callable[[Client], Reply]) -> Reply | 
         print(f"warmpath: {error}", file=sys.stderr)
         return USAGE
     except CallError as error:
-        return failed(error, args.router)
+        return failed(error, args)
 
 
 def fields_of(message: Message) -> dict[str, Any]:
@@ -203,15 +203,16 @@ def print_rich(shown: RenderableType) -> None:
     Console(width=width).print(shown)
 
 
-def failed(error: CallError, router: str) -> int:
+def failed(error: CallError, args: argparse.Namespace) -> int:
     """Print why a call failed; return the exit status."""
-    print(f"warmpath: {problem_of_call(error, router)}", file=sys.stderr)
+    print(f"warmpath: {problem_of_call(error, args)}", file=sys.stderr)
     return NO_ANSWER if _is_unanswered(error) else FOUND
 
 
-def problem_of_call(error: CallError, router: str) -> str:
+def problem_of_call(error: CallError, args: argparse.Namespace) -> str:
     """Return why a call failed, and what to do about it."""
-    said = unanswered(error.code.name, error.message, "--router HOST:PORT")
+    router, option = args.router, "--router HOST:PORT"
+    said = unanswered(error.code.name, error.message, option=option, asked=router, args=args)
     if not said or not _is_unanswered(error):
         no_model = error.message == "prompt.model: is missing"
         return f"{error}; name the model with --model" if no_model else str(error)

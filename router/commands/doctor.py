@@ -80,8 +80,8 @@ def _examine(client: Client, args: argparse.Namespace, config: Config | None) ->
         pods, diagnosis = client.pods(args.model), client.diagnose(args.model)
     except CallError as error:
         if config is None:
-            return failed(error, args.router)
-        text = problem_of_call(error, args.router)
+            return failed(error, args)
+        text = problem_of_call(error, args)
         checks.append(Check("router", "answer", "WRONG", text, "or change server.listen"))
     else:
         if config is not None:

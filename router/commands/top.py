@@ -64,7 +64,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 return 0
             _live(client, seen, args, console)
     except CallError as error:
-        return failed(error, args.router)
+        return failed(error, args)
     except KeyboardInterrupt:
         return 0
     return 0
@@ -91,7 +91,7 @@ def _live(client: Client, seen: Seen, args: argparse.Namespace, console: Console
             try:
                 seen, problem = look(client, args.model), ""
             except CallError as error:
-                problem = problem_of_call(error, args.router)
+                problem = problem_of_call(error, args)
 
 
 @contextmanager

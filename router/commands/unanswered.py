@@ -1,9 +1,13 @@
 """Why gRPC got no answer, in words that say what to do."""
 
+import argparse
+import re
+from urllib.parse import unquote
+
 ANOTHER = "name another with {option}"
 NEXT = f"start one ('warmpath serve --config FILE'), or {ANOTHER}"
 SIGNS = (
-    (("connection refused",), f"nothing listens there; {NEXT}"),
+    (("connection refused",), f"nothing listens {{where}}; {NEXT}"),
     (("no such file",), f"there is no such socket; {NEXT}"),
     (("resol", "lookup", "domain name"), f"there is no such host; {ANOTHER}"),
     (
@@ -24,19 +28,24 @@ SIGNS = (
     ),
     (
         ("socket closed", "reset", "broken pipe", "http2", "preface", "end of file", "eof"),
-        "it closed the connection; it may want TLS (--tls-ca), or this may not be its port of gRPC",
+        "it closed the connection; it may want {wants}, or this may not be its port of gRPC",
     ),
     (("timeout", "timed out", "deadline"), "no answer in time; --timeout allows more"),
     (("unreachable", "no route"), "there is no way to that host"),
     (("failed to connect",), f"the connection failed; {NEXT}"),
 )  # fmt: skip
 """Words in gRPC's own texts, in lower case, and what is said instead."""
+DIALLED = re.compile(r"ipv[46]:(\S+): ")
+"""The address in such a text: of the addresses of a name, gRPC tells of one that failed."""
 
 
-def unanswered(code: str, message: str, option: str) -> str:
+def unanswered(
+    code: str, message: str, *, option: str, asked: str, args: argparse.Namespace
+) -> str:
     """Return why no answer came, by a status's name and text; empty if the status is an answer.
 
-    `option` is how the command names the process that it asks.
+    `option` is how the command names the process that it asks, `asked` its address as given. `args` has
+    the options of `router.commands.tls_options`.
     """
     if code == "UNIMPLEMENTED":
         return "it knows no such call: it is not a warmpath router, or an older one"
@@ -46,4 +55,16 @@ def unanswered(code: str, message: str, option: str) -> str:
         return ""
     said = message.lower()
     words = next((words for signs, words in SIGNS if any(sign in said for sign in signs)), "")
-    return words.format(option=option)
+    dialled = DIALLED.search(message)
+    at = unquote(dialled[1]) if dialled else asked
+    where = "there" if at == asked else f"at {at}, an address of that name"
+    return words.format(option=option, where=where, wants=_lacks(args))
+
+
+def _lacks(args: argparse.Namespace) -> str:
+    """Return what a process that closes the connection may miss."""
+    if args.tls_ca is None:
+        return "TLS (--tls-ca)"
+    if args.tls_cert is None:
+        return "a certificate (--tls-cert, --tls-key)"
+    return "another certificate (--tls-cert, --tls-key)"

@@ -69,7 +69,7 @@ def failure_of(error: Exception, seconds: float) -> NoPick:
             outcome = Outcome.SUBSET_UNMATCHED
             refusal = NoPickResponse(UNAVAILABLE, "SUBSET_UNMATCHED", str(error))
         case BusyError():
-            outcome, text = Outcome.OVERLOADED, "too many requests wait for a pick"
+            outcome = Outcome.OVERLOADED
             refusal = NoPickResponse(TOO_MANY, _name(Reason.OVERLOADED), text, error.seconds)
         case QueueFullError():
             outcome = Outcome.OVERLOADED

@@ -30,7 +30,7 @@ def journal_of(limits: Http2Limits, gate: Gate | None) -> Journal:
     """Return a new journal for the connections of a thread, whose calls a gate may refuse."""
     if gate is None:
         return Journal(limits)
-    return Journal(limits, gate.methods, headers_of(gate.refusal))
+    return Journal(limits, gate.methods)
 
 
 class Connection(asyncio.Protocol):
@@ -109,8 +109,7 @@ class Connection(asyncio.Protocol):
         try:
             while at < len(data):
                 if self._gate is not None:
-                    self._journal.limit(self._gate.rooms(self.peer))
-                    self.session.hold_back(is_on=self._gate.holds_back)
+                    self._ask(self._gate)
                 self.session.receive(data[at : at + RECEIVE_BYTES])
                 at += RECEIVE_BYTES
                 if self.calls.fresh and not (self._gate and self._gate.defer(self._answer)):
@@ -128,6 +127,15 @@ class Connection(asyncio.Protocol):
         if self._rest and not self._socket.is_closing():
             self._socket.pause_reading()
             self.loop.call_soon(self._go_on)
+
+    def _ask(self, gate: Gate) -> None:
+        """Ask the gate how many calls may begin with the next bytes."""
+        rooms = gate.rooms(self.peer)
+        if rooms is None:
+            self._journal.limit_not()
+        else:
+            self._journal.limit(rooms, headers_of(gate.refusal))
+        self.session.hold_back(is_on=gate.holds_back)
 
     def _answer(self) -> None:
         """Answer the calls whose answers were deferred, and send these together."""

@@ -38,8 +38,10 @@ class Gate(Protocol):
 
     methods: Mapping[str, bool]
     """The methods that it may refuse, /SERVICE/METHOD, and whether each of them is urgent."""
-    refusal: Refusal
-    """The status of all calls that it refuses."""
+
+    @property
+    def refusal(self) -> Refusal:
+        """The status of the calls that it refuses now; mostly the same object."""
 
     def rooms(self, client: str) -> tuple[int, int] | None:
         """Return how many calls of a client may begin now; None: any number.

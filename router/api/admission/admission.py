@@ -23,6 +23,7 @@ lengths, and tells a burst from a standing queue by a time of 0.1 s.
 
 import math
 from collections.abc import Callable
+from typing import NamedTuple
 
 from router.api.admission.coming import Coming
 from router.api.admission.waiting import Turn, WaitingCalls
@@ -59,11 +60,27 @@ URGENT_TIMES = 8
 """Urgent calls that may wait, for each other one: they take much less time."""
 
 
-class BusyError(Exception):
-    """A call is refused, since too many calls wait. After `seconds` fewer will wait."""
+class LongestWait(NamedTuple):
+    """The longest time for which a call may wait."""
 
-    def __init__(self, seconds: float) -> None:
-        super().__init__(seconds)
+    limit: str
+    """The configuration's key."""
+    seconds: float
+
+
+class BusyError(Exception):
+    """A call is refused, since it would wait for longer than the `longest` wait.
+
+    After `seconds` fewer calls will wait.
+    """
+
+    def __init__(self, longest: LongestWait, seconds: float) -> None:
+        super().__init__(
+            f"more calls come than are answered: this one would wait for more than "
+            f"{longest.seconds:g} s ({longest.limit}); try again in "
+            f"{max(1, round(1000 * seconds))} ms"
+        )
+        self.longest = longest
         self.seconds = seconds
 
 
@@ -131,6 +148,17 @@ class Admission:
         return self._urgent.refusable + self._others.refusable
 
     @property
+    def longest_wait(self) -> LongestWait:
+        """The time for which a call may wait now."""
+        if self.is_standing:
+            return LongestWait("limits.overload-wait-seconds", self._overload_seconds)
+        return self._burst_wait
+
+    @property
+    def _burst_wait(self) -> LongestWait:
+        return LongestWait("limits.wait-seconds", self.wait_seconds)
+
+    @property
     def most_waiting(self) -> int:
         """The number of calls that may wait now."""
         return self._answered_in(self._overload_seconds if self.is_standing else self.wait_seconds)
@@ -167,7 +195,7 @@ class Admission:
         queue = self._urgent if is_urgent else self._others
         if is_read and len(queue) >= self._answered_in(self.wait_seconds):
             self.refused += 1
-            raise BusyError(self.wait_seconds)
+            raise BusyError(self._burst_wait, self.wait_seconds)
         queue.put(turn)
         if self._refuses_early and not self._waits and not is_patient:
             self._look(self._clock())
@@ -175,7 +203,7 @@ class Admission:
             refused = queue.latest_of_most()
             queue.remove(refused)
             self.refused += 1
-            error = BusyError(self.wait_seconds)
+            error = BusyError(self.longest_wait, self.wait_seconds)
             if refused is turn:
                 raise error
             refused.wake(error)

@@ -5,7 +5,7 @@ from typing import Protocol
 
 from google.protobuf.descriptor import ServiceDescriptor
 
-from router.api.admission.admission import Admission
+from router.api.admission.admission import Admission, LongestWait
 from router.transport.server import Refusal
 
 
@@ -17,14 +17,17 @@ class RefusedCalls(Protocol):
 
 
 class AdmissionGate:
-    """The `router.transport.server.Gate` of some services. Streams pass: their messages wait."""
+    """The `router.transport.server.Gate` of some services. Streams pass: their messages wait.
+
+    `refusal` returns the status of a BusyError with these values.
+    """
 
     def __init__(
         self,
         admission: Admission,
         services: Iterable[ServiceDescriptor],
         urgent: frozenset[str],
-        refusal: Refusal,
+        refusal: Callable[[LongestWait, float], Refusal],
         counts: RefusedCalls,
     ) -> None:
         self._admission = admission
@@ -37,8 +40,13 @@ class AdmissionGate:
         self.methods: Mapping[str, bool] = {
             path: name in urgent for path, name in self._names.items()
         }
-        self.refusal = refusal
+        self._refusal = refusal
         self._counts = counts
+
+    @property
+    def refusal(self) -> Refusal:
+        """The status of the calls that it refuses now."""
+        return self._refusal(self._admission.longest_wait, self._admission.wait_seconds)
 
     def rooms(self, client: str) -> tuple[int, int] | None:
         """Return how many calls of a client may begin: others, and urgent ones; None: any number."""

@@ -94,14 +94,13 @@ HEADERS_BOTTOM = 8 * WORDS
 class Journal:
     """The journal of one thread.
 
-    Calls of `refusable` methods, paths with whether each is urgent, can be refused with `refusal`.
+    Calls of `refusable` methods, paths with whether each is urgent, can be refused.
     """
 
     def __init__(
         self,
         limits: Http2Limits,
         refusable: Mapping[str, bool] | None = None,
-        refusal: Headers = (),
     ) -> None:
         # A call whose headers find no room is refused, as one with too many.
         top = HEADERS_BOTTOM + limits.streams * limits.header_bytes
@@ -120,19 +119,26 @@ class Journal:
         for path, is_urgent in zip(self._paths, (refusable or {}).values(), strict=True):
             rows += (len(path.value), c.addressof(path), is_urgent)
         self._methods = (c.c_int64 * len(rows))(*rows)
-        self._refusal = header_array(refusal)
         words[METHODS], words[METHODS_AT] = len(rows), c.addressof(self._methods)
-        words[REFUSAL_AT], words[REFUSAL_HEADERS] = c.addressof(self._refusal), len(refusal)
+        self._refusal: Headers = ()
 
-    def limit(self, rooms: tuple[int, int] | None) -> None:
+    def limit_not(self) -> None:
+        """Let any number of calls begin in the next call."""
+        self._words[IS_BUSY] = 0
+
+    def limit(self, rooms: tuple[int, int], refusal: Headers) -> None:
         """Let so many calls of refusable methods begin in the next call: others, and urgent ones.
 
-        None: any number.
+        Those beyond are answered with the headers of `refusal`.
         """
         words = self._words
-        words[IS_BUSY] = rooms is not None
-        if rooms is not None:
-            words[ROOM], words[URGENT_ROOM] = rooms
+        words[IS_BUSY] = 1
+        words[ROOM], words[URGENT_ROOM] = rooms
+        if refusal is not self._refusal:
+            self._refusal = refusal
+            self._refusal_headers = header_array(refusal)
+            words[REFUSAL_AT] = c.addressof(self._refusal_headers)
+            words[REFUSAL_HEADERS] = len(refusal)
 
     def hold_back(self, *, is_on: bool) -> None:
         """Say whether the streams of the next call's session begin with a small window."""

@@ -58,7 +58,7 @@ def test_a_bad_change_is_logged_once_and_changes_nothing(
     for _ in range(3):
         files.look()
     assert len(caplog.records) == 2
-    assert "No such file" in caplog.text
+    assert f"it: {path}: there is no such file" in caplog.text
     assert "secret" not in caplog.text
     path.write_text("good again")
     files.look()

@@ -138,6 +138,10 @@ def test_files_that_do_not_fit_are_named_and_replace_nothing(
     with pytest.raises(TlsFilesError) as refused:
         stand.server()
     assert refused.value.part == "cert"
+    for path, noun in ((stand.files.key, "private key"), (stand.files.cert, "certificate")):
+        path.write_text("neither of them")
+        with pytest.raises(TlsFilesError, match=f"{path} has no {noun} in PEM"):
+            stand.server()
     stand.ca.write_text("no certificate")
     with pytest.raises(TlsFilesError) as refused:
         stand.server()

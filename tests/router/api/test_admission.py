@@ -312,6 +312,20 @@ def test_a_burst_may_wait_long_and_a_standing_queue_is_short() -> None:
     assert stand.admission.most_waiting == 1000
 
 
+def test_a_refusal_names_the_longest_wait_that_counts() -> None:
+    stand = Stand(wait_seconds=20 * WAIT_SECONDS, overload_seconds=10 * WAIT_SECONDS)
+    for _ in range(30):
+        stand.enter()
+    overloaded(stand, 2 * STANDING_SECONDS)
+    for _ in range(30):
+        stand.enter()
+    named = [error.longest for call in stand.calls if isinstance(error := call.error, BusyError)]
+    assert named[0] == ("limits.wait-seconds", 20 * WAIT_SECONDS)
+    assert named[-1] == ("limits.overload-wait-seconds", 10 * WAIT_SECONDS)
+    text = str(BusyError(named[0], 0.5))
+    assert "(limits.wait-seconds); try again in 500 ms" in text
+
+
 def test_a_standing_queue_lets_so_many_messages_come_that_the_thread_is_busy() -> None:
     stand = refusing_early()
     admission = stand.admission
@@ -417,7 +431,7 @@ def test_calls_whose_message_is_read_may_wait_as_long_as_those_of_a_burst() -> N
     for _ in range(20 * admission.most_waiting):
         with contextlib.suppress(BusyError):
             admission.enter("exchange", lambda _: None, is_read=True)
-    with pytest.raises(BusyError):
+    with pytest.raises(BusyError, match=r"limits\.wait-seconds"):
         admission.enter("exchange", lambda _: None, is_read=True)
 
 

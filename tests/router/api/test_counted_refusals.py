@@ -5,6 +5,7 @@ from contextlib import suppress
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
+from router.api.admission.admission import BusyError, LongestWait
 from router.api.answering import Answering
 from router.api.failures import FAILURES, Failure, failure_of
 from router.api.intake import RefusedError
@@ -33,6 +34,8 @@ class Counted:
 
 def made(kind: type[Exception]) -> Exception:
     """Return an error of a kind, with plain values for what its kind has to know."""
+    if kind is BusyError:
+        return BusyError(LongestWait("x", 1.0), 1.0)
     for values in ((), ("x",), ("x", "y"), (1.0,), ("x", "y", 1.0), (1.0, "x")):
         with suppress(TypeError):
             return kind(*values)

@@ -13,7 +13,7 @@ import pytest
 from envoy.service.ext_proc.v3 import external_processor_pb2 as pb
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from router.api.admission.admission import Admission, BusyError
+from router.api.admission.admission import Admission, BusyError, LongestWait
 from router.api.pick import PickAnswerer
 from router.assemble import running
 from router.config.read import parse
@@ -373,7 +373,7 @@ def overload(monkeypatch: pytest.MonkeyPatch) -> None:
     """Refuse every call for want of time."""
 
     def enter(*_: object, **__: object) -> None:
-        raise BusyError(1.5)
+        raise BusyError(LongestWait("limits.wait-seconds", 2.0), 1.5)
 
     monkeypatch.setattr(Admission, "enter", enter)
 

@@ -23,12 +23,18 @@ class Rooms(Gate):
 
     def __init__(self, rooms: tuple[int, int] | None) -> None:
         self.methods = {"/t.T/uu": False, "/t.T/uu_urgent": True, "/test.Echo/uu": False}
-        self.refusal = Refusal(grpc.StatusCode.RESOURCE_EXHAUSTED, "no room", (("why", "test"),))
+        self.refuses_with = Refusal(
+            grpc.StatusCode.RESOURCE_EXHAUSTED, "no room", (("why", "test"),)
+        )
         self.given = rooms
         self.is_holding = False
         self.coming = 0
         self.begun: list[str] = []
         self.out: list[str] = []
+
+    @property
+    def refusal(self) -> Refusal:
+        return self.refuses_with
 
     def rooms(self, client: str) -> tuple[int, int] | None:
         assert client
@@ -92,6 +98,15 @@ async def test_a_call_without_room_ends_with_the_refusal_and_the_next_one_goes_o
         assert await call("uu", bytes(300_000)) == bytes(300_000)
     assert gate.out == ["/test.Echo/uu"] * 3
     assert gate.begun.count("/test.Echo/uu") == 2
+
+
+async def test_a_call_is_refused_with_what_the_gate_says_at_that_time() -> None:
+    gate = Rooms((0, 0))
+    async with serving(gate) as address, Caller(address) as call:
+        for text in ("no room", "less room than before", "no room"):
+            gate.refuses_with = Refusal(grpc.StatusCode.RESOURCE_EXHAUSTED, text)
+            with ends_with(grpc.StatusCode.RESOURCE_EXHAUSTED, text):
+                await call("uu", b"")
 
 
 async def test_the_calls_of_one_read_share_the_room_and_urgent_ones_have_their_own() -> None:
