@@ -207,6 +207,7 @@ ROOMS: Mapping[str, Mapping[str, Declared]] = {
         "queue_hold_seconds": _gauge(
             "Booked prefill up to which a rank has room; infinite: no pick waits."
         ),
+        "queue_steps_back": _gauge("1 for the reason for which no pick waits, else 0.", "reason"),
         "queue_lag_seconds": _gauge("How much later first tokens are reported than predicted."),
         "queue_wait_seconds": _histogram(
             "Time that picks waited in the queue, by class and by what became of them.",

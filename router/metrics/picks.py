@@ -10,6 +10,7 @@ from router.metrics.declared import counter, gauge, single
 from router.peers.exchange import PeerBookings
 from router.pick.picking import Picking
 from router.queue.held_picks import HeldPicks
+from router.queue.step_back import StepBack
 
 
 def picks(picking: Picking, attribution: Attribution) -> Iterator[Metric]:
@@ -67,4 +68,8 @@ def queued(held: HeldPicks) -> Iterator[Metric]:
     yield waiting
     yield single("queue_bytes", queue.bytes)
     yield single("queue_hold_seconds", queue.hold_seconds)
+    steps_back, reason = gauge("queue_steps_back"), queue.steps_back
+    for one in StepBack:
+        steps_back.add_metric([one], one is reason)
+    yield steps_back
     yield single("queue_lag_seconds", queue.lag.seconds)

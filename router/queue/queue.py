@@ -32,6 +32,7 @@ from router.queue.preview import Preview
 from router.queue.released import QueueFullError, Refused, Release, Sent, Standing
 from router.queue.rooms import Name, Rooms
 from router.queue.settings import QueueSettings
+from router.queue.step_back import StepBack
 from router.queue.waiting import Entering, Waiting, Wanted
 
 MOST_LANES = 64
@@ -113,16 +114,26 @@ class Queue:
     @property
     def hold_seconds(self) -> float:
         """Most booked prefill of a rank with room, in seconds; infinity: no request is held."""
-        lag = self.lag.seconds
-        if (
-            self._drains
-            or self._loads.has_others
-            or lag > MOST_LAG
-            or self._foreign.value > MOST_FOREIGN
-            or not (self.lag.is_known and self._hears())
-        ):
+        if self.steps_back is not None:
             return float("inf")
-        return self._settings.hold_seconds + LAG_TIMES * lag
+        return self._settings.hold_seconds + LAG_TIMES * self.lag.seconds
+
+    @property
+    def steps_back(self) -> StepBack | None:
+        """Why no request is held; None: requests are held."""
+        if self._drains:
+            return StepBack.ENDING
+        if self._loads.has_others:
+            return StepBack.OTHER_ROUTERS
+        if not self.lag.is_known:
+            return StepBack.FEW_FIRST_TOKENS
+        if not self._hears():
+            return StepBack.UNREPORTED_FIRST_TOKENS
+        if self.lag.seconds > MOST_LAG:
+            return StepBack.LATE_FIRST_TOKENS
+        if self._foreign.value > MOST_FOREIGN:
+            return StepBack.OTHER_TRAFFIC
+        return None
 
     def enter(self, entering: Entering, now: float) -> Waiting:
         """Let a request wait. A `release` must follow at once; it may send the request.

@@ -215,6 +215,7 @@ async def test_the_metrics_count_by_class(tmp_path: Path) -> None:
             page = await (await session.get(f"http://{stand.http_address}/metrics")).text()
             assert 'warmpath_queue_waiting{class="low"} 1.0' in page
             assert "warmpath_queue_hold_seconds 0.2" in page
+            assert 'warmpath_queue_steps_back{reason="few-first-tokens"} 0.0' in page
             assert await stand.report(before, "FAILED")
             await held
             page = await (await session.get(f"http://{stand.http_address}/metrics")).text()

@@ -11,6 +11,7 @@ from router.pick.weigh import Choice
 from router.queue.lag import WINDOW
 from router.queue.queue import MOST_LANES, RETRY_SECONDS
 from router.queue.released import QueueFullError
+from router.queue.step_back import StepBack
 from tests.router.pick.picker_parts import KeyedPrompt
 from tests.router.queue.queue_stand import BASE, TOKEN, QueueStand
 
@@ -286,6 +287,17 @@ def test_more_is_booked_where_first_tokens_are_reported_late() -> None:
     assert stand.queue.hold_seconds == pytest.approx(0.6, abs=0.05)
 
 
+def test_the_reason_for_which_nothing_is_held_is_known() -> None:
+    assert QueueStand(knows_lag=False).queue.steps_back is StepBack.FEW_FIRST_TOKENS
+    assert QueueStand(hears=False).queue.steps_back is StepBack.UNREPORTED_FIRST_TOKENS
+    stand = QueueStand()
+    assert stand.queue.steps_back is None
+    late(stand, 1.0)
+    assert stand.queue.steps_back is StepBack.LATE_FIRST_TOKENS
+    stand.queue.drain()
+    assert stand.queue.steps_back is StepBack.ENDING
+
+
 def test_a_standing_names_the_pod_and_the_time_and_changes_nothing() -> None:
     stand = QueueStand(pods=1)
     stand.fill()
@@ -332,6 +344,7 @@ def test_nothing_is_held_where_much_of_the_waiting_work_is_not_the_routers() -> 
     stand.parts.loads.observe("pod-0", 0, Observed(1, 50, 0.5, stand.parts.now))
     stand.look()
     assert stand.queue.hold_seconds == math.inf
+    assert stand.queue.steps_back is StepBack.OTHER_TRAFFIC
     [sent] = stand.look()
     assert sent.waiting is waiting
 
