@@ -3,6 +3,7 @@
 import statistics
 import time
 from collections.abc import Iterator, Sequence
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -121,7 +122,7 @@ def _router() -> tuple[Picking, PeerBookings]:
         index=embedded_index(1 << 20),
         new_id=lambda: booking_id.new_id(name),
         rng=Random(1),
-        share=lambda bookings: PeerBookings(name, KeyNames("bench"), bookings),
+        share=partial(PeerBookings, name, KeyNames("bench")),
     )
     assert picking.peers is not None
     return picking, picking.peers

@@ -2,6 +2,7 @@
 
 import heapq
 from bisect import bisect_left
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import count
 from math import inf
@@ -90,6 +91,11 @@ class Arriving:
         self._tickets[ticket] = Ticket(belief, keys, ends)
         heapq.heappush(self._ends, (ends, ticket))
         return ticket
+
+    def prompts(self) -> Iterator[tuple[str, int, bytes]]:
+        """Yield the pod, rank and packed keys of each ticket, the latest ticket first."""
+        for ticket in reversed(self._tickets.values()):
+            yield ticket.belief.pod, ticket.belief.rank, ticket.keys
 
     def keys(self, ticket: int) -> bytes:
         """Return the packed keys of a ticket; none where it has ended."""

@@ -6,6 +6,7 @@ were sent to a rank whose events are missing. Both lie in an index of their own,
 may write an index, and the thread that answers picks is not the one that follows events.
 """
 
+from collections.abc import Iterator
 from math import inf
 from typing import NamedTuple
 
@@ -92,6 +93,10 @@ class Believed:
         ticket = self._arriving.add(pod, rank, keys[: most * WORD_BYTES], expires + self._offset)
         self._make_room()
         return ticket
+
+    def arrivals(self) -> Iterator[tuple[str, int, bytes]]:
+        """Yield the pod, rank and packed keys of each ticket, the latest ticket first."""
+        return self._arriving.prompts()
 
     def arriving(self, ticket: int) -> bytes:
         """Return the packed keys of a ticket; none where it has ended."""

@@ -67,11 +67,22 @@ class RankScore:
         return self.match.matched_tokens
 
 
+class Elsewhere(Protocol):
+    """Prompts that other routers have sent and no event has announced (`router.peers.marks`)."""
+
+    def __bool__(self) -> bool:
+        """Return whether there are any."""
+
+    def match(self, keys: bytes) -> Mapping[tuple[str, int], int]:
+        """Return how many leading blocks of a prompt are on their way to each rank, by packed keys."""
+
+
 class Scorer:
     """Scores prompts by one ingest's index and by beliefs.
 
     `shared_tiers` names, by model, the tiers that all its pods share: a block that one rank holds
-    there, all hold. `assumed_block_size` is for models whose block size no event has shown yet.
+    there, all hold. `elsewhere` are other routers' beliefs. `assumed_block_size` is for models whose
+    block size no event has shown yet.
     """
 
     def __init__(
@@ -80,6 +91,7 @@ class Scorer:
         hash_seed: str,
         *,
         believed: Believed | None = None,
+        elsewhere: Elsewhere | None = None,
         shared_tiers: Mapping[str, Collection[str]] = MappingProxyType({}),
         assumed_block_size: int = ASSUMED_BLOCK_SIZE,
         steps: Steps = NO_STEPS,
@@ -90,6 +102,7 @@ class Scorer:
         self._ingest = ingest
         self._hash_seed = hash_seed
         self._believed = believed
+        self._elsewhere = elsewhere
         self._shared_tiers = shared_tiers
         self._assumed_form: BlockForm = (assumed_block_size, Lookahead.NONE)
         self._usual_form: dict[str, BlockForm] = {}
@@ -209,7 +222,9 @@ class Scorer:
     def _sought(self, prompt: KeyedPrompt, form: BlockForm) -> Chain:
         chain = prompt.chain(form[0], self._hash_seed, lookahead=form[1])
         # The index and the beliefs are both looked up, so the keys are made once for the two.
-        return replace(chain, made=packed_keys(chain)) if self._believed else chain
+        if self._believed or self._elsewhere:
+            return replace(chain, made=packed_keys(chain))
+        return chain
 
     def _held(
         self, sought: Chain, wanted: Layouts, trusts: dict[Rank, Trust], *, leading: bool
@@ -302,4 +317,8 @@ class Scorer:
                     else:
                         assumed = stop
                     found[belief.pod, belief.rank] = arriving, assumed
+        if self._elsewhere:
+            for name, blocks in self._elsewhere.match(packed_keys(sought)).items():
+                arriving, assumed = found.get(name, (0, 0))
+                found[name] = max(arriving, blocks), assumed
         return found

@@ -5,7 +5,8 @@ and reads the other routers' keys (`received.py`). A report that reaches another
 booked is handed on through a stream in Redis, which the latter reads (`report_relay.py`).
 
     names.routers      hash: router -> server time (ms) at which it last enrolled
-    names.load(R)      R's bookings as `RouterSums`, in MessagePack; expires unless R renews it
+    names.load(R)      R's bookings, and marks of the prompts on their way, as `RouterSums`, in
+                       MessagePack; expires unless R renews it
     names.reports(R)   stream of serialised ReportRequests for R's bookings, field `report`
 
 Clocks of routers are never compared: a value has ages, which count from the time it was read.
@@ -14,16 +15,24 @@ Clocks of routers are never compared: a value has ages, which count from the tim
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, Literal
 
 import msgspec
 
+from indexer.believed.beliefs import Believed
 from indexer.shared.layout.names import KeyNames
 from indexer.shared.redis.command import Call, Command, Reply, script
 from router.load.bookings import Bookings
 from router.load.other_routers import rank_sums
 from router.peers.booking_id import router_of
-from router.peers.received import EXPIRE_SECONDS, ReceivedBookings, RouterSums
+from router.peers.marks import marked
+from router.peers.received import (
+    EXPIRE_SECONDS,
+    MOST_MARKED,
+    ReceivedBookings,
+    RouterSums,
+)
 from router.peers.report_relay import BATCH, MOST_REPORTS, ReportRelay
 
 HEARTBEAT_SECONDS = 1.0
@@ -48,7 +57,9 @@ class PeerBookings:
     In each round, call `ask`, and then `answer` with the replies to the commands that it returned.
     """
 
-    def __init__(self, router: str, names: KeyNames, bookings: Bookings) -> None:
+    def __init__(
+        self, router: str, names: KeyNames, bookings: Bookings, believed: Believed
+    ) -> None:
         """`router` is this router's unique name (`router.peers.booking_id`)."""
         self.router = router
         self.is_connected = False
@@ -61,6 +72,7 @@ class PeerBookings:
         self.received = ReceivedBookings(router, gone=self.relay.drop)
         self._names = names
         self._bookings = bookings
+        self._believed = believed
         self._asked: _Asked | None = None
         self._number = 0
         self._versions: dict[tuple[str, int], tuple[int, int]] = {}
@@ -178,8 +190,9 @@ class PeerBookings:
             for name, book in self._bookings.ranks().items()
             if book.in_flight
         ]
+        arriving = [marked(*one) for one in islice(self._believed.arrivals(), MOST_MARKED)]
         value = msgspec.msgpack.encode(
-            RouterSums(self._number, self._bookings.picks, ranks, has_ended)
+            RouterSums(self._number, self._bookings.picks, ranks, has_ended, arriving)
         )
         expiry = str(round(EXPIRE_SECONDS * 1000))
         return Command(("SET", self._names.load(self.router), value, "PX", expiry))

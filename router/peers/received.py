@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from itertools import chain
 
 import msgspec
 
@@ -10,6 +11,7 @@ from indexer.invariant import BrokenInvariantError
 from indexer.unreadable import UNREADABLE
 from router.load.other_routers import NOBODY, Count, OthersBook, RankSums, sum_of
 from router.peers.booking_id import is_router
+from router.peers.marks import MarkedPrompt, Marks
 
 EXPIRE_SECONDS = 3.0
 """Seconds for which a router's written bookings count."""
@@ -17,7 +19,8 @@ MOST_PEERS = 256
 MOST_BYTES = 4 << 20
 """Largest value of one router; 100 bytes per rank with bookings are common."""
 
-
+MOST_MARKED = 256
+"""Most prompts with marks in one router's value: the latest ones."""
 MOST_PICKS = 1 << 48
 """Largest credible number of a pick: a million a second for nine years."""
 
@@ -34,6 +37,8 @@ class RouterSums(msgspec.Struct, frozen=True, array_like=True):
     has_ended: bool = False
     """Whether the router has ended: it takes no reports, and its bookings on a rank count until the
     engine's own count has them (`ReceivedBookings.observed`), at most until the value is too old."""
+    arriving: list[MarkedPrompt] = []
+    """Prompts on their way to ranks; routers before 2026-12 write none."""
 
 
 @dataclass(slots=True)
@@ -44,10 +49,13 @@ class _Peer:
     received_at: float
     has_ended: bool
     ranks: dict[tuple[str, int], RankSums]
+    arriving: list[MarkedPrompt]
 
 
 class ReceivedBookings:
-    """The bookings of other routers. `now` is a time of this router's clock, in seconds.
+    """The bookings of other routers, and marks of their prompts on the way.
+
+    `now` is a time of this router's clock, in seconds.
 
     `gone` is called with the name of each router whose value is missing, invalid or too old.
     """
@@ -55,6 +63,8 @@ class ReceivedBookings:
     def __init__(self, router: str, gone: Callable[[str], None]) -> None:
         self.malformed = 0
         """Number of invalid values of other routers since the start."""
+        self.marks = Marks()
+        """Of the prompts on their way."""
         self._router = router
         self._gone = gone
         self._listed: set[str] = set()
@@ -92,15 +102,16 @@ class ReceivedBookings:
                 self._go(router)
                 return None
             ranks = {(one.pod, one.rank): one for one in sums.ranks}
-            self._peers[router] = _Peer(value, now, sums.has_ended, ranks)
+            self._peers[router] = _Peer(value, now, sums.has_ended, ranks, sums.arriving)
             self._change()
             return sums
         return None
 
     def end_round(self, now: float) -> None:
-        """Refresh the sums if any value has changed."""
+        """Refresh the sums if any value has changed, or is no longer fresh."""
         if self._is_changed:
             self._refresh(now)
+        self._stay_fresh(now)
 
     # Sums
 
@@ -158,8 +169,15 @@ class ReceivedBookings:
                 raise BrokenInvariantError(f"the sums of {name} are out of date")
             if min(kept.nanoseconds, kept.waiting, kept.in_flight, *kept.settled) < 0:
                 raise BrokenInvariantError(f"the sums of {name} are negative")
+        marks = Marks()
+        marks.replace(self._arriving())
+        if not self._is_changed and marks.ranks != self.marks.ranks:
+            raise BrokenInvariantError("the marks are not those of the values")
         if self._router in self._peers or len(self._peers) > MOST_PEERS:
             raise BrokenInvariantError("a router counts itself or too many others")
+
+    def _arriving(self) -> Iterable[MarkedPrompt]:
+        return chain.from_iterable(peer.arriving for peer in self._peers.values())
 
     def _go(self, router: str) -> None:
         if self._peers.pop(router, None) is not None:
@@ -186,6 +204,7 @@ class ReceivedBookings:
         for router in [name for name, peer in self._peers.items() if not _is_fresh(peer, now)]:
             self._go(router)
         self._summed.clear()
+        self.marks.replace(self._arriving())
         self._version += 1
         self._is_changed = False
         times = [peer.received_at for peer in self._peers.values()]
@@ -210,4 +229,6 @@ def _decode(value: bytes) -> RouterSums:
     for one in sums.ranks:
         if not one.is_possible:
             raise ValueError(f"rank {one.rank} of {one.pod!r} has impossible figures")
+    if len(sums.arriving) > MOST_MARKED or not all(one.is_possible for one in sums.arriving):
+        raise ValueError("the marks of prompts are not possible")
     return sums

@@ -65,7 +65,7 @@ class Picking:
         rng: Random,
         witnesses: Sequence[Witness] = (),
         beliefs: type[Believed] = Believed,
-        share: Callable[[Bookings], PeerBookings] | None = None,
+        share: Callable[[Bookings, Believed], PeerBookings] | None = None,
     ) -> None:
         self._pick = pick
         self._booking = booking
@@ -79,14 +79,14 @@ class Picking:
             new_id=new_id,
             expects_first_tokens=False,
         )
-        self.peers = share(self.bookings) if share else None
+        self.believed = beliefs(
+            index, max_blocks=pick.max_believed_blocks, assumed_seconds=pick.assumed_seconds
+        )
+        self.peers = share(self.bookings, self.believed) if share else None
         self.loads = LoadTable(
             self.bookings,
             stale_seconds=pick.load_stale_seconds,
             others=self.peers.received if self.peers else None,
-        )
-        self.believed = beliefs(
-            index, max_blocks=pick.max_believed_blocks, assumed_seconds=pick.assumed_seconds
         )
         self.sessions = Sessions(most=pick.max_sessions, seconds=pick.session_seconds)
         self.calibration = Calibration()

@@ -9,6 +9,7 @@ The code of `router`, `indexer` and `scorer` makes all decisions, with the defau
 """
 
 from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from itertools import count
 from math import inf
 from random import Random
@@ -166,7 +167,7 @@ class SimulatedRouter:
             index=new_index(),
             new_id=lambda: str(next(numbers)),
             rng=rng,
-            share=(lambda bookings: PeerBookings(name, NAMES, bookings)) if name else None,
+            share=partial(PeerBookings, name, NAMES) if name else None,
             beliefs=Believed if variant.counts_arriving else NothingArrives,
         )
         self._picker = self._picking.picker(
@@ -174,6 +175,7 @@ class SimulatedRouter:
                 self._ingest,
                 "",
                 believed=self._picking.believed,
+                elsewhere=self._picking.peers.received.marks if self._picking.peers else None,
                 # With `pooled` all pods share one cache, and only the first pod's rank gets its events.
                 shared_tiers={MODEL: {str(Tier.GPU)}} if variant.is_pooled else {},
                 assumed_block_size=block_size,

@@ -9,6 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from indexer.believed.beliefs import Believed
+from indexer.index.reference import ReferenceIndex
+from indexer.keys.word import WORD_BYTES, pack_words
 from indexer.shared.layout.names import KeyNames
 from indexer.shared.redis.command import Command, CommandRefusedError
 from router.load.bookings import Bookings, Work
@@ -17,13 +20,13 @@ from router.load.other_routers import NOBODY
 from router.load.table import LoadTable
 from router.peers import booking_id
 from router.peers.exchange import HEARTBEAT_SECONDS, PeerBookings
-from router.peers.received import EXPIRE_SECONDS, RouterSums
+from router.peers.received import EXPIRE_SECONDS, MOST_MARKED, RouterSums
 from router.peers.report_relay import MOST_REPORTS
 from scorer.candidate import Load
 from scorer.policies.warmpath import Warmpath
 from tests.examples import examples
 from tests.router.peers.fake_store import FakeStore
-from tests.router.pick.picker_parts import KeyedPrompt, Parts
+from tests.router.pick.picker_parts import KeyedPrompt, Parts, first
 
 NAMES = KeyNames("test")
 NUMBERS = count(1)
@@ -44,7 +47,8 @@ class Router:
         )
         self.caller_says = ""
         """What the next booking is called; empty: the router names it."""
-        self.peers = PeerBookings(self.name, NAMES, self.bookings)
+        self.believed = Believed(ReferenceIndex(), max_blocks=5_000, assumed_seconds=60.0)
+        self.peers = PeerBookings(self.name, NAMES, self.bookings, self.believed)
         self.loads = LoadTable(self.bookings, stale_seconds=5.0, others=self.peers.received)
         self.ended: list[str] = []
 
@@ -152,6 +156,85 @@ def test_a_rank_computes_one_prefill_at_a_time_whoever_booked_it(
     store.now += 0.5
     for router in two:
         assert router.load().wait == pytest.approx(1.5), "the rank was free for it from then on"
+
+
+PROMPT = pack_words(range(1, 201))
+
+
+def test_a_prompt_on_its_way_is_known_to_others_until_its_router_knows_better(
+    two: tuple[Router, Router], store: FakeStore
+) -> None:
+    one, other = two
+    one.book()
+    ticket = one.believed.arrive("p", 0, PROMPT, expires=one.now + 60)
+    rounds(two)
+    assert other.peers.received.marks.match(PROMPT)["p", 0] > 180
+    assert not one.peers.received.marks, "a router knows its own anyway"
+    one.believed.withdraw(ticket)
+    store.now += HEARTBEAT_SECONDS
+    rounds(two)
+    assert not other.peers.received.marks
+
+
+def test_the_prompts_of_a_dead_router_are_forgotten_with_its_bookings(
+    two: tuple[Router, Router], store: FakeStore
+) -> None:
+    one, other = two
+    one.book()
+    one.believed.arrive("p", 0, PROMPT, expires=one.now + 60)
+    rounds(two)
+    assert other.peers.received.marks
+    store.is_away = True
+    for _ in range(4):
+        store.now += EXPIRE_SECONDS / 4
+        other.round()
+    assert not other.peers.received.marks
+
+
+def test_of_very_many_prompts_on_their_way_the_latest_are_told(
+    two: tuple[Router, Router], store: FakeStore
+) -> None:
+    one, other = two
+    for number in range(MOST_MARKED + 1):
+        one.believed.arrive("p", 0, pack_words([number + 1]), expires=one.now + 60)
+    store.now += HEARTBEAT_SECONDS
+    rounds(two)
+    marks = other.peers.received.marks
+    assert not marks.match(pack_words([1]))
+    assert marks.match(pack_words([2])) == {("p", 0): 1}
+    assert marks.match(pack_words([MOST_MARKED + 1]))
+
+
+def test_a_value_without_prompts_is_that_of_an_older_router(
+    two: tuple[Router, Router], store: FakeStore
+) -> None:
+    one, other = two
+    value = msgspec.msgpack.encode([1, 7, [], False])
+    store.run([Command(("SET", NAMES.load(one.name), value, "PX", "3000"))])
+    other.round()
+    assert other.peers.received.is_alive(one.name, other.now)
+    assert not other.peers.received.marks
+
+
+def test_a_prompt_follows_one_with_the_same_beginning_that_another_router_sent() -> None:
+    store = FakeStore()
+    routers = [Parts(4, router=f"{next(NUMBERS):012x}") for _ in range(2)]
+    prompt, later = KeyedPrompt(range(1, 1001)), KeyedPrompt(range(1, 1101))
+    peers = [router.peers for router in routers if router.peers is not None]
+
+    def meet() -> None:
+        store.now += HEARTBEAT_SECONDS
+        for one in peers * 2:
+            one.answer(store.run(one.ask(store.now)), store.now)
+        for router in routers:
+            router.now = store.now
+
+    meet()
+    _, choice = routers[0].choose(prompt=prompt)
+    meet()
+    _, after = routers[1].choose(prompt=later)
+    assert first(after) == first(choice)
+    assert after.options[0].match.arriving_tokens > 0.9 * prompt.tokens
 
 
 def test_nothing_is_written_anew_where_nothing_changed_but_a_sign_of_life_each_second(
@@ -268,6 +351,10 @@ def test_a_tell_whose_answer_is_lost_is_told_again(
         msgspec.msgpack.encode([1, 0, [["p", 0, 9, 1, 1, 2, 1, 1, 0, [0] * 5, [0, 9], None]]]),
         msgspec.msgpack.encode([1, 0, [["p", 0, 0, 0, 1, 0, 0, 1, 0, [0] * 5, None, None]] * 2]),
         b"\xc0" * (5 << 20),
+        # A prompt of 500 blocks with one mark, one without a block, and too many of them.
+        msgspec.msgpack.encode([1, 0, [], False, [["p", 0, 500, bytes(8)]]]),
+        msgspec.msgpack.encode([1, 0, [], False, [["p", 0, 0, b""]]]),
+        msgspec.msgpack.encode([1, 0, [], False, [["p", 0, 1, bytes(8)]] * (MOST_MARKED + 1)]),
         # Pick 2^63 - 1: whoever overtook it would tell what nobody can read.
         msgspec.msgpack.encode([1, (1 << 63) - 1, []]),
     ],
@@ -557,6 +644,12 @@ class AnyFleet(RuleBasedStateMachine):
         router = self.routers[which]
         name = f"call-{next(NUMBERS)}" if has_name else ""
         self.booked.append((router, router.book(prefill, pod, tokens, name=name)))
+
+    @rule(which=st.integers(0, 2), pod=st.sampled_from("pq"), blocks=st.integers(1, 99))
+    def send_a_prompt(self, which: int, pod: str, blocks: int) -> None:
+        router = self.routers[which]
+        keys = PROMPT[: blocks * WORD_BYTES]
+        router.believed.arrive(pod, 0, keys, expires=router.now + 2.0)
 
     @rule(which=st.integers(0, 9), what=st.sampled_from(["started", "first token"]))
     def its_own_router_hears(self, which: int, what: str) -> None:

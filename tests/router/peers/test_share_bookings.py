@@ -13,6 +13,8 @@ import aiohttp
 import grpc
 import pytest
 
+from indexer.believed.beliefs import Believed
+from indexer.index.reference import ReferenceIndex
 from indexer.shared.layout.names import KeyNames
 from indexer.shared.redis.command import Redis, Reply
 from indexer.shared.redis.connect import RedisSettings, connect
@@ -38,7 +40,8 @@ class Sharer:
         self.bookings = Bookings(
             expire_after=600.0, most=100, new_id=lambda: booking_id.new_id(self.name)
         )
-        self.peers = PeerBookings(self.name, KeyNames(prefix), self.bookings)
+        believed = Believed(ReferenceIndex(), max_blocks=100, assumed_seconds=60.0)
+        self.peers = PeerBookings(self.name, KeyNames(prefix), self.bookings, believed)
         self.loads = LoadTable(self.bookings, stale_seconds=5.0, others=self.peers.received)
         self.reports: list[bytes] = []
 

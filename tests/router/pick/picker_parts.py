@@ -113,6 +113,7 @@ class Parts:
                 self.ingest,
                 "",
                 believed=self.believed,
+                elsewhere=self.peers.received.marks if self.peers else None,
                 shared_tiers={"m": shared_tiers},
                 assumed_block_size=BLOCK,
             )
