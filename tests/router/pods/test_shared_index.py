@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from indexer.keys.token import pack_tokens
 from indexer.shared.layout.names import KeyNames
 from publisher.assemble import publishing
+from router.commands.local.cluster import MODEL
 from router.pb.warmpath.v1 import router_pb2 as pb
 from tests.router.shared_stand import (
     IDS,
@@ -69,6 +71,29 @@ async def test_two_routers_score_alike_from_one_publishers_data(
         assert 'warmpath_shared_index_resyncs_total{reason="start"} 1.0' in figures
         assert 'warmpath_shared_index_lag_deltas{pod="w"} 0.0' in figures
         assert "warmpath_shared_index_log_entries_total" in figures
+
+
+async def test_a_router_knows_the_prompts_that_another_one_has_on_their_way(
+    tmp_path: Path, worker: LocalWorker, redis_server: RedisServer, prefix: str
+) -> None:
+    url, shares = redis_server.url, "share-bookings = true"
+    asked = pb.PickRequest(prompt=pb.Prompt(model=MODEL, token_ids_packed=pack_tokens(OTHER)))
+    async with (
+        publishing(publisher(worker, url, prefix)),
+        router(tmp_path, url, prefix, seen(worker), shares) as first,
+        router(tmp_path, url, prefix, seen(worker), shares) as second,
+    ):
+        # Events tell the size of blocks.
+        await generate(worker, IDS)
+        for one in (first, second):
+            await until(one.is_believed)
+            while await one.score() != {"w": 144}:
+                await asyncio.sleep(0.02)
+        [candidate] = (await first.stub.Pick(asked, timeout=30)).candidates
+        assert candidate.believed_tokens == 0, "nobody has sent it before"
+        shadow = pb.PickRequest(prompt=asked.prompt, shadow=True)
+        while not (await second.stub.Pick(shadow, timeout=30)).candidates[0].believed_tokens:
+            await asyncio.sleep(0.02)
 
 
 @pytest.mark.deep
