@@ -115,8 +115,8 @@ def _options_problem(policy: str, options: dict[str, float]) -> str:
 def _queue(config: Config) -> Iterator[Problem]:
     """Yield the problems of the queue's classes, and of settings that exclude the queue."""
     known = config.queue.classes
-    if len({*known}) < len(known):
-        yield ("queue", "classes"), "has a class twice"
+    if twice := [one for one in {*known} if known.count(one) > 1]:
+        yield ("queue", "classes"), f"has {min(twice)!r} twice"
     if config.queue.usual_class not in known:
         problem = f"is {config.queue.usual_class!r}; the classes are {', '.join(known)}"
         yield ("queue", "usual-class"), problem
@@ -171,12 +171,18 @@ def _shared_index(table: SharedIndexTable) -> Iterator[Problem]:
 def _addresses(config: Config) -> Iterator[Problem]:
     server = config.server
     if not is_host_port(server.listen) and not server.listen.removeprefix("unix:").startswith("/"):
-        yield ("server", "listen"), f"{server.listen!r} is neither host:port nor unix:/PATH"
+        yield (
+            ("server", "listen"),
+            f"{server.listen!r} is neither host:port (0 to 65535) nor unix:/PATH",
+        )
     elif server.listen.startswith("/"):
         yield ("server", "listen"), f"{server.listen!r} lacks unix: before the path"
     if server.metrics_listen:
         if not is_host_port(server.metrics_listen):
-            yield ("server", "metrics-listen"), f"{server.metrics_listen!r} is not host:port"
+            yield (
+                ("server", "metrics-listen"),
+                f"{server.metrics_listen!r} is not host:port (0 to 65535)",
+            )
         if server.metrics_listen == server.listen and not server.listen.endswith(":0"):
             yield ("server", "metrics-listen"), "equals server.listen; each needs its own port"
     yield from _shared_ports(server)

@@ -10,7 +10,9 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, get_args, get_origin
 
 import msgspec
+from msgspec import Meta
 
+from indexer.process.shortened import shortened
 from router.config.schema import Config, Table
 from router.config.toml_lines import Path
 
@@ -18,6 +20,9 @@ Problem = tuple[Path, str]
 """The path of a key, and the problem with it or its value."""
 
 _UNUSABLE = object()
+
+MOST_SHOWN = 100
+"""Most characters of a value in its problem."""
 
 _KINDS = {
     "int": "a whole number", "float": "a number", "str": "a text", "bool": "true or false",
@@ -62,7 +67,9 @@ def _table(raw: dict[str, Any], table: type[Table], at: Path, form: Form) -> dic
         if not one.required or key in read:
             continue
         if key not in raw:
-            form.problems.append((at, f"has no {key!r}"))
+            element = _element(one.type)
+            is_tables = isinstance(element, type) and issubclass(element, Table)
+            form.problems.append((at, f"has no [[{key}]]" if is_tables else f"has no {key!r}"))
             form.wrong.add((*at, key))
         read[key] = [] if get_origin(one.type) is list else ""
     return read
@@ -109,15 +116,17 @@ def _check(raw: Any, hint: Any, at: Path, form: Form) -> None:
     try:
         msgspec.convert(raw, hint)
     except msgspec.ValidationError as error:
-        problem = _in_words(str(error).partition(" - at `")[0], raw)
-        if problem.startswith("Invalid enum value"):
-            problem += f"; one of {', '.join(map(str, get_args(_plain(hint))))}"
-        form.problems.append((at, problem))
+        form.problems.append((at, _in_words(str(error).partition(" - at `")[0], raw, hint)))
         form.wrong.add(at)
 
 
-def _in_words(problem: str, raw: Any) -> str:
-    """Return msgspec's text in ours, if it is about a kind of value, a bound or a length."""
+def _in_words(problem: str, raw: Any, hint: Any) -> str:
+    """Return msgspec's text about a value in ours."""
+    if problem.startswith("Invalid enum value"):
+        return f"is {raw!r}, must be one of {', '.join(map(str, get_args(_plain(hint))))}"
+    if problem.startswith("Expected `str` matching regex"):
+        [meta] = [one for one in get_args(hint) if isinstance(one, Meta) and one.pattern]
+        return f"is {shortened(repr(raw), MOST_SHOWN)}, must be {meta.description}"
     if found := re.fullmatch(r"Expected `(.+)`, got `(.+)`", problem):
         wanted, got = map(_kinds, found.groups())
         return f"must be {wanted}, not {got}"

@@ -185,5 +185,6 @@ class Deframer:
 
     def _too_long(self, size: int) -> TooLongError:
         return TooLongError(
-            f"a message has {size} bytes or more, and at most {self._most} are read"
+            f"a message has {size} bytes or more, and at most {self._most} are read "
+            "(limits.max-prompt-bytes and limits.max-prompt-tokens)"
         )

@@ -22,6 +22,8 @@ class GrpcioServer:
         options = dict[str, int](GRPC_OPTIONS) | {
             "grpc.max_receive_message_length": limits.message_bytes,
             "grpc.max_metadata_size": limits.header_bytes,
+            # By default gRPC refuses some calls above the former, and all above 1.25 times that.
+            "grpc.absolute_max_metadata_size": limits.header_bytes,
             "grpc.so_reuseport": int(reuse_port),
             "grpc.max_allowed_incoming_connections": limits.connections,
             "grpc.max_connection_idle_ms": round(1000 * limits.idle_seconds),

@@ -119,7 +119,7 @@ def test_a_condition_of_readiness_that_nobody_knows_is_refused_with_those_that_t
     with pytest.raises(ConfigError) as refused:
         parse('[server]\nready = ["pods", "heat"]\n[[models]]\nname = "m"\n', "router.toml")
     assert str(refused.value) == (
-        "router.toml:2: server.ready[1]: Invalid enum value 'heat'; one of pods, index, coverage, tokenizers"
+        "router.toml:2: server.ready[1]: is 'heat', must be one of pods, index, coverage, tokenizers"
     )
 
 
