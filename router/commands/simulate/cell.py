@@ -104,6 +104,14 @@ class Cell:
         ):
             if not 0 <= share <= 1:
                 raise ValueError(f"{name} is {share}, not 0 to 1")
+        if self.lost_reports and self.reports == "none":
+            raise ValueError(
+                "--lost-reports: with --reports none there are none that could be lost"
+            )
+        if self.bookings == "apart" and self.routers == 1:
+            raise ValueError(
+                "--bookings: one router shares them with nobody; --routers 3 has others"
+            )
         if self.preset not in PRESETS:
             raise ValueError(f"--preset is {self.preset}; known: {', '.join(PRESETS)}")
         if self.outage and self.pods == 1:

@@ -120,6 +120,8 @@ def _present(rows: Sequence[Figures], console: Console) -> None:
             f"as recorded; ceiling {first.ceiling:.3f}"
         )
         _table(console, heading, summary.CELL_HEAD, summary.cell_rows(policies))
+        if said := summary.conditions(first.settings):
+            console.print(" ".join(said))
         if first.refused:
             console.print(f"{first.refused} requests fit into no pod and were left out")
     if len(cells) > 1:

@@ -56,7 +56,7 @@ def new_parser(description: str | None) -> argparse.ArgumentParser:
     grid = parser.add_argument_group(
         "fleet and load",
         argument_default=argparse.SUPPRESS,
-        description="Each takes a list; every combination is run.",
+        description="Each except --speed takes a list; every combination is run.",
     )
     grid.add_argument(
         "--pods",

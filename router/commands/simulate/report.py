@@ -64,12 +64,6 @@ def write_report(
     return path
 
 
-_UNREPORTED = {
-    "ends": "First tokens are not reported.",
-    "none": "Neither first tokens nor ends are reported.",
-}
-
-
 def _setting(rows: Sequence[Figures]) -> str:
     first, settings = rows[0], rows[0].settings
     seeds = len({row.seed for row in rows})
@@ -79,31 +73,7 @@ def _setting(rows: Sequence[Figures]) -> str:
         f"{first.requests:,} requests of {first.trace}, served {engines}.",
         f"{events}, and it looks at the engines' metrics every {settings['scrape']:g} s.",
     ]
-    if settings["no_events_share"]:
-        sentences.append(f"The events of {settings['no_events_share']:.0%} of the pods never come.")
-    if settings["estimate_factor"] != 1:
-        sentences.append(
-            f"The router expects prefill to last {settings['estimate_factor']:g} times as long as "
-            "it does."
-        )
-    if settings["factors"]:
-        factors = ", ".join(f"{factor:g}" for factor in settings["factors"])
-        sentences.append(f"Pods take {factors} times as long for everything.")
-    if settings["reports"] != "all":
-        sentences.append(_UNREPORTED[settings["reports"]])
-    if settings["report_delay"]:
-        sentences.append(f"Reports reach the router {settings['report_delay']:g} s late.")
-    if settings["lost_reports"]:
-        sentences.append(f"The reports of {settings['lost_reports']:.0%} of the requests are lost.")
-    if settings["routers"] > 1:
-        sentences.append(
-            f"{settings['routers']} routers take requests by {settings['routers_by']}; their bookings "
-            f"are {settings['bookings']}."
-        )
-    if settings["outage"]:
-        sentences.append(f"The first pod is dead for {settings['outage']:g} s.")
-    if settings["raw_bursts"]:
-        sentences.append("Requests of one time stamp come at once.")
+    sentences += summary.conditions(settings)
     sentences += [
         f"Figures are medians over {seeds} seeds."
         if seeds > 1

@@ -6,9 +6,15 @@ The tables call a place a cell, which is wider than `cell.Cell`, the settings of
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from router.commands.simulate.figures import Figures
 from router.commands.simulate.study import BEST_PUBLISHED, POOLED, PUBLISHED
+
+_UNREPORTED = {
+    "ends": "First tokens are not reported.",
+    "none": "Neither first tokens nor ends are reported.",
+}
 
 StudyPlace = tuple[str, str, int, int, float]
 """Trace, engine, pods, blocks per pod and load: a `Cell` without its policy and seed."""
@@ -32,6 +38,39 @@ def title(place: StudyPlace) -> str:
     """Return a place's name."""
     trace, engine, pods, blocks, load = place
     return f"{trace}, engine {engine}: {pods} pods x {blocks:,} blocks, load {load:g}"
+
+
+def conditions(settings: Mapping[str, Any]) -> list[str]:
+    """Return sentences about the settings of a run (`Figures.settings`) by which it is not plain."""
+    sentences = []
+    if settings["no_events_share"]:
+        sentences.append(f"The events of {settings['no_events_share']:.0%} of the pods never come.")
+    if settings["estimate_factor"] != 1:
+        sentences.append(
+            f"The router expects prefill to last {settings['estimate_factor']:g} times as long as "
+            "it does."
+        )
+    if settings["factors"]:
+        factors = ", ".join(f"{factor:g}" for factor in settings["factors"])
+        sentences.append(f"Pods take {factors} times as long for everything.")
+    if settings["reports"] != "all":
+        sentences.append(_UNREPORTED[settings["reports"]])
+    if settings["report_delay"]:
+        sentences.append(f"Reports reach the router {settings['report_delay']:g} s late.")
+    if settings["lost_reports"]:
+        sentences.append(f"The reports of {settings['lost_reports']:.0%} of the requests are lost.")
+    if settings["routers"] > 1:
+        by_session = settings["routers_by"] == "session"
+        sentences.append(
+            f"Requests reach {settings['routers']} routers, "
+            f"{'those of a session the same one' if by_session else 'in turn'}; their bookings are "
+            f"{settings['bookings']}."
+        )
+    if settings["outage"]:
+        sentences.append(f"The first pod is dead for {settings['outage']:g} s.")
+    if settings["raw_bursts"]:
+        sentences.append("Requests of one time stamp come at once.")
+    return sentences
 
 
 def ratio(policies: Mapping[str, Sequence[Figures]], policy: str, name: str) -> float | None:
