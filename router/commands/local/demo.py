@@ -238,8 +238,9 @@ def _present(
     if WARMPATH in summed:
         one = summed[WARMPATH]
         console.print(
-            f"a choice of {WARMPATH} took {one.choice_p50_ms:.1f} ms (p99 {one.choice_p99_ms:.1f} ms), "
-            "the client's own time on a busy machine included, the wait in the queue not"
+            f"a choice of {WARMPATH} took {one.choice_p50_ms:.1f} ms of this machine's time "
+            f"(p99 {one.choice_p99_ms:.1f} ms), the client's own time on a busy machine included, "
+            "the wait in the queue not"
         )
     console.print(f"report: {report}")
 

@@ -6,6 +6,8 @@ from router.commands.local.measure import RunFigures
 from router.commands.local.policies import QUEUED, TITLES, WARMPATH
 from router.commands.local.speed import in_time
 
+NO_VERDICT = "no verdict on"
+
 OURS = (WARMPATH, TITLES[QUEUED])
 
 
@@ -26,6 +28,10 @@ def conclusions(runs: Mapping[str, RunFigures]) -> list[str]:
     if warm and queued:
         compared = gain(queued, warm)
         sentences.append(f"With picks that wait in the queue, beside warmpath without: {compared}.")
+    if any(NO_VERDICT in one for one in sentences):
+        sentences.append(
+            "Choices took that long in both runs together: this machine's time, times the speed."
+        )
     return sentences or ["Nothing to compare: run warmpath and another policy."]
 
 
@@ -50,7 +56,7 @@ def gain(ours: RunFigures, theirs: RunFigures) -> str:
             word = "faster" if our_time == less else "SLOWER"
             found.append(f"{label} alike" if ratio == "1.0" else f"{label} {ratio} x {word}")
     if unclear:
-        found.append(f"no verdict on {', '.join(unclear)}")
+        found.append(f"{NO_VERDICT} {', '.join(unclear)}")
     return ", ".join(found)
 
 
