@@ -205,6 +205,8 @@ class AsyncClient:
         session: str = "",
         loads: Sequence[PodLoad] = (),
         disaggregated: bool = False,
+        priority: str = "",
+        tenant: str = "",
         timeout: float | None = None,
     ) -> pb.ExplainResponse:
         """Return each pod's cost for a prompt, and why the first one wins. Books nothing."""
@@ -215,6 +217,8 @@ class AsyncClient:
             session=session,
             loads=loads,
             disaggregated=disaggregated,
+            priority=priority,
+            tenant=tenant,
         )
         return cast("pb.ExplainResponse", await self._made(call, timeout))
 

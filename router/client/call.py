@@ -94,6 +94,8 @@ class RouterCalls:
         session: str,
         loads: Sequence[PodLoad],
         disaggregated: bool,
+        priority: str,
+        tenant: str,
     ) -> RouterCall:
         """Return an Explain."""
         request = pb.ExplainRequest(
@@ -103,6 +105,8 @@ class RouterCalls:
             session_id=session,
             loads=[load.message() for load in loads],
             disaggregated=disaggregated,
+            priority=priority,
+            tenant=tenant,
         )
         return RouterCall("Explain", request)
 

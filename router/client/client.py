@@ -197,6 +197,8 @@ class Client:
         session: str = "",
         loads: Sequence[PodLoad] = (),
         disaggregated: bool = False,
+        priority: str = "",
+        tenant: str = "",
         timeout: float | None = None,
     ) -> pb.ExplainResponse:
         """Return each pod's cost for a prompt, and why the first one wins. Books nothing."""
@@ -207,6 +209,8 @@ class Client:
             session=session,
             loads=loads,
             disaggregated=disaggregated,
+            priority=priority,
+            tenant=tenant,
         )
         return cast("pb.ExplainResponse", self._made(call, timeout))
 

@@ -23,6 +23,10 @@ def explain_main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--session", default="", help="the session's id")
     parser.add_argument("--policy", default="", help="the configured one by default")
     parser.add_argument(
+        "--priority", default="", help="its class in the queue; by default the usual one"
+    )
+    parser.add_argument("--tenant", default="", help="its tenant in the queue")
+    parser.add_argument(
         "--disaggregated", action="store_true", help="one pod for the prefill and one for decoding"
     )
     args = parser.parse_args(argv)
@@ -39,6 +43,8 @@ def explain_main(argv: Sequence[str] | None = None) -> int:
             policy=args.policy,
             session=args.session,
             disaggregated=args.disaggregated,
+            priority=args.priority,
+            tenant=args.tenant,
         ),
         _explained,
     )

@@ -50,7 +50,7 @@ async def test_every_call_is_the_contracts_own(router: ScriptedRouter, client: A
         prompt, pods=["a"], policy="p", session="s", loads=[load], shadow=True, disaggregated=True,
         booking_id="mine", priority="high", tenant="t",
     )  # fmt: skip
-    await client.explain("text", session="s", loads=[load])
+    await client.explain("text", session="s", loads=[load], priority="high", tenant="t")
     router.script.append(pb.ReportResponse(known=True))
     assert await client.report("mine", "finished", cached_tokens=0, output_tokens=7) is True
     assert await client.report("mine", "started", pod="a", rank=1, prompt_tokens=3) is False
@@ -76,7 +76,8 @@ async def test_every_call_is_the_contracts_own(router: ScriptedRouter, client: A
         (
             "Explain",
             pb.ExplainRequest(
-                prompt=pb.Prompt(model="m", text="text"), session_id="s", loads=[told]
+                prompt=pb.Prompt(model="m", text="text"), session_id="s", loads=[told],
+                priority="high", tenant="t",
             ),
         ),
         (
