@@ -23,7 +23,7 @@ def explain_main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--session", default="", help="the session's id")
     parser.add_argument("--policy", default="", help="the configured one by default")
     parser.add_argument(
-        "--priority", default="", help="its class in the queue; by default the usual one"
+        "--priority", default="", help="its class in the queue; the usual one by default"
     )
     parser.add_argument("--tenant", default="", help="its tenant in the queue")
     parser.add_argument(
