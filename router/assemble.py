@@ -102,6 +102,7 @@ from router.prompt.reader import PromptReader
 from router.prompt.tokenising.assemble import texts
 from router.queue.queueing import held_picks
 from router.readiness import Condition, Readiness
+from router.refusal_log import RefusalLog
 from router.reload import ReloadableParts
 from router.tracing.steps import Steps
 from router.tracing.tracer import NO_TRACER, Tracer
@@ -308,6 +309,15 @@ async def running(
                     rng=Random(secrets.randbits(64)),  # noqa: S311  spreads rounds, guards nothing
                 )
             )
+        refusals = RefusalLog(
+            {
+                "limits.wait-seconds or limits.overload-wait-seconds": lambda: admission.refused,
+                "limits.max-in-flight-bytes": lambda: calls.refused + streams.refused,
+                "queue.max-requests or queue.max-bytes": lambda: held.queue.refused if held else 0,
+            }
+        )
+        telling = kept(Work("telling the log of refused calls", refusals.keep_looking))
+        stack.callback(telling.cancel)
         drain = Drain(time.monotonic)
         intake = Intake(
             calls, streams, metrics, seconds=limits.message_seconds, admission=admission

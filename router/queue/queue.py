@@ -95,6 +95,8 @@ class Queue:
         self._drains = False
         self.bytes = 0
         """Bytes of all waiting requests."""
+        self.refused = 0
+        """Requests that found no place, or lost theirs to a higher class, since the start."""
 
     def _take(self, settings: QueueSettings) -> None:
         """Take settings, with an order that is empty."""
@@ -291,9 +293,11 @@ class Queue:
         while number and (number >= most or size + entering.size > most_bytes):
             victim = next(lower, None)
             if victim is None:
+                self.refused += 1
                 raise self._full()
             victims.append(victim)
             number, size = number - 1, size - victim.size
+        self.refused += len(victims)
         for victim in victims:
             self._refused.append(Refused(victim, self._full()))
             self._remove(victim, is_served=False)

@@ -196,6 +196,7 @@ def test_a_full_queue_refuses_the_newcomer_of_the_lowest_class() -> None:
         stand.enter()
     assert refused.value.seconds == RETRY_SECONDS
     assert "2 requests" in str(refused.value)
+    assert stand.queue.refused == 1
 
 
 def test_a_full_queue_refuses_the_latest_of_a_lower_class_for_a_higher_one() -> None:
@@ -207,6 +208,7 @@ def test_a_full_queue_refuses_the_latest_of_a_lower_class_for_a_higher_one() -> 
     [refused] = stand.release.refused
     assert refused.waiting is lost
     assert isinstance(refused.error, QueueFullError)
+    assert stand.queue.refused == 1
     assert kept.is_waiting
     assert urgent.is_waiting
     assert stand.queue.bytes == 90
