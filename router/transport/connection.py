@@ -131,10 +131,9 @@ class Connection(asyncio.Protocol):
     def _ask(self, gate: Gate) -> None:
         """Ask the gate how many calls may begin with the next bytes."""
         rooms = gate.rooms(self.peer)
-        if rooms is None:
-            self._journal.limit_not()
-        else:
-            self._journal.limit(rooms, headers_of(gate.refusal))
+        self._journal.limit(rooms)
+        if rooms is not None and (refusal := gate.refusal) is not self._journal.refusal:
+            self._journal.refuse_with(refusal, headers_of(refusal))
         self.session.hold_back(is_on=gate.holds_back)
 
     def _answer(self) -> None:

@@ -120,25 +120,25 @@ class Journal:
             rows += (len(path.value), c.addressof(path), is_urgent)
         self._methods = (c.c_int64 * len(rows))(*rows)
         words[METHODS], words[METHODS_AT] = len(rows), c.addressof(self._methods)
-        self._refusal: Headers = ()
+        self.refusal: object = None
+        """The refusal whose headers `refuse_with` has got last."""
 
-    def limit_not(self) -> None:
-        """Let any number of calls begin in the next call."""
-        self._words[IS_BUSY] = 0
-
-    def limit(self, rooms: tuple[int, int], refusal: Headers) -> None:
+    def limit(self, rooms: tuple[int, int] | None) -> None:
         """Let so many calls of refusable methods begin in the next call: others, and urgent ones.
 
-        Those beyond are answered with the headers of `refusal`.
+        None: any number.
         """
         words = self._words
-        words[IS_BUSY] = 1
-        words[ROOM], words[URGENT_ROOM] = rooms
-        if refusal is not self._refusal:
-            self._refusal = refusal
-            self._refusal_headers = header_array(refusal)
-            words[REFUSAL_AT] = c.addressof(self._refusal_headers)
-            words[REFUSAL_HEADERS] = len(refusal)
+        words[IS_BUSY] = rooms is not None
+        if rooms is not None:
+            words[ROOM], words[URGENT_ROOM] = rooms
+
+    def refuse_with(self, refusal: object, headers: Headers) -> None:
+        """Answer the calls beyond that with a refusal's headers from now on."""
+        self.refusal = refusal
+        self._refusal_headers = header_array(headers)
+        self._words[REFUSAL_AT] = c.addressof(self._refusal_headers)
+        self._words[REFUSAL_HEADERS] = len(headers)
 
     def hold_back(self, *, is_on: bool) -> None:
         """Say whether the streams of the next call's session begin with a small window."""
