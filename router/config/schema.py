@@ -690,7 +690,8 @@ class SharedIndexTable(Table, frozen=True):
     publishers. Of several routers one writes, the others stand by
     (docs/shared-index-reference.md#a-routers-settings)."""
     share_bookings: bool = False
-    """Whether routers share their bookings, so that they do not all choose the same pod
+    """Whether routers share their bookings, and know the prompts that others have on their way, so that
+    they do not all choose the same pod, nor compute a prompt on several
     (docs/pick-reference.md#several-routers)."""
 
 
