@@ -157,8 +157,8 @@ def test_what_a_later_version_adds_to_records_and_bookings_is_passed_over() -> N
     assert read_record({**fields, b"claim": later, b"more": b"x"}) == read_record(fields)
     number, picks, ranks = msgspec.msgpack.decode(b64decode(RECORDED["bookings"]))
     ranks = [[*one, "more"] for one in ranks]
-    # `has_ended` came after the recording.
-    value = msgspec.msgpack.encode([number, picks, ranks, False, "more"])
+    # `has_ended` and `arriving` came after the recording.
+    value = msgspec.msgpack.encode([number, picks, ranks, False, [], "more"])
     received = ReceivedBookings("me", gone=lambda _: None)
     assert received.receive("other", value, 0.0) is not None
 
