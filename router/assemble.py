@@ -243,7 +243,7 @@ async def running(
             ingest,
             config.index.hash_seed,
             believed=picking.believed,
-            elsewhere=picking.peers.received.marks if picking.peers else None,
+            elsewhere=picking.elsewhere,
             shared_tiers={model.name: frozenset(model.shared_tiers) for model in config.models},
             steps=steps,
         )

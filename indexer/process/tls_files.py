@@ -71,25 +71,30 @@ class TlsPaths:
         try:
             context = ssl.create_default_context(purpose, cafile=self.ca)
             context.minimum_version = ssl.TLSVersion.TLSv1_2
-            if self.cert and self.key:
+            if self.cert:
                 part, names = "cert", f"{self.cert} with {self.key}"
                 # Without a given password, OpenSSL would ask for one at the terminal.
                 context.load_cert_chain(self.cert, self.key, password="")
         except OSError as error:
-            raise TlsFilesError(part, self._problem(names, error)) from error
+            lack = self._lack() if part == "cert" else ""
+            problem = lack or f"{names} cannot be used: {_problem(error)}"
+            raise TlsFilesError(part, problem) from error
         return context
 
-    def _problem(self, names: str, error: OSError) -> str:
-        """Return why the files with these names cannot be used."""
-        # OpenSSL names neither the file nor what is wrong with one that is no PEM.
+    def _lack(self) -> str:
+        """Return which file is no PEM of its kind, which OpenSSL does not say; empty if both are."""
         for path, (mark, noun) in ((self.cert, CERTIFICATE), (self.key, KEY)):
             with contextlib.suppress(OSError):
                 if path and mark not in path.read_bytes():
                     return f"{path} has no {noun} in PEM"
-        if isinstance(error, ssl.SSLError):
-            reason = error.reason or "a block of PEM cannot be read"
-            return f"{names} cannot be used: {reason.lower().replace('_', ' ')}"
-        return f"{names} cannot be used: {in_words(error)}"
+        return ""
+
+
+def _problem(error: OSError) -> str:
+    if isinstance(error, ssl.SSLError):
+        reason = error.reason or "a block of PEM cannot be read"
+        return reason.lower().replace("_", " ")
+    return in_words(error)
 
 
 def expiries(pem: Pem) -> Iterator[tuple[str, float]]:

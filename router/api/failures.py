@@ -96,10 +96,8 @@ def refusal_of(
     code, reason, usual_seconds = failure_of(error)
     if isinstance(error, BadRequestError):
         facts["field"] = shortened(error.field, MOST_FIELD).encode(errors="replace").decode()
-    if isinstance(error, QueueFullError):
+    if isinstance(error, BusyError | QueueFullError):
         facts["limit"], usual_seconds = error.limit, error.seconds
-    if isinstance(error, BusyError):
-        facts["limit"], usual_seconds = error.longest.limit, error.seconds
     if retry_seconds is None:
         retry_seconds = usual_seconds
     return Refusal.because(

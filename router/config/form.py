@@ -67,9 +67,8 @@ def _table(raw: dict[str, Any], table: type[Table], at: Path, form: Form) -> dic
         if not one.required or key in read:
             continue
         if key not in raw:
-            element = _element(one.type)
-            is_tables = isinstance(element, type) and issubclass(element, Table)
-            form.problems.append((at, f"has no [[{key}]]" if is_tables else f"has no {key!r}"))
+            has_tables = _is_table(_element(one.type))
+            form.problems.append((at, f"has no [[{key}]]" if has_tables else f"has no {key!r}"))
             form.wrong.add((*at, key))
         read[key] = [] if get_origin(one.type) is list else ""
     return read
@@ -77,7 +76,7 @@ def _table(raw: dict[str, Any], table: type[Table], at: Path, form: Form) -> dic
 
 def _value(raw: Any, hint: Any, at: Path, form: Form) -> Any:
     """Return a value for `msgspec.convert`, or _UNUSABLE."""
-    if isinstance(hint, type) and issubclass(hint, Table):
+    if _is_table(hint):
         if isinstance(raw, dict):
             return _table(raw, hint, at, form)
         _check(raw, hint, at, form)
@@ -86,7 +85,7 @@ def _value(raw: Any, hint: Any, at: Path, form: Form) -> Any:
     element = _element(hint)
     if isinstance(raw, list) and element is not None:
         read = [_value(one, element, (*at, position), form) for position, one in enumerate(raw)]
-        if isinstance(element, type) and issubclass(element, Table):
+        if _is_table(element):
             return read
     elif isinstance(raw, dict) and element is not None:
         for key, one in raw.items():
@@ -94,6 +93,10 @@ def _value(raw: Any, hint: Any, at: Path, form: Form) -> Any:
     if len(form.problems) == before:
         _check(raw, hint, at, form)
     return raw if len(form.problems) == before else _UNUSABLE
+
+
+def _is_table(hint: Any) -> bool:
+    return isinstance(hint, type) and issubclass(hint, Table)
 
 
 def _element(hint: Any) -> Any:

@@ -6,7 +6,7 @@ from enum import Enum
 import grpc
 
 from router.api.admission.admission import BusyError
-from router.api.failures import text_of
+from router.api.failures import reason_of, text_of
 from router.endpoint_picker.actions import NoPickResponse
 from router.endpoint_picker.error_response import TOO_MANY, UNAVAILABLE
 from router.endpoint_picker.pick import UnmatchedSubsetError
@@ -68,12 +68,9 @@ def failure_of(error: Exception, seconds: float) -> NoPick:
         case UnmatchedSubsetError():
             outcome = Outcome.SUBSET_UNMATCHED
             refusal = NoPickResponse(UNAVAILABLE, "SUBSET_UNMATCHED", str(error))
-        case BusyError():
+        case BusyError() | QueueFullError():
             outcome = Outcome.OVERLOADED
-            refusal = NoPickResponse(TOO_MANY, _name(Reason.OVERLOADED), text, error.seconds)
-        case QueueFullError():
-            outcome = Outcome.OVERLOADED
-            refusal = NoPickResponse(TOO_MANY, _name(Reason.QUEUE_FULL), text, error.seconds)
+            refusal = NoPickResponse(TOO_MANY, reason_of(error), text, error.seconds)
         case TimeoutError():
             outcome = Outcome.LATE
             text = f"no pick was made within {seconds:g} s (endpoint-picker.pick-seconds)"

@@ -27,12 +27,7 @@ from router.load.bookings import Bookings
 from router.load.other_routers import rank_sums
 from router.peers.booking_id import router_of
 from router.peers.marks import marked
-from router.peers.received import (
-    EXPIRE_SECONDS,
-    MOST_MARKED,
-    ReceivedBookings,
-    RouterSums,
-)
+from router.peers.received import EXPIRE_SECONDS, MOST_MARKED, ReceivedBookings, RouterSums
 from router.peers.report_relay import BATCH, MOST_REPORTS, ReportRelay
 
 HEARTBEAT_SECONDS = 1.0

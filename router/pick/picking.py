@@ -83,6 +83,8 @@ class Picking:
             index, max_blocks=pick.max_believed_blocks, assumed_seconds=pick.assumed_seconds
         )
         self.peers = share(self.bookings, self.believed) if share else None
+        self.elsewhere = self.peers.received.marks if self.peers else None
+        """Of the prompts that other routers have on their way."""
         self.loads = LoadTable(
             self.bookings,
             stale_seconds=pick.load_stale_seconds,

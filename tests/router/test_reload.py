@@ -251,7 +251,7 @@ REACHED: dict[str, tuple[object, Callable[[ReloadableParts], object]]] = {
         lambda parts: (parts.service.tokenize_seconds, parts.endpoint_picks.tokenize_seconds),
     ),
     "limits.max-in-flight-bytes": (99999999, lambda parts: parts.calls.limit),
-    "limits.overload-wait-seconds": (0.5, lambda parts: parts.admission._overload_seconds),
+    "limits.overload-wait-seconds": (0.5, lambda parts: parts.admission._standing_wait.seconds),
     "pick.policy": ("weighted", lambda parts: parts.picker._weigher._usual),
     "pick.options": (
         make_policy("weighted", {"kv": 0.5}),

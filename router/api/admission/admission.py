@@ -83,6 +83,11 @@ class BusyError(Exception):
         self.longest = longest
         self.seconds = seconds
 
+    @property
+    def limit(self) -> str:
+        """The configuration's key of that wait."""
+        return self.longest.limit
+
 
 class Admission:
     """The queue of all calls of a process. Not thread-safe.
@@ -104,8 +109,8 @@ class Admission:
         turn_seconds: float = TURN_SECONDS,
         chance: Callable[[], float],
     ) -> None:
-        self.wait_seconds = wait_seconds
-        self._overload_seconds = overload_seconds
+        self._burst_wait = LongestWait("limits.wait-seconds", wait_seconds)
+        self._standing_wait = LongestWait("limits.overload-wait-seconds", overload_seconds)
         self._refuses_early = overload_seconds < wait_seconds
         self._turn_seconds = turn_seconds
         self._soon = soon
@@ -137,7 +142,7 @@ class Admission:
 
     def limit_overload(self, seconds: float) -> None:
         """Let calls wait for `seconds` at most while the queue is standing, from now on."""
-        self._overload_seconds = seconds
+        self._standing_wait = self._standing_wait._replace(seconds=seconds)
         self._refuses_early = seconds < self.wait_seconds
         if not self._refuses_early:
             self.is_standing = self._waits = False
@@ -148,20 +153,19 @@ class Admission:
         return self._urgent.refusable + self._others.refusable
 
     @property
-    def longest_wait(self) -> LongestWait:
-        """The time for which a call may wait now."""
-        if self.is_standing:
-            return LongestWait("limits.overload-wait-seconds", self._overload_seconds)
-        return self._burst_wait
+    def wait_seconds(self) -> float:
+        """The longest wait of a call of a burst."""
+        return self._burst_wait.seconds
 
     @property
-    def _burst_wait(self) -> LongestWait:
-        return LongestWait("limits.wait-seconds", self.wait_seconds)
+    def longest_wait(self) -> LongestWait:
+        """The time for which a call may wait now."""
+        return self._standing_wait if self.is_standing else self._burst_wait
 
     @property
     def most_waiting(self) -> int:
         """The number of calls that may wait now."""
-        return self._answered_in(self._overload_seconds if self.is_standing else self.wait_seconds)
+        return self._answered_in(self.longest_wait.seconds)
 
     def _answered_in(self, seconds: float) -> int:
         """Return how many calls are answered in a time."""
@@ -310,7 +314,7 @@ class Admission:
     @property
     def _wanted(self) -> float:
         """The time for which a turn answers calls at once while the queue is standing."""
-        return min(self._turn_seconds, ANSWERING_PART * self._overload_seconds)
+        return min(self._turn_seconds, ANSWERING_PART * self._standing_wait.seconds)
 
     def _most(self, *, is_urgent: bool) -> int:
         return self.most_waiting * (URGENT_TIMES if is_urgent else 1)

@@ -175,7 +175,7 @@ class SimulatedRouter:
                 self._ingest,
                 "",
                 believed=self._picking.believed,
-                elsewhere=self._picking.peers.received.marks if self._picking.peers else None,
+                elsewhere=self._picking.elsewhere,
                 # With `pooled` all pods share one cache, and only the first pod's rank gets its events.
                 shared_tiers={MODEL: {str(Tier.GPU)}} if variant.is_pooled else {},
                 assumed_block_size=block_size,

@@ -10,7 +10,7 @@ import grpc.aio
 import pytest
 
 from indexer.process.grpc_tls import channel_credentials, server_credentials
-from indexer.process.tls_files import ClientTls, ServerTls, TlsFilesError
+from indexer.process.tls_files import ClientTls, ServerTls, TlsFilesError, TlsPaths
 from tests.indexer.process.tls_stand import Stand, calling, loops, run
 
 
@@ -149,6 +149,23 @@ def test_files_that_do_not_fit_are_named_and_replace_nothing(
     stand.ca.unlink()
     with pytest.raises(TlsFilesError, match="there is no file"):
         stand.server()
+
+
+def test_the_file_that_is_named_is_the_one_that_was_refused(stand: Stand) -> None:
+    stand.ca.write_text("no certificate")
+    stand.files.cert.write_text("no certificate either")
+    with pytest.raises(TlsFilesError, match=f"{stand.ca} cannot be used") as refused:
+        stand.server()
+    assert refused.value.part == "ca"
+
+
+def test_a_certificate_may_have_its_key_in_the_same_file(stand: Stand) -> None:
+    both = stand.ca.with_name("both.pem")
+    both.write_bytes(stand.files.cert.read_bytes() + stand.files.key.read_bytes())
+    ServerTls("listener", TlsPaths(cert=both))
+    both.write_text("neither of them")
+    with pytest.raises(TlsFilesError, match="has no certificate in PEM"):
+        ServerTls("listener", TlsPaths(cert=both))
 
 
 def test_a_private_key_is_in_no_text_about_the_files(stand: Stand) -> None:

@@ -3,7 +3,6 @@
 import argparse
 import re
 import socketserver
-from argparse import Namespace
 from collections.abc import Callable
 from pathlib import Path
 from threading import Thread
@@ -122,9 +121,8 @@ def test_an_error_is_in_our_words(
 
 def test_a_model_that_is_missing_is_asked_for_by_its_option() -> None:
     missing = CallError(grpc.StatusCode.INVALID_ARGUMENT, "prompt.model: is missing")
-    assert problem_of_call(missing, Namespace(router="r", tls_ca=None)).endswith(
-        "is missing; name the model with --model"
-    )
+    args = argparse.Namespace(router="r", tls_ca=None)
+    assert problem_of_call(missing, args).endswith("is missing; name the model with --model")
 
 
 def test_what_is_not_the_service_asked_for_is_named(

@@ -113,7 +113,7 @@ class Parts:
                 self.ingest,
                 "",
                 believed=self.believed,
-                elsewhere=self.peers.received.marks if self.peers else None,
+                elsewhere=self.picking.elsewhere,
                 shared_tiers={"m": shared_tiers},
                 assumed_block_size=BLOCK,
             )
