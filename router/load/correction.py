@@ -42,6 +42,8 @@ class Seen:
     foreign_waiting: int
     """Requests in the engine's queue beyond this router's waiting ones."""
     typical: Typical
+    is_batch_full: bool = False
+    """Whether the engine runs as many requests as it may."""
     explained: int = 0
     """Those of `foreign` that other routers had booked before the observation."""
     explained_waiting: int = 0
@@ -107,7 +109,9 @@ class Correction(NamedTuple):
         )
 
 
-def seen_beside(book: RankBook, observed: Observed, source: Source) -> Seen:
+def seen_beside(
+    book: RankBook, observed: Observed, source: Source, *, is_batch_full: bool = False
+) -> Seen:
     """Return an observation with the requests in it that `book` does not have."""
     ours = sum(booking.since <= observed.at for booking in book.in_flight.values())
     ours_waiting = sum(booking.since <= observed.at for booking in book.waiting.values())
@@ -119,6 +123,7 @@ def seen_beside(book: RankBook, observed: Observed, source: Source) -> Seen:
         foreign,
         foreign_waiting,
         _typical(book) if foreign or foreign_waiting else UNKNOWN,
+        is_batch_full,
     )
 
 
@@ -174,6 +179,7 @@ def correct(book: RankBook, others: OthersBook, seen: Seen | None, slack: float)
         kv_usage=kv_usage,
         last_pick=max(book.last_pick, rest.last_pick),
         foreign_wait=unknown_waiting * typical.nanoseconds / NANOSECONDS,
+        is_batch_full=seen is not None and seen.is_batch_full,
     )
     heads = [head for head in (book.head(len(waited)), rest.head) if head is not None]
     free_since = max(book.free_since, others.free_since)

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from indexer.invariant import BrokenInvariantError
+from router.load.batches import Batches
 from router.load.bookings import Bookings
 from router.load.correction import Correction, Seen, Source, correct, seen_beside
 from router.load.engine_metrics import Observed
@@ -80,6 +81,7 @@ class LoadTable:
         self._stale = stale_seconds
         self._slack = slack_seconds
         self._seen: dict[tuple[str, int], Seen] = {}
+        self._batches = Batches()
         self._seen_at = float("-inf")
         """Time of the latest observation of any rank."""
         self._corrections: dict[tuple[str, int], Correction] = {}
@@ -100,7 +102,10 @@ class LoadTable:
         if kept is None or observed.at >= kept.observed.at:
             if self._others is not None:
                 self._others.observed(pod, rank, observed.at)
-            self._seen[name] = seen_beside(self._book(name), observed, source)
+            is_batch_full = self._batches.is_full(name, observed)
+            self._seen[name] = seen_beside(
+                self._book(name), observed, source, is_batch_full=is_batch_full
+            )
             self._seen_at = max(self._seen_at, observed.at)
             self._kept.changed(name)
             if self._others is None:
@@ -141,6 +146,7 @@ class LoadTable:
     def forget(self, pod: str, rank: int) -> None:
         """Drop the observation of a removed rank."""
         self._seen.pop((pod, rank), None)
+        self._batches.forget((pod, rank))
         self._corrections.pop((pod, rank), None)
         self._kept.changed((pod, rank))
 

@@ -75,12 +75,14 @@ def test_an_average_lies_between_the_shares_that_were_seen(
         assert min(seen) - 1e-9 <= average <= max(seen) + 1e-9
 
 
-def test_a_rank_is_busy_with_a_prefill_to_do_and_full_with_little_memory_left() -> None:
+def test_a_rank_is_busy_with_a_prefill_to_do_and_full_with_little_memory_left_or_a_full_batch() -> (
+    None
+):
     loads = [
         Load(waiting=1, in_flight=1),
         Load(in_flight=9, kv_usage=FULL),
         Load(waiting=2, in_flight=2, kv_usage=1.0),
         Load(kv_usage=FULL - 0.01),
-        Load(),
+        Load(is_batch_full=True),
     ]
-    assert shares_of(columns_of(loads)) == (0.4, 0.4)
+    assert shares_of(columns_of(loads)) == (0.4, 0.6)

@@ -73,14 +73,14 @@ def test_an_idle_fleet_that_was_never_asked_is_not_taken_for_a_busy_one() -> Non
     assert Parts().weigh().utilisation == 0
 
 
-def others_after(seconds: float, kv_usage: float) -> float:
-    """Return the cost to others on two busy engines that had so much memory in use for so long."""
+def others_after(seconds: float, kv_usage: float, waiting: int = 0) -> float:
+    """Return the cost to others on two busy engines with this much memory in use and such queues for so long."""
     parts = Parts(pods=2)
     for tenth in range(round(10 * seconds)):
         parts.now += 0.1
         used = kv_usage if tenth else 0.0
         for pod in parts.pods:
-            parts.loads.observe(pod.id, 0, Observed(1, 0, kv_usage=used, at=parts.now))
+            parts.loads.observe(pod.id, 0, Observed(64, waiting, kv_usage=used, at=parts.now))
         parts.choose()
     return sum(map(others, parts.weigh().options))
 
@@ -88,6 +88,10 @@ def others_after(seconds: float, kv_usage: float) -> float:
 def test_engines_with_little_memory_left_make_prefills_dear_to_others_after_a_while() -> None:
     assert others_after(1, 0.1) < others_after(1, 0.9) < 2 * others_after(1, 0.1)
     assert others_after(60, 0.9) > 5 * others_after(60, 0.1)
+
+
+def test_full_batches_make_prefills_dear_to_others_as_well() -> None:
+    assert others_after(60, 0.1, waiting=5) > 5 * others_after(60, 0.1)
 
 
 def test_an_unknown_policy_is_refused_by_name() -> None:
