@@ -102,7 +102,7 @@ from router.prompt.reader import PromptReader
 from router.prompt.tokenising.assemble import texts
 from router.queue.queueing import held_picks
 from router.readiness import Condition, Readiness
-from router.refusal_log import RefusalLog
+from router.refusal_log import RefusalLog, Refusals
 from router.reload import ReloadableParts
 from router.tracing.steps import Steps
 from router.tracing.tracer import NO_TRACER, Tracer
@@ -311,9 +311,15 @@ async def running(
             )
         refusals = RefusalLog(
             {
-                "limits.wait-seconds or limits.overload-wait-seconds": lambda: admission.refused,
-                "limits.max-in-flight-bytes": lambda: calls.refused + streams.refused,
-                "queue.max-requests or queue.max-bytes": lambda: held.queue.refused if held else 0,
+                "limits.wait-seconds or limits.overload-wait-seconds": Refusals(
+                    lambda: admission.refused, "a-router-is-overloaded"
+                ),
+                "limits.max-in-flight-bytes": Refusals(
+                    lambda: calls.refused + streams.refused, "a-router-is-overloaded"
+                ),
+                "queue.max-requests or queue.max-bytes": Refusals(
+                    lambda: held.queue.refused if held else 0, "the-queue-is-long"
+                ),
             }
         )
         telling = kept(Work("telling the log of refused calls", refusals.keep_looking))

@@ -6,6 +6,7 @@ A line for each of them would cost what their early refusal saves.
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 log = logging.getLogger(__name__)
 
@@ -13,23 +14,33 @@ SECONDS = 10.0
 """Pause between two looks."""
 
 
-class RefusalLog:
-    """`counts` return how many calls were refused since the start, by the keys of their limits."""
+class Refusals(NamedTuple):
+    """The refusals by some limits."""
 
-    def __init__(self, counts: Mapping[str, Callable[[], int]]) -> None:
-        self._counts = counts
-        self._before = {limits: count() for limits, count in counts.items()}
+    refused: Callable[[], int]
+    """Returns how many calls were refused since the start."""
+    runbook: str
+    """The section of docs/operations.md that says what to do, as in its address."""
+
+
+class RefusalLog:
+    """Tells of the calls that were refused, by the keys of their limits."""
+
+    def __init__(self, refusals: Mapping[str, Refusals]) -> None:
+        self._refusals = refusals
+        self._before = {limits: one.refused() for limits, one in refusals.items()}
 
     def look(self) -> None:
         """Log the calls that were refused since the last look, if there are any."""
-        for limits, count in self._counts.items():
-            now = count()
+        for limits, one in self._refusals.items():
+            now = one.refused()
             refused, self._before[limits] = now - self._before[limits], now
             if refused:
                 log.warning(
-                    "%d calls were refused by %s: docs/operations.md#a-router-is-overloaded",
+                    "%d calls were refused by %s: docs/operations.md#%s",
                     refused,
                     limits,
+                    one.runbook,
                 )
 
     async def keep_looking(self, seconds: float = SECONDS) -> None:

@@ -51,6 +51,7 @@ def reason(
     policy: str,
     *,
     costs_seconds: bool,
+    unread: int = 0,
     names_ranks: bool = False,
     is_beside: bool = False,
     is_well: bool = True,
@@ -61,18 +62,25 @@ def reason(
     holds most of the prompt, and any that would win without its session or guard term. With `is_beside`
     the first is the rank of the request's group. With `names_ranks` the sentence names pods and ranks.
     `is_well`: the first is known to be healthy. `costs_seconds`: the costs are seconds, and the sentence
-    explains them as times; otherwise it lists their terms.
+    explains them as times; otherwise it lists their terms. `unread` of the prompt's tokens are reckoned,
+    not known.
     """
-    told = _Reason(prompt_tokens, contenders, names_ranks=names_ranks)
+    told = _Reason(prompt_tokens, contenders, unread=unread, names_ranks=names_ranks)
     text = told.beside() if is_beside else told.sentence(policy, costs_seconds=costs_seconds)
     return text if is_well else f"{text} It is not known to be healthy, and no other pod is."
 
 
 class _Reason:
     def __init__(
-        self, prompt_tokens: int, contenders: Sequence[Contender], *, names_ranks: bool
+        self,
+        prompt_tokens: int,
+        contenders: Sequence[Contender],
+        *,
+        unread: int,
+        names_ranks: bool,
     ) -> None:
         self._tokens = prompt_tokens
+        self._unread = unread
         self._all = contenders
         self._best = contenders[0]
         self._names_ranks = names_ranks
@@ -99,12 +107,17 @@ class _Reason:
 
     def _first(self) -> str:
         best, name = self._best, self._name(self._best)
+        if self._unread >= self._tokens > 0:
+            none = f"the prompt is not known (its {self._tokens:,} tokens are reckoned)"
+            return f"{none}, so no cache counts, and {name} has {_queue(best)}"
         if not any(one.match.matched_tokens for one in self._all):
             none = f"no candidate has any of the {self._tokens:,} tokens cached"
             return f"{none}, and {name} has {_queue(best)}"
         return f"{name} has {self._holding(best)} and {_queue(best)}"
 
     def _holding(self, one: Contender) -> str:
+        if self._unread >= self._tokens > 0:
+            return f"{self._tokens:,} tokens to compute, as reckoned"
         if not one.match.matched_tokens:
             return f"none of {self._tokens:,} tokens cached"
         text = f"{one.match.matched_tokens:,} of {self._tokens:,} tokens cached"

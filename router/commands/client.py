@@ -200,7 +200,7 @@ def print_rich(shown: RenderableType) -> None:
     """Print a table or text for a terminal or a pipe."""
     # A pipe has no width; a table cut to 80 columns would lose values.
     width = None if sys.stdout.isatty() else 160
-    Console(width=width).print(shown)
+    Console(width=width, markup=False).print(shown)
 
 
 def failed(error: CallError, args: argparse.Namespace) -> int:

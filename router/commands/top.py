@@ -55,7 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ChannelError as error:
         parser.error(str(error))
     terminal = sys.stdout.isatty()
-    console = Console(width=None if terminal else WIDE)
+    console = Console(width=None if terminal else WIDE, markup=False)
     try:
         with client:
             seen = look(client, args.model)

@@ -108,10 +108,13 @@ def _secret_problem(path: Path) -> str:
     if not path.is_file():
         return f"there is no file {path}"
     try:
-        return "" if path.read_text(encoding="utf-8").strip() else f"{path} is empty"
+        lines = path.read_text(encoding="utf-8").strip().splitlines()
     except (OSError, UnicodeDecodeError) as error:
         reason = in_words(error) if isinstance(error, OSError) else "is not UTF-8"
         return f"{path} cannot be read: {reason.removeprefix(f'{path}: ')}"
+    if not lines:
+        return f"{path} is empty"
+    return f"{path} has {len(lines)} lines; it must have one" if len(lines) > 1 else ""
 
 
 def _lacking(config: Config, folder: Path) -> Iterator[Problem]:

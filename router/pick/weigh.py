@@ -106,6 +106,8 @@ class Choice(msgspec.Struct, frozen=True):
     options: Options
     decode: Sequence[Option] = ()
     """The options for decoding a disaggregated request; `options` are then for its prefill."""
+    unread: int = 0
+    """How many of the prompt's tokens are reckoned, not known."""
     is_beside: bool = False
     """Whether the first option is the rank of the request's group in place of the best one."""
 
@@ -122,6 +124,7 @@ class Choice(msgspec.Struct, frozen=True):
             contenders,
             self.policy,
             costs_seconds=self.costs_seconds,
+            unread=self.unread,
             names_ranks=self.options.has_ranks,
             is_beside=self.is_beside,
             is_well=self.options[0].pod.serves,
@@ -214,6 +217,7 @@ class Weigher:
             policy=ask.policy or self._usual,
             costs_seconds=costs_seconds(policy),
             prompt_tokens=ask.tokens,
+            unread=ask.unread,
             utilisation=utilisation,
             shares=shares,
             options=options,

@@ -43,6 +43,10 @@ async def shared_index(config: Path, url: str, seconds: float) -> list[Check]:
             change = f"give shared-index.user the ACL rule ({RULE})"
         elif "refuses user or password" in said:
             change = "shared-index.user, shared-index.password-file"
+        elif "called without any password" in said:
+            change = "this Redis has no password: take shared-index.password-file away"
+        elif "SENTINEL" in said or "cluster support disabled" in said:
+            change = "a Redis of another kind answers: the scheme of shared-index.url"
         else:
             change = "start Redis, or change shared-index.url"
         return [Check(subject, "answer", "WRONG", said, change)]

@@ -161,8 +161,8 @@ class Access:
             return
         if not schema:
             raise EmptyIndexError(
-                f"nothing lies under the prefix {names.prefix!r} at {self.url}: no publisher and "
-                "no router has written there (--prefix, or prefix of [shared-index])"
+                f"no blocks lie under the prefix {names.prefix!r} at {self.url}: no publisher, and no "
+                "router with `write`, has written there (--prefix, or prefix of [shared-index])"
             )
         try:
             judge(names, schema)

@@ -43,7 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = new_parser(main.__doc__).parse_args(given)
     # A pipe has no width; 80 columns would cut the table.
     width = None if sys.stdout.isatty() else 110
-    console = Console(stderr=args.json, width=width)
+    console = Console(stderr=args.json, width=width, markup=False)
     try:
         setting = demo_setting(args)
         setting, results = run_demo(setting, args.policies.split(","), console)

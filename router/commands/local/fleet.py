@@ -44,9 +44,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     It runs until Ctrl-C, for experiments with failures; with --once it ends after the traffic.
     """
     args = _parser().parse_args(argv)
-    for name in ("masters", "pods", "routers", "requests"):
-        if getattr(args, name) < 1:
-            print(f"warmpath fleet: --{name}: must be 1 or more", file=sys.stderr)
+    for name, most in (("masters", 16), ("pods", 32), ("routers", 16), ("requests", 100_000)):
+        if not 1 <= getattr(args, name) <= most:
+            text = f"--{name} is {getattr(args, name)}, not 1 to {most}"
+            print(f"warmpath fleet: {text}", file=sys.stderr)
             return 2
     once, as_json = args.once, args.json
     settings = ProcessSettings(
@@ -54,7 +55,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     try:
         claim(settings.out, file_names(settings))
-        asyncio.run(_run(settings, Console(stderr=as_json), once=once, as_json=as_json))
+        asyncio.run(
+            _run(settings, Console(stderr=as_json, markup=False), once=once, as_json=as_json)
+        )
     except (ClusterError, NoServerError, OSError, TimeoutError) as error:
         print(f"warmpath fleet: {in_words(error)}", file=sys.stderr)
         return 1

@@ -45,7 +45,8 @@ def _terminated(number: int, _frame: object) -> None:
 
 
 def _main(args: argparse.Namespace, command: Sequence[str]) -> int:
-    console = Console(stderr=args.json, width=None if sys.stdout.isatty() else 150)
+    width = None if sys.stdout.isatty() else 150
+    console = Console(stderr=args.json, width=width, markup=False)
     try:
         asked = cells(args)
         for cell in asked:

@@ -165,7 +165,7 @@ async def test_a_body_longer_than_envoys_buffer_or_the_limit_is_served_by_load(
     tmp_path: Path, mode: str
 ) -> None:
     changes = [
-        (REQUEST_MODE, f"request_body_mode: {mode}"),
+        (REQUEST_MODE, f"request_body_mode: {mode}\n"),
         ("request_trailer_mode: SKIP", "request_trailer_mode: SEND"),
         ("per_connection_buffer_limit_bytes: 8388608", "per_connection_buffer_limit_bytes: 65536"),
     ]
@@ -175,6 +175,19 @@ async def test_a_body_longer_than_envoys_buffer_or_the_limit_is_served_by_load(
         [(_, _, body)] = one.requests + two.requests
         assert body == whole
         assert (await gateway.newest()).model == "demo"
+
+
+async def test_a_body_longer_than_envoys_buffer_is_refused_at_once_as_documented(
+    tmp_path: Path,
+) -> None:
+    async with echoing(tmp_path, []) as (envoy, _, one, two):
+        for size in (8_388_700, 9_000_000, 20_000_000):
+            whole = json.dumps({"model": "demo", "prompt": "x" * size}).encode()
+            assert (await envoy.post(whole, expect="100-continue")).status == 413
+        whole = json.dumps({"model": "demo", "prompt": "x" * 8_000_000}).encode()
+        assert (await envoy.post(whole, expect="100-continue")).status == 200
+        [(_, _, body)] = one.requests + two.requests
+        assert body == whole
 
 
 async def test_spoofed_headers_neither_choose_nor_reach_an_engine(
@@ -319,7 +332,7 @@ async def test_requests_are_shadowed_where_envoy_only_shows_them(
     changes = [
         ("failure_mode_allow: true", "observability_mode: true\n                      response_attributes: [upstream.address]"),
         ("                      status_on_error: {code: ServiceUnavailable}\n", ""),
-        (REQUEST_MODE, "request_body_mode: STREAMED"),
+        (REQUEST_MODE, "request_body_mode: STREAMED\n"),
     ]  # fmt: skip
     async with Echo() as one, Echo() as two:
         tables = QUIET + pod("pod-1", one.address) + pod("pod-2", two.address)

@@ -438,7 +438,7 @@ def test_where_there_is_no_index_that_is_said(
         assert main(["stats", *words]) == status
         return capsys.readouterr().err
 
-    assert f"nothing lies under the prefix '{prefix}'" in problem(
+    assert f"no blocks lie under the prefix '{prefix}'" in problem(
         "--url", redis_server.url, "--prefix", prefix
     )
     assert "no Redis answers at" in problem(
