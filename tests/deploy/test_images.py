@@ -2,6 +2,8 @@
 
 import re
 import shlex
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -121,6 +123,25 @@ def test_containers_run_as_nobody_in_particular() -> None:
 def test_compiled_code_is_for_every_processor_in_the_build_as_in_the_container() -> None:
     assert any("NUMBA_CPU_NAME=generic" in line for line in stages()["router-packages"])
     assert "ENV NUMBA_CPU_NAME=generic" in stages()["router"]
+
+
+def test_a_tokenizer_of_the_hub_is_kept_where_a_container_may_write() -> None:
+    # Each way to run an image brings /tmp, and nothing else that can be written to.
+    lines = [line.removeprefix("ENV ") for line in stages()["router"] if line.startswith("ENV ")]
+    variables = dict(word.split("=", 1) for line in lines for word in shlex.split(line))
+    code = (
+        "import huggingface_hub.constants as names; print(names.HF_HUB_CACHE, names.HF_XET_CACHE)"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**variables, "HOME": "/home/warmpath"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    folders = ended.stdout.split()
+    assert len(folders) == 2
+    assert all(Path(folder).is_relative_to("/tmp") for folder in folders)
 
 
 @pytest.mark.parametrize("name", ["router", "publisher"])
