@@ -3,6 +3,7 @@
 import copy
 import json
 import re
+import shutil
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -235,6 +236,38 @@ def test_a_router_gets_variables_of_its_environment() -> None:
     endpoint = {"name": "OTEL_EXPORTER_OTLP_ENDPOINT", "value": "http://collector:4318"}
     [router] = pod_of(chart("--set-json", f"env=[{json.dumps(endpoint)}]"))["containers"]
     assert router["env"] == [endpoint]
+
+
+def test_a_router_reads_a_tokenizer_of_a_mounted_folder(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "deploy" / "kubernetes.md").read_text()
+    [shown] = re.findall(r"^```yaml\n(volumes:\n.*?)^```", page, re.DOTALL | re.MULTILINE)
+    values = tmp_path / "values.yaml"
+    values.write_text(shown)
+    found = chart("--values", values)
+    for version in VERSIONS:
+        assert problems(only(found, "Deployment"), version) == []
+    file = lay_out(found, tmp_path / "pod")
+    assert check_config([str(file)]) != 0
+    shutil.copytree(DEPLOY / "compose" / "tokenizer", tmp_path / "pod" / "etc/warmpath/models/demo")
+    assert check_config([str(file)]) == 0
+
+
+@pytest.mark.parametrize("name", ["config", "tmp", "tls", "tokens", "secrets"])
+def test_a_volume_with_the_name_of_one_of_the_charts_is_refused(name: str) -> None:
+    ended = run("helm", "template", "warmpath", CHART, "--set", f"volumes[0].name={name}")
+    assert ended.returncode != 0
+    assert f"volumes[0].name: {name} is a volume of the chart itself" in ended.stderr
+
+
+def test_a_gateways_texts_have_the_tokenizer_of_the_examples_engines(tmp_path: Path) -> None:
+    config = load(lay_out(overlay("gateway"), tmp_path))
+    [model] = config.models
+    engine = objects((DEPLOY / "examples" / "vllm.yaml").read_text())
+    service = only(engine, "Service")
+    [port] = [one["port"] for one in service["spec"]["ports"] if one["name"] == "http"]
+    assert model.tokenizer_urls == [f"http://{service['metadata']['name']}:{port}"]
+    rules = only(overlay("gateway"), "NetworkPolicy")["spec"]["egress"]
+    assert port in [one["port"] for rule in rules for one in rule["ports"]]
 
 
 def test_a_router_logs_json_where_it_is_asked_to() -> None:
