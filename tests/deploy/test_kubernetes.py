@@ -44,6 +44,9 @@ CUSTOM = {
 }
 """Kinds that Kubernetes itself does not have."""
 
+GATEWAY = ("clients[0].name=gateway", "clients[0].roles={score}")
+"""A client, without what it is known by."""
+
 pytestmark = needs_helm
 
 
@@ -293,6 +296,50 @@ def test_a_value_that_cannot_be_meant_is_refused(wrong: str) -> None:
     ended = run("helm", "template", "warmpath", CHART, "--set", wrong)
     assert ended.returncode != 0
     assert re.split(r"[.=\[]", wrong)[0] in ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        (
+            ("tls.secretName=warmpath-tls", *GATEWAY, "clients[0].certificate=gateway.example"),
+            "clients[0].certificate: needs tls.clientCertificates=true",
+        ),
+        (
+            ("autoscaling.enabled=true", "autoscaling.minReplicas=9"),
+            "autoscaling.minReplicas: 9 is more than autoscaling.maxReplicas, 6",
+        ),
+        (
+            (r"podLabels.app\.kubernetes\.io/name=other",),
+            "podLabels: the chart gives app.kubernetes.io/name itself",
+        ),
+        (
+            ("podAnnotations.checksum/config=none",),
+            "podAnnotations: the chart gives checksum/config itself",
+        ),
+        (
+            (r"monitoring.labels.helm\.sh/chart=other",),
+            "monitoring.labels: the chart gives helm.sh/chart itself",
+        ),
+        (
+            (r"monitoring.dashboard.labels.app\.kubernetes\.io/instance=other",),
+            "monitoring.dashboard.labels: the chart gives app.kubernetes.io/instance itself",
+        ),
+    ],
+)
+def test_values_that_contradict_each_other_are_refused_by_name(
+    values: tuple[str, ...], said: str
+) -> None:
+    ended = run("helm", "template", "warmpath", CHART, *(f"--set={one}" for one in values))
+    assert ended.returncode != 0
+    assert said in ended.stderr
+
+
+def test_labels_and_annotations_stand_beside_the_charts_own() -> None:
+    found = chart("--set=podLabels.team=a,podAnnotations.note=b,monitoring.labels.release=c")
+    meta = only(found, "Deployment")["spec"]["template"]["metadata"]
+    assert {"team", "app.kubernetes.io/name"} <= set(meta["labels"])
+    assert {"note", "checksum/config"} <= set(meta["annotations"])
 
 
 def test_the_chart_is_linted() -> None:

@@ -1,5 +1,27 @@
 {{- /* Values that contradict each other, or the chart's own parts: the schema cannot compare them. */ -}}
 {{- define "warmpath.contradictions" -}}
+{{- range $at, $client := .Values.clients }}
+{{- if and $client.certificate (not $.Values.tls.clientCertificates) }}
+{{- fail (printf "clients[%d].certificate: needs tls.clientCertificates=true, by which certificates are asked for" $at) }}
+{{- end }}
+{{- end }}
+{{- with .Values.autoscaling }}
+{{- if and .enabled (gt (int .minReplicas) (int .maxReplicas)) }}
+{{- fail (printf "autoscaling.minReplicas: %d is more than autoscaling.maxReplicas, %d" (int .minReplicas) (int .maxReplicas)) }}
+{{- end }}
+{{- end }}
+{{- $labels := fromYaml (include "warmpath.labels" .) }}
+{{- range $key, $taken := dict
+    "podLabels" (list .Values.podLabels (fromYaml (include "warmpath.selector" .)))
+    "podAnnotations" (list .Values.podAnnotations (dict "checksum/config" ""))
+    "monitoring.labels" (list .Values.monitoring.labels $labels)
+    "monitoring.dashboard.labels" (list .Values.monitoring.dashboard.labels $labels) }}
+{{- range $name, $_ := last $taken }}
+{{- if hasKey (first $taken | default dict) $name }}
+{{- fail (printf "%s: the chart gives %s itself" $key $name) }}
+{{- end }}
+{{- end }}
+{{- end }}
 {{- range $at, $volume := .Values.volumes }}
 {{- if has $volume.name (list "config" "tmp" "tls" "tokens" "secrets") }}
 {{- fail (printf "volumes[%d].name: %s is a volume of the chart itself" $at $volume.name) }}
