@@ -306,6 +306,17 @@ def test_a_value_that_cannot_be_meant_is_refused(wrong: str) -> None:
             "clients[0].certificate: needs tls.clientCertificates=true",
         ),
         (
+            (*GATEWAY, "clients[0].tokenSecret=warmpath-gateway"),
+            "clients[0].tokenSecret: needs tls.secretName: without TLS the token is sent in plain",
+        ),
+        (
+            (
+                "monitoring.serviceMonitor.enabled=true",
+                "monitoring.serviceMonitor.tokenSecret=warmpath-monitor",
+            ),
+            "monitoring.serviceMonitor.tokenSecret: needs tls.secretName: without TLS",
+        ),
+        (
             ("autoscaling.enabled=true", "autoscaling.minReplicas=9"),
             "autoscaling.minReplicas: 9 is more than autoscaling.maxReplicas, 6",
         ),
@@ -333,6 +344,15 @@ def test_values_that_contradict_each_other_are_refused_by_name(
     ended = run("helm", "template", "warmpath", CHART, *(f"--set={one}" for one in values))
     assert ended.returncode != 0
     assert said in ended.stderr
+
+
+def test_tokens_go_in_plain_text_only_where_a_value_says_so(tmp_path: Path) -> None:
+    values = (*GATEWAY, "clients[0].tokenSecret=warmpath-gateway", "tls.plainTextTokens=true")
+    file = lay_out(chart(*(f"--set={one}" for one in values)), tmp_path)
+    assert check_config([str(file)]) == 0
+    config = load(file)
+    assert config.server.insecure
+    assert [one.name for one in config.clients] == ["gateway"]
 
 
 def test_labels_and_annotations_stand_beside_the_charts_own() -> None:

@@ -5,6 +5,15 @@
 {{- fail (printf "clients[%d].certificate: needs tls.clientCertificates=true, by which certificates are asked for" $at) }}
 {{- end }}
 {{- end }}
+{{- if not (or .Values.tls.secretName .Values.tls.plainTextTokens) }}
+{{- $problem := "needs tls.secretName: without TLS the token is sent in plain text, which only tls.plainTextTokens=true allows" }}
+{{- range $at, $client := .Values.clients }}
+{{- if $client.tokenSecret }}{{ fail (printf "clients[%d].tokenSecret: %s" $at $problem) }}{{ end }}
+{{- end }}
+{{- with .Values.monitoring.serviceMonitor }}
+{{- if and .enabled .tokenSecret }}{{ fail (printf "monitoring.serviceMonitor.tokenSecret: %s" $problem) }}{{ end }}
+{{- end }}
+{{- end }}
 {{- with .Values.autoscaling }}
 {{- if and .enabled (gt (int .minReplicas) (int .maxReplicas)) }}
 {{- fail (printf "autoscaling.minReplicas: %d is more than autoscaling.maxReplicas, %d" (int .minReplicas) (int .maxReplicas)) }}
