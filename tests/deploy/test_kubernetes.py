@@ -278,6 +278,33 @@ def test_a_router_logs_json_where_it_is_asked_to() -> None:
     assert container["args"][-1] == "--log-format=json"
 
 
+@pytest.mark.parametrize(
+    "values",
+    [
+        "replicas=1",
+        "replicas=2",
+        "replicas=null",
+        "autoscaling.enabled=true,autoscaling.minReplicas=1",
+    ],
+)
+def test_a_drain_takes_one_router_at_a_time_and_the_only_one_too(values: str) -> None:
+    found = chart("--set", values)
+    budget = only(found, "PodDisruptionBudget")
+    # A number that has to stay would be wrong for one of these: the chart may not know how many there are.
+    assert budget["spec"]["maxUnavailable"] == 1
+    assert "minAvailable" not in budget["spec"]
+    for version in VERSIONS:
+        assert problems(budget, version) == []
+
+
+@pytest.mark.parametrize("wrong", ["0", "0%"])
+def test_a_budget_that_blocks_every_drain_is_refused(wrong: str) -> None:
+    value = f"podDisruptionBudget.maxUnavailable={wrong}"
+    ended = run("helm", "template", "warmpath", CHART, "--set", value)
+    assert ended.returncode != 0
+    assert "/podDisruptionBudget/maxUnavailable" in ended.stderr
+
+
 def test_scaling_is_left_to_the_autoscaler() -> None:
     found = example("closed")
     assert "replicas" not in only(found, "Deployment")["spec"]
