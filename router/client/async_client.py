@@ -43,10 +43,10 @@ def _open(target: str, shown: grpc.ChannelCredentials | None) -> _Line:
 class AsyncClient:
     """Calls a router. An asynchronous context manager; use it from one event loop.
 
-    `target` is host:port, or any other name that gRPC resolves. `model` is that of prompts which name
-    none. With `tls` the connection is encrypted; `token_file` has the token to send. Files are read
-    again when they change. `timeout` bounds a call in seconds, retries included. Answers are the
-    messages of `proto/warmpath/v1/router.proto`.
+    `target` is host:port, unix:/PATH, or a name with one of gRPC's schemes, such as dns:///NAME:PORT.
+    `model` is that of prompts which name none. With `tls` the connection is encrypted; `token_file` has
+    the token to send. Files are read again when they change. `timeout` bounds a call in seconds, retries
+    included. Answers are the messages of `proto/warmpath/v1/router.proto`.
 
     Raises SettingError where the settings do not fit each other or a file cannot be used. Calls raise
     CallError.

@@ -9,13 +9,14 @@ from indexer.process.grpc_tls import channel_credentials
 from indexer.process.listen import is_loopback
 from indexer.process.reread import LOOK_SECONDS, Reread
 from indexer.process.tls_files import ClientTls, TlsFilesError, TlsPaths
+from router.client.target import problem_of_target
 from router.config.token_file import TokenError, read_token, token_of
 
 
 class SettingError(ValueError):
-    """A client's settings do not fit each other, or a file cannot be used.
+    """A client's setting cannot be used, or does not fit another one.
 
-    `argument` names the one at fault: `token_file`, `tls.ca` or `tls.cert`.
+    `argument` names the one at fault: `target`, `token_file`, `tls.ca` or `tls.cert`.
     """
 
     def __init__(self, argument: str, problem: str) -> None:
@@ -32,6 +33,8 @@ class Credentials:
     """
 
     def __init__(self, target: str, tls: TlsPaths | None, token_file: Path | None) -> None:
+        if problem := problem_of_target(target):
+            raise SettingError("target", problem)
         self._tls = None if tls is None else _client_tls(tls)
         self._newest = channel_credentials(self._tls) if self._tls else None
         if token_file and tls is None and not is_loopback(target):

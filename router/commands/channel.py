@@ -8,7 +8,9 @@ from router.client.client import Client
 from router.client.credentials import SettingError
 from router.commands.tls_options import TlsOptionError, add_tls, check_tls
 
-OPTIONS = {"tls.ca": "--tls-ca", "tls.cert": "--tls-cert", "token_file": "--token-file"}
+OPTIONS = {
+    "target": "--router", "tls.ca": "--tls-ca", "tls.cert": "--tls-cert", "token_file": "--token-file",
+}  # fmt: skip
 """The option of each of the client's arguments."""
 
 

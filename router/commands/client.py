@@ -16,10 +16,10 @@ from rich.table import Table
 from rich.text import Text
 
 from indexer.process.command_line import FOUND, NO_ANSWER, USAGE, command_parser, in_words
-from indexer.process.listen import is_host_port
 from router.client.client import Client
 from router.client.failure import CallError
 from router.client.prompt import Prompt
+from router.client.target import EXAMPLE, problem_of_target
 from router.commands.channel import ChannelError, add_channel, open_client
 from router.commands.explained import explained
 from router.commands.unanswered import unanswered
@@ -28,7 +28,7 @@ from router.pods.table import WELL
 
 Reply = TypeVar("Reply", bound=Message)
 
-ROUTER = "127.0.0.1:7400"
+ROUTER = EXAMPLE
 
 
 def score_main(argv: Sequence[str] | None = None) -> int:
@@ -96,11 +96,9 @@ def seconds(text: str) -> float:
 
 
 def router_address(text: str) -> str:
-    """Return an option's value, where a router listens; argparse refuses what has no port."""
-    if ":/" not in text and not text.startswith("unix:") and not is_host_port(text):
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is not HOST:PORT, such as {ROUTER}, nor unix:/PATH"
-        )
+    """Return an option's value, where a router listens; argparse refuses what is none."""
+    if problem := problem_of_target(text):
+        raise argparse.ArgumentTypeError(problem)
     return text
 
 

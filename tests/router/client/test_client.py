@@ -9,6 +9,7 @@ import pytest
 
 from indexer.keys.extra import Item
 from indexer.keys.token import pack_tokens
+from router.client.client import Client
 from router.client.credentials import SettingError
 from router.client.failure import CallError
 from router.client.load import PodLoad
@@ -196,6 +197,35 @@ def test_a_token_in_plain_text_goes_to_this_machine_only(kind: str, tmp_path: Pa
     file.write_text("correct-horse-battery")
     with pytest.raises(SettingError, match=r"token_file: would go to router\.example:1 in plain"):
         CLIENTS[kind]("router.example:1", token_file=file)
+
+
+@pytest.mark.parametrize("kind", CLIENTS)
+@pytest.mark.parametrize(
+    "target",
+    [
+        "", "foo", ":7400", "127.0.0.1:99999", "http://127.0.0.1:7400", "dns:///router.example",
+        "dns:///127.0.0.1:99999", "ipv4:127.0.0.1:1,127.0.0.1:99999", "ipv6:::1",
+    ],
+)  # fmt: skip
+def test_an_address_that_is_none_is_refused_before_any_call(kind: str, target: str) -> None:
+    # gRPC would ask port 34463 where 99999 is given.
+    with pytest.raises(
+        SettingError, match=r"^target: '.*' is not HOST:PORT, such as 127"
+    ) as raised:
+        CLIENTS[kind](target)
+    assert raised.value.argument == "target"
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        "localhost:1", "[::1]:7400", "unix:/run/router", "unix:///run/router", "unix-abstract:router",
+        "dns:router.example:7400", "dns:///router.example:7400", "dns://10.0.0.1/router.example:7400",
+        "ipv4:10.0.0.1:1,10.0.0.2:1", "ipv6:[::1]:1,[::2]:1", "xds:///router",
+    ],
+)  # fmt: skip
+def test_each_form_of_an_address_that_grpc_knows_is_taken(target: str) -> None:
+    Client(target).close()
 
 
 async def test_an_event_that_is_none_is_not_sent(router: ScriptedRouter, client: Any) -> None:

@@ -93,6 +93,7 @@ def test_an_error_names_the_problem_and_the_next_step(
     ("line", "status", "says"),
     [
         ("pods --router localhost", 2, "'localhost' is not HOST:PORT, such as 127.0.0.1:7400"),
+        ("pods --router http://127.0.0.1:7400", 2, "'http://127.0.0.1:7400' is not HOST:PORT, such as"),
         ("pods --router nohost.invalid:1", 3, "there is no such host"),
         ("pods --colour", 2, "unrecognized arguments: --colour; 'warmpath pods --help' shows"),
         ("check-config nofile", 1, "nofile: there is no such file"),
