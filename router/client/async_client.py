@@ -21,7 +21,7 @@ from router.client.failure import CallError, failure_of
 from router.client.load import PodLoad
 from router.client.prompt import AnyPrompt
 from router.client.retry import Retry
-from router.client.stream import Requests, StreamAnswer, answer_of
+from router.client.stream import Requests, StreamAnswer
 from router.pb.warmpath.v1 import router_pb2 as pb
 from router.pb.warmpath.v1.router_pb2_grpc import RouterStub
 from router.report_event import ReportEvent
@@ -121,7 +121,7 @@ class AsyncClient:
             )
             try:
                 async for reply in replies:
-                    yield answer_of(reply)
+                    yield requests.answer_of(reply)
             except grpc.RpcError as error:
                 raise requests.error or failure_of(error) from error
             except asyncio.CancelledError:

@@ -31,27 +31,10 @@ class RouterCalls:
         self, prompt: AnyPrompt, *, pods: Sequence[str], strategy: str, explain: bool
     ) -> RouterCall:
         """Return a call of Score."""
-        return RouterCall(
-            "Score", self.score_request(prompt, pods=pods, strategy=strategy, explain=explain)
+        request = pb.ScoreRequest(
+            prompt=self.prompt(prompt), pods=pods, strategy=strategy, explain=explain
         )
-
-    def score_request(
-        self,
-        prompt: AnyPrompt,
-        *,
-        pods: Sequence[str],
-        strategy: str,
-        explain: bool = False,
-        request_id: int = 0,
-    ) -> pb.ScoreRequest:
-        """Return the request of a Score, or one of a ScoreStream."""
-        return pb.ScoreRequest(
-            prompt=self._prompt(prompt),
-            pods=pods,
-            strategy=strategy,
-            explain=explain,
-            request_id=request_id,
-        )
+        return RouterCall("Score", request)
 
     def pick(
         self,
@@ -72,7 +55,7 @@ class RouterCalls:
         A repeated Pick with the caller's own booking id replaces the earlier one.
         """
         request = pb.PickRequest(
-            prompt=self._prompt(prompt),
+            prompt=self.prompt(prompt),
             pods=pods,
             policy=policy,
             session_id=session,
@@ -99,7 +82,7 @@ class RouterCalls:
     ) -> RouterCall:
         """Return an Explain."""
         request = pb.ExplainRequest(
-            prompt=self._prompt(prompt),
+            prompt=self.prompt(prompt),
             pods=pods,
             policy=policy,
             session_id=session,
@@ -151,5 +134,6 @@ class RouterCalls:
         """Return a call of Diagnose."""
         return RouterCall("Diagnose", pb.DiagnoseRequest(model=model))
 
-    def _prompt(self, prompt: AnyPrompt) -> pb.Prompt:
+    def prompt(self, prompt: AnyPrompt) -> pb.Prompt:
+        """Return a prompt's message. Raises ValueError or TypeError where it cannot be sent."""
         return prompt_of(prompt).message(self._model)

@@ -24,8 +24,7 @@ class StreamAnswer(NamedTuple):
     """Why this prompt was refused; the stream goes on."""
 
 
-def answer_of(reply: pb.ScoreStreamResponse) -> StreamAnswer:
-    """Return a reply as an answer."""
+def _answer_of(reply: pb.ScoreStreamResponse) -> StreamAnswer:
     if reply.WhichOneof("result") == "response":
         return StreamAnswer(reply.request_id, reply.response, None)
     code = CODES.get(reply.error.code, grpc.StatusCode.UNKNOWN)
@@ -35,7 +34,11 @@ def answer_of(reply: pb.ScoreStreamResponse) -> StreamAnswer:
 
 
 class Requests:
-    """The requests of a stream, numbered; gRPC iterates them, and hides an error of the iteration."""
+    """The requests of a stream, numbered; gRPC iterates them, and hides an error of the iteration.
+
+    In the place of a prompt that cannot be sent an empty one goes out. The router refuses it, and its
+    reply carries our own error: so the stream, which is gRPC's, has an answer in that prompt's turn.
+    """
 
     def __init__(self, calls: RouterCalls, pods: Sequence[str], strategy: str) -> None:
         self._calls = calls
@@ -43,6 +46,13 @@ class Requests:
         self._strategy = strategy
         self.error: Exception | None = None
         """The error with which the prompts ended; None if they did not."""
+        self._unsent: dict[int, CallError] = {}
+        """The error of each prompt that could not be sent, until it is answered; by position."""
+
+    def answer_of(self, reply: pb.ScoreStreamResponse) -> StreamAnswer:
+        """Return a reply as an answer."""
+        error = self._unsent.pop(reply.request_id, None)
+        return _answer_of(reply) if error is None else StreamAnswer(reply.request_id, None, error)
 
     def each(self, prompts: Iterable[AnyPrompt]) -> Iterator[pb.ScoreRequest]:
         """Yield the requests of prompts."""
@@ -71,6 +81,11 @@ class Requests:
             raise
 
     def _request(self, position: int, prompt: AnyPrompt) -> pb.ScoreRequest:
-        return self._calls.score_request(
-            prompt, pods=self._pods, strategy=self._strategy, request_id=position
+        try:
+            message = self._calls.prompt(prompt)
+        except (ValueError, TypeError) as error:
+            self._unsent[position] = CallError(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+            message = pb.Prompt()
+        return pb.ScoreRequest(
+            prompt=message, pods=self._pods, strategy=self._strategy, request_id=position
         )

@@ -109,7 +109,9 @@ class RouterSide:
     def score(
         self, prompt: AnyPrompt, *, pods: Sequence[str] = (), strategy: str = ""
     ) -> list[Shown]:
-        asked = RouterCalls(MODEL).score_request(prompt, pods=pods, strategy=strategy)
+        asked = (
+            RouterCalls(MODEL).score(prompt, pods=pods, strategy=strategy, explain=False).request
+        )
         request = wire.ScoreRequest.FromString(asked.SerializeToString())
         scored = self._runner.run(self._answerer.score(request, 10.0))
         return shown_by(pb.ScoreResponse.FromString(scored.response))

@@ -274,10 +274,13 @@ async def test_a_stream_answers_each_request_by_its_id_and_outlives_bad_ones(sta
     requests = [pb.ScoreRequest(prompt=packed(), request_id=number) for number in range(100)]
     requests[7].prompt.token_ids_packed = b"odd"
     requests[8].prompt.CopyFrom(pb.Prompt(model="demo", text="some text to tokenise"))
+    requests[9].prompt.CopyFrom(pb.Prompt())
     replies = {reply.request_id: reply async for reply in stand.stub.ScoreStream(iter(requests))}
     assert sorted(replies) == list(range(100))
     assert replies[7].error.code == INVALID.value[0]
     assert "packed token ids" in replies[7].error.message
+    # The library's clients count on this where a prompt of theirs cannot be sent.
+    assert replies[9].error.code == INVALID.value[0]
     assert replies[99].response.scores[0].matched_tokens == 96
     assert replies[8].response.covered_chars == len("some text to tokenise")
 

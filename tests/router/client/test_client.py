@@ -1,6 +1,7 @@
 """Both clients of a router: what is sent, what is sent again, and what an error contains."""
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -263,11 +264,48 @@ async def test_a_stream_that_breaks_off_is_an_error(router: ScriptedRouter, clie
     )  # fmt: skip
 
 
-async def test_a_prompt_that_cannot_be_sent_ends_its_stream_with_its_own_error(
+async def test_a_prompt_that_cannot_be_sent_is_an_answer_and_the_others_go_on(
     client: Any,
 ) -> None:
-    with pytest.raises(ValueError, match="tokens: a token id must be an unsigned 32-bit integer"):
-        _ = [answer async for answer in client.score_stream([IDS, [-1]])]
+    prompts = [IDS, [1, -1], 7, Prompt(text="\ud800"), IDS + IDS]
+    answers = [answer async for answer in client.score_stream(prompts)]
+    found = {answer.position: answer for answer in answers}
+    assert [found[at].scores.prompt_tokens for at in (0, 4)] == [3, 6]
+    errors = [found[at].error for at in (1, 2, 3)]
+    assert [(error.code, error.reason) for error in errors] == [
+        (grpc.StatusCode.INVALID_ARGUMENT, None)
+    ] * 3
+    assert errors[0].message == "tokens: a token id must be an unsigned 32-bit integer"
+    assert [found[at].scores for at in (1, 2, 3)] == [None] * 3
+    assert len(answers) == 5
+
+
+async def test_the_answer_to_a_prompt_that_cannot_be_sent_waits_for_no_other_prompt(
+    router: ScriptedRouter,
+) -> None:
+    answered = asyncio.Event()
+
+    async def prompts() -> AsyncIterator[list[int]]:
+        yield IDS
+        yield [-1]
+        await answered.wait()
+
+    async with CLIENTS["asyncio"](router.address) as client:
+        async for answer in client.score_stream(prompts()):
+            if answer.error is not None:
+                answered.set()
+    assert answered.is_set()
+
+
+async def test_prompts_that_break_off_end_their_stream_with_their_own_error(client: Any) -> None:
+    def prompts() -> Iterator[list[int]]:
+        yield IDS
+        raise OSError("no more of the file")
+
+    with pytest.raises(OSError, match="no more of the file"):
+        _ = [answer async for answer in client.score_stream(prompts())]
+    with pytest.raises(TypeError):
+        _ = [answer async for answer in client.score_stream([IDS], pods=[1])]
 
 
 @pytest.mark.parametrize("kind", CLIENTS)
