@@ -24,7 +24,7 @@ from router.commands.gateway.follow import NO_MODEL, ListedPods, follow, listed
 from router.commands.gateway.options import (
     ASK_SECONDS,
     OptionError,
-    check_simulated,
+    check_together,
     given_pods,
     parser,
     without_pods,
@@ -44,9 +44,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run Envoy in front of a router and its pods until Ctrl-C."""
     args = parser(main.__doc__).parse_args(argv)
     try:
+        check_together(args)
         gateway = without_pods(args)
         if args.simulate:
-            check_simulated(args)
             return _run(args, gateway)
         pods = _pods(args)
         if isinstance(pods, int):

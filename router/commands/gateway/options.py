@@ -19,6 +19,7 @@ from router.commands.gateway.description import (
 from router.commands.tls_options import TlsOptionError, check_tls
 
 LISTEN = "127.0.0.1:8000"
+OUT = Path("out/gateway")
 ASK_SECONDS = 10.0
 """Seconds to wait for the router's list of pods."""
 MOST_SIMULATED = 64
@@ -38,7 +39,8 @@ def parser(summary: str | None) -> argparse.ArgumentParser:
     add = found.add_argument
     add("--listen", default=LISTEN, help="host:port for clients; port 0 takes a free one")
     add("--insecure", action="store_true", help="let other machines in, without TLS")
-    add("--router", default=ROUTER, help="host:port of the router")
+    # No defaults for --router and --out: --simulate has a router of its own, and only it has logs.
+    add("--router", help=f"host:port of the router; {ROUTER} by default")
     add(
         "--pod",
         action="append",
@@ -68,10 +70,37 @@ def parser(summary: str | None) -> argparse.ArgumentParser:
         metavar="PODS",
         help="start so many simulated pods and a router for them",
     )
-    add("--out", type=Path, default=Path("out/gateway"), help="folder for logs of --simulate")
+    add("--out", type=Path, help=f"folder for logs of --simulate; {OUT} by default")
     add_channel(found)
     found.set_defaults(timeout=ASK_SECONDS)
     return found
+
+
+def check_together(args: argparse.Namespace) -> None:
+    """Check the options beside --simulate, and give --router and --out their defaults.
+
+    Raises OptionError.
+    """
+    if args.simulate:
+        _check_simulated(args)
+    elif args.out is not None:
+        raise OptionError("--out: only --simulate writes logs there")
+    args.router = ROUTER if args.router is None else args.router
+    args.out = args.out or OUT
+
+
+def _check_simulated(args: argparse.Namespace) -> None:
+    if not 0 < args.simulate <= MOST_SIMULATED:
+        raise OptionError(f"--simulate: must be from 1 to {MOST_SIMULATED}")
+    given = {
+        "--router": args.router is not None,
+        "--pod": args.pod,
+        "--tls-ca": args.tls_ca,
+        "--print-config": args.print_config,
+    }
+    for option, is_given in given.items():
+        if is_given:
+            raise OptionError(f"{option}: does not go with --simulate")
 
 
 def given_pods(args: argparse.Namespace) -> list[HostPort]:
@@ -129,18 +158,3 @@ def ip_address(named: str, text: str) -> HostPort:
     if not address.is_ip or not address.port:
         raise OptionError(f"{named}: {text} is not an IP address and a port, which Envoy needs")
     return address
-
-
-def check_simulated(args: argparse.Namespace) -> None:
-    """Check the options beside --simulate. Raises OptionError."""
-    if not 0 < args.simulate <= MOST_SIMULATED:
-        raise OptionError(f"--simulate: must be from 1 to {MOST_SIMULATED}")
-    given = {
-        "--router": args.router != ROUTER,
-        "--pod": args.pod,
-        "--tls-ca": args.tls_ca,
-        "--print-config": args.print_config,
-    }
-    for option, is_given in given.items():
-        if is_given:
-            raise OptionError(f"{option}: does not go with --simulate")

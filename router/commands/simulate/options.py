@@ -44,8 +44,7 @@ def new_parser(description: str | None) -> argparse.ArgumentParser:
     add(
         "--traffic-seed",
         type=int,
-        default=1,
-        help="seed of generated traffic; each seed gives other requests",
+        help="seed of generated traffic; each seed gives other requests; 1 by default",
     )
     add(
         "--policy",
@@ -174,6 +173,11 @@ def cells(args: argparse.Namespace) -> list[Cell]:
         raise ValueError(f"--processes is {args.processes}, less than 1")
     if args.trace and not args.trace.is_file():
         raise ValueError(f"--trace: there is no file {args.trace}")
+    if args.trace and args.traffic_seed is not None:
+        raise ValueError("--traffic-seed: does not go with --trace, whose requests are recorded")
+    if args.traffic and args.traffic_seed is None:
+        # The report shows all options, with their defaults.
+        args.traffic_seed = 1
     source = args.trace or Generated(args.traffic, args.traffic_seed)
     given = vars(args)
     fleets, blocks, loads = (given.get(name, [value]) for name, value in GRID.items())

@@ -30,6 +30,8 @@ POD = "--pod=10.0.0.1:8000"
         (["--simulate=-1"], "--simulate: must be from 1 to 64"),
         (["--simulate=1", POD], "--pod: does not go with --simulate"),
         (["--simulate=1", "--router=a:1"], "--router: does not go with --simulate"),
+        (["--simulate=1", "--router=127.0.0.1:7400"], "--router: does not go with --simulate"),
+        ([POD, "--out=out"], "--out: only --simulate writes logs there"),
         (["--simulate=1", "--tls-ca=a"], "--tls-ca: does not go with --simulate"),
         (["--simulate=1", "--print-config"], "--print-config: does not go with --simulate"),
         (["--simulate=1", "--listen=[::]:80"], "--listen: [::]:80 lets other machines in"),

@@ -261,6 +261,7 @@ def test_the_report_is_one_page_and_the_rows(
         (["--policy", "pooled", "--engine", "vllm"], "pooled: only engine serial"),
         (["--trace", "/nowhere"], "--trace: there is no file /nowhere"),
         (["--trace", "/tmp"], "--trace: there is no file /tmp"),
+        (["--traffic-seed", "1"], "--traffic-seed: does not go with --trace"),
         (["--report", "/dev/null/out"], "/dev/null/out: a part of its path is not a folder"),
         (["--pods", "8,1025"], "--pods is 1025, more than 1024"),
         (["--matrix", "--pods", "8"], "--pods and --matrix, which has its own: give only one"),
