@@ -1,5 +1,6 @@
 """A tracer whose spans a test looks at."""
 
+import asyncio
 import time
 from dataclasses import dataclass, field
 
@@ -23,6 +24,12 @@ class Recorded:
 
     def __post_init__(self) -> None:
         self.tracer = OtelTracer([SimpleSpanProcessor(self.exporter)], "1.2", time.time_ns)
+
+    async def taken_with(self, name: str) -> dict[str, ReadableSpan]:
+        """Return as `taken`, once a span with this name has ended: an answer may come before its end."""
+        while name not in {span.name for span in self.exporter.get_finished_spans()}:
+            await asyncio.sleep(0.001)
+        return self.taken()
 
     def taken(self) -> dict[str, ReadableSpan]:
         """Return the spans that have ended since the last call, by name."""

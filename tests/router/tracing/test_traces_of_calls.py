@@ -43,7 +43,7 @@ async def test_each_call_has_a_span_in_its_caller_s_trace_with_its_steps(
     ) as gateway:
         stub, mine = gateway.stub, (SAMPLED,)
         await stub.Score(pb.ScoreRequest(prompt=BY_IDS), timeout=30, metadata=mine)
-        spans = recorded.taken()
+        spans = await recorded.taken_with(SCORE)
         assert set(spans) == {SCORE, "match", "reply"}
         assert parent(spans[SCORE]) == PARENT
         assert {trace(span) for span in spans.values()} == {TRACE}
@@ -52,7 +52,7 @@ async def test_each_call_has_a_span_in_its_caller_s_trace_with_its_steps(
 
         text = pb.Prompt(model="demo", text="a secret of mine")
         await stub.Score(pb.ScoreRequest(prompt=text), timeout=30, metadata=mine)
-        spans = recorded.taken()
+        spans = await recorded.taken_with(SCORE)
         assert set(spans) == {SCORE, "read", "tokenise", "match", "reply"}
         assert "secret" not in "".join(span.to_json() for span in spans.values())
 
@@ -60,7 +60,7 @@ async def test_each_call_has_a_span_in_its_caller_s_trace_with_its_steps(
         picked = await stub.Pick(pb.PickRequest(prompt=BY_IDS), timeout=30, metadata=named)
         decision = await gateway.newest()
         assert (decision.request_id, decision.trace_id) == ("r" * 128, TRACE)
-        spans = recorded.taken()
+        spans = await recorded.taken_with(PICK)
         assert set(spans) == {PICK, "read", "choose", "reply", DECISIONS}
         assert spans[PICK].attributes["warmpath.booking_id"] == picked.booking_id
         assert spans[PICK].attributes["warmpath.pod"] == picked.candidates[0].pod
@@ -70,7 +70,9 @@ async def test_each_call_has_a_span_in_its_caller_s_trace_with_its_steps(
         unknown = pb.Prompt(model="nobody's", token_ids_packed=pack_tokens(IDS))
         with pytest.raises(grpc.aio.AioRpcError):
             await stub.Score(pb.ScoreRequest(prompt=unknown), timeout=30, metadata=mine)
-        assert recorded.taken()[SCORE].attributes["rpc.response.status_code"] == "NOT_FOUND"
+        assert (await recorded.taken_with(SCORE))[SCORE].attributes[
+            "rpc.response.status_code"
+        ] == "NOT_FOUND"
 
         await stub.Score(pb.ScoreRequest(prompt=BY_IDS), timeout=30, metadata=(NOT_SAMPLED,))
         assert not recorded.taken()
@@ -90,7 +92,7 @@ async def test_an_exchange_is_in_the_trace_of_its_request_whose_header_stays_as_
         await gateway.until_nothing_is_left()
         decision = await gateway.newest()
         assert (decision.request_id, decision.trace_id) == ("r-1", TRACE)
-        spans = recorded.taken()
+        spans = await recorded.taken_with(PROCESS)
         del spans[DECISIONS]
         own = spans[PROCESS]
         assert set(spans) == {PROCESS, "body", "read", "choose"}
@@ -106,7 +108,7 @@ async def test_an_exchange_is_in_the_trace_of_its_request_whose_header_stays_as_
         await two.routed(completion(), SAMPLED)
         two.call.cancel()
         await gateway.until_nothing_is_left()
-        assert parent(recorded.taken()[PROCESS]) == nearer
+        assert parent((await recorded.taken_with(PROCESS))[PROCESS]) == nearer
 
 
 async def test_a_collector_gets_the_spans_by_the_standard_variables(
