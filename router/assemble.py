@@ -95,7 +95,6 @@ from router.pods.shared_index import (
     reached,
     shared_pods,
 )
-from router.pods.source_state import SourceState, heard_of_bookings
 from router.pods.sources import sources
 from router.pods.table import Pod, PodTable
 from router.prompt.bounds import PromptLimits
@@ -276,11 +275,6 @@ async def running(
         held = held_picks(
             config, picking, picker, pods, meter=metrics, may=enter.classes_of, steps=steps
         )
-        sharing_state = None
-        if picking.peers is not None:
-            sharing_state = SourceState("bookings of other routers", "", time.monotonic)
-            # The first round is a fraction of a second away; until then nothing is known to be wrong.
-            sharing_state.answered()
         picks = PickAnswerer(
             reader,
             pods,
@@ -302,9 +296,9 @@ async def running(
             prefill_times=config.queue.prefill_times,
             peers=picking.peers,
             steps=steps,
-            router=RouterFacts(readiness, [*states, *([sharing_state] if sharing_state else [])]),
+            router=RouterFacts(readiness, states, picking.peers),
         )
-        if sharing_state is not None and picking.peers is not None and redis is not None:
+        if picking.peers is not None and redis is not None:
             await stack.enter_async_context(
                 sharing(
                     picking.peers,
@@ -312,7 +306,6 @@ async def running(
                     redis,
                     reported=picks.reports.handed_on,
                     read=picking.on_room,
-                    heard=partial(heard_of_bookings, sharing_state),
                     rng=Random(secrets.randbits(64)),  # noqa: S311  spreads rounds, guards nothing
                 )
             )

@@ -80,7 +80,7 @@ class _Reason:
         names_ranks: bool,
     ) -> None:
         self._tokens = prompt_tokens
-        self._unread = unread
+        self._is_known = unread < prompt_tokens or not prompt_tokens
         self._all = contenders
         self._best = contenders[0]
         self._names_ranks = names_ranks
@@ -107,7 +107,7 @@ class _Reason:
 
     def _first(self) -> str:
         best, name = self._best, self._name(self._best)
-        if self._unread >= self._tokens > 0:
+        if not self._is_known:
             none = f"the prompt is not known (its {self._tokens:,} tokens are reckoned)"
             return f"{none}, so no cache counts, and {name} has {_queue(best)}"
         if not any(one.match.matched_tokens for one in self._all):
@@ -116,7 +116,7 @@ class _Reason:
         return f"{name} has {self._holding(best)} and {_queue(best)}"
 
     def _holding(self, one: Contender) -> str:
-        if self._unread >= self._tokens > 0:
+        if not self._is_known:
             return f"{self._tokens:,} tokens to compute, as reckoned"
         if not one.match.matched_tokens:
             return f"none of {self._tokens:,} tokens cached"

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from indexer.trust import Trust
 from router.diagnosis.attribution import Row
+from router.peers.exchange import PeerBookings
 from router.pods.source_state import SourceState
 from router.readiness import Readiness
 
@@ -55,6 +56,8 @@ class RouterFacts:
     readiness: Readiness
     sources: Sequence[SourceState]
     """The places where pods are found."""
+    peers: PeerBookings | None
+    """The bookings that are shared with other routers; None: none are."""
 
 
 @dataclass(frozen=True, slots=True)

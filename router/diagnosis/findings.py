@@ -7,6 +7,7 @@ from indexer.trust import BEHIND, DRIFTED, Level
 from router.diagnosis.evidence import Evidence
 from router.diagnosis.facts import Finding, PodFacts, RankFacts, RouterFacts
 from router.diagnosis.mispredictions import ENOUGH, MOSTLY, mispredictions
+from router.pods.source_state import Trouble
 
 TRUST_SECONDS = 60.0
 """Age from which on a trust below exact is a finding: restarts, snapshots and replays take less."""
@@ -21,6 +22,9 @@ FAR = 4.0
 APART = 2.0
 """Factor between a rank's prefill times and those of its model's typical pod that is a finding."""
 
+UNSHARED = "bookings are not shared with other routers, so picks know of this router's own only"
+LOOK_AT_REDIS = "look whether Redis runs, has room, and can be reached from here (shared-index.url)"
+
 
 def router_findings(facts: RouterFacts, now: float) -> Iterator[Finding]:
     """Yield the findings about the router itself; `now` is a time of its sources' clock."""
@@ -30,13 +34,14 @@ def router_findings(facts: RouterFacts, now: float) -> Iterator[Finding]:
                 f"the router is not ready, so gateways may pass over it: {name}: {condition.reason}"
             )
             yield Finding("readiness", text)
-    for source in facts.sources:
-        if (trouble := source.trouble) is not None:
-            text = (
-                f"{source.name} cannot be asked for {now - trouble.since:.0f} s: {trouble.problem}"
-            )
-            text = f"{text}; {trouble.effect}. Do this: {trouble.advice}"
-            yield Finding("source", text, source.model)
+    troubles = [(source.name, source.model, source.trouble) for source in facts.sources]
+    if (peers := facts.peers) is not None and peers.problem:
+        unshared = Trouble(peers.problem_since, peers.problem, UNSHARED, LOOK_AT_REDIS)
+        troubles.append(("bookings of other routers", "", unshared))
+    for name, model, trouble in troubles:
+        if trouble is not None:
+            text = f"{name} cannot be asked for {now - trouble.since:.0f} s: {trouble.problem}"
+            yield Finding("source", f"{text}; {trouble.effect}. Do this: {trouble.advice}", model)
 
 
 def findings(facts: PodFacts, now: float) -> list[Finding]:

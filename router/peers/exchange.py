@@ -59,6 +59,10 @@ class PeerBookings:
         self.router = router
         self.is_connected = False
         """Whether Redis answered the last round without an error."""
+        self.problem = ""
+        """The first error since Redis answered without one; empty: there is none."""
+        self.problem_since = 0.0
+        """The time of that error."""
         self.writes = 0
         """Number of times, since the start, that this router's bookings were written."""
         self.failures = 0
@@ -114,7 +118,10 @@ class PeerBookings:
         if asked is None or len(replies) != len(asked.purposes):
             raise ValueError(f"{len(replies)} replies do not match the commands of the round")
         reports: list[bytes] = []
-        self.is_connected = not any(isinstance(reply, Exception) for reply in replies)
+        problem = next((str(reply) for reply in replies if isinstance(reply, Exception)), "")
+        if not (problem and self.problem):
+            self.problem, self.problem_since = problem, now
+        self.is_connected = not problem
         self.failures += not self.is_connected
         for (purpose, what), reply in zip(asked.purposes, replies, strict=True):
             if isinstance(reply, Exception):

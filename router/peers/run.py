@@ -33,26 +33,16 @@ async def sharing(
     *,
     reported: Callable[[bytes], None],
     read: Callable[[], None],
-    heard: Callable[[str], None],
     rng: Random,
     clock: Callable[[], float] = time.monotonic,
 ) -> AsyncIterator[None]:
     """Share bookings while the context is open; `reported` receives reports that others hand on.
 
-    `read` is called when others' bookings were read, `heard` after each round with the reason why Redis
-    did not do its part; empty: it did.
+    `read` is called when others' bookings were read.
     The picker must run in the same event loop.
     """
     share = partial(
-        _share,
-        bookings,
-        loads,
-        redis,
-        reported=reported,
-        read=read,
-        heard=heard,
-        rng=rng,
-        clock=clock,
+        _share, bookings, loads, redis, reported=reported, read=read, rng=rng, clock=clock
     )
     task = kept(Work("sharing bookings with other routers", share))
     try:
@@ -79,10 +69,10 @@ async def _share(
     *,
     reported: Callable[[bytes], None],
     read: Callable[[], None],
-    heard: Callable[[str], None],
     rng: Random,
     clock: Callable[[], float],
 ) -> None:
+    was_connected = True
     while True:
         replies = await redis.run(bookings.ask(clock()), timeout=TIMEOUT_SECONDS)
         for report in bookings.answer(replies, clock()):
@@ -91,6 +81,10 @@ async def _share(
         async for name in in_turns(loads.take_changes(clock()), LOADS_AT_ONCE):
             loads.renew(*name, clock())
         read()
-        problem = next((one for one in replies if isinstance(one, Exception)), None)
-        heard("" if problem is None else str(problem))
+        if bookings.is_connected != was_connected:
+            was_connected = bookings.is_connected
+            if was_connected:
+                log.info("bookings are shared with other routers again")
+            else:
+                log.warning("bookings are not shared with other routers: %s", bookings.problem)
         await asyncio.sleep(rng.uniform(*INTERVALS))

@@ -62,16 +62,3 @@ def unasked(sources: Iterable[SourceState]) -> str:
         for source in sources
         if (trouble := source.trouble) is not None
     )
-
-
-def heard_of_bookings(state: SourceState, problem: str) -> None:
-    """Note why other routers' bookings could not be read in a round; empty: they were."""
-    if not problem:
-        state.answered()
-    elif state.trouble is None:
-        # The first problem is the telling one; rounds are short, and the log would get each change.
-        state.failed(
-            problem,
-            "bookings are not shared with other routers, so picks know of this router's own only",
-            "look whether Redis runs, has room, and can be reached from here (shared-index.url)",
-        )

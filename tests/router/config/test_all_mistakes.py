@@ -307,3 +307,14 @@ def test_one_wrong_value_is_never_more_than_its_own_mistakes(at: tuple[Any, ...]
     own = {dotted(at), dotted(at[:-1]), f"{dotted(at)}x"}
     assert found(raw) != []
     assert {*found(raw)} <= own
+
+
+def test_a_password_of_several_lines_is_a_mistake(tmp_path: Path) -> None:
+    text = '[shared-index]\nurl = "redis://h:1"\npassword-file = "password"\n'
+    password = tmp_path / "password"
+    password.write_text("a\nb\n", encoding="utf-8")
+    assert any(
+        f"{password} has 2 lines; it must have one" in one for one in described(tmp_path, text)
+    )
+    password.write_text("a\n", encoding="utf-8")
+    assert not any("password" in one for one in described(tmp_path, text))

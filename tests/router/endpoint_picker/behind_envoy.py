@@ -15,7 +15,7 @@ from aiohttp import web
 from tests.servers.envoy import Envoy
 
 PAGE = Path(__file__).parents[3] / "docs" / "endpoint-picker.md"
-REQUEST_MODE = "request_body_mode: BUFFERED\n"
+REQUEST_MODE = "request_body_mode: BUFFERED"
 RESPONSE_MODE = "response_body_mode: STREAMED"
 SKIPPED = "trailer_mode: SKIP"
 FILTER = "                  - name: envoy.filters.http.ext_proc\n"
@@ -26,7 +26,7 @@ Change = tuple[str, str]
 def full_duplex() -> list[Change]:
     """Return the changes for bodies that go to the router and back."""
     return [
-        (REQUEST_MODE, "request_body_mode: FULL_DUPLEX_STREAMED\n"),
+        (REQUEST_MODE, "request_body_mode: FULL_DUPLEX_STREAMED"),
         (RESPONSE_MODE, "response_body_mode: FULL_DUPLEX_STREAMED"),
         (SKIPPED, "trailer_mode: SEND"),
     ]

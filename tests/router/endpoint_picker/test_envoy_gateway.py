@@ -165,7 +165,7 @@ async def test_a_body_longer_than_envoys_buffer_or_the_limit_is_served_by_load(
     tmp_path: Path, mode: str
 ) -> None:
     changes = [
-        (REQUEST_MODE, f"request_body_mode: {mode}\n"),
+        (REQUEST_MODE, f"request_body_mode: {mode}"),
         ("request_trailer_mode: SKIP", "request_trailer_mode: SEND"),
         ("per_connection_buffer_limit_bytes: 8388608", "per_connection_buffer_limit_bytes: 65536"),
     ]
@@ -332,7 +332,7 @@ async def test_requests_are_shadowed_where_envoy_only_shows_them(
     changes = [
         ("failure_mode_allow: true", "observability_mode: true\n                      response_attributes: [upstream.address]"),
         ("                      status_on_error: {code: ServiceUnavailable}\n", ""),
-        (REQUEST_MODE, "request_body_mode: STREAMED\n"),
+        (REQUEST_MODE, "request_body_mode: STREAMED"),
     ]  # fmt: skip
     async with Echo() as one, Echo() as two:
         tables = QUIET + pod("pod-1", one.address) + pod("pod-2", two.address)

@@ -75,9 +75,7 @@ def test_an_average_lies_between_the_shares_that_were_seen(
         assert min(seen) - 1e-9 <= average <= max(seen) + 1e-9
 
 
-def test_a_rank_is_busy_with_a_prefill_to_do_and_full_with_little_memory_left_or_a_full_batch() -> (
-    None
-):
+def test_a_rank_is_busy_with_a_prefill_to_do_and_full_without_memory_or_places_left() -> None:
     loads = [
         Load(waiting=1, in_flight=1),
         Load(in_flight=9, kv_usage=FULL),
