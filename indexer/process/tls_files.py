@@ -45,13 +45,22 @@ class Pem:
     key: bytes = field(repr=False)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, init=False)
 class TlsPaths:
     """PEM files: the authority of the other side, our own certificate chain, and its private key."""
 
-    ca: Path | None = None
-    cert: Path | None = None
-    key: Path | None = None
+    ca: Path | None
+    cert: Path | None
+    key: Path | None
+
+    def __init__(
+        self,
+        ca: Path | str | None = None,
+        cert: Path | str | None = None,
+        key: Path | str | None = None,
+    ) -> None:
+        for part, path in (("ca", ca), ("cert", cert), ("key", key)):
+            object.__setattr__(self, part, None if path is None else Path(path))
 
     def given(self) -> list[Path]:
         """Return the files that there are."""

@@ -58,7 +58,7 @@ class AsyncClient:
         *,
         model: str = "",
         tls: TlsPaths | None = None,
-        token_file: Path | None = None,
+        token_file: Path | str | None = None,
         timeout: float = DEFAULT_SECONDS,
         retry: Retry | None = None,
     ) -> None:

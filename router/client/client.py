@@ -56,7 +56,7 @@ class Client:
         *,
         model: str = "",
         tls: TlsPaths | None = None,
-        token_file: Path | None = None,
+        token_file: Path | str | None = None,
         timeout: float = DEFAULT_SECONDS,
         retry: Retry | None = None,
     ) -> None:

@@ -32,14 +32,14 @@ class Credentials:
     `tls.ca` the system's authorities are trusted. Raises SettingError.
     """
 
-    def __init__(self, target: str, tls: TlsPaths | None, token_file: Path | None) -> None:
+    def __init__(self, target: str, tls: TlsPaths | None, token_file: Path | str | None) -> None:
         if problem := problem_of_target(target):
             raise SettingError("target", problem)
         self._tls = None if tls is None else _client_tls(tls)
         self._newest = channel_credentials(self._tls) if self._tls else None
-        if token_file and tls is None and not is_loopback(target):
+        if token_file is not None and tls is None and not is_loopback(target):
             raise SettingError("token_file", f"would go to {target} in plain text, without TLS")
-        self._token = None if token_file is None else _token(token_file)
+        self._token = None if token_file is None else _token(Path(token_file))
         self._lock = threading.Lock()
         self._looked = 0.0
 

@@ -10,6 +10,7 @@ import pytest
 
 from indexer.keys.extra import Item
 from indexer.keys.token import pack_tokens
+from indexer.process.tls_files import TlsPaths
 from router.client.client import Client
 from router.client.credentials import SettingError
 from router.client.failure import CallError
@@ -24,6 +25,7 @@ from tests.router.client.scripted_router import (
     scripted,
     with_reason,
 )
+from tests.servers.certificates import Authority
 
 AWAY = Refuse(grpc.StatusCode.UNAVAILABLE)
 BUSY = Refuse(grpc.StatusCode.RESOURCE_EXHAUSTED, trailing=(("grpc-retry-pushback-ms", "1"),))
@@ -182,6 +184,21 @@ async def test_the_token_of_the_file_is_shown_in_every_call(
         _ = [answer async for answer in client.score_stream([IDS])]
     shown = [one["authorization"] for one in router.metadata]
     assert shown == ["Bearer correct-horse-battery"] * 2
+
+
+@pytest.mark.parametrize("kind", CLIENTS)
+def test_files_may_be_named_by_texts(kind: str, tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    shown = authority.certificate("gateway")
+    token = tmp_path / "token"
+    token.write_text("correct-horse-battery")
+    tls = TlsPaths(str(authority.ca), str(shown.cert), str(shown.key))
+    assert tls == TlsPaths(authority.ca, shown.cert, shown.key)
+    CLIENTS[kind]("127.0.0.1:1", tls=tls, token_file=str(token))
+    with pytest.raises(SettingError, match=r"^tls\.ca: there is no file /nope$"):
+        CLIENTS[kind]("127.0.0.1:1", tls=TlsPaths("/nope"))
+    with pytest.raises(SettingError, match=r"^token_file: /nope: there is no such file"):
+        CLIENTS[kind]("127.0.0.1:1", token_file="/nope")
 
 
 @pytest.mark.parametrize("kind", CLIENTS)
