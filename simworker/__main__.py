@@ -15,20 +15,30 @@ from simworker.build_host import build_host, load_text
 from simworker.engine import EngineFailedError
 from simworker.host import Host
 from simworker.options import Settings, parse
+from simworker.server.text import TextCodec
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Serve simulated workers until SIGTERM or Ctrl-C."""
     settings = parse(argv)
     try:
+        text, settings = load_text(settings)
+    except (OSError, ValueError) as error:
+        return _refused(error, 2)
+    try:
         with asyncio.Runner(loop_factory=_new_loop) as runner:
-            return runner.run(_serve(settings))
+            return runner.run(_serve(settings, text))
     except (OSError, ValueError, zmq.ZMQError) as error:
-        print(f"warmpath simworker: {_words(error)}", file=sys.stderr)  # noqa: T201  the command line
+        return _refused(error, 1)
     except EngineFailedError as error:
         traceback.print_exception(error.__cause__)
         print(f"warmpath simworker: {error}", file=sys.stderr)  # noqa: T201
     return 1
+
+
+def _refused(error: Exception, status: int) -> int:
+    print(f"warmpath simworker: {_words(error)}", file=sys.stderr)  # noqa: T201  the command line
+    return status
 
 
 def _words(error: Exception) -> str:
@@ -46,10 +56,9 @@ def _new_loop() -> asyncio.AbstractEventLoop:
     return uvloop.new_event_loop()
 
 
-async def _serve(settings: Settings) -> int:
+async def _serve(settings: Settings, text: TextCodec) -> int:
     ended = asyncio.Event()
     loop = asyncio.get_running_loop()
-    text, settings = load_text(settings)
     context = zmq.asyncio.Context()
     hosts: list[Host] = []
     lives: list[asyncio.Task[None]] = []

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from indexer.process.command_line import command_parser
+from indexer.process.command_line import FINE, FOUND, USAGE, command_parser
 from prefixstore.chats.jinja_template import TemplateError, check_syntax
 from prefixstore.tokenizers.tokenizer import TokenizerUnavailableError
 from router.config.certificates import Dated, dated
@@ -62,12 +62,12 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(json.dumps({"file": str(args.file), "ok": False, "mistakes": error.problems}))
         else:
             print(error, file=sys.stderr)
-        return 1
+        return USAGE if isinstance(error.__cause__, OSError) else FOUND
     if args.json:
         print(json.dumps(_fields(args.file, checked, now)))
     else:
         _print(args.file, checked, now)
-    return 1 if checked.mistakes else 0
+    return FOUND if checked.mistakes else FINE
 
 
 def _seconds(text: str) -> float:

@@ -16,6 +16,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from indexer.process.command_line import FINE, FOUND, command_parser, in_words
+from indexer.process.tls_files import TlsFilesError, TlsPaths
 from router.commands.tls_options import TlsOptionError, add_tls, check_tls
 from router.commands.unanswered import unanswered
 
@@ -56,9 +57,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     parts = urlsplit(args.url)
     if parts.scheme not in ("http", "https", "grpc") or not parts.hostname:
         parser.error(f"url: {args.url!r} is not http://, https:// or grpc://HOST:PORT")
+    tls = None
     try:
-        ask = _ask_grpc if parts.scheme == "grpc" else _ask_page
-        told = ask(args)
+        if parts.scheme == "https" or args.tls_ca:
+            files = TlsPaths(args.tls_ca, args.tls_cert, args.tls_key)
+            tls = files.context(ssl.Purpose.SERVER_AUTH)
+    except TlsFilesError as error:
+        parser.error(f"--tls-{error.part}: {error.problem}")
+    try:
+        told = _ask_grpc(args) if parts.scheme == "grpc" else _ask_page(args, tls)
     except (UnfitError, OSError) as error:
         said = in_words(error)
         conditions = error.conditions if isinstance(error, UnfitError) else {}
@@ -78,16 +85,11 @@ def _fields(url: str, problem: str, conditions: Conditions) -> str:
     )
 
 
-def _ask_page(args: argparse.Namespace) -> Conditions:
+def _ask_page(args: argparse.Namespace, tls: ssl.SSLContext | None) -> Conditions:
     """Return the conditions of a page.
 
     Raise UnfitError or OSError unless its status is 200.
     """
-    tls = None
-    if args.url.startswith("https:"):
-        tls = ssl.create_default_context(cafile=args.tls_ca)
-        if args.tls_cert:
-            tls.load_cert_chain(args.tls_cert, args.tls_key)
     # A proxy of the environment is not for the container's own loopback.
     openers = [urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=tls)]
     try:

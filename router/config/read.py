@@ -52,7 +52,7 @@ def load(path: Path, environment: Mapping[str, str] = NO_VARIABLES) -> Config:
 def mistakes(path: Path, environment: Mapping[str, str] = NO_VARIABLES) -> Mistakes:
     """Return the mistakes of a configuration file, of variables, and of the files that both name.
 
-    Raises ConfigError if it is not TOML.
+    Raises ConfigError if it is not TOML, or, with the OSError as its cause, if it cannot be read.
     """
     try:
         text = path.read_text(encoding="utf-8-sig")

@@ -88,7 +88,8 @@ def _run(args: argparse.Namespace, gateway: GatewayDescription, model: str = MOD
             asyncio.run(_serve(program, gateway, model, follows=not args.pod))
     except (ClusterError, NoEnvoyError, OSError) as error:
         print(f"warmpath gateway: {in_words(error)}", file=sys.stderr)
-        return FOUND
+        is_named = isinstance(error, NoEnvoyError) and args.envoy is not None
+        return USAGE if is_named else FOUND
     except (asyncio.CancelledError, KeyboardInterrupt):
         return 0
     return 0

@@ -49,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         setting, results = run_demo(setting, args.policies.split(","), console)
     except (ClusterError, OSError, ValueError) as error:
         print(f"warmpath demo: {in_words(error)}", file=sys.stderr)
-        return 2 if isinstance(error, ValueError | FileNotFoundError) else 1
+        return 2 if isinstance(error, ValueError | FileNotFoundError | IsADirectoryError) else 1
     except asyncio.CancelledError:
         return 128 + signal.SIGTERM
     options = {**vars(args), "speed": _speed_words(setting)}

@@ -18,7 +18,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from indexer.process.command_line import command_parser, in_words
+from indexer.process.command_line import FINE, FOUND, USAGE, command_parser, in_words
 from router.commands.verify.outcome import RecordingOutcome
 from router.commands.verify.predict import Conditions, verify
 from router.commands.verify.recording import (
@@ -36,8 +36,8 @@ FOLLOWING = ("start_at", "drop", "no_replay", "pure")
 def main(argv: Sequence[str] | None = None) -> int:
     """Compare what warmpath predicts with what a recorded engine did.
 
-    The exit status is 0 for any result, and 1 if the recording is cut off or cannot be read, or if a
-    trace of operations differs.
+    The exit status is 0 for any result, 1 if the recording is cut off or a trace of operations differs,
+    and 2 if the file cannot be read or is no recording.
     """
     parser = command_parser("verify", __doc__, "warmpath verify one.jsonl.gz")
     parser.add_argument("recording", type=Path, help="a .jsonl or .jsonl.gz file")
@@ -79,9 +79,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         outcome = verify(read_recording(args.recording), conditions, pure=args.pure)
     except (BadRecordingError, OSError) as error:
         print(f"warmpath verify: {_problem(args.recording, error)}", file=sys.stderr)
-        return 2 if isinstance(error, OSError) else 1
+        return USAGE
     print(json.dumps(outcome.to_json()) if args.json else _readable(outcome))
-    return 1 if outcome.cut_after else 0
+    return FOUND if outcome.cut_after else FINE
 
 
 def _verify_operations(path: Path, *, as_json: bool) -> int:
@@ -97,14 +97,14 @@ def _verify_operations(path: Path, *, as_json: bool) -> int:
         raise BadRecordingError(str(error)) from error
     if as_json:
         print(json.dumps(outcome))
-        return 1 if outcome["differences"] else 0
+        return FOUND if outcome["differences"] else FINE
     print(f"{outcome['operations']} operations, {outcome['differences']} differences")
     for miss in outcome["first_differences"]:
         print(
             f"  line {miss['line']} {miss['op']}: {miss['field']}: expected {miss['expected']}, "
             f"got {miss['got']}"
         )
-    return 1 if outcome["differences"] else 0
+    return FOUND if outcome["differences"] else FINE
 
 
 def _readable(outcome: RecordingOutcome) -> str:

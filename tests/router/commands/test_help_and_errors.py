@@ -96,7 +96,7 @@ def test_an_error_names_the_problem_and_the_next_step(
         ("pods --router http://127.0.0.1:7400", 2, "'http://127.0.0.1:7400' is not HOST:PORT, such as"),
         ("pods --router nohost.invalid:1", 3, "there is no such host"),
         ("pods --colour", 2, "unrecognized arguments: --colour; 'warmpath pods --help' shows"),
-        ("check-config nofile", 1, "nofile: there is no such file"),
+        ("check-config nofile", 2, "nofile: there is no such file"),
         ("serve --config nofile", 2, "nofile: there is no such file"),
         ("verify nofile", 2, "nofile: there is no such file"),
         ("demo --trace nofile", 2, "nofile: there is no such file"),
@@ -106,7 +106,12 @@ def test_an_error_names_the_problem_and_the_next_step(
         ("demo --pods 0", 2, "--pods: must be above 0"),
         ("health http://127.0.0.1:9/", 1, "nothing listens there"),
         ("health grpc://127.0.0.1:9", 1, "nothing listens there"),
-        ("gateway --envoy nofile --simulate 1", 1, "nofile"),
+        ("check-config /", 2, "/: it is a folder, not a file"),
+        ("demo --trace /", 2, "/: it is a folder, not a file"),
+        ("gateway --envoy nofile --simulate 1", 2, "nofile"),
+        ("simworker --tokenizer nofile", 2, "nofile/tokenizer.json: no such file"),
+        ("health --tls-ca nofile", 2, "--tls-ca: nofile cannot be used: there is no such file"),
+        ("health grpc://127.0.0.1:9 --tls-ca /dev/null", 2, "--tls-ca: /dev/null cannot be used"),
         ("gateway --router nohost", 2, "nohost"),
     ],
 )  # fmt: skip
@@ -133,7 +138,7 @@ def test_what_is_not_the_service_asked_for_is_named(
     junk.write_text("hello")
     assert run(["score", "--token-ids-file", str(junk)]) == 2
     assert "neither a JSON array nor integers: 'hello'" in capsys.readouterr().err
-    assert run(["verify", str(junk)]) == 1
+    assert run(["verify", str(junk)]) == 2
     assert capsys.readouterr().err.endswith("line 1 is not JSON\n")
     assert run(["pods", "--tls-ca", str(junk)]) == 2
     assert f"{junk} cannot be used: no certificate or crl found" in capsys.readouterr().err

@@ -74,5 +74,5 @@ def test_a_router_that_is_away_cannot_tell_its_pods(
 def test_without_an_envoy_the_command_says_how_to_get_one(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main([POD, f"--envoy={tmp_path / 'none'}"]) == 1
+    assert main([POD, f"--envoy={tmp_path / 'none'}"]) == 2
     assert "--envoy: " in capsys.readouterr().err

@@ -119,7 +119,7 @@ def test_what_is_no_recording_is_refused_with_its_line(
 ) -> None:
     path = tmp_path / "bad.jsonl"
     path.write_text(text, encoding="utf-8")
-    assert main([str(path)]) == 1
+    assert main([str(path)]) == 2
     assert message in capsys.readouterr().err
 
 
@@ -242,7 +242,7 @@ def test_a_request_of_the_wrong_shape_is_named_by_line_and_field(
     change: dict[str, Any], message: str,
 ) -> None:  # fmt: skip
     lines = [line | change if line["kind"] == "request" else line for line in recorded]
-    assert main([str(write(tmp_path / "bad.jsonl", lines))]) == 1
+    assert main([str(write(tmp_path / "bad.jsonl", lines))]) == 2
     error = capsys.readouterr().err
     assert message in error
     assert "line " in error
@@ -254,7 +254,7 @@ def test_what_is_no_recording_is_said_to_be_none(
 ) -> None:
     path = tmp_path / "readme"
     path.write_text(text + "\n", encoding="utf-8")
-    assert main([str(path)]) == 1
+    assert main([str(path)]) == 2
     assert "is not a recording: line 1 is not " in capsys.readouterr().err
 
 
@@ -284,7 +284,7 @@ def test_a_packed_file_without_end_is_refused(
     monkeypatch.setattr(recording, limit, 99)
     path = tmp_path / "bomb.jsonl.gz"
     path.write_bytes(gzip.compress(b'{"kind": "other"}\n' * 9 + b" " * (1 << 20)))
-    assert main([str(path)]) == 1
+    assert main([str(path)]) == 2
     assert problem in capsys.readouterr().err
 
 
@@ -340,7 +340,7 @@ def test_a_damaged_trace_of_operations_is_refused_with_its_line(
 ) -> None:
     path = tmp_path / "bad.jsonl"
     path.write_text('{"op": "new_manager"}\n', encoding="utf-8")
-    assert main([str(path)]) == 1
+    assert main([str(path)]) == 2
     assert "line 1: args: missing" in capsys.readouterr().err
 
 
