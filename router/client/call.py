@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from google.protobuf.message import Message
 
+from router.client.figure import check_figure
 from router.client.load import PodLoad
 from router.client.prompt import AnyPrompt, prompt_of
 from router.pb.warmpath.v1 import router_pb2 as pb
@@ -105,9 +106,13 @@ class RouterCalls:
         rank: int,
         loads: Sequence[PodLoad],
     ) -> RouterCall:
-        """Return a Report. Raises ValueError for an unknown event."""
+        """Return a Report. Raises ValueError for an unknown event, or a figure that cannot be."""
         if event not in EVENTS:
             raise ValueError(f"event is {event!r}; it must be one of {', '.join(EVENTS)}")
+        check_figure("cached_tokens", cached_tokens)
+        check_figure("prompt_tokens", prompt_tokens)
+        check_figure("output_tokens", output_tokens)
+        check_figure("rank", rank)
         request = pb.ReportRequest(
             booking_id=booking_id,
             event=EVENTS[event],
@@ -125,7 +130,8 @@ class RouterCalls:
         return RouterCall("ListPods", pb.ListPodsRequest(model=model))
 
     def decisions(self, limit: int, *, model: str, pod: str) -> RouterCall:
-        """Return a call of ListDecisions."""
+        """Return a call of ListDecisions. Raises ValueError for a limit that cannot be."""
+        check_figure("limit", limit)
         return RouterCall(
             "ListDecisions", pb.ListDecisionsRequest(limit=limit, model=model, pod=pod)
         )

@@ -13,7 +13,7 @@ import grpc
 
 from indexer.process.tls_files import TlsPaths
 from router.client.call import RouterCall, RouterCalls
-from router.client.connection import DEFAULT_SECONDS, OPTIONS, ClientConnection
+from router.client.connection import DEFAULT_SECONDS, OPTIONS, ClientConnection, checked_timeout
 from router.client.credentials import Credentials
 from router.client.failure import CallError, failure_of
 from router.client.load import PodLoad
@@ -46,8 +46,8 @@ class Client:
     the token to send. Files are read again when they change. `timeout` bounds a call in seconds, retries
     included. Answers are the messages of `proto/warmpath/v1/router.proto`.
 
-    Raises SettingError where the settings do not fit each other or a file cannot be used. Calls raise
-    CallError.
+    Raises SettingError where a setting or a file cannot be used, or settings do not fit each other.
+    Calls raise CallError, and ValueError for what cannot be sent.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class Client:
         retry: Retry | None = None,
     ) -> None:
         self._calls = RouterCalls(model)
-        self._timeout = timeout
+        self._timeout = checked_timeout(timeout)
         self._retry = retry or Retry()
         self._rng = Random()  # noqa: S311  spreads retries, guards nothing
         self._credentials = Credentials(target, tls, token_file)
@@ -112,6 +112,8 @@ class Client:
         answered, or for `timeout` seconds. Raises CallError where the stream itself breaks off: it is
         not resumed.
         """
+        if timeout is not None:
+            checked_timeout(timeout)
         requests = Requests(self._calls, pods, strategy)
         with self._line() as line:
             replies: Any = line.stub.ScoreStream(
@@ -245,7 +247,7 @@ class Client:
                 over.channel.close()
 
     def _made(self, call: RouterCall, timeout: float | None) -> Any:
-        end = time.monotonic() + (self._timeout if timeout is None else timeout)
+        end = time.monotonic() + (self._timeout if timeout is None else checked_timeout(timeout))
         made = 0
         while True:
             try:

@@ -4,6 +4,7 @@ gRPC's channels keep the credentials that they were made with. No sockets here: 
 and close them.
 """
 
+import math
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from typing import Generic, TypeVar
 
 import grpc
 
-from router.client.credentials import Credentials
+from router.client.credentials import Credentials, SettingError
 
 Line = TypeVar("Line")
 """A channel, with the stub that calls on it."""
@@ -28,6 +29,13 @@ OPTIONS = (
 
 DEFAULT_SECONDS = 10.0
 """The most seconds of a call, retries included."""
+
+
+def checked_timeout(seconds: float) -> float:
+    """Return a timeout. Raises SettingError unless it is a number of seconds above 0."""
+    if not 0 < seconds < math.inf:
+        raise SettingError("timeout", f"is {seconds}; it must be a number of seconds above 0")
+    return seconds
 
 
 @dataclass(eq=False, slots=True)

@@ -16,7 +16,7 @@ from router.config.token_file import TokenError, read_token, token_of
 class SettingError(ValueError):
     """A client's setting cannot be used, or does not fit another one.
 
-    `argument` names the one at fault: `target`, `token_file`, `tls.ca` or `tls.cert`.
+    `argument` names the one at fault: `target`, `timeout`, `token_file`, `tls.ca` or `tls.cert`.
     """
 
     def __init__(self, argument: str, problem: str) -> None:

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from router.client.figure import check_figure
 from router.load.engine_metrics import problem_of
 from router.pb.warmpath.v1 import router_pb2 as pb
 
@@ -33,6 +34,7 @@ class PodLoad:
         )
         if found is not None:
             raise ValueError(" ".join(found).strip())
+        check_figure("rank", self.rank)
 
     def message(self) -> pb.PodLoad:
         """Return the contract's message."""

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from indexer.keys.extra import Item
 from indexer.keys.token import TOKEN_BYTES, pack_tokens
+from router.client.figure import check_figure
 from router.pb.warmpath.v1 import router_pb2 as pb
 
 CONTENTS = ("tokens", "text", "chat_body", "completions_body")
@@ -66,7 +67,13 @@ class Prompt:
         return self.tokens
 
     def message(self, model: str) -> pb.Prompt:
-        """Return the contract's message; `model` is used where neither prompt nor body can name one."""
+        """Return the contract's message; `model` is used where neither prompt nor body can name one.
+
+        Raises ValueError for a token id or a figure of an item that cannot be.
+        """
+        for item in self.items:
+            check_figure("items: offset", item.offset)
+            check_figure("items: length", item.length)
         has_body = self.chat_body is not None or self.completions_body is not None
         message = pb.Prompt(
             model=self.model or ("" if has_body else model),

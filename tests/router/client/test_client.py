@@ -246,6 +246,32 @@ def test_each_form_of_an_address_that_grpc_knows_is_taken(target: str) -> None:
     Client(target).close()
 
 
+@pytest.mark.parametrize("timeout", [0, -1, float("nan"), float("inf")])
+async def test_a_timeout_without_sense_is_refused(client: Any, timeout: float) -> None:
+    with pytest.raises(SettingError, match=rf"^timeout: is {timeout}; it must be a number of sec"):
+        Client("127.0.0.1:1", timeout=timeout)
+    with pytest.raises(SettingError, match=r"^timeout: "):
+        await client.score(IDS, timeout=timeout)
+    with pytest.raises(SettingError, match=r"^timeout: "):
+        _ = [answer async for answer in client.score_stream([IDS], timeout=timeout)]
+
+
+@pytest.mark.parametrize("field", ["cached_tokens", "prompt_tokens", "output_tokens", "rank"])
+@pytest.mark.parametrize("value", [-3, 1 << 32])
+async def test_a_figure_that_cannot_be_is_refused_with_its_field_and_limit(
+    router: ScriptedRouter, client: Any, field: str, value: int
+) -> None:
+    with pytest.raises(ValueError, match=f"^{field} is {value}; it must be 0 to 4294967295$"):
+        await client.report("mine", "finished", **{field: value})
+    with pytest.raises(ValueError, match=f"^limit is {value}; it must be 0 to 4294967295$"):
+        await client.decisions(value)
+    with pytest.raises(ValueError, match=f"^rank is {value}; it must be 0 to 4294967295$"):
+        PodLoad("a", value)
+    with pytest.raises(ValueError, match=f"^items: offset is {value}; it must be 0 to 4294967295$"):
+        await client.score(Prompt(IDS, items=[Item("image", value, 2)]))
+    assert router.methods == []
+
+
 async def test_an_event_that_is_none_is_not_sent(router: ScriptedRouter, client: Any) -> None:
     with pytest.raises(ValueError, match="event is 'over'; it must be one of started, first_token"):
         await client.report("mine", "over")
