@@ -125,7 +125,7 @@ class AsyncClient:
                 async for reply in replies:
                     yield requests.answer_of(reply)
             except grpc.RpcError as error:
-                raise requests.error or failure_of(error) from error
+                raise requests.error or failure_of(error, self._credentials.hint) from error
             except asyncio.CancelledError:
                 # gRPC's library cancels the call where `prompts` raises.
                 task = asyncio.current_task()
@@ -269,7 +269,7 @@ class AsyncClient:
                     )
             except grpc.RpcError as error:
                 made += 1
-                failure = failure_of(error)
+                failure = failure_of(error, self._credentials.hint)
                 pause = self._pause(call, failure, made, end)
                 if pause is None:
                     raise failure from error

@@ -123,7 +123,7 @@ class Client:
                 for reply in replies:
                     yield requests.answer_of(reply)
             except grpc.RpcError as error:
-                raise requests.error or failure_of(error) from error
+                raise requests.error or failure_of(error, self._credentials.hint) from error
             finally:
                 replies.cancel()
 
@@ -257,7 +257,7 @@ class Client:
                     return ask(call.request, timeout=left, metadata=self._credentials.metadata)
             except grpc.RpcError as error:
                 made += 1
-                failure = failure_of(error)
+                failure = failure_of(error, self._credentials.hint)
                 pause = self._pause(call, failure, made, end)
                 if pause is None:
                     raise failure from error

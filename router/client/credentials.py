@@ -10,6 +10,7 @@ from indexer.process.listen import is_loopback
 from indexer.process.reread import LOOK_SECONDS, Reread
 from indexer.process.tls_files import ClientTls, TlsFilesError, TlsPaths
 from router.client.target import problem_of_target
+from router.client.unanswered import ARGUMENTS, unanswered
 from router.config.token_file import TokenError, read_token, token_of
 
 
@@ -35,6 +36,7 @@ class Credentials:
     def __init__(self, target: str, tls: TlsPaths | None, token_file: Path | str | None) -> None:
         if problem := problem_of_target(target):
             raise SettingError("target", problem)
+        self._target, self._has_cert = target, bool(tls and tls.cert)
         self._tls = None if tls is None else _client_tls(tls)
         self._newest = channel_credentials(self._tls) if self._tls else None
         if token_file is not None and tls is None and not is_loopback(target):
@@ -59,6 +61,13 @@ class Credentials:
     def of_channel(self) -> grpc.ChannelCredentials | None:
         """The credentials of the next channel, one object until a file changes; None: plain text."""
         return self._newest() if self._newest else None
+
+    def hint(self, code: str, text: str) -> str:
+        """Return what to do where no router has answered, by a status's name and text, else nothing."""
+        return unanswered(
+            code, text, ARGUMENTS, asked=self._target,
+            has_tls=self._tls is not None, has_cert=self._has_cert,
+        )  # fmt: skip
 
     @property
     def metadata(self) -> tuple[tuple[str, str], ...]:

@@ -17,8 +17,7 @@ from urllib.parse import urlsplit
 
 from indexer.process.command_line import FINE, FOUND, command_parser, in_words
 from indexer.process.tls_files import TlsFilesError, TlsPaths
-from router.commands.tls_options import TlsOptionError, add_tls, check_tls
-from router.commands.unanswered import unanswered
+from router.commands.tls_options import OPTIONS, TlsOptionError, add_tls, check_tls, without_answer
 
 ROUTER = "http://127.0.0.1:7401/readyz"
 MOST_BYTES = 1 << 16
@@ -149,7 +148,8 @@ def _ask_grpc(args: argparse.Namespace) -> Conditions:
             answer = check(request, timeout=args.timeout)
     except grpc.RpcError as error:
         code, details = error.code().name, error.details() or ""
-        said = unanswered(code, details, option="its URL", asked=parts.netloc, args=args)
+        names = OPTIONS._replace(address="its URL")
+        said = without_answer(code, details, args, asked=parts.netloc, names=names)
         raise UnfitError(said or f"{code}: {details}") from error
     if answer.status != pb.HealthCheckResponse.SERVING:
         raise UnfitError(pb.HealthCheckResponse.ServingStatus.Name(answer.status))

@@ -22,7 +22,7 @@ from router.client.prompt import Prompt
 from router.client.target import EXAMPLE, problem_of_target
 from router.commands.channel import ChannelError, add_channel, open_client
 from router.commands.explained import explained
-from router.commands.unanswered import unanswered
+from router.commands.tls_options import without_answer
 from router.pb.warmpath.v1 import router_pb2 as pb
 from router.pods.table import WELL
 
@@ -209,8 +209,8 @@ def failed(error: CallError, args: argparse.Namespace) -> int:
 
 def problem_of_call(error: CallError, args: argparse.Namespace) -> str:
     """Return why a call failed, and what to do about it."""
-    router, option = args.router, "--router HOST:PORT"
-    said = unanswered(error.code.name, error.message, option=option, asked=router, args=args)
+    router = args.router
+    said = without_answer(error.code.name, error.message, args, asked=router)
     if not said or not _is_unanswered(error):
         no_model = error.message == "prompt.model: is missing"
         return f"{error}; name the model with --model" if no_model else str(error)

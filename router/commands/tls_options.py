@@ -3,6 +3,14 @@
 import argparse
 from pathlib import Path
 
+from router.client.unanswered import Names, unanswered
+
+OPTIONS = Names(
+    "--router HOST:PORT", "--timeout", "--tls-ca", "--tls-cert, --tls-key",
+    "--tls-ca, --tls-cert, --tls-key",
+)  # fmt: skip
+"""How commands name the settings of their connection."""
+
 
 class TlsOptionError(Exception):
     """The options do not fit each other; the message names them."""
@@ -21,3 +29,11 @@ def check_tls(args: argparse.Namespace) -> None:
         raise TlsOptionError("--tls-cert and --tls-key: give both or none")
     if args.tls_cert and args.tls_ca is None:
         raise TlsOptionError("--tls-cert: needs --tls-ca")
+
+
+def without_answer(
+    code: str, message: str, args: argparse.Namespace, *, asked: str, names: Names = OPTIONS
+) -> str:
+    """Return why no answer came, by a status's name and text; empty if the status is an answer."""
+    has_tls, has_cert = args.tls_ca is not None, args.tls_cert is not None
+    return unanswered(code, message, names, asked=asked, has_tls=has_tls, has_cert=has_cert)

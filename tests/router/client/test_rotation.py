@@ -96,6 +96,24 @@ async def test_a_stream_goes_on_over_the_channel_that_it_began_on(folder: Folder
             await anext(answers)
 
 
+@pytest.mark.parametrize("kind", CLIENTS)
+async def test_a_client_that_lacks_tls_or_a_certificate_is_told_so(
+    folder: Folder, kind: str
+) -> None:
+    authority = folder.old.ca
+    async with serving(folder.config(tls=True, mutual=True)) as router:
+        for tls, lacks in (
+            (None, "TLS (tls=TlsPaths(…))"),
+            (TlsPaths(authority), "a certificate (tls.cert, tls.key)"),
+        ):
+            async with CLIENTS[kind](router.address, tls=tls) as client:
+                with pytest.raises(CallError, match="UNAVAILABLE: ") as raised:
+                    await client.pods()
+                assert f"it may want {lacks}" in raised.value.hint
+                assert str(raised.value).endswith(f"({raised.value.hint})")
+                assert raised.value.hint not in raised.value.message
+
+
 async def first_refusal(client: Any) -> grpc.StatusCode:
     while True:
         try:

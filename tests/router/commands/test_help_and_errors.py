@@ -127,7 +127,7 @@ def test_an_error_is_in_our_words(
 
 def test_a_model_that_is_missing_is_asked_for_by_its_option() -> None:
     missing = CallError(grpc.StatusCode.INVALID_ARGUMENT, "prompt.model: is missing")
-    args = argparse.Namespace(router="r", tls_ca=None)
+    args = argparse.Namespace(router="r", tls_ca=None, tls_cert=None)
     assert problem_of_call(missing, args).endswith("is missing; name the model with --model")
 
 

@@ -1,10 +1,29 @@
-"""Why gRPC got no answer, in words that say what to do."""
+"""Why gRPC got no answer, in words that say what to do, for the library and the commands."""
 
-import argparse
 import re
+from typing import NamedTuple
 from urllib.parse import unquote
 
-ANOTHER = "name another with {option}"
+
+class Names(NamedTuple):
+    """How the user of a client names its settings."""
+
+    address: str
+    timeout: str
+    tls: str
+    """What makes the connection one of TLS."""
+    cert: str
+    files: str
+    """All files of TLS."""
+
+
+ARGUMENTS = Names(
+    "target", "timeout", "tls=TlsPaths(…)", "tls.cert, tls.key", "tls.ca, tls.cert, tls.key"
+)
+"""Those of the library."""
+
+ANOTHER = "name another with {names.address}"
+IN_TIME = "no answer in time; {names.timeout} allows more"
 NEXT = f"start one ('warmpath serve --config FILE'), or {ANOTHER}"
 SIGNS = (
     (("connection refused",), f"nothing listens {{where}}; {NEXT}"),
@@ -12,7 +31,7 @@ SIGNS = (
     (("resol", "lookup", "domain name"), f"there is no such host; {ANOTHER}"),
     (
         ("wrong_version", "wrong version"),
-        "it listens without TLS: leave --tls-ca out, or this may not be its port of gRPC",
+        "it listens without TLS: leave {names.tls} out, or this may not be its port of gRPC",
     ),
     (
         ("http1", "expected settings frame"),
@@ -20,17 +39,17 @@ SIGNS = (
     ),
     (
         ("certificate", "verify", "peer name", "unknown_ca"),
-        "one refuses the other's certificate; check --tls-ca, --tls-cert, --tls-key and the host",
+        "one refuses the other's certificate; check {names.files} and the host",
     ),
     (
         ("ssl", "tls", "handshake", "wrong version"),
-        "TLS with it failed; it may listen without TLS: leave --tls-ca out",
+        "TLS with it failed; it may listen without TLS: leave {names.tls} out",
     ),
     (
         ("socket closed", "reset", "broken pipe", "http2", "preface", "end of file", "eof"),
         "it closed the connection; it may want {wants}, or this may not be its port of gRPC",
     ),
-    (("timeout", "timed out", "deadline"), "no answer in time; --timeout allows more"),
+    (("timeout", "timed out", "deadline"), IN_TIME),
     (("unreachable", "no route"), "there is no way to that host"),
     (("failed to connect",), f"the connection failed; {NEXT}"),
 )  # fmt: skip
@@ -40,17 +59,16 @@ DIALLED = re.compile(r"ipv[46]:(\S+): ")
 
 
 def unanswered(
-    code: str, message: str, *, option: str, asked: str, args: argparse.Namespace
+    code: str, message: str, names: Names, *, asked: str, has_tls: bool, has_cert: bool
 ) -> str:
     """Return why no answer came, by a status's name and text; empty if the status is an answer.
 
-    `option` is how the command names the process that it asks, `asked` its address as given. `args` has
-    the options of `router.commands.tls_options`.
+    `asked` is the address as given, `has_tls` and `has_cert` what the connection has.
     """
     if code == "UNIMPLEMENTED":
         return "it knows no such call: it is not a warmpath router, or an older one"
     if code == "DEADLINE_EXCEEDED":
-        return "no answer in time; --timeout allows more"
+        return IN_TIME.format(names=names)
     if code != "UNAVAILABLE":
         return ""
     said = message.lower()
@@ -58,13 +76,7 @@ def unanswered(
     dialled = DIALLED.search(message)
     at = unquote(dialled[1]) if dialled else asked
     where = "there" if at == asked else f"at {at}, an address of that name"
-    return words.format(option=option, where=where, wants=_lacks(args))
-
-
-def _lacks(args: argparse.Namespace) -> str:
-    """Return what a process that closes the connection may miss."""
-    if args.tls_ca is None:
-        return "TLS (--tls-ca)"
-    if args.tls_cert is None:
-        return "a certificate (--tls-cert, --tls-key)"
-    return "another certificate (--tls-cert, --tls-key)"
+    wants = f"a certificate ({names.cert})" if has_tls else f"TLS ({names.tls})"
+    if has_cert:
+        wants = f"another certificate ({names.cert})"
+    return words.format(names=names, where=where, wants=wants)

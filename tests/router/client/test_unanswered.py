@@ -1,0 +1,55 @@
+"""Why no answer came: the words for gRPC's texts."""
+
+import pytest
+
+from router.client.unanswered import ARGUMENTS, Names, unanswered
+from router.commands.tls_options import OPTIONS
+
+REFUSED = (
+    "failed to connect to all addresses; last error: UNKNOWN: {at}: Failed to connect to remote "
+    "host: Connection refused"
+)
+
+
+def said(
+    message: str, *, tls: bool = False, cert: bool = False, asked: str = "localhost:1",
+    names: Names = OPTIONS,
+) -> str:  # fmt: skip
+    return unanswered("UNAVAILABLE", message, names, asked=asked, has_tls=tls, has_cert=cert)
+
+
+def test_of_a_name_with_several_addresses_it_says_which_one_failed() -> None:
+    words = said(REFUSED.format(at="ipv6:%5B::1%5D:1"))
+    assert words.startswith("nothing listens at [::1]:1, an address of that name; start one")
+    words = said(REFUSED.format(at="ipv4:127.0.0.1:1"), asked="127.0.0.1:1")
+    assert words.startswith("nothing listens there; start one")
+
+
+@pytest.mark.parametrize(
+    ("tls", "cert", "wants"),
+    [
+        (False, False, "TLS (--tls-ca)"),
+        (True, False, "a certificate (--tls-cert, --tls-key)"),
+        (True, True, "another certificate (--tls-cert, --tls-key)"),
+    ],
+)
+def test_a_closed_connection_may_want_what_was_not_shown(tls: bool, cert: bool, wants: str) -> None:
+    words = said("Socket closed", tls=tls, cert=cert)
+    assert words.startswith(f"it closed the connection; it may want {wants}, or")
+
+
+def test_the_library_names_its_arguments() -> None:
+    words = said("Socket closed", names=ARGUMENTS)
+    assert words.startswith("it closed the connection; it may want TLS (tls=TlsPaths(…)), or")
+    words = said("Socket closed", tls=True, names=ARGUMENTS)
+    assert words.startswith(
+        "it closed the connection; it may want a certificate (tls.cert, tls.key)"
+    )
+    for message in (
+        "Connection refused",
+        "WRONG_VERSION_NUMBER",
+        "Ssl handshake failed",
+        "unknown_ca",
+    ):
+        assert "--tls" not in said(message, names=ARGUMENTS)
+        assert "--router" not in said(message, names=ARGUMENTS)
