@@ -15,7 +15,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from indexer.process.command_line import FOUND, NO_ANSWER, USAGE, command_parser, in_words
+from indexer.process.command_line import FINE, FOUND, NO_ANSWER, USAGE, command_parser, in_words
 from router.client.client import Client
 from router.client.failure import CallError
 from router.client.prompt import Prompt
@@ -59,11 +59,22 @@ def score_main(argv: Sequence[str] | None = None) -> int:
 
 
 def pods_main(argv: Sequence[str] | None = None) -> int:
-    """List the pods that the router knows, with the trust in each."""
+    """List the pods that the router knows, with the trust in each.
+
+    The exit status is 1 where it knows none of the model that --model names.
+    """
     parser = router_parser("pods", pods_main.__doc__, "--router 127.0.0.1:7400")
     parser.add_argument("--model", default="", help="only the pods of this model")
     args = parser.parse_args(argv)
-    return call(args, lambda client: client.pods(args.model), _pods_table)
+    reply = answer(args, lambda client: client.pods(args.model))
+    if isinstance(reply, int):
+        return reply
+    is_unknown = bool(args.model) and not reply.pods
+    if is_unknown:
+        print(f"warmpath: {args.model}: the router knows no pod of it", file=sys.stderr)
+    if args.json or not is_unknown:
+        _print(args, reply, _pods_table)
+    return FOUND if is_unknown else FINE
 
 
 def router_parser(
@@ -168,11 +179,15 @@ def call(
     reply = answer(args, ask)
     if isinstance(reply, int):
         return reply
+    _print(args, reply, show)
+    return FINE
+
+
+def _print(args: argparse.Namespace, reply: Reply, show: Callable[[Reply], RenderableType]) -> None:
     if args.json:
         print(json.dumps(fields_of(reply)))
     else:
         print_rich(show(reply))
-    return 0
 
 
 def answer(args: argparse.Namespace, ask: Callable[[Client], Reply]) -> Reply | int:

@@ -14,6 +14,7 @@ import grpc.aio
 import pytest
 
 from router.commands import doctor
+from router.commands.client import pods_main
 from router.commands.local.cluster import Worker, WorkerSettings
 from router.commands.local.held_ports import HeldPorts
 from router.commands.pick import decisions_main, explain_main
@@ -281,6 +282,13 @@ async def test_the_commands_tell_of_a_running_router(
         assert "Nothing looks wrong. Pods: 2" in shown
         assert await asyncio.to_thread(doctor.main, [*at, "--model", "x"]) == 1
         assert "the router knows no pod of it" in capsys.readouterr().out
+        assert await asyncio.to_thread(pods_main, [*at, "--model", "x", "--json"]) == 1
+        shown = capsys.readouterr()
+        assert shown.out == '{"pods": []}\n'
+        assert shown.err == "warmpath: x: the router knows no pod of it\n"
+        assert await asyncio.to_thread(pods_main, [*at, "--model", "x"]) == 1
+        assert capsys.readouterr().out == ""
+        assert await asyncio.to_thread(pods_main, [*at, "--model", "demo"]) == 0
     assert await asyncio.to_thread(doctor.main, at) == 3
 
 

@@ -75,10 +75,19 @@ async def test_no_call_that_changes_anything_is_served(tmp_path: Path) -> None:
     async with live(tmp_path, pods("pod-1")) as (_, session):
         for method in ("Pick", "Report", "ScoreStream", ""):
             async with session.post(PATH + method, json={}) as answer:
-                assert answer.status == 404
+                assert (answer.status, answer.content_type) == (404, "text/plain")
         for method in METHODS:
             async with session.get(PATH + method) as answer:
-                assert answer.status == 405
+                assert (answer.status, answer.content_type) == (405, "text/plain")
+
+
+async def test_lists_of_a_model_that_is_not_known_are_empty(tmp_path: Path) -> None:
+    async with live(tmp_path, pods("pod-1")) as (_, session):
+        for method, field in (("ListPods", "pods"), ("ListDecisions", "decisions")):
+            assert await post(session, method, {"model": "nope"}) == (200, {field: []})
+        status, diagnosis = await post(session, "Diagnose", {"model": "nope"})
+    assert status == 200
+    assert "the router knows no pod of it" in [one["text"] for one in diagnosis["findings"]]
 
 
 async def test_callers_need_the_role_of_the_method(tmp_path: Path) -> None:
