@@ -183,9 +183,9 @@ class Index:
         a number that went back is a new life. Without it each call is the next batch: say `missed`
         where one was lost. A rank's batches have all numbers, or none has.
 
-        Raises ValueError, which names the event and the field, where values cannot be applied; then
-        none of them is. A payload that cannot be read raises nothing and degrades the trust, as any
-        engine may send one.
+        Raises ValueError, which names the event and the field, where a value is none that an event can
+        have; then none of them is applied. A store whose parent is not known, and a payload that cannot
+        be read, raise nothing and degrade the trust, as any engine may send them.
         """
         batch = None if isinstance(events, bytes) else _batch_of(events)
         with self._writing:

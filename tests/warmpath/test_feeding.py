@@ -112,6 +112,17 @@ def test_a_pod_whose_events_end_is_stale_after_a_second(index: Index, clock: Clo
     assert "reconnected without a replay endpoint" in index.trust("p").reason
 
 
+def test_a_store_without_its_parent_degrades_and_unknown_blocks_change_nothing(
+    index: Index,
+) -> None:
+    index.feed("a", [STORED])
+    index.feed("a", [Removed.of([77]), Moved.of(78, source="gpu", target="cpu")])
+    assert index.trust("a").level is Level.EXACT
+    index.feed("a", [Stored.of([3], IDS[:16], block_size=16, parent=99)])
+    assert index.trust("a").level is Level.DEGRADED
+    assert index.blocks("a") == {Tier.GPU: 2}
+
+
 def test_a_payload_that_cannot_be_read_degrades_and_raises_nothing(index: Index) -> None:
     index.feed("p", payload(stored([1, 2], IDS, None, 16)))
     index.feed("p", b"\xc1")
