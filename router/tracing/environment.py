@@ -1,6 +1,7 @@
 """Whether OpenTelemetry's standard variables ask for traces, and the tracer that makes them."""
 
 import logging
+import re
 import time
 from collections.abc import Mapping
 
@@ -10,7 +11,8 @@ log = logging.getLogger(__name__)
 
 DISABLED = "OTEL_SDK_DISABLED"
 EXPORTER = "OTEL_TRACES_EXPORTER"
-ASKING = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT", EXPORTER)
+ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
+ASKING = (*ENDPOINTS, EXPORTER)
 """Any of these, if it is set, asks for traces."""
 PROTOCOLS = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
 OTLP = {
@@ -19,6 +21,8 @@ OTLP = {
     "grpc": "otlp_proto_grpc",
 }
 """The exporter of each protocol, by the name with which its package registers it."""
+URL = re.compile(r"\s*https?://[^/\s]", re.IGNORECASE)
+"""The beginning of what the exporters over HTTP take. They would fail at each export, and not before."""
 
 
 def tracer_of(environ: Mapping[str, str], version: str) -> Tracer:
@@ -29,6 +33,9 @@ def tracer_of(environ: Mapping[str, str], version: str) -> Tracer:
     """
     asking = asked_by(environ)
     if not asking:
+        return NO_TRACER
+    if wrong := wrong_endpoint(environ):
+        log.warning("no traces: %s is no URL such as http://collector:4318", wrong)
         return NO_TRACER
     try:
         # Nothing is loaded where nobody asks for traces.
@@ -64,6 +71,14 @@ def asked_by(environ: Mapping[str, str]) -> str:
     if environ.get(EXPORTER, "").strip().lower() == "none":
         return ""
     return next((name for name in ASKING if environ.get(name)), "")
+
+
+def wrong_endpoint(environ: Mapping[str, str]) -> str:
+    """Return the variable whose value the exporters cannot use; empty if there is none."""
+    named = next((name for name in ENDPOINTS if environ.get(name)), "")
+    # gRPC's exporter takes host:port, too.
+    is_http = {OTLP["http/json"], OTLP["http/protobuf"]}.intersection(exporters(environ))
+    return named if named and is_http and not URL.match(environ[named]) else ""
 
 
 def exporters(environ: Mapping[str, str]) -> list[str]:

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from router.tracing.environment import asked_by, exporters, tracer_of
+from router.tracing.environment import asked_by, exporters, tracer_of, wrong_endpoint
 from router.tracing.tracer import NO_TRACER
 
 ENDPOINT = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9"}
@@ -48,6 +48,35 @@ def test_an_endpoint_or_an_exporter_asks_for_traces_unless_the_sdk_is_disabled(
 )
 def test_the_exporter_is_that_of_the_protocol(environ: dict[str, str], names: list[str]) -> None:
     assert exporters(environ) == names
+
+
+@pytest.mark.parametrize(
+    "name", ["OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"]
+)
+@pytest.mark.parametrize("value", ["foo", "collector:4318", "ftp://h", "http://"])
+def test_an_endpoint_that_is_no_url_is_said_and_the_router_serves_without_traces(
+    name: str, value: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert tracer_of({name: value}, "1") is NO_TRACER
+    assert caplog.messages == [f"no traces: {name} is no URL such as http://collector:4318"]
+
+
+@pytest.mark.parametrize(
+    "environ",
+    [
+        {},
+        ENDPOINT,
+        {"OTEL_EXPORTER_OTLP_ENDPOINT": "HTTPS://collector"},
+        ENDPOINT | {"OTEL_EXPORTER_OTLP_ENDPOINT": "h:1", "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"},
+        {"OTEL_EXPORTER_OTLP_ENDPOINT": "foo", "OTEL_TRACES_EXPORTER": "console"},
+        {
+            "OTEL_EXPORTER_OTLP_ENDPOINT": "foo",
+            "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "http://collector/v1/traces",
+        },
+    ],
+)
+def test_an_endpoint_that_its_exporter_takes_is_left_alone(environ: dict[str, str]) -> None:
+    assert wrong_endpoint(environ) == ""
 
 
 def test_a_protocol_without_a_package_is_said_and_the_router_serves_without_traces(
