@@ -110,7 +110,9 @@ class Proxy:
         except aiohttp.ClientError as error:
             if exchange is not None:
                 self._file.add("request", **exchange.line(502, str(error).encode()))
-            return web.json_response({"error": {"message": f"the engine: {error}"}}, status=502)
+            return web.json_response(
+                {"error": {"message": f"the engine: {in_words(error)}"}}, status=502
+            )
 
     async def _pass_back(
         self,
@@ -283,7 +285,7 @@ async def _models(target: str, session: aiohttp.ClientSession) -> dict[str, Any]
         adapters = [str(model["id"]) for model in models if model.get("parent")]
         bases = [str(model["id"]) for model in models if not model.get("parent")]
     except (aiohttp.ClientError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise OSError(f"--target: {target} does not list its models: {error}") from error
+        raise OSError(f"--target: {target} does not list its models: {in_words(error)}") from error
     return {"model": bases[0] if bases else "", "adapters": adapters}
 
 
