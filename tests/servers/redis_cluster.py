@@ -100,7 +100,9 @@ class RedisCluster(Service):
 
         def healthy() -> bool:
             for node in self.nodes:
-                if node.facts("CLUSTER", "INFO")["cluster_state"] != "ok":
+                facts = node.facts("CLUSTER", "INFO")
+                # Without full coverage a node is "ok" before it knows who serves the slots.
+                if facts["cluster_state"] != "ok" or facts["cluster_slots_ok"] != str(SLOTS):
                     return False
                 role = node.raw("ROLE")
                 if role[0] == b"slave" and role[3] != b"connected":
