@@ -11,6 +11,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
+from itertools import takewhile
 
 from indexer.invariant import BrokenInvariantError
 from router.load.overdue import Overdue
@@ -158,6 +159,7 @@ class Bookings:
             return False
         if booking.first_token_at is None:
             rank = self._ranks[booking.work.pod, booking.work.rank]
+            self._overtake(rank, booking, now)
             if booking.id in rank.waiting:
                 booking.prefill_from = max(booking.since, rank.free_since)
             elif now >= booking.lost_at:
@@ -308,6 +310,16 @@ class Bookings:
         book.free_since = now
         book.changed()
 
+    def _overtake(self, book: RankBook, booking: Booking, now: float) -> None:
+        """Handle a reported first token before which earlier requests of its rank have none."""
+        # Only where reports are not waited for, presumed first tokens are awaited outside of `waiting`.
+        line = book.in_flight if self._overdue.expects_none else book.waiting
+        if booking.id not in line:
+            return
+        for earlier in takewhile(lambda one: one is not booking, line.values()):
+            if earlier.first_token_at is None and not earlier.is_missed:
+                self._overdue.overtaken(earlier, now)
+
     def _let_go(self, booking: Booking, now: float) -> bool:
         """Remove a booking from the waiting ones without a known end of its prefill.
 
@@ -339,6 +351,8 @@ class Bookings:
             booking.late_at += seconds
             booking.due_at += seconds
             booking.lost_at += seconds
+            if booking.overtaken_at is not None:
+                booking.overtaken_at += seconds
             booking.expires += seconds
             if booking.first_token_at is not None:
                 booking.first_token_at += seconds

@@ -13,6 +13,9 @@ from indexer.invariant import BrokenInvariantError
 from router.load.rank_bookings import Booking
 from router.load.silence import Silence
 
+OVERTAKEN_SECONDS = 1.0
+"""Least time between two first tokens of later requests after which an overdue report is lost: reports
+of one engine step may come in any order."""
 SPARE = 64
 """Outdated entries that the heap may have beyond the number of bookings."""
 
@@ -46,9 +49,22 @@ class Overdue:
         booking.lost_at = min(now + self._factor * seconds + self._seconds, booking.expires)
         booking.late_at = booking.due_at if self.expects_none else booking.lost_at
         booking.is_missed = False
+        booking.overtaken_at = None
         self._push(booking)
         if len(self._due) > 2 * of + SPARE:
             self.tidy()
+
+    def overtaken(self, booking: Booking, now: float) -> None:
+        """Handle the first token of a later request of a booking's rank.
+
+        Engines begin prompts in the order in which they come. So the second time, the report of a first
+        token that should have come by now is lost.
+        """
+        if booking.overtaken_at is None:
+            booking.overtaken_at = now
+        elif now >= max(booking.due_at, booking.overtaken_at + OVERTAKEN_SECONDS):
+            booking.lost_at = booking.late_at = now
+            self._push(booking)
 
     def _push(self, booking: Booking) -> None:
         heappush(self._due, (booking.late_at, booking.number, booking.id))

@@ -56,6 +56,8 @@ class Booking:
     """Predicted time of the first token."""
     lost_at: float = float("-inf")
     """Time from which the report of the first token counts as lost."""
+    overtaken_at: float | None = None
+    """When a later request of its rank first had its first token before it; None: none had."""
     dispatched: bool = False
     """Whether a gateway has reported that it went out."""
     first_token_at: float | None = None

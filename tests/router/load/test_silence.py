@@ -53,3 +53,58 @@ def test_a_request_counts_once_though_its_report_is_lost_and_it_expires_later() 
     bookings.expire(1000.0)
     assert bookings.unreported == 1
     assert bookings.hears_first_tokens
+
+
+def _three_requests() -> tuple[Bookings, list[str]]:
+    """Return bookings with three requests, whose first tokens are predicted at 1, 2 and 3 s."""
+    numbers = count()
+    bookings = Bookings(expire_after=600.0, most=1000, new_id=lambda: str(next(numbers)))
+    return bookings, [bookings.book(Work("m", "p", 0, 100, 0, 1.0), 0.0).id for _ in range(3)]
+
+
+def test_an_overdue_first_token_that_two_later_requests_have_is_lost() -> None:
+    bookings, [_, second, third] = _three_requests()
+    bookings.first_token(second, 2.0)
+    assert bookings.load("p", 0, 2.0).waiting == 2
+    bookings.first_token(third, 3.0)
+    assert bookings.load("p", 0, 3.0).waiting == 0, "its prefill must be over"
+    assert not bookings.hears_first_tokens, "one of three is lost"
+    bookings.check()
+
+
+@pytest.mark.parametrize(
+    ("second_at", "third_at"), [(2.0, 2.9), (0.0, 0.9)], ids=["within a second", "not overdue"]
+)
+def test_reports_may_overtake_one_another_for_a_moment(second_at: float, third_at: float) -> None:
+    bookings, [first, second, third] = _three_requests()
+    bookings.first_token(second, second_at)
+    bookings.first_token(third, third_at)
+    assert bookings.load("p", 0, third_at).waiting == 1
+    bookings.first_token(first, third_at)
+    assert bookings.hears_first_tokens
+
+
+def test_a_report_that_comes_after_it_counted_as_lost_counts_after_all() -> None:
+    bookings, [first, second, third] = _three_requests()
+    bookings.first_token(second, 2.0)
+    bookings.first_token(third, 3.0)
+    assert bookings.first_token(first, 4.0)
+    # Of 51 first tokens one is too few.
+    for _ in range(48):
+        one = bookings.book(Work("m", "p", 0, 100, 0, 1.0), 4.0).id
+        bookings.first_token(one, 4.0)
+    assert bookings.hears_first_tokens
+
+
+def test_presumed_first_tokens_are_found_lost_as_early_so_that_silence_lasts() -> None:
+    numbers = count()
+    bookings = Bookings(expire_after=600.0, most=1000, new_id=lambda: str(next(numbers)))
+    hears = []
+    for second in range(0, 400, 2):
+        one = bookings.book(Work("m", "p", 0, 100, 0, 0.5), float(second))
+        if second % 20:
+            bookings.first_token(one.id, second + 0.5)
+            bookings.finish(one.id, second + 0.6)
+        hears.append(bookings.hears_first_tokens)
+    assert False in hears[:15], "long before 30 s have passed"
+    assert set(hears[15:]) == {False}
