@@ -318,7 +318,7 @@ class Bookings:
             return
         for earlier in takewhile(lambda one: one is not booking, line.values()):
             if earlier.first_token_at is None and not earlier.is_missed:
-                self._overdue.overtaken(earlier, now)
+                self._overdue.overtaken(earlier, booking, now)
 
     def _let_go(self, booking: Booking, now: float) -> bool:
         """Remove a booking from the waiting ones without a known end of its prefill.

@@ -13,6 +13,9 @@ from indexer.invariant import BrokenInvariantError
 from router.load.rank_bookings import Booking
 from router.load.silence import Silence
 
+PREFILL_TIMES = 10.0
+"""How many times its prefill in seconds a prompt may stand behind later ones: `queue.prefill-times` by
+default, with which engines may order prompts, too (`PickResponse.engine_priority`)."""
 OVERTAKEN_SECONDS = 1.0
 """Least time between two first tokens of later requests after which an overdue report is lost: reports
 of one engine step may come in any order."""
@@ -54,12 +57,15 @@ class Overdue:
         if len(self._due) > 2 * of + SPARE:
             self.tidy()
 
-    def overtaken(self, booking: Booking, now: float) -> None:
+    def overtaken(self, booking: Booking, by: Booking, now: float) -> None:
         """Handle the first token of a later request of a booking's rank.
 
-        Engines begin prompts in the order in which they come. So the second time, the report of a first
-        token that should have come by now is lost.
+        Engines begin prompts in the order in which they come, or let short ones pass long ones. So the
+        second time that another order shows, the report of a first token that should have come by now
+        is lost.
         """
+        if _place(by) < _place(booking):
+            return
         if booking.overtaken_at is None:
             booking.overtaken_at = now
         elif now >= max(booking.due_at, booking.overtaken_at + OVERTAKEN_SECONDS):
@@ -117,3 +123,8 @@ class Overdue:
         due = {(late_at, booking_id) for late_at, _, booking_id in self._due}
         if any((one.late_at, one.id) not in due for one in self._awaited()):
             raise BrokenInvariantError("a booking without an entry would wait for ever")
+
+
+def _place(booking: Booking) -> float:
+    """Return a request's place in the order that favours short prompts most; the least goes first."""
+    return booking.since + PREFILL_TIMES * booking.work.prefill

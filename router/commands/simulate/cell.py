@@ -45,6 +45,8 @@ class Cell:
     preset: str = DEFAULT_PRESET
     queue: bool = False
     """Whether picks may wait in the router."""
+    engine_priority: bool = False
+    """Whether engines begin prompts by the answer's `engine_priority`."""
     routers: int = 1
     routers_by: By = "request"
     bookings: Sharing = "shared"
@@ -63,7 +65,8 @@ class Cell:
     @property
     def title(self) -> str:
         """The policy's name in results."""
-        return f"{self.policy}, queued" if self.queue else self.policy
+        queued = f"{self.policy}, queued" if self.queue else self.policy
+        return f"{queued}, by engine priority" if self.engine_priority else queued
 
     def check(self) -> None:
         """Raise ValueError, naming the option and its limit, for a value that makes no sense."""
@@ -112,6 +115,8 @@ class Cell:
             raise ValueError(
                 "--bookings: one router shares them with nobody; --routers 3 has others"
             )
+        if self.engine_priority and self.engine != "vllm":
+            raise ValueError("--engine-priority: only --engine vllm can order prompts by it")
         if self.preset not in PRESETS:
             raise ValueError(f"--preset is {self.preset}; known: {', '.join(PRESETS)}")
         if self.outage and self.pods == 1:

@@ -38,6 +38,8 @@ class FleetSettings:
     """The most tokens of a prompt with its answer."""
     factors: Sequence[float] = ()
     """How many times as long each pod takes for everything; empty: all pods are alike."""
+    by_priority: bool = False
+    """Whether engines begin prompts by the requests' priority, the least first (only vLLM's can)."""
     is_pooled: bool = False
     """Whether all pods share one cache, as large as all their caches together."""
 
@@ -88,6 +90,7 @@ def build_engine(settings: FleetSettings, pod: int) -> SimulatedEngine:
                 max_model_len=settings.longest,
                 max_num_seqs=MAX_NUM_SEQS,
                 max_num_batched_tokens=MAX_NUM_BATCHED_TOKENS,
+                policy="priority" if settings.by_priority else "fcfs",
             ),
             latency,
         )

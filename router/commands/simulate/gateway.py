@@ -124,9 +124,10 @@ class Gateway:
 
     def _route(self, generation: Generation, now: float) -> int | None:
         """Return the pod of a request, None if it waits."""
-        return self._ask(generation.request_id, now)
+        return self._ask(generation, now)
 
-    def _ask(self, request_id: str, now: float) -> int | None:
+    def _ask(self, generation: Generation, now: float) -> int | None:
+        request_id = generation.request_id
         one = self._requests[int(request_id)]
         by_session = self._cell.routers_by == "session"
         key = crc32(one.affinity.encode()) if by_session else int(request_id)
@@ -137,6 +138,7 @@ class Gateway:
             self._look_at(number, now)
             return None
         self._picks[request_id] = router, pick
+        generation.priority = pick.priority
         return pick.pod
 
     # Reports
@@ -185,7 +187,9 @@ class Gateway:
         router, now = self._routers[number], self._cluster.now
         for request_id, pick in router.release(now):
             self._picks[request_id] = router, pick
-            self._cluster.send(self._generation(request_id), pick.pod)
+            generation = self._generation(request_id)
+            generation.priority = pick.priority
+            self._cluster.send(generation, pick.pod)
         if router.next_at < inf:
             self._look_at(number, max(router.next_at, now))
 
@@ -207,9 +211,10 @@ class Gateway:
             router, pick = self._picks.pop(request_id)
             self._report(request_id, router, partial(router.failed, pick))
         for request_id in unsent:
-            pod = self._ask(request_id, now)
+            generation = self._generation(request_id)
+            pod = self._ask(generation, now)
             if pod is not None:
-                self._cluster.send(self._generation(request_id), pod)
+                self._cluster.send(generation, pod)
 
     def _begin_anew(self) -> None:
         for number, router in enumerate(self._routers):

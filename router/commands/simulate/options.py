@@ -109,6 +109,11 @@ def new_parser(description: str | None) -> argparse.ArgumentParser:
     add("--report-delay", type=float, default=0.0, help="seconds that reports take to the router")
     add("--lost-reports", type=float, default=0.0, help="share of requests without any report")
     add("--queue", type=_switches, default="off", help="whether picks may wait: off, on, or off,on")
+    add(
+        "--engine-priority",
+        action="store_true",
+        help="with --engine vllm: engines begin prompts by the answers' engine_priority",
+    )
     add("--routers", type=int, default=1, help="number of routers, at most 16")
     add(
         "--routers-by",
@@ -202,6 +207,7 @@ def cells(args: argparse.Namespace) -> list[Cell]:
             engine=args.engine,
             preset=args.preset,
             queue=queue,
+            engine_priority=args.engine_priority,
             routers=args.routers,
             routers_by=args.routers_by,
             bookings=args.bookings,

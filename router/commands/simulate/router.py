@@ -35,10 +35,12 @@ from router.load.engine_metrics import Observed
 from router.match.scorer import Scorer
 from router.peers.exchange import PeerBookings
 from router.pick.eligible import NoPodError
+from router.pick.pending import Placed
 from router.pick.picking import Picking
 from router.pick.weigh import Ask, Choice
 from router.pods.table import Pod, Status, that_serve
 from router.queue.queueing import new_queue
+from router.queue.standing import engine_priority
 from router.queue.waiting import Entering, Waiting, Wanted
 from scorer.prefill import PrefillModel
 from simworker.v1.cache.kv_cache_event import CacheEvent
@@ -65,6 +67,8 @@ class Pick(NamedTuple):
     booking: str
     pod: int
     """The pod's number."""
+    priority: int
+    """The request's place at an engine that orders by it."""
 
 
 class LoggedPrompt:
@@ -216,13 +220,16 @@ class SimulatedRouter:
             waiting = self._queue.enter(Entering(ask, WANTED, now), now)
             self._waiting[waiting] = request_id, one
             return None
-        return self._picked(one, *self._picker.choose(ask, now))
+        placed, choice = self._picker.reserve(ask, now)
+        self._picker.settle(placed, now)
+        return self._picked(one, placed, choice)
 
-    def _picked(self, one: LoggedRequest, booking: str, choice: Choice) -> Pick:
+    def _picked(self, one: LoggedRequest, placed: Placed, choice: Choice) -> Pick:
         number = self._numbers[choice.options[0].pod.id]
         if self._records:
             self._records[number].send(one.keys)
-        return Pick(booking, number)
+        priority = engine_priority(placed, choice, QUEUE.prefill_times, 0.0)
+        return Pick(placed.booking_id, number, priority)
 
     def release(self, now: float) -> list[tuple[str, Pick]]:
         """Return the requests that waited and go now, by their ids, with their pods."""
@@ -237,7 +244,7 @@ class SimulatedRouter:
         for waiting, placed, choice in released.sent:
             self._picker.settle(placed, now)
             request_id, one = self._waiting.pop(waiting)
-            found.append((request_id, self._picked(one, placed.booking_id, choice)))
+            found.append((request_id, self._picked(one, placed, choice)))
         return found
 
     @property

@@ -56,6 +56,7 @@ def run(cell: Cell) -> Figures:
         latency,
         longest=max(one.prompt_tokens + one.output_tokens for one in servable),
         factors=cell.factors,
+        by_priority=cell.engine_priority,
         is_pooled=chosen.is_pooled,
     )
     engines = build_fleet(fleet)

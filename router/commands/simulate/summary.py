@@ -66,6 +66,8 @@ def conditions(settings: Mapping[str, Any]) -> list[str]:
             f"{'those of a session the same one' if by_session else 'in turn'}; their bookings are "
             f"{settings['bookings']}."
         )
+    if settings["engine_priority"]:
+        sentences.append("Engines begin prompts by the answers' engine_priority.")
     if settings["outage"]:
         sentences.append(f"The first pod is dead for {settings['outage']:g} s.")
     if settings["raw_bursts"]:

@@ -58,6 +58,24 @@ def test_a_short_prompt_goes_before_a_long_one_that_waits(tmp_path: Path) -> Non
     assert queued.makespan_s == pytest.approx(at_once.makespan_s, rel=0.01)
 
 
+def test_an_engine_that_orders_by_priority_begins_a_short_prompt_before_a_long_one(
+    tmp_path: Path,
+) -> None:
+    path = write(tmp_path, (0, 80), (100, 80), (200, 1))
+    cell = Cell(path, "warmpath", pods=1, blocks_per_pod=500, speed=1.0, engine="vllm")
+    in_turn, by_priority = run(cell), run(replace(cell, engine_priority=True))
+    long = prefill(80 * 512)
+    assert in_turn.ttft_curve_s[100] == pytest.approx(2 * long - 0.2, rel=0.1)
+    assert by_priority.ttft_curve_s[0] == pytest.approx(long - 0.2, rel=0.1)
+    assert by_priority.makespan_s == pytest.approx(in_turn.makespan_s, rel=0.01)
+    assert by_priority.policy == "warmpath, by engine priority"
+
+
+def test_only_the_engine_of_vllm_orders_by_priority(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--trace", str(TRACE), "--engine-priority"]) == 2
+    assert "--engine-priority: only --engine vllm" in capsys.readouterr().err
+
+
 @pytest.mark.deep
 @pytest.mark.parametrize("engine", ["serial", "vllm"])
 def test_the_same_cell_has_the_same_figures(engine: Any) -> None:
