@@ -2,6 +2,7 @@
 
 import json
 import re
+from typing import TypeVar
 
 import msgspec
 
@@ -15,6 +16,17 @@ MOST_SHOWN = 40
 """The most characters of a value that is shown."""
 
 PLACE = re.compile(r"(?P<why>.*) - at `\$\.(?P<path>(?P<field>\w+).*)`")
+
+
+LineT = TypeVar("LineT")
+
+
+def decoded(decoder: msgspec.json.Decoder[LineT], line: bytes) -> LineT:
+    """Return a line's content. Raises ValueError with the decoder's error in words."""
+    try:
+        return decoder.decode(line)
+    except UNREADABLE as error:
+        raise ValueError(described(line, error)) from error
 
 
 def described(line: bytes, error: Exception) -> str:

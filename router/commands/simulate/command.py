@@ -61,6 +61,7 @@ def _main(args: argparse.Namespace, command: Sequence[str]) -> int:
     except (OSError, ValueError) as error:
         print(f"warmpath simulate: {in_words(error)}", file=sys.stderr)
         return 2 if isinstance(error, ValueError | FileNotFoundError | NotADirectoryError) else 1
+    _tell_bad_lines(args.trace, rows[0])
     if args.json:
         found = [asdict(row) for row in rows]
         print(json.dumps(found[0] if len(found) == 1 else found))
@@ -110,6 +111,16 @@ def _run(cells: Sequence[Cell], processes: int, console: Console) -> Iterator[Fi
                 progress.update(task, description=f"{figures.policy}, {figures.pods} pods")
                 yield figures
                 progress.advance(task)
+
+
+def _tell_bad_lines(trace: Path | None, figures: Figures) -> None:
+    """Write how many lines of the trace were left out, and why the first ones were."""
+    if not figures.bad_lines:
+        return
+    counted = f"{trace}: lines left out, since they cannot be read: {figures.bad_lines}"
+    print(f"warmpath simulate: warning: {counted}", file=sys.stderr)
+    for line in figures.first_bad_lines:
+        print(f"{trace}: {line}", file=sys.stderr)
 
 
 def _present(rows: Sequence[Figures], console: Console) -> None:

@@ -56,6 +56,10 @@ class Figures:
     """Quantiles of the time to first token, evenly apart, from least to greatest."""
     settings: dict[str, Any] = field(default_factory=dict)
     """The run's other settings."""
+    bad_lines: int = 0
+    """How many lines of the trace could not be read; they are in no other figure."""
+    first_bad_lines: Sequence[str] = ()
+    """The first of them: each one's number, and what is wrong."""
 
 
 def figures(
@@ -63,6 +67,8 @@ def figures(
     outcomes: Sequence[RequestOutcome],
     *,
     refused: int,
+    bad_lines: int,
+    first_bad_lines: Sequence[str],
     ceiling: float,
     load: float,
     speed: float,
@@ -92,6 +98,8 @@ def figures(
         seed=cell.seed,
         requests=len(outcomes),
         refused=refused,
+        bad_lines=bad_lines,
+        first_bad_lines=first_bad_lines,
         token_hit_ratio=round(hit, 5),
         ceiling=round(ceiling, 5),
         hit_share=round(hit / ceiling, 4) if ceiling else 1.0,

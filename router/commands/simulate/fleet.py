@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol, get_args
 
-from router.commands.simulate.access_log import LoggedRequest
+from router.commands.simulate.logged_request import LoggedRequest
 from simworker.engine import Engine, Generation, Load
 from simworker.latency import LatencyModel
 from simworker.serial.block_cache import BlockCache

@@ -16,10 +16,10 @@ from math import inf
 from random import Random
 from zlib import crc32
 
-from router.commands.simulate.access_log import LoggedRequest
 from router.commands.simulate.booking_store import BookingStore
 from router.commands.simulate.cell import Cell
 from router.commands.simulate.fleet import SimulatedEngine
+from router.commands.simulate.logged_request import LoggedRequest
 from router.commands.simulate.router import Pick, SimulatedRouter
 from router.peers.run import INTERVALS
 from simworker.engine import Generation

@@ -26,9 +26,9 @@ from indexer.keys.key import Chain
 from indexer.keys.word import WORD_BYTES
 from indexer.shared.layout.names import KeyNames
 from indexer.shared.redis.command import Call, Command, Reply
-from router.commands.simulate.access_log import LoggedRequest
 from router.commands.simulate.fleet import SimulatedEngine
 from router.commands.simulate.followed import Followed, Record
+from router.commands.simulate.logged_request import LoggedRequest
 from router.commands.simulate.study import Variant
 from router.config import schema as config
 from router.load.engine_metrics import Observed

@@ -15,11 +15,12 @@ from typing import NamedTuple
 
 from indexer.embedded import embedded_index
 from indexer.index.contract import Index
-from router.commands.simulate.access_log import LoggedRequest, LoggedTraffic, read_traffic
+from router.commands.simulate.access_log import read_traffic
 from router.commands.simulate.cell import Cell
 from router.commands.simulate.figures import Figures, figures
 from router.commands.simulate.fleet import FleetSettings, build_engine, build_fleet, can_serve
 from router.commands.simulate.gateway import Gateway
+from router.commands.simulate.logged_request import LoggedRequest, LoggedTraffic
 from router.commands.simulate.router import SimulatedRouter
 from router.commands.simulate.study import variant
 from router.commands.simulate.traffic import Generated
@@ -86,6 +87,8 @@ def run(cell: Cell) -> Figures:
         cell,
         outcomes,
         refused=len(traffic.requests) - len(servable),
+        bad_lines=traffic.bad_lines,
+        first_bad_lines=traffic.first_bad_lines,
         ceiling=pace.ceiling,
         load=pace.load,
         speed=pace.speed,

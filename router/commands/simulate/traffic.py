@@ -20,8 +20,8 @@ from itertools import accumulate, islice
 from random import Random
 from typing import NamedTuple
 
-from router.commands.simulate.access_log import MOONCAKE_BLOCK as BLOCK
-from router.commands.simulate.access_log import LoggedRequest, LoggedTraffic, with_affinity
+from router.commands.simulate.logged_request import LoggedRequest, LoggedTraffic, with_affinity
+from router.commands.simulate.mooncake_requests import MOONCAKE_BLOCK as BLOCK
 
 DEFAULT_REQUESTS = 6000
 MOST_REQUESTS = 100_000

@@ -257,6 +257,48 @@ def test_memory_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         read_traffic(path)
 
 
+def test_single_lines_that_cannot_be_read_are_left_out_and_counted(tmp_path: Path) -> None:
+    # A log that was copied while it was written begins and ends within lines.
+    good = [{**TEXT, "timestamp": number} for number in range(100)]
+    odd = [{**TEXT, "token_ids": [1]}, {**TEXT, "input_tokens": -1}]
+    lines = ['"text": "a secret"}\n', *good, *odd, '{"timestamp": 7, "text": "a sec']
+    traffic = read_traffic(write(tmp_path, *lines))
+    assert traffic.requests == read_traffic(write(tmp_path, *good)).requests
+    assert traffic.bad_lines == 4
+    assert [told.partition(":")[0] for told in traffic.first_bad_lines] == [
+        "line 1", "line 102", "line 103",
+    ]  # fmt: skip
+    assert "secret" not in "".join(traffic.first_bad_lines)
+
+
+def test_a_bad_line_decides_nothing_for_the_others(tmp_path: Path) -> None:
+    bad = {**HASHES, "block_size": 8}
+    assert read_traffic(write(tmp_path, bad, *[HASHES] * 40)).block_size == 16
+    bad = {**TEXT, "token_ids": [1], "input_tokens": 1}
+    lines = [{**TEXT, "input_tokens": 100}] * 40
+    assert read_traffic(write(tmp_path, bad, *lines)).requests[0].prompt_tokens == 100
+
+
+@pytest.mark.parametrize(("good", "is_read"), [(38, True), (37, False)])
+def test_a_file_with_more_than_a_few_bad_lines_is_refused(
+    tmp_path: Path, good: int, is_read: bool
+) -> None:
+    # Requests without a body are no lines that could be read.
+    without_body = [{"timestamp": 1, "response_bytes": 2}] * 50
+    path = write(tmp_path, *[TOKENS] * good, *without_body, "{}\n", "[]\n")
+    if is_read:
+        assert len(read_traffic(path).requests) == good
+        return
+    with pytest.raises(ValueError, match="2 of 39 lines are bad, more than 5%") as caught:
+        read_traffic(path)
+    assert f"{path}: line 88: " in str(caught.value)
+
+
+def test_a_log_without_bodies_has_no_requests(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="has no request with a body"):
+        read_traffic(write(tmp_path, {"timestamp": 1, "response_bytes": 2}))
+
+
 def body(**fields: Any) -> str:
     return json.dumps(
         {"model": "m", "messages": [{"role": "user", "content": "x" * 200}], **fields}

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from router.commands.local.demo_setting import TRACE
-from router.commands.simulate.access_log import LoggedRequest
 from router.commands.simulate.cell import Cell
 from router.commands.simulate.command import main
 from router.commands.simulate.figures import Figures
 from router.commands.simulate.fleet import FleetSettings, build_fleet
+from router.commands.simulate.logged_request import LoggedRequest
 from router.commands.simulate.run import pooled, run
 from router.commands.simulate.study import (
     ALL,
@@ -160,6 +160,20 @@ def test_what_fits_into_no_pod_is_left_out_and_said(tmp_path: Path) -> None:
         assert (found.requests, found.refused) == (2, 1)
     with pytest.raises(ValueError, match="--blocks-per-pod is 1: no request of the trace fits"):
         run(replace(cell, blocks_per_pod=1))
+
+
+def test_lines_that_were_left_out_are_told_beside_the_figures(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write(tmp_path, *[(1000 * number, 512, 1, [number]) for number in range(40)])
+    with path.open("a") as file:
+        file.write("{")
+    args = ["--trace", str(path), "--pods", "1", "--blocks-per-pod", "9", "--json"]
+    assert main(args) == 0
+    told = capsys.readouterr()
+    assert json.loads(told.out)["bad_lines"] == 1
+    assert "left out, since they cannot be read: 1\n" in told.err
+    assert f"{path}: line 41: " in told.err
 
 
 def test_the_ceiling_is_one_cache_of_all_pods_size() -> None:

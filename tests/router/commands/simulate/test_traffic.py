@@ -10,9 +10,9 @@ import pytest
 
 from router.commands.local.demo_setting import TRACE
 from router.commands.simulate import traffic
-from router.commands.simulate.access_log import LoggedRequest
 from router.commands.simulate.cell import Cell
 from router.commands.simulate.command import main
+from router.commands.simulate.logged_request import LoggedRequest
 from router.commands.simulate.run import pooled, run
 from router.commands.simulate.traffic import KINDS, Generated
 from simworker.latency import LatencyModel
