@@ -273,6 +273,7 @@ def test_the_report_is_one_page_and_the_rows(
         (["--policy", "warmpath@arriving=2"], "arriving is 2, not 0 or 1"),
         (["--policy", "pooled@g=1"], "pooled takes no options"),
         (["--policy", "pooled", "--engine", "vllm"], "pooled: only engine serial"),
+        (["--routers-by", "session"], "--routers-by: one router has every session anyway"),
         (["--trace", "/nowhere"], "--trace: there is no file /nowhere"),
         (["--trace", "/tmp"], "--trace: there is no file /tmp"),
         (["--traffic-seed", "1"], "--traffic-seed: does not go with --trace"),
