@@ -22,6 +22,7 @@ from indexer.process.log_format import FORMS, formatter
 from indexer.process.log_limit import limited_handler
 from indexer.shared.layout.names import prefix_problem
 from indexer.shared.layout.record import LEAST_LEASE, MOST_LEASE
+from indexer.shared.redis.address import AddressError, contradictions, parse
 from publisher.assemble import publishing
 from publisher.entrance import exposed
 from publisher.settings import Settings
@@ -91,6 +92,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             parser.error(f"--redis-prefix: {problem}")
         if not LEAST_LEASE <= args.redis_lease_seconds <= MOST_LEASE:
             parser.error(f"--redis-lease-seconds: {LEAST_LEASE} to {MOST_LEASE}")
+        if problem := _redis_problem(args):
+            parser.error(problem)
     if args.advertise and not args.redis:
         parser.error("--advertise: needs --redis")
     for option in ("prefix", "user", "password_file", "ca", "cert", "key", "lease_seconds"):
@@ -106,6 +109,30 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"warmpath publish: {in_words(error)}", file=sys.stderr)  # noqa: T201  the command line
         return 1
     return 0
+
+
+def _redis_problem(args: argparse.Namespace) -> str:
+    """Return what is wrong with the URL of Redis and the options beside it; empty if nothing is."""
+    try:
+        address = parse(args.redis, named="--redis-")
+    except AddressError as error:
+        return f"--redis: {error}"
+    found = contradictions(
+        address,
+        ca=args.redis_ca,
+        cert=args.redis_cert,
+        key=args.redis_key,
+        user=args.redis_user,
+        password_file=args.redis_password_file,
+        named="--redis-",
+    )
+    for name, problem in found:
+        return f"--redis-{name}: {problem}"
+    for name in ("password-file", "ca", "cert", "key"):
+        path = getattr(args, f"redis_{name.replace('-', '_')}")
+        if path and not Path(path).is_file():
+            return f"--redis-{name}: there is no file {path}"
+    return ""
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -4,22 +4,37 @@ import stat
 from collections.abc import Iterable
 from pathlib import Path
 
+from indexer.process.command_line import in_words
+
 LIST = ".written-by-warmpath"
 """A file in the folder that lists the results, which a later run may replace."""
 HEADING = "What warmpath wrote here, and may write over:"
 
 
+class OutFolderError(ValueError):
+    """A folder cannot be used for results."""
+
+
 def claim(folder: Path, names: Iterable[str]) -> None:
     """Make a folder for files with these names.
 
-    Raises FileExistsError if one of them exists and was not written by a command of warmpath; OSError
-    if the folder cannot be made.
+    Raises OutFolderError if one of them exists and was not written by a command of warmpath, or if the
+    folder cannot be made or written.
     """
+    try:
+        _claim(folder, names)
+    except OSError as error:
+        is_file = isinstance(error, FileExistsError) and folder.is_file()
+        problem = f"{folder}: it is a file, not a folder" if is_file else in_words(error)
+        raise OutFolderError(problem) from error
+
+
+def _claim(folder: Path, names: Iterable[str]) -> None:
     names = sorted(names)
     written = _written(folder / LIST)
     for path in (folder / name for name in names):
         if _is_there(path, is_ours=path.name in written):
-            raise FileExistsError(
+            raise OutFolderError(
                 f"{path} is there, and no warmpath command wrote it: "
                 "move it away, or name another folder"
             )
@@ -29,7 +44,7 @@ def claim(folder: Path, names: Iterable[str]) -> None:
 
 
 def _written(path: Path) -> set[str]:
-    """Return the names in a list. Raises FileExistsError for a file that is not such a list."""
+    """Return the names in a list. Raises OutFolderError for a file that is not such a list."""
     if not _is_there(path, is_ours=True):
         try:
             heading, *names = path.read_text(encoding="utf-8").splitlines()
@@ -39,7 +54,7 @@ def _written(path: Path) -> set[str]:
             heading, names = "", []
         if heading == HEADING:
             return set(names)
-    raise FileExistsError(f"{path} is there, and is not a list of files that warmpath wrote")
+    raise OutFolderError(f"{path} is there, and is not a list of files that warmpath wrote")
 
 
 def _is_there(path: Path, *, is_ours: bool) -> bool:

@@ -157,7 +157,10 @@ def test_bad_options_are_named(
         ("--redis=http://h:1", "--redis:"),
         ("--redis=redis://u:secret@h:1", "`--redis-user` and the password in a file by `--redis-p"),
         ("--redis-user=u", "publish: --redis-user: needs a --redis-password-file"),
-        ("--redis-password-file=/nowhere/x", "publish: --redis-password-file: /nowhere/x"),
+        (
+            "--redis-password-file=/nowhere/x",
+            "publish: --redis-password-file: there is no file /nowhere/x",
+        ),
         ("--redis-ca=/dev/null", "publish: --redis-ca: is for TLS"),
     ],
 )
@@ -166,5 +169,15 @@ def test_what_redis_cannot_be_reached_with_is_said_at_the_start(
 ) -> None:
     options = ["--pod=p", "--model=m", "--events=tcp://127.0.0.1:1", "--listen=127.0.0.1:0"]
     options += ["--metrics-listen=", "--redis=redis://127.0.0.1:1", given]
-    assert main(options) == 1
+    with pytest.raises(SystemExit, match="2"):
+        main(options)
     assert named in capsys.readouterr().err
+
+
+def test_a_file_for_redis_that_is_there_may_be_right_at_the_next_start(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    options = ["--pod=p", "--model=m", "--events=tcp://127.0.0.1:1", "--listen=127.0.0.1:0"]
+    options += ["--metrics-listen=", "--redis=rediss://127.0.0.1:1", f"--redis-ca={__file__}"]
+    assert main(options) == 1
+    assert __file__ in capsys.readouterr().err

@@ -33,7 +33,7 @@ from router.commands.gateway.process import EnvoyProcess
 from router.commands.local.cluster import MODEL, Cluster, ClusterError, WorkerSettings
 from router.commands.local.made_up_tokenizer import write_tokenizer
 from router.commands.local.workload import VOCAB_SIZE
-from router.commands.out_folder import claim
+from router.commands.out_folder import OutFolderError, claim
 
 LOOK_SECONDS = 0.2
 """Seconds between two looks at whether a simulated process has ended."""
@@ -56,7 +56,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(json.dumps(bootstrap(gateway), indent=2))
             return 0
         return _run(args, gateway, pods.model)
-    except OptionError as error:
+    except (OptionError, OutFolderError) as error:
         print(f"warmpath gateway: {error}", file=sys.stderr)
         return USAGE
 

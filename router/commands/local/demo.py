@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from indexer.process.command_line import in_words
+from indexer.process.command_line import FOUND, USAGE, in_words
 from router.client.async_client import AsyncClient
 from router.commands.local.cluster import MODEL, Cluster, ClusterError
 from router.commands.local.demo_setting import PAGE, RESULTS, DemoSetting, demo_setting, new_parser
@@ -46,10 +46,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     console = Console(stderr=args.json, width=width, markup=False)
     try:
         setting = demo_setting(args)
-        setting, results = run_demo(setting, args.policies.split(","), console)
-    except (ClusterError, OSError, ValueError) as error:
+    except (OSError, ValueError) as error:
         print(f"warmpath demo: {in_words(error)}", file=sys.stderr)
-        return 2 if isinstance(error, ValueError | FileNotFoundError | IsADirectoryError) else 1
+        return USAGE
+    try:
+        setting, results = run_demo(setting, args.policies.split(","), console)
+    except (ClusterError, OSError) as error:
+        print(f"warmpath demo: {in_words(error)}", file=sys.stderr)
+        return FOUND
     except asyncio.CancelledError:
         return 128 + signal.SIGTERM
     options = {**vars(args), "speed": _speed_words(setting)}

@@ -17,7 +17,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from indexer.process.command_line import command_parser, in_words
+from indexer.process.command_line import FINE, FOUND, USAGE, command_parser, in_words
 from router.client.async_client import AsyncClient
 from router.commands.local.cluster import MODEL, ClusterError
 from router.commands.local.demo_setting import TRACE
@@ -26,7 +26,7 @@ from router.commands.local.policies import PodChoice, Policy, Warmpath
 from router.commands.local.redis.server import NoServerError
 from router.commands.local.traffic_run import Prepared, TrafficRun, prepare, run_traffic
 from router.commands.local.workload import build, read_trace
-from router.commands.out_folder import claim
+from router.commands.out_folder import OutFolderError, claim
 from router.pb.warmpath.v1 import router_pb2 as pb
 
 SPAN = 120.0
@@ -34,6 +34,8 @@ SPAN = 120.0
 KNOWN_SECONDS = 60.0
 """Longest wait for the routers to know all pods."""
 PAUSE = 0.1
+MOST = {"masters": 16, "pods": 32, "routers": 16, "requests": 100_000}
+"""The most processes of each kind, and the most requests; each pod is two processes."""
 PROGRESS_MESSAGES = 5
 """Number of progress messages during the traffic."""
 
@@ -44,26 +46,30 @@ def main(argv: Sequence[str] | None = None) -> int:
     It runs until Ctrl-C, for experiments with failures; with --once it ends after the traffic.
     """
     args = _parser().parse_args(argv)
-    for name, most in (("masters", 16), ("pods", 32), ("routers", 16), ("requests", 100_000)):
+    for name, most in MOST.items():
         if not 1 <= getattr(args, name) <= most:
             text = f"--{name} is {getattr(args, name)}, not 1 to {most}"
             print(f"warmpath fleet: {text}", file=sys.stderr)
-            return 2
+            return USAGE
     once, as_json = args.once, args.json
     settings = ProcessSettings(
         **{name: value for name, value in vars(args).items() if name not in ("once", "json")}
     )
     try:
         claim(settings.out, file_names(settings))
+    except OutFolderError as error:
+        print(f"warmpath fleet: {error}", file=sys.stderr)
+        return USAGE
+    try:
         asyncio.run(
             _run(settings, Console(stderr=as_json, markup=False), once=once, as_json=as_json)
         )
     except (ClusterError, NoServerError, OSError, TimeoutError) as error:
         print(f"warmpath fleet: {in_words(error)}", file=sys.stderr)
-        return 1
+        return FOUND
     except (asyncio.CancelledError, KeyboardInterrupt):
-        return 0
-    return 0
+        return FINE
+    return FINE
 
 
 def _parser() -> argparse.ArgumentParser:

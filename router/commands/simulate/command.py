@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from indexer.process.command_line import in_words
+from indexer.process.command_line import USAGE, in_words
 from router.commands.out_folder import claim
 from router.commands.simulate import summary
 from router.commands.simulate.cell import Cell
@@ -60,7 +60,7 @@ def _main(args: argparse.Namespace, command: Sequence[str]) -> int:
             console.print(f"report: {page}")
     except (OSError, ValueError) as error:
         print(f"warmpath simulate: {in_words(error)}", file=sys.stderr)
-        return 2 if isinstance(error, ValueError | FileNotFoundError | NotADirectoryError) else 1
+        return USAGE
     _tell_bad_lines(args.trace, rows[0])
     if args.json:
         found = [asdict(row) for row in rows]
