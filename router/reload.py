@@ -13,6 +13,7 @@ from router.api.in_flight import InFlight
 from router.api.pick import PickAnswerer
 from router.api.service import RouterService
 from router.conditions import COVERAGE, pods_are_covered
+from router.config.doubts import warnings
 from router.config.read import ConfigError, check
 from router.config.reloadable import differing, reloaded
 from router.config.schema import Config, PodSpec
@@ -140,6 +141,8 @@ class Reloader:
             await self._apply(merged)
             self._config = merged
         log.info("the configuration is reloaded: %s", ", ".join(taken) or "nothing to take over")
+        for warning in warnings(self._config):
+            log.warning("the configuration: %s", warning)
         if refused:
             needs = "needs" if len(refused) == 1 else "need"
             log.warning("%s %s a restart", ", ".join(refused), needs)

@@ -22,6 +22,7 @@ from indexer.process.log_limit import limited_handler
 from indexer.process.tasks import Work, cancel, kept
 from indexer.process.version import version
 from router.assemble import running
+from router.config.doubts import warnings
 from router.config.read import ConfigError, load
 from router.config.schema import Config
 from router.loop.event_loop import new_loop
@@ -57,6 +58,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         # Before it is read: a change from then on is noticed.
         begun = content_of(args.config)
         config = load(args.config, os.environ)
+        if args.process is None:
+            for warning in warnings(config):
+                log.warning("%s: %s", args.config, warning)
         if config.server.processes > 1 and args.process is None:
             return asyncio.run(_supervise(config, args))
         config = _own(config, args.process)

@@ -15,6 +15,7 @@ from prefixstore.chats.jinja_template import TemplateError, check_syntax
 from prefixstore.tokenizers.tokenizer import TokenizerUnavailableError
 from router.config.certificates import Dated, dated
 from router.config.credentials import engine_credentials
+from router.config.doubts import warnings
 from router.config.form import Problem
 from router.config.mistakes import Mistakes, dotted
 from router.config.read import ConfigError, mistakes
@@ -32,6 +33,8 @@ class Checked(NamedTuple):
 
     found: Mistakes
     certificates: list[Dated]
+    doubts: list[str]
+    """Settings that are allowed and hardly meant."""
     looked: list[Looked]
 
     @property
@@ -85,16 +88,16 @@ def _check(file: Path, now: datetime, longest: float) -> Checked:
     certificates = [*dated(found.config, folder)]
     found.add((one.at, problem) for one in certificates if (problem := one.problem(now)))
     if found.in_order():
-        return Checked(found, certificates, [])
-    return Checked(found, certificates, look(sources(found.config, folder), longest))
+        return Checked(found, certificates, [], [])
+    looked = look(sources(found.config, folder), longest)
+    return Checked(found, certificates, warnings(found.config), looked)
 
 
 def _print(file: Path, checked: Checked, now: datetime) -> None:
     for line in checked.mistakes:
         print(line, file=sys.stderr)
-    for one in checked.certificates:
-        if warning := _warning(one, now):
-            print(f"{file}: warning: {dotted(one.at)}: {warning}", file=sys.stderr)
+    for warning in _warnings(checked, now):
+        print(f"{file}: warning: {warning}", file=sys.stderr)
     if checked.mistakes:
         return
     for variable, key in _replaced(checked):
@@ -113,8 +116,14 @@ def _replaced(checked: Checked) -> list[tuple[str, str]]:
     return [(one.variable, dotted(one.at)) for one in checked.found.overrides if not one.problem]
 
 
-def _warning(one: Dated, now: datetime) -> str:
-    return "" if one.problem(now) else one.warning(now)
+def _warnings(checked: Checked, now: datetime) -> list[str]:
+    """Return the doubtful settings and the certificates that end soon, each with its key."""
+    ending = [
+        f"{dotted(one.at)}: {warning}"
+        for one in checked.certificates
+        if not one.problem(now) and (warning := one.warning(now))
+    ]
+    return [*checked.doubts, *ending]
 
 
 def _sources(checked: Checked) -> list[Looked]:
@@ -135,11 +144,7 @@ def _fields(file: Path, checked: Checked, now: datetime) -> dict[str, Any]:
         "file": str(file),
         "ok": not checked.mistakes,
         "mistakes": checked.mistakes,
-        "warnings": [
-            f"{dotted(one.at)}: {warning}"
-            for one in checked.certificates
-            if (warning := _warning(one, now))
-        ],
+        "warnings": _warnings(checked, now),
         "replaced": [{"key": key, "variable": variable} for variable, key in _replaced(checked)],
         "sources": [
             {"source": one.source, "pods": one.pods, "problem": one.problem}

@@ -109,6 +109,18 @@ def test_mistakes_in_the_file_of_pods_count(
     assert f"{tmp_path}/pods.toml:3: pods[0].model: no model" in capsys.readouterr().err
 
 
+def test_what_is_hardly_meant_is_a_warning(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = write(tmp_path, MODEL + POD + POD.replace('"a"', '"b"'))
+    assert check_config.main([str(file)]) == 0
+    assert f"{file}: warning: pods[1].address: 'h:1' is also" in capsys.readouterr().err
+    assert check_config.main([str(file), "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said["ok"] is True
+    assert said["warnings"][0].startswith("pods[1].address: 'h:1' is also")
+
+
 def in_days(days: float) -> dt.datetime:
     return dt.datetime.now(dt.UTC) + dt.timedelta(days=days)
 

@@ -1,0 +1,81 @@
+"""Settings that are allowed and hardly meant are warned of, with their key and the limit."""
+
+from pathlib import Path
+
+import pytest
+
+from router import serve
+from router.config.doubts import warnings
+from router.config.read import parse
+
+MODEL = '[[models]]\nname = "m"\n'
+SHARED = MODEL + '[shared-index]\nurl = "redis://h"\n'
+
+
+def pod(name: str, *keys: str) -> str:
+    return "\n".join(["[[pods]]", f'id = "{name}"', 'model = "m"', 'address = "h:1"', *keys, ""])
+
+
+@pytest.mark.parametrize(
+    ("text", "warning"),
+    [
+        (
+            MODEL + pod("a") + pod("b"),
+            "pods[1].address: 'h:1' is also the address of pod 'a', of the same model",
+        ),
+        (
+            MODEL + pod("a", "ranks = 2") + pod("b", "first-rank = 1"),
+            "pods[1].address: 'h:1' is also the address of pod 'a'",
+        ),
+        (
+            MODEL + "[limits]\nmax-prompt-bytes = 8388608\nmax-in-flight-bytes = 17825791\n",
+            "limits.max-in-flight-bytes: is 17825791, less than one of the largest messages (17825792 ",
+        ),
+        (SHARED + "write = true\n", "shared-index.write: is true, and there is nothing to write"),
+        (
+            SHARED + "write = true\n" + pod("a", 'watch = "h:2"'),
+            "shared-index.write: is true, and there is nothing to write",
+        ),
+        (
+            SHARED + "poll-seconds = 2\nstale-seconds = 1\n",
+            "shared-index.stale-seconds: is 1, less than poll-seconds (2)",
+        ),
+    ],
+)  # fmt: skip
+def test_what_is_hardly_meant_is_warned_of(text: str, warning: str) -> None:
+    [told] = warnings(parse(text, "text"))
+    assert told.startswith(warning)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        MODEL,
+        MODEL + pod("a") + pod("b").replace("h:1", "h:2"),
+        # An engine whose ranks publish on several machines is a pod for each of these.
+        MODEL + pod("a", "ranks = 2") + pod("b", "first-rank = 2"),
+        MODEL + '[[models]]\nname = "n"\n' + pod("a") + pod("b").replace('"m"', '"n"'),
+        MODEL + "[limits]\nmax-in-flight-bytes = 17825792\n",
+        SHARED + "write = true\n" + pod("a", 'events = "tcp://h:5557"'),
+        SHARED + 'write = true\n[[pod-sets]]\nname = "s"\nmodel = "m"\ndns = "h"\n',
+        'pods-file = "pods.toml"\n' + SHARED + "write = true\n",
+        SHARED + 'mode = "shared"\npoll-seconds = 2\nstale-seconds = 1\n',
+    ],
+)  # fmt: skip
+def test_what_may_well_be_meant_is_not(text: str) -> None:
+    assert not warnings(parse(text, "text"))
+
+
+def test_the_routers_log_warns_at_the_start(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def supervised(*_: object) -> int:
+        return 0
+
+    monkeypatch.setattr(serve, "_supervise", supervised)
+    file = tmp_path / "warmpath.toml"
+    file.write_text(
+        '[server]\nlisten = "127.0.0.1:1"\nprocesses = 2\n' + MODEL + pod("a") + pod("b")
+    )
+    assert serve.main(["--config", str(file)]) == 0
+    assert f"{file}: pods[1].address: 'h:1' is also" in caplog.text
