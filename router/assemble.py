@@ -320,6 +320,9 @@ async def running(
                 "queue.max-requests or queue.max-bytes": Refusals(
                     lambda: held.queue.refused if held else 0, "the-queue-is-long"
                 ),
+                "server.http2.max-connections or half of the file descriptors": Refusals(
+                    lambda: metrics.refused_connections, "a-router-is-overloaded", "connections"
+                ),
             }
         )
         telling = kept(Work("telling the log of refused calls", refusals.keep_looking))
@@ -454,7 +457,16 @@ async def running(
         guarded = enter.guarded(handlers, metrics)
         gate = service.gate(admission, llmd.SERVICE)
         address = await stack.enter_async_context(
-            serving(config, guarded, checks, readiness, ending, gate=gate, tls=enter.tls)
+            serving(
+                config,
+                guarded,
+                checks,
+                readiness,
+                ending,
+                gate=gate,
+                full=metrics.refused_connection,
+                tls=enter.tls,
+            )
         )
         parts = ReloadableParts(
             readiness=readiness,

@@ -1,4 +1,4 @@
-"""Tells the log how many calls were refused since more come than a limit allows.
+"""Tells the log how many calls or connections were refused since more come than a limit allows.
 
 A line for each of them would cost what their early refusal saves.
 """
@@ -18,27 +18,30 @@ class Refusals(NamedTuple):
     """The refusals by some limits."""
 
     refused: Callable[[], int]
-    """Returns how many calls were refused since the start."""
+    """Returns how many were refused since the start."""
     runbook: str
     """The section of docs/operations.md that says what to do, as in its address."""
+    what: str = "calls"
+    """What is refused."""
 
 
 class RefusalLog:
-    """Tells of the calls that were refused, by the keys of their limits."""
+    """Tells of the calls and connections that were refused, by the keys of their limits."""
 
     def __init__(self, refusals: Mapping[str, Refusals]) -> None:
         self._refusals = refusals
         self._before = {limits: one.refused() for limits, one in refusals.items()}
 
     def look(self) -> None:
-        """Log the calls that were refused since the last look, if there are any."""
+        """Log how many were refused since the last look, if any were."""
         for limits, one in self._refusals.items():
             now = one.refused()
             refused, self._before[limits] = now - self._before[limits], now
             if refused:
                 log.warning(
-                    "%d calls were refused by %s: docs/operations.md#%s",
+                    "%d %s were refused by %s: docs/operations.md#%s",
                     refused,
+                    one.what,
                     limits,
                     one.runbook,
                 )

@@ -32,7 +32,7 @@ class Listener:
     returns how many connections may be opened now. Where handshakes take all of it, the oldest of them
     gives way to a new connection; where there is none, the new connection is closed. A protocol that
     counts in `room` from its `connection_made` on calls there what `make` was given, so that it is not
-    counted twice.
+    counted twice. `full` is called for each connection that is closed since there is no room.
     """
 
     def __init__(
@@ -43,12 +43,14 @@ class Listener:
         seconds: float,
         tls: ssl.SSLContext | None = None,
         reuse_port: bool = False,
+        full: Callable[[], None] = lambda: None,
     ) -> None:
         self._make = make
         self._room = room
         self._seconds = seconds
         self._tls = tls
         self._reuse_port = reuse_port
+        self._full = full
         self._sockets: list[socket.socket] = []
         self._pauses: dict[socket.socket, asyncio.TimerHandle] = {}
         """When sockets go on that could not accept a connection."""
@@ -110,6 +112,7 @@ class Listener:
                 return
             if len(self._opening) >= self._room() and not self._gives_way():
                 accepted.close()
+                self._full()
                 continue
             client = _name(address)
             task = watched(self._open(accepted, client), "opening a connection")

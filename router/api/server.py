@@ -1,6 +1,6 @@
 """The gRPC server: it listens on one port, and loses no call at its end."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 
 import grpc
@@ -31,11 +31,13 @@ async def serving(
     ending: Ending,
     *,
     gate: Gate,
+    full: Callable[[], None],
     tls: ServerTls | None,
 ) -> AsyncIterator[str]:
     """Serve while the context is open, then end; yield host:port with the port that was bound.
 
-    `gate` refuses calls when their headers have come; `tls` is None for plain connections.
+    `gate` refuses calls when their headers have come; `full` counts connections that are closed, since
+    there are too many (`router.transport.choose`); `tls` is None for plain connections.
     Raises OSError if the address cannot be bound, or if the system lacks the transport's library.
     """
     try:
@@ -44,6 +46,7 @@ async def serving(
             limits_of(config),
             reuse_port=config.server.processes > 1,
             gate=gate,
+            full=full,
         )
     except LibraryError as error:
         raise OSError(f"server.transport: {error}") from error

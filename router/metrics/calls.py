@@ -34,6 +34,8 @@ class Metrics(Collector):
         self._clock = clock
         self._requests: dict[tuple[str, str], int] = defaultdict(int)
         self._refusals: dict[tuple[str, str], int] = defaultdict(int)
+        self.refused_connections = 0
+        """Connections that were closed at once, since too many were open."""
         self._seconds: dict[str, Tally] = {}
         self._steps: dict[str, Tally] = {}
         self._tokens = Tally(TOKENS)
@@ -52,6 +54,8 @@ class Metrics(Collector):
         refusals = counter("refusals")
         for labels, count in self._refusals.items():
             refusals.add_metric(labels, count)
+        connections = counter("refused_connections")
+        connections.add_metric([], self.refused_connections)
         seconds = histogram("request_seconds")
         for method, tally in self._seconds.items():
             tally.show(seconds, [method])
@@ -62,7 +66,7 @@ class Metrics(Collector):
         self._tokens.show(tokens)
         matched = histogram("matched_ratio")
         self._matched.show(matched)
-        yield from (requests, refusals, seconds, steps, tokens, matched)
+        yield from (requests, refusals, connections, seconds, steps, tokens, matched)
 
     def answered(self, method: str, code: str, seconds: float, reason: str = "") -> None:
         """Count one answer; one that refuses the call has a `reason`."""
@@ -93,6 +97,10 @@ class Metrics(Collector):
         """Count calls that were refused for overload before anything but their headers was read."""
         self._requests[method, code] += count
         self._refusals[method, OVERLOADED] += count
+
+    def refused_connection(self) -> None:
+        """Count a connection that was closed at once, since too many were open."""
+        self.refused_connections += 1
 
     def scored(self, prompt_tokens: int, matched_tokens: int) -> None:
         """Record a scored prompt's tokens, and how many of them the warmest pod holds."""

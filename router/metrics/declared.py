@@ -82,6 +82,9 @@ ROOMS: Mapping[str, Mapping[str, Declared]] = {
         "kept_out": _counter(
             "Calls refused because the caller is not known, or lacks the role.", "asked", "why"
         ),
+        "refused_connections": _counter(
+            "Connections closed at once: server.http2.max-connections were open. Not with grpcio."
+        ),
         "prompt_tokens": _histogram("Tokens of a scored prompt.", TOKENS),
         "matched_ratio": _histogram("Share of a scored prompt that the warmest pod holds.", SHARES),
         "waiting_calls": _gauge("Calls that wait for the thread that answers."),

@@ -1,6 +1,7 @@
 """Chooses the transport of a server: libnghttp2 where the system has one that limits floods."""
 
 import logging
+from collections.abc import Callable
 from typing import Literal
 
 from router.transport.grpcio_server import GrpcioServer
@@ -15,12 +16,18 @@ Kind = Literal["auto", "nghttp2", "grpcio"]
 
 
 def new_server(
-    kind: Kind, limits: Http2Limits, *, reuse_port: bool = False, gate: Gate | None = None
+    kind: Kind,
+    limits: Http2Limits,
+    *,
+    reuse_port: bool = False,
+    gate: Gate | None = None,
+    full: Callable[[], None] = lambda: None,
 ) -> Server:
     """Return a server of a kind; auto: nghttp2 where it can be used, otherwise grpcio.
 
     nghttp2 asks the `gate`, if given, as soon as a call's headers have come. grpcio cannot, and never
-    asks it: there the handlers alone refuse calls, and later.
+    asks it: there the handlers alone refuse calls, and later. nghttp2 calls `full` for each connection
+    that is closed, since as many as may be are open.
 
     Raises LibraryError if the kind is nghttp2 and the system lacks a library for it.
     """
@@ -35,4 +42,4 @@ def new_server(
         log.info("transport: grpcio: %s", error)
         return GrpcioServer(limits, reuse_port=reuse_port)
     log.info("transport: nghttp2, libnghttp2 %s", version)
-    return Nghttp2Server(limits, reuse_port=reuse_port, gate=gate)
+    return Nghttp2Server(limits, reuse_port=reuse_port, gate=gate, full=full)

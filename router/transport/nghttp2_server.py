@@ -42,8 +42,10 @@ class Nghttp2Server:
         *,
         reuse_port: bool = False,
         gate: Gate | None = None,
+        full: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """`full` is called for each connection that is closed, since as many as may be are open."""
         load_library()
         # Compiled now, and not while the first client waits.
         from router.transport.http2 import callbacks  # noqa: F401, PLC0415
@@ -51,6 +53,7 @@ class Nghttp2Server:
         self._limits = limits
         self._reuse_port = reuse_port
         self._gate = gate
+        self._full = full
         self._clock = clock
         self._journal = journal_of(limits, gate)
         self._handlers: list[grpc.GenericRpcHandler] = []
@@ -73,6 +76,7 @@ class Nghttp2Server:
             seconds=self._limits.handshake_seconds,
             tls=tls.grpc_context if tls else None,
             reuse_port=self._reuse_port,
+            full=self._full,
         )
         bound = await self._listener.start(address)
         self._looking = asyncio.get_running_loop().create_task(self._look())

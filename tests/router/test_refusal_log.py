@@ -1,8 +1,13 @@
 """Refused calls in the log."""
 
+import asyncio
+from pathlib import Path
+
+import aiohttp
 import pytest
 
 from router.refusal_log import RefusalLog, Refusals
+from tests.router.running_router import running_router
 
 
 def test_calls_that_were_refused_since_the_last_look_are_told_by_limit(
@@ -22,3 +27,29 @@ def test_calls_that_were_refused_since_the_last_look_are_told_by_limit(
     refused["limits.two"] += 1
     log.look()
     assert caplog.messages[1].startswith("1 calls were refused by limits.two")
+
+
+def test_what_is_refused_may_be_connections(caplog: pytest.LogCaptureFixture) -> None:
+    refused = [0]
+    log = RefusalLog({"a-limit": Refusals(lambda: refused[0], "a-section", "connections")})
+    refused[0] = 2
+    log.look()
+    assert caplog.messages == [
+        "2 connections were refused by a-limit: docs/operations.md#a-section"
+    ]
+
+
+async def test_a_connection_beyond_the_most_is_counted(tmp_path: Path) -> None:
+    tables = '[[models]]\nname = "demo"\n[server.http2]\nmax-connections = 1\n'
+    async with running_router(tmp_path, tables, transport="nghttp2") as (router, _):
+        host, _, port = router.address.rpartition(":")
+        [_, first], [reader, second] = [
+            await asyncio.open_connection(host, int(port)) for _ in range(2)
+        ]
+        assert await reader.read() == b""
+        url = f"http://{router.http_address}/metrics"
+        async with aiohttp.ClientSession() as session, session.get(url) as response:
+            text = await response.text()
+        assert "warmpath_refused_connections_total 1.0" in text
+        first.close()
+        second.close()
