@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 TEMPLATE = (
-    "{% for one in messages %}{{ one.role + ': ' + one.content + '\\n' }}{% endfor %}"
+    "{% for one in messages %}{{ one.role + ': ' + (one.content or '') + '\\n' }}{% endfor %}"
     "{% if add_generation_prompt %}{{ 'assistant:' }}{% endif %}"
 )
 SPACE = "Ġ"
