@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import shlex
 import socket
 import tempfile
 from collections.abc import Callable, Sequence
@@ -65,14 +64,7 @@ class EnvoyProcess(Child):
             str(self._program), "--config-path", str(config), "--disable-hot-restart",
             "--log-level", "warning", "--component-log-level", "ext_proc:error,main:error",
         )  # fmt: skip
-        self.command = shlex.join(words)
-        self._process = await asyncio.create_subprocess_exec(
-            *words,
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.DEVNULL,
-            # Ctrl-C reaches only the parent, which ends its children in order.
-            start_new_session=True,
-        )
+        await self.launch(*words)
         try:
             async with asyncio.timeout(START_SECONDS):
                 self.address = await self._listening(str(self.admin))

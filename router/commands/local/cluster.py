@@ -4,13 +4,15 @@ import asyncio
 import json
 import shlex
 import signal
+import subprocess
 import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import IO, Self
 
+from router.commands.local.bound import bound
 from router.commands.local.held_ports import HOST, HeldPorts
 from router.config.schema import PickTable, ProbeTable, QueueTable
 from scorer.policies.warmpath import Warmpath
@@ -47,7 +49,7 @@ class WorkerSettings:
 
 
 class Child:
-    """One child process with its own log. The starting code sets `_process` and `command`."""
+    """One child process with its own log. It ends when this process does, even by SIGKILL."""
 
     def __init__(self, name: str, log: Path) -> None:
         self.name = name
@@ -55,6 +57,21 @@ class Child:
         """The command line of its last start, for a shell."""
         self._log = log
         self._process: asyncio.subprocess.Process | None = None
+
+    async def launch(
+        self, *words: str, stdout: int = subprocess.DEVNULL, stderr: IO[bytes] | None = None
+    ) -> asyncio.subprocess.Process:
+        """Start a program, given by its path, with its arguments."""
+        self.command = shlex.join(words)
+        self._process = await asyncio.create_subprocess_exec(
+            *bound(words),
+            stdin=subprocess.DEVNULL,
+            stdout=stdout,
+            stderr=stderr,
+            # Ctrl-C reaches only the parent, which ends its children in order.
+            start_new_session=True,
+        )
+        return self._process
 
     def check(self) -> None:
         """Raise ClusterError if the process has ended."""
@@ -86,20 +103,13 @@ class Process(Child):
 
     async def start(self, *args: str) -> str:
         """Start `python -m ARGS` and return the first line it prints."""
-        self.command = shlex.join((sys.executable, "-m", *args))
         with self._log.open("ab") as log:
-            self._process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", *args,
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=log,
-                # Ctrl-C reaches only the parent, which ends its children in order.
-                start_new_session=True,
-            )  # fmt: skip
-        assert self._process.stdout is not None
+            words = (sys.executable, "-m", *args)
+            process = await self.launch(*words, stdout=subprocess.PIPE, stderr=log)
+        assert process.stdout is not None
         try:
             async with asyncio.timeout(START_SECONDS):
-                line = await self._process.stdout.readline()
+                line = await process.stdout.readline()
         except TimeoutError as error:
             raise ClusterError(f"{self.name} did not get ready; its log: {self._log}") from error
         if not line:

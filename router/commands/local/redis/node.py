@@ -1,7 +1,5 @@
 """One server of a Redis Cluster on loopback, as a child process."""
 
-import asyncio
-import shlex
 from pathlib import Path
 
 from router.commands.local.cluster import Child
@@ -19,14 +17,7 @@ class RedisNode(Child):
             *("--save", "", "--appendonly", "no", "--logfile", self._log.name),
             *("--cluster-enabled", "yes", "--cluster-config-file", f"{name}.nodes"),
         )
-        self.command = shlex.join(self._words)
 
     async def start(self) -> None:
         """Start the server without waiting until it answers."""
-        self._process = await asyncio.create_subprocess_exec(
-            *self._words,
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.DEVNULL,
-            # Ctrl-C reaches only the parent, which ends its children in order.
-            start_new_session=True,
-        )
+        await self.launch(*self._words)
