@@ -86,12 +86,23 @@ def _complain(args: argparse.Namespace, problem: str) -> None:
         print(f"warmpath serve: {problem}", file=sys.stderr)
 
 
-def _say_ready(args: argparse.Namespace, where: str) -> None:
-    """Say that it serves: in a log of JSON, otherwise and to a parent process on standard output."""
+def _say_ready(args: argparse.Namespace, config: Config, where: str) -> None:
+    """Say where it serves, and whom: in a log of JSON, otherwise and to a parent on standard output."""
+    where = f"{where}, {_protection(config)}"
     if args.log_format == "json" and args.process is None:
         log.info("warmpath %s serves gRPC on %s", version(), where)
     else:
         print(f"warmpath serves gRPC on {where}", flush=True)
+
+
+def _protection(config: Config) -> str:
+    """Return whether there is TLS, and who may call."""
+    tls = config.server.tls
+    if config.clients:
+        whom = f"[[clients]]: {len(config.clients)}"
+    else:
+        whom = "any caller with a certificate" if tls.client_ca else "any caller"
+    return f"{'with' if tls.cert else 'without'} TLS, for {whom}"
 
 
 async def _supervise(config: Config, args: argparse.Namespace) -> int:
@@ -112,7 +123,7 @@ async def _supervise(config: Config, args: argparse.Namespace) -> int:
 
     def ready() -> None:
         http = f", HTTP from {server.metrics_listen} on" if server.metrics_listen else ""
-        _say_ready(args, f"{server.listen}, {server.processes} processes{http}")
+        _say_ready(args, config, f"{server.listen}, {server.processes} processes{http}")
 
     return await processes.run(ready)
 
@@ -149,7 +160,7 @@ async def _serve(
         gc.collect()
         gc.freeze()
         http = f", HTTP on {router.http_address}" if router.http_address else ""
-        _say_ready(args, f"{router.address}{http}")
+        _say_ready(args, config, f"{router.address}{http}")
         reloader = Reloader(
             config,
             lambda: _own(load(args.config, os.environ), args.process),

@@ -7,6 +7,12 @@ from pathlib import Path
 import pytest
 
 from router import serve
+from router.config.read import parse
+
+MODEL = '[[models]]\nname = "m"\n'
+PLAIN = parse(MODEL, "test")
+TLS = '[server.tls]\ncert = "c"\nkey = "k"\n'
+CLIENT = '[[clients]]\nname = "n"\ntoken-file = "t"\nroles = ["score"]\n'
 
 
 def options(form: str, process: int | None = None) -> argparse.Namespace:
@@ -17,7 +23,7 @@ def test_the_start_is_a_line_of_the_log_if_that_is_json(
     caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
 ) -> None:
     caplog.set_level(logging.INFO)
-    serve._say_ready(options("json"), "127.0.0.1:7400, HTTP on 127.0.0.1:7401")
+    serve._say_ready(options("json"), PLAIN, "127.0.0.1:7400, HTTP on 127.0.0.1:7401")
     assert "serves gRPC on 127.0.0.1:7400, HTTP on 127.0.0.1:7401" in caplog.text
     assert capsys.readouterr().out == ""
 
@@ -30,9 +36,26 @@ def test_otherwise_it_is_printed_and_a_parent_always_gets_it(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     caplog.set_level(logging.INFO)
-    serve._say_ready(options(form, process), "127.0.0.1:7400")
-    assert capsys.readouterr().out == "warmpath serves gRPC on 127.0.0.1:7400\n"
+    serve._say_ready(options(form, process), PLAIN, "127.0.0.1:7400")
+    said = "warmpath serves gRPC on 127.0.0.1:7400, without TLS, for any caller\n"
+    assert capsys.readouterr().out == said
     assert caplog.text == ""
+
+
+@pytest.mark.parametrize(
+    ("tables", "said"),
+    [
+        (TLS, "with TLS, for any caller"),
+        (TLS + 'client-ca = "a"\n', "with TLS, for any caller with a certificate"),
+        (TLS + CLIENT, "with TLS, for [[clients]]: 1"),
+    ],
+)
+def test_the_start_says_whether_there_is_tls_and_who_may_call(
+    tables: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = parse(MODEL + tables, "test")
+    serve._say_ready(options("text"), config, "127.0.0.1:7400")
+    assert capsys.readouterr().out.endswith(f", {said}\n")
 
 
 def test_a_wrong_file_is_a_line_of_the_log_if_that_is_json(

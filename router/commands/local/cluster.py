@@ -199,9 +199,9 @@ class Cluster:
         path = Path(self._folder.name) / "router.toml"
         path.write_text(self._config(), encoding="utf-8")
         line = await router.start("router", "serve", "--config", str(path))
-        # warmpath serves gRPC on HOST:PORT, HTTP on HOST:PORT
+        # warmpath serves gRPC on HOST:PORT, HTTP on HOST:PORT, …
         self.router_address, self.page_address = (
-            part.rpartition(" on ")[2].strip() for part in line.split(",")
+            part.rpartition(" on ")[2].strip() for part in line.split(",")[:2]
         )
 
     def _config(self) -> str:
