@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import Message
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -21,6 +21,7 @@ from router.client.failure import CallError
 from router.client.prompt import Prompt
 from router.client.target import EXAMPLE, problem_of_target
 from router.commands.channel import ChannelError, add_channel, open_client
+from router.commands.console import new_console
 from router.commands.explained import explained
 from router.commands.tls_options import without_answer
 from router.pb.warmpath.v1 import router_pb2 as pb
@@ -211,9 +212,7 @@ def fields_of(message: Message) -> dict[str, Any]:
 
 def print_rich(shown: RenderableType) -> None:
     """Print a table or text for a terminal or a pipe."""
-    # A pipe has no width; a table cut to 80 columns would lose values.
-    width = None if sys.stdout.isatty() else 160
-    Console(width=width, markup=False).print(shown)
+    new_console(piped_width=160).print(shown)
 
 
 def failed(error: CallError, args: argparse.Namespace) -> int:

@@ -21,6 +21,7 @@ from router.client.client import Client
 from router.client.failure import CallError
 from router.commands.channel import ChannelError, open_client
 from router.commands.client import failed, problem_of_call, router_parser, seconds, unready
+from router.commands.console import new_console
 from router.pb.warmpath.v1 import router_pb2 as pb
 
 DECISIONS = 6
@@ -55,7 +56,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ChannelError as error:
         parser.error(str(error))
     terminal = sys.stdout.isatty()
-    console = Console(width=None if terminal else WIDE, markup=False)
+    console = new_console(piped_width=WIDE)
     try:
         with client:
             seen = look(client, args.model)

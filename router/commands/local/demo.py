@@ -13,6 +13,7 @@ from rich.table import Table
 
 from indexer.process.command_line import FOUND, USAGE, in_words
 from router.client.async_client import AsyncClient
+from router.commands.console import new_console
 from router.commands.local.cluster import MODEL, Cluster, ClusterError
 from router.commands.local.demo_setting import PAGE, RESULTS, DemoSetting, demo_setting, new_parser
 from router.commands.local.measure import RunFigures, figures, percentile
@@ -41,9 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run a local cluster and show the gain from cache-aware routing."""
     given = sys.argv[1:] if argv is None else argv
     args = new_parser(main.__doc__).parse_args(given)
-    # A pipe has no width; 80 columns would cut the table.
-    width = None if sys.stdout.isatty() else 110
-    console = Console(stderr=args.json, width=width, markup=False)
+    console = new_console(piped_width=110, stderr=args.json)
     try:
         setting = demo_setting(args)
     except (OSError, ValueError) as error:

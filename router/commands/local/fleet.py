@@ -19,6 +19,7 @@ from rich.table import Table
 
 from indexer.process.command_line import FINE, FOUND, USAGE, command_parser, in_words
 from router.client.async_client import AsyncClient
+from router.commands.console import new_console
 from router.commands.local.cluster import MODEL, ClusterError
 from router.commands.local.demo_setting import TRACE
 from router.commands.local.fleet_processes import SPEED, FleetProcesses, ProcessSettings, file_names
@@ -61,9 +62,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"warmpath fleet: {error}", file=sys.stderr)
         return USAGE
     try:
-        asyncio.run(
-            _run(settings, Console(stderr=as_json, markup=False), once=once, as_json=as_json)
-        )
+        asyncio.run(_run(settings, new_console(stderr=as_json), once=once, as_json=as_json))
     except (ClusterError, NoServerError, OSError, TimeoutError) as error:
         print(f"warmpath fleet: {in_words(error)}", file=sys.stderr)
         return FOUND

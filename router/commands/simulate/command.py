@@ -14,6 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from indexer.process.command_line import USAGE, in_words
+from router.commands.console import new_console
 from router.commands.out_folder import claim
 from router.commands.simulate import summary
 from router.commands.simulate.cell import Cell
@@ -45,8 +46,7 @@ def _terminated(number: int, _frame: object) -> None:
 
 
 def _main(args: argparse.Namespace, command: Sequence[str]) -> int:
-    width = None if sys.stdout.isatty() else 150
-    console = Console(stderr=args.json, width=width, markup=False)
+    console = new_console(piped_width=150, stderr=args.json)
     try:
         asked = cells(args)
         for cell in asked:
