@@ -162,7 +162,7 @@ async def fleet(folder: Path, *, without_events: int = 0) -> AsyncIterator[Fleet
         config.write_text("\n".join(lines))
         args = ("router", "serve", "--config", str(config))
         with Python(*args, log=folder / "router.log") as router:
-            address = router.hear().split(" on ")[1].strip()
+            address = router.hear().split(" on ")[1].split(",")[0].strip()
             async with (
                 grpc.aio.insecure_channel(address) as channel,
                 aiohttp.ClientSession(
