@@ -213,7 +213,7 @@ async def test_under_load_no_call_is_cut_off_and_the_state_is_saved(
         sys.executable, "-m", "router", "serve", "--config", str(config), stdout=subprocess.PIPE
     )
     assert router.stdout is not None
-    address = (await router.stdout.readline()).decode().split()[-1]
+    address = (await router.stdout.readline()).decode().split(",")[0].split()[-1]
     told: Counter[str] = Counter()
 
     async def call(stub: router_pb2_grpc.RouterStub) -> None:
