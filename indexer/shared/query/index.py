@@ -242,9 +242,6 @@ class RemoteIndex:
         """
         now = self._clock()
         doubts = []
-        if self._registry.is_disrupted:
-            # The records may have been read from another server than these blocks.
-            doubts.append(Trust(Level.DEGRADED, UNCONFIRMED, now))
         age = now - copied.read_at
         is_old = age > self._fresh + SLACK_SECONDS or copied.read_at < self._anew_at
         flaws = [f"a copy {_seconds(age)} old"] if is_old else []
@@ -258,6 +255,10 @@ class RemoteIndex:
             doubts.append(Trust(level, f"{problem}: {', '.join(flaws)}", since))
         if copied.failed:
             doubts.append(Trust(Level.DEGRADED, f"{AWAY}{copied.failed[0]}", now))
+        if self._registry.is_disrupted:
+            # The records may have been read from another server than these blocks. That comes last:
+            # it is up to the publisher, which cannot do anything while Redis does not answer.
+            doubts.append(Trust(Level.DEGRADED, self.reach.problem or UNCONFIRMED, now))
         return max(doubts, key=lambda doubt: doubt.level is Level.STALE, default=None)
 
     # Beside the answers

@@ -11,6 +11,7 @@ from indexer.shared.redis.command import (
     Reply,
     UnreachableError,
 )
+from indexer.shared.redis.fault import Fault, fault_of, hint_of
 from indexer.shared.redis.node import Node, NotSentError
 from indexer.shared.redis.topology import Topology
 
@@ -20,7 +21,6 @@ LAST_PAUSE = 0.2
 
 _PASSING = frozenset({"TRYAGAIN", "CLUSTERDOWN", "LOADING", "MASTERDOWN"})
 """Errors of a state that soon ends. Redis did not carry the command out."""
-_FORBIDDEN = "NOPERM", "The user executing the script"
 
 
 class RedisClient:
@@ -71,21 +71,31 @@ class _Round:
         self._is_to_wait = False
 
     def time_is_up(self, timeout: float) -> None:
-        """Put an error in the place of each missing reply. A refusal that may pass stays."""
-        late = UnreachableError(f"no answer within {timeout:g} s")
+        """Put an error in the place of each missing reply. A refusal that may pass stays.
+
+        While no connection can be made, the last attempt says more than that there is no answer.
+        """
+        failure = self._topology.failure
+        late = UnreachableError(str(failure or f"no answer within {timeout:g} s"))
         self.replies = [late if reply is _MISSING else reply for reply in self.replies]
 
     def explain(self) -> None:
-        """Add to each refusal by the ACL where the rule is documented, and which keys it must allow."""
+        """Add to each error what helps; to refusals by the ACL where the rule is documented."""
         for number, reply in enumerate(self.replies):
-            text = str(reply) if isinstance(reply, CommandRefusedError) else ""
-            if any(phrase in text for phrase in _FORBIDDEN):
-                key = self._key_of(number).decode(errors="replace")
-                prefix = key.partition(":{")[0] if ":{" in key else key.rpartition(":")[0]
-                why = "docs/shared-index.md has the ACL rule"
-                if prefix and "key" in text:
-                    why = f"the ACL user may not use keys under '{prefix}:'; {why}"
-                self.replies[number] = CommandRefusedError(f"{text} ({why})")
+            if not isinstance(reply, CommandRefusedError | UnreachableError):
+                continue
+            is_forbidden = fault_of(reply) is Fault.RIGHT
+            if hint := self._lacking_right(number) if is_forbidden else hint_of(reply):
+                self.replies[number] = type(reply)(f"{reply} ({hint})")
+
+    def _lacking_right(self, number: int) -> str:
+        """Return where the ACL rule is documented, and which keys it must allow."""
+        key = self._key_of(number).decode(errors="replace")
+        prefix = key.partition(":{")[0] if ":{" in key else key.rpartition(":")[0]
+        why = "docs/shared-index.md has the ACL rule"
+        if prefix and "key" in str(self.replies[number]):
+            why = f"the ACL user may not use keys under '{prefix}:'; {why}"
+        return why
 
     async def run(self) -> None:
         """Ask until each command has its reply."""

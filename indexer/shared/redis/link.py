@@ -67,6 +67,7 @@ class Link:
         self._waiting: deque[_Ticket] = deque()
         self._reading = False
         self.lost = False
+        self._why = "the connection was lost"
         self.scripts: set[str] = set()
         """Digests of the scripts that were sent over it."""
 
@@ -97,12 +98,16 @@ class Link:
         except asyncio.CancelledError:
             await self._abandon(ticket)
             raise
-        except BaseException:
+        except BaseException as error:
             # The node is not reached; or a word has a type that cannot be sent: nothing was sent.
+            was_lost = self.lost
             await self.close()
+            if was_lost and isinstance(error, UnreachableError):
+                # This side closed it, and the socket's own error would blame the server.
+                raise UnreachableError(self._why) from error
             raise
         if ticket.count:
-            raise UnreachableError("the connection was lost")
+            raise UnreachableError(self._why)
         self._pass_on()
 
     async def close(self, *, wait: bool = False) -> None:
@@ -133,6 +138,8 @@ class Link:
         ticket.abandoned = True
         oldest = next((waiting for waiting in self._waiting if waiting.abandoned), ticket)
         is_late = ticket.count and self._loop.time() - oldest.sent_at >= PATIENCE
+        if is_late:
+            self._why = f"no answer within {PATIENCE:g} s"
         if is_late or not self._wire.is_open:
             await self.close()
         self._pass_on()

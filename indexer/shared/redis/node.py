@@ -39,6 +39,11 @@ def is_unknown(reply: Reply) -> bool:
     return isinstance(reply, CommandRefusedError) and str(reply).startswith("NOSCRIPT")
 
 
+def again(error: Exception) -> Exception:
+    """Return an error that was raised before as a new one, without its traceback."""
+    return type(error)(*error.args)
+
+
 class Node:
     """One node, with one connection at a time. `disrupted` is called when one is made or lost."""
 
@@ -51,7 +56,8 @@ class Node:
         self._dialling: asyncio.Task[Link | Exception] | None = None
         self._pause = FIRST_PAUSE
         self._not_before = 0.0
-        self._failure: Exception = NotSentError()
+        self.failure: Exception | None = None
+        """Why the last attempt to connect failed; None where it did not."""
 
     @property
     def is_connected(self) -> bool:
@@ -132,8 +138,8 @@ class Node:
         if self._link is not None and await self._link.is_usable():
             return self._link
         if self._dialling is None:
-            if self._loop.time() < self._not_before:
-                raise type(self._failure)(*self._failure.args)
+            if self.failure is not None and self._loop.time() < self._not_before:
+                raise again(self.failure)
             self._dialling = self._loop.create_task(self._connect())
         dialling = self._dialling
         # A caller that gives up must not end the attempt, since others may wait for it too.
@@ -155,6 +161,7 @@ class Node:
             return self._failed(NotSentError(f"{self.name}: {error}"))
         else:
             self._pause = FIRST_PAUSE
+            self.failure = None
             self._link = Link(wire, self._disrupted)
             self._disrupted()
             return self._link
@@ -162,7 +169,7 @@ class Node:
             self._dialling = None
 
     def _failed(self, error: Exception) -> Exception:
-        self._failure = error
+        self.failure = error
         self._not_before = self._loop.time() + self._pause
         self._pause = min(2 * self._pause, LAST_PAUSE)
         return error

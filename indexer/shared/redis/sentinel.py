@@ -7,7 +7,7 @@ from functools import partial
 from indexer.shared.redis.address import HostPort
 from indexer.shared.redis.command import Command, CommandRefusedError, Reply, UnreachableError
 from indexer.shared.redis.link import Link, Wire
-from indexer.shared.redis.node import Node, NotSentError
+from indexer.shared.redis.node import Node, NotSentError, again
 from indexer.shared.redis.topology import DialPlace, Disrupted
 
 ANSWER_SECONDS = 1.0
@@ -42,6 +42,11 @@ class SentinelMaster:
         """The server of the last connection; None before the first."""
         self._looking: asyncio.Task[None] | None = None
         self._look_at = 0.0
+
+    @property
+    def failure(self) -> Exception | None:
+        """Why the last attempt to find and reach the master failed; None where it did not."""
+        return self._master.failure
 
     async def node_of(self, key: bytes) -> Node:  # noqa: ARG002 - all keys lie on it
         """Return the master."""
@@ -90,7 +95,7 @@ class SentinelMaster:
             async with asyncio.timeout(ANSWER_SECONDS):
                 await Link(wire, lambda: None).ask([("ROLE",)], replies)
         except TimeoutError:
-            raise UnreachableError(f"{place} does not answer") from None
+            raise UnreachableError(f"{place}: no answer within {ANSWER_SECONDS:g} s") from None
         [role] = replies
         if isinstance(role, CommandRefusedError):
             raise role
@@ -137,7 +142,8 @@ class SentinelMaster:
             async with asyncio.timeout(ANSWER_SECONDS):
                 await sentinel.ask([Command(("SENTINEL", "MASTER", self._name))], replies)
         except TimeoutError:
-            raise UnreachableError(f"{sentinel.name}: no answer") from None
+            late = UnreachableError(f"{sentinel.name}: no answer within {ANSWER_SECONDS:g} s")
+            raise again(sentinel.failure or late) from None
         [reply] = replies
         if isinstance(reply, CommandRefusedError):
             raise CommandRefusedError(f"{sentinel.name}: {self._name!r}: {reply}")

@@ -8,7 +8,7 @@ from typing import Protocol
 from indexer.shared.redis.address import HostPort
 from indexer.shared.redis.command import Command, CommandRefusedError, Reply, UnreachableError
 from indexer.shared.redis.link import Wire
-from indexer.shared.redis.node import Node, NotSentError
+from indexer.shared.redis.node import Node, NotSentError, again
 
 SLOTS = 16384
 REFRESH_SECONDS = 1.0
@@ -33,6 +33,10 @@ def slot_of(key: bytes) -> int:
 class Topology(Protocol):
     """Finds the node to ask for each key, and follows a cluster's redirections."""
 
+    @property
+    def failure(self) -> Exception | None:
+        """Why the last attempt to find or to reach the servers failed; None where it did not."""
+
     async def node_of(self, key: bytes) -> Node:
         """Return the node to ask. Raises CommandRefusedError or UnreachableError where none is known."""
 
@@ -54,6 +58,11 @@ class OneNode:
 
     def __init__(self, node: Node) -> None:
         self._node = node
+
+    @property
+    def failure(self) -> Exception | None:
+        """Why the last attempt to connect failed; None where it did not."""
+        return self._node.failure
 
     async def node_of(self, key: bytes) -> Node:  # noqa: ARG002 - all keys lie on it
         """Return the node."""
@@ -91,8 +100,16 @@ class Cluster:
         self._ahead: dict[bytes, HostPort] = {}
         """The nodes of keys that lie elsewhere already, while their slots are moved."""
         self._refreshing: asyncio.Task[Exception | None] | None = None
+        self._failure: Exception | None = None
+        """Why the last attempt to look up the slots failed; None where it did not."""
         self._not_before = 0.0
         self._turn = 0
+
+    @property
+    def failure(self) -> Exception | None:
+        """Why the last look-up of the slots failed; None where it did not, or a node is connected."""
+        is_reached = any(node.is_connected for node in self._nodes.values())
+        return None if is_reached else self._failure
 
     async def node_of(self, key: bytes) -> Node:
         """Return the master of a key's slot."""
@@ -146,7 +163,7 @@ class Cluster:
     async def _refresh(self) -> Exception | None:
         self._start_refresh()
         if self._refreshing is None:
-            return NotSentError("no node of the cluster could be asked a moment ago")
+            return again(self._failure or NotSentError("the slots were looked up a moment ago"))
         return await asyncio.shield(self._refreshing)
 
     def _start_refresh(self) -> None:
@@ -169,19 +186,22 @@ class Cluster:
                     problem = error
                 else:
                     await self._take(slots)
+                    self._failure = None
                     return None
+            self._failure = problem
             return problem
         finally:
             self._refreshing = None
             self._not_before = self._loop.time() + REFRESH_PAUSE
 
     async def _ask_slots(self, place: HostPort) -> list[HostPort | None]:
-        replies: list[Reply] = []
+        node, replies = self._node(place), list[Reply]()
         try:
             async with asyncio.timeout(REFRESH_SECONDS):
-                await self._node(place).ask([Command(("CLUSTER", "SLOTS"))], replies)
+                await node.ask([Command(("CLUSTER", "SLOTS"))], replies)
         except TimeoutError:
-            raise NotSentError(f"{place}: no answer within {REFRESH_SECONDS:g} s") from None
+            late = NotSentError(f"{place}: no answer within {REFRESH_SECONDS:g} s")
+            raise again(node.failure or late) from None
         if isinstance(replies[0], CommandRefusedError):
             raise CommandRefusedError(f"{place}: {replies[0]}")
         slots: list[HostPort | None] = [None] * SLOTS

@@ -314,5 +314,19 @@ def test_what_was_read_before_a_new_claim_says_nothing_of_its_blocks() -> None:
     machine.teardown()
 
 
+def test_an_answer_without_redis_names_redis_and_not_the_publisher() -> None:
+    machine = RemoteMachine()
+    machine.begin()
+    machine.change(segment=0, held={0, 1, 2}, spilled=False)
+    machine.ask(segments=1, blocks=3, fails_in=None)
+    machine.now += 10
+    machine.redis.disruptions += 1
+    machine.redis.unreachable.add(machine.names.bucket(machine.bucket(0)))
+    machine.runner.run(machine.remote.refresh([pack_words([key(0, 0)])], 1.0))
+    _, doubt = machine.remote.match(prompt_of([key(0, 0)]))
+    assert machine.rank.in_answer(doubt).reason.startswith("the shared index: it is away")
+    machine.teardown()
+
+
 RemoteMachine.TestCase.settings = settings(max_examples=examples(100), stateful_step_count=30)
 TestRemote = RemoteMachine.TestCase

@@ -19,6 +19,7 @@ from indexer.shared.redis.command import (
     UnreachableError,
 )
 from indexer.shared.redis.connect import RedisSettings, SettingsError, connect
+from indexer.shared.redis.fault import Fault, fault_of
 from tests.servers.redis_server import RedisServer
 from tests.servers.relay import Relay
 
@@ -285,9 +286,30 @@ async def test_a_cluster_s_node_says_how_its_url_begins(redis_cluster: Any) -> N
 
 async def test_a_lone_server_is_no_cluster(redis_server: RedisServer) -> None:
     async with connected(redis_server.url.replace("redis:", "redis-cluster:")) as redis:
-        reply = await ask(redis, "GET", "a")
-    assert isinstance(reply, CommandRefusedError)
-    assert "cluster support disabled" in str(reply)
+        # The second comes before any node is asked again.
+        for reply in (await ask(redis, "GET", "a"), await ask(redis, "GET", "a")):
+            assert isinstance(reply, CommandRefusedError)
+            assert "cluster support disabled (this Redis belongs to no cluster" in str(reply)
+
+
+async def test_a_server_that_stands_still_is_not_said_to_have_closed_the_connection(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(link, "PATIENCE", 0.0)
+    with RedisServer() as server:
+        server.pause()
+        async with connected(server.url) as redis:
+            impatient = asyncio.create_task(ask(redis, "GET", "a", timeout=0.2))
+            replies = await asyncio.gather(impatient, ask(redis, "GET", "b"))
+    assert [str(reply) for reply in replies] == ["no answer within 0.2 s", "no answer within 0 s"]
+
+
+async def test_a_server_that_wants_a_password_says_so_of_scripts_too(server: RedisServer) -> None:
+    with RedisServer(server.name, users=("user default on >right ~* +@all",)) as guarded:
+        async with connected(guarded.url) as redis:
+            [reply] = await redis.run([Call(SLOW, ("a",))], timeout=20)
+            assert fault_of(reply) is Fault.NO_PASSWORD_GIVEN
+            assert str(reply).endswith("(this Redis wants a password: give it in password-file)")
 
 
 async def test_who_does_not_answer_is_named_once(held_port: int) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from indexer.shared.redis import connect as connecting
 from indexer.shared.redis.command import Command, Reply, UnreachableError
 from indexer.shared.redis.connect import RedisSettings, SettingsError, connect
 from tests.servers.certificates import Authority
@@ -120,6 +121,23 @@ async def test_a_plain_server_is_not_asked_under_tls(
     reply = await ping(RedisSettings(url, ca=str(authority.ca)))
     assert isinstance(reply, UnreachableError)
     assert str(reply).endswith("(does the server use TLS?)")
+
+
+@pytest.mark.parametrize("kind", ["rediss", "rediss-cluster", "rediss-sentinel"])
+async def test_a_plain_server_is_named_also_by_calls_that_end_before_the_attempt_to_connect(
+    redis_server: RedisServer, authority: Authority, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connecting, "CONNECT_SECONDS", 0.2)
+    url = redis_server.url.replace("redis:", f"{kind}:") + ("/m" if "sentinel" in kind else "")
+    redis = await connect(RedisSettings(url, ca=str(authority.ca)))
+    async with asyncio.timeout(30):
+        for _ in range(2):
+            reply: Reply = None
+            # An attempt begins with the first call, and goes on beside the others.
+            while not str(reply).endswith("(does the server use TLS?)"):
+                [reply] = await redis.run([Command(("PING",))], timeout=0.1)
+                assert isinstance(reply, UnreachableError)
+    await redis.close()
 
 
 async def test_of_a_server_under_tls_that_is_asked_in_plain_text_it_is_said_that_it_may_be(

@@ -1,0 +1,65 @@
+"""What is wrong where Redis refuses or does not answer, by its error, and what helps."""
+
+import re
+from enum import Enum, auto
+
+from indexer.shared.redis.command import CommandRefusedError
+
+
+class Fault(Enum):
+    """A kind of fault."""
+
+    SILENCE = auto()
+    """Redis does not answer."""
+    NO_PASSWORD_GIVEN = auto()
+    NO_PASSWORD_WANTED = auto()
+    LOGIN = auto()
+    """Redis refuses the user or the password."""
+    RIGHT = auto()
+    """Redis' ACL refuses the user a command or a key."""
+    KIND = auto()
+    """The server is of another kind than the URL's scheme says."""
+    OTHER = auto()
+    """Redis refuses a command for another reason."""
+
+
+_WORDS = (
+    # Redis closes a connection over which a script comes before a password.
+    (
+        r"NOAUTH|unauthenticated (multi)?bulk",
+        Fault.NO_PASSWORD_GIVEN,
+        "this Redis wants a password: give it in password-file",
+    ),
+    (
+        "without any password configured",
+        Fault.NO_PASSWORD_WANTED,
+        "this Redis has no password: leave password-file out",
+    ),
+    ("WRONGPASS", Fault.LOGIN, ""),
+    ("NOPERM|The user executing the script", Fault.RIGHT, ""),
+    (
+        "cluster support disabled",
+        Fault.KIND,
+        "this Redis belongs to no cluster: its URL begins with redis:// or redis-sentinel://",
+    ),
+    (
+        "unknown command .SENTINEL",
+        Fault.KIND,
+        "this Redis is no sentinel: its URL begins with redis:// or redis-cluster://",
+    ),
+    ("belongs to a cluster", Fault.KIND, ""),
+)
+"""Redis' words for a fault (and ours for the last), and what helps where they do not say it."""
+
+
+def fault_of(error: Exception) -> Fault:
+    """Return what is wrong, by an error in the place of a reply."""
+    for words, fault, _ in _WORDS:
+        if re.search(words, str(error)):
+            return fault
+    return Fault.OTHER if isinstance(error, CommandRefusedError) else Fault.SILENCE
+
+
+def hint_of(error: Exception) -> str:
+    """Return what helps; empty where the error says it, or where that is not known."""
+    return next((hint for words, _, hint in _WORDS if re.search(words, str(error))), "")
