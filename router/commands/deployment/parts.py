@@ -1,12 +1,14 @@
 """Checks of a deployment's parts beside the pods: the certificates' dates, and Redis."""
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
+from indexer.shared.redis.fault import Fault
 from router.commands.deployment.check import Check
-from router.commands.index.access import FILES, AccessError, opened
+from router.commands.index.access import FILES, MOST_NAMED, AccessError, opened
 from router.commands.index.stats import read_servers
 from router.config.certificates import dated
 from router.config.mistakes import dotted
@@ -14,6 +16,20 @@ from router.config.schema import Config
 
 POLICY = "noeviction"
 RULE = "docs/shared-index.md#the-acl-rule"
+REDIS = "Redis"
+OUT_OF_MEMORY = "OOM"
+"""The code with which Redis refuses writes where it is full."""
+NO_INFO = "the user may not call INFO, which the ACL rule does not give"
+CHANGES = {
+    Fault.SILENCE: "start Redis, or change shared-index.url",
+    Fault.NO_PASSWORD_GIVEN: "give the password of this Redis in shared-index.password-file",
+    Fault.NO_PASSWORD_WANTED: "this Redis has no password: take shared-index.password-file away",
+    Fault.LOGIN: "shared-index.user, shared-index.password-file",
+    Fault.RIGHT: f"give shared-index.user the ACL rule ({RULE})",
+    Fault.KIND: "a Redis of another kind answers: the scheme of shared-index.url",
+    Fault.OTHER: "look at Redis' log, or change shared-index.url",
+}
+"""What to do about each fault."""
 
 
 def certificates(config: Config, folder: Path, now: datetime) -> Iterator[Check]:
@@ -28,45 +44,55 @@ def certificates(config: Config, folder: Path, now: datetime) -> Iterator[Check]
 
 async def shared_index(config: Path, url: str, seconds: float) -> list[Check]:
     """Return whether Redis answers, may be used, and keeps what it has."""
-    subject = "Redis"
     options = argparse.Namespace(
         config=config, url="", user="", prefix=None, timeout=seconds, **dict.fromkeys(FILES, "")
     )
     try:
         async with opened(options, may_be_empty=True) as access:
             # These three calls use the rights that a router needs to read.
-            await access.pods()
+            pods = await access.pods()
             empty, found = access.lacking, await read_servers(access)
     except AccessError as error:
-        said = str(error)
-        if "refuses the user a command" in said:
-            change = f"give shared-index.user the ACL rule ({RULE})"
-        elif "refuses user or password" in said:
-            change = "shared-index.user, shared-index.password-file"
-        elif "called without any password" in said:
-            change = "this Redis has no password: take shared-index.password-file away"
-        elif "SENTINEL" in said or "cluster support disabled" in said:
-            change = "a Redis of another kind answers: the scheme of shared-index.url"
-        else:
-            change = "start Redis, or change shared-index.url"
-        return [Check(subject, "answer", "WRONG", said, change)]
+        return [Check(REDIS, "answer", "WRONG", str(error), CHANGES[error.fault])]
     names = ", ".join(sorted({one["server"] for one in found if one["server"]}))
     if empty:
         change = "shared-index.prefix, or start publishers with --redis"
-        answer = Check(subject, "answer", "WRONG", empty, change)
+        answer = Check(REDIS, "answer", "WRONG", empty, change)
     else:
         text = f"{url} answers, and the user may read {names}".rstrip()
-        answer = Check(subject, "answer", "ok", text)
-    checks = [answer]
-    policies = {one["policy"] for one in found if one["policy"]}
+        answer = Check(REDIS, "answer", "ok", text)
+    records = {pod: seen.record for pod, seen in pods.items() if seen.record}
+    reasons = {pod: record.reason for pod, record in records.items() if not record.sound}
+    return [answer, _policy(found), _memory(found, reasons)]
+
+
+def _policy(servers: Sequence[Mapping[str, Any]]) -> Check:
+    """Return whether Redis keeps the index when memory is short."""
+    policies = {one["policy"] for one in servers if one["policy"]}
     if not policies:
-        text = "the user may not call INFO, which the ACL rule does not give"
-        checks.append(Check(subject, "maxmemory-policy", "not known", text))
-    elif policies == {POLICY}:
-        checks.append(Check(subject, "maxmemory-policy", "ok", POLICY))
-    else:
-        text = f"{', '.join(sorted(policies))} deletes parts of the index when memory is short"
-        checks.append(
-            Check(subject, "maxmemory-policy", "WRONG", text, f"maxmemory-policy {POLICY} in Redis")
+        return Check(REDIS, "maxmemory-policy", "not known", NO_INFO)
+    if policies == {POLICY}:
+        return Check(REDIS, "maxmemory-policy", "ok", POLICY)
+    text = f"{', '.join(sorted(policies))} deletes parts of the index when memory is short"
+    return Check(REDIS, "maxmemory-policy", "WRONG", text, f"maxmemory-policy {POLICY} in Redis")
+
+
+def _memory(servers: Sequence[Mapping[str, Any]], reasons: Mapping[str, str]) -> Check:
+    """Return whether Redis takes writes: by its own figures, else by what publishers say of theirs.
+
+    `reasons` says why each pod's part of the index may differ from its engine's cache.
+    """
+    name, change = "maxmemory", "raise maxmemory in Redis, or give Redis more nodes"
+    full = [one for one in servers if one["is_full"] and one["policy"] == POLICY]
+    if full:
+        used = "; ".join(
+            f"port {one['port']} uses {one['used_bytes']:,} of {one['limit_bytes']:,} bytes"
+            for one in full
         )
-    return checks
+        return Check(REDIS, name, "WRONG", f"Redis is full and refuses writes: {used}", change)
+    if refused := [pod for pod, reason in reasons.items() if reason.startswith(OUT_OF_MEMORY)]:
+        text = f"Redis is full and refuses the writes of {', '.join(refused[:MOST_NAMED])}"
+        return Check(REDIS, name, "WRONG", text, change)
+    if all(one["is_full"] is None for one in servers):
+        return Check(REDIS, name, "not known", NO_INFO)
+    return Check(REDIS, name, "ok", "there is room")

@@ -24,6 +24,7 @@ from indexer.shared.redis.command import (
     Reply,
     UnreachableError,
 )
+from indexer.shared.redis.fault import Fault, fault_of
 from router.commands.client import seconds
 from router.config.credentials import publisher_credentials
 from router.config.read import ConfigError, load
@@ -37,7 +38,11 @@ FILES = ("password_file", "ca", "cert", "key")
 
 
 class AccessError(Exception):
-    """The index cannot be read; the message has the reason."""
+    """The index cannot be read; the message has the reason, and `fault` its kind."""
+
+    def __init__(self, message: str, fault: Fault = Fault.OTHER) -> None:
+        super().__init__(message)
+        self.fault = fault
 
 
 class EmptyIndexError(AccessError):
@@ -104,6 +109,8 @@ class Access:
         """That nothing lies under the prefix, if so."""
         self.silent: list[str] = []
         """Nodes that do not answer, each with the reason; their content is not known."""
+        self._fault = Fault.SILENCE
+        """What is wrong with the last of them."""
         self._away: set[Argument] = set()
         """Keys on those nodes."""
 
@@ -112,7 +119,7 @@ class Access:
         replies = await self.redis.run(asked, timeout=self.timeout)
         for reply in replies:
             if isinstance(reply, CommandRefusedError | UnreachableError):
-                raise AccessError(problem_of(reply, self.url))
+                raise AccessError(problem_of(reply, self.url), fault_of(reply))
         return replies
 
     async def look(self, asked: Sequence[Command]) -> list[Reply]:
@@ -125,8 +132,9 @@ class Access:
             reply = None if one.words[1] in before else next(replies)
             if isinstance(reply, CommandRefusedError | UnreachableError):
                 if isinstance(reply, CommandRefusedError) and not str(reply).startswith(NO_NODE):
-                    raise AccessError(problem_of(reply, self.url))
+                    raise AccessError(problem_of(reply, self.url), fault_of(reply))
                 self._away.add(one.words[1])
+                self._fault = fault_of(reply)
                 if str(reply) not in self.silent:
                     self.silent.append(str(reply))
                 reply = None
@@ -156,7 +164,8 @@ class Access:
             ]
         )
         if not self.buckets:
-            raise AccessError(f"no Redis answers at {self.url}: {'; '.join(self.silent)}")
+            said = f"no Redis answers at {self.url}: {'; '.join(self.silent)}"
+            raise AccessError(said, self._fault)
         if schema is None:
             return
         if not schema:
@@ -254,9 +263,10 @@ def problem_of(error: Exception, url: str) -> str:
         # The error of a single server begins with the address, which the URL names already.
         text = text.removeprefix(f"{url.partition('://')[2]}: ")
         return f"no Redis answers at {url}: {text}"
-    if "WRONGPASS" in text or "NOAUTH" in text:
+    fault = fault_of(error)
+    if fault in (Fault.LOGIN, Fault.NO_PASSWORD_GIVEN):
         return f"{url} refuses user or password (--user, --password-file): {text}"
-    if "NOPERM" in text or "The user executing the script" in text:
+    if fault is Fault.RIGHT:
         return f"{url} refuses the user a command: {text}"
     return f"{url}: {text}"
 

@@ -143,6 +143,7 @@ async def read_servers(access: Access) -> list[dict[str, Any]]:
                 "used_bytes": _number(facts.get("used_memory")),
                 "limit_bytes": _number(facts.get("maxmemory")),
                 "policy": facts.get("maxmemory_policy"),
+                "is_full": _is_full(facts),
                 "buckets": [],
                 "index_bytes": None,
             },
@@ -163,6 +164,15 @@ def _server(facts: dict[str, str]) -> str:
     if "valkey_version" in facts:
         return f"Valkey {facts['valkey_version']}"
     return f"Redis {facts['redis_version']}" if "redis_version" in facts else ""
+
+
+def _is_full(facts: dict[str, str]) -> bool | None:
+    """Return whether a node has no room left below its limit; None where it does not say."""
+    if "maxmemory" not in facts or "used_memory" not in facts:
+        return None
+    # Redis does not count the buffers of its replicas and of its log.
+    counted = int(facts["used_memory"]) - int(facts.get("mem_not_counted_for_evict", "0"))
+    return 0 < int(facts["maxmemory"]) < counted
 
 
 def _number(text: str | None) -> int | None:

@@ -4,18 +4,25 @@ import asyncio
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import pytest
+
 from indexer.shared.layout.names import KeyNames
+from indexer.shared.redis.fault import Fault
 from router.commands.deployment.check import Check
-from router.commands.deployment.parts import certificates, shared_index
+from router.commands.deployment.parts import CHANGES, NO_INFO, certificates, shared_index
 from router.config.read import load
 from tests.indexer.shared.index_model import Edge
 from tests.servers.certificates import Authority
+from tests.servers.redis_cluster import RedisCluster
 from tests.servers.redis_server import RedisServer
 
+JOE = {"user": "joe", "password-file": "password"}
 
-def of_redis(folder: Path, url: str, prefix: str) -> dict[str, Check]:
+
+def of_redis(folder: Path, url: str, prefix: str, **more: str) -> dict[str, Check]:
     file = folder / "router.toml"
-    table = f'[shared-index]\nurl = "{url}"\nprefix = "{prefix}"\n'
+    keys = {"url": url, "prefix": prefix} | more
+    table = "[shared-index]\n" + "".join(f'{key} = "{value}"\n' for key, value in keys.items())
     file.write_text(f'{table}[[models]]\nname = "m"\n', encoding="utf-8")
     return {one.name: one for one in asyncio.run(shared_index(file, url, 2.0))}
 
@@ -39,7 +46,65 @@ def test_a_redis_that_may_delete_the_index_is_named(
     assert checks["maxmemory-policy"].change == "maxmemory-policy noeviction in Redis"
     away = of_redis(tmp_path, f"redis://127.0.0.1:{held_port}", prefix)
     assert "no Redis answers" in away["answer"].text
-    assert away["answer"].change == "start Redis, or change shared-index.url"
+    assert away["answer"].change == CHANGES[Fault.SILENCE]
+
+
+@pytest.mark.parametrize("kind", ["redis", "valkey"])
+def test_a_full_redis_is_named_with_its_figures(
+    tmp_path: Path, request: pytest.FixtureRequest, prefix: str, kind: str
+) -> None:
+    server: RedisServer = request.getfixturevalue(f"{kind}_server")
+    assert of_redis(tmp_path, server.url, prefix)["maxmemory"].verdict == "ok", "there is no limit"
+    server.ask("CONFIG", "SET", "maxmemory", 1000)
+    try:
+        memory = of_redis(tmp_path, server.url, prefix)["maxmemory"]
+    finally:
+        server.ask("CONFIG", "SET", "maxmemory", 0)
+    assert memory.verdict == "WRONG"
+    assert memory.text.startswith(f"Redis is full and refuses writes: port {server.port} uses ")
+    assert memory.text.endswith(" of 1,000 bytes")
+    assert memory.change.startswith("raise maxmemory in Redis")
+
+
+def test_a_full_redis_is_named_also_to_a_user_who_may_not_see_its_figures(
+    tmp_path: Path, prefix: str
+) -> None:
+    names = KeyNames(prefix)
+    (tmp_path / "password").write_text("p")
+    rule = f"user joe on >p ~{prefix}:* +@all -info"
+    with RedisServer(users=("user default on nopass ~* &* +@all", rule)) as server:
+        with Edge(server.url) as edge:
+            edge.ensure(names)
+        server.ask("HSET", names.pods, "w", "1")
+        server.ask("HSET", names.record("w"), "token", "1")
+        memory = of_redis(tmp_path, server.url, prefix, **JOE)["maxmemory"]
+        assert (memory.verdict, memory.text) == ("not known", NO_INFO)
+        reason = "OOM command not allowed when used memory > 'maxmemory'."
+        server.ask("HSET", names.record("w"), "reason", reason)
+        memory = of_redis(tmp_path, server.url, prefix, **JOE)["maxmemory"]
+    assert memory.verdict == "WRONG"
+    assert memory.text == "Redis is full and refuses the writes of w"
+
+
+def test_each_fault_of_redis_has_advice_of_its_own(
+    tmp_path: Path, redis_server: RedisServer, redis_cluster: RedisCluster, prefix: str
+) -> None:
+    (tmp_path / "password").write_text("p")
+    joe = f"user joe on >p ~{prefix}:* +hgetall"
+    with RedisServer(users=("user default on >other ~* +@all", joe)) as guarded:
+        wrong = {"password-file": "password"}
+        cases = [
+            (guarded.url, {}, Fault.NO_PASSWORD_GIVEN),
+            (guarded.url, wrong, Fault.LOGIN),
+            (guarded.url, JOE, Fault.RIGHT),
+            (redis_server.url, wrong, Fault.NO_PASSWORD_WANTED),
+            (redis_server.url.replace("redis:", "redis-cluster:"), {}, Fault.KIND),
+            (f"{redis_server.url.replace('redis:', 'redis-sentinel:')}/m", {}, Fault.KIND),
+            (redis_cluster.nodes[0].url, {}, Fault.KIND),
+        ]
+        for url, more, fault in cases:
+            answer = of_redis(tmp_path, url, prefix, **more)["answer"]
+            assert (answer.verdict, answer.change) == ("WRONG", CHANGES[fault]), answer.text
 
 
 def test_a_certificate_that_ends_soon_is_named(tmp_path: Path) -> None:
