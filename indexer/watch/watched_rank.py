@@ -40,7 +40,9 @@ class WatchedRank:
         self.number = number
         self.layout = Layout()
         self.sequence: int | None = None
-        self.capacity = 0
+        self._capacity = 0
+        self._learnt = 0
+        """How many blocks its fastest tier has, by its engine; 0: not known."""
         self._blocks_in_use: int | None = None
         self._slots = slots
         self._stale_after = stale_after
@@ -73,8 +75,14 @@ class WatchedRank:
         connected = self._disconnected_at is None or self._presumed
         return connected and self._published.level is not Level.STALE
 
+    @property
+    def capacity(self) -> int:
+        """How many blocks its fastest tier has, by its publisher or else its engine; 0: not known."""
+        return self._capacity or self._learnt
+
     def learn_capacity(self, blocks: int) -> None:
-        """Do nothing: the publisher knows the capacity, and heals its trust."""
+        """Take the capacity that the engine says, for as long as the publisher says none."""
+        self._learnt = blocks
 
     def engine_restarted(self, reason: str) -> None:
         """Do nothing: the publisher follows the engine."""
@@ -189,7 +197,7 @@ class WatchedRank:
         level = Level(state.trust)
         self.layout = layout_of(state)
         self.sequence = state.engine_sequence if state.HasField("engine_sequence") else None
-        self.capacity, self._blocks_in_use = state.capacity, blocks_in_use_of(state)
+        self._capacity, self._blocks_in_use = state.capacity, blocks_in_use_of(state)
         self._set_trust(level, state.reason)
 
     def lost_room(self) -> None:

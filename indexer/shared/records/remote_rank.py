@@ -55,6 +55,8 @@ class RemoteRank:
         self._clock = clock
         self._limits = TrustLimits(clock)
         self._state: pb.RankState | None = None
+        self._learnt = 0
+        """How many blocks its fastest tier has, by its engine; 0: not known."""
         self._problem = ""
         self._logged = ""
         """The reason for which the rank cannot be used, as last logged; empty where it can."""
@@ -79,8 +81,8 @@ class RemoteRank:
 
     @property
     def capacity(self) -> int:
-        """How many blocks its fastest tier has; 0 where that is not known."""
-        return self._state.capacity if self._state else 0
+        """How many blocks its fastest tier has, by its publisher or else its engine; 0: not known."""
+        return (self._state.capacity if self._state else 0) or self._learnt
 
     def blocks_in_use(self) -> int | None:
         """Return how many blocks of its fastest tier are in use; None if its publisher does not say."""
@@ -170,7 +172,8 @@ class RemoteRank:
         return record.blocks.get(self.number, {})
 
     def learn_capacity(self, blocks: int) -> None:
-        """Do nothing: the publisher knows the capacity, and restores the trust."""
+        """Take the capacity that the engine says, for as long as the publisher says none."""
+        self._learnt = blocks
 
     def engine_restarted(self, reason: str) -> None:
         """Do nothing: the publisher follows the engine."""

@@ -298,6 +298,18 @@ async def asks_for_a_snapshot(publisher: OnceWrong, server: grpc.aio.Server) -> 
     await server.stop(None)
 
 
+def test_the_engines_capacity_counts_for_as_long_as_the_publisher_says_none() -> None:
+    [rank, _] = Fleet(MemoryIndex()).ranks
+    rank.take_state(state(0))
+    assert rank.capacity == 0
+    rank.learn_capacity(96)
+    assert rank.capacity == 96
+    says = pb.RankState(capacity=50)
+    says.MergeFrom(state(0))
+    rank.take_state(says)
+    assert rank.capacity == 50
+
+
 def test_blocks_that_are_told_anew_are_counted_once() -> None:
     fleet = Fleet(MemoryIndex())
     fleet.loaded()

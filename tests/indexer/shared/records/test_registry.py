@@ -100,6 +100,19 @@ async def test_a_sound_record_is_believed_once_its_writer_has_audited(stand: Sta
     assert stand.rank.blocks() == {Tier.GPU: 4}
 
 
+async def test_the_engines_capacity_counts_for_as_long_as_the_record_says_none(
+    stand: Stand,
+) -> None:
+    stand.rank.learn_capacity(96)
+    assert stand.rank.capacity == 96, "no record was read yet"
+    await stand.read()
+    assert stand.rank.capacity == 96
+    says = pb.RankState(capacity=50)
+    says.MergeFrom(STATE)
+    await stand.read(**{"state:0": says.SerializeToString()})
+    assert stand.rank.capacity == 50
+
+
 async def test_trust_is_one_object_as_long_as_nothing_changes(stand: Stand) -> None:
     await stand.confirmed()
     before = stand.rank.trust
