@@ -1,7 +1,10 @@
-"""Nothing is believed of a rank's cache that was sent there before the cache began anew."""
+"""What counts of a rank's cache that begins anew: nothing from before, and all that is told of it since."""
 
+from indexer.keys.word import pack_words
+from indexer.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
+from indexer.trust import Level
 from indexer.watch.watched_rank import WatchedRank
-from tests.router.pick.picker_parts import Parts
+from tests.router.pick.picker_parts import BLOCK, Parts
 
 
 def arriving(parts: Parts) -> dict[str, int]:
@@ -30,3 +33,15 @@ def test_what_arrives_at_a_rank_that_is_known_anew_by_the_same_name_is_gone() ->
     parts.ingest.remove("pod-0", 0)
     parts.pods[0] = parts.pod("pod-0")
     assert not any(arriving(parts).values())
+
+
+def test_of_a_snapshot_under_way_what_has_arrived_counts_although_the_rank_is_cold() -> None:
+    parts = Parts(pods=1)
+    [rank] = parts.pods[0].ranks
+    assert isinstance(rank, WatchedRank)
+    parts.warm(0, 4)
+    rank.begin_snapshot()
+    assert [one.match.known_tokens for one in parts.weigh().options] == [0]
+    rank.take_part(pb.SnapshotPart(tier="gpu", keys=pack_words([1, 2])))
+    assert rank.trust.level is Level.COLD
+    assert [one.match.known_tokens for one in parts.weigh().options] == [2 * BLOCK]
