@@ -83,7 +83,8 @@ class PromptReader:
             found = await self._tokens(prompt, timeout, trace)
             self._untokenised.pop((model, prompt.field), None)
         except UNREAD as error:
-            if isinstance(error, NoTokenizerError):
+            # A traced request is somebody's look, whose failure says nothing of the traffic.
+            if isinstance(error, NoTokenizerError) and trace is None:
                 self._untokenised[model, prompt.field] = str(error)
             if not may_reckon:
                 raise

@@ -81,7 +81,7 @@ class Tokeniser:
         self._pool = pool
         self._limits = limits
         self._troubles: dict[str, str] = {}
-        """By model, why its tokenizer was unavailable at the last attempt."""
+        """By model, why its tokenizer was unavailable at the last attempt; traced ones aside."""
 
     def troubles(self) -> dict[str, str]:
         """Return the models whose tokenizer was unavailable at the last attempt, with the reasons."""
@@ -120,7 +120,7 @@ class Tokeniser:
         except InvalidTextError as error:
             raise BadRequestError(field, str(error)) from error
         except TokenizerUnavailableError as error:
-            raise self._unavailable(model, error) from error
+            raise self._unavailable(task, error) from error
         task.tokenised(text, found)
         if task.trace:
             await task.trace.find_ends(tokenizer)
@@ -165,7 +165,7 @@ class Tokeniser:
                     raise BadRequestError(field, str(error)) from error
                 except TokenizerUnavailableError as error:
                     if not self._renderer.knows(model.name):
-                        raise self._unavailable(model, error) from error
+                        raise self._unavailable(task, error) from error
         text = await self._render(content, task)
         task.step("render the chat")
         return await self._text(text, task, special=content.add_special_tokens)
@@ -199,7 +199,7 @@ class Tokeniser:
         except TimeoutError:
             return None
         except TokenizerUnavailableError as error:
-            raise self._unavailable(task.prompt.model, error) from error
+            raise self._unavailable(task, error) from error
         task.step("have the tokenizer")
         return tokenizer
 
@@ -225,9 +225,12 @@ class Tokeniser:
         return found
 
     def _unavailable(
-        self, model: Model, error: TokenizerUnavailableError
+        self, task: PromptTask, error: TokenizerUnavailableError
     ) -> TokenizerUnavailableError:
-        self._troubles[model.name] = str(error)
+        model = task.prompt.model
+        # A traced request is somebody's look, whose failure says nothing of the traffic.
+        if task.trace is None:
+            self._troubles[model.name] = str(error)
         return TokenizerUnavailableError(
             f"model {model.name!r}: its tokenizer is unavailable: {error}; token ids need none"
         )

@@ -108,6 +108,20 @@ async def test_a_tokenizer_that_is_down_is_named_and_no_prompt_is_shown(
     assert "deployment is checked" not in str(checks)
 
 
+async def test_a_model_for_token_ids_alone_gets_no_finding_by_being_checked(
+    tmp_path: Path, model_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with LocalWorker.of(SETTINGS) as worker:
+        file = tmp_path / "doctor.toml"
+        well = tables(worker, model_folder, "vllm")
+        file.write_text(well.replace('model = "demo"', 'model = "ids-only"'), encoding="utf-8")
+        async with running_router(tmp_path, file.read_text(encoding="utf-8")) as (router, _):
+            await examined(router.address, file, capsys)
+            await asyncio.to_thread(doctor.main, [f"--router={router.address}", "--json"])
+    found = json.loads(capsys.readouterr().out)["findings"]
+    assert "tokenizer" not in {one["kind"] for one in found}, found
+
+
 async def test_without_router_and_engine_both_are_named(
     tmp_path: Path, held_port: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
