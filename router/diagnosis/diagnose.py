@@ -97,7 +97,7 @@ def _still_picked(pod: Pod) -> str:
         return ""
     return (
         ". It answers, and is picked by the prompts that were sent to it, since its events are not "
-        "connected. Do this: run `warmpath doctor --config FILE`, which tries their endpoints"
+        "connected. The lines on its events and replay in `warmpath doctor --config FILE` say why"
     )
 
 

@@ -50,7 +50,7 @@ def test_why_a_pod_is_not_ready_names_its_health_only_where_that_is_bad(
     told = asyncio.run(diagnose("", [silent], Attribution(), loads(), clock=lambda: NOW))
     [found] = [one.text for one in told.findings if one.kind == "ready"]
     assert found.startswith(said)
-    assert ("Do this: run `warmpath doctor --config FILE`" in found) == bool(status.healthy)
+    assert ("`warmpath doctor --config FILE` say why" in found) == bool(status.healthy)
 
 
 def test_rows_shadows_and_findings_are_told_by_model() -> None:
