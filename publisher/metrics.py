@@ -100,7 +100,9 @@ class PublisherCollector(Collector):
             rebuilds.add_metric([cause.name.lower()], writer.counts.rebuilds[cause])
         yield from (state, rebuilds)
         yield GaugeMetricFamily(
-            "warmpath_publisher_redis_trouble", "1 while Redis does not answer.",
+            "warmpath_publisher_redis_trouble",
+            "1 while this publisher cannot write to Redis what its pod holds: Redis does not answer or "
+            "refuses the write. 0 while it can.",
             value=float(bool(writer.trouble)),
         )  # fmt: skip
         if writer.written_at is not None:

@@ -252,7 +252,11 @@ ROOMS: Mapping[str, Mapping[str, Declared]] = {
     },
     "The shared index: pods that this router writes": {
         "shared_index_writer_state": _gauge("1 for the state in force.", "pod", "state"),
-        "shared_index_writer_trouble": _gauge("1 while Redis does not answer.", "pod"),
+        "shared_index_writer_trouble": _gauge(
+            "1 while this router cannot write to Redis what the pod holds: Redis does not answer or "
+            "refuses the write. 0 while it can.",
+            "pod",
+        ),
         "shared_index_writer_rebuilds": _counter(
             "Times that a pod's blocks were all written anew.", "pod", "cause"
         ),
