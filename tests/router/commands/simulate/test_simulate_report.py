@@ -24,7 +24,7 @@ ROW = Figures(
     settings={
         "preset": "a-preset", "event_delay": 0.05, "scrape": 0.1, "no_events_share": 0.0,
         "estimate_factor": 1.0, "factors": (), "reports": "all", "report_delay": 0.0, "lost_reports": 0.0, "routers": 1,
-        "routers_by": "request", "bookings": "shared", "outage": 0.0, "raw_bursts": False,
+        "routers_by": "request", "bookings": "shared", "outage": 0.0, "engine_priority": False, "raw_bursts": False,
     },
 )  # fmt: skip
 

@@ -110,6 +110,7 @@ def test_nothing_waits_where_first_tokens_are_not_reported() -> None:
         {"lost_reports": 0.2},
         {"outage": 20.0},
         {"outage": 20.0, "routers": 2, "engine": "vllm", "report_delay": 0.2},
+        {"engine": "vllm", "engine_priority": True},
         {"factors": (1.0, 2.0, 1.0, 2.0)},
     ],
     ids=str,
