@@ -47,6 +47,8 @@ class Figures:
     utilisation: float
     """The share of time in which a pod computes prompts, the mean over all pods."""
     makespan_s: float
+    arrivals_s: float
+    """The time between the first request and the last."""
     speed: float
     """How many times faster requests arrived than in the recorded or generated traffic."""
     seconds: float
@@ -114,6 +116,7 @@ def figures(
         imbalance=round(max(busy) / (sum(busy) / len(busy)), 4),
         utilisation=round(sum(busy) / len(busy) / makespan, 4),
         makespan_s=round(makespan, 2),
+        arrivals_s=round(max(one.arrival for one in outcomes), 2),
         speed=round(speed, 4),
         seconds=round(time.perf_counter() - begun, 2),
         pod_prefill_s=[round(seconds, 2) for seconds in busy],

@@ -16,6 +16,9 @@ _UNREPORTED = {
     "none": "Neither first tokens nor ends are reported.",
 }
 
+STEADY = 2.0
+"""How many times as long as an answer takes (p90) requests must come, for traffic to be steady."""
+
 StudyPlace = tuple[str, str, int, int, float]
 """Trace, engine, pods, blocks per pod and load: a `Cell` without its policy and seed."""
 
@@ -73,6 +76,20 @@ def conditions(settings: Mapping[str, Any]) -> list[str]:
     if settings["raw_bursts"]:
         sentences.append("Requests of one time stamp come at once.")
     return sentences
+
+
+def crowd(policies: Mapping[str, Sequence[Figures]]) -> str:
+    """Return a sentence where requests come faster than answers end; empty for steady traffic."""
+    rows = [row for of_policy in policies.values() for row in of_policy]
+    least = min(rows, key=lambda row: row.e2e_p90_s)
+    answer = least.e2e_p90_s
+    if least.arrivals_s >= STEADY * answer:
+        return ""
+    return (
+        f"The {least.requests:,} requests come within {least.arrivals_s:.0f} s, while an answer takes "
+        f"up to {answer:.0f} s (p90): that is a crowd before an empty fleet, no steady traffic. More "
+        "requests show which load the fleet can do."
+    )
 
 
 def ratio(policies: Mapping[str, Sequence[Figures]], policy: str, name: str) -> float | None:

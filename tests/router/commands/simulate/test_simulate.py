@@ -31,7 +31,7 @@ CELL = Cell(TRACE, "warmpath", pods=4, blocks_per_pod=400, load=0.6, requests=20
 KEYS = {
     "policy", "pods", "blocks_per_pod", "load", "engine", "seed", "requests", "token_hit_ratio",
     "ceiling", "hit_share", "ttft_mean_s", "ttft_p50_s", "ttft_p90_s", "ttft_p95_s", "ttft_p99_s",
-    "tpot_p90_ms", "e2e_p90_s", "output_tokens_per_s", "imbalance", "utilisation", "makespan_s",
+    "tpot_p90_ms", "e2e_p90_s", "output_tokens_per_s", "imbalance", "utilisation", "arrivals_s", "makespan_s",
     "speed", "seconds",
 }  # fmt: skip
 
@@ -227,6 +227,17 @@ def test_the_studys_matrix_is_twelve_cells(capsys: pytest.CaptureFixture[str]) -
     rows = simulate(capsys, "--matrix", "--policy", "round-robin")
     cells = {(row["pods"], row["blocks_per_pod"], row["load"]) for row in rows}
     assert len(rows) == len(cells) == 12
+
+
+@pytest.mark.parametrize(("last_ms", "is_crowd"), [(1000, True), (900_000, False)])
+def test_requests_that_come_faster_than_answers_end_are_called_a_crowd(
+    last_ms: int, is_crowd: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write(tmp_path, (0, 512, 1000, [1]), (last_ms, 512, 1000, [2]))
+    assert main(["--trace", str(path), "--speed", "1", "--pods", "1"]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert ("The 2 requests come within 1 s" in shown) is is_crowd
+    assert ("that is a crowd" in shown) is is_crowd
 
 
 def test_tables_show_policies_side_by_side(capsys: pytest.CaptureFixture[str]) -> None:

@@ -19,7 +19,7 @@ ROW = Figures(
     trace="a-trace", policy=DEFAULT, pods=4, blocks_per_pod=100, load=0.5, engine="serial", seed=1,
     requests=1000, refused=0, token_hit_ratio=0.2, ceiling=0.4, hit_share=0.5, ttft_mean_s=1.0,
     ttft_p50_s=0.5, ttft_p90_s=2.0, ttft_p95_s=3.0, ttft_p99_s=5.0, tpot_p90_ms=50.0, e2e_p90_s=20.0,
-    output_tokens_per_s=700.0, imbalance=1.1, utilisation=0.5, makespan_s=60.0, speed=2.0,
+    output_tokens_per_s=700.0, imbalance=1.1, utilisation=0.5, arrivals_s=50.0, makespan_s=60.0, speed=2.0,
     seconds=1.0, pod_prefill_s=[30.0, 31.0, 32.0, 33.0], ttft_curve_s=[0.1, 0.5, 5.0],
     settings={
         "preset": "a-preset", "event_delay": 0.05, "scrape": 0.1, "no_events_share": 0.0,
