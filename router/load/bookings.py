@@ -311,8 +311,8 @@ class Bookings:
         book.changed()
 
     def _overtake(self, book: RankBook, booking: Booking, now: float) -> None:
-        """Handle a reported first token before which earlier requests of its rank have none."""
-        # Only where reports are not waited for, presumed first tokens are awaited outside of `waiting`.
+        """Find the earlier requests of a rank without a first token, where a later one has its own."""
+        # Where reports are not waited for, requests leave `waiting` when their first token is presumed.
         line = book.in_flight if self._overdue.expects_none else book.waiting
         if booking.id not in line:
             return

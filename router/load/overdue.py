@@ -17,8 +17,8 @@ PREFILL_TIMES = 10.0
 """How many times its prefill in seconds a prompt may stand behind later ones: `queue.prefill-times` by
 default, with which engines may order prompts, too (`PickResponse.engine_priority`)."""
 OVERTAKEN_SECONDS = 1.0
-"""Least time between two first tokens of later requests after which an overdue report is lost: reports
-of one engine step may come in any order."""
+"""Least time between two such first tokens of later requests: reports of one engine step may come in any
+order."""
 SPARE = 64
 """Outdated entries that the heap may have beyond the number of bookings."""
 
@@ -58,11 +58,11 @@ class Overdue:
             self.tidy()
 
     def overtaken(self, booking: Booking, by: Booking, now: float) -> None:
-        """Handle the first token of a later request of a booking's rank.
+        """Handle the first token of a later request, `by`, on a booking's rank.
 
-        Engines begin prompts in the order in which they come, or let short ones pass long ones. So the
-        second time that another order shows, the report of a first token that should have come by now
-        is lost.
+        Engines begin prompts in the order in which they come, or let short ones pass long ones. Neither
+        explains why `by` is first: the second time this happens, the report of the booking's first
+        token, if that should have come by now, is lost.
         """
         if _place(by) < _place(booking):
             return

@@ -84,6 +84,20 @@ def test_reports_may_overtake_one_another_for_a_moment(second_at: float, third_a
     assert bookings.hears_first_tokens
 
 
+def test_short_prompts_may_pass_a_long_one_for_as_long_as_the_queues_order_lets_them() -> None:
+    numbers = count()
+    bookings = Bookings(expire_after=600.0, most=1000, new_id=lambda: str(next(numbers)))
+    bookings.book(Work("m", "p", 0, 100, 0, 5.0), 0.0)
+    for at in (10.0, 40.0):
+        passing = bookings.book(Work("m", "p", 0, 100, 0, 0.5), at)
+        bookings.first_token(passing.id, at + 2.0)
+    assert bookings.load("p", 0, 43.0).waiting == 1
+    for at in (46.0, 48.0):
+        later = bookings.book(Work("m", "p", 0, 100, 0, 0.5), at)
+        bookings.first_token(later.id, at + 0.5)
+    assert bookings.load("p", 0, 49.0).waiting == 0
+
+
 def test_a_report_that_comes_after_it_counted_as_lost_counts_after_all() -> None:
     bookings, [first, second, third] = _three_requests()
     bookings.first_token(second, 2.0)
