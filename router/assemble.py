@@ -36,7 +36,7 @@ from router.api.in_flight import InFlight
 from router.api.intake import STANDARD, STREAMS, Intake
 from router.api.pick import PickAnswerer
 from router.api.score import Answerer
-from router.api.server import serving
+from router.api.server import limit_of_connections, serving
 from router.api.service import SERVICE, RouterService
 from router.api.standard import standard_handlers
 from router.api.traced import TracedCalls
@@ -320,7 +320,7 @@ async def running(
                 "queue.max-requests or queue.max-bytes": Refusals(
                     lambda: held.queue.refused if held else 0, "the-queue-is-long"
                 ),
-                "server.http2.max-connections or half of the file descriptors": Refusals(
+                limit_of_connections(config): Refusals(
                     lambda: metrics.refused_connections, "a-router-is-overloaded", "connections"
                 ),
             }

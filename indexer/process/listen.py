@@ -18,8 +18,16 @@ MOST_CONNECTIONS = 64
 CONNECTION_SECONDS = 10.0
 """Longest life of an HTTP connection."""
 
-MOST_GRPC_CONNECTIONS = min(2048, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
-"""The most connections of a gRPC server; half of all descriptors stay for engines, publishers, Redis."""
+
+def _half_of_descriptors() -> int:
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return 1 << 20 if most == resource.RLIM_INFINITY else most // 2
+
+
+HALF_OF_DESCRIPTORS = _half_of_descriptors()
+"""Half of the file descriptors; the other half is for engines, publishers and Redis."""
+MOST_GRPC_CONNECTIONS = min(2048, HALF_OF_DESCRIPTORS)
+"""The most connections of a gRPC server, unless it is told another number."""
 
 GRPC_OPTIONS = (
     # Further connections are closed at once; idle ones are closed to make room.

@@ -7,7 +7,7 @@ import grpc
 
 from indexer.process.command_line import in_words
 from indexer.process.grpc_health import HealthService
-from indexer.process.listen import MOST_GRPC_CONNECTIONS
+from indexer.process.listen import HALF_OF_DESCRIPTORS
 from indexer.process.tasks import Work, kept
 from indexer.process.tls_files import ServerTls
 from router.config.schema import Config
@@ -67,11 +67,19 @@ async def serving(
         await server.stop(STOP_SECONDS)
 
 
+def limit_of_connections(config: Config) -> str:
+    """Return the name and value of the limit on connections that is in force."""
+    most = config.server.http2.max_connections
+    if most <= HALF_OF_DESCRIPTORS:
+        return f"server.http2.max-connections ({most})"
+    return f"half of the file descriptors ({HALF_OF_DESCRIPTORS})"
+
+
 def limits_of(config: Config) -> Http2Limits:
     """Return the limits that a configuration gives to the transport."""
     http2 = config.server.http2
     return Http2Limits(
-        connections=min(http2.max_connections, MOST_GRPC_CONNECTIONS),
+        connections=min(http2.max_connections, HALF_OF_DESCRIPTORS),
         streams=http2.max_streams,
         message_bytes=config.limits.largest_message,
         header_bytes=http2.max_header_bytes,

@@ -25,6 +25,7 @@ ARGUMENTS = Names(
 ANOTHER = "name another with {names.address}"
 IN_TIME = "no answer in time; {names.timeout} allows more"
 NEXT = f"start one ('warmpath serve --config FILE'), or {ANOTHER}"
+FULL = "has as many connections as it may (server.http2.max-connections)"
 SIGNS = (
     (("connection refused",), f"nothing listens {{where}}; {NEXT}"),
     (("no such file",), f"there is no such socket; {NEXT}"),
@@ -42,12 +43,16 @@ SIGNS = (
         "one refuses the other's certificate; check {names.files} and the host",
     ),
     (
+        ("handshake read failed",),
+        f"it closed the connection before TLS was agreed: it has no TLS, {FULL}, or is not gRPC's port",
+    ),
+    (
         ("ssl", "tls", "handshake", "wrong version"),
         "TLS with it failed; it may listen without TLS: leave {names.tls} out",
     ),
     (
         ("socket closed", "reset", "broken pipe", "http2", "preface", "end of file", "eof"),
-        "it closed the connection; it may want {wants}, or this may not be its port of gRPC",
+        f"it closed the connection: it wants {{wants}}, {FULL}, or this is not its port of gRPC",
     ),
     (("timeout", "timed out", "deadline"), IN_TIME),
     (("unreachable", "no route"), "there is no way to that host"),

@@ -16,6 +16,8 @@ from router.config.form import Problem
 from router.config.schema import Config, HubTable, PickTable, ServerTable, SharedIndexTable
 from scorer.policy import UnknownPolicyError, make_policy
 
+ALL_HOSTS = frozenset({"", "0.0.0.0", "[::]"})  # noqa: S104  no listener
+"""Hosts with which a listener is on all addresses of the machine."""
 URL = re.compile(r"^https?://[^/\s?#@]+(/[^\s?#]*)?$")
 """A URL, with or without a path; credentials are not allowed, as they would end up in messages."""
 
@@ -183,13 +185,24 @@ def _addresses(config: Config) -> Iterator[Problem]:
                 ("server", "metrics-listen"),
                 f"{server.metrics_listen!r} is not host:port (0 to 65535)",
             )
-        if server.metrics_listen == server.listen and not server.listen.endswith(":0"):
-            yield ("server", "metrics-listen"), "equals server.listen; each needs its own port"
+        if _is_one_socket(server.listen, server.metrics_listen):
+            yield (
+                ("server", "metrics-listen"),
+                f"has the port of server.listen ({server.listen}); each needs its own port",
+            )
     yield from _shared_ports(server)
     for position, pod in enumerate(config.pods):
         if not is_host_port(pod.address) or pod.address.endswith(":0"):
             problem = f"{pod.address!r} is not host:port with a port from 1 to 65535"
             yield ("pods", position, "address"), problem
+
+
+def _is_one_socket(one: str, other: str) -> bool:
+    """Return whether two addresses have one port, and one host or one that stands for all."""
+    (host, _, port), (other_host, _, other_port) = one.rpartition(":"), other.rpartition(":")
+    if port != other_port or port == "0":
+        return False
+    return host == other_host or not {host, other_host}.isdisjoint(ALL_HOSTS)
 
 
 def _shared_ports(server: ServerTable) -> Iterator[Problem]:

@@ -83,7 +83,8 @@ ROOMS: Mapping[str, Mapping[str, Declared]] = {
             "Calls refused because the caller is not known, or lacks the role.", "asked", "why"
         ),
         "refused_connections": _counter(
-            "Connections closed at once: server.http2.max-connections were open. Not with grpcio."
+            "Connections closed at once: as many as server.http2.max-connections or half of the file "
+            "descriptors allow were open. Not with grpcio."
         ),
         "prompt_tokens": _histogram("Tokens of a scored prompt.", TOKENS),
         "matched_ratio": _histogram("Share of a scored prompt that the warmest pod holds.", SHARES),

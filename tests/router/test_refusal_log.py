@@ -6,6 +6,8 @@ from pathlib import Path
 import aiohttp
 import pytest
 
+from router.api import server
+from router.config.read import parse
 from router.refusal_log import RefusalLog, Refusals
 from tests.router.running_router import running_router
 
@@ -53,3 +55,20 @@ async def test_a_connection_beyond_the_most_is_counted(tmp_path: Path) -> None:
         assert "warmpath_refused_connections_total 1.0" in text
         first.close()
         second.close()
+
+
+@pytest.mark.parametrize(
+    ("most", "limit"),
+    [
+        (3000, "server.http2.max-connections (3000)"),
+        (9000, "half of the file descriptors (5000)"),
+    ],
+)
+def test_the_limit_of_connections_is_the_lesser_and_is_named(
+    most: int, limit: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "HALF_OF_DESCRIPTORS", 5000)
+    text = f"[server.http2]\nmax-connections = {most}\n[[models]]\nname = 'm'\n"
+    config = parse(text, "text")
+    assert server.limit_of_connections(config) == limit
+    assert server.limits_of(config).connections == min(most, 5000)

@@ -109,7 +109,7 @@ async def test_a_client_that_lacks_tls_or_a_certificate_is_told_so(
             async with CLIENTS[kind](router.address, tls=tls) as client:
                 with pytest.raises(CallError, match="UNAVAILABLE: ") as raised:
                     await client.pods()
-                assert f"it may want {lacks}" in raised.value.hint
+                assert f"it wants {lacks}" in raised.value.hint
                 assert str(raised.value).endswith(f"({raised.value.hint})")
                 assert raised.value.hint not in raised.value.message
 

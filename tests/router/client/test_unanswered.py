@@ -35,16 +35,14 @@ def test_of_a_name_with_several_addresses_it_says_which_one_failed() -> None:
 )
 def test_a_closed_connection_may_want_what_was_not_shown(tls: bool, cert: bool, wants: str) -> None:
     words = said("Socket closed", tls=tls, cert=cert)
-    assert words.startswith(f"it closed the connection; it may want {wants}, or")
+    assert words.startswith(f"it closed the connection: it wants {wants}, has as")
 
 
 def test_the_library_names_its_arguments() -> None:
     words = said("Socket closed", names=ARGUMENTS)
-    assert words.startswith("it closed the connection; it may want TLS (tls=TlsPaths(…)), or")
+    assert words.startswith("it closed the connection: it wants TLS (tls=TlsPaths(…)), has as")
     words = said("Socket closed", tls=True, names=ARGUMENTS)
-    assert words.startswith(
-        "it closed the connection; it may want a certificate (tls.cert, tls.key)"
-    )
+    assert words.startswith("it closed the connection: it wants a certificate (tls.cert, tls.key)")
     for message in (
         "Connection refused",
         "WRONG_VERSION_NUMBER",
@@ -53,3 +51,9 @@ def test_the_library_names_its_arguments() -> None:
     ):
         assert "--tls" not in said(message, names=ARGUMENTS)
         assert "--router" not in said(message, names=ARGUMENTS)
+
+
+def test_a_connection_that_is_closed_in_the_handshake_is_no_reason_to_leave_tls_out() -> None:
+    words = said("Handshake read failed (recvmsg:Connection reset by peer (104))", tls=True)
+    assert "server.http2.max-connections" in words
+    assert "leave" not in words
