@@ -1,10 +1,11 @@
 """Reads traffic to simulate: Mooncake's traces, and users' own access logs.
 
 A file has one JSON object per line, gzipped or not. `docs/simulate.md` describes the two formats; the
-fields of the first line with a timestamp decide which one it is. Single lines that cannot be read are
-left out and counted. The blocks of a line become chained keys, so that equal keys mean equal prefixes.
+first lines with a timestamp decide which one it is. Single lines that are wrong are left out and
+counted. The blocks of a line become chained keys, so that equal keys mean equal prefixes.
 """
 
+import codecs
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
@@ -24,7 +25,7 @@ MOST_LINE_BYTES = 64 << 20
 MOST_BLOCKS = 50_000_000
 """The most blocks of all requests together; a block takes some 100 bytes."""
 BEGINNING = 100
-"""In how many of the first lines a timestamp is looked for."""
+"""How many of the first lines decide which form a file has."""
 
 
 def read_traffic(path: Path, most: int = 0) -> LoggedTraffic:
@@ -39,9 +40,11 @@ def read_traffic(path: Path, most: int = 0) -> LoggedTraffic:
 
 
 def _read(path: Path, most: int) -> LoggedTraffic:
-    reader: MooncakeRequests | LogRequests = MooncakeRequests()
-    if not _is_mooncake(path, most):
-        reader = LogRequests(raw for _, raw in _lines(path, most))
+    reader: MooncakeRequests | LogRequests
+    if _is_mooncake(path, most):
+        form, reader = "a Mooncake trace", MooncakeRequests()
+    else:
+        form, reader = "an access log", LogRequests(raw for _, raw in _lines(path, most))
     left_out = LeftOut()
     requests = []
     blocks = 0
@@ -58,7 +61,7 @@ def _read(path: Path, most: int) -> LoggedTraffic:
             problem = f"more than {MOST_BLOCKS} blocks; take fewer lines (--requests)"
             raise ValueError(f"line {number}: {problem}")
         requests.append(request)
-    left_out.check(len(requests))
+    left_out.check(len(requests), f"the file was taken for {form} by its first {BEGINNING} lines")
     if not requests:
         raise ValueError("has no request with a body")
     return LoggedTraffic(
@@ -71,8 +74,12 @@ def _read(path: Path, most: int) -> LoggedTraffic:
 
 
 def _is_mooncake(path: Path, most: int) -> bool:
-    """Return whether a file is a trace of Mooncake's. Raises ValueError if it is no log either."""
+    """Return whether most of the first lines with a timestamp are of a trace of Mooncake's.
+
+    The first of them decides between as many of each. Raises ValueError if none has a timestamp.
+    """
     problem = ""
+    found = []
     for number, raw in islice(_lines(path, most), BEGINNING):
         try:
             known = msgspec.json.decode(raw)
@@ -80,9 +87,13 @@ def _is_mooncake(path: Path, most: int) -> bool:
             problem = problem or f"line {number}: {error}. {WANTED}"
             continue
         if isinstance(known, dict) and "timestamp" in known:
-            return "input_length" in known
+            found.append("input_length" in known)
+            continue
         problem = problem or f"line {number}: has no timestamp{_named(known)}. {WANTED}"
-    raise ValueError(problem or "is empty")
+    if not found:
+        raise ValueError(problem or "is empty")
+    mooncakes = sum(found)
+    return found[0] if 2 * mooncakes == len(found) else 2 * mooncakes > len(found)
 
 
 def _named(line: object) -> str:
@@ -106,6 +117,8 @@ def _lines(path: Path, most: int) -> Iterator[tuple[int, bytes]]:
                 return
             if len(line) > MOST_LINE_BYTES:
                 raise ValueError(f"line {number}: longer than {MOST_LINE_BYTES} bytes")
+            if number == 1:
+                line = line.removeprefix(codecs.BOM_UTF8)
             if line.strip():
                 found += 1
                 yield number, line

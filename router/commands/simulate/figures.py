@@ -59,7 +59,7 @@ class Figures:
     settings: dict[str, Any] = field(default_factory=dict)
     """The run's other settings."""
     bad_lines: int = 0
-    """How many lines of the trace could not be read; they are in no other figure."""
+    """How many lines of the trace are wrong; they are in no other figure."""
     first_bad_lines: Sequence[str] = ()
     """The first of them: each one's number, and what is wrong."""
 

@@ -1,4 +1,4 @@
-"""Lines of a file that are left out, since they cannot be read."""
+"""Lines of a file that are left out, since they are wrong."""
 
 MOST_SHARE = 0.05
 """The largest share of bad lines with which the others still stand for the traffic."""
@@ -19,10 +19,10 @@ class LeftOut:
         if len(self.first) < MOST_TOLD:
             self.first.append(f"line {number}: {problem}")
 
-    def check(self, good: int) -> None:
-        """Raise ValueError if too many lines were bad beside this many good ones."""
+    def check(self, good: int, *notes: str) -> None:
+        """Raise ValueError, with the notes, if too many lines were bad beside this many good ones."""
         lines = self.count + good
         if self.count <= MOST_SHARE * lines:
             return
         share = f"{self.count} of {lines} lines are bad, more than {MOST_SHARE:.0%}"
-        raise ValueError("; ".join([*self.first, share] if lines > 1 else self.first))
+        raise ValueError("; ".join([*self.first, *([share] if lines > 1 else []), *notes]))

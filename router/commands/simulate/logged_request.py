@@ -43,7 +43,7 @@ class LoggedTraffic:
     is_approximate: bool = False
     """Whether texts were cut into blocks by characters, since the tokens are not known."""
     bad_lines: int = 0
-    """How many lines of the file were left out, since they could not be read."""
+    """How many lines of the file were left out, since they are wrong."""
     first_bad_lines: Sequence[str] = ()
     """The first of them: each one's number, and what is wrong."""
 

@@ -257,7 +257,7 @@ def test_memory_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         read_traffic(path)
 
 
-def test_single_lines_that_cannot_be_read_are_left_out_and_counted(tmp_path: Path) -> None:
+def test_single_lines_that_are_wrong_are_left_out_and_counted(tmp_path: Path) -> None:
     # A log that was copied while it was written begins and ends within lines.
     good = [{**TEXT, "timestamp": number} for number in range(100)]
     odd = [{**TEXT, "token_ids": [1]}, {**TEXT, "input_tokens": -1}]
@@ -269,6 +269,26 @@ def test_single_lines_that_cannot_be_read_are_left_out_and_counted(tmp_path: Pat
         "line 1", "line 102", "line 103",
     ]  # fmt: skip
     assert "secret" not in "".join(traffic.first_bad_lines)
+
+
+@pytest.mark.parametrize(
+    ("odd", "usual", "form"),
+    [(MOONCAKE, TOKENS, "an access log"), (TOKENS, MOONCAKE, "a Mooncake trace")],
+)
+def test_most_of_the_first_lines_say_which_form_a_file_has(
+    tmp_path: Path, odd: Any, usual: Any, form: str
+) -> None:
+    traffic = read_traffic(write(tmp_path, odd, "nonsense\n", *[usual] * 100))
+    assert len(traffic.requests) == 100
+    assert traffic.bad_lines == 2
+    with pytest.raises(ValueError, match=f"3 of 6 lines are bad.*taken for {form} by its first"):
+        read_traffic(write(tmp_path, odd, odd, "nonsense\n", *[usual] * 3))
+
+
+def test_a_byte_order_mark_costs_no_request(tmp_path: Path) -> None:
+    path = write(tmp_path, "\ufeff", HASHES, HASHES)
+    traffic = read_traffic(path)
+    assert (len(traffic.requests), traffic.bad_lines) == (2, 0)
 
 
 def test_a_bad_line_decides_nothing_for_the_others(tmp_path: Path) -> None:
