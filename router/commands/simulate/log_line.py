@@ -1,6 +1,5 @@
 """A line of an access log (`docs/simulate.md` describes its fields)."""
 
-import math
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
@@ -18,6 +17,9 @@ WANTED = (
 
 PROMPT_FIELDS = ("prompt_hashes", "hash_ids", "token_ids", "text", "prompt", "messages")
 """The fields with a prompt; a line of a log has exactly one of them."""
+
+MOST_SECONDS = 7.3e9
+"""The latest timestamp, in the year 2201: milliseconds since 1970 are beyond it."""
 
 Tokens = Annotated[int, Meta(ge=0, le=10_000_000)]
 
@@ -71,10 +73,13 @@ class LogLine(msgspec.Struct):
             except ValueError as error:
                 problem = f"timestamp is {bad_line.shown(stamp)}, neither seconds nor ISO 8601"
                 raise ValueError(problem) from error
-            return (when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp()
-        if not math.isfinite(stamp):
-            raise ValueError(f"timestamp is {stamp}, not finite")
-        return stamp
+            seconds = (when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp()
+        else:
+            seconds = stamp
+        if not 0 <= seconds <= MOST_SECONDS:
+            problem = f"not 0 to {MOST_SECONDS:.0f} seconds (the years 1970 to 2201)"
+            raise ValueError(f"timestamp is {bad_line.shown(stamp)}, {problem}")
+        return seconds
 
 
 def _spoken(message: dict[str, Any]) -> str:

@@ -195,6 +195,15 @@ def without(line: dict[str, Any], field: str) -> dict[str, Any]:
             {**HASHES, "timestamp": "yesterday"},
             r'line 2: timestamp is "yesterday", neither seconds',
         ),
+        (
+            {**HASHES, "timestamp": 1772366400250},
+            r"line 2: timestamp is 1772366400250\.0, not 0 to 7300000000 seconds",
+        ),
+        ({**HASHES, "timestamp": -1}, r"line 2: timestamp is -1\.0, not 0 to"),
+        (
+            {**HASHES, "timestamp": "9999-01-01T00:00:00Z"},
+            r'line 2: timestamp is "9999-01-01T00:00:00Z", not 0 to',
+        ),
         ({**HASHES, "output_tokens": "12"}, r'line 2: output_tokens is "12": expected `int'),
         ('{"timestamp": 1, "output_tokens": "12", "text', "line 2: output_tokens: expected `int"),
         ({**HASHES, "input_tokens": [1, 2]}, "line 2: input_tokens: expected"),
