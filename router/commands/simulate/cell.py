@@ -111,6 +111,10 @@ class Cell:
             raise ValueError(
                 "--lost-reports: with --reports none there are none that could be lost"
             )
+        if self.report_delay and self.reports == "none":
+            raise ValueError(
+                "--report-delay: with --reports none there are none that could be late"
+            )
         if self.routers_by == "session" and self.routers == 1:
             raise ValueError(
                 "--routers-by: one router has every session anyway; --routers 3 has others"

@@ -134,10 +134,8 @@ def _present(rows: Sequence[Figures], console: Console) -> None:
         _table(console, heading, summary.CELL_HEAD, summary.cell_rows(policies))
         if said := summary.conditions(first.settings):
             console.print(" ".join(said))
-        if crowd := summary.crowd(policies):
-            console.print(crowd)
-        if first.refused:
-            console.print(f"{first.refused} requests fit into no pod and were left out")
+        for remark in summary.remarks(policies):
+            console.print(remark)
     if len(cells) > 1:
         found = summary.standings(cells)
         _table(console, "all cells", summary.STANDING_HEAD, summary.standing_rows(found))

@@ -56,6 +56,7 @@ def write_report(
                 ),
             ),
             report.paragraph(_named_note(policies)),
+            *map(report.paragraph, summary.remarks(policies)),
         ]
     seeds = sorted({row.seed for row in rows})
     made = report.provenance(command, options) | {"seed": ", ".join(map(str, seeds))}
@@ -73,6 +74,8 @@ def _setting(rows: Sequence[Figures]) -> str:
         f"{first.requests:,} requests of {first.trace}, served {engines}.",
         f"{events}, and it looks at the engines' metrics every {settings['scrape']:g} s.",
     ]
+    if first.bad_lines:
+        sentences.append(f"Lines left out, since they are wrong: {first.bad_lines:,}.")
     sentences += summary.conditions(settings)
     sentences += [
         f"Figures are medians over {seeds} seeds."

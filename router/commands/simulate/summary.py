@@ -78,9 +78,21 @@ def conditions(settings: Mapping[str, Any]) -> list[str]:
     return sentences
 
 
-def crowd(policies: Mapping[str, Sequence[Figures]]) -> str:
-    """Return a sentence where requests come faster than answers end; empty for steady traffic."""
+def remarks(policies: Mapping[str, Sequence[Figures]]) -> list[str]:
+    """Return sentences about what a reader of a place's figures should know."""
     rows = [row for of_policy in policies.values() for row in of_policy]
+    sentences = []
+    if said := _crowd(rows):
+        sentences.append(said)
+    if any(row.settings["queue"] and row.settings["reports"] != "all" for row in rows):
+        sentences.append("The queue holds nothing without reported first tokens.")
+    if refused := rows[0].refused:
+        sentences.append(f"{refused:,} requests fit into no pod and were left out.")
+    return sentences
+
+
+def _crowd(rows: Sequence[Figures]) -> str:
+    """Return a sentence where requests come faster than answers end; empty for steady traffic."""
     least = min(rows, key=lambda row: row.e2e_p90_s)
     answer = least.e2e_p90_s
     if least.arrivals_s >= STEADY * answer:

@@ -25,6 +25,7 @@ ROW = Figures(
         "preset": "a-preset", "event_delay": 0.05, "scrape": 0.1, "no_events_share": 0.0,
         "estimate_factor": 1.0, "factors": (), "reports": "all", "report_delay": 0.0, "lost_reports": 0.0, "routers": 1,
         "routers_by": "request", "bookings": "shared", "outage": 0.0, "engine_priority": False, "raw_bursts": False,
+        "queue": False,
     },
 )  # fmt: skip
 
@@ -76,6 +77,31 @@ def test_settings_are_sentences(tmp_path: Path) -> None:
     assert "Requests of one time stamp come at once." in told
     assert "Figures are medians over 3 seeds." in told
     assert not any(name in told for name in settings if "_" in name)
+
+
+def test_the_page_says_what_was_left_out_and_where_requests_are_a_crowd(tmp_path: Path) -> None:
+    plain = page(tmp_path, ROW)
+    told = page(tmp_path, replace(ROW, bad_lines=3, refused=7, arrivals_s=30.0))
+    for sentence in (
+        "Lines left out, since they are wrong: 3.",
+        "7 requests fit into no pod and were left out.",
+        "The 1,000 requests come within 30 s, while an answer takes up to 20 s (p90): that is a crowd",
+    ):
+        assert sentence in told
+        assert sentence not in plain
+    assert "that is a crowd" not in plain
+
+
+@pytest.mark.parametrize(
+    ("queue", "reports", "is_told"),
+    [(True, "ends", True), (True, "none", True), (True, "all", False), (False, "none", False)],
+)
+def test_a_queue_without_reported_first_tokens_is_said_to_hold_nothing(
+    queue: bool, reports: str, is_told: bool
+) -> None:
+    queued = replace(ROW, settings={**ROW.settings, "queue": queue, "reports": reports})
+    told = summary.remarks({DEFAULT: [ROW], "another": [queued]})
+    assert told == ["The queue holds nothing without reported first tokens."] * is_told
 
 
 def test_the_best_few_and_the_default_are_named_and_it_is_said(tmp_path: Path) -> None:
