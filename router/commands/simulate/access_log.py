@@ -61,7 +61,10 @@ def _read(path: Path, most: int) -> LoggedTraffic:
             problem = f"more than {MOST_BLOCKS} blocks; take fewer lines (--requests)"
             raise ValueError(f"line {number}: {problem}")
         requests.append(request)
-    left_out.check(len(requests), f"the file was taken for {form} by its first {BEGINNING} lines")
+    notes = [f"the file was taken for {form} by its first {BEGINNING} lines"]
+    if most:
+        notes.append(f"only the first {most} lines count (--requests)")
+    left_out.check(len(requests), *notes)
     if not requests:
         raise ValueError("has no request with a body")
     return LoggedTraffic(
@@ -84,23 +87,24 @@ def _is_mooncake(path: Path, most: int) -> bool:
         try:
             known = msgspec.json.decode(raw)
         except UNREADABLE as error:
-            problem = problem or f"line {number}: {error}. {WANTED}"
+            problem = problem or f"line {number}: {bad_line.NO_OBJECT}: {error}. {WANTED}"
             continue
         if isinstance(known, dict) and "timestamp" in known:
             found.append("input_length" in known)
-            continue
-        problem = problem or f"line {number}: has no timestamp{_named(known)}. {WANTED}"
+        else:
+            problem = problem or f"line {number}: {_lack(known)}. {WANTED}"
     if not found:
         raise ValueError(problem or "is empty")
     mooncakes = sum(found)
     return found[0] if 2 * mooncakes == len(found) else 2 * mooncakes > len(found)
 
 
-def _named(line: object) -> str:
-    """Return the names of a line's first fields, in words."""
-    return (
-        f", but {', '.join(map(bad_line.shown, islice(line, 8)))}" if isinstance(line, dict) else ""
-    )
+def _lack(line: object) -> str:
+    """Return what a line without a timestamp lacks, with the names of its first fields."""
+    if not isinstance(line, dict):
+        return bad_line.NO_OBJECT
+    named = ", ".join(map(bad_line.shown, islice(line, 8)))
+    return f"has no timestamp, but {named}" if named else "has no timestamp"
 
 
 def _lines(path: Path, most: int) -> Iterator[tuple[int, bytes]]:

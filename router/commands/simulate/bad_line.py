@@ -15,6 +15,8 @@ TELLABLE = frozenset(
 MOST_SHOWN = 40
 """The most characters of a value that is shown."""
 
+NO_OBJECT = "is no JSON object"
+
 PLACE = re.compile(r"(?P<why>.*) - at `\$\.(?P<path>(?P<field>\w+).*)`")
 
 
@@ -33,7 +35,8 @@ def described(line: bytes, error: Exception) -> str:
     """Return a decoder's error about a line: the field, and its value if that may be shown."""
     found = PLACE.fullmatch(str(error))
     if found is None:
-        return str(error)
+        is_object = str(error).startswith("Object missing") or isinstance(error, RecursionError)
+        return str(error) if is_object else f"{NO_OBJECT}: {error}"
     why = found["why"][:1].lower() + found["why"][1:]
     value = _value(line, found["field"]) if found["field"] in TELLABLE else ""
     return f"{found['path']}{value}: {why}"

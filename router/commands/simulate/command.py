@@ -117,10 +117,12 @@ def _tell_bad_lines(trace: Path | None, figures: Figures) -> None:
     """Write how many lines of the trace were left out, and why the first ones were."""
     if not figures.bad_lines:
         return
-    counted = f"{trace}: lines left out, since they cannot be read: {figures.bad_lines}"
+    counted = f"{trace}: lines left out, since they are wrong: {figures.bad_lines}"
     print(f"warmpath simulate: warning: {counted}", file=sys.stderr)
     for line in figures.first_bad_lines:
         print(f"{trace}: {line}", file=sys.stderr)
+    if more := figures.bad_lines - len(figures.first_bad_lines):
+        print(f"{trace}: and {more} more", file=sys.stderr)
 
 
 def _present(rows: Sequence[Figures], console: Console) -> None:

@@ -149,8 +149,8 @@ def test_the_demos_trace_is_read() -> None:
 @pytest.mark.parametrize(
     ("line", "why"),
     [
-        ("{", "line 2: "),
-        ("[]", "line 2: Expected `object`"),
+        ("{", "line 2: is no JSON object: "),
+        ("[]", "line 2: is no JSON object: Expected `object`"),
         ({**MOONCAKE, "input_length": -1}, r"line 2: input_length is -1: .*>= 0"),
         (
             {**MOONCAKE, "output_length": 10**8},
@@ -321,6 +321,14 @@ def test_a_file_with_more_than_a_few_bad_lines_is_refused(
     with pytest.raises(ValueError, match="2 of 39 lines are bad, more than 5%") as caught:
         read_traffic(path)
     assert f"{path}: line 88: " in str(caught.value)
+    assert "--requests" not in str(caught.value)
+
+
+def test_an_error_says_that_only_the_first_lines_count(tmp_path: Path) -> None:
+    path = write(tmp_path, "{}\n", *[TOKENS] * 200)
+    with pytest.raises(ValueError, match=r"1 of 10 lines.*only the first 10 lines count \(--req"):
+        read_traffic(path, 10)
+    assert read_traffic(path).bad_lines == 1
 
 
 def test_a_log_without_bodies_has_no_requests(tmp_path: Path) -> None:
@@ -366,9 +374,10 @@ def test_a_gateways_line_without_a_body_is_passed_over(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "problem"),
     [
-        ('1.2.3.4 - - [01/Mar/2026:12:00:00 +0000] "POST /v1/chat/completions HTTP/1.1" 200 5\n', "malformed"),
+        ('1.2.3.4 - - [01/Mar/2026:12:00:00 +0000] "POST /v1/chat/completions HTTP/1.1" 200 5\n', "is no JSON object: JSON is malformed"),
         ({"time": "a secret", "status": 200}, 'no timestamp, but "time", "status". A line needs timestamp'),
-        ([1], "no timestamp. A line needs timestamp"),
+        ({}, "has no timestamp. A line needs timestamp"),
+        ([1], "is no JSON object. A line needs timestamp"),
         ({"timestamp": 1, "text": "a secret"}, "output_tokens is missing. A line needs timestamp"),
         ({"timestamp": 1, "request_body": '{"messages": [{"cont', "response_bytes": 4}, "request_body is not the JSON of a whole body"),
     ],

@@ -162,18 +162,21 @@ def test_what_fits_into_no_pod_is_left_out_and_said(tmp_path: Path) -> None:
         run(replace(cell, blocks_per_pod=1))
 
 
+@pytest.mark.parametrize(("bad", "shown", "more"), [(1, 1, ""), (5, 3, "and 2 more")])
 def test_lines_that_were_left_out_are_told_beside_the_figures(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    bad: int, shown: int, more: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = write(tmp_path, *[(1000 * number, 512, 1, [number]) for number in range(40)])
+    path = write(tmp_path, *[(1000 * number, 512, 1, [number]) for number in range(100)])
     with path.open("a") as file:
-        file.write("{")
+        file.write("{\n" * bad)
     args = ["--trace", str(path), "--pods", "1", "--blocks-per-pod", "9", "--json"]
     assert main(args) == 0
     told = capsys.readouterr()
-    assert json.loads(told.out)["bad_lines"] == 1
-    assert "left out, since they cannot be read: 1\n" in told.err
-    assert f"{path}: line 41: " in told.err
+    assert json.loads(told.out)["bad_lines"] == bad
+    assert f"left out, since they are wrong: {bad}\n" in told.err
+    assert f"{path}: line 101: " in told.err
+    assert told.err.count(f"{path}: line ") == shown
+    assert told.err.endswith(f"{path}: {more}\n") is bool(more)
 
 
 def test_the_ceiling_is_one_cache_of_all_pods_size() -> None:
