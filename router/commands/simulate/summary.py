@@ -16,6 +16,11 @@ _UNREPORTED = {
     "none": "Neither first tokens nor ends are reported.",
 }
 
+_REACH = {
+    "request": "in turn",
+    "session": "those of a session (the log's, or else one guessed from prompts' blocks) the same one",
+}
+
 STEADY = 2.0
 """How many times as long as an answer takes (p90) requests must come, for traffic to be steady."""
 
@@ -63,11 +68,9 @@ def conditions(settings: Mapping[str, Any]) -> list[str]:
     if settings["lost_reports"]:
         sentences.append(f"The reports of {settings['lost_reports']:.0%} of the requests are lost.")
     if settings["routers"] > 1:
-        by_session = settings["routers_by"] == "session"
         sentences.append(
-            f"Requests reach {settings['routers']} routers, "
-            f"{'those of a session the same one' if by_session else 'in turn'}; their bookings are "
-            f"{settings['bookings']}."
+            f"Requests reach {settings['routers']} routers, {_REACH[settings['routers_by']]}; their "
+            f"bookings are {settings['bookings']}."
         )
     if settings["engine_priority"]:
         sentences.append("Engines begin prompts by the answers' engine_priority.")

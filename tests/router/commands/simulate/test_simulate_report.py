@@ -104,6 +104,15 @@ def test_a_queue_without_reported_first_tokens_is_said_to_hold_nothing(
     assert told == ["The queue holds nothing without reported first tokens."] * is_told
 
 
+def test_several_routers_are_told_with_what_a_session_is() -> None:
+    settings = {**ROW.settings, "routers": 3}
+    assert summary.conditions(settings) == [
+        "Requests reach 3 routers, in turn; their bookings are shared."
+    ]
+    [told] = summary.conditions({**settings, "routers_by": "session"})
+    assert "a session (the log's, or else one guessed from prompts' blocks)" in told
+
+
 def test_the_best_few_and_the_default_are_named_and_it_is_said(tmp_path: Path) -> None:
     slow = replace(ROW, ttft_p90_s=99.0)
     told = page(tmp_path, *many(9), slow)
