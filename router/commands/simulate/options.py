@@ -39,7 +39,7 @@ def new_parser(description: str | None) -> argparse.ArgumentParser:
     )
     add = parser.add_argument
     source = parser.add_mutually_exclusive_group(required=True)
-    source.add_argument("--trace", type=Path, help="a Mooncake trace or an access log, .gz or not")
+    source.add_argument("--trace", type=_path, help="a Mooncake trace or an access log, .gz or not")
     source.add_argument("--traffic", choices=sorted(KINDS), help="a kind of generated traffic")
     add(
         "--traffic-seed",
@@ -130,9 +130,16 @@ def new_parser(description: str | None) -> argparse.ArgumentParser:
     )
     add("--raw-bursts", action="store_true", help="do not spread requests of one time stamp")
     add("--processes", type=int, default=2, help="how many runs at once")
-    add("--report", type=Path, help="a folder for a page of plots, and the results as JSON lines")
+    add("--report", type=_path, help="a folder for a page of plots, and the results as JSON lines")
     add("--json", action="store_true", help="print a JSON object, or a list for several runs")
     return parser
+
+
+def _path(text: str) -> Path:
+    """Return an option's value as a path; of an empty one `Path` would make the working folder."""
+    if not text:
+        raise argparse.ArgumentTypeError("is empty; a dot names the working folder")
+    return Path(text)
 
 
 def _list(kind: Callable[[str], NumberT]) -> Callable[[str], list[NumberT]]:
@@ -176,6 +183,8 @@ def cells(args: argparse.Namespace) -> list[Cell]:
     """Return the cells that the options ask for. Raises ValueError for options without sense."""
     if args.processes < 1:
         raise ValueError(f"--processes is {args.processes}, less than 1")
+    if args.trace and args.trace.is_dir():
+        raise ValueError(f"--trace: {args.trace} is a folder, not a file")
     if args.trace and not args.trace.is_file():
         raise ValueError(f"--trace: there is no file {args.trace}")
     if args.trace and args.traffic_seed is not None:

@@ -289,7 +289,7 @@ def test_the_report_is_one_page_and_the_rows(
         (["--policy", "pooled", "--engine", "vllm"], "pooled: only engine serial"),
         (["--routers-by", "session"], "--routers-by: one router has every session anyway"),
         (["--trace", "/nowhere"], "--trace: there is no file /nowhere"),
-        (["--trace", "/tmp"], "--trace: there is no file /tmp"),
+        (["--trace", "/tmp"], "--trace: /tmp is a folder, not a file"),
         (["--traffic-seed", "1"], "--traffic-seed: does not go with --trace"),
         (["--report", "/dev/null/out"], "/dev/null/out: a part of its path is not a folder"),
         (["--pods", "8,1025"], "--pods is 1025, more than 1024"),
@@ -306,6 +306,13 @@ def test_options_without_sense_are_refused(
     assert told.startswith("warmpath simulate: ")
     with pytest.raises(AssertionError, match=why):
         raise AssertionError(told)
+
+
+@pytest.mark.parametrize("option", ["--trace", "--report"])
+def test_an_empty_path_is_refused(option: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["--trace", str(TRACE), option, ""])
+    assert f"{option}: is empty" in capsys.readouterr().err
 
 
 def test_what_is_run_where_nothing_is_said_is_in_the_help(
