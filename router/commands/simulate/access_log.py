@@ -61,7 +61,7 @@ def _read(path: Path, most: int) -> LoggedTraffic:
             problem = f"more than {MOST_BLOCKS} blocks; take fewer lines (--requests)"
             raise ValueError(f"line {number}: {problem}")
         requests.append(request)
-    notes = [f"the file was taken for {form} by its first {BEGINNING} lines"]
+    notes = [f"the file was taken for {form} by its first lines"]
     if most:
         notes.append(f"only the first {most} lines count (--requests)")
     left_out.check(len(requests), *notes)

@@ -138,7 +138,7 @@ def new_parser(description: str | None) -> argparse.ArgumentParser:
 def _path(text: str) -> Path:
     """Return an option's value as a path; of an empty one `Path` would make the working folder."""
     if not text:
-        raise argparse.ArgumentTypeError("is empty; a dot names the working folder")
+        raise argparse.ArgumentTypeError("is empty; a path is wanted")
     return Path(text)
 
 
