@@ -24,6 +24,10 @@ class Rank(Protocol):
         """The trust in the router's view of this rank."""
 
     @property
+    def inexact_since(self) -> float:
+        """Since when it is not exact, by the clock of `trust`; of no meaning while it is exact."""
+
+    @property
     def layout(self) -> Layout:
         """Its cache groups and block sizes."""
 

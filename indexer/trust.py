@@ -42,3 +42,22 @@ class Trust:
     level: Level
     reason: str
     since: float
+
+
+class TrustHistory:
+    """What came before a rank's present trust: the last level, and when the rank stopped being exact."""
+
+    def __init__(self, trust: Trust) -> None:
+        self._level = trust.level
+        self._inexact_since = trust.since
+
+    def note(self, trust: Trust) -> str:
+        """Take the present trust; return a change of the level in words, else an empty text."""
+        before, self._level = self._level, trust.level
+        if before is Level.EXACT:
+            self._inexact_since = trust.since
+        return f"{trust.level}, was {before}: {trust.reason}" if trust.level is not before else ""
+
+    def inexact_since(self, trust: Trust) -> float:
+        """Return since when the rank is not exact, at whichever level; `trust` is its present one."""
+        return trust.since if Level.EXACT in {self._level, trust.level} else self._inexact_since

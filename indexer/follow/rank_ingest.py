@@ -21,7 +21,7 @@ from indexer.invariant import BrokenInvariantError
 from indexer.resolve.rank_state import RankState
 from indexer.stream.action import Action, AskReplay
 from indexer.stream.machine import Stream
-from indexer.trust import BEHIND, LOST_ROOM, Trust
+from indexer.trust import BEHIND, LOST_ROOM, Trust, TrustHistory
 from indexer.trust_limits import TrustLimits
 
 log = logging.getLogger(__name__)
@@ -88,6 +88,7 @@ class RankIngest:
             now=clock(),
         )
         self._stream_trust = self.stream.trusted
+        self._history = TrustHistory(self.trust)
         self.sequence = self.stream.sequence
         """The sequence number of the engine's last applied batch; None before the first.
 
@@ -113,6 +114,11 @@ class RankIngest:
         # Every answer reads the trust of every rank, and few ranks have a limit.
         trust = self._stream_trust.now
         return trust if self._limits.trust is None else self._limits.on(trust)
+
+    @property
+    def inexact_since(self) -> float:
+        """Since when it is not exact, by the clock of `trust`; of no meaning while it is exact."""
+        return self._history.inexact_since(self.trust)
 
     @property
     def lag_batches(self) -> int:
@@ -359,6 +365,7 @@ class RankIngest:
         self.sequence = self.stream.sequence
         now = self.trust
         if now != before:
+            self._history.note(now)
             log.info(
                 "pod %s rank %d: %s, was %s: %s",
                 self.source.pod,

@@ -16,7 +16,7 @@ from indexer.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
 from indexer.process.shortened import shortened
 from indexer.resolve.change import Added, Change, Emptied, Gone, Spot
 from indexer.resolve.rank_slots import RankSlots
-from indexer.trust import LOST_ROOM, MOST_REASON, Level, Trust
+from indexer.trust import LOST_ROOM, MOST_REASON, Level, Trust, TrustHistory
 from indexer.trust_limits import TrustLimits
 
 log = logging.getLogger(__name__)
@@ -48,6 +48,7 @@ class WatchedRank:
         self._stale_after = stale_after
         self._clock = clock
         self._published = Trust(Level.COLD, "the publisher was not reached yet", clock())
+        self._history = TrustHistory(self._published)
         self._lost: Trust | None = None
         self._short: Trust | None = None
         """The trust since the index gave up some of the rank's keys; None after a new snapshot."""
@@ -68,6 +69,11 @@ class WatchedRank:
         if short and published.level is Level.EXACT:
             return self._lost or short
         return self._lost or self._limits.on(published)
+
+    @property
+    def inexact_since(self) -> float:
+        """Since when it is not exact, by the clock of `trust`; of no meaning while it is exact."""
+        return self._history.inexact_since(self.trust)
 
     @property
     def is_connected(self) -> bool:
@@ -121,7 +127,7 @@ class WatchedRank:
         before = self.trust.level
         self._limits.set(about, reason)
         if self.trust.level is not before:
-            self._log(before)
+            self._note_trust()
 
     def forget(self, reason: str) -> None:
         """Hold nothing and be disconnected: no publisher follows the rank any more."""
@@ -165,7 +171,7 @@ class WatchedRank:
         if self._published.level is not Level.COLD:
             reason = self._problem or "the publisher is disconnected"
             self._lost = Trust(Level.STALE, reason, self._clock())
-            self._log(self._published.level)
+            self._note_trust()
 
     def take_part(self, part: pb.SnapshotPart) -> None:
         """Take some keys of a snapshot. Raises ValueError where it is malformed."""
@@ -209,15 +215,13 @@ class WatchedRank:
         # A reason may quote a publisher, and goes into every answer.
         reason = shortened(reason, MOST_REASON)
         if (level, reason) != (self._published.level, self._published.reason):
-            before, self._published = self.trust.level, Trust(level, reason, self._clock())
-            if level is not before:
-                self._log(before)
+            self._published = Trust(level, reason, self._clock())
+        self._note_trust()
 
-    def _log(self, before: Level) -> None:
-        now = self.trust
-        log.info(
-            "pod %s rank %d: %s, was %s: %s", self.pod, self.number, now.level, before, now.reason
-        )
+    def _note_trust(self) -> None:
+        """Log a change of the level, whatever part of the trust it came from."""
+        if change := self._history.note(self.trust):
+            log.info("pod %s rank %d: %s", self.pod, self.number, change)
 
     def close(self) -> None:
         """Drop all blocks of the rank."""

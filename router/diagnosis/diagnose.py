@@ -114,6 +114,7 @@ def _facts(rank: Rank, loads: LoadTable, now: float) -> RankFacts:
     return RankFacts(
         number=rank.number,
         trust=rank.trust,
+        inexact_since=rank.inexact_since,
         block_size=rank.layout.block_size,
         blocks=sum(rank.blocks().values()),
         # A publisher sends the blocks held, not counts of stored and removed ones.

@@ -16,6 +16,8 @@ class RankFacts:
 
     number: int
     trust: Trust
+    inexact_since: float
+    """Since when it is not exact, by the clock of `trust`."""
     block_size: int
     """Tokens per block; 0 before the first event."""
     blocks: int

@@ -10,7 +10,7 @@ from router.diagnosis.mispredictions import ENOUGH, MOSTLY, mispredictions
 from router.pods.source_state import Trouble
 
 TRUST_SECONDS = 60.0
-"""Age from which on a trust below exact is a finding: restarts, snapshots and replays take less."""
+"""Time after which a trust that is not exact is a finding: restarts, snapshots and replays take less."""
 LAG_SECONDS = 10.0
 """Age from which on a lag of events is a finding: a burst is over by then."""
 LEASE_SECONDS = 10.0
@@ -74,16 +74,16 @@ def _shared(facts: PodFacts, now: float) -> list[Finding]:
     if not facts.shared:
         return []
     for rank in facts.ranks:
-        trust, age = rank.trust, now - rank.trust.since
-        if trust.level is Level.EXACT or age < LEASE_SECONDS or _is_other_keyspace(rank):
+        trust, inexact = rank.trust, now - rank.inexact_since
+        if trust.level is Level.EXACT or inexact < LEASE_SECONDS or _is_other_keyspace(rank):
             continue
         if trust.reason.startswith(NOBODY):
             text = f"no publisher has written it to the shared index at {facts.shared}"
-            text = f"{text} for {age:.0f} s: start its publisher with that address as --redis"
+            text = f"{text} for {now - trust.since:.0f} s"
+            text = f"{text}: start its publisher with that address as --redis"
             return [Finding("shared-index", text)]
         if trust.level is not Level.DEGRADED or trust.reason.startswith(AWAY):
-            text = f"rank {rank.number} is {trust.level} for {age:.0f} s: {trust.reason}"
-            text = f"the shared index is {facts.shared}; {text}"
+            text = f"the shared index is {facts.shared}; {_inexact(rank, now)}"
             if trust.reason.startswith(AWAY):
                 text = (
                     f"{text}. Do this: look whether Redis runs, and whether this process reaches it"
@@ -96,19 +96,22 @@ def _trust(facts: PodFacts, now: float) -> Iterator[Finding]:
     if not facts.has_events:
         return
     for rank in facts.ranks:
-        trust, age = rank.trust, now - rank.trust.since
-        if trust.level is Level.EXACT or age < TRUST_SECONDS or _is_other_keyspace(rank):
+        trust, inexact = rank.trust, now - rank.inexact_since
+        if trust.level is Level.EXACT or inexact < TRUST_SECONDS or _is_other_keyspace(rank):
             continue
         if trust.reason.startswith((BEHIND, DRIFTED)):
             continue
         if trust.level is not Level.COLD:
-            text = (
-                f"its events are not complete: rank {rank.number} is {trust.level} for {age:.0f} s"
-            )
-            yield Finding("trust", f"{text}: {trust.reason}")
+            yield Finding("trust", f"its events are not complete: {_inexact(rank, now)}")
         elif facts.row.requests >= ENOUGH:
             text = f"no events arrive from rank {rank.number}, though {facts.row.requests} requests"
             yield Finding("trust", f"{text} were sent to the pod: {trust.reason}")
+
+
+def _inexact(rank: RankFacts, now: float) -> str:
+    """Return how far a rank may be believed, for how long it has not been exact, and why."""
+    age, reason = now - rank.inexact_since, rank.trust.reason
+    return f"rank {rank.number} is {rank.trust.level}, and not exact for {age:.0f} s: {reason}"
 
 
 def _lag(facts: PodFacts, now: float) -> Iterator[Finding]:

@@ -8,7 +8,7 @@ from indexer.engines.event import Tier
 from indexer.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
 from indexer.shared.layout.record import Record
 from indexer.shared.records.registry import UNCONFIRMED, UNREAD, Registry, refusal
-from indexer.trust import Level, Trust
+from indexer.trust import Level, Trust, TrustHistory
 from indexer.trust_limits import TrustLimits
 from indexer.watch.watched_rank import blocks_in_use_of, layout_of
 
@@ -44,6 +44,7 @@ class RemoteRank:
         self.layout = Layout()
         self.recorded = Trust(Level.COLD, UNREAD, clock())
         """The trust by its record alone, whether or not Redis can be asked for its blocks."""
+        self._history = TrustHistory(self.recorded)
         self.is_connected = False
         """Whether the engine's events reached the index when the record was last read."""
         self._registry = registry
@@ -65,6 +66,11 @@ class RemoteRank:
     def trust(self) -> Trust:
         """How far the rank may be believed outside of answers: by its record and `trouble`."""
         return self.in_answer(self._trouble())
+
+    @property
+    def inexact_since(self) -> float:
+        """Since when it is not exact, by the clock of `trust`; of no meaning while it is exact."""
+        return self._history.inexact_since(self.trust)
 
     def in_answer(self, doubt: Trust | None) -> Trust:
         """Return the trust in this rank for an answer; `doubt` is the answer's own, None without."""
@@ -113,18 +119,15 @@ class RemoteRank:
             # Each attempt may change the reason; `since` stays, as the level was the same all the time.
             since = before.since if level is before.level else self._clock()
             self.recorded = Trust(level, reason, since)
-            if level is not before.level:
-                log.info(
-                    "pod %s rank %d: %s, was %s: %s",
-                    self.pod,
-                    self.number,
-                    level,
-                    before.level,
-                    reason,
-                )
-            elif level is Level.COLD:
+            if level is before.level is Level.COLD:
                 self._log_cold(before.reason, record)
+        self._note_trust()
         self._log_refused(record)
+
+    def _note_trust(self) -> None:
+        """Log a change of the level, whether the record or `trouble` changed it."""
+        if change := self._history.note(self.trust):
+            log.info("pod %s rank %d: %s", self.pod, self.number, change)
 
     def _log_cold(self, before: str, record: Record | None) -> None:
         """Log why the pod is cold, once for each kind of reason; rank 0 logs for all of its ranks."""

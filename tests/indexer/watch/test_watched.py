@@ -1,6 +1,7 @@
 """A publisher that contradicts itself: no other pod is touched, and its rank does not stay exact."""
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator
 
 import grpc.aio
@@ -255,6 +256,34 @@ class OnceNoMessage(grpc.GenericRpcHandler):  # type: ignore[misc]  untyped ther
         async for response in self.publisher.Watch(request, context):
             is_wrong = response.HasField("delta")
             yield b"\xff\xff" if is_wrong else response.SerializeToString()
+
+
+def test_the_log_has_the_level_from_before_and_a_worse_one_does_not_restart_the_time(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO)
+    now = 0.0
+    ingest = Ingest(
+        MemoryIndex(1 << 24), hash_seed="", pending_bytes=1, stale_after=5.0, clock=lambda: now
+    )
+    rank = ingest.watch("pod", 0)
+    rank.connected()
+    rank.take_state(state(0))
+    now = 10.0
+    rank.limit("no answer")
+    rank.disconnected("no answer")
+    now = 20.0
+    rank.tick()
+    assert (rank.trust.since, rank.inexact_since) == (20.0, 10.0)
+    rank.connected()
+    rank.begin_snapshot()
+    assert rank.inexact_since == 10.0
+    assert caplog.messages == [
+        "pod pod rank 0: exact, was cold: told",
+        "pod pod rank 0: degraded, was exact: no answer",
+        "pod pod rank 0: stale, was degraded: no answer",
+        "pod pod rank 0: cold, was stale: a snapshot is under way",
+    ]
 
 
 async def test_what_is_no_message_is_refused_as_any_other_lie(

@@ -35,7 +35,7 @@ def rank(
     has_load: bool = True,
 ) -> RankFacts:
     blocks = stored - removed
-    return RankFacts(number, trust, block_size, blocks, stored, removed, has_load)
+    return RankFacts(number, trust, trust.since, block_size, blocks, stored, removed, has_load)
 
 
 class Stream:
@@ -242,10 +242,20 @@ def test_a_view_that_is_doubtful_for_long_is_told_and_explains_wrong_predictions
     stream = Stream().run(TEXT, predicts=0.3)
     gap = Trust(Level.DEGRADED, "12 batches were missed", NOW - 300)
     assert stream.kinds(rank(trust=gap)) == ["trust"]
-    text = "rank 0 is degraded for 300 s: 12 batches were missed"
+    text = "rank 0 is degraded, and not exact for 300 s: 12 batches were missed"
     assert text in stream.text(rank(trust=gap))
     healing = Trust(Level.DEGRADED, "12 batches were missed", NOW - 5)
     assert "trust" not in stream.kinds(rank(trust=healing))
+
+
+def test_a_worse_level_or_another_reason_does_not_begin_the_wait_anew() -> None:
+    stale = rank(trust=Trust(Level.STALE, "the shared index: no answer", NOW - 1))
+    stale = replace(stale, inexact_since=NOW - 90)
+    [found] = Stream().found(stale)
+    assert "rank 0 is stale, and not exact for 90 s: " in found.text
+    shared = PodFacts(True, True, [stale], Row("pod-a", "m"), shared=SHARED)
+    [found] = findings(shared, NOW)
+    assert "rank 0 is stale, and not exact for 90 s: " in found.text
 
 
 def test_more_blocks_than_the_cache_has_are_told_at_once_and_once_they_were_given_up() -> None:

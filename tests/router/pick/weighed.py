@@ -41,6 +41,10 @@ class FakeRank:
         self.held = 100
         self.counted: Mapping[str, int] = {"stored_blocks": 100, "removed_blocks": 0}
 
+    @property
+    def inexact_since(self) -> float:
+        return self.trust.since
+
     def learn_capacity(self, blocks: int) -> None:
         raise NotImplementedError
 

@@ -13,7 +13,7 @@ from indexer.shared.layout.record import Claim, SpotOf
 from indexer.shared.records.registry import Registry
 from indexer.shared.records.remote_rank import RemoteRank
 from indexer.shared.redis.command import Call, Command, CommandRefusedError, Reply, UnreachableError
-from indexer.trust import Level
+from indexer.trust import Level, Trust
 
 NAMES = KeyNames("t")
 CLAIM = Claim("o", 1, [SpotOf(0, Tier.GPU, 0)], "ours", "m", 1)
@@ -63,13 +63,14 @@ class Stand:
     def __init__(self) -> None:
         self.redis = Fake()
         self.now = 0.0
+        self.trouble: Trust | None = None
         self.registry = Registry(self.redis, NAMES, lambda: self.now)
         self.rank = self.new_rank()
 
     def new_rank(self, keyspace: str = "ours", ranks: int = 1) -> RemoteRank:
         return RemoteRank(
             "p", 0, self.registry, keyspace=keyspace, ranks=ranks, stale_after=5.0,
-            trouble=lambda: None, close=lambda _: None, clock=lambda: self.now,
+            trouble=lambda: self.trouble, close=lambda _: None, clock=lambda: self.now,
         )  # fmt: skip
 
     async def read(self, audits: int = 5, **changes: bytes) -> tuple[Level, str]:
@@ -264,6 +265,29 @@ async def test_other_words_for_the_same_trouble_do_not_begin_it_anew() -> None:
     stand.redis.records["p"] = UnreachableError("no answer")
     assert await stand.read() == (Level.STALE, "the shared index: no answer")
     assert stand.rank.trust.since == 10.0
+
+
+async def test_the_log_has_the_level_from_before_also_where_redis_lowered_it(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    stand = Stand()
+    await stand.confirmed()
+    caplog.set_level(logging.INFO)
+    stand.now = 10.0
+    stand.trouble = Trust(Level.DEGRADED, "left alone", 9.0)
+    assert (await stand.read(8))[0] is Level.DEGRADED
+    stand.now = 20.0
+    stand.redis.records["p"] = UnreachableError("refused")
+    assert (await stand.read())[0] is Level.STALE
+    assert (stand.rank.trust.since, stand.rank.inexact_since) == (20.0, 9.0)
+    stand.trouble, stand.redis.records["p"] = None, {}
+    assert (await stand.read())[0] is Level.COLD
+    assert stand.rank.inexact_since == 9.0
+    assert [line.split(": ")[1] for line in caplog.messages] == [
+        "degraded, was exact",
+        "stale, was degraded",
+        "cold, was stale",
+    ]
 
 
 async def test_changes_of_trust_are_logged_and_another_keyspace_once(
