@@ -95,9 +95,10 @@ def _still_picked(pod: Pod) -> str:
     """Return what follows for a pod that is well, and lacks events only."""
     if not (pod.status.healthy and pod.serves):
         return ""
+    lines = "Redis" if pod.shared else "its events and replay"
     return (
         ". It answers, and is picked by the prompts that were sent to it, since its events are not "
-        "connected. The lines on its events and replay in `warmpath doctor --config FILE` say why"
+        f"connected. The lines on {lines} in `warmpath doctor --config FILE` say why"
     )
 
 

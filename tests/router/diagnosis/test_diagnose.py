@@ -53,6 +53,19 @@ def test_why_a_pod_is_not_ready_names_its_health_only_where_that_is_bad(
     assert ("`warmpath doctor --config FILE` say why" in found) == bool(status.healthy)
 
 
+@pytest.mark.parametrize(
+    ("shared", "lines"), [("", "its events and replay"), ("redis://10.0.0.9:6379", "Redis")]
+)
+def test_a_pod_without_events_is_explained_by_the_lines_on_how_it_is_followed(
+    shared: str, lines: str
+) -> None:
+    silent = replace(pod("a"), status=Status(healthy=True, looked_at=9.0), shared=shared)
+    silent.ranks[0].is_connected = False  # type: ignore[misc]
+    told = asyncio.run(diagnose("", [silent], Attribution(), loads(), clock=lambda: NOW))
+    [found] = [one.text for one in told.findings if one.kind == "ready"]
+    assert f"The lines on {lines} in `warmpath doctor --config FILE` say why" in found
+
+
 def test_rows_shadows_and_findings_are_told_by_model() -> None:
     attribution = Attribution()
     for model in ("m", "n"):
