@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from indexer.shared.records.registry import AWAY, NOBODY
+from indexer.shared.redis.fault import is_explained
 from indexer.trust import BEHIND, DRIFTED, Level
 from router.diagnosis.evidence import Evidence
 from router.diagnosis.facts import Finding, PodFacts, RankFacts, RouterFacts
@@ -84,7 +85,7 @@ def _shared(facts: PodFacts, now: float) -> list[Finding]:
             return [Finding("shared-index", text)]
         if trust.level is not Level.DEGRADED or trust.reason.startswith(AWAY):
             text = f"the shared index is {facts.shared}; {_inexact(rank, now)}"
-            if trust.reason.startswith(AWAY):
+            if trust.reason.startswith(AWAY) and not is_explained(trust.reason):
                 text = (
                     f"{text}. Do this: look whether Redis runs, and whether this process reaches it"
                 )

@@ -24,6 +24,7 @@ from indexer.shared.redis.command import (
     Reply,
     UnreachableError,
 )
+from indexer.shared.redis.fault import TLS_HINT
 from indexer.shared.redis.link import Wire
 from indexer.shared.redis.node import Node
 from indexer.shared.redis.sentinel import SentinelMaster
@@ -175,7 +176,7 @@ class _Dialler:
             if isinstance(error, ResponseError):
                 raise _refused(error) from None
             if isinstance(error, TimeoutError):
-                hint = " (does the server use TLS?)" if self._is_tls else ""
+                hint = f" ({TLS_HINT})" if self._is_tls else ""
                 raise UnreachableError(
                     f"no connection within {CONNECT_SECONDS:g} s{hint}"
                 ) from None
@@ -305,9 +306,9 @@ def _unanswered(error: Exception, *, tls: bool) -> str:
     if _HTTP_THERE.search(text):
         return "an HTTP server answers there, no Redis"
     if tls and _PLAIN_THERE.search(text):
-        text += " (does the server use TLS?)"
+        text += f" ({TLS_HINT})"
     if not tls and _TLS_THERE.search(text):
-        text += " (does the server use TLS? then the URL begins with rediss)"
+        text += f" ({TLS_HINT} then the URL begins with rediss)"
     return text
 
 

@@ -23,6 +23,9 @@ class Fault(Enum):
     """Redis refuses a command for another reason."""
 
 
+TLS_HINT = "does the server use TLS?"
+"""The hint where a server does not answer as one with, or without, TLS would."""
+
 _WORDS = (
     # Redis closes a connection over which a script comes before a password.
     (
@@ -58,6 +61,11 @@ def fault_of(error: Exception) -> Fault:
         if re.search(words, str(error)):
             return fault
     return Fault.OTHER if isinstance(error, CommandRefusedError) else Fault.SILENCE
+
+
+def is_explained(problem: str) -> bool:
+    """Return whether a problem's text says what helps, in Redis' words or by a hint of ours."""
+    return TLS_HINT in problem or any(re.search(words, problem) for words, _, _ in _WORDS)
 
 
 def hint_of(error: Exception) -> str:

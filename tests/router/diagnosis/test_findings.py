@@ -400,7 +400,24 @@ def test_a_shared_index_that_is_away_is_named(level: Level) -> None:
     assert found.kind == "shared-index"
     assert SHARED in found.text
     assert "Connection refused" in found.text
+    assert "Do this: look whether Redis runs" in found.text
     assert findings(facts, NOW - 15) == []
+
+
+@pytest.mark.parametrize(
+    "problem",
+    [
+        "NOAUTH Authentication required. (this Redis wants a password: give it in password-file)",
+        "WRONGPASS invalid username-password pair or user is disabled.",
+        "no connection within 5 s (does the server use TLS?)",
+        "unknown command 'SENTINEL' (this Redis is no sentinel: its URL begins with redis://)",
+    ],
+)
+def test_where_a_reason_says_what_helps_the_finding_adds_nothing(problem: str) -> None:
+    reason = f"the shared index: 10.0.0.9:6379: {problem}; 64 of 64 buckets are left alone"
+    away = rank(trust=Trust(Level.DEGRADED, reason, NOW - 20))
+    (found,) = findings(PodFacts(True, True, [away], Row("pod-a", "m"), shared=SHARED), NOW)
+    assert found.text.endswith(reason)
 
 
 def test_a_pod_that_nobody_writes_in_the_shared_index_is_named() -> None:
