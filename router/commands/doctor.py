@@ -203,5 +203,6 @@ def _sentences(found: Sequence[pb.Finding]) -> list[str]:
         whose = " ".join(name for name in (model, first.pod) if name)
         others = ", ".join(dict.fromkeys(one.pod for one in ones[1:] if one.pod != first.pod))
         likewise = f" Likewise {others}." if others else ""
-        sentences.append(f"{kind}: {whose}: {first.text}.{likewise}".replace(": : ", ": "))
+        text = f"{first.text.rstrip('.')}.{likewise}"
+        sentences.append(f"{kind}: {whose}: {text}".replace(": : ", ": "))
     return sentences

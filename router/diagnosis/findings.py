@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from indexer.shared.records.registry import AWAY, NOBODY
-from indexer.shared.redis.fault import is_explained
+from indexer.shared.redis.fault import OUT_OF_MEMORY, is_explained
 from indexer.trust import BEHIND, DRIFTED, Level
 from router.diagnosis.evidence import Evidence
 from router.diagnosis.facts import Finding, PodFacts, RankFacts, RouterFacts
@@ -71,7 +71,7 @@ def _is_other_keyspace(rank: RankFacts) -> bool:
 
 
 def _shared(facts: PodFacts, now: float) -> list[Finding]:
-    """Return a finding if the shared index is unreachable, or no publisher writes this pod to it."""
+    """Return a finding if the shared index is unreachable or full, or lacks this pod."""
     if not facts.shared:
         return []
     for rank in facts.ranks:
@@ -81,7 +81,13 @@ def _shared(facts: PodFacts, now: float) -> list[Finding]:
         if trust.reason.startswith(NOBODY):
             text = f"no publisher has written it to the shared index at {facts.shared}"
             text = f"{text} for {now - trust.since:.0f} s"
-            text = f"{text}: start its publisher with that address as --redis"
+            text = (
+                f"{text}: start its publisher with that address as --redis; or, if it runs, look at"
+            )
+            return [Finding("shared-index", f"{text} its log: Redis may refuse its writes")]
+        if trust.reason.startswith(OUT_OF_MEMORY):
+            text = f"the Redis of the shared index ({facts.shared}) is full and refuses its publisher's"
+            text = f"{text} writes: {_inexact(rank, now)}. Do this: raise maxmemory in Redis"
             return [Finding("shared-index", text)]
         if trust.level is not Level.DEGRADED or trust.reason.startswith(AWAY):
             text = f"the shared index is {facts.shared}; {_inexact(rank, now)}"
@@ -111,7 +117,7 @@ def _trust(facts: PodFacts, now: float) -> Iterator[Finding]:
 
 def _inexact(rank: RankFacts, now: float) -> str:
     """Return how far a rank may be believed, for how long it has not been exact, and why."""
-    age, reason = now - rank.inexact_since, rank.trust.reason
+    age, reason = now - rank.inexact_since, rank.trust.reason.rstrip(".")
     return f"rank {rank.number} is {rank.trust.level}, and not exact for {age:.0f} s: {reason}"
 
 

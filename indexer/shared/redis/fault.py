@@ -55,6 +55,10 @@ _WORDS = (
 """Redis' words for a fault (and ours for the last), and what helps where they do not say it."""
 
 
+OUT_OF_MEMORY = "OOM"
+"""The code with which Redis refuses writes where it is full."""
+
+
 def fault_of(error: Exception) -> Fault:
     """Return what is wrong, by an error in the place of a reply."""
     for words, fault, _ in _WORDS:

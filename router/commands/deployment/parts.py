@@ -6,7 +6,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from indexer.shared.redis.fault import Fault
+from indexer.shared.redis.fault import OUT_OF_MEMORY, Fault
 from router.commands.deployment.check import Check
 from router.commands.index.access import FILES, MOST_NAMED, AccessError, opened
 from router.commands.index.stats import read_servers
@@ -17,8 +17,6 @@ from router.config.schema import Config
 POLICY = "noeviction"
 RULE = "docs/shared-index.md#the-acl-rule"
 REDIS = "Redis"
-OUT_OF_MEMORY = "OOM"
-"""The code with which Redis refuses writes where it is full."""
 NO_INFO = "the user may not call INFO, which the ACL rule does not give"
 CHANGES = {
     Fault.SILENCE: "start Redis, or change shared-index.url",

@@ -420,12 +420,23 @@ def test_where_a_reason_says_what_helps_the_finding_adds_nothing(problem: str) -
     assert found.text.endswith(reason)
 
 
+def test_a_full_redis_that_refuses_its_publisher_is_named_with_what_helps() -> None:
+    reason = "OOM command not allowed when used memory > 'maxmemory'."
+    full = rank(trust=Trust(Level.DEGRADED, reason, NOW - 62))
+    (found,) = findings(PodFacts(True, True, [full], Row("pod-a", "m"), shared=SHARED), NOW)
+    assert found.kind == "shared-index"
+    assert SHARED in found.text
+    assert "is full and refuses its publisher's writes: rank 0 is degraded" in found.text
+    assert "'maxmemory'. Do this: raise maxmemory in Redis" in found.text
+
+
 def test_a_pod_that_nobody_writes_in_the_shared_index_is_named() -> None:
     nobody = Trust(Level.COLD, NOBODY, NOW - 20)
     facts = PodFacts(True, True, [rank(trust=nobody)], Row("pod-a", "m"), shared=SHARED)
     (found,) = findings(facts, NOW)
     assert found.kind == "shared-index"
     assert f"no publisher has written it to the shared index at {SHARED}" in found.text
+    assert "look at its log: Redis may refuse its writes" in found.text
     assert findings(facts, NOW - 15) == []
     exact = PodFacts(True, True, [rank()], Row("pod-a", "m"), shared=SHARED)
     assert findings(exact, NOW) == []
