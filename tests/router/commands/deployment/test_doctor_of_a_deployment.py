@@ -54,7 +54,7 @@ async def test_a_deployment_is_well_and_each_fault_is_named_with_its_setting(
             'model = "demo"', 'model = "ids-only"'
         )
         file.write_text(wrong + "blocks = 7\n", encoding="utf-8")
-        checks = await examined(stand.router.address, file, capsys, seconds=0.5)
+        checks = await examined(stand.router.address, file, capsys, seconds=2)
         said = {name: one for (_, name), one in checks.items() if one["verdict"] == "WRONG"}
         assert said["blocks"]["text"] == "its cache has 199 blocks, not 7"
         assert said["model"]["text"] == "it serves demo, tuned, not ids-only"
