@@ -95,7 +95,7 @@ def publisher(worker: LocalWorker, url: str, prefix: str, **changes: object) -> 
         "pod": "w", "model": MODEL, "engine": "vllm", "events": worker.events,
         "replay": worker.replay, "topic": "", "ranks": 1, "first_rank": 0, "blocks": 0, "block_size": 16,
         "hash_seed": "", "listen": "127.0.0.1:0", "metrics_listen": "", "journal_bytes": 1 << 20,
-        "max_watchers": 1, "redis": url, "redis_prefix": prefix, "redis_lease_seconds": LEASE,
+        "max_watchers": 2, "redis": url, "redis_prefix": prefix, "redis_lease_seconds": LEASE,
     }  # fmt: skip
     return Settings(**(fields | changes))  # type: ignore[arg-type]
 
