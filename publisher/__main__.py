@@ -70,12 +70,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error(f"--ranks: at most {MOST_RANKS}")
     if args.engine == "trtllm" and not args.events.startswith(("http://", "https://")):
         parser.error(f"--events: {args.events!r} is not http://host:port/kv_cache_events")
-    for option in (
-        "tls_cert", "tls_key", "tls_client_ca", "engine_ca", "engine_cert", "engine_key",
-    ):  # fmt: skip
-        path = getattr(args, option)
-        if path and not path.is_file():
-            parser.error(f"--{option.replace('_', '-')}: there is no file {path}")
+    files = "tls_cert", "tls_key", "tls_client_ca", "engine_ca", "engine_cert", "engine_key"
+    if problem := _missing_file(args, files):
+        parser.error(problem)
     if args.engine != "trtllm":
         for option in ("events", "replay"):
             value = getattr(args, option)
@@ -128,10 +125,15 @@ def _redis_problem(args: argparse.Namespace) -> str:
     )
     for name, problem in found:
         return f"--redis-{name}: {problem}"
-    for name in ("password-file", "ca", "cert", "key"):
-        path = getattr(args, f"redis_{name.replace('-', '_')}")
+    return _missing_file(args, ("redis_password_file", "redis_ca", "redis_cert", "redis_key"))
+
+
+def _missing_file(args: argparse.Namespace, options: Sequence[str]) -> str:
+    """Return the first of these options whose file is not there; empty if all are."""
+    for option in options:
+        path = getattr(args, option)
         if path and not Path(path).is_file():
-            return f"--redis-{name}: there is no file {path}"
+            return f"--{option.replace('_', '-')}: there is no file {path}"
     return ""
 
 

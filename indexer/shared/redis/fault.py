@@ -59,19 +59,25 @@ OUT_OF_MEMORY = "OOM"
 """The code with which Redis refuses writes where it is full."""
 
 
+def _known(problem: str) -> tuple[Fault, str] | None:
+    """Return the fault that a problem's words are of, and what helps; None for other words."""
+    found = ((fault, hint) for words, fault, hint in _WORDS if re.search(words, problem))
+    return next(found, None)
+
+
 def fault_of(error: Exception) -> Fault:
     """Return what is wrong, by an error in the place of a reply."""
-    for words, fault, _ in _WORDS:
-        if re.search(words, str(error)):
-            return fault
+    if known := _known(str(error)):
+        return known[0]
     return Fault.OTHER if isinstance(error, CommandRefusedError) else Fault.SILENCE
 
 
 def is_explained(problem: str) -> bool:
     """Return whether a problem's text says what helps, in Redis' words or by a hint of ours."""
-    return TLS_HINT in problem or any(re.search(words, problem) for words, _, _ in _WORDS)
+    return TLS_HINT in problem or _known(problem) is not None
 
 
 def hint_of(error: Exception) -> str:
     """Return what helps; empty where the error says it, or where that is not known."""
-    return next((hint for words, _, hint in _WORDS if re.search(words, str(error))), "")
+    known = _known(str(error))
+    return known[1] if known else ""
