@@ -15,26 +15,34 @@ from prefixstore.chats.jinja_template import TemplateError, check_syntax
 from prefixstore.tokenizers.tokenizer import TokenizerUnavailableError
 from router.config.certificates import Dated, dated
 from router.config.credentials import engine_credentials
-from router.config.doubts import warnings
+from router.config.doubts import doubts
 from router.config.form import Problem
 from router.config.mistakes import Mistakes, dotted
 from router.config.read import ConfigError, mistakes
 from router.config.schema import ProbeTable
+from router.config.toml_lines import Path as KeyPath
+from router.pods.discover import CONFIGURATION
 from router.pods.look import Looked, look
 from router.pods.sources import sources
+from router.pods.twins import of_twin, twins
 from router.prompt.tokenising.tokenizer_sources import Sources, template_of
 
 MOST_NAMES = 8
 """Pods of one source that are named; --json has all."""
 
 
+class Warned(NamedTuple):
+    """A warning: its place, such as FILE:LINE, and its text."""
+
+    place: str
+    text: str
+
+
 class Checked(NamedTuple):
-    """What a check has found."""
+    """The results of a check."""
 
     found: Mistakes
     certificates: list[Dated]
-    doubts: list[str]
-    """Settings that are allowed and hardly meant."""
     looked: list[Looked]
 
     @property
@@ -88,16 +96,15 @@ def _check(file: Path, now: datetime, longest: float) -> Checked:
     certificates = [*dated(found.config, folder)]
     found.add((one.at, problem) for one in certificates if (problem := one.problem(now)))
     if found.in_order():
-        return Checked(found, certificates, [], [])
-    looked = look(sources(found.config, folder), longest)
-    return Checked(found, certificates, warnings(found.config), looked)
+        return Checked(found, certificates, [])
+    return Checked(found, certificates, look(sources(found.config, folder), longest))
 
 
 def _print(file: Path, checked: Checked, now: datetime) -> None:
     for line in checked.mistakes:
         print(line, file=sys.stderr)
     for warning in _warnings(checked, now):
-        print(f"{file}: warning: {warning}", file=sys.stderr)
+        print(f"{warning.place}: warning: {warning.text}", file=sys.stderr)
     if checked.mistakes:
         return
     for variable, key in _replaced(checked):
@@ -116,20 +123,54 @@ def _replaced(checked: Checked) -> list[tuple[str, str]]:
     return [(one.variable, dotted(one.at)) for one in checked.found.overrides if not one.problem]
 
 
-def _warnings(checked: Checked, now: datetime) -> list[str]:
-    """Return the doubtful settings and the certificates that end soon, each with its key."""
+def _warnings(checked: Checked, now: datetime) -> list[Warned]:
+    """Return the doubtful settings, the doubtful pods and the certificates that end soon."""
+    found = checked.found
     ending = [
-        f"{dotted(one.at)}: {warning}"
+        _at(found, one.at, warning)
         for one in checked.certificates
         if not one.problem(now) and (warning := one.warning(now))
     ]
-    return [*checked.doubts, *ending]
+    if found.in_order():
+        # Its values may be mistaken, so that nothing can be said of what they mean.
+        return ending
+    settings = [_at(found, *doubt) for doubt in doubts(found.config)]
+    return [*settings, *_doubtful_pods(checked), *ending]
+
+
+def _at(found: Mistakes, at: KeyPath, doubt: str) -> Warned:
+    placed = found.placed(at, doubt)
+    return Warned(found.where(placed), f"{placed.key}: {doubt}")
+
+
+def _doubtful_pods(checked: Checked) -> Iterator[Warned]:
+    """Yield the pods that two sources find, and those that are the engine of another one."""
+    found = checked.found
+    named = [(CONFIGURATION, pod) for pod in found.config.pods]
+    others = [(one.source, spec) for one in checked.looked for spec in one.specs]
+    places: dict[str, str] = {}
+    followed = []
+    for source, spec in (*named, *others):
+        first = places.setdefault(spec.id, source)
+        if first == source:
+            followed.append((source, spec))
+            continue
+        chosen = first if first == CONFIGURATION else "the first of them to answer"
+        problem = f"{first} has it, too; it is followed as {chosen} describes it"
+        yield Warned(source, f"pod {spec.id!r}: {problem}")
+    numbers = {pod.id: number for number, pod in enumerate(found.config.pods)}
+    for (source, spec), twin in twins(followed):
+        doubt = of_twin(spec.address, twin)
+        if source == CONFIGURATION:
+            yield _at(found, ("pods", numbers[spec.id], "address"), doubt)
+        else:
+            yield Warned(source, f"pod {spec.id!r}: {doubt}")
 
 
 def _sources(checked: Checked) -> list[Looked]:
     """Return the pods by source, those of the file itself first."""
     named = sorted(pod.id for pod in checked.found.config.pods)
-    return [Looked("the configuration", named, ""), *checked.looked]
+    return [Looked(CONFIGURATION, named, ""), *checked.looked]
 
 
 def _names(pods: Sequence[str]) -> str:
@@ -144,7 +185,7 @@ def _fields(file: Path, checked: Checked, now: datetime) -> dict[str, Any]:
         "file": str(file),
         "ok": not checked.mistakes,
         "mistakes": checked.mistakes,
-        "warnings": _warnings(checked, now),
+        "warnings": [": ".join(warning) for warning in _warnings(checked, now)],
         "replaced": [{"key": key, "variable": variable} for variable, key in _replaced(checked)],
         "sources": [
             {"source": one.source, "pods": one.pods, "problem": one.problem}

@@ -4,34 +4,21 @@ from collections.abc import Iterator
 
 from router.config.form import Problem
 from router.config.mistakes import dotted
-from router.config.schema import Config, LimitsTable, PodSpec, SharedIndexTable
+from router.config.schema import Config, LimitsTable, SharedIndexTable
+from router.config.unused import unused
 
 
 def warnings(config: Config) -> list[str]:
     """Return a line for each doubtful setting, with its key."""
-    return [f"{dotted(at)}: {doubt}" for at, doubt in _doubts(config)]
+    return [f"{dotted(at)}: {doubt}" for at, doubt in doubts(config)]
 
 
-def _doubts(config: Config) -> Iterator[Problem]:
-    yield from _twins(config.pods)
+def doubts(config: Config) -> Iterator[Problem]:
+    """Yield each doubtful setting: the path of a key, and why."""
     yield from _limits(config.limits)
     if config.shared_index.url:
         yield from _shared_index(config.shared_index, has_events=_has_events(config))
-
-
-def _twins(pods: list[PodSpec]) -> Iterator[Problem]:
-    """Yield the pods that have the address, the model and a rank of an earlier one."""
-    names: dict[tuple[str, str, int], str] = {}
-    for position, pod in enumerate(pods):
-        ranks = range(pod.first_rank, pod.first_rank + pod.ranks)
-        places = [(pod.model, pod.address, rank) for rank in ranks]
-        if twin := next((names[place] for place in places if place in names), None):
-            doubt = (
-                f"{pod.address!r} is also the address of pod {twin!r}, of the same model: one engine "
-                "is taken for two, and neither is known to have the other's load"
-            )
-            yield ("pods", position, "address"), doubt
-        names |= dict.fromkeys(places, pod.id)
+    yield from unused(config)
 
 
 def _limits(limits: LimitsTable) -> Iterator[Problem]:

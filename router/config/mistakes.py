@@ -56,7 +56,7 @@ class Mistakes:
 
     def in_order(self) -> list[Mistake]:
         """Return all mistakes: those of variables, then those of the file in its order."""
-        found = [self._placed(at, why) for at, why in self._found]
+        found = [self.placed(at, why) for at, why in self._found]
         unusable = [
             Mistake(0, dotted(one.at) if one.at else "", one.problem, one.variable)
             for one in self.overrides
@@ -64,7 +64,8 @@ class Mistakes:
         ]
         return unusable + sorted(found, key=lambda one: one.line)
 
-    def _placed(self, at: Path, problem: str) -> Mistake:
+    def placed(self, at: Path, problem: str) -> Mistake:
+        """Return a problem with its line, or with the variable that replaces its key."""
         for one in self.overrides:
             if not one.problem and at[: len(one.at)] == one.at:
                 return Mistake(0, dotted(at), problem, one.variable)
@@ -73,9 +74,13 @@ class Mistakes:
     def described(self) -> list[str]:
         """Return each mistake as `FILE:LINE: KEY: problem` or `VARIABLE: KEY: problem`."""
         return [
-            ": ".join(filter(None, (one.variable or f"{self.source}:{one.line}", *one[1:3])))
+            ": ".join(filter(None, (self.where(one), one.key, one.problem)))
             for one in self.in_order()
         ]
+
+    def where(self, one: Mistake) -> str:
+        """Return where a mistake is: `FILE:LINE`, or a variable of the environment."""
+        return one.variable or f"{self.source}:{one.line}"
 
     def _is_doubtful(self, at: Path) -> bool:
         others = DECIDED_BY.get(str(at[0]), ())

@@ -8,8 +8,12 @@ from typing import Protocol
 
 from router.config import schema as config
 from router.pods.source_state import SourceState
+from router.pods.twins import of_twin, twins
 
 log = logging.getLogger(__name__)
+
+CONFIGURATION = "the configuration"
+"""The name of the place of [[pods]] in the configuration's own file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +74,8 @@ class Reconciler:
         """The latest pods of each source."""
         self._followed: dict[str, tuple[str, FoundPod]] = {}
         """Each followed pod's source and description."""
+        self._twins: set[tuple[str, str]] = set()
+        """The followed pods that are the engine of another one, with that one."""
         self._turn = asyncio.Lock()
 
     async def run(self, source: PodSource) -> None:
@@ -97,6 +103,18 @@ class Reconciler:
                         "pod %s: %s finds it too; it is followed as %s describes it",
                         pod_id, source, owner,
                     )  # fmt: skip
+            self._tell_twins()
+
+    def _tell_twins(self) -> None:
+        """Log the pods that are the engine of another one, unless that is known already."""
+        followed = [(source, one.spec) for source, one in self._followed.values()]
+        found = set()
+        for (source, spec), twin in twins(followed):
+            pair = (spec.id, twin[1].id)
+            found.add(pair)
+            if pair not in self._twins:
+                log.warning("pod %s of %s: %s", spec.id, source, of_twin(spec.address, twin))
+        self._twins = found
 
     async def _drop(self, pod_id: str, source: str) -> None:
         del self._followed[pod_id]

@@ -16,7 +16,7 @@ from indexer.ingest import SWEEP_BUDGET, TICK_SECONDS, Ingest
 from indexer.process.tasks import Work, kept
 from router import state_file
 from router.config.schema import Config, IndexTable, PodSpec
-from router.pods.discover import FoundPod, PodSource, Reconciler
+from router.pods.discover import CONFIGURATION, FoundPod, PodSource, Reconciler
 from router.pods.follow import Follower
 
 log = logging.getLogger(__name__)
@@ -59,7 +59,7 @@ async def following(
 
 async def follow_configured(reconciler: Reconciler, pods: Sequence[PodSpec]) -> None:
     """Follow the pods of the configuration's [[pods]], and no others of it."""
-    await reconciler.reconcile("the configuration", {pod.id: FoundPod(pod) for pod in pods})
+    await reconciler.reconcile(CONFIGURATION, {pod.id: FoundPod(pod) for pod in pods})
 
 
 async def _tick(ingest: Ingest) -> None:

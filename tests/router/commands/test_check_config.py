@@ -114,11 +114,39 @@ def test_what_is_hardly_meant_is_a_warning(
 ) -> None:
     file = write(tmp_path, MODEL + POD + POD.replace('"a"', '"b"'))
     assert check_config.main([str(file)]) == 0
-    assert f"{file}: warning: pods[1].address: 'h:1' is also" in capsys.readouterr().err
+    line = file.read_text().count("\n")
+    assert f"{file}:{line}: warning: pods[1].address: 'h:1' is also" in capsys.readouterr().err
     assert check_config.main([str(file), "--json"]) == 0
     said = json.loads(capsys.readouterr().out)
     assert said["ok"] is True
-    assert said["warnings"][0].startswith("pods[1].address: 'h:1' is also")
+    assert said["warnings"][0].startswith(f"{file}:{line}: pods[1].address: 'h:1' is also")
+
+
+def test_a_warning_names_the_line_of_its_key_or_the_variable_that_replaces_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = write(tmp_path, MODEL + "[queue]\nmax-looks = 8\n")
+    monkeypatch.setenv("WARMPATH_QUEUE__MAX_REQUESTS", "9")
+    assert check_config.main([str(file)]) == 0
+    line = file.read_text().count("\n")
+    printed = capsys.readouterr().err
+    assert f"{file}:{line}: warning: queue.max-looks: has no effect" in printed
+    assert "WARMPATH_QUEUE__MAX_REQUESTS: warning: queue.max-requests: has no effect" in printed
+
+
+def test_a_pod_of_the_file_of_pods_is_not_to_have_the_address_or_the_id_of_another_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = write(tmp_path, f'pods-file = "pods.toml"\n{MODEL}{POD}')
+    other = POD.replace('"a"', '"b"')
+    pods = tmp_path / "pods.toml"
+    pods.write_text(POD + other + other.replace('"b"', '"c"').replace("h:1", "h:2"))
+    assert check_config.main([str(file)]) == 0
+    told = capsys.readouterr().err.splitlines()
+    assert len(told) == 2
+    assert told[0].startswith(f"pods-file {pods}: warning: pod 'a': the configuration has it, too")
+    twin = "pod 'b': 'h:1' is also the address of pod 'a' of the configuration"
+    assert told[1].startswith(f"pods-file {pods}: warning: {twin}")
 
 
 def in_days(days: float) -> dt.datetime:

@@ -20,14 +20,6 @@ def pod(name: str, *keys: str) -> str:
     ("text", "warning"),
     [
         (
-            MODEL + pod("a") + pod("b"),
-            "pods[1].address: 'h:1' is also the address of pod 'a', of the same model",
-        ),
-        (
-            MODEL + pod("a", "ranks = 2") + pod("b", "first-rank = 1"),
-            "pods[1].address: 'h:1' is also the address of pod 'a'",
-        ),
-        (
             MODEL + "[limits]\nmax-prompt-bytes = 8388608\nmax-in-flight-bytes = 17825791\n",
             "limits.max-in-flight-bytes: is 17825791, less than one of the largest messages (17825792 ",
         ),
@@ -51,15 +43,12 @@ def test_what_is_hardly_meant_is_warned_of(text: str, warning: str) -> None:
     "text",
     [
         MODEL,
-        MODEL + pod("a") + pod("b").replace("h:1", "h:2"),
-        # An engine whose ranks publish on several machines is a pod for each of these.
-        MODEL + pod("a", "ranks = 2") + pod("b", "first-rank = 2"),
-        MODEL + '[[models]]\nname = "n"\n' + pod("a") + pod("b").replace('"m"', '"n"'),
         MODEL + "[limits]\nmax-in-flight-bytes = 17825792\n",
         SHARED + "write = true\n" + pod("a", 'events = "tcp://h:5557"'),
         SHARED + 'write = true\n[[pod-sets]]\nname = "s"\nmodel = "m"\ndns = "h"\n',
         'pods-file = "pods.toml"\n' + SHARED + "write = true\n",
-        SHARED + 'mode = "shared"\npoll-seconds = 2\nstale-seconds = 1\n',
+        # In shared mode nothing is read every poll-seconds.
+        SHARED + 'mode = "shared"\nstale-seconds = 0.01\n',
     ],
 )  # fmt: skip
 def test_what_may_well_be_meant_is_not(text: str) -> None:
@@ -75,7 +64,7 @@ def test_the_routers_log_warns_at_the_start(
     monkeypatch.setattr(serve, "_supervise", supervised)
     file = tmp_path / "warmpath.toml"
     file.write_text(
-        '[server]\nlisten = "127.0.0.1:1"\nprocesses = 2\n' + MODEL + pod("a") + pod("b")
+        '[server]\nlisten = "127.0.0.1:1"\nprocesses = 2\n' + MODEL + "[queue]\nmax-looks = 8\n"
     )
     assert serve.main(["--config", str(file)]) == 0
-    assert f"{file}: pods[1].address: 'h:1' is also" in caplog.text
+    assert f"{file}: queue.max-looks: has no effect" in caplog.text

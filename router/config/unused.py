@@ -1,0 +1,110 @@
+"""Keys whose values change nothing because of other keys."""
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import msgspec
+
+from router.config.form import Problem
+from router.config.schema import Config, PodSetSpec, PodSpec, Table
+from router.config.toml_lines import Path
+
+ONLY_IN_QUEUE = (
+    "hold-seconds", "passed-seconds", "wait-seconds", "max-requests", "max-bytes", "max-looks",
+    "classes", "usual-class", "shares",
+)  # fmt: skip
+"""Keys of [queue] that only the queue reads; engines may order by `prefill-times` without it."""
+NOT_WITH_GRPCIO = (
+    "max-unsent-bytes", "max-received-bytes", "stall-seconds", "resets-per-second",
+    "control-frames-per-second",
+)  # fmt: skip
+"""Keys of [server.http2] that gRPC's own server has no setting for; the queue reads `max-streams`."""
+
+
+def unused(config: Config) -> Iterator[Problem]:
+    """Yield each key whose value differs from the default and has no effect."""
+    for at, table, keys, reason in _idle(config):
+        usual = {one.encode_name: one for one in msgspec.structs.fields(table)}
+        for key in keys:
+            if getattr(table, usual[key].name) != _default(usual[key]):
+                yield (*at, key), f"has no effect: {reason}"
+
+
+def _default(field: Any) -> Any:
+    made = field.default_factory
+    return field.default if made is msgspec.NODEFAULT else made()
+
+
+Idle = tuple[Path, Table, Iterable[str], str]
+"""The path of a table, the table, those of its keys that nothing reads, and why."""
+
+
+def _idle(config: Config) -> Iterator[Idle]:
+    yield from _shared_index(config)
+    yield from _server(config)
+    pick = config.pick
+    if pick.queue == "off":
+        reason = 'pick.queue is "off", and no pick waits'
+        yield ("queue",), config.queue, ONLY_IN_QUEUE, reason
+        for position, client in enumerate(config.clients):
+            yield ("clients", position), client, ("classes",), reason
+    if not pick.group_seconds:
+        yield ("pick",), pick, ("group-size",), "group-seconds is 0, and no pick waits for others"
+    if not pick.decision_log:
+        yield ("pick",), pick, ("decision-log-share",), "decision-log is empty"
+    for position, model in enumerate(config.models):
+        if not model.tokenizer_urls:
+            reason = "it is sent to tokenizer-urls alone, and there are none"
+            yield ("models", position), model, ("tokenizer-key-file",), reason
+    if not config.probe.interval_seconds:
+        yield ("probe",), config.probe, ("timeout-seconds",), "interval-seconds is 0: no probes"
+    for position, pod in enumerate(config.pods):
+        yield from _pod(("pods", position), pod)
+    for position, pods in enumerate(config.pod_sets):
+        yield from _pod_set(("pod-sets", position), pods)
+
+
+def _shared_index(config: Config) -> Iterator[Idle]:
+    at, table = ("shared-index",), config.shared_index
+    if not table.url:
+        keys = ("prefix", "deadline-seconds", "poll-seconds", "stale-seconds", "lease-seconds")
+        yield at, table, keys, "it goes with url, which is missing"
+        return
+    if table.mode == "shared":
+        reason = 'mode is "shared", in which Redis is asked for each prompt'
+        yield at, table, ("poll-seconds",), reason
+    else:
+        reason = 'mode is "replica", in which no answer waits for Redis'
+        yield at, table, ("deadline-seconds",), reason
+    if not table.write:
+        yield at, table, ("lease-seconds",), "write is false: publishers have leases of their own"
+
+
+def _server(config: Config) -> Iterator[Idle]:
+    server, limits = config.server, config.limits
+    if server.transport == "grpcio":
+        reason = 'server.transport is "grpcio", which has no such bound'
+        yield ("server", "http2"), server.http2, NOT_WITH_GRPCIO, reason
+    if "coverage" not in server.ready:
+        yield ("server",), server, ("ready-coverage",), 'ready does not name "coverage"'
+    if limits.overload_wait_seconds > limits.wait_seconds:
+        reason = f"it counts only where it is below wait-seconds ({limits.wait_seconds:g})"
+        yield ("limits",), limits, ("overload-wait-seconds",), reason
+
+
+def _pod(at: Path, pod: PodSpec | PodSetSpec) -> Iterator[Idle]:
+    if pod.engine != "trtllm":
+        yield at, pod, ("block-size",), f"the events of {pod.engine} have the block size"
+
+
+def _pod_set(at: Path, pods: PodSetSpec) -> Iterator[Idle]:
+    yield from _pod(at, pods)
+    if pods.namespace:
+        reason = "Kubernetes tells of each change of a namespace's pods"
+        yield at, pods, ("refresh-seconds",), reason
+    if pods.watch_port:
+        ports = {"events-port": pods.events_port, "replay-port": pods.replay_port}
+        reason = "watch-port is given: pods are followed through their publishers"
+        yield at, pods, (key for key, port in ports.items() if port), reason
+    elif not pods.events_port and pods.replay_port:
+        yield at, pods, ("replay-port",), "events-port is 0: engines' events are not followed"
