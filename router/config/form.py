@@ -21,6 +21,9 @@ Problem = tuple[Path, str]
 
 _UNUSABLE = object()
 
+LEAST_LIKENESS = 0.8
+"""How like an unknown key a known one must be to be suggested, from 0 to 1: the keys of a table share
+words, and one that means something else is no help."""
 MOST_SHOWN = 100
 """Most characters of a value in its problem."""
 
@@ -55,7 +58,7 @@ def _table(raw: dict[str, Any], table: type[Table], at: Path, form: Form) -> dic
     read = {}
     for key, value in raw.items():
         if key not in fields:
-            near = difflib.get_close_matches(key, fields, 1)
+            near = difflib.get_close_matches(key, fields, 1, LEAST_LIKENESS)
             hint = f"did you mean {near[0]!r}?" if near else f"known here: {', '.join(fields)}"
             form.problems.append(((*at, key), f"unknown key; {hint}"))
             form.wrong |= {(*at, name) for name in (key, *near)}

@@ -6,9 +6,10 @@ counted. The blocks of a line become chained keys, so that equal keys mean equal
 """
 
 import codecs
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
+from statistics import median_low
 
 import msgspec
 
@@ -18,12 +19,14 @@ from router.commands.simulate import bad_line
 from router.commands.simulate.left_out import LeftOut
 from router.commands.simulate.log_line import WANTED
 from router.commands.simulate.log_requests import LogRequests
-from router.commands.simulate.logged_request import LoggedTraffic, with_affinity
+from router.commands.simulate.logged_request import LoggedRequest, LoggedTraffic, with_affinity
 from router.commands.simulate.mooncake_requests import MooncakeRequests
 
 MOST_LINE_BYTES = 64 << 20
 MOST_BLOCKS = 50_000_000
 """The most blocks of all requests together; a block takes some 100 bytes."""
+MOST_APART = 366 * 86400.0
+"""Most seconds between a request and the middle one of a file."""
 BEGINNING = 100
 """How many of the first lines decide which form a file has."""
 
@@ -46,7 +49,7 @@ def _read(path: Path, most: int) -> LoggedTraffic:
     else:
         form, reader = "an access log", LogRequests(raw for _, raw in _lines(path, most))
     left_out = LeftOut()
-    requests = []
+    numbered: list[tuple[int, LoggedRequest]] = []
     blocks = 0
     for number, raw in _lines(path, most):
         try:
@@ -60,7 +63,8 @@ def _read(path: Path, most: int) -> LoggedTraffic:
         if blocks > MOST_BLOCKS:
             problem = f"more than {MOST_BLOCKS} blocks; take fewer lines (--requests)"
             raise ValueError(f"line {number}: {problem}")
-        requests.append(request)
+        numbered.append((number, request))
+    requests = _of_one_time(numbered, left_out)
     notes = [f"the file was taken for {form} by its first lines"]
     if most:
         notes.append(f"only the first {most} lines count (--requests)")
@@ -74,6 +78,27 @@ def _read(path: Path, most: int) -> LoggedTraffic:
         left_out.count,
         left_out.first,
     )
+
+
+def _of_one_time(
+    numbered: Sequence[tuple[int, LoggedRequest]], left_out: LeftOut
+) -> list[LoggedRequest]:
+    """Return the requests within MOST_APART of the middle one; leave out the lines of the others.
+
+    One time of another kind, such as seconds since a start among those since 1970, would stretch the
+    whole traffic over decades.
+    """
+    if not numbered:
+        return []
+    middle = median_low(one.at for _, one in numbered)
+    kept = []
+    for number, one in numbered:
+        if abs(one.at - middle) <= MOST_APART:
+            kept.append(one)
+            continue
+        far = f"more than a year from the median of all lines, {middle:.15g} s"
+        left_out.add(number, f"timestamp comes to {one.at:.15g} s, {far}")
+    return kept
 
 
 def _is_mooncake(path: Path, most: int) -> bool:

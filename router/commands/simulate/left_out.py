@@ -11,13 +11,17 @@ class LeftOut:
 
     def __init__(self) -> None:
         self.count = 0
-        self.first: list[str] = []
+        self._first: list[tuple[int, str]] = []
+
+    @property
+    def first(self) -> list[str]:
+        """The first of them: each one's number, and why it is left out."""
+        return [f"line {number}: {problem}" for number, problem in self._first]
 
     def add(self, number: int, problem: str) -> None:
         """Count the line of this number."""
         self.count += 1
-        if len(self.first) < MOST_TOLD:
-            self.first.append(f"line {number}: {problem}")
+        self._first = sorted([*self._first, (number, problem)])[:MOST_TOLD]
 
     def check(self, good: int, *notes: str) -> None:
         """Raise ValueError, with the notes, if too many lines were bad beside this many good ones."""

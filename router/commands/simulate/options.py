@@ -185,8 +185,16 @@ def cells(args: argparse.Namespace) -> list[Cell]:
         raise ValueError(f"--processes is {args.processes}, less than 1")
     if args.trace and args.trace.is_dir():
         raise ValueError(f"--trace: {args.trace} is a folder, not a file")
-    if args.trace and not args.trace.is_file():
+    if args.trace and not args.trace.exists():
         raise ValueError(f"--trace: there is no file {args.trace}")
+    if args.trace and not args.trace.is_file():
+        problem = (
+            "is a pipe or a device, and a trace is read several times: write it to a file first"
+        )
+        raise ValueError(f"--trace: {args.trace} {problem}")
+    if args.trace and args.trace.parts[1:2] in (("dev",), ("proc",)):
+        # In the processes that run cells /dev/fd/N is another file.
+        args.trace = args.trace.resolve()
     if args.trace and args.traffic_seed is not None:
         raise ValueError("--traffic-seed: does not go with --trace, whose requests are recorded")
     if args.traffic and args.traffic_seed is None:

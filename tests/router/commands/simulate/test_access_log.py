@@ -280,6 +280,34 @@ def test_single_lines_that_are_wrong_are_left_out_and_counted(tmp_path: Path) ->
     assert "secret" not in "".join(traffic.first_bad_lines)
 
 
+@pytest.mark.parametrize("usual", [HASHES, MOONCAKE])
+def test_a_time_a_year_from_most_others_is_left_out_as_a_wrong_line(
+    tmp_path: Path, usual: Any
+) -> None:
+    unit = 1000 if usual is MOONCAKE else 1
+    good = [{**usual, "timestamp": (1772366400 + number) * unit} for number in range(40)]
+    odd = {**usual, "timestamp": 12 * unit}
+    path = write(tmp_path, *good[:3], odd, "nonsense\n", *good[3:])
+    traffic = read_traffic(path)
+    assert traffic.requests == read_traffic(write(tmp_path, *good, name="good")).requests
+    middle = "more than a year from the median of all lines, 1772366419 s"
+    assert traffic.first_bad_lines[0] == f"line 4: timestamp comes to 12 s, {middle}"
+    assert traffic.first_bad_lines[1].startswith("line 5: ")
+
+
+def test_requests_of_one_year_are_all_taken(tmp_path: Path) -> None:
+    times = (1772366400, 1772366400 + 365 * 86400)
+    path = write(tmp_path, *[{**HASHES, "timestamp": time} for time in times])
+    assert read_traffic(path).bad_lines == 0
+
+
+def test_two_kinds_of_times_in_one_file_are_refused(tmp_path: Path) -> None:
+    times = (1, 2, 1772366400, 1772366401, 1772366402)
+    path = write(tmp_path, *[{**HASHES, "timestamp": time} for time in times])
+    with pytest.raises(ValueError, match=r"line 1: timestamp comes to 1 s.*2 of 5 lines are bad"):
+        read_traffic(path)
+
+
 @pytest.mark.parametrize(
     ("odd", "usual", "form"),
     [(MOONCAKE, TOKENS, "an access log"), (TOKENS, MOONCAKE, "a Mooncake trace")],

@@ -13,6 +13,7 @@ from router.commands.simulate.command import main
 from router.commands.simulate.figures import Figures
 from router.commands.simulate.fleet import FleetSettings, build_fleet
 from router.commands.simulate.logged_request import LoggedRequest
+from router.commands.simulate.options import cells, new_parser
 from router.commands.simulate.run import pooled, run
 from router.commands.simulate.study import (
     ALL,
@@ -290,6 +291,7 @@ def test_the_report_is_one_page_and_the_rows(
         (["--routers-by", "session"], "--routers-by: one router has every session anyway"),
         (["--trace", "/nowhere"], "--trace: there is no file /nowhere"),
         (["--trace", "/tmp"], "--trace: /tmp is a folder, not a file"),
+        (["--trace", "/dev/null"], "--trace: /dev/null is a pipe or a device"),
         (["--traffic-seed", "1"], "--traffic-seed: does not go with --trace"),
         (["--report", "/dev/null/out"], "/dev/null/out: a part of its path is not a folder"),
         (["--pods", "8,1025"], "--pods is 1025, more than 1024"),
@@ -306,6 +308,13 @@ def test_options_without_sense_are_refused(
     assert told.startswith("warmpath simulate: ")
     with pytest.raises(AssertionError, match=why):
         raise AssertionError(told)
+
+
+def test_a_file_that_this_process_has_open_is_the_same_file_in_others() -> None:
+    with TRACE.open("rb") as file:
+        args = new_parser(None).parse_args(["--trace", f"/dev/fd/{file.fileno()}"])
+        [cell] = cells(args)
+    assert cell.trace == TRACE.resolve()
 
 
 @pytest.mark.parametrize("option", ["--trace", "--report"])
