@@ -321,7 +321,10 @@ async def running(
                     lambda: held.queue.refused if held else 0, "the-queue-is-long"
                 ),
                 limit_of_connections(config): Refusals(
-                    lambda: metrics.refused_connections, "a-router-is-overloaded", "connections"
+                    lambda: metrics.refused_connections,
+                    "a-router-is-overloaded",
+                    "connections",
+                    lambda: metrics.last_refused,
                 ),
             }
         )

@@ -23,6 +23,8 @@ class Refusals(NamedTuple):
     """The section of docs/operations.md that says what to do, as in its address."""
     what: str = "calls"
     """What is refused."""
+    last: Callable[[], str] = str
+    """Returns the address of the last one's client; empty if it is not known."""
 
 
 class RefusalLog:
@@ -38,11 +40,13 @@ class RefusalLog:
             now = one.refused()
             refused, self._before[limits] = now - self._before[limits], now
             if refused:
+                last = one.last()
                 log.warning(
-                    "%d %s were refused by %s: docs/operations.md#%s",
+                    "%d %s were refused by %s%s: docs/operations.md#%s",
                     refused,
                     one.what,
                     limits,
+                    last and f", the last one from {last}",
                     one.runbook,
                 )
 

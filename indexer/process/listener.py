@@ -32,7 +32,8 @@ class Listener:
     returns how many connections may be opened now. Where handshakes take all of it, the oldest of them
     gives way to a new connection; where there is none, the new connection is closed. A protocol that
     counts in `room` from its `connection_made` on calls there what `make` was given, so that it is not
-    counted twice. `full` is called for each connection that is closed since there is no room.
+    counted twice. `full` is called for each connection that is closed since there is no room, with the
+    client's address.
     """
 
     def __init__(
@@ -43,7 +44,7 @@ class Listener:
         seconds: float,
         tls: ssl.SSLContext | None = None,
         reuse_port: bool = False,
-        full: Callable[[], None] = lambda: None,
+        full: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._make = make
         self._room = room
@@ -110,11 +111,11 @@ class Listener:
                 loop.remove_reader(listening)
                 self._pauses[listening] = loop.call_later(PAUSE, self._listen, listening)
                 return
+            client = _name(address)
             if len(self._opening) >= self._room() and not self._gives_way():
                 accepted.close()
-                self._full()
+                self._full(client)
                 continue
-            client = _name(address)
             task = watched(self._open(accepted, client), "opening a connection")
             self._opening[task] = client
             self._tasks.add(task)

@@ -31,7 +31,7 @@ async def serving(
     ending: Ending,
     *,
     gate: Gate,
-    full: Callable[[], None],
+    full: Callable[[str], None],
     tls: ServerTls | None,
 ) -> AsyncIterator[str]:
     """Serve while the context is open, then end; yield host:port with the port that was bound.

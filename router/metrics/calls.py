@@ -36,6 +36,8 @@ class Metrics(Collector):
         self._refusals: dict[tuple[str, str], int] = defaultdict(int)
         self.refused_connections = 0
         """Connections that were closed at once, since too many were open."""
+        self.last_refused = ""
+        """The address of the client of the last of them."""
         self._seconds: dict[str, Tally] = {}
         self._steps: dict[str, Tally] = {}
         self._tokens = Tally(TOKENS)
@@ -98,9 +100,10 @@ class Metrics(Collector):
         self._requests[method, code] += count
         self._refusals[method, OVERLOADED] += count
 
-    def refused_connection(self) -> None:
-        """Count a connection that was closed at once, since too many were open."""
+    def refused_connection(self, client: str) -> None:
+        """Count a connection of `client`, an address, that was closed since too many were open."""
         self.refused_connections += 1
+        self.last_refused = client
 
     def scored(self, prompt_tokens: int, matched_tokens: int) -> None:
         """Record a scored prompt's tokens, and how many of them the warmest pod holds."""

@@ -21,13 +21,13 @@ def new_server(
     *,
     reuse_port: bool = False,
     gate: Gate | None = None,
-    full: Callable[[], None] = lambda: None,
+    full: Callable[[str], None] = lambda _: None,
 ) -> Server:
     """Return a server of a kind; auto: nghttp2 where it can be used, otherwise grpcio.
 
     nghttp2 asks the `gate`, if given, as soon as a call's headers have come. grpcio cannot, and never
     asks it: there the handlers alone refuse calls, and later. nghttp2 calls `full` for each connection
-    that is closed, since as many as may be are open.
+    that is closed, since as many as may be are open, with the client's address.
 
     Raises LibraryError if the kind is nghttp2 and the system lacks a library for it.
     """

@@ -42,10 +42,13 @@ class Nghttp2Server:
         *,
         reuse_port: bool = False,
         gate: Gate | None = None,
-        full: Callable[[], None] = lambda: None,
+        full: Callable[[str], None] = lambda _: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`full` is called for each connection that is closed, since as many as may be are open."""
+        """`full` is called for each connection that is closed, since as many as may be are open.
+
+        Its argument is the client's address.
+        """
         load_library()
         # Compiled now, and not while the first client waits.
         from router.transport.http2 import callbacks  # noqa: F401, PLC0415

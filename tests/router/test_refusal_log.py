@@ -1,6 +1,7 @@
 """Refused calls in the log."""
 
 import asyncio
+from functools import partialmethod
 from pathlib import Path
 
 import aiohttp
@@ -9,6 +10,7 @@ import pytest
 from router.api import server
 from router.config.read import parse
 from router.refusal_log import RefusalLog, Refusals
+from tests.router.pick_stand import until
 from tests.router.running_router import running_router
 
 
@@ -33,15 +35,23 @@ def test_calls_that_were_refused_since_the_last_look_are_told_by_limit(
 
 def test_what_is_refused_may_be_connections(caplog: pytest.LogCaptureFixture) -> None:
     refused = [0]
-    log = RefusalLog({"a-limit": Refusals(lambda: refused[0], "a-section", "connections")})
-    refused[0] = 2
+    last = [""]
+    refusals = Refusals(lambda: refused[0], "a-section", "connections", lambda: last[0])
+    log = RefusalLog({"a-limit": refusals})
+    refused[0], last[0] = 2, "10.0.0.7:51234"
     log.look()
-    assert caplog.messages == [
-        "2 connections were refused by a-limit: docs/operations.md#a-section"
-    ]
+    [told] = caplog.messages
+    assert told == (
+        "2 connections were refused by a-limit, the last one from 10.0.0.7:51234: "
+        "docs/operations.md#a-section"
+    )
 
 
-async def test_a_connection_beyond_the_most_is_counted(tmp_path: Path) -> None:
+async def test_a_connection_beyond_the_most_is_counted_and_told_with_its_address(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    often = partialmethod(RefusalLog.keep_looking, 0.01)
+    monkeypatch.setattr(RefusalLog, "keep_looking", often)
     tables = '[[models]]\nname = "demo"\n[server.http2]\nmax-connections = 1\n'
     async with running_router(tmp_path, tables, transport="nghttp2") as (router, _):
         host, _, port = router.address.rpartition(":")
@@ -53,6 +63,14 @@ async def test_a_connection_beyond_the_most_is_counted(tmp_path: Path) -> None:
         async with aiohttp.ClientSession() as session, session.get(url) as response:
             text = await response.text()
         assert "warmpath_refused_connections_total 1.0" in text
+        own, port = second.get_extra_info("sockname")
+        limit = "server.http2.max-connections (1)"
+        told = f"1 connections were refused by {limit}, the last one from {own}:{port}: "
+
+        async def is_told() -> bool:
+            return any(line.startswith(told) for line in caplog.messages)
+
+        await until(is_told)
         first.close()
         second.close()
 
