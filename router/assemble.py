@@ -195,6 +195,7 @@ async def running(
         picking = Picking(
             config.pick,
             config.booking,
+            config.queue,
             index=embedded_index(believed_bytes(config.pick)),
             new_id=partial(booking_id.new_id, router),
             rng=Random(secrets.randbits(64)),  # noqa: S311  breaks ties, guards nothing
@@ -293,7 +294,6 @@ async def running(
             clock=time.monotonic,
             wall_offset=wall_offset,
             held=held,
-            prefill_times=config.queue.prefill_times,
             peers=picking.peers,
             steps=steps,
             router=RouterFacts(readiness, states, picking.peers),

@@ -57,8 +57,7 @@ class ReloadableParts:
         self.calls.limit_to(limits.max_in_flight_bytes)
         self.service.tokenize_seconds = limits.tokenize_seconds
         self.endpoint_picks.tokenize_seconds = limits.tokenize_seconds
-        self.picker.use(pick.policy, pick.options)
-        self.picks.prefill_times = queue.prefill_times
+        self.picker.use(pick.policy, pick.options, queue.prefill_times)
         if self.held is not None:
             reload_queue(self.held, queue)
         await self.follow(config.pods)

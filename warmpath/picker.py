@@ -68,6 +68,7 @@ class Picker:
         self._picking = Picking(
             pick,
             _valid("booking", booking or config.BookingTable()),
+            config.QueueTable(),
             index=embedded_index(believed_bytes(pick)),
             new_id=new_id,
             rng=rng or Random(secrets.randbits(64)),  # noqa: S311  breaks ties, guards nothing

@@ -119,6 +119,7 @@ def _router() -> tuple[Picking, PeerBookings]:
     picking = Picking(
         config.PickTable(),
         config.BookingTable(),
+        config.QueueTable(),
         index=embedded_index(1 << 20),
         new_id=lambda: booking_id.new_id(name),
         rng=Random(1),

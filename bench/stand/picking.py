@@ -15,6 +15,7 @@ def new_picking(*witnesses: Witness) -> Picking:
     return Picking(
         config.PickTable(),
         config.BookingTable(),
+        config.QueueTable(),
         index=embedded_index(1 << 28),
         new_id=lambda: next(names),
         rng=Random(1),

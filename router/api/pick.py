@@ -84,14 +84,12 @@ class PickAnswerer:
         clock: Callable[[], float],
         wall_offset: float,
         held: HeldPicks | None = None,
-        prefill_times: float = 10.0,
         peers: PeerBookings | None = None,
         steps: Steps = NO_STEPS,
         router: RouterFacts | None = None,
     ) -> None:
         self._steps = steps
         self.held = held
-        self.prefill_times = prefill_times
         self._reader = reader
         self._pods = pods
         self._picker = picker
@@ -182,7 +180,9 @@ class PickAnswerer:
         response = pb.PickResponse(
             booking_id=placed.booking_id,
             waited_seconds=placed.waited,
-            engine_priority=engine_priority(placed, choice, self.prefill_times, self._wall_offset),
+            engine_priority=engine_priority(
+                placed, choice, self._picker.prefill_times, self._wall_offset
+            ),
             prompt_tokens=choice.prompt_tokens,
             reckoned_tokens=ask.unread,
             reckoned_because=ask.unread_because,

@@ -44,6 +44,7 @@ class Bookings:
         late_factor: float = 4.0,
         late_seconds: float = 30.0,
         head_floor: float = 0.15,
+        prefill_times: float = 0.0,
         expects_first_tokens: bool = True,
     ) -> None:
         """Keep at most `most` bookings, each for at most `expire_after` seconds.
@@ -52,7 +53,7 @@ class Bookings:
         `late_seconds`, have passed since its request went out; or, if many first tokens are never
         reported, at its predicted time. `expects_first_tokens` selects the first rule until reports show
         which one applies. The first waiting request of a rank always weighs at least the share
-        `head_floor` of its predicted prefill.
+        `head_floor` of its predicted prefill. Engines may order prompts with `prefill_times`.
         """
         self.expired = 0
         """Number of bookings that were released although nobody had reported their end."""
@@ -68,6 +69,7 @@ class Bookings:
             self._awaited,
             factor=late_factor,
             seconds=late_seconds,
+            prefill_times=prefill_times,
             expects_first_tokens=expects_first_tokens,
         )
         self._picks = 0
@@ -86,6 +88,15 @@ class Bookings:
     def hears_first_tokens(self) -> bool:
         """Whether first tokens are reported; False until the first report."""
         return not self._overdue.expects_none
+
+    @property
+    def prefill_times(self) -> float:
+        """The multiple of their prefill with which engines may order prompts (`router.load.place`)."""
+        return self._overdue.prefill_times
+
+    @prefill_times.setter
+    def prefill_times(self, times: float) -> None:
+        self._overdue.prefill_times = times
 
     def listen(self, changed: Callable[[tuple[str, int]], None]) -> None:
         """Call `changed` with a rank's name whenever the rank's bookings change, from now on."""

@@ -10,12 +10,13 @@ from collections.abc import Callable, Iterable
 from heapq import heapify, heappop, heappush
 
 from indexer.invariant import BrokenInvariantError
+from router.load.place import place
 from router.load.rank_bookings import Booking
 from router.load.silence import Silence
 
-PREFILL_TIMES = 10.0
-"""How many times its prefill in seconds a prompt may stand behind later ones: `queue.prefill-times` by
-default, with which engines may order prompts, too (`PickResponse.engine_priority`)."""
+LEAST_TIMES = 10.0
+"""Least multiple of its prefill for which a prompt may stand behind later ones: engines may let short
+prompts pass of their own accord, whatever `queue.prefill-times` says."""
 OVERTAKEN_SECONDS = 1.0
 """Least time between two such first tokens of later requests: reports of one engine step may come in any
 order."""
@@ -36,12 +37,17 @@ class Overdue:
         *,
         factor: float,
         seconds: float,
+        prefill_times: float,
         expects_first_tokens: bool,
     ) -> None:
-        """Count a report as lost `factor` times the predicted time plus `seconds` after the request."""
+        """Count a report as lost `factor` times the predicted time plus `seconds` after the request.
+
+        Engines may order prompts with `prefill_times` (`router.load.place`).
+        """
         self._awaited = awaited
         self._factor = factor
         self._seconds = seconds
+        self.prefill_times = prefill_times
         self._silence = Silence(expects_first_tokens=expects_first_tokens)
         self._due: list[tuple[float, int, str]] = []
         """A heap of the times when first tokens are overdue; some entries may be outdated."""
@@ -64,13 +70,18 @@ class Overdue:
         explains why `by` is first: the second time this happens, the report of the booking's first
         token, if that should have come by now, is lost.
         """
-        if _place(by) < _place(booking):
+        if self._place(by) < self._place(booking):
             return
         if booking.overtaken_at is None:
             booking.overtaken_at = now
         elif now >= max(booking.due_at, booking.overtaken_at + OVERTAKEN_SECONDS):
             booking.lost_at = booking.late_at = now
             self._push(booking)
+
+    def _place(self, booking: Booking) -> float:
+        """Return a request's place in the order that favours short prompts most."""
+        times = max(self.prefill_times, LEAST_TIMES)
+        return place(booking.since, booking.work.prefill, times)
 
     def _push(self, booking: Booking) -> None:
         heappush(self._due, (booking.late_at, booking.number, booking.id))
@@ -123,8 +134,3 @@ class Overdue:
         due = {(late_at, booking_id) for late_at, _, booking_id in self._due}
         if any((one.late_at, one.id) not in due for one in self._awaited()):
             raise BrokenInvariantError("a booking without an entry would wait for ever")
-
-
-def _place(booking: Booking) -> float:
-    """Return a request's place in the order that favours short prompts most; the least goes first."""
-    return booking.since + PREFILL_TIMES * booking.work.prefill

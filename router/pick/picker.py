@@ -77,6 +77,7 @@ class Picker:
         self._steps = steps
         self._scorer = scorer
         self._loads = loads
+        self._bookings = bookings
         self._sessions = sessions
         self._calibration = calibration
         self._settings = settings
@@ -112,9 +113,15 @@ class Picker:
     def __len__(self) -> int:
         return len(self._placed)
 
-    def use(self, policy: str, options: Mapping[str, float]) -> None:
-        """Choose by another policy and options from now on. Raises as `scorer.policy.make_policy`."""
+    @property
+    def prefill_times(self) -> float:
+        """The multiple of their prefill with which engines may order prompts (`router.load.place`)."""
+        return self._bookings.prefill_times
+
+    def use(self, policy: str, options: Mapping[str, float], prefill_times: float) -> None:
+        """Take another policy, options and `prefill_times` from now on. Raises as `make_policy`."""
         self._weigher.use(policy, options)
+        self._bookings.prefill_times = prefill_times
 
     def add_witness(self, witness: Witness) -> None:
         """Add a witness, which sees the picks from now on."""

@@ -59,6 +59,7 @@ class Picking:
         self,
         pick: config.PickTable,
         booking: config.BookingTable,
+        queue: config.QueueTable,
         *,
         index: Index,
         new_id: Callable[[], str],
@@ -77,6 +78,7 @@ class Picking:
             # Where prefill and decoding are apart a pick is booked twice.
             most=2 * booking.max_bookings,
             new_id=new_id,
+            prefill_times=queue.prefill_times,
             expects_first_tokens=False,
         )
         self.believed = beliefs(

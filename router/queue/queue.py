@@ -18,6 +18,7 @@ from heapq import heapify, heappop, heappush
 from msgspec.structs import replace
 
 from indexer.invariant import BrokenInvariantError
+from router.load.place import place
 from router.load.table import LoadTable
 from router.pick.eligible import NoPodError
 from router.pick.picker import Picker
@@ -282,7 +283,8 @@ class Queue:
 
     def _key(self, arrived: float, seconds: float) -> float:
         settings = self._settings
-        return arrived + min(settings.beta * seconds, settings.most_passed_seconds)
+        latest = arrived + settings.most_passed_seconds
+        return min(place(arrived, seconds, settings.beta), latest)
 
     def _make_room(self, entering: Entering) -> None:
         """Refuse waiting requests of lower classes until another one fits. Raises QueueFullError."""

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from itertools import chain, islice
 
+from router.load.place import place
 from router.pb.warmpath.v1 import router_pb2 as pb
 from router.pick.candidate_message import candidate_message
 from router.pick.pending import Placed
@@ -36,10 +37,10 @@ def _message(standing: Standing) -> pb.Standing:
 def engine_priority(placed: Placed, choice: Choice, times: float, wall_offset: float) -> int:
     """Return a pick's place as a number, for engines that order by it: the least goes first.
 
-    It is the arrival + `times` its cheapest prefill, in milliseconds since the Unix epoch.
+    It is `router.load.place` of its cheapest prefill, in milliseconds since the Unix epoch.
     """
     arrived = placed.at - placed.waited + wall_offset
-    return round(1000 * (arrived + times * choice.options.cheapest()[0]))
+    return round(1000 * place(arrived, choice.options.cheapest()[0], times))
 
 
 def with_waiting(

@@ -260,7 +260,7 @@ REACHED: dict[str, tuple[object, Callable[[ReloadableParts], object]]] = {
     "queue.hold-seconds": (0.1, lambda parts: queue(parts)._settings.hold_seconds),
     "queue.prefill-times": (
         (3.0, 3.0),
-        lambda parts: (parts.picks.prefill_times, queue(parts)._settings.beta),
+        lambda parts: (parts.picker.prefill_times, queue(parts)._settings.beta),
     ),
     "queue.passed-seconds": (4.0, lambda parts: queue(parts)._settings.most_passed_seconds),
     "queue.wait-seconds": (5.0, lambda parts: queue(parts)._settings.most_wait_seconds),

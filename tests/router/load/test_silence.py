@@ -98,6 +98,24 @@ def test_short_prompts_may_pass_a_long_one_for_as_long_as_the_queues_order_lets_
     assert bookings.load("p", 0, 49.0).waiting == 0
 
 
+@pytest.mark.parametrize(("times", "waits_until"), [(0.0, 50.0), (30.0, 150.0)])
+def test_engines_that_favour_short_prompts_more_let_them_pass_for_longer(
+    times: float, waits_until: float
+) -> None:
+    numbers = count()
+    # So late that nothing is overdue of itself.
+    bookings = Bookings(
+        expire_after=600.0, most=1000, new_id=lambda: str(next(numbers)), late_seconds=500.0
+    )
+    bookings.prefill_times = times
+    bookings.book(Work("m", "p", 0, 100, 0, 5.0), 0.0)
+    for at in range(10, 200, 2):
+        passing = bookings.book(Work("m", "p", 0, 100, 0, 0.0), at)
+        bookings.first_token(passing.id, at)
+        # The second one that comes after it in both orders decides.
+        assert bookings.load("p", 0, at).waiting == (at < waits_until + 2)
+
+
 def test_a_report_that_comes_after_it_counted_as_lost_counts_after_all() -> None:
     bookings, [first, second, third] = _three_requests()
     bookings.first_token(second, 2.0)

@@ -96,6 +96,7 @@ class Parts:
                 **{"max_believed_blocks": 10_000, "session_seconds": 600.0, **options}
             ),  # type: ignore[arg-type]
             config.BookingTable(max_bookings=most),
+            config.QueueTable(),
             index=ReferenceIndex(),
             new_id=lambda: next(names),
             rng=Random(1),

@@ -414,6 +414,7 @@ async def test_prompts_that_are_asked_for_at_once_are_each_judged_by_their_own_l
         picker = Picking(
             config.PickTable(),
             config.BookingTable(),
+            config.QueueTable(),
             index=ReferenceIndex(),
             new_id=str,
             rng=Random(0),
