@@ -7,7 +7,7 @@ ROUNDS times, and a difference counts only if it is found each time.
 """
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -54,12 +54,26 @@ class Checked:
 
     @property
     def is_whole(self) -> bool:
-        """Whether the index has a pod, and every pod was compared."""
-        return (
-            not self.empty
-            and not self.not_reached
-            and not any(one.problem for one in self.pods.values())
-        )
+        """Whether every pod was compared, with a block or more in all."""
+        return not (self.nothing_compared or self.not_reached or self.not_compared)
+
+    @property
+    def not_compared(self) -> int:
+        """How many pods could not be compared."""
+        return sum(bool(one.problem) for one in self.pods.values())
+
+    @property
+    def nothing_compared(self) -> str:
+        """Why no block of any pod was compared; empty if one was."""
+        if any(one.keys or one.differences for one in self.pods.values()):
+            return ""
+        if said := self.empty or self.not_reached:
+            return said
+        if self.not_compared == len(self.pods):
+            return "no pod could be compared, each for the reason beside it"
+        if changed := sum(one.changed for one in self.pods.values()):
+            return f"each of the {changed:,} blocks came or went meanwhile; check again"
+        return "the publishers that answered hold no block"
 
 
 async def check(access: Access) -> Checked:
@@ -199,6 +213,7 @@ def as_json(checked: Checked) -> dict[str, Any]:
     return {
         "well": checked.is_well,
         "whole": checked.is_whole,
+        "nothing_compared": checked.nothing_compared,
         "empty": checked.empty,
         "not_reached": checked.not_reached,
         "structure": checked.structure.problems,
@@ -254,16 +269,26 @@ def shown(checked: Checked) -> RenderableType:
         table.add_row(Text(name), f"{one.keys:,}", f"{one.changed:,}", Text(words or "none"))
     structure = checked.structure
     lines = [Text(problem) for problem in structure.problems]
-    if said := checked.empty or checked.not_reached:
-        lines.append(Text(said))
-    elif not lines:
+    if not lines and not (checked.empty or checked.not_reached):
         lines = [Text("Every value can be read, and every sound pod's writer has every bucket.")]
     if structure.dead is None:
         words = dead_words(None, structure.unread)
         lines.append(Text(f"{words[0].upper()}{words[1:]}."))
     elif structure.dead:
         lines.append(Text(f"{dead_words(structure.dead, '')}; no router counts them."))
+    lines.extend(map(Text, _left_out(checked)))
     return Group(table, *lines)
+
+
+def _left_out(checked: Checked) -> Iterator[str]:
+    """Yield sentences about what was not compared; these come last, as they limit all others."""
+    if said := checked.nothing_compared:
+        yield f"Nothing was compared with a publisher: {said}."
+        return
+    if checked.not_reached:
+        yield f"{checked.not_reached}."
+    if count := checked.not_compared:
+        yield f"Not compared with a publisher: {count} of {len(checked.pods)} pods."
 
 
 def _words(spot: SpotOf, difference: Difference) -> str:

@@ -18,8 +18,11 @@ from indexer.keys.token import pack_tokens
 from indexer.shared.layout.names import KeyNames, checkpoint
 from indexer.shared.layout.record import read_record
 from indexer.shared.sweep.sweeper import AT_REST
+from router.commands.client import print_rich
+from router.commands.index.check import Checked, shown
 from router.commands.index.command import main
-from router.commands.index.difference import Difference
+from router.commands.index.difference import Compared, Difference
+from router.commands.index.structure import Structure
 from router.commands.local.cluster import MODEL
 from tests.indexer.shared.index_model import Edge, Server
 from tests.indexer.shared.model_writer import ModelWriter, content
@@ -478,6 +481,27 @@ def test_an_option_that_can_mean_nothing_is_refused(
     assert f"argument {option}: {said}" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("pods", "end"),
+    [
+        ([Compared()], "Nothing was compared with a publisher: the publishers that answered hold no block."),
+        (
+            [Compared(changed=3), Compared("it is down")],
+            "Nothing was compared with a publisher: each of the 3 blocks came or went meanwhile; check again.",
+        ),
+        ([Compared(keys=1), Compared("it is down")], "Not compared with a publisher: 1 of 2 pods."),
+        ([Compared(keys=1)], "Every value can be read, and every sound pod's writer has every bucket."),
+    ],
+)  # fmt: skip
+def test_a_check_ends_with_what_it_did_not_compare(
+    pods: list[Compared], end: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    checked = Checked({f"p{n}": pod for n, pod in enumerate(pods)}, Structure([]))
+    print_rich(shown(checked))
+    assert joined(capsys).endswith(end)
+    assert checked.is_whole == (not end.startswith(("Nothing", "Not")))
+
+
 def test_where_nothing_was_compared_that_is_said(
     redis_server: RedisServer, prefix: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -488,7 +512,7 @@ def test_where_nothing_was_compared_that_is_said(
             f"nothing under the prefix '{prefix}' but a schema: no publisher has written there"
         )
         assert main(["check", *where]) == 3
-        assert nothing in joined(capsys)
+        assert joined(capsys).endswith(f"Nothing was compared with a publisher: {nothing}.")
         assert main(["stats", *where]) == 0
         assert nothing in joined(capsys)
         config = tmp_path / "router.toml"
@@ -511,6 +535,9 @@ def test_where_nothing_was_compared_that_is_said(
         (pod,) = found["pods"]
         assert (pod["pod"], found["empty"], found["well"]) == ("gone", "", True)
         assert "no publisher holds it" in pod["problem"]
+        assert found["nothing_compared"].startswith("no pod could be compared")
+        assert main(["check", *where]) == 3
+        assert joined(capsys).endswith(f"with a publisher: {found['nothing_compared']}.")
 
 
 def joined(capsys: pytest.CaptureFixture[str]) -> str:
