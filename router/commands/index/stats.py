@@ -2,6 +2,7 @@
 
 import re
 from collections import Counter
+from collections.abc import Mapping
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -10,8 +11,10 @@ from rich.text import Text
 
 from indexer.shared.layout.living import Living
 from indexer.shared.layout.names import SCHEMA
+from indexer.shared.records.registry import UNWRITTEN
 from indexer.shared.redis.command import Call, Command, script
 from indexer.shared.sweep.sweeper import AT_REST
+from indexer.trust import Level
 from router.commands.index.access import Access, PodSeen, dead_words, living_of
 from router.commands.index.survey import Survey, survey
 
@@ -242,15 +245,27 @@ def _pod_table(stats: dict[str, Any]) -> Table:
             "-" if lease is None else f"{lease:.1f} s",
             f"{pod['log_length']:,}",
         ]
-        doubt = "" if pod["sound"] else f"not sound: {pod['reason']}"
         for rank in pod["ranks"] or [None]:
-            trust = f"{rank['trust']}: {rank['reason']}" if rank and rank["trust"] else ""
             blocks = (rank or {}).get("blocks", {}).items()
             words = (
                 str(rank["rank"]) if rank else "-",
                 " ".join(f"{tier} {count:,}" for tier, count in blocks) or "-",
-                "; ".join(part for part in (doubt, trust) if part),
+                _trust(pod, rank or {}),
             )
             table.add_row(*map(Text, (*cells, *words)))
             cells = [""] * len(cells)
     return table
+
+
+def _trust(pod: Mapping[str, Any], rank: Mapping[str, Any]) -> str:
+    """Return how far a router may believe a rank, and why, as `Registry.trust_of` decides it."""
+    level, reasons = rank.get("trust", ""), [rank.get("reason", "")]
+    if not level:
+        # A record that cannot be read says nothing of trust.
+        level = "not known" if pod["entries"] is None else Level.COLD
+    if not pod["sound"]:
+        if level == Level.EXACT:
+            # The publisher has all of the engine's events, and the index may lack blocks all the same.
+            level, reasons = Level.DEGRADED, []
+        reasons.append(pod["reason"] or UNWRITTEN)
+    return f"{level}: {'; '.join(filter(None, reasons))}"

@@ -15,9 +15,11 @@ import pytest
 from indexer.keys.key import Keyspace, chain
 from indexer.keys.segment_value import decode, encode, holders, pack
 from indexer.keys.token import pack_tokens
+from indexer.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
 from indexer.shared.layout.names import KeyNames, checkpoint
 from indexer.shared.layout.record import read_record
 from indexer.shared.sweep.sweeper import AT_REST
+from indexer.trust import Level
 from router.commands.client import print_rich
 from router.commands.index.check import Checked, shown
 from router.commands.index.command import main
@@ -205,6 +207,32 @@ async def test_stats_count_what_is_there_and_dump_writes_it(
     assert not (tmp_path / "another").exists()
     assert await stand.index("dump", "--pod", "p") == 0
     assert capsys.readouterr().out.startswith('{"kind":"pod","pod":"p"')
+
+
+async def test_stats_say_once_how_far_each_rank_may_be_believed(
+    stand: Stand, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record, ask = stand.names.record("p"), stand.server.ask
+    await stand.index("stats")
+    assert "exact: " in joined(capsys)
+    await stand.pod.publisher.stop()
+    ask("PERSIST", record)
+    ask("HSET", record, "reason", "OOM: no room")
+    await stand.index("stats")
+    said = joined(capsys)
+    assert "degraded: OOM: no room" in said
+    assert "exact" not in said
+    assert "sound" not in said
+    gap = pb.RankState(rank=0, trust=Level.DEGRADED, reason="a gap")
+    ask("HSET", record, "state:0", gap.SerializeToString())
+    await stand.index("stats")
+    assert "degraded: a gap; OOM: no room" in joined(capsys)
+    ask("HSET", record, "token", "odd")
+    await stand.index("stats")
+    assert "not known: a pod's record cannot be read" in joined(capsys)
+    ask("DEL", record)
+    await stand.index("stats")
+    assert "cold: no record: its lease is over" in joined(capsys)
 
 
 def test_a_dump_ends_quietly_where_nobody_reads_on(redis_server: RedisServer, prefix: str) -> None:
