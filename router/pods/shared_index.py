@@ -58,6 +58,7 @@ async def reached(
             ca=path(table.ca),
             cert=path(table.cert),
             key=path(table.key),
+            named="shared-index.",
         )
     )
     tasks = []

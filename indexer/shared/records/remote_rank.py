@@ -7,7 +7,7 @@ from indexer.engines.cache_groups import Layout
 from indexer.engines.event import Tier
 from indexer.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
 from indexer.shared.layout.record import Record
-from indexer.shared.records.registry import UNCONFIRMED, UNREAD, Registry, refusal
+from indexer.shared.records.registry import AWAY, UNCONFIRMED, UNREAD, Registry, refusal
 from indexer.trust import Level, Trust, TrustHistory
 from indexer.trust_limits import TrustLimits
 from indexer.watch.watched_rank import blocks_in_use_of, layout_of
@@ -134,7 +134,8 @@ class RemoteRank:
         reason = self.recorded.reason
         is_new = reason.partition(":")[0] != before.partition(":")[0]
         if is_new and self.number == 0 and reason != self._refusal(record):
-            log.info("pod %s: %s", self.pod, reason)
+            is_fault = reason.startswith(AWAY)
+            log.log(logging.WARNING if is_fault else logging.INFO, "pod %s: %s", self.pod, reason)
 
     def _log_refused(self, record: Record | None) -> None:
         """Log once why the pod's blocks cannot be used; rank 0 logs for all of its ranks."""

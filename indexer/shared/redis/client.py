@@ -11,7 +11,7 @@ from indexer.shared.redis.command import (
     Reply,
     UnreachableError,
 )
-from indexer.shared.redis.fault import Fault, fault_of, hint_of
+from indexer.shared.redis.fault import NO_CONNECTION, SLOW_TLS_HINT, Fault, fault_of, hint_of
 from indexer.shared.redis.node import Node, NotSentError
 from indexer.shared.redis.topology import Topology
 
@@ -26,8 +26,11 @@ _PASSING = frozenset({"TRYAGAIN", "CLUSTERDOWN", "LOADING", "MASTERDOWN"})
 class RedisClient:
     """Implements `command.Redis`. Belongs to one event loop; any number of tasks may ask at once."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, named: str = "", tls: bool = False) -> None:
+        """`named` is as in `address.parse`; `tls` says whether connections use TLS."""
         self.disruptions = 0
+        self._named = named
+        self._is_tls = tls
         self._topology: Topology | None = None
 
     def disrupted(self) -> None:
@@ -47,8 +50,30 @@ class RedisClient:
                 await round_.run()
         except TimeoutError:
             round_.time_is_up(timeout)
-        round_.explain()
-        return round_.replies
+        return [
+            self._explained(one, reply) for one, reply in zip(asked, round_.replies, strict=True)
+        ]
+
+    async def place_of(self, key: str) -> str:
+        """Return the name of the node to ask for a key, with its host and port.
+
+        Of a master that Sentinel names it is the sentinels' name. Raises as `Topology.node_of`.
+        """
+        assert self._topology is not None
+        return (await self._topology.node_of(key.encode())).name
+
+    def _explained(self, one: Command | Call, reply: Reply) -> Reply:
+        """Return a reply; an error with the addition of what helps."""
+        if not isinstance(reply, CommandRefusedError | UnreachableError):
+            return reply
+        if fault_of(reply) is Fault.RIGHT:
+            hint = _lacking_right(one, reply)
+        elif NO_CONNECTION in str(reply) and self._is_tls and not self.disruptions:
+            # No connection was ever made, so the server may not know TLS.
+            hint = SLOW_TLS_HINT
+        else:
+            hint = hint_of(reply, self._named)
+        return type(reply)(f"{reply} ({hint})") if hint else reply
 
     async def close(self) -> None:
         """Close every connection."""
@@ -71,31 +96,11 @@ class _Round:
         self._is_to_wait = False
 
     def time_is_up(self, timeout: float) -> None:
-        """Put an error in the place of each missing reply. A refusal that may pass stays.
-
-        While no connection can be made, the last attempt says more than that there is no answer.
-        """
-        failure = self._topology.failure
-        late = UnreachableError(str(failure or f"no answer within {timeout:g} s"))
+        """Put an error in the place of each missing reply. A refusal that may pass stays."""
+        # Where no connection can be made, that says more than that there is no answer.
+        problem = self._topology.late(timeout) or f"no answer within {timeout:g} s"
+        late = UnreachableError(str(problem))
         self.replies = [late if reply is _MISSING else reply for reply in self.replies]
-
-    def explain(self) -> None:
-        """Add to each error what helps; to refusals by the ACL where the rule is documented."""
-        for number, reply in enumerate(self.replies):
-            if not isinstance(reply, CommandRefusedError | UnreachableError):
-                continue
-            is_forbidden = fault_of(reply) is Fault.RIGHT
-            if hint := self._lacking_right(number) if is_forbidden else hint_of(reply):
-                self.replies[number] = type(reply)(f"{reply} ({hint})")
-
-    def _lacking_right(self, number: int) -> str:
-        """Return where the ACL rule is documented, and which keys it must allow."""
-        key = self._key_of(number).decode(errors="replace")
-        prefix = key.partition(":{")[0] if ":{" in key else key.rpartition(":")[0]
-        why = "docs/shared-index.md has the ACL rule"
-        if prefix and "key" in str(self.replies[number]):
-            why = f"the ACL user may not use keys under '{prefix}:'; {why}"
-        return why
 
     async def run(self) -> None:
         """Ask until each command has its reply."""
@@ -133,13 +138,7 @@ class _Round:
         return groups
 
     async def _node_of(self, number: int) -> Node:
-        return await self._topology.node_of(self._key_of(number))
-
-    def _key_of(self, number: int) -> bytes:
-        one = self._asked[number]
-        if isinstance(one, Call):
-            return _bytes(one.keys[0])
-        return _bytes(one.words[1] if len(one.words) > 1 else b"")
+        return await self._topology.node_of(_key_of(self._asked[number]))
 
     async def _ask(self, node: Node, numbers: list[int], *, asking: bool) -> None:
         got: list[Reply] = []
@@ -187,7 +186,7 @@ class _Round:
                     self._redirected.add(number)
                     await self._topology.moved(rest[1], int(rest[0]), node)
                 case "ASK":
-                    key = self._key_of(number)
+                    key = _key_of(self._asked[number])
                     self._asking[number] = self._topology.asked(rest[1], key, node)
                 case "NOSCRIPT":
                     one = self._asked[number]
@@ -212,6 +211,22 @@ class _Round:
 
 
 _MISSING = object()
+
+
+def _lacking_right(one: Command | Call, refusal: Exception) -> str:
+    """Return where the ACL rule is documented, and which keys it must allow."""
+    key = _key_of(one).decode(errors="replace")
+    prefix = key.partition(":{")[0] if ":{" in key else key.rpartition(":")[0]
+    why = "docs/shared-index.md has the ACL rule"
+    if prefix and "key" in str(refusal):
+        why = f"the ACL user may not use keys under '{prefix}:'; {why}"
+    return why
+
+
+def _key_of(one: Command | Call) -> bytes:
+    if isinstance(one, Call):
+        return _bytes(one.keys[0])
+    return _bytes(one.words[1] if len(one.words) > 1 else b"")
 
 
 def _bytes(key: Argument) -> bytes:

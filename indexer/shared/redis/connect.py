@@ -20,11 +20,10 @@ from indexer.shared.redis.client import RedisClient
 from indexer.shared.redis.command import (
     Argument,
     CommandRefusedError,
-    Redis,
     Reply,
     UnreachableError,
 )
-from indexer.shared.redis.fault import TLS_HINT
+from indexer.shared.redis.fault import NO_CONNECTION, TLS_HINT
 from indexer.shared.redis.link import Wire
 from indexer.shared.redis.node import Node
 from indexer.shared.redis.sentinel import SentinelMaster
@@ -39,7 +38,7 @@ _WRAPPED = re.compile(
 _CONNECTING = re.compile(r"Error (-?\d+) connecting to \S+\. (.*?)\.?")
 _PLAIN_THERE = re.compile("|".join(PLAIN_THERE))
 _HTTP_THERE = re.compile(r'Protocol error, got "H"')
-_TLS_THERE = re.compile(r'Connection closed by server|Protocol error, got "\\x15"')
+_TLS_THERE = re.compile(r'Connection (closed by server|lost|reset)|Protocol error, got "\\x15"')
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +65,7 @@ class SettingsError(ValueError):
     """Settings that contradict each other, or name a file that cannot be read."""
 
 
-async def connect(settings: RedisSettings) -> Redis:
+async def connect(settings: RedisSettings) -> RedisClient:
     """Return a client of that Redis. It connects on first use, and again where a connection was lost.
 
     Raises AddressError or SettingsError.
@@ -74,7 +73,7 @@ async def connect(settings: RedisSettings) -> Redis:
     address = parse(settings.url, named=settings.named)
     _check(settings, address)
     dialler = _Dialler(settings, tls=address.tls)
-    client = RedisClient()
+    client = RedisClient(named=settings.named, tls=address.tls)
     match address.kind:
         case RedisKind.CLUSTER:
             client.use(Cluster(address.places, dialler.dial, client.disrupted))
@@ -176,10 +175,7 @@ class _Dialler:
             if isinstance(error, ResponseError):
                 raise _refused(error) from None
             if isinstance(error, TimeoutError):
-                hint = f" ({TLS_HINT})" if self._is_tls else ""
-                raise UnreachableError(
-                    f"no connection within {CONNECT_SECONDS:g} s{hint}"
-                ) from None
+                raise UnreachableError(f"{NO_CONNECTION} {CONNECT_SECONDS:g} s") from None
             if isinstance(error, RedisError | OSError):
                 raise UnreachableError(_unanswered(error, tls=self._is_tls)) from error
             raise
@@ -250,7 +246,7 @@ class _RedisWire:
         except BaseException as error:
             _abort(self._transport)
             if isinstance(error, RedisError | OSError):
-                raise UnreachableError(_line(error)) from error
+                raise UnreachableError(self._why(error)) from error
             raise
 
     async def receive(self) -> Reply:
@@ -260,10 +256,12 @@ class _RedisWire:
         except ResponseError as error:
             reply = _refused(error)
         except (RedisError, OSError) as error:
-            said = _line(error) if self._was_answered else _unanswered(error, tls=self._is_tls)
-            raise UnreachableError(said) from error
+            raise UnreachableError(self._why(error)) from error
         self._was_answered = True
         return reply
+
+    def _why(self, error: Exception) -> str:
+        return _line(error) if self._was_answered else _unanswered(error, tls=self._is_tls)
 
     async def is_dirty(self) -> bool:
         """Return whether the other side closed it, or sent something that nobody asked for."""

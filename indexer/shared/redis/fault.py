@@ -25,20 +25,24 @@ class Fault(Enum):
 
 TLS_HINT = "does the server use TLS?"
 """The hint where a server does not answer as one with, or without, TLS would."""
+NO_CONNECTION = "no connection within"
+"""The words of an error where a connection takes too long."""
+SLOW_TLS_HINT = "it does not answer, or does not use TLS: then the URL begins with redis"
+"""The hint where that is one under TLS, and the first: a server without TLS may wait for more."""
 
 _WORDS = (
     # Redis closes a connection over which a script comes before a password.
     (
         r"NOAUTH|unauthenticated (multi)?bulk",
         Fault.NO_PASSWORD_GIVEN,
-        "this Redis wants a password: give it in password-file",
+        "this Redis wants a password: give it in {named}password-file",
     ),
     (
         "without any password configured",
         Fault.NO_PASSWORD_WANTED,
-        "this Redis has no password: leave password-file out",
+        "this Redis has no password: leave {named}password-file out",
     ),
-    ("WRONGPASS", Fault.LOGIN, ""),
+    ("WRONGPASS", Fault.LOGIN, "look at {named}user and {named}password-file"),
     ("NOPERM|The user executing the script", Fault.RIGHT, ""),
     (
         "cluster support disabled",
@@ -52,7 +56,9 @@ _WORDS = (
     ),
     ("belongs to a cluster", Fault.KIND, ""),
 )
-"""Redis' words for a fault (and ours for the last), and what helps where they do not say it."""
+"""Redis' words for a fault (and ours for the last), and what helps where they do not say it.
+
+`{named}` stands for the prefix of settings' names (`address.parse`)."""
 
 
 OUT_OF_MEMORY = "OOM"
@@ -77,7 +83,10 @@ def is_explained(problem: str) -> bool:
     return TLS_HINT in problem or _known(problem) is not None
 
 
-def hint_of(error: Exception) -> str:
-    """Return what helps; empty where the error says it, or where that is not known."""
+def hint_of(error: Exception, named: str) -> str:
+    """Return what helps; empty where the error says it, or where that is not known.
+
+    `named` is as in `address.parse`.
+    """
     known = _known(str(error))
-    return known[1] if known else ""
+    return known[1].format(named=named) if known else ""

@@ -101,6 +101,9 @@ class Link:
         except BaseException as error:
             # The node is not reached; or a word has a type that cannot be sent: nothing was sent.
             was_lost = self.lost
+            if isinstance(error, UnreachableError) and not was_lost:
+                # The other callers wait in vain for the same reason.
+                self._why = str(error)
             await self.close()
             if was_lost and isinstance(error, UnreachableError):
                 # This side closed it, and the socket's own error would blame the server.

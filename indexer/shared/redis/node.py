@@ -14,6 +14,7 @@ from indexer.shared.redis.command import (
     Script,
     UnreachableError,
 )
+from indexer.shared.redis.fault import NO_CONNECTION
 from indexer.shared.redis.link import Link, Wire
 
 FIRST_PAUSE = 0.05
@@ -63,6 +64,18 @@ class Node:
     def is_connected(self) -> bool:
         """Whether there is a connection, as far as is known."""
         return self._link is not None and not self._link.lost
+
+    @property
+    def is_connecting(self) -> bool:
+        """Whether a connection is being made."""
+        return self._dialling is not None
+
+    def late(self, seconds: float) -> Exception:
+        """Return the error of a caller that got no answer within `seconds`."""
+        if self.failure is not None:
+            return again(self.failure)
+        lacks = NO_CONNECTION if self.is_connecting else "no answer within"
+        return NotSentError(f"{self.name}: {lacks} {seconds:g} s")
 
     async def ask(
         self, asked: Sequence[Command | Call], replies: list[Reply], *, asking: bool = False

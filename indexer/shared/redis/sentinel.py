@@ -7,7 +7,7 @@ from functools import partial
 from indexer.shared.redis.address import HostPort
 from indexer.shared.redis.command import Command, CommandRefusedError, Reply, UnreachableError
 from indexer.shared.redis.link import Link, Wire
-from indexer.shared.redis.node import Node, NotSentError, again
+from indexer.shared.redis.node import Node, NotSentError
 from indexer.shared.redis.topology import DialPlace, Disrupted
 
 ANSWER_SECONDS = 1.0
@@ -43,10 +43,13 @@ class SentinelMaster:
         self._looking: asyncio.Task[None] | None = None
         self._look_at = 0.0
 
-    @property
-    def failure(self) -> Exception | None:
-        """Why the last attempt to find and reach the master failed; None where it did not."""
-        return self._master.failure
+    def late(self, seconds: float) -> Exception | None:
+        """Return why the master was not found and reached within `seconds`; None where it was."""
+        if self._master.is_connected:
+            return None
+        asked = [one for one in self._sentinels if one.is_connecting]
+        is_found = self._master.failure is not None or len(asked) < len(self._sentinels)
+        return (self._master if is_found else asked[0]).late(seconds)
 
     async def node_of(self, key: bytes) -> Node:  # noqa: ARG002 - all keys lie on it
         """Return the master."""
@@ -142,8 +145,7 @@ class SentinelMaster:
             async with asyncio.timeout(ANSWER_SECONDS):
                 await sentinel.ask([Command(("SENTINEL", "MASTER", self._name))], replies)
         except TimeoutError:
-            late = UnreachableError(f"{sentinel.name}: no answer within {ANSWER_SECONDS:g} s")
-            raise again(sentinel.failure or late) from None
+            raise sentinel.late(ANSWER_SECONDS) from None
         [reply] = replies
         if isinstance(reply, CommandRefusedError):
             raise CommandRefusedError(f"{sentinel.name}: {self._name!r}: {reply}")

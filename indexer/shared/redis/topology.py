@@ -33,9 +33,8 @@ def slot_of(key: bytes) -> int:
 class Topology(Protocol):
     """Finds the node to ask for each key, and follows a cluster's redirections."""
 
-    @property
-    def failure(self) -> Exception | None:
-        """Why the last attempt to find or to reach the servers failed; None where it did not."""
+    def late(self, seconds: float) -> Exception | None:
+        """Return why the servers were not reached within `seconds`; None where they were."""
 
     async def node_of(self, key: bytes) -> Node:
         """Return the node to ask. Raises CommandRefusedError or UnreachableError where none is known."""
@@ -59,10 +58,10 @@ class OneNode:
     def __init__(self, node: Node) -> None:
         self._node = node
 
-    @property
-    def failure(self) -> Exception | None:
-        """Why the last attempt to connect failed; None where it did not."""
-        return self._node.failure
+    def late(self, seconds: float) -> Exception | None:
+        """Return why the server was not reached within `seconds`; None where it was."""
+        node = self._node
+        return node.late(seconds) if node.failure or node.is_connecting else None
 
     async def node_of(self, key: bytes) -> Node:  # noqa: ARG002 - all keys lie on it
         """Return the node."""
@@ -105,11 +104,14 @@ class Cluster:
         self._not_before = 0.0
         self._turn = 0
 
-    @property
-    def failure(self) -> Exception | None:
-        """Why the last look-up of the slots failed; None where it did not, or a node is connected."""
-        is_reached = any(node.is_connected for node in self._nodes.values())
-        return None if is_reached else self._failure
+    def late(self, seconds: float) -> Exception | None:
+        """Return why no node was reached within `seconds`; None where one was."""
+        nodes = self._nodes.values()
+        if any(node.is_connected for node in nodes):
+            return None
+        return self._failure or next(
+            (node.late(seconds) for node in nodes if node.is_connecting), None
+        )
 
     async def node_of(self, key: bytes) -> Node:
         """Return the master of a key's slot."""
@@ -200,8 +202,7 @@ class Cluster:
             async with asyncio.timeout(REFRESH_SECONDS):
                 await node.ask([Command(("CLUSTER", "SLOTS"))], replies)
         except TimeoutError:
-            late = NotSentError(f"{place}: no answer within {REFRESH_SECONDS:g} s")
-            raise again(node.failure or late) from None
+            raise node.late(REFRESH_SECONDS) from None
         if isinstance(replies[0], CommandRefusedError):
             raise CommandRefusedError(f"{place}: {replies[0]}")
         slots: list[HostPort | None] = [None] * SLOTS

@@ -84,7 +84,7 @@ def _memory(servers: Sequence[Mapping[str, Any]], reasons: Mapping[str, str]) ->
     full = [one for one in servers if one["is_full"] and one["policy"] == POLICY]
     if full:
         used = "; ".join(
-            f"port {one['port']} uses {one['used_bytes']:,} of {one['limit_bytes']:,} bytes"
+            f"{one['address']} uses {one['used_bytes']:,} of {one['limit_bytes']:,} bytes"
             for one in full
         )
         return Check(REDIS, name, "WRONG", f"Redis is full and refuses writes: {used}", change)

@@ -15,12 +15,12 @@ from indexer.shared.layout.names import KeyNames, prefix_problem
 from indexer.shared.layout.record import BadRecordError, Record, fields_of, read_record
 from indexer.shared.layout.schema import SchemaError, judge
 from indexer.shared.redis.address import AddressError
+from indexer.shared.redis.client import RedisClient
 from indexer.shared.redis.command import (
     Argument,
     Call,
     Command,
     CommandRefusedError,
-    Redis,
     Reply,
     UnreachableError,
 )
@@ -96,11 +96,15 @@ class Access:
     If a node does not answer, `ask` raises it too; the other methods note the node in `silent`.
     """
 
-    def __init__(self, redis: Redis, names: KeyNames, url: str, *, timeout: float) -> None:
+    def __init__(
+        self, redis: RedisClient, names: KeyNames, url: str, *, named: str, timeout: float
+    ) -> None:
+        """`named` is the prefix of settings' names where the user gave them ("--", say)."""
         self.redis = redis
         self.names = names
         self.url = url
         self.timeout = timeout
+        self._named = named
         self.credentials: grpc.ChannelCredentials | None = None
         """Credentials for publishers; None: plain connections."""
         self.configured: Sequence[str] = ()
@@ -121,6 +125,13 @@ class Access:
             if isinstance(reply, CommandRefusedError | UnreachableError):
                 raise AccessError(problem_of(reply, self.url), fault_of(reply))
         return replies
+
+    async def place_of(self, bucket: int) -> str:
+        """Return the node of a bucket, with its host and port, or the sentinels' name for it."""
+        try:
+            return await self.redis.place_of(self.names.bucket(bucket))
+        except (CommandRefusedError, UnreachableError) as error:
+            raise AccessError(problem_of(error, self.url), fault_of(error)) from error
 
     async def look(self, asked: Sequence[Command]) -> list[Reply]:
         """Return the replies; None for keys whose node does not answer (see `silent`)."""
@@ -171,7 +182,7 @@ class Access:
         if not schema:
             raise EmptyIndexError(
                 f"no blocks lie under the prefix {names.prefix!r} at {self.url}: no publisher, and no "
-                "router with `write`, has written there (--prefix, or prefix of [shared-index])"
+                f"router with `write`, has written there ({self._named}prefix)"
             )
         try:
             judge(names, schema)
@@ -264,8 +275,8 @@ def problem_of(error: Exception, url: str) -> str:
         text = text.removeprefix(f"{url.partition('://')[2]}: ")
         return f"no Redis answers at {url}: {text}"
     fault = fault_of(error)
-    if fault in (Fault.LOGIN, Fault.NO_PASSWORD_GIVEN):
-        return f"{url} refuses user or password (--user, --password-file): {text}"
+    if fault is Fault.LOGIN:
+        return f"{url} refuses user or password: {text}"
     if fault is Fault.RIGHT:
         return f"{url} refuses the user a command: {text}"
     return f"{url}: {text}"
@@ -284,11 +295,14 @@ async def opened(args: argparse.Namespace, *, may_be_empty: bool = False) -> Asy
         raise AccessOptionError(f"needs warmpath[redis]: {error}") from error
     where = _where(args)
     try:
-        redis = await connect(RedisSettings(where.url, where.user, **where.files))
+        settings = RedisSettings(where.url, where.user, **where.files, named=where.named)
+        redis = await connect(settings)
     except (AddressError, SettingsError) as error:
         raise AccessOptionError(str(error)) from error
     try:
-        access = Access(redis, KeyNames(where.prefix), where.url, timeout=args.timeout)
+        access = Access(
+            redis, KeyNames(where.prefix), where.url, named=where.named, timeout=args.timeout
+        )
         access.credentials = where.credentials
         access.configured = where.pods
         try:
@@ -308,6 +322,8 @@ class _Where:
     user: str
     prefix: str
     files: dict[str, str]
+    named: str
+    """The prefix of these settings' names where the user can change them."""
     credentials: grpc.ChannelCredentials | None = None
     pods: tuple[str, ...] = ()
 
@@ -318,7 +334,7 @@ def _where(args: argparse.Namespace) -> _Where:
     if args.config is None:
         if not args.url:
             raise AccessOptionError("where is the index? Give --config ROUTER.toml or --url")
-        return _Where(args.url, args.user, args.prefix or "warmpath", files)
+        return _Where(args.url, args.user, args.prefix or "warmpath", files, "--")
     folder = args.config.parent
     try:
         config = load(args.config, os.environ)
@@ -328,6 +344,7 @@ def _where(args: argparse.Namespace) -> _Where:
     table = config.shared_index
     if not table.url and not args.url:
         raise AccessOptionError(f"{args.config}: [shared-index] has no url, and no --url is given")
+    is_overridden = any((args.url, args.user, args.prefix, *files.values()))
     for name in FILES:
         if not files[name] and getattr(table, name):
             files[name] = os.fspath(folder / getattr(table, name))
@@ -336,6 +353,8 @@ def _where(args: argparse.Namespace) -> _Where:
         args.user or table.user,
         args.prefix or table.prefix,
         files,
+        # An option may hide a key of the file, and any of them can be given as an option.
+        "--" if is_overridden else "shared-index.",
         channel_credentials(publishers)() if publishers else None,
         tuple(pod.id for pod in config.pods if not pod.events and not pod.watch),
     )

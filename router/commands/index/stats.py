@@ -137,12 +137,12 @@ async def read_servers(access: Access) -> list[dict[str, Any]]:
     answers = zip(access.buckets, await access.ask(asked), strict=True)
     for bucket, (server, memory, size) in answers:
         facts = _facts(server) | _facts(memory)
-        # Without the right to call INFO all nodes look alike, and make one entry.
+        place = await access.place_of(bucket)
         one = servers.setdefault(
-            facts.get("run_id", ""),
+            place,
             {
                 "server": _server(facts),
-                "port": _number(facts.get("tcp_port")),
+                "address": place,
                 "used_bytes": _number(facts.get("used_memory")),
                 "limit_bytes": _number(facts.get("maxmemory")),
                 "policy": facts.get("maxmemory_policy"),
@@ -210,13 +210,15 @@ def _head(stats: dict[str, Any]) -> str:
 
 def _server_table(stats: dict[str, Any]) -> Table:
     table = Table()
-    for name in ("server", "port", "buckets", "their bytes", "memory used", "limit", "policy"):
-        table.add_column(name, justify="left" if name in {"server", "policy"} else "right")
+    for name in ("server", "address", "buckets", "their bytes", "memory used", "limit", "policy"):
+        table.add_column(
+            name, justify="left" if name in {"server", "address", "policy"} else "right"
+        )
     for one in stats["servers"]:
         limit = one["limit_bytes"]
         table.add_row(
             one["server"] or "? (INFO is not permitted)",
-            str(one["port"] or "?"),
+            one["address"],
             str(len(one["buckets"])),
             _bytes(one["index_bytes"]),
             _bytes(one["used_bytes"]),

@@ -14,6 +14,7 @@ import pytest
 from indexer.shared.redis import connect as connecting
 from indexer.shared.redis.command import Command, Reply, UnreachableError
 from indexer.shared.redis.connect import RedisSettings, SettingsError, connect
+from indexer.shared.redis.fault import SLOW_TLS_HINT
 from tests.servers.certificates import Authority
 from tests.servers.redis_server import RedisServer
 from tests.servers.relay import Relay
@@ -120,24 +121,25 @@ async def test_a_plain_server_is_not_asked_under_tls(
     url = redis_server.url.replace("redis:", "rediss:")
     reply = await ping(RedisSettings(url, ca=str(authority.ca)))
     assert isinstance(reply, UnreachableError)
-    assert str(reply).endswith("(does the server use TLS?)")
+    assert str(reply).endswith(f"no connection within 2 s ({SLOW_TLS_HINT})")
 
 
 @pytest.mark.parametrize("kind", ["rediss", "rediss-cluster", "rediss-sentinel"])
 async def test_a_plain_server_is_named_also_by_calls_that_end_before_the_attempt_to_connect(
     redis_server: RedisServer, authority: Authority, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connecting, "CONNECT_SECONDS", 0.2)
+    monkeypatch.setattr(connecting, "CONNECT_SECONDS", 1.0)
     url = redis_server.url.replace("redis:", f"{kind}:") + ("/m" if "sentinel" in kind else "")
     redis = await connect(RedisSettings(url, ca=str(authority.ca)))
+    told = set()
     async with asyncio.timeout(30):
-        for _ in range(2):
-            reply: Reply = None
-            # An attempt begins with the first call, and goes on beside the others.
-            while not str(reply).endswith("(does the server use TLS?)"):
-                [reply] = await redis.run([Command(("PING",))], timeout=0.1)
-                assert isinstance(reply, UnreachableError)
+        # An attempt begins with the first call, and goes on beside the others.
+        while not any("within 1 s" in text for text in told):
+            [reply] = await redis.run([Command(("PING",))], timeout=0.1)
+            assert isinstance(reply, UnreachableError)
+            told.add(str(reply))
     await redis.close()
+    assert all(text.endswith(f"({SLOW_TLS_HINT})") for text in told), told
 
 
 async def test_of_a_server_under_tls_that_is_asked_in_plain_text_it_is_said_that_it_may_be(
@@ -150,6 +152,43 @@ async def test_of_a_server_under_tls_that_is_asked_in_plain_text_it_is_said_that
         reply = await ping(RedisSettings(url, password_file=file))
         assert isinstance(reply, UnreachableError)
         assert str(reply).endswith("(does the server use TLS? then the URL begins with rediss)")
+
+
+async def test_all_who_share_a_connection_that_is_lost_learn_why(relay: Relay) -> None:
+    redis = await connect(RedisSettings(relay.url.replace("rediss:", "redis:")))
+    replies = await asyncio.gather(*(redis.run([Command(("PING",))], timeout=20) for _ in range(3)))
+    await redis.close()
+    for [reply] in replies:
+        assert str(reply).endswith("(does the server use TLS? then the URL begins with rediss)")
+
+
+async def test_a_server_that_has_spoken_tls_is_not_said_to_lack_it_when_it_stands_still(
+    authority: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    certificate = authority.certificate("server")
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(certificate.cert, certificate.key)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def answer_once() -> None:
+            accepted, _ = listener.accept()
+            with context.wrap_socket(accepted, server_side=True) as one:
+                one.recv(64)
+                one.sendall(b"+PONG\r\n")
+
+        url = f"rediss://127.0.0.1:{listener.getsockname()[1]}"
+        redis = await connect(RedisSettings(url, ca=str(authority.ca)))
+        answering = asyncio.create_task(asyncio.to_thread(answer_once))
+        assert await redis.run([Command(("PING",))], timeout=20) == [b"PONG"]
+        await answering
+        # From now on the kernel takes connections, as it does for a server that stands still.
+        monkeypatch.setattr(connecting, "CONNECT_SECONDS", 0.2)
+        async with asyncio.timeout(30):
+            reply: Reply = None
+            while "no connection within 0.2 s" not in str(reply):
+                [reply] = await redis.run([Command(("PING",))], timeout=20)
+        await redis.close()
+    assert "TLS" not in str(reply)
 
 
 async def test_a_cut_connection_under_tls_is_made_again(relay: Relay, authority: Authority) -> None:

@@ -61,7 +61,9 @@ def test_a_full_redis_is_named_with_its_figures(
     finally:
         server.ask("CONFIG", "SET", "maxmemory", 0)
     assert memory.verdict == "WRONG"
-    assert memory.text.startswith(f"Redis is full and refuses writes: port {server.port} uses ")
+    assert memory.text.startswith(
+        f"Redis is full and refuses writes: 127.0.0.1:{server.port} uses "
+    )
     assert memory.text.endswith(" of 1,000 bytes")
     assert memory.change.startswith("raise maxmemory in Redis")
 
@@ -105,6 +107,7 @@ def test_each_fault_of_redis_has_advice_of_its_own(
         for url, more, fault in cases:
             answer = of_redis(tmp_path, url, prefix, **more)["answer"]
             assert (answer.verdict, answer.change) == ("WRONG", CHANGES[fault]), answer.text
+            assert "--" not in answer.text, "the user has a file, and no option"
 
 
 def test_a_certificate_that_ends_soon_is_named(tmp_path: Path) -> None:

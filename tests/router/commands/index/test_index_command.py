@@ -184,7 +184,7 @@ async def test_stats_count_what_is_there_and_dump_writes_it(
     assert 0 < pod["lease_seconds"] <= 10
     (server,) = found["servers"]
     assert server["server"].startswith("Redis 6.2")
-    assert server["port"] == stand.server.port
+    assert server["address"] == f"127.0.0.1:{stand.server.port}"
     assert len(server["buckets"]) == 64
     assert found["memory_bytes"] == server["index_bytes"] > found["bytes"] > 0
     assert found["dead_entries"] == found["unreadable_fields"] == 0
@@ -342,8 +342,8 @@ def test_what_the_living_nodes_hold_is_shown_while_one_is_dead(
         assert main(["stats", "--json", *where]) == 3
         found = printed(capsys)
         assert f"127.0.0.1:{dead.port}: " in found["not_reached"]
-        assert sorted(one["port"] for one in found["servers"]) == sorted(
-            node.port for node in cluster.nodes_alive()
+        assert sorted(one["address"] for one in found["servers"]) == sorted(
+            f"127.0.0.1:{node.port}" for node in cluster.nodes_alive()
         )
         read = sum(len(one["buckets"]) for one in found["servers"])
         assert 0 < read < names.buckets
@@ -581,7 +581,14 @@ def test_a_wrong_password_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[
             encoding="utf-8",
         )
         assert main(["stats", "--config", str(tmp_path / "router.toml")]) == 3
-        assert "refuses user or password" in capsys.readouterr().err
+        said = capsys.readouterr().err
+        assert "refuses user or password" in said
+        assert "look at shared-index.user and shared-index.password-file" in said
+        where = ("--config", str(tmp_path / "router.toml"), "--user", "joe")
+        assert main(["stats", *where]) == 3
+        assert "look at --user and --password-file" in capsys.readouterr().err
+        assert main(["stats", "--url", server.url]) == 3
+        assert "wants a password: give it in --password-file" in capsys.readouterr().err
 
 
 def test_a_user_limited_to_the_prefix_suffices(
