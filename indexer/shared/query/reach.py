@@ -124,7 +124,7 @@ class Reach:
         if not count:
             self.trouble = None
             if before is not None:
-                log.info("the shared index answers again")
+                log.info("the shared index can be read again")
             return
         if before is None:
             log.warning(

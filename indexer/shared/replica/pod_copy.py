@@ -141,7 +141,7 @@ class PodCopy:
         `entries` are the reply to the command of `asked`, which Redis ran before it read the record.
         """
         if self._problem:
-            log.info("pod %s: the shared index answers again", self.pod)
+            log.info("pod %s: the shared index can be read again", self.pod)
             self._problem = self._nothing = ""
         claim = record.claim if record else None
         if record is None or claim is None:

@@ -60,6 +60,6 @@ class Retry:
     def out_of_trouble(self) -> None:
         """End the trouble, if there is any: the writer gets on."""
         if self.trouble:
-            log.info("pod %s: shared index: Redis answers again", self._pod)
+            log.info("pod %s: shared index: it can be written again", self._pod)
             self.trouble = ""
             self._lease.demand_audit()

@@ -367,8 +367,9 @@ async def test_a_zombies_late_write_is_refused(redis_server: RedisServer, prefix
 @pytest.mark.deep
 @pytest.mark.parametrize("kind", ["redis", "valkey"])
 async def test_at_the_memory_limit_the_pod_is_said_to_be_unsound_and_heals_when_it_is_lifted(
-    kind: str, prefix: str
+    kind: str, prefix: str, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level(logging.INFO)
     names, pod = KeyNames(prefix), Pod()
     pod.store(range(300))
     with RedisServer("redis" if kind == "redis" else "valkey") as server:
@@ -388,6 +389,11 @@ async def test_at_the_memory_limit_the_pod_is_said_to_be_unsound_and_heals_when_
             server.ask("CONFIG", "SET", "maxmemory", "0")
             await told(pod, server.ask, names)
             assert one.writer.counts.rebuilds == {Cause.START: 1}
+            said = [one.message for one in caplog.records if "shared index: " in one.message]
+            assert any("OOM" in line for line in said)
+            assert said[-1] == "pod p: shared index: it can be written again", (
+                "Redis answered throughout"
+            )
 
 
 async def test_another_version_under_the_prefix_is_not_touched(
