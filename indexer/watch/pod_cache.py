@@ -77,7 +77,7 @@ class PodCache:
         self.pod = pod
         self.journal = journal
         self._ranks: list[tuple[RankIngest, Resolver, Pending]] = []
-        self._collected: list[tuple[Trust, Layout] | None] = []
+        self._collected: list[tuple[Trust, Layout, int] | None] = []
 
     def add(self, rank: RankIngest, resolver: Resolver, sink: Pending) -> None:
         """Add a rank, whose changes go to `sink`. Ranks are added in order from 0."""
@@ -96,7 +96,7 @@ class PodCache:
         changed = False
         for number, (rank, _, sink) in enumerate(self._ranks):
             # A new sequence of the engine without any change is not worth a delta.
-            present = rank.trust, rank.layout
+            present = rank.trust, rank.layout, rank.capacity
             if not sink.changes and present == self._collected[number]:
                 continue
             changes, sink.changes = sink.changes, []

@@ -166,6 +166,21 @@ async def told(pod: Pod, ask: Callable[..., dict[bytes, bytes]], names: KeyNames
     assert content_of(ask, names) == pod.truth
 
 
+async def test_the_engines_capacity_is_in_redis_as_soon_as_it_is_known(
+    redis_server: RedisServer, prefix: str
+) -> None:
+    names, pod = KeyNames(prefix), Pod()
+    pod.store(range(300))
+    async with writing(pod, redis_server.url, names, lease=LONG, timeout=LONG):
+        await told(pod, redis_server.ask, names)
+        pod.rank.learn_capacity(BLOCKS)
+        pod.tell()
+        await told(pod, redis_server.ask, names)
+        record = record_of(redis_server.ask, names)
+    assert record is not None
+    assert record.states[0].capacity == BLOCKS
+
+
 @pytest.mark.parametrize("kind", ["redis_server", "valkey_server"])
 async def test_what_the_engine_holds_is_in_redis_and_follows_it(
     kind: str, request: pytest.FixtureRequest, prefix: str
