@@ -200,7 +200,9 @@ async def running(
             new_id=partial(booking_id.new_id, router),
             rng=Random(secrets.randbits(64)),  # noqa: S311  breaks ties, guards nothing
             witnesses=witnesses,
-            share=partial(PeerBookings, router, names) if shared.share_bookings else None,
+            share=partial(PeerBookings, router, names, hash_seed=config.index.hash_seed)
+            if shared.share_bookings
+            else None,
         )
         loop = asyncio.get_running_loop()
 

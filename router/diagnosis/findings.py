@@ -39,6 +39,8 @@ def router_findings(facts: RouterFacts, now: float) -> Iterator[Finding]:
     if (peers := facts.peers) is not None and peers.problem:
         unshared = Trouble(peers.problem_since, peers.problem, UNSHARED, LOOK_AT_REDIS)
         troubles.append(("bookings of other routers", "", unshared))
+    if peers is not None and (problem := peers.received.seed_problem):
+        yield Finding("hash-seed", f"{problem}. Do this: give all routers one index.hash-seed")
     for name, model, trouble in troubles:
         if trouble is not None:
             text = f"{name} cannot be asked for {now - trouble.since:.0f} s: {trouble.problem}"

@@ -21,6 +21,7 @@ from typing import Any, Literal
 import msgspec
 
 from indexer.believed.beliefs import Believed
+from indexer.keys.key import fingerprint
 from indexer.shared.layout.names import KeyNames
 from indexer.shared.redis.command import Call, Command, Reply, script
 from router.load.bookings import Bookings
@@ -53,7 +54,13 @@ class PeerBookings:
     """
 
     def __init__(
-        self, router: str, names: KeyNames, bookings: Bookings, believed: Believed
+        self,
+        router: str,
+        names: KeyNames,
+        bookings: Bookings,
+        believed: Believed,
+        *,
+        hash_seed: str = "",
     ) -> None:
         """`router` is this router's unique name (`router.peers.booking_id`)."""
         self.router = router
@@ -68,7 +75,8 @@ class PeerBookings:
         self.failures = 0
         """Number of rounds with an error among the replies."""
         self.relay = ReportRelay()
-        self.received = ReceivedBookings(router, gone=self.relay.drop)
+        self._seed = fingerprint("", hash_seed)
+        self.received = ReceivedBookings(router, self._seed, gone=self.relay.drop)
         self._names = names
         self._bookings = bookings
         self._believed = believed
@@ -194,7 +202,7 @@ class PeerBookings:
         ]
         arriving = [marked(*one) for one in islice(self._believed.arrivals(), MOST_MARKED)]
         value = msgspec.msgpack.encode(
-            RouterSums(self._number, self._bookings.picks, ranks, has_ended, arriving)
+            RouterSums(self._number, self._bookings.picks, ranks, has_ended, arriving, self._seed)
         )
         expiry = str(round(EXPIRE_SECONDS * 1000))
         return Command(("SET", self._names.load(self.router), value, "PX", expiry))

@@ -39,6 +39,8 @@ class RouterSums(msgspec.Struct, frozen=True, array_like=True):
     engine's own count has them (`ReceivedBookings.observed`), at most until the value is too old."""
     arriving: list[MarkedPrompt] = []
     """Prompts on their way to ranks; routers before 2026-12 write none."""
+    seed: str = ""
+    """The fingerprint of its hash seed, in which the marks of `arriving` are; empty: not said."""
 
 
 @dataclass(slots=True)
@@ -50,6 +52,7 @@ class _Peer:
     has_ended: bool
     ranks: dict[tuple[str, int], RankSums]
     arriving: list[MarkedPrompt]
+    seed: str
 
 
 class ReceivedBookings:
@@ -57,15 +60,17 @@ class ReceivedBookings:
 
     `now` is a time of this router's clock, in seconds.
 
-    `gone` is called with the name of each router whose value is missing, invalid or too old.
+    `gone` is called with the name of each router whose value is missing, invalid or too old. `seed` is
+    the fingerprint of this router's hash seed.
     """
 
-    def __init__(self, router: str, gone: Callable[[str], None]) -> None:
+    def __init__(self, router: str, seed: str, gone: Callable[[str], None]) -> None:
         self.malformed = 0
         """Number of invalid values of other routers since the start."""
         self.marks = Marks()
         """Of the prompts on their way."""
         self._router = router
+        self._seed = seed
         self._gone = gone
         self._listed: set[str] = set()
         """Other routers that Redis lists."""
@@ -102,7 +107,7 @@ class ReceivedBookings:
                 self._go(router)
                 return None
             ranks = {(one.pod, one.rank): one for one in sums.ranks}
-            self._peers[router] = _Peer(value, now, sums.has_ended, ranks, sums.arriving)
+            self._peers[router] = _Peer(value, now, sums.has_ended, ranks, sums.arriving, sums.seed)
             self._change()
             return sums
         return None
@@ -147,6 +152,17 @@ class ReceivedBookings:
         """Return the number of other routers whose value is fresh."""
         self._stay_fresh(now)
         return len(self._peers)
+
+    @property
+    def seed_problem(self) -> str:
+        """That routers had other hash seeds in the last round; empty if none is known to."""
+        count = sum(peer.seed not in ("", self._seed) for peer in self._peers.values())
+        if not count:
+            return ""
+        return (
+            f"index.hash-seed is another at {count} of the routers that share bookings, so this one does "
+            "not see which prompts they have on their way, and more pods compute the same beginnings"
+        )
 
     def oldest(self, now: float) -> float:
         """Return the age of the oldest fresh value, in seconds; 0 without any."""

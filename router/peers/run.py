@@ -72,7 +72,7 @@ async def _share(
     rng: Random,
     clock: Callable[[], float],
 ) -> None:
-    was_connected = True
+    was_connected, had_problem = True, False
     while True:
         replies = await redis.run(bookings.ask(clock()), timeout=TIMEOUT_SECONDS)
         for report in bookings.answer(replies, clock()):
@@ -87,4 +87,7 @@ async def _share(
                 log.info("bookings are shared with other routers again")
             else:
                 log.warning("bookings are not shared with other routers: %s", bookings.problem)
+        if (problem := bookings.received.seed_problem) and not had_problem:
+            log.warning("%s", problem)
+        had_problem = bool(problem)
         await asyncio.sleep(rng.uniform(*INTERVALS))

@@ -75,7 +75,7 @@ def test_json_that_cannot_be_read_costs_only_itself(
 
 
 def _bookings(raw: bytes) -> None:
-    received = ReceivedBookings("one", lambda _: None)
+    received = ReceivedBookings("one", "", lambda _: None)
     assert received.receive("two", raw, 0.0) is None
     assert received.malformed == 1
 

@@ -140,7 +140,7 @@ def test_a_state_file_of_the_last_release_is_read_or_has_another_version(tmp_pat
 
 
 def test_bookings_of_a_router_of_the_last_release_count() -> None:
-    received = ReceivedBookings("me", gone=lambda _: None)
+    received = ReceivedBookings("me", "", gone=lambda _: None)
     assert received.receive("other", b64decode(RECORDED["bookings"]), 0.0) is not None
     received.end_round(0.0)
     assert received.where() == {("p", 0)}
@@ -157,9 +157,9 @@ def test_what_a_later_version_adds_to_records_and_bookings_is_passed_over() -> N
     assert read_record({**fields, b"claim": later, b"more": b"x"}) == read_record(fields)
     number, picks, ranks = msgspec.msgpack.decode(b64decode(RECORDED["bookings"]))
     ranks = [[*one, "more"] for one in ranks]
-    # `has_ended` and `arriving` came after the recording.
-    value = msgspec.msgpack.encode([number, picks, ranks, False, [], "more"])
-    received = ReceivedBookings("me", gone=lambda _: None)
+    # `has_ended`, `arriving` and `seed` came after the recording.
+    value = msgspec.msgpack.encode([number, picks, ranks, False, [], "", "more"])
+    received = ReceivedBookings("me", "", gone=lambda _: None)
     assert received.receive("other", value, 0.0) is not None
 
 

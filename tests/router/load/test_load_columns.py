@@ -119,7 +119,7 @@ def test_a_rank_that_is_gone_was_never_picked() -> None:
 def test_a_pick_reckons_nothing_that_was_reckoned_when_others_told(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    received = ReceivedBookings("0" * 12, gone=lambda _: None)
+    received = ReceivedBookings("0" * 12, "", gone=lambda _: None)
     table = LoadTable(new_bookings(), STALE, others=received)
     elsewhere = new_bookings(most=50)
     names = [(f"pod-{number}", 0) for number in range(40)]
@@ -153,7 +153,7 @@ class World:
 
     def __init__(self, *, shares: bool) -> None:
         self.bookings = new_bookings()
-        self.received = ReceivedBookings("0" * 12, gone=lambda _: None)
+        self.received = ReceivedBookings("0" * 12, "", gone=lambda _: None)
         self.table = LoadTable(self.bookings, STALE, others=self.received if shares else None)
 
 

@@ -35,13 +35,15 @@ POLICY = Warmpath()
 class Sharer:
     """A router as far as it shares bookings, on this loop's clock."""
 
-    def __init__(self, prefix: str) -> None:
+    def __init__(self, prefix: str, hash_seed: str = "") -> None:
         self.name = booking_id.new_router()
         self.bookings = Bookings(
             expire_after=600.0, most=100, new_id=lambda: booking_id.new_id(self.name)
         )
         believed = Believed(ReferenceIndex(), max_blocks=100, assumed_seconds=60.0)
-        self.peers = PeerBookings(self.name, KeyNames(prefix), self.bookings, believed)
+        self.peers = PeerBookings(
+            self.name, KeyNames(prefix), self.bookings, believed, hash_seed=hash_seed
+        )
         self.loads = LoadTable(self.bookings, stale_seconds=5.0, others=self.peers.received)
         self.reports: list[bytes] = []
 
@@ -266,6 +268,32 @@ async def test_a_router_whose_redis_is_gone_says_so_until_it_is_back(
             server.restart()
             while await findings(stand):
                 await asyncio.sleep(0.05)
+
+
+async def test_routers_whose_hash_seeds_differ_say_so(
+    tmp_path: Path, redis_server: RedisServer, prefix: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def seeds(stand: Stand) -> list[str]:
+        found = await stand.diagnose()
+        return [one.text for one in found.findings if one.kind == "hash-seed"]
+
+    said = "index.hash-seed is another at 1 of the routers that share bookings"
+    tables = EIGHT + shared_index(redis_server.url, prefix)
+    async with (
+        standing(tmp_path, tables, metrics="127.0.0.1:0") as stand,
+        Sharer(prefix).sharing(redis_server.url),
+    ):
+        while await metric(stand, "routers") < 1:
+            await asyncio.sleep(0.05)
+        assert await seeds(stand) == []
+        async with Sharer(prefix, hash_seed="another").sharing(redis_server.url):
+            while not (told := await seeds(stand)):
+                await asyncio.sleep(0.05)
+            assert told[0].startswith(said)
+            assert told[0].endswith("give all routers one index.hash-seed")
+            await wait_until(lambda: any(one.startswith(said) for one in caplog.messages))
+        while await seeds(stand):
+            await asyncio.sleep(0.05)
 
 
 async def burst(stands: Sequence[Stand]) -> list[str]:
