@@ -160,8 +160,8 @@ class ReceivedBookings:
         if not count:
             return ""
         return (
-            f"index.hash-seed is another at {count} of the routers that share bookings, so this one does "
-            "not see which prompts they have on their way, and more pods compute the same beginnings"
+            f"index.hash-seed is another at {count} of the routers that share bookings: this one does "
+            "not see which prompts they have on their way, so that more pods compute the same beginnings"
         )
 
     def oldest(self, now: float) -> float:

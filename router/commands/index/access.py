@@ -175,8 +175,8 @@ class Access:
             ]
         )
         if not self.buckets:
-            said = f"no Redis answers at {self.url}: {'; '.join(self.silent)}"
-            raise AccessError(said, self._fault)
+            problem = _without_place("; ".join(self.silent), self.url)
+            raise AccessError(f"no Redis answers at {self.url}: {problem}", self._fault)
         if schema is None:
             return
         if not schema:
@@ -269,10 +269,8 @@ def dead_words(dead: int | None, unread: str) -> str:
 
 def problem_of(error: Exception, url: str) -> str:
     """Return the text of a Redis error for the user of the command."""
-    text = str(error)
+    text = _without_place(str(error), url)
     if isinstance(error, UnreachableError):
-        # The error of a single server begins with the address, which the URL names already.
-        text = text.removeprefix(f"{url.partition('://')[2]}: ")
         return f"no Redis answers at {url}: {text}"
     fault = fault_of(error)
     if fault is Fault.LOGIN:
@@ -280,6 +278,11 @@ def problem_of(error: Exception, url: str) -> str:
     if fault is Fault.RIGHT:
         return f"{url} refuses the user a command: {text}"
     return f"{url}: {text}"
+
+
+def _without_place(problem: str, url: str) -> str:
+    """Return a problem without the address of a single server, which the URL names already."""
+    return problem.removeprefix(f"{url.partition('://')[2]}: ")
 
 
 @asynccontextmanager

@@ -46,6 +46,7 @@ def test_a_redis_that_may_delete_the_index_is_named(
     assert checks["maxmemory-policy"].change == "maxmemory-policy noeviction in Redis"
     away = of_redis(tmp_path, f"redis://127.0.0.1:{held_port}", prefix)
     assert "no Redis answers" in away["answer"].text
+    assert away["answer"].text.count(f"127.0.0.1:{held_port}") == 1
     assert away["answer"].change == CHANGES[Fault.SILENCE]
 
 
