@@ -55,6 +55,14 @@ class Candidate(NamedTuple):
     """How many times as long prefills take here as on a typical rank of the model."""
     arriving: float = 0.0
     """Seconds of prefill saved by arriving blocks: prompts with the same beginning are on their way."""
+    shared: float = 0.0
+    """Seconds of `prefill` that it shares with those that wait there, as far as the engine computes them
+    together."""
+
+    @property
+    def own(self) -> float:
+        """Seconds of `prefill` by which it delays those behind it."""
+        return self.prefill - self.shared
 
 
 class Request(NamedTuple):

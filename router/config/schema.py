@@ -340,9 +340,10 @@ ClassName = Annotated[
 class QueueTable(Table, frozen=True):
     """[queue]: picks that wait until a pod has room, with pick.queue = "on" (docs/queue.md)."""
 
-    hold_seconds: Annotated[float, Meta(gt=0, le=60), RELOADABLE] = 0.2
-    """Most seconds of booked prefill on a rank with room for the next request. They bridge the time from
-    a first token to its report; the router adds to them if reports come later."""
+    hold_seconds: Annotated[float, Meta(gt=0, le=60), RELOADABLE] = 0.4
+    """Most seconds of booked prefill on a rank with room for the next request. They fill the engine's
+    next step and bridge the time from a first token to its report; the router adds to them if reports
+    come later."""
     prefill_times: Annotated[float, Meta(ge=0, le=1000), RELOADABLE] = 10.0
     """A request whose prefill is s seconds shorter goes before requests that arrived up to this number
     times s earlier; 0: first come, first served, which gains little."""

@@ -115,6 +115,8 @@ class Bookings:
             raise ValueError(f"cached is {work.cached}, not 0 to {work.prompt_tokens} tokens")
         if not 0 <= work.prefill <= MOST_PREFILL:
             raise ValueError(f"prefill is {work.prefill} s, not 0 to {MOST_PREFILL:g} s")
+        if not 0 <= work.shared <= work.prefill:
+            raise ValueError(f"shared is {work.shared} s, not 0 to {work.prefill} s")
         now = self.expire(now)
         if len(self._bookings) >= self._most:
             self._expire(next(iter(self._bookings.values())), now)

@@ -26,6 +26,8 @@ class Work:
     """Predicted seconds for computing the rest."""
     factor: float = 1.0
     """The calibration factor that `prefill` includes (`router.pick.calibration`)."""
+    shared: float = 0.0
+    """The seconds of `prefill` that it is predicted to share with those that wait with it."""
 
     @property
     def uncached(self) -> int:
@@ -34,8 +36,8 @@ class Work:
 
     @property
     def nanoseconds(self) -> int:
-        """The prefill as an integer, since sums of integers do not accumulate rounding errors."""
-        return round(self.prefill * NANOSECONDS)
+        """Its own part of the prefill; an integer, since their sums accumulate no rounding errors."""
+        return round((self.prefill - self.shared) * NANOSECONDS)
 
 
 @dataclass(slots=True, eq=False)

@@ -97,6 +97,7 @@ class Assigner:
             # Bounded, since absurd constants or an absurdly long prompt would overflow the sums.
             min(expected.prefill, MOST_PREFILL),
             expected.factor,
+            expected.shared,
         )
 
     def started(self, placed: Placed, now: float, *, moved: bool) -> None:

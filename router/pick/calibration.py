@@ -1,10 +1,14 @@
 """Learns how much longer prefills take on each rank than the cost model predicts.
 
 A prefill's time runs from its earliest possible start (its request went out, or the previous first token
-came) to its first token. Prefills that share a step get their first tokens together: one looks slow, the
-others look instant. So TOGETHER prefills are summed before the sum is compared with its prediction, and
-an exponential moving average of the ratios' logarithms is kept (twice as fast is as far off as twice as
-slow).
+came) to its first token. Prefills that share a step of the engine get their first tokens together: one
+looks slow, the others look instant. So whole steps with at least LEAST_SUMMED prefills are summed before
+the sum is compared with its prediction, and an exponential moving average of the ratios' logarithms is
+kept (twice as fast is as far off as twice as slow).
+
+The fixed part of a prefill is the step's (it reads the weights), so a prefill that shares a step has
+none. Engines that compute one prompt at a time share none, others many under load: `shared` says how
+much of the fixed part prompts that wait for each other are spared on average.
 
 The average is uncertain, and the least cost wins by any margin, so among equal ranks one would get all
 cold prompts by chance. A rank's factor is therefore the median of its model's ranks, plus the part of
@@ -32,14 +36,24 @@ from router.load.rank_bookings import Booking
 
 FASTEST, SLOWEST = 0.1, 10.0
 """Bounds of a factor; a value beyond them means a wrong configuration."""
-TOGETHER = 4
-"""Number of prefills that are summed before a comparison."""
-LEAST = 8
-"""Number of prefills before a rank's factor is used."""
+LEAST_SUMMED = 4
+"""Least number of prefills that are summed before a comparison."""
+LEAST = 2
+"""Number of comparisons before a rank's factor is used."""
+SAME_STEP = 0.5
+"""Two first tokens are of one step if less than this multiple of the fixed part lies between them."""
+SHORT = 10.0
+"""A prefill is short if it takes at most this multiple of the fixed part besides; only for short ones it
+matters, and shows, whether they share a step."""
+USUAL_SHARING = 0.8
+"""Assumed share of short prefills that share a step; counts as FIRST_SHORT of them."""
+FIRST_SHORT = 10
+SHARING_WEIGHT = 0.02
+"""Least weight of one short prefill in the average of those that share a step."""
 WEIGHT = 0.1
 """Weight of a new ratio in the average: a change is half learned within 28 prefills."""
 FARTHEST = 4.0
-"""A prefill counts as at most this multiple of its expected time, so that one hang changes little."""
+"""A step counts as at most this multiple of its expected time, so that one hang changes little."""
 NEARLY = 64
 """Tolerance of predicted cached tokens: the largest block size in common use, in tokens."""
 ALIKE = 0.1
@@ -60,10 +74,15 @@ class Average:
 
     model: str
     prefills: int = 0
+    """Number of prefills that are not compared yet."""
     seconds: float = 0.0
-    """Measured time of the prefills that are not compared yet."""
+    """Measured time of these prefills."""
     predicted: float = 0.0
-    """Predicted time of the same prefills."""
+    """Predicted time of these prefills."""
+    step_seconds: float = 0.0
+    """Measured time of the prefills of the latest step, which may get more."""
+    step_predicted: float = 0.0
+    """Predicted time of these."""
     ratios: int = 0
     log_factor: float = 0.0
     variance: float = USUAL_VARIANCE
@@ -71,13 +90,20 @@ class Average:
 
     @property
     def is_known(self) -> bool:
-        """Whether the rank has enough prefills for its factor to be used."""
-        return self.prefills >= LEAST
+        """Whether the rank has enough comparisons for its factor to be used."""
+        return self.ratios >= LEAST
 
     @property
     def error(self) -> float:
         """The variance of `log_factor`."""
         return self.variance * max(WEIGHT / (2 - WEIGHT), 1 / max(1, self.ratios))
+
+    def end_step(self) -> None:
+        """Add the latest step to the sums."""
+        most = FARTHEST * math.exp(self.log_factor) * self.step_predicted
+        self.seconds += min(self.step_seconds, most)
+        self.predicted += self.step_predicted
+        self.step_seconds = self.step_predicted = 0.0
 
 
 class _Difference(NamedTuple):
@@ -100,6 +126,11 @@ class _Model:
 
     ratios: int = 0
     """Number of ratios of all ranks."""
+    short: int = FIRST_SHORT
+    """Short prefills that waited for the first token before theirs."""
+    sharing: float = USUAL_SHARING
+    """Share of short prefills that had the step of the first token before them, of those that waited for
+    it; a moving average."""
     known: list[float] = field(default_factory=list)
     """The `log_factor`s of ranks with `is_known`, sorted."""
     differences: dict[tuple[str, int], _Difference] = field(default_factory=dict)
@@ -121,9 +152,13 @@ NO_DIFFERENCE = _Difference(0.0, 0.0, 0.0)
 
 
 class Calibration:
-    """The factor of each rank, learned from reported first tokens."""
+    """The factor of each rank, learned from reported first tokens.
 
-    def __init__(self) -> None:
+    `base` are the seconds of a prefill that its length does not change.
+    """
+
+    def __init__(self, base: float) -> None:
+        self._base = base
         self._averages: dict[tuple[str, int], Average] = {}
         self._models: dict[str, _Model] = {}
 
@@ -146,25 +181,40 @@ class Calibration:
         if average is None or average.model != work.model:
             self.forget(*name)
             average = self._averages[name] = Average(work.model)
-        expected = predicted * math.exp(average.log_factor)
-        seconds = booking.first_token_at - booking.prefill_from
+        factor = math.exp(average.log_factor)
+        seconds = max(0.0, booking.first_token_at - booking.prefill_from)
+        shares = False
+        if booking.prefill_from > booking.since:
+            shares = seconds < SAME_STEP * self._base * factor
+            if predicted <= (1 + SHORT) * self._base:
+                model = self._models.setdefault(work.model, _Model())
+                model.short += 1
+                model.sharing += max(SHARING_WEIGHT, 1 / model.short) * (shares - model.sharing)
+        if shares:
+            predicted = max(0.0, predicted - self._base)
+        else:
+            average.end_step()
+            if average.prefills >= LEAST_SUMMED:
+                self._compare(name, average)
         average.prefills += 1
-        average.seconds += min(max(seconds, 0.0), FARTHEST * expected)
-        average.predicted += predicted
-        if average.prefills % TOGETHER == 0:
-            model = self._models.setdefault(work.model, _Model())
-            if average.prefills > LEAST:
-                _take(model.known, average.log_factor)
-            _compare(average)
-            if average.is_known:
-                insort(model.known, average.log_factor)
-            model.ratios += 1
-            model.compared[name] = model.ratios
-            model.compared.move_to_end(name)
-            model.differences.clear()
-            oldest, at = next(iter(model.compared.items()))
-            if model.ratios - at > ROUNDS * len(model.compared):
-                self.forget(*oldest)
+        average.step_seconds += seconds
+        average.step_predicted += predicted
+
+    def _compare(self, name: tuple[str, int], average: Average) -> None:
+        """Compare a rank's summed prefills with their prediction."""
+        model = self._models.setdefault(average.model, _Model())
+        if average.is_known:
+            _take(model.known, average.log_factor)
+        _compare(average)
+        if average.is_known:
+            insort(model.known, average.log_factor)
+        model.ratios += 1
+        model.compared[name] = model.ratios
+        model.compared.move_to_end(name)
+        model.differences.clear()
+        oldest, at = next(iter(model.compared.items()))
+        if model.ratios - at > ROUNDS * len(model.compared):
+            self.forget(*oldest)
 
     def factor(self, model: str, pod: str, rank: int, utilisation: float = 0.0) -> float:
         """Return the factor by which to multiply a rank's predicted prefill seconds.
@@ -195,6 +245,14 @@ class Calibration:
                 slownesses[place] = math.exp(found.standing_out(share))
             factors[place] = usual * slownesses[place]
         return factors, slownesses
+
+    def shared(self, model: str) -> float:
+        """Return the seconds of a model's prefill on average that it shares with those it waits for.
+
+        They are those of a rank with the factor 1.
+        """
+        known = self._models.get(model)
+        return (known.sharing if known else USUAL_SHARING) * self._base
 
     def usual(self, model: str) -> float:
         """Return the factor of a model's typical rank."""
@@ -234,8 +292,8 @@ class Calibration:
         for name, average in self._averages.items():
             if not math.log(FASTEST) <= average.log_factor <= math.log(SLOWEST):
                 raise BrokenInvariantError(f"the factor of {name} is out of bounds")
-            if average.ratios != average.prefills // TOGETHER:
-                raise BrokenInvariantError(f"prefills of {name} were not compared")
+            if average.prefills and not average.predicted + average.step_predicted > 0:
+                raise BrokenInvariantError(f"the prefills of {name} are not summed")
             if average.is_known:
                 known.setdefault(average.model, []).append(average.log_factor)
         for of, model in self._models.items():
@@ -268,4 +326,4 @@ def _compare(average: Average) -> None:
     if average.ratios > 1:
         average.variance += weight * (off**2 - average.variance)
     average.log_factor = min(max(moved, math.log(FASTEST)), math.log(SLOWEST))
-    average.seconds = average.predicted = 0.0
+    average.prefills, average.seconds, average.predicted = 0, 0.0, 0.0

@@ -56,14 +56,19 @@ class Options(Sequence[Option]):
         *,
         matches: Matches,
         factors: Sequence[float],
+        shared: float = 0.0,
     ) -> None:
-        """`columns`, `costs` and `factors` (calibrations) are in field order; `order` is best first."""
+        """`columns`, `costs` and `factors` (calibrations) are in field order; `order` is best first.
+
+        `shared` is the seconds of the prefill that are shared on a rank with the factor 1.
+        """
         self.field = field
         self.matches = matches
         self._columns = columns
         self._costs = costs
         self._order = order
         self._factors = factors
+        self._shared = shared
         self._made: dict[int, Option] = {}
 
     def __len__(self) -> int:
@@ -84,9 +89,13 @@ class Options(Sequence[Option]):
             yield from self[at : at + AT_ONCE]
 
     def expectations(self) -> NDArray[np.float64]:
-        """Return four rows over all candidates: cached tokens, wait (s), prefill (s), calibration."""
-        columns = self._columns
-        return np.array([columns.cached, columns.load.wait, columns.prefill, self._factors])
+        """Return five rows over all candidates: cached tokens, wait, prefill, shared, and calibration.
+
+        Wait, prefill and the part of it that is shared (`Candidate.shared`) are in seconds.
+        """
+        columns, factors = self._columns, np.array(self._factors)
+        shared = self._shared * factors
+        return np.array([columns.cached, columns.load.wait, columns.prefill, shared, factors])
 
     def put_first(self, name: tuple[str, int]) -> bool:
         """Move a candidate to the front; return False if it is there already or is not a candidate."""
@@ -178,6 +187,7 @@ class Options(Sequence[Option]):
                     place == columns.session,
                     slowness,
                     arriving,
+                    self._shared * self._factors[place],
                 ),
                 cost,
                 tuple(zip(names, terms, strict=True)),

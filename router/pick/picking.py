@@ -93,7 +93,7 @@ class Picking:
             others=self.peers.received if self.peers else None,
         )
         self.sessions = Sessions(most=pick.max_sessions, seconds=pick.session_seconds)
-        self.calibration = Calibration()
+        self.calibration = Calibration(pick.prefill_base_seconds)
         self._picker: Picker | None = None
         self.on_room: Callable[[], None] = _ignore
         """Called after an event, other than a report, that may give a rank room."""

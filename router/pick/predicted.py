@@ -21,6 +21,8 @@ class Predicted(NamedTuple):
     """Seconds until its prefill would begin."""
     prefill: float
     """Seconds that its prefill would take."""
+    shared: float = 0.0
+    """Seconds of `prefill` that it shares with others (`Candidate.shared`)."""
     factor: float = 1.0
     """The rank's calibration factor."""
     room: int = 0
@@ -38,6 +40,7 @@ def predicted(option: Option, prompt_tokens: int, room: int) -> Predicted:
         candidate.cached,
         candidate.load.wait,
         candidate.prefill,
+        candidate.shared,
         option.calibration,
         room,
         max(0, tokens - option.match.known_tokens),
@@ -69,11 +72,11 @@ class Predictions(Mapping[tuple[str, int], Predicted]):
         place = self._field.places[name]
         pod, rank = self._field.pods[place], self._field.ranks[place]
         match = self._matches.get(rank, NOTHING)
-        cached, wait, prefill, factor = self._figures[:, place].tolist()
+        cached, wait, prefill, shared, factor = self._figures[:, place].tolist()
         tokens = held(match, self._prompt_tokens)
         believed = max(0, tokens - match.known_tokens)
         return Predicted(
-            tokens, int(cached), wait, prefill, factor, self._room(pod, rank), believed
+            tokens, int(cached), wait, prefill, shared, factor, self._room(pod, rank), believed
         )
 
     def __iter__(self) -> Iterator[tuple[str, int]]:

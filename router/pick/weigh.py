@@ -281,7 +281,10 @@ class Weigher:
         else:
             costs = policy.costs(request, columns, self._rng)
         order = order_of(costs, columns, self._rng)
-        return Options(field, columns, costs, order, matches=matches, factors=factors)
+        shared = self._calibration.shared(model)
+        return Options(
+            field, columns, costs, order, matches=matches, factors=factors, shared=shared
+        )
 
     def _known_tokens(self, model: str, field: Field) -> Column:
         held = self._scorer.held_tokens

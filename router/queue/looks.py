@@ -85,4 +85,4 @@ class Looks:
     def keep(self, waiting: Waiting, choice: Choice, rooms: Rooms, now: float) -> None:
         """Remember a weighing by which a request is passed over, before it counts as ahead."""
         best = choice.options[0].candidate
-        waiting.look = Look(best[:2], best.prefill, dict(rooms.ahead), self._release, now)
+        waiting.look = Look(best[:2], best.own, dict(rooms.ahead), self._release, now)

@@ -40,7 +40,7 @@ class Preview:
             behind += 1
             if behind <= self._most_looks:
                 best = self._picker.weigh(waiting.ask, now, rooms.ahead).options[0].candidate
-                rooms.passed(best[:2], best.prefill, ())
+                rooms.passed(best[:2], best.own, ())
         choice = self._picker.weigh(new.ask, now, rooms.ahead)
         return self._standing(new, behind, choice, open_lanes, rooms)
 
@@ -60,7 +60,7 @@ class Preview:
             found.append((waiting, self._standing(waiting, before, choice, open_lanes, rooms)))
             behind[waiting.wanted] += 1
             best = choice.options[0].candidate
-            rooms.passed(best[:2], best.prefill, ())
+            rooms.passed(best[:2], best.own, ())
         return found
 
     def _standing(
@@ -73,7 +73,7 @@ class Preview:
     ) -> Standing:
         best = choice.options[0].candidate
         if waiting.wanted in open_lanes and self._margin.takes(
-            best[:2], best.prefill, rooms, len(self._order)
+            best[:2], best.own, rooms, len(self._order)
         ):
             return Standing(0, choice, 0.0)
         return Standing(behind, choice, rooms.until(best[:2]))

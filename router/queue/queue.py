@@ -225,16 +225,16 @@ class Queue:
                 best = choice.options[0].candidate
                 name = best[:2]
                 has_room = rooms.has(name)
-                if has_room or self._margin.takes(name, best.prefill, rooms, len(self)):
+                if has_room or self._margin.takes(name, best.own, rooms, len(self)):
                     if not has_room:
-                        self._margin.give(name, best.prefill)
+                        self._margin.give(name, best.own)
                     sent.append(self._sent(waiting, now, choice))
                     waiting.uncached = waiting.ask.tokens - best.cached
                     filled, fresh = rooms.booked(name, pods), None
                 else:
                     moved.append((waiting, choice))
                     self._looks.keep(waiting, choice, rooms, now)
-                    filled = rooms.passed(name, best.prefill, pods)
+                    filled = rooms.passed(name, best.own, pods)
             for wanted in filled:
                 del pods[wanted]
             if not pods:

@@ -6,12 +6,13 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class QueueSettings:
-    """The settings of a queue. Times are seconds; the defaults of the first three are the study's.
+    """The settings of a queue. Times are seconds.
 
-    Source: "Queue" in `../shared/bench/policy-study-2.md`.
+    Source of `beta` and `most_looks`: "Queue" in `../shared/bench/policy-study-2.md`. It has 0.2 for
+    `hold_seconds`, which is too little for engines that compute several prompts in one step.
     """
 
-    hold_seconds: float = 0.2
+    hold_seconds: float = 0.4
     """Most booked prefill of a rank that has room for another request."""
     beta: float = 10.0
     """A request goes before those that arrived up to `beta` times their additional prefill earlier."""

@@ -9,8 +9,14 @@ from indexer.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
 from indexer.trust import Level
 from indexer.watch.watched_rank import WatchedRank
 from router.pods.table import Pod
-from scorer.prefill import PrefillModel
-from tests.router.pick.picker_parts import PROMPT, KeyedPrompt, Parts, SizedPrompt, first
+from tests.router.pick.picker_parts import (
+    PROMPT,
+    KeyedPrompt,
+    Parts,
+    SizedPrompt,
+    first,
+    own_seconds,
+)
 
 
 def test_a_prompt_on_its_way_counts_as_held_where_it_goes() -> None:
@@ -50,8 +56,9 @@ def test_siblings_that_come_at_once_wait_for_one_prefill() -> None:
 def test_a_burst_that_one_pod_cannot_serve_spreads_and_each_pod_computes_it_once() -> None:
     pods, computing = siblings(500, 0.0002)
     counts = Counter(pods)
-    assert computing <= 8
-    assert max(counts.values()) <= 1.5 * 500 / 8, counts
+    assert computing == len(counts)
+    # Beyond this many a rank is a hot spot (`scorer.policies.warmpath`).
+    assert max(counts.values()) <= 1.5 * 500 / 8 + 16, counts
 
 
 def test_a_request_whose_pod_has_gone_is_booked_where_it_goes_instead() -> None:
@@ -159,7 +166,7 @@ def test_a_request_that_went_elsewhere_is_booked_and_believed_there() -> None:
     assert first(choice) == "pod-0"
     parts.picker.started(booking_id, parts.now, ("pod-1", 0))
     assert parts.wait(0) == 0
-    assert parts.wait(1) == pytest.approx(PrefillModel().seconds(PROMPT.tokens, 0))
+    assert parts.wait(1) == pytest.approx(own_seconds(PROMPT.tokens, 0))
     found = {one.pod.id: one.match.arriving_tokens for one in parts.weigh().options}
     assert found == {"pod-0": 0, "pod-1": 1600}
 

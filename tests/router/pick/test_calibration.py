@@ -10,7 +10,17 @@ from hypothesis import strategies as st
 
 from indexer.invariant import BrokenInvariantError
 from router.load.bookings import Booking, Bookings, Work
-from router.pick.calibration import FASTEST, LEAST, SLOWEST, Calibration
+from router.pick.calibration import (
+    FASTEST,
+    LEAST,
+    LEAST_SUMMED,
+    SLOWEST,
+    USUAL_SHARING,
+    Calibration,
+)
+
+BASE = 0.02
+"""Seconds of a prefill that its length does not change."""
 
 
 class Rank:
@@ -25,7 +35,7 @@ class Rank:
             late_seconds=1e8,
             expects_first_tokens=expects_first_tokens,
         )
-        self.calibration = Calibration()
+        self.calibration = Calibration(BASE)
         self.now = 0.0
 
     def book(self, predicted: float = 1.0) -> Booking:
@@ -48,9 +58,14 @@ class Rank:
         return self.calibration.factor("m", "p", 0)
 
 
+ENOUGH = LEAST * LEAST_SUMMED + 1
+"""Prefills, each in a step of its own, after which a rank's factor is known: the last one shows that the
+step before it has ended."""
+
+
 def test_nothing_is_said_before_enough_was_seen() -> None:
     rank = Rank()
-    rank.run(*[2.0] * (LEAST - 1))
+    rank.run(*[2.0] * (ENOUGH - 1))
     assert rank.factor == 1.0
     rank.run(2.0)
     assert rank.factor == pytest.approx(2.0)
@@ -81,14 +96,47 @@ def test_those_behind_one_another_are_timed_from_one_first_token_to_the_next() -
     assert rank.factor == pytest.approx(2.0)
 
 
-def test_prefills_that_share_a_step_are_neither_slow_nor_for_nothing() -> None:
+@pytest.mark.parametrize("number", [4, 64])
+@pytest.mark.parametrize("own", [0.001, 1.0])
+def test_prefills_that_share_a_step_are_neither_slow_nor_for_nothing(
+    number: int, own: float
+) -> None:
     rank = Rank()
     for _ in range(30):
-        together = [rank.book() for _ in range(4)]
-        rank.now += 4.0
+        together = [rank.book(BASE + own) for _ in range(number)]
+        rank.now += 2 * (BASE + number * own)
         for booking in together:
             rank.computed(booking)
-    assert rank.factor == pytest.approx(1.0)
+    assert rank.factor == pytest.approx(2.0)
+
+
+def test_an_engine_that_computes_prompts_together_shares_the_fixed_part() -> None:
+    rank = Rank()
+    for _ in range(30):
+        together = [rank.book(BASE + 0.001) for _ in range(5)]
+        rank.now += BASE + 5 * 0.001
+        for booking in together:
+            rank.computed(booking)
+    assert rank.calibration.shared("m") == pytest.approx(BASE, rel=0.05)
+
+
+def test_an_engine_that_computes_one_prompt_at_a_time_shares_nothing() -> None:
+    rank = Rank()
+    for _ in range(40):
+        for booking in [rank.book(BASE + 0.001) for _ in range(5)]:
+            rank.now += BASE + 0.001
+            rank.computed(booking)
+    assert rank.calibration.shared("m") < 0.1 * BASE
+
+
+def test_neither_lone_nor_long_prefills_say_how_much_is_shared() -> None:
+    rank = Rank()
+    rank.run(*[BASE] * 50)
+    for booking in [rank.book(1.0) for _ in range(50)]:
+        rank.now += 1.0
+        rank.computed(booking)
+    assert rank.calibration.shared("m") == USUAL_SHARING * BASE
+    assert rank.calibration.shared("another model") == USUAL_SHARING * BASE
 
 
 def test_what_was_taken_for_come_too_early_is_timed_from_its_turn() -> None:
@@ -130,7 +178,7 @@ def test_a_change_is_learned() -> None:
 
 def test_ranks_are_apart_and_are_forgotten() -> None:
     rank = Rank()
-    rank.run(*[2.0] * 8)
+    rank.run(*[2.0] * ENOUGH)
     assert rank.calibration.factor("other", "p", 1) == 1.0
     rank.calibration.forget("p", 0)
     rank.calibration.forget("never", 0)
@@ -188,7 +236,7 @@ class Fleet:
     def __init__(self) -> None:
         numbers = count()
         self.bookings = Bookings(expire_after=1e9, most=100, new_id=lambda: str(next(numbers)))
-        self.calibration = Calibration()
+        self.calibration = Calibration(BASE)
         self.now = 0.0
 
     def run(self, pod: str, *seconds: float, model: str = "m") -> None:
@@ -207,7 +255,7 @@ class Fleet:
 
 def test_a_rank_that_was_not_measured_has_the_factor_that_is_usual_for_its_model() -> None:
     fleet = Fleet()
-    fleet.run("a", *[0.5] * LEAST)
+    fleet.run("a", *[0.5] * ENOUGH)
     assert fleet.factors("abc") == pytest.approx([0.5] * 3)
     assert fleet.calibration.usual("m") == pytest.approx(0.5)
     assert fleet.calibration.factor("another model", "b", 0) == 1.0
@@ -258,8 +306,8 @@ def test_a_rank_that_looked_slow_is_tried_again_once_others_were_measured_often(
 
 def test_a_pod_that_goes_leaves_nothing_in_what_is_usual() -> None:
     fleet = Fleet()
-    fleet.run("a", *[2.0] * LEAST)
-    fleet.run("b", *[4.0] * LEAST)
+    fleet.run("a", *[2.0] * ENOUGH)
+    fleet.run("b", *[4.0] * ENOUGH)
     fleet.calibration.forget("b", 0)
     fleet.calibration.check()
     assert fleet.calibration.usual("m") == pytest.approx(2.0)

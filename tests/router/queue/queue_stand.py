@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from itertools import count
 
+from router.pick.calibration import USUAL_SHARING
 from router.pick.eligible import NoPodError
 from router.pods.table import Pod
 from router.queue.lag import LEAST, FirstTokenLag
@@ -14,6 +15,9 @@ from tests.router.pick.picker_parts import KeyedPrompt, Parts
 
 BASE = 0.02
 TOKEN = 70e-6
+OWN_BASE = (1 - USUAL_SHARING) * BASE
+"""The part of BASE that those behind a request wait for."""
+HOLD = QueueSettings().hold_seconds
 
 
 class QueueStand:

@@ -1,6 +1,7 @@
 """The queue: who is held, who goes first, and who leaves."""
 
 import math
+from itertools import count
 from typing import Any
 
 import pytest
@@ -12,8 +13,8 @@ from router.queue.lag import WINDOW
 from router.queue.queue import MOST_LANES, RETRY_SECONDS
 from router.queue.released import QueueFullError
 from router.queue.step_back import StepBack
-from tests.router.pick.picker_parts import KeyedPrompt
-from tests.router.queue.queue_stand import BASE, TOKEN, QueueStand
+from tests.router.pick.picker_parts import BLOCK, KeyedPrompt
+from tests.router.queue.queue_stand import BASE, HOLD, OWN_BASE, TOKEN, QueueStand
 
 WARM = KeyedPrompt(range(1, 4_001))
 """A prompt that takes 4.5 s where nothing of it is cached."""
@@ -43,13 +44,14 @@ def test_a_request_waits_while_every_pod_is_booked_and_goes_with_the_first_token
 
 def test_a_request_waits_though_a_pod_has_room_if_another_one_is_soon_better() -> None:
     stand = QueueStand()
-    stand.enter(5_000, named=["pod-0"])
+    stand.enter(8_000, named=["pod-0"])
     stand.parts.warm(0, 800)
     # Pod 0 has little work, and more of the prompt than its wait is worth.
     waiting = stand.enter(prompt=KeyedPrompt(range(1, 1_001)))
     assert waiting.is_waiting
-    assert stand.release.next_at - stand.parts.now == pytest.approx(BASE + 5_000 * TOKEN - 0.2)
-    [sent] = stand.look(after=BASE + 5_000 * TOKEN - 0.2 + 1e-6)
+    until_room = OWN_BASE + 8_000 * TOKEN - HOLD
+    assert stand.release.next_at - stand.parts.now == pytest.approx(until_room)
+    [sent] = stand.look(after=until_room + 1e-6)
     assert sent.placed.went == ("pod-0", 0)
 
 
@@ -69,11 +71,15 @@ def test_a_rank_without_room_takes_only_so_much_of_them_until_it_has_room() -> N
     stand.enter(named=["pod-0"])
     [long] = stand.release.sent
     stand.parts.warm(0, 4_000)
+    endings = count(10_000, 1_000)
     taken = []
-    while not stand.enter(prompt=WARM).is_waiting:
+    while True:
+        own = next(endings)
+        if stand.enter(prompt=KeyedPrompt([*range(1, 4_001), *range(own, own + 62)])).is_waiting:
+            break
         taken += stand.release.sent
     assert {one.placed.went for one in taken} == {("pod-0", 0)}
-    assert len(taken) == pytest.approx(1.0 / BASE, abs=1)
+    assert len(taken) == pytest.approx(5 * HOLD / (OWN_BASE + 62 * BLOCK * TOKEN), abs=1)
     stand.first_token(long)
     for one in taken:
         stand.first_token(one)
@@ -98,7 +104,7 @@ def test_the_least_arrival_plus_ten_prefills_goes_first() -> None:
     [before] = stand.fill()
     long = stand.enter(20_000)
     stand.look(after=1.0)
-    short = stand.enter(5_000)
+    short = stand.enter(8_000)
     [first] = stand.first_token(before)
     assert first.waiting is short
     assert long.is_waiting
@@ -284,9 +290,9 @@ def late(stand: QueueStand, seconds: float) -> None:
 
 def test_more_is_booked_where_first_tokens_are_reported_late() -> None:
     stand = QueueStand(pods=1)
-    assert stand.queue.hold_seconds == pytest.approx(0.2)
+    assert stand.queue.hold_seconds == pytest.approx(HOLD)
     late(stand, 0.2)
-    assert stand.queue.hold_seconds == pytest.approx(0.6, abs=0.05)
+    assert stand.queue.hold_seconds == pytest.approx(HOLD + 0.4, abs=0.05)
 
 
 def test_the_reason_for_which_nothing_is_held_is_known() -> None:
@@ -306,19 +312,19 @@ def test_a_standing_names_the_pod_and_the_time_and_changes_nothing() -> None:
     wait = stand.parts.wait(0)
     standing = stand.queue.standing(stand.entering(1_000), stand.parts.now)
     assert standing.behind == 0
-    assert standing.seconds == pytest.approx(wait - 0.2)
+    assert standing.seconds == pytest.approx(wait - HOLD)
     for _ in range(3):
         stand.enter(2_000)
     standing = stand.queue.standing(stand.entering(8_000), stand.parts.now)
     assert standing.behind == 3
-    assert standing.seconds == pytest.approx(wait + 3 * (BASE + 2_000 * TOKEN) - 0.2, rel=0.01)
+    assert standing.seconds == pytest.approx(wait + 3 * (OWN_BASE + 2_000 * TOKEN) - HOLD, rel=0.01)
     assert len(stand.queue) == 3
     stand.queue.check()
 
 
 def test_a_weighing_holds_while_only_time_passes() -> None:
     stand = QueueStand()
-    stand.enter(5_000, named=["pod-0"])
+    stand.enter(8_000, named=["pod-0"])
     [before] = stand.release.sent
     stand.parts.warm(0, 800)
     waiting = stand.enter(prompt=KeyedPrompt(range(1, 1_001)))

@@ -9,6 +9,7 @@ import grpc.aio
 import pytest
 
 from router.pb.warmpath.v1 import router_pb2 as pb
+from router.pick.calibration import USUAL_SHARING
 from scorer.policy import policy_names
 from tests.router.error_details import ErrorDetails, details_of
 from tests.router.pick_stand import QUIET, UNENDING, Stand, pod, prompt, standing
@@ -39,9 +40,10 @@ async def test_it_has_no_tokens_and_goes_to_the_pod_with_the_least_load(stand: S
     others = [(await stand.pick(NOTHING)).candidates[0].pod for _ in range(29)]
     counts = Counter([picked.candidates[0].pod, *others])
     assert counts == {"a": 10, "b": 10, "c": 10}, "each is booked until its end"
-    # Another request sees what is booked for them.
+    # Another request sees what is booked for them, without the part that they share.
     told = (await stand.explain(prompt(5000))).candidates
-    assert [round(one.details.wait_seconds / 60) for one in told] == [10, 10, 10]
+    own = (1 - USUAL_SHARING) * 60
+    assert [round(one.details.wait_seconds / own) for one in told] == [10, 10, 10]
 
 
 async def test_a_report_releases_it_like_any_other(stand: Stand) -> None:
