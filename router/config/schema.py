@@ -291,8 +291,9 @@ class PickTable(Table, frozen=True):
     """The policy's options (docs/pick-reference.md#other-policies):
     `options = { session-margin = 0.2 }`."""
     prefill_base_seconds: Annotated[float, Meta(gt=0, le=60)] = 0.020
-    """Seconds per prefill, of any length. The three constants are those of a 70B model on 4 GPUs;
-    choices depend little on them, predicted times do."""
+    """Seconds per prefill, of any length; prompts that the engine computes in one step share them. The
+    three constants are those of a 70B model on 4 GPUs; choices depend little on them, predicted times
+    do."""
     prefill_token_seconds: Annotated[float, Meta(gt=0, le=1)] = 70e-6
     """Seconds per uncached token."""
     prefill_context_seconds: Annotated[float, Meta(ge=0, le=1e-3)] = 1.3e-9

@@ -3,6 +3,7 @@
 import math
 from collections import deque
 from collections.abc import Iterable
+from dataclasses import replace
 from itertools import count
 
 import pytest
@@ -37,6 +38,22 @@ def test_a_booking_weighs_its_prefill_until_the_first_token_and_its_context_unti
     assert not bookings.finish(booking.id, 2.0)
     assert bookings.load("p", 0, 2.0) == Load(last_pick=1)
     assert bookings.load("p", 1, 2.0) is IDLE
+
+
+def test_the_part_of_a_prefill_that_requests_share_makes_nobody_wait() -> None:
+    bookings = new_bookings()
+    names = [bookings.book(replace(work(1.0), shared=0.25 * number), 0.0).id for number in range(4)]
+    assert bookings.load("p", 0, 0.0).wait == 1.0 + 0.75 + 0.5 + 0.25
+    bookings.first_token(names[1], 0.0)
+    assert bookings.load("p", 0, 0.0).wait == 1.0 + 0.5 + 0.25
+
+
+@pytest.mark.parametrize("shared", [-0.1, 1.1, math.nan])
+def test_no_more_than_the_prefill_can_be_shared(shared: float) -> None:
+    bookings = new_bookings()
+    with pytest.raises(ValueError, match="shared is"):
+        bookings.book(replace(work(1.0), shared=shared), 0.0)
+    assert len(bookings) == 0
 
 
 def test_reports_on_what_is_not_known_say_so() -> None:

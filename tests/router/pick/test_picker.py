@@ -239,3 +239,18 @@ class AnyReports(RuleBasedStateMachine):
 
 TestAnyReports = AnyReports.TestCase
 TestAnyReports.settings = settings(max_examples=examples(100), deadline=None)
+
+
+def test_a_burst_that_one_step_computes_is_booked_as_one_fixed_part() -> None:
+    parts = Parts(pods=1)
+    parts.warm(0, 100)
+    base = PrefillModel().base
+    for _ in range(30):
+        burst = [parts.choose()[0] for _ in range(8)]
+        parts.now += base
+        for name in burst:
+            parts.picker.first_token(name, parts.now)
+            parts.picker.ended(name, "finished", parts.now)
+    for _ in range(8):
+        parts.choose()
+    assert parts.wait(0) < base
