@@ -7,6 +7,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from indexer.invariant import BrokenInvariantError
+from router.load.step import Step
 from scorer.candidate import IDLE, Load
 
 NANOSECONDS = 1_000_000_000
@@ -70,7 +71,9 @@ class Booking:
     """Earliest possible start of its prefill, set once its first token is reported or presumed; None:
     not known."""
     timed: bool = False
-    """Whether calibration has used it (`router.pick.calibration`)."""
+    """Whether calibration has seen its first token (`router.pick.calibration`)."""
+    step: Step | None = None
+    """The engine's step that computed its first token, until its request ends."""
     actual_cached: int | None = None
     """Tokens that the engine found cached, once reported."""
 

@@ -4,7 +4,8 @@ A prefill's time runs from its earliest possible start (its request went out, or
 came) to its first token. Prefills that share a step of the engine get their first tokens together: one
 looks slow, the others look instant. So whole steps with at least LEAST_SUMMED prefills are summed before
 the sum is compared with its prediction, and an exponential moving average of the ratios' logarithms is
-kept (twice as fast is as far off as twice as slow).
+kept (twice as fast is as far off as twice as slow). First tokens say which prefills a step has; the
+requests' ends, with which engines report cached tokens, whether it can be compared.
 
 The fixed part of a prefill is the step's (it reads the weights), so a prefill that shares a step has
 none. Engines that compute one prompt at a time share none, others many under load: `shared` says how
@@ -33,6 +34,7 @@ from typing import NamedTuple
 
 from indexer.invariant import BrokenInvariantError
 from router.load.rank_bookings import Booking
+from router.load.step import Step
 
 FASTEST, SLOWEST = 0.1, 10.0
 """Bounds of a factor; a value beyond them means a wrong configuration."""
@@ -41,17 +43,20 @@ LEAST_SUMMED = 4
 LEAST = 2
 """Number of comparisons before a rank's factor is used."""
 SAME_STEP = 0.5
-"""Two first tokens are of one step if less than this multiple of the fixed part lies between them."""
+"""Two first tokens are of one step if less than this multiple of the fixed part lies between them, or
+less than REPORTS_APART."""
+REPORTS_APART = 0.004
+"""Seconds between the reports of two first tokens of one step: they come over different connections."""
 SHORT = 10.0
-"""A prefill is short if it takes at most this multiple of the fixed part besides; only for short ones it
-matters, and shows, whether they share a step."""
+"""A prefill is short if it takes at most this multiple of the fixed part besides. Long ones seldom come
+in one step, and the fixed part is little of them."""
 USUAL_SHARING = 0.8
 """Assumed share of short prefills that share a step; counts as FIRST_SHORT of them."""
 FIRST_SHORT = 10
 SHARING_WEIGHT = 0.02
 """Least weight of one short prefill in the average of those that share a step."""
 WEIGHT = 0.1
-"""Weight of a new ratio in the average: a change is half learned within 28 prefills."""
+"""Weight of a new ratio in the average: a change is half learned within seven comparisons."""
 FARTHEST = 4.0
 """A step counts as at most this multiple of its expected time, so that one hang changes little."""
 NEARLY = 64
@@ -79,10 +84,8 @@ class Average:
     """Measured time of these prefills."""
     predicted: float = 0.0
     """Predicted time of these prefills."""
-    step_seconds: float = 0.0
-    """Measured time of the prefills of the latest step, which may get more."""
-    step_predicted: float = 0.0
-    """Predicted time of these."""
+    step: Step | None = None
+    """The step of the latest first token."""
     ratios: int = 0
     log_factor: float = 0.0
     variance: float = USUAL_VARIANCE
@@ -98,12 +101,12 @@ class Average:
         """The variance of `log_factor`."""
         return self.variance * max(WEIGHT / (2 - WEIGHT), 1 / max(1, self.ratios))
 
-    def end_step(self) -> None:
-        """Add the latest step to the sums."""
-        most = FARTHEST * math.exp(self.log_factor) * self.step_predicted
-        self.seconds += min(self.step_seconds, most)
-        self.predicted += self.step_predicted
-        self.step_seconds = self.step_predicted = 0.0
+    def add(self, step: Step) -> None:
+        """Add a step to the sums."""
+        most = FARTHEST * math.exp(self.log_factor) * step.predicted
+        self.prefills += step.prefills
+        self.seconds += min(step.seconds, most)
+        self.predicted += step.predicted
 
 
 class _Difference(NamedTuple):
@@ -129,8 +132,8 @@ class _Model:
     short: int = FIRST_SHORT
     """Short prefills that waited for the first token before theirs."""
     sharing: float = USUAL_SHARING
-    """Share of short prefills that had the step of the first token before them, of those that waited for
-    it; a moving average."""
+    """Of the short prefills that waited for another one's first token, the share that had theirs in the
+    same step; a moving average."""
     known: list[float] = field(default_factory=list)
     """The `log_factor`s of ranks with `is_known`, sorted."""
     differences: dict[tuple[str, int], _Difference] = field(default_factory=dict)
@@ -162,43 +165,72 @@ class Calibration:
         self._averages: dict[tuple[str, int], Average] = {}
         self._models: dict[str, _Model] = {}
 
-    def learn(self, booking: Booking) -> None:
-        """Learn from a booking with a reported first token, once.
-
-        It is ignored if the start of its prefill is not known, or if the engine found more or fewer
-        cached tokens than predicted (by more than `NEARLY`).
-        """
+    def first_token(self, booking: Booking) -> None:
+        """Learn from a first token that has just been reported, in the order in which they come."""
         work = booking.work
-        predicted = work.prefill / work.factor
-        if booking.timed or booking.first_token_at is None or booking.prefill_from is None:
+        if booking.timed or booking.first_token_at is None:
             return
         booking.timed = True
-        cached = booking.actual_cached
-        if predicted <= 0 or (cached is not None and abs(cached - work.cached) > NEARLY):
-            return
         name = (work.pod, work.rank)
         average = self._averages.get(name)
         if average is None or average.model != work.model:
             self.forget(*name)
             average = self._averages[name] = Average(work.model)
-        factor = math.exp(average.log_factor)
+        predicted = work.prefill / work.factor
+        if booking.prefill_from is None:
+            booking.step = self._begin(name, average, is_measured=False)
+            booking.step.add(0.0, predicted)
+            return
         seconds = max(0.0, booking.first_token_at - booking.prefill_from)
         shares = False
         if booking.prefill_from > booking.since:
-            shares = seconds < SAME_STEP * self._base * factor
+            apart = SAME_STEP * self._base * math.exp(average.log_factor)
+            shares = seconds < max(apart, REPORTS_APART)
             if predicted <= (1 + SHORT) * self._base:
                 model = self._models.setdefault(work.model, _Model())
                 model.short += 1
                 model.sharing += max(SHARING_WEIGHT, 1 / model.short) * (shares - model.sharing)
         if shares:
             predicted = max(0.0, predicted - self._base)
+        if shares and average.step is not None:
+            booking.step = average.step
         else:
-            average.end_step()
+            booking.step = self._begin(name, average, is_measured=not shares)
+        booking.step.add(seconds, predicted)
+
+    def learn(self, booking: Booking, *, is_measured: bool = True) -> None:
+        """Learn from a booking that ends, once; `is_measured` says whether its times can be used.
+
+        Its step is ignored if they cannot, or if the engine found more or fewer cached tokens than
+        predicted (by more than `NEARLY`).
+        """
+        step, work, cached = booking.step, booking.work, booking.actual_cached
+        if step is None:
+            return
+        booking.step = None
+        step.running -= 1
+        if not is_measured or (cached is not None and abs(cached - work.cached) > NEARLY):
+            step.is_measured = False
+        name = (work.pod, work.rank)
+        average = self._averages.get(name)
+        if step.is_over and average is not None and average.model == work.model:
+            self._end(name, average, step)
+
+    def _begin(self, name: tuple[str, int], average: Average, *, is_measured: bool) -> Step:
+        """Begin a rank's next step."""
+        before, average.step = average.step, Step(is_measured)
+        if before is not None:
+            before.is_latest = False
+            if before.is_over:
+                self._end(name, average, before)
+        return average.step
+
+    def _end(self, name: tuple[str, int], average: Average, step: Step) -> None:
+        """Add a step that is over, and compare the sums if there are enough prefills."""
+        if step.is_measured and step.predicted > 0:
+            average.add(step)
             if average.prefills >= LEAST_SUMMED:
                 self._compare(name, average)
-        average.prefills += 1
-        average.step_seconds += seconds
-        average.step_predicted += predicted
 
     def _compare(self, name: tuple[str, int], average: Average) -> None:
         """Compare a rank's summed prefills with their prediction."""
@@ -292,7 +324,7 @@ class Calibration:
         for name, average in self._averages.items():
             if not math.log(FASTEST) <= average.log_factor <= math.log(SLOWEST):
                 raise BrokenInvariantError(f"the factor of {name} is out of bounds")
-            if average.prefills and not average.predicted + average.step_predicted > 0:
+            if bool(average.prefills) != (average.predicted > 0):
                 raise BrokenInvariantError(f"the prefills of {name} are not summed")
             if average.is_known:
                 known.setdefault(average.model, []).append(average.log_factor)

@@ -275,6 +275,8 @@ class Picker:
         placed.first_token_at = now
         placed.keys = {}
         self._assigner.first_token(placed, now)
+        if placed.booking is not None:
+            self._calibration.first_token(placed.booking)
         for witness in self._witnesses:
             witness.first_token(placed, now)
         return True
@@ -315,8 +317,8 @@ class Picker:
         # Calibration waits for the end, since the report of cached tokens may come with it.
         is_timed = placed.first_token_at is not None and end == "finished"
         is_measured = is_timed and placed.counts_in_full and not placed.is_untimed
-        if placed.booking is not None and is_measured:
-            self._calibration.learn(placed.booking)
+        if placed.booking is not None:
+            self._calibration.learn(placed.booking, is_measured=is_measured)
         self._assigner.ended(placed, end, now)
         for witness in self._witnesses:
             witness.ended(placed, end, now)

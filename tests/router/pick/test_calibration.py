@@ -44,6 +44,7 @@ class Rank:
 
     def computed(self, booking: Booking) -> None:
         self.bookings.first_token(booking.id, self.now)
+        self.calibration.first_token(booking)
         self.calibration.learn(booking)
         self.calibration.check()
 
@@ -108,6 +109,41 @@ def test_prefills_that_share_a_step_are_neither_slow_nor_for_nothing(
         for booking in together:
             rank.computed(booking)
     assert rank.factor == pytest.approx(2.0)
+
+
+@pytest.mark.parametrize("apart", [0.0, 0.001])
+def test_steps_are_those_of_the_first_tokens_in_whatever_order_requests_end(apart: float) -> None:
+    rank, rng = Rank(), Random(1)
+    running = []
+    for number in range(200):
+        together = [rank.book(BASE + 0.02) for _ in range(64 if number % 2 else 1)]
+        rank.now += 2 * (BASE + len(together) * 0.02)
+        for booking in together:
+            rank.bookings.first_token(booking.id, rank.now)
+            rank.calibration.first_token(booking)
+            rank.now += apart
+        running += together
+        rng.shuffle(running)
+        for booking in running[50:]:
+            rank.calibration.learn(booking)
+            rank.bookings.finish(booking.id, rank.now)
+        del running[50:]
+        rank.calibration.check()
+    assert rank.factor == pytest.approx(2.0, rel=0.1)
+
+
+def test_a_step_of_which_one_request_says_nothing_says_nothing() -> None:
+    rank = Rank()
+    for _ in range(30):
+        together = [rank.book(BASE + 0.02) for _ in range(4)]
+        rank.now += 2 * (BASE + 4 * 0.02)
+        for booking in together:
+            rank.bookings.first_token(booking.id, rank.now)
+            rank.calibration.first_token(booking)
+        for booking in together:
+            rank.calibration.learn(booking, is_measured=booking is not together[0])
+        rank.calibration.check()
+    assert rank.factor == 1.0
 
 
 def test_an_engine_that_computes_prompts_together_shares_the_fixed_part() -> None:
@@ -245,6 +281,7 @@ class Fleet:
             booking = self.bookings.book(Work(model, pod, 0, 100, 28, factor, factor), self.now)
             self.now += one
             self.bookings.first_token(booking.id, self.now)
+            self.calibration.first_token(booking)
             self.calibration.learn(booking)
             self.bookings.finish(booking.id, self.now)
             self.calibration.check()

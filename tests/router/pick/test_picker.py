@@ -241,7 +241,7 @@ TestAnyReports = AnyReports.TestCase
 TestAnyReports.settings = settings(max_examples=examples(100), deadline=None)
 
 
-def test_a_burst_that_one_step_computes_is_booked_as_one_fixed_part() -> None:
+def test_a_burst_that_one_step_computes_keeps_others_waiting_for_less_than_a_fixed_part() -> None:
     parts = Parts(pods=1)
     parts.warm(0, 100)
     base = PrefillModel().base
