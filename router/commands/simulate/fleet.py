@@ -21,7 +21,7 @@ ENGINE_KINDS: tuple[EngineKind, ...] = get_args(EngineKind)
 
 MAX_NUM_SEQS = 1024
 MAX_NUM_BATCHED_TOKENS = 8192
-"""vLLM's own for a server on GPUs of 70 GiB or more, A100 left out (`EngineArgs.get_batch_defaults`)."""
+"""Both are vLLM's own for a server on GPUs of 70 GiB or more, A100 left out (`get_batch_defaults`)."""
 
 
 @dataclass(frozen=True, slots=True)
