@@ -91,15 +91,15 @@ class Head(NamedTuple):
     since: float
     """Time when it went to its rank."""
     nanoseconds: int
-    """Its predicted prefill."""
+    """Its own part of its predicted prefill (`Work.nanoseconds`)."""
 
 
 def wait(nanoseconds: int, head: Head | None, free_since: float, now: float, floor: float) -> float:
     """Return the seconds until a new prefill would start.
 
-    `nanoseconds` is the prefill of all waiting requests, `head` the first of them. The time since the
-    rank was free for the head is deducted from its prefill, but at least the share `floor` of it
-    remains, as predictions are not exact (`wait_s` in `../shared/bench/policies.py`).
+    `nanoseconds` is the own parts of all waiting requests' prefills, `head` the first of them. The time
+    since the rank was free for the head is deducted from its prefill, but at least the share `floor` of
+    it remains, as predictions are not exact (`wait_s` in `../shared/bench/policies.py`).
     """
     if head is None:
         return nanoseconds / NANOSECONDS

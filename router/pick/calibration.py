@@ -108,6 +108,19 @@ class Average:
         self.seconds += min(step.seconds, most)
         self.predicted += step.predicted
 
+    def compare(self) -> None:
+        """Learn from the sums, and begin new ones."""
+        least, most = self.predicted * FASTEST, self.predicted * SLOWEST
+        ratio = min(max(self.seconds, least), most) / self.predicted
+        self.ratios += 1
+        weight = max(WEIGHT, 1 / self.ratios)
+        off = math.log(ratio) - self.log_factor
+        moved = self.log_factor + weight * off
+        if self.ratios > 1:
+            self.variance += weight * (off**2 - self.variance)
+        self.log_factor = min(max(moved, math.log(FASTEST)), math.log(SLOWEST))
+        self.prefills, self.seconds, self.predicted = 0, 0.0, 0.0
+
 
 class _Difference(NamedTuple):
     """A rank's difference from its model's usual factor, in logarithms."""
@@ -237,7 +250,7 @@ class Calibration:
         model = self._models.setdefault(average.model, _Model())
         if average.is_known:
             _take(model.known, average.log_factor)
-        _compare(average)
+        average.compare()
         if average.is_known:
             insort(model.known, average.log_factor)
         model.ratios += 1
@@ -346,16 +359,3 @@ def _doubted(utilisation: float) -> float:
 
 def _take(known: list[float], value: float) -> None:
     del known[bisect_left(known, value)]
-
-
-def _compare(average: Average) -> None:
-    least, most = average.predicted * FASTEST, average.predicted * SLOWEST
-    ratio = min(max(average.seconds, least), most) / average.predicted
-    average.ratios += 1
-    weight = max(WEIGHT, 1 / average.ratios)
-    off = math.log(ratio) - average.log_factor
-    moved = average.log_factor + weight * off
-    if average.ratios > 1:
-        average.variance += weight * (off**2 - average.variance)
-    average.log_factor = min(max(moved, math.log(FASTEST)), math.log(SLOWEST))
-    average.prefills, average.seconds, average.predicted = 0, 0.0, 0.0

@@ -68,7 +68,7 @@ class Options(Sequence[Option]):
         self._costs = costs
         self._order = order
         self._factors = factors
-        self._shared = shared
+        self.shared = shared
         self._made: dict[int, Option] = {}
 
     def __len__(self) -> int:
@@ -89,13 +89,9 @@ class Options(Sequence[Option]):
             yield from self[at : at + AT_ONCE]
 
     def expectations(self) -> NDArray[np.float64]:
-        """Return five rows over all candidates: cached tokens, wait, prefill, shared, and calibration.
-
-        Wait, prefill and the part of it that is shared (`Candidate.shared`) are in seconds.
-        """
-        columns, factors = self._columns, np.array(self._factors)
-        shared = self._shared * factors
-        return np.array([columns.cached, columns.load.wait, columns.prefill, shared, factors])
+        """Return four rows over all candidates: cached tokens, wait (s), prefill (s), calibration."""
+        columns = self._columns
+        return np.array([columns.cached, columns.load.wait, columns.prefill, self._factors])
 
     def put_first(self, name: tuple[str, int]) -> bool:
         """Move a candidate to the front; return False if it is there already or is not a candidate."""
@@ -187,7 +183,7 @@ class Options(Sequence[Option]):
                     place == columns.session,
                     slowness,
                     arriving,
-                    self._shared * self._factors[place],
+                    self.shared * self._factors[place],
                 ),
                 cost,
                 tuple(zip(names, terms, strict=True)),

@@ -65,6 +65,7 @@ class Predictions(Mapping[tuple[str, int], Predicted]):
         self._field = options.field
         self._matches = options.matches
         self._figures = options.expectations()
+        self._shared = options.shared
         self._prompt_tokens = prompt_tokens
         self._room = room
 
@@ -72,7 +73,8 @@ class Predictions(Mapping[tuple[str, int], Predicted]):
         place = self._field.places[name]
         pod, rank = self._field.pods[place], self._field.ranks[place]
         match = self._matches.get(rank, NOTHING)
-        cached, wait, prefill, shared, factor = self._figures[:, place].tolist()
+        cached, wait, prefill, factor = self._figures[:, place].tolist()
+        shared = self._shared * factor
         tokens = held(match, self._prompt_tokens)
         believed = max(0, tokens - match.known_tokens)
         return Predicted(

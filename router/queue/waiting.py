@@ -39,7 +39,7 @@ class Look(NamedTuple):
     name: tuple[str, int]
     """The rank that it chose."""
     prefill: float
-    """Seconds of its prefill there."""
+    """Seconds of its prefill there by which it delays others (`Candidate.own`)."""
     ahead: Mapping[tuple[str, int], float]
     """Seconds of prefill of those that were passed over before it, by rank."""
     release: int
