@@ -19,6 +19,7 @@ from router.config.reloadable import differing, reloaded
 from router.config.schema import Config, PodSpec
 from router.endpoint_picker.pick import EndpointPicks
 from router.pick.picker import Picker
+from router.pick.picking import precedence_of
 from router.pods.source_state import SourceState
 from router.pods.table import PodTable
 from router.queue.held_picks import HeldPicks
@@ -57,7 +58,7 @@ class ReloadableParts:
         self.calls.limit_to(limits.max_in_flight_bytes)
         self.service.tokenize_seconds = limits.tokenize_seconds
         self.endpoint_picks.tokenize_seconds = limits.tokenize_seconds
-        self.picker.use(pick.policy, pick.options, queue.prefill_times)
+        self.picker.use(pick.policy, pick.options, precedence_of(queue))
         if self.held is not None:
             reload_queue(self.held, queue)
         await self.follow(config.pods)

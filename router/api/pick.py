@@ -181,7 +181,7 @@ class PickAnswerer:
             booking_id=placed.booking_id,
             waited_seconds=placed.waited,
             engine_priority=engine_priority(
-                placed, choice, self._picker.prefill_times, self._wall_offset
+                placed, choice, self._picker.precedence, self._wall_offset
             ),
             prompt_tokens=choice.prompt_tokens,
             reckoned_tokens=ask.unread,

@@ -349,7 +349,8 @@ class QueueTable(Table, frozen=True):
     """A request whose prefill is s seconds shorter goes before requests that arrived up to this number
     times s earlier; 0: first come, first served, which gains little."""
     passed_seconds: Annotated[Seconds, RELOADABLE] = 60.0
-    """No request is passed over by one of its class and tenant that arrived this much later."""
+    """No request is passed over by one of its class and tenant that arrived this much later, in the
+    queue or by the answers' engine_priority."""
     wait_seconds: Annotated[Seconds, RELOADABLE] = 30.0
     """Longest wait, if the caller's deadline is not shorter; then a request goes to the best pod."""
     max_requests: Annotated[int, Meta(gt=0, le=100_000), RELOADABLE] = 10_000

@@ -15,6 +15,7 @@ from itertools import takewhile
 
 from indexer.invariant import BrokenInvariantError
 from router.load.overdue import Overdue
+from router.load.precedence import FIRST_COME, Precedence
 from router.load.rank_bookings import Booking, RankBook, Work
 from scorer.candidate import IDLE, Load
 
@@ -44,7 +45,7 @@ class Bookings:
         late_factor: float = 4.0,
         late_seconds: float = 30.0,
         head_floor: float = 0.15,
-        prefill_times: float = 0.0,
+        precedence: Precedence = FIRST_COME,
         expects_first_tokens: bool = True,
     ) -> None:
         """Keep at most `most` bookings, each for at most `expire_after` seconds.
@@ -53,7 +54,7 @@ class Bookings:
         `late_seconds`, have passed since its request went out; or, if many first tokens are never
         reported, at its predicted time. `expects_first_tokens` selects the first rule until reports show
         which one applies. The first waiting request of a rank always weighs at least the share
-        `head_floor` of its predicted prefill. Engines may order prompts with `prefill_times`.
+        `head_floor` of its predicted prefill. Engines may order prompts by `precedence`.
         """
         self.expired = 0
         """Number of bookings that were released although nobody had reported their end."""
@@ -69,7 +70,7 @@ class Bookings:
             self._awaited,
             factor=late_factor,
             seconds=late_seconds,
-            prefill_times=prefill_times,
+            precedence=precedence,
             expects_first_tokens=expects_first_tokens,
         )
         self._picks = 0
@@ -90,13 +91,13 @@ class Bookings:
         return not self._overdue.expects_none
 
     @property
-    def prefill_times(self) -> float:
-        """The multiple of their prefill with which engines may order prompts (`router.load.place`)."""
-        return self._overdue.prefill_times
+    def precedence(self) -> Precedence:
+        """The order in which engines may begin prompts."""
+        return self._overdue.precedence
 
-    @prefill_times.setter
-    def prefill_times(self, times: float) -> None:
-        self._overdue.prefill_times = times
+    @precedence.setter
+    def precedence(self, precedence: Precedence) -> None:
+        self._overdue.precedence = precedence
 
     def listen(self, changed: Callable[[tuple[str, int]], None]) -> None:
         """Call `changed` with a rank's name whenever the rank's bookings change, from now on."""

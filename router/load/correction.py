@@ -133,7 +133,7 @@ def _typical(book: RankBook) -> Typical:
     if not works:
         return UNKNOWN
     return Typical(
-        sum(work.nanoseconds for work in works) // len(works),
+        sum(work.own_nanoseconds for work in works) // len(works),
         sum(work.uncached for work in works) // len(works),
         sum(work.prompt_tokens for work in works) // len(works),
     )
@@ -155,7 +155,7 @@ def correct(book: RankBook, others: OthersBook, seen: Seen | None, slack: float)
     over = [*islice(book.in_flight.values(), ours_lost)]
     # Waiting bookings are in the same order, so the lost ones come first among them too.
     waited = [booking.work for booking in over if booking.id in book.waiting]
-    nanoseconds = book.nanoseconds - sum(work.nanoseconds for work in waited) + rest.nanoseconds
+    nanoseconds = book.prefill(len(waited)) + rest.nanoseconds
     in_flight = len(book.in_flight) - ours_lost + rest.in_flight + unknown
     waiting = len(book.waiting) - len(waited) + rest.waiting
     # Some unknown waiting requests may have ended since.

@@ -35,7 +35,7 @@ class RankSums(msgspec.Struct, frozen=True, array_like=True):
     pod: str
     rank: Count
     nanoseconds: Count
-    """Predicted prefill of the waiting requests."""
+    """Predicted prefill of the waiting requests (`RankBook.prefill`)."""
     waiting: Count
     in_flight: Count
     uncached_tokens: Count
@@ -70,7 +70,7 @@ def rank_sums(pod: str, rank: int, book: RankBook, now: float) -> RankSums:
     return RankSums(
         pod,
         rank,
-        min(book.nanoseconds, MOST),
+        min(book.prefill(), MOST),
         len(book.waiting),
         len(book.in_flight),
         book.uncached_tokens,

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from heapq import heapify, heappop, heappush
 
 from indexer.invariant import BrokenInvariantError
-from router.load.place import place
+from router.load.precedence import Precedence
 from router.load.rank_bookings import Booking
 from router.load.silence import Silence
 
@@ -37,17 +37,17 @@ class Overdue:
         *,
         factor: float,
         seconds: float,
-        prefill_times: float,
+        precedence: Precedence,
         expects_first_tokens: bool,
     ) -> None:
         """Count a report as lost `factor` times the predicted time plus `seconds` after the request.
 
-        Engines may order prompts with `prefill_times` (`router.load.place`).
+        Engines may order prompts by `precedence`.
         """
         self._awaited = awaited
         self._factor = factor
         self._seconds = seconds
-        self.prefill_times = prefill_times
+        self.precedence = precedence
         self._silence = Silence(expects_first_tokens=expects_first_tokens)
         self._due: list[tuple[float, int, str]] = []
         """A heap of the times when first tokens are overdue; some entries may be outdated."""
@@ -80,8 +80,8 @@ class Overdue:
 
     def _place(self, booking: Booking) -> float:
         """Return a request's place in the order that favours short prompts most."""
-        times = max(self.prefill_times, LEAST_TIMES)
-        return place(booking.since, booking.work.prefill, times)
+        favours = Precedence(max(self.precedence.times, LEAST_TIMES))
+        return favours.place(booking.since, booking.work.prefill)
 
     def _push(self, booking: Booking) -> None:
         heappush(self._due, (booking.late_at, booking.number, booking.id))

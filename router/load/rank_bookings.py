@@ -37,7 +37,12 @@ class Work:
 
     @property
     def nanoseconds(self) -> int:
-        """Its own part of the prefill; an integer, since their sums accumulate no rounding errors."""
+        """The prefill; an integer, since sums of integers accumulate no rounding errors."""
+        return round(self.prefill * NANOSECONDS)
+
+    @property
+    def own_nanoseconds(self) -> int:
+        """The part of the prefill that it shares with no other."""
         return round((self.prefill - self.shared) * NANOSECONDS)
 
 
@@ -91,15 +96,15 @@ class Head(NamedTuple):
     since: float
     """Time when it went to its rank."""
     nanoseconds: int
-    """Its own part of its predicted prefill (`Work.nanoseconds`)."""
+    """Its predicted prefill."""
 
 
 def wait(nanoseconds: int, head: Head | None, free_since: float, now: float, floor: float) -> float:
     """Return the seconds until a new prefill would start.
 
-    `nanoseconds` is the own parts of all waiting requests' prefills, `head` the first of them. The time
-    since the rank was free for the head is deducted from its prefill, but at least the share `floor` of
-    it remains, as predictions are not exact (`wait_s` in `../shared/bench/policies.py`).
+    `nanoseconds` are those of `RankBook.prefill`, `head` is the first waiting request. The time since
+    the rank was free for the head is deducted from its prefill, but at least the share `floor` of it
+    remains, as predictions are not exact (`wait_s` in `../shared/bench/policies.py`).
     """
     if head is None:
         return nanoseconds / NANOSECONDS
@@ -119,11 +124,11 @@ class RankBook:
     __slots__ = (
         "_head",
         "_on_change",
+        "_own_nanoseconds",
         "context_tokens",
         "free_since",
         "in_flight",
         "last_pick",
-        "nanoseconds",
         "prompt_tokens",
         "reported_at",
         "uncached_tokens",
@@ -144,10 +149,11 @@ class RankBook:
         self.last_pick = 0
         self.version = 0
         """Grows with every change of the bookings, but not as time passes."""
-        self.nanoseconds = 0
         self.uncached_tokens = 0
         self.prompt_tokens = 0
         self.context_tokens = 0
+        self._own_nanoseconds = 0
+        """The own parts of the prefills of all waiting bookings."""
         self._head: Head | None = None
 
     def place(self, booking: Booking) -> None:
@@ -208,19 +214,31 @@ class RankBook:
             self._head = head
         return head
 
+    def prefill(self, skip: int = 0) -> int:
+        """Return the nanoseconds of prefill of the waiting requests after `skip` others.
+
+        The first one counts whole, and each other one with its own part (`Work.shared`).
+        """
+        first = next(islice(self.waiting.values(), skip, None), None)
+        if first is None:
+            return 0
+        skipped = sum(one.work.own_nanoseconds for one in islice(self.waiting.values(), skip))
+        shared = first.work.nanoseconds - first.work.own_nanoseconds
+        return self._own_nanoseconds - skipped + shared
+
     def load(self, now: float, floor: float) -> Load:
         """Return the rank's load."""
         load, head = self.rest(), self.head()
         if head is None:
             return load
-        return load._replace(wait=wait(self.nanoseconds, head, self.free_since, now, floor))
+        return load._replace(wait=wait(self.prefill(), head, self.free_since, now, floor))
 
     def rest(self) -> Load:
         """Return the rank's load; its wait does not deduct the time that the head has been computed."""
         if not self.in_flight and not self.last_pick:
             return IDLE
         return Load(
-            wait=self.nanoseconds / NANOSECONDS,
+            wait=self.prefill() / NANOSECONDS,
             waiting=len(self.waiting),
             in_flight=len(self.in_flight),
             waiting_uncached_tokens=self.uncached_tokens,
@@ -233,12 +251,17 @@ class RankBook:
         """Raise BrokenInvariantError if the sums or the order are wrong."""
         works = [booking.work for booking in self.waiting.values()]
         sums = (
-            sum(work.nanoseconds for work in works),
+            sum(work.own_nanoseconds for work in works),
             sum(work.uncached for work in works),
             sum(work.prompt_tokens for work in works),
             sum(booking.work.prompt_tokens for booking in self.in_flight.values()),
         )
-        kept = (self.nanoseconds, self.uncached_tokens, self.prompt_tokens, self.context_tokens)
+        kept = (
+            self._own_nanoseconds,
+            self.uncached_tokens,
+            self.prompt_tokens,
+            self.context_tokens,
+        )
         if sums != kept:
             raise BrokenInvariantError(f"the sums are {kept}; those of the bookings are {sums}")
         for bookings in (self.in_flight, self.waiting):
@@ -254,6 +277,6 @@ class RankBook:
             raise BrokenInvariantError("a waiting booking already has its first token")
 
     def _weigh(self, work: Work, sign: int) -> None:
-        self.nanoseconds += sign * work.nanoseconds
+        self._own_nanoseconds += sign * work.own_nanoseconds
         self.uncached_tokens += sign * work.uncached
         self.prompt_tokens += sign * work.prompt_tokens

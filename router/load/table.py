@@ -197,7 +197,7 @@ class LoadTable:
         seen_at = None if seen is None else seen.observed.at
         if correction is None:
             book = self._book(name)
-            return UnagedLoad(book.rest(), book.nanoseconds, book.head(), book.free_since, seen_at)
+            return UnagedLoad(book.rest(), book.prefill(), book.head(), book.free_since, seen_at)
         return UnagedLoad(
             correction.load,
             correction.nanoseconds,

@@ -18,6 +18,7 @@ from indexer.packed_keys import packed_keys
 from indexer.rank import Rank
 from indexer.trust import Level
 from router.load.bookings import Bookings
+from router.load.precedence import Precedence
 from router.load.table import LoadTable
 from router.match.scorer import Scorer
 from router.pick.assign import Assigner
@@ -114,14 +115,14 @@ class Picker:
         return len(self._placed)
 
     @property
-    def prefill_times(self) -> float:
-        """The multiple of their prefill with which engines may order prompts (`router.load.place`)."""
-        return self._bookings.prefill_times
+    def precedence(self) -> Precedence:
+        """The order in which engines may begin prompts."""
+        return self._bookings.precedence
 
-    def use(self, policy: str, options: Mapping[str, float], prefill_times: float) -> None:
-        """Take another policy, options and `prefill_times` from now on. Raises as `make_policy`."""
+    def use(self, policy: str, options: Mapping[str, float], precedence: Precedence) -> None:
+        """Take another policy, options and `precedence` from now on. Raises as `make_policy`."""
         self._weigher.use(policy, options)
-        self._bookings.prefill_times = prefill_times
+        self._bookings.precedence = precedence
 
     def add_witness(self, witness: Witness) -> None:
         """Add a witness, which sees the picks from now on."""

@@ -13,6 +13,7 @@ from indexer.index.contract import Index
 from router.config import schema as config
 from router.load.bookings import Bookings
 from router.load.engine_metrics import Observed
+from router.load.precedence import Precedence
 from router.load.table import LoadTable
 from router.match.scorer import Scorer
 from router.peers.exchange import PeerBookings
@@ -48,6 +49,11 @@ def _ignore() -> None:
     pass
 
 
+def precedence_of(queue: config.QueueTable) -> Precedence:
+    """Return the order that the configuration gives to prompts, with a queue or by engines."""
+    return Precedence(queue.prefill_times, queue.passed_seconds)
+
+
 class Picking:
     """The picker and the parts that it uses.
 
@@ -78,7 +84,7 @@ class Picking:
             # Where prefill and decoding are apart a pick is booked twice.
             most=2 * booking.max_bookings,
             new_id=new_id,
-            prefill_times=queue.prefill_times,
+            precedence=precedence_of(queue),
             expects_first_tokens=False,
         )
         self.believed = beliefs(

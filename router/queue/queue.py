@@ -18,7 +18,6 @@ from heapq import heapify, heappop, heappush
 from msgspec.structs import replace
 
 from indexer.invariant import BrokenInvariantError
-from router.load.place import place
 from router.load.table import LoadTable
 from router.pick.eligible import NoPodError
 from router.pick.picker import Picker
@@ -164,7 +163,7 @@ class Queue:
             *entering._replace(until=min(entering.until, latest)),
             seconds=seconds,
             uncached=entering.ask.tokens - cached,
-            key=self._key(entering.arrived, seconds),
+            key=self._settings.precedence.place(entering.arrived, seconds),
         )
 
     def use(self, settings: QueueSettings, place: Callable[[int], int]) -> None:
@@ -247,7 +246,8 @@ class Queue:
         for waiting, choice in moved:
             waiting.seconds, cached = choice.options.cheapest()
             waiting.uncached = waiting.ask.tokens - cached
-            self._order.move(waiting, self._key(waiting.arrived, waiting.seconds))
+            key = self._settings.precedence.place(waiting.arrived, waiting.seconds)
+            self._order.move(waiting, key)
         return Release(sent, refused, self._next_at(now, rooms, sends=bool(sent), more=are_more))
 
     def standing(self, entering: Entering, now: float) -> Standing:
@@ -280,11 +280,6 @@ class Queue:
         if fresh is not None and fresh[0] is waiting and not rooms.ahead:
             return fresh[1]
         return self._picker.weigh(waiting.ask, now, rooms.ahead)
-
-    def _key(self, arrived: float, seconds: float) -> float:
-        settings = self._settings
-        latest = arrived + settings.most_passed_seconds
-        return min(place(arrived, seconds, settings.beta), latest)
 
     def _make_room(self, entering: Entering) -> None:
         """Refuse waiting requests of lower classes until another one fits. Raises QueueFullError."""

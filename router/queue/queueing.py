@@ -7,7 +7,7 @@ from typing import Any
 from router.config.schema import Config, QueueTable
 from router.pick.eligible import eligible
 from router.pick.picker import Picker
-from router.pick.picking import Picking
+from router.pick.picking import Picking, precedence_of
 from router.pods.table import Pod, PodTable
 from router.queue.classes import Classes
 from router.queue.held_picks import HeldPicks, QueueMeter
@@ -88,9 +88,8 @@ def _classes(table: QueueTable) -> Classes:
 def _settings(table: QueueTable) -> QueueSettings:
     return QueueSettings(
         hold_seconds=table.hold_seconds,
-        beta=table.prefill_times,
+        precedence=precedence_of(table),
         most_looks=table.max_looks,
-        most_passed_seconds=table.passed_seconds,
         most_wait_seconds=table.wait_seconds,
         most_requests=table.max_requests,
         most_bytes=table.max_bytes,

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from itertools import chain, islice
 
-from router.load.place import place
+from router.load.precedence import Precedence
 from router.pb.warmpath.v1 import router_pb2 as pb
 from router.pick.candidate_message import candidate_message
 from router.pick.pending import Placed
@@ -34,13 +34,15 @@ def _message(standing: Standing) -> pb.Standing:
     )
 
 
-def engine_priority(placed: Placed, choice: Choice, times: float, wall_offset: float) -> int:
+def engine_priority(
+    placed: Placed, choice: Choice, precedence: Precedence, wall_offset: float
+) -> int:
     """Return a pick's place as a number, for engines that order by it: the least goes first.
 
-    It is `router.load.place` of its cheapest prefill, in milliseconds since the Unix epoch.
+    It is the place of its cheapest prefill, in milliseconds since the Unix epoch.
     """
     arrived = placed.at - placed.waited + wall_offset
-    return round(1000 * place(arrived, choice.options.cheapest()[0], times))
+    return round(1000 * precedence.place(arrived, choice.options.cheapest()[0]))
 
 
 def with_waiting(

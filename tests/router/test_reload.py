@@ -260,9 +260,15 @@ REACHED: dict[str, tuple[object, Callable[[ReloadableParts], object]]] = {
     "queue.hold-seconds": (0.1, lambda parts: queue(parts)._settings.hold_seconds),
     "queue.prefill-times": (
         (3.0, 3.0),
-        lambda parts: (parts.picker.prefill_times, queue(parts)._settings.beta),
+        lambda parts: (parts.picker.precedence.times, queue(parts)._settings.precedence.times),
     ),
-    "queue.passed-seconds": (4.0, lambda parts: queue(parts)._settings.most_passed_seconds),
+    "queue.passed-seconds": (
+        (4.0, 4.0),
+        lambda parts: (
+            parts.picker.precedence.most_seconds,
+            queue(parts)._settings.precedence.most_seconds,
+        ),
+    ),
     "queue.wait-seconds": (5.0, lambda parts: queue(parts)._settings.most_wait_seconds),
     "queue.max-requests": (6, lambda parts: queue(parts)._settings.most_requests),
     "queue.max-bytes": (777777, lambda parts: queue(parts)._settings.most_bytes),

@@ -8,7 +8,8 @@ from typing import Any
 
 from indexer.shared.redis.fault import OUT_OF_MEMORY, Fault
 from router.commands.deployment.check import Check
-from router.commands.index.access import FILES, MOST_NAMED, AccessError, opened
+from router.commands.index.access import MOST_NAMED, AccessError
+from router.commands.index.open import FILES, opened
 from router.commands.index.stats import read_servers
 from router.config.certificates import dated
 from router.config.mistakes import dotted

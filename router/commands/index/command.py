@@ -25,15 +25,9 @@ from indexer.shared.sweep.sweeper import AT_REST, SWEEP_ERRORS, Sweeper
 from router.commands.client import print_rich
 from router.commands.index import check as index_check
 from router.commands.index import stats as index_stats
-from router.commands.index.access import (
-    Access,
-    AccessError,
-    AccessOptionError,
-    add_access,
-    opened,
-    problem_of,
-)
+from router.commands.index.access import Access, AccessError, AccessOptionError, problem_of
 from router.commands.index.dump import dump
+from router.commands.index.open import add_access, opened
 
 ASK_AGAIN = 0.2
 """Seconds between two attempts to take the sweep's lease."""

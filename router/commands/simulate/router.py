@@ -229,7 +229,7 @@ class SimulatedRouter:
         number = self._numbers[choice.options[0].pod.id]
         if self._records:
             self._records[number].send(one.keys)
-        priority = engine_priority(placed, choice, self._picker.prefill_times, 0.0)
+        priority = engine_priority(placed, choice, self._picker.precedence, 0.0)
         return Pick(placed.booking_id, number, priority)
 
     def release(self, now: float) -> list[tuple[str, Pick]]:

@@ -40,12 +40,16 @@ def test_a_booking_weighs_its_prefill_until_the_first_token_and_its_context_unti
     assert bookings.load("p", 1, 2.0) is IDLE
 
 
-def test_the_part_of_a_prefill_that_requests_share_makes_nobody_wait() -> None:
+def test_the_first_waiting_request_counts_whole_and_the_others_without_the_part_that_they_share() -> (
+    None
+):
     bookings = new_bookings()
-    names = [bookings.book(replace(work(1.0), shared=0.25 * number), 0.0).id for number in range(4)]
-    assert bookings.load("p", 0, 0.0).wait == 1.0 + 0.75 + 0.5 + 0.25
+    names = [bookings.book(replace(work(1.0), shared=0.25 * part), 0.0).id for part in (1, 2, 3, 4)]
+    assert bookings.load("p", 0, 0.0).wait == 1.0 + 0.5 + 0.25 + 0.0
     bookings.first_token(names[1], 0.0)
-    assert bookings.load("p", 0, 0.0).wait == 1.0 + 0.5 + 0.25
+    assert bookings.load("p", 0, 0.0).wait == 1.0 + 0.25 + 0.0
+    bookings.finish(names[0], 0.0)
+    assert bookings.load("p", 0, 0.0).wait == 1.0 + 0.0
 
 
 @pytest.mark.parametrize("shared", [-0.1, 1.1, math.nan])

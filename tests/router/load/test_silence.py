@@ -5,6 +5,7 @@ from itertools import count
 import pytest
 
 from router.load.bookings import Bookings, Work
+from router.load.precedence import Precedence
 from router.load.silence import Silence
 
 
@@ -107,7 +108,7 @@ def test_engines_that_favour_short_prompts_more_let_them_pass_for_longer(
     bookings = Bookings(
         expire_after=600.0, most=1000, new_id=lambda: str(next(numbers)), late_seconds=500.0
     )
-    bookings.prefill_times = times
+    bookings.precedence = Precedence(times)
     bookings.book(Work("m", "p", 0, 100, 0, 5.0), 0.0)
     for at in range(10, 200, 2):
         passing = bookings.book(Work("m", "p", 0, 100, 0, 0.0), at)

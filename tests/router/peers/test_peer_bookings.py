@@ -747,7 +747,7 @@ class AnyFleet(RuleBasedStateMachine):
             if other is not router and (pod, 0) in other.bookings.ranks()
         ]
         told = router.peers.received.on(pod, 0, router.now)
-        assert told.nanoseconds == sum(book.nanoseconds for book in books)
+        assert told.nanoseconds == sum(book.prefill() for book in books)
         assert told.waiting == sum(len(book.waiting) for book in books)
         assert told.in_flight == sum(len(book.in_flight) for book in books)
         assert told.uncached_tokens == sum(book.uncached_tokens for book in books)

@@ -16,20 +16,12 @@ from indexer.watch.watched_rank import WatchedRank
 from router.config import schema as config
 from router.match.scorer import Scorer
 from router.peers.exchange import PeerBookings
-from router.pick.calibration import USUAL_SHARING
 from router.pick.pending import Placed, Witness
 from router.pick.picking import Picking
 from router.pick.weigh import Ask, Choice
 from router.pods.table import Pod, Role
-from scorer.prefill import PrefillModel
 
 BLOCK = 16
-
-
-def own_seconds(uncached: int, cached: int) -> float:
-    """Return the seconds that those behind a prefill wait for it, before anything is learned."""
-    model = PrefillModel()
-    return model.seconds(uncached, cached) - USUAL_SHARING * model.base
 
 
 class KeyedPrompt:

@@ -9,13 +9,13 @@ from indexer.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
 from indexer.trust import Level
 from indexer.watch.watched_rank import WatchedRank
 from router.pods.table import Pod
+from scorer.prefill import PrefillModel
 from tests.router.pick.picker_parts import (
     PROMPT,
     KeyedPrompt,
     Parts,
     SizedPrompt,
     first,
-    own_seconds,
 )
 
 
@@ -166,7 +166,7 @@ def test_a_request_that_went_elsewhere_is_booked_and_believed_there() -> None:
     assert first(choice) == "pod-0"
     parts.picker.started(booking_id, parts.now, ("pod-1", 0))
     assert parts.wait(0) == 0
-    assert parts.wait(1) == pytest.approx(own_seconds(PROMPT.tokens, 0))
+    assert parts.wait(1) == pytest.approx(PrefillModel().seconds(PROMPT.tokens, 0))
     found = {one.pod.id: one.match.arriving_tokens for one in parts.weigh().options}
     assert found == {"pod-0": 0, "pod-1": 1600}
 

@@ -10,7 +10,7 @@ from router.pick.eligible import NoPodError
 from router.pods.table import Pod
 from scorer.prefill import PrefillModel
 from tests.examples import examples
-from tests.router.pick.picker_parts import BLOCK, PROMPT, KeyedPrompt, Parts, first, own_seconds
+from tests.router.pick.picker_parts import BLOCK, PROMPT, KeyedPrompt, Parts, first
 
 
 def test_work_is_booked_before_the_answer_leaves_and_weighing_books_nothing() -> None:
@@ -19,7 +19,7 @@ def test_work_is_booked_before_the_answer_leaves_and_weighing_books_nothing() ->
     assert parts.weigh().options[0].cost == before.options[0].cost
     _, choice = parts.choose()
     pod = int(first(choice)[-1])
-    assert parts.wait(pod) == pytest.approx(own_seconds(PROMPT.tokens, 0))
+    assert parts.wait(pod) == pytest.approx(PrefillModel().seconds(PROMPT.tokens, 0))
     assert sum(parts.wait(other) for other in range(3)) == parts.wait(pod)
 
 
@@ -114,7 +114,7 @@ def test_what_of_a_text_was_not_tokenised_in_time_is_booked_as_estimated() -> No
     parts.warm(0, 100)
     booking_id, choice = parts.choose(unread=5000)
     assert choice.prompt_tokens == PROMPT.tokens + 5000
-    assert parts.wait(0) == pytest.approx(own_seconds(5001, 1600))
+    assert parts.wait(0) == pytest.approx(PrefillModel().seconds(5001, 1600))
     parts.now += 9.0
     for _ in range(20):
         parts.picker.first_token(booking_id, parts.now)
@@ -241,7 +241,7 @@ TestAnyReports = AnyReports.TestCase
 TestAnyReports.settings = settings(max_examples=examples(100), deadline=None)
 
 
-def test_a_burst_that_one_step_computes_keeps_others_waiting_for_less_than_a_fixed_part() -> None:
+def test_a_burst_that_one_step_computes_keeps_others_waiting_for_one_fixed_part() -> None:
     parts = Parts(pods=1)
     parts.warm(0, 100)
     base = PrefillModel().base
@@ -253,4 +253,4 @@ def test_a_burst_that_one_step_computes_keeps_others_waiting_for_less_than_a_fix
             parts.picker.ended(name, "finished", parts.now)
     for _ in range(8):
         parts.choose()
-    assert parts.wait(0) < base
+    assert base < parts.wait(0) < 2 * base

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from router.load.engine_metrics import Observed
+from router.load.precedence import Precedence
 from router.pick.eligible import NoPodError
 from router.pick.weigh import Choice
 from router.queue.lag import WINDOW
@@ -49,7 +50,7 @@ def test_a_request_waits_though_a_pod_has_room_if_another_one_is_soon_better() -
     # Pod 0 has little work, and more of the prompt than its wait is worth.
     waiting = stand.enter(prompt=KeyedPrompt(range(1, 1_001)))
     assert waiting.is_waiting
-    until_room = OWN_BASE + 8_000 * TOKEN - HOLD
+    until_room = BASE + 8_000 * TOKEN - HOLD
     assert stand.release.next_at - stand.parts.now == pytest.approx(until_room)
     [sent] = stand.look(after=until_room + 1e-6)
     assert sent.placed.went == ("pod-0", 0)
@@ -124,7 +125,7 @@ def test_who_waits_for_long_is_no_longer_passed_over() -> None:
 
 
 def test_nobody_is_passed_over_for_longer_than_the_bound() -> None:
-    stand = QueueStand(pods=1, most_passed_seconds=2.0)
+    stand = QueueStand(pods=1, precedence=Precedence(10.0, 2.0))
     [before] = stand.fill(200_000)
     long = stand.enter(100_000)
     stand.parts.now += 2.1
