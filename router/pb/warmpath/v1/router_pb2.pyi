@@ -773,7 +773,7 @@ class PickResponse(_message.Message):
     """Seconds that the pick waited in the queue until its pod had room."""
     engine_priority: _builtins.int
     """For engines that schedule by priority, the least first: milliseconds since the Unix epoch at its arrival,
-    plus queue.prefill-times its cheapest prefill.
+    plus queue.prefill-times its cheapest prefill, but at most queue.passed-seconds.
     """
     @_builtins.property
     def candidates(self) -> _containers.RepeatedCompositeFieldContainer[Global___Candidate]:
