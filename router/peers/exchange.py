@@ -67,9 +67,9 @@ class PeerBookings:
         self.is_connected = False
         """Whether Redis answered the last round without an error."""
         self.problem = ""
-        """The first error since Redis answered without one; empty: there is none."""
+        """The error of the last round; empty if Redis answered it."""
         self.problem_since = 0.0
-        """The time of that error."""
+        """The time of the first of the rounds in a row that had an error."""
         self.writes = 0
         """Number of times, since the start, that this router's bookings were written."""
         self.failures = 0
@@ -128,7 +128,8 @@ class PeerBookings:
         reports: list[bytes] = []
         problem = next((str(reply) for reply in replies if isinstance(reply, Exception)), "")
         if not (problem and self.problem):
-            self.problem, self.problem_since = problem, now
+            self.problem_since = now
+        self.problem = problem
         self.is_connected = not problem
         self.failures += not self.is_connected
         for (purpose, what), reply in zip(asked.purposes, replies, strict=True):

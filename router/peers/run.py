@@ -72,7 +72,7 @@ async def _share(
     rng: Random,
     clock: Callable[[], float],
 ) -> None:
-    was_connected, had_problem = True, False
+    said, had_problem = "", False
     while True:
         replies = await redis.run(bookings.ask(clock()), timeout=TIMEOUT_SECONDS)
         for report in bookings.answer(replies, clock()):
@@ -81,12 +81,12 @@ async def _share(
         async for name in in_turns(loads.take_changes(clock()), LOADS_AT_ONCE):
             loads.renew(*name, clock())
         read()
-        if bookings.is_connected != was_connected:
-            was_connected = bookings.is_connected
-            if was_connected:
-                log.info("bookings are shared with other routers again")
+        if bookings.problem != said:
+            said = bookings.problem
+            if said:
+                log.warning("bookings are not shared with other routers: %s", said)
             else:
-                log.warning("bookings are not shared with other routers: %s", bookings.problem)
+                log.info("bookings are shared with other routers again")
         if (problem := bookings.received.seed_problem) and not had_problem:
             log.warning("%s", problem)
         had_problem = bool(problem)

@@ -183,6 +183,8 @@ class Prober:
             log.info("pod %s: %s: %s", self._pod.id, state, self._pod.status.reason)
             if problem and self._has_ended and self._ended is not None:
                 self._ended(self._pod)
+        elif problem and self._pod.status.reason != before.reason:
+            log.info("pod %s: still down: %s", self._pod.id, self._pod.status.reason)
 
     def _is_well(self) -> None:
         if self._has_ended:

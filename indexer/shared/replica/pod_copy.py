@@ -255,7 +255,7 @@ class PodCopy:
 
     def lost(self, problem: str) -> None:
         """Disconnect the ranks, since nothing could be read; they are stale after a while."""
-        if not self._problem:
+        if problem != self._problem:
             log.warning("pod %s: %s", self.pod, problem)
         self._problem = problem
         for rank in self._ranks:

@@ -52,8 +52,8 @@ class Retry:
         return replies
 
     def in_trouble(self, reason: str) -> None:
-        """Keep the reason why the writer does not get on; log it where its first word is new."""
-        if self.trouble.partition(" ")[0] != reason.partition(" ")[0]:
+        """Keep the reason why the writer does not get on; log it where it is new."""
+        if reason != self.trouble:
             log.warning("pod %s: shared index: %s", self._pod, reason)
         self.trouble = reason
 

@@ -13,7 +13,7 @@ from indexer.believed.beliefs import Believed
 from indexer.index.reference import ReferenceIndex
 from indexer.keys.word import WORD_BYTES, pack_words
 from indexer.shared.layout.names import KeyNames
-from indexer.shared.redis.command import Command, CommandRefusedError
+from indexer.shared.redis.command import Command, CommandRefusedError, UnreachableError
 from router.load.bookings import Bookings, Work
 from router.load.engine_metrics import Observed
 from router.load.other_routers import NOBODY
@@ -127,6 +127,13 @@ def test_a_router_counts_what_another_has_booked_once(two: tuple[Router, Router]
     assert one.finish(name)
     rounds(two)
     assert other.load() == Load(pytest.approx(3.0), 1, 1, 72, 100, 100, last_pick=1)
+
+
+def test_a_router_says_what_keeps_it_from_redis_now_and_since_when() -> None:
+    peers = Router(FakeStore()).peers
+    for now, why in ((10.0, "nobody answers"), (20.0, "NOAUTH"), (30.0, "NOAUTH")):
+        peers.answer([UnreachableError(why)] * len(peers.ask(now)), now)
+        assert (peers.problem, peers.problem_since) == (why, 10.0)
 
 
 def test_the_latest_pick_of_all_routers_has_the_highest_number(two: tuple[Router, Router]) -> None:

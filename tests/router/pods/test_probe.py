@@ -220,6 +220,25 @@ async def test_one_failed_look_is_no_reason_two_are(engine: tuple[Engine, Pod, R
     assert pod.ready
 
 
+async def test_each_cause_for_which_a_pod_is_down_is_logged_once(
+    engine: tuple[Engine, Pod, RankIngest], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    server, pod, _ = engine
+    prober = Prober(pod, interval=1, timeout=1)
+    for status in (200, 500, 500, 500, 503, 503, 200):
+        server.health = status
+        await look(prober)
+    said = [one.message for one in caplog.records if one.message.startswith("pod p: ")]
+    assert said == [
+        "pod p: up: /health answers",
+        "pod p: down: /health answers 500",
+        "pod p: still down: /health answers 503",
+        "pod p: restarted: the engine accepted no requests and accepts them again",
+        "pod p: up: /health answers",
+    ]
+
+
 async def test_an_engine_that_does_not_answer_is_down(held_port: int) -> None:
     pod = Pod("p", f"127.0.0.1:{held_port}", "m", ())
     await look(Prober(pod, interval=1, timeout=1))

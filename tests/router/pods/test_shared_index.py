@@ -147,6 +147,35 @@ async def test_a_router_starts_and_answers_without_redis_and_heals_when_it_is_th
                 await asyncio.sleep(0.02)
 
 
+async def test_the_log_says_why_redis_is_away_also_once_the_cause_has_changed(
+    tmp_path: Path,
+    worker: LocalWorker,
+    prefix: str,
+    held_port: int,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    url = f"redis://127.0.0.1:{held_port}"
+    parts = (
+        "pod w: the shared index: ",
+        "pod w: shared index: ",
+        "bookings are not shared with other routers: ",
+    )
+
+    def told(cause: str) -> bool:
+        said = [one.message for one in caplog.records if cause in one.message]
+        return all(any(line.startswith(part) for line in said) for part in parts)
+
+    async with (
+        publishing(publisher(worker, url, prefix)),
+        router(tmp_path, url, prefix, seen(worker), "share-bookings = true"),
+    ):
+        while not told(f"127.0.0.1:{held_port}"):
+            await asyncio.sleep(0.02)
+        with RedisServer(port=held_port, users=("user default on >secret ~* +@all",)):
+            while not told("wants a password"):
+                await asyncio.sleep(0.02)
+
+
 async def test_one_router_writes_what_it_follows_and_another_reads_it(
     tmp_path: Path, worker: LocalWorker, redis_server: RedisServer, prefix: str
 ) -> None:
