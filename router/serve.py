@@ -22,8 +22,8 @@ from indexer.process.log_limit import limited_handler
 from indexer.process.tasks import Work, cancel, kept
 from indexer.process.version import version
 from router.assemble import running
-from router.config.doubts import warnings
-from router.config.read import ConfigError, load
+from router.config.doubts import doubts
+from router.config.read import ConfigError, load, mistakes, without_mistakes
 from router.config.schema import Config
 from router.loop.event_loop import new_loop
 from router.processes import Processes, check_free, share_of
@@ -57,10 +57,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         # Before it is read: a change from then on is noticed.
         begun = content_of(args.config)
-        config = load(args.config, os.environ)
+        found = mistakes(args.config, os.environ)
+        config = without_mistakes(found)
         if args.process is None:
-            for warning in warnings(config):
-                log.warning("%s: %s", args.config, warning)
+            for doubt in doubts(config):
+                log.warning("%s", found.line(found.placed(*doubt)))
         if config.server.processes > 1 and args.process is None:
             return asyncio.run(_supervise(config, args))
         config = _own(config, args.process)

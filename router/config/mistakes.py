@@ -73,10 +73,11 @@ class Mistakes:
 
     def described(self) -> list[str]:
         """Return each mistake as `FILE:LINE: KEY: problem` or `VARIABLE: KEY: problem`."""
-        return [
-            ": ".join(filter(None, (self.where(one), one.key, one.problem)))
-            for one in self.in_order()
-        ]
+        return [self.line(one) for one in self.in_order()]
+
+    def line(self, one: Mistake) -> str:
+        """Return a mistake, or a doubt that was placed like one, as `described` has them."""
+        return ": ".join(filter(None, (self.where(one), one.key, one.problem)))
 
     def where(self, one: Mistake) -> str:
         """Return where a mistake is: `FILE:LINE`, or a variable of the environment."""

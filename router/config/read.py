@@ -46,7 +46,7 @@ NO_VARIABLES: Mapping[str, str] = MappingProxyType({})
 
 def load(path: Path, environment: Mapping[str, str] = NO_VARIABLES) -> Config:
     """Read a configuration file, some of whose keys `environment` may replace. Raises ConfigError."""
-    return _without(mistakes(path, environment))
+    return without_mistakes(mistakes(path, environment))
 
 
 def mistakes(path: Path, environment: Mapping[str, str] = NO_VARIABLES) -> Mistakes:
@@ -83,7 +83,7 @@ def _mistakes(
     return found
 
 
-def _without(found: Mistakes) -> Config:
+def without_mistakes(found: Mistakes) -> Config:
     """Return the configuration. Raises ConfigError where it has mistakes."""
     if problems := found.described():
         raise ConfigError(*problems)
@@ -163,7 +163,7 @@ def _tokens(config: Config, folder: Path) -> Iterator[Problem]:
 
 def parse(text: str, source: str) -> Config:
     """Read a configuration; `source` names it in errors. Raises ConfigError."""
-    return _without(_mistakes(_toml(text, source), text, source))
+    return without_mistakes(_mistakes(_toml(text, source), text, source))
 
 
 def _toml(text: str, source: str) -> dict[str, Any]:
@@ -190,4 +190,4 @@ def parse_pods(raw: bytes, source: str, models: Sequence[ModelSpec]) -> list[Pod
             at = find_line(key_lines(text), (key,))
             raise ConfigError(f"{source}:{at}: {key}: unknown key; known here: pods")
     whole = {"models": [msgspec.to_builtins(model) for model in models], **table}
-    return _without(_mistakes(whole, text, source)).pods
+    return without_mistakes(_mistakes(whole, text, source)).pods

@@ -9,7 +9,7 @@ from indexer.rank import Rank
 from indexer.trust import Level
 from router.diagnosis.attribution import Attribution, Row, ShadowRow
 from router.diagnosis.facts import PodFacts, RankFacts, RouterFacts
-from router.diagnosis.findings import findings, router_findings
+from router.diagnosis.findings import findings, is_other_keyspace, router_findings
 from router.load.table import LoadTable
 from router.loop.turns import in_turns
 from router.pb.warmpath.v1 import router_pb2 as pb
@@ -96,11 +96,13 @@ def _still_picked(pod: Pod) -> str:
     """Return what follows for a pod that is well, and lacks events only."""
     if not (pod.status.healthy and pod.serves):
         return ""
-    lines = "Redis" if pod.shared else "its events and replay"
-    return (
-        ". It answers, and is picked by the prompts that were sent to it, since its events are not "
-        f"connected. The lines on {lines} in `warmpath doctor --config FILE` say why"
+    picked = (
+        ". It answers, and is picked by the prompts that were sent to it, since its events are not"
     )
+    if any(is_other_keyspace(rank.trust) for rank in pod.ranks):
+        return f"{picked} used: its publisher refuses this router, as the finding hash-seed says"
+    lines = "Redis" if pod.shared else "its events and replay"
+    return f"{picked} connected. The lines on {lines} in `warmpath doctor --config FILE` say why"
 
 
 def _typical_factors(rows: Iterable[Row]) -> dict[str, float]:

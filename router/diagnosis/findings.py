@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from indexer.shared.records.registry import AWAY, NOBODY
 from indexer.shared.redis.fault import OUT_OF_MEMORY, is_explained
-from indexer.trust import BEHIND, DRIFTED, Level
+from indexer.trust import BEHIND, DRIFTED, Level, Trust
 from router.diagnosis.evidence import Evidence
 from router.diagnosis.facts import Finding, PodFacts, RankFacts, RouterFacts
 from router.diagnosis.mispredictions import ENOUGH, MOSTLY, mispredictions
@@ -37,14 +37,16 @@ def router_findings(facts: RouterFacts, now: float) -> Iterator[Finding]:
             yield Finding("readiness", text)
     troubles = [(source.name, source.model, source.trouble) for source in facts.sources]
     if (peers := facts.peers) is not None and peers.problem:
-        unshared = Trouble(peers.problem_since, peers.problem, UNSHARED, LOOK_AT_REDIS)
+        advice = "" if is_explained(peers.problem) else LOOK_AT_REDIS
+        unshared = Trouble(peers.problem_since, peers.problem, UNSHARED, advice)
         troubles.append(("bookings of other routers", "", unshared))
     if peers is not None and (problem := peers.received.seed_problem):
         yield Finding("hash-seed", f"{problem}. Do this: give all routers one index.hash-seed")
     for name, model, trouble in troubles:
         if trouble is not None:
             text = f"{name} cannot be asked for {now - trouble.since:.0f} s: {trouble.problem}"
-            yield Finding("source", f"{text}; {trouble.effect}. Do this: {trouble.advice}", model)
+            advice = f". Do this: {trouble.advice}" if trouble.advice else ""
+            yield Finding("source", f"{text}; {trouble.effect}{advice}", model)
 
 
 def findings(facts: PodFacts, now: float) -> list[Finding]:
@@ -62,14 +64,14 @@ def findings(facts: PodFacts, now: float) -> list[Finding]:
 
 def _keyspace(facts: PodFacts) -> Iterator[Finding]:
     for rank in facts.ranks:
-        if _is_other_keyspace(rank):
+        if is_other_keyspace(rank.trust):
             yield Finding("hash-seed", f"its publisher refuses this router: {rank.trust.reason}")
             return
 
 
-def _is_other_keyspace(rank: RankFacts) -> bool:
+def is_other_keyspace(trust: Trust) -> bool:
     """Return whether the publisher refuses this router, since their keyspaces differ."""
-    return rank.trust.level is not Level.EXACT and "keyspace:" in rank.trust.reason
+    return trust.level is not Level.EXACT and "keyspace:" in trust.reason
 
 
 def _shared(facts: PodFacts, now: float) -> list[Finding]:
@@ -78,7 +80,7 @@ def _shared(facts: PodFacts, now: float) -> list[Finding]:
         return []
     for rank in facts.ranks:
         trust, inexact = rank.trust, now - rank.inexact_since
-        if trust.level is Level.EXACT or inexact < LEASE_SECONDS or _is_other_keyspace(rank):
+        if trust.level is Level.EXACT or inexact < LEASE_SECONDS or is_other_keyspace(trust):
             continue
         if trust.reason.startswith(NOBODY):
             text = f"no publisher has written it to the shared index at {facts.shared}"
@@ -106,7 +108,7 @@ def _trust(facts: PodFacts, now: float) -> Iterator[Finding]:
         return
     for rank in facts.ranks:
         trust, inexact = rank.trust, now - rank.inexact_since
-        if trust.level is Level.EXACT or inexact < TRUST_SECONDS or _is_other_keyspace(rank):
+        if trust.level is Level.EXACT or inexact < TRUST_SECONDS or is_other_keyspace(trust):
             continue
         if trust.reason.startswith((BEHIND, DRIFTED)):
             continue

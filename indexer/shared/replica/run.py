@@ -201,7 +201,9 @@ class Replica:
         problem = self._trouble or next(filter(None, problems), "")
         busy = {CopyState.NEEDED, CopyState.READING, CopyState.READ}
         if problem or not any(copy.state in busy for copy in self._copies.values()):
-            self._settled(problem or "every pod that has a publisher is copied")
+            # The sentence stays, so it has to be true also once Redis answers.
+            failed = f"the first attempt to copy the pods failed, and others follow: {problem}"
+            self._settled(failed if problem else "every pod that has a publisher is copied")
             self._settled = None
 
     # Figures

@@ -6,7 +6,12 @@ from router.config.schema import PodSpec
 
 Verdict = Literal["ok", "WRONG", "not known"]
 
-SET_KEYS = {"address": "port", "events": "events-port", "replay": "replay-port"}
+SET_KEYS = {
+    "address": "port",
+    "events": "events-port",
+    "replay": "replay-port",
+    "watch": "watch-port",
+}
 """A pod's keys, and those of [[pod-sets]] from which they are made."""
 
 

@@ -108,6 +108,6 @@ async def _publisher(pod: Placed, seconds: float) -> Check:
         return pod.wrong(
             "publisher",
             f"{pod.spec.watch}: {said}",
-            f"start 'warmpath publish', or {pod.table}.watch",
+            f"start 'warmpath publish', or {pod.key('watch')}",
         )
     return pod.ok("publisher", f"listens at {pod.spec.watch}")

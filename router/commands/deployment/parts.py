@@ -6,7 +6,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from indexer.shared.redis.fault import OUT_OF_MEMORY, Fault
+from indexer.shared.redis.fault import OUT_OF_MEMORY, Fault, hint_of
 from router.commands.deployment.check import Check
 from router.commands.index.access import MOST_NAMED, AccessError
 from router.commands.index.open import FILES, opened
@@ -21,14 +21,11 @@ REDIS = "Redis"
 NO_INFO = "the user may not call INFO, which the ACL rule does not give"
 CHANGES = {
     Fault.SILENCE: "start Redis, or change shared-index.url",
-    Fault.NO_PASSWORD_GIVEN: "give the password of this Redis in shared-index.password-file",
-    Fault.NO_PASSWORD_WANTED: "this Redis has no password: take shared-index.password-file away",
-    Fault.LOGIN: "shared-index.user, shared-index.password-file",
     Fault.RIGHT: f"give shared-index.user the ACL rule ({RULE})",
     Fault.KIND: "a Redis of another kind answers: the scheme of shared-index.url",
     Fault.OTHER: "look at Redis' log, or change shared-index.url",
 }
-"""What to do about each fault."""
+"""What to do about each fault where its error has no hint."""
 
 
 def certificates(config: Config, folder: Path, now: datetime) -> Iterator[Check]:
@@ -52,7 +49,10 @@ async def shared_index(config: Path, url: str, seconds: float) -> list[Check]:
             pods = await access.pods()
             empty, found = access.lacking, await read_servers(access)
     except AccessError as error:
-        return [Check(REDIS, "answer", "WRONG", str(error), CHANGES[error.fault])]
+        # The hint stands at the error's end, and would be said twice.
+        hint = hint_of(error, "shared-index.")
+        said = str(error).removesuffix(f" ({hint})")
+        return [Check(REDIS, "answer", "WRONG", said, hint or CHANGES[error.fault])]
     names = ", ".join(sorted({one["server"] for one in found if one["server"]}))
     if empty:
         change = "shared-index.prefix, or start publishers with --redis"

@@ -55,7 +55,7 @@ def test_what_may_well_be_meant_is_not(text: str) -> None:
     assert not warnings(parse(text, "text"))
 
 
-def test_the_routers_log_warns_at_the_start(
+def test_the_routers_log_warns_at_the_start_with_the_file_and_the_line(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def supervised(*_: object) -> int:
@@ -67,4 +67,5 @@ def test_the_routers_log_warns_at_the_start(
         '[server]\nlisten = "127.0.0.1:1"\nprocesses = 2\n' + MODEL + "[queue]\nmax-looks = 8\n"
     )
     assert serve.main(["--config", str(file)]) == 0
-    assert f"{file}: queue.max-looks: has no effect" in caplog.text
+    line = file.read_text().splitlines().index("max-looks = 8") + 1
+    assert f"{file}:{line}: queue.max-looks: has no effect" in caplog.text

@@ -66,6 +66,20 @@ def test_a_pod_without_events_is_explained_by_the_lines_on_how_it_is_followed(
     assert f"The lines on {lines} in `warmpath doctor --config FILE` say why" in found
 
 
+@pytest.mark.parametrize("shared", ["", "redis://10.0.0.9:6379"])
+def test_a_pod_whose_publisher_refuses_the_router_is_not_explained_by_lines_on_connections(
+    shared: str,
+) -> None:
+    refused = replace(pod("a"), status=Status(healthy=True, looked_at=9.0), shared=shared)
+    refused.ranks[0].is_connected = False  # type: ignore[misc]
+    refused.ranks[0].trust = Trust(Level.COLD, "keyspace: they differ", 5.0)  # type: ignore[misc]
+    told = asyncio.run(diagnose("", [refused], Attribution(), loads(), clock=lambda: NOW))
+    [found] = [one.text for one in told.findings if one.kind == "ready"]
+    assert "doctor --config" not in found
+    assert found.endswith("its publisher refuses this router, as the finding hash-seed says")
+    assert "hash-seed" in {one.kind for one in told.findings}
+
+
 def test_rows_shadows_and_findings_are_told_by_model() -> None:
     attribution = Attribution()
     for model in ("m", "n"):

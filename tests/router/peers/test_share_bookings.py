@@ -270,6 +270,19 @@ async def test_a_router_whose_redis_is_gone_says_so_until_it_is_back(
                 await asyncio.sleep(0.05)
 
 
+async def test_a_router_that_redis_refuses_is_not_advised_to_look_whether_redis_runs(
+    tmp_path: Path, prefix: str
+) -> None:
+    with RedisServer(users=("user default on >secret ~* +@all",)) as server:
+        async with standing(tmp_path, EIGHT + shared_index(server.url, prefix)) as stand:
+            while not (
+                found := [one for one in (await stand.diagnose()).findings if one.kind == "source"]
+            ):
+                await asyncio.sleep(0.05)
+            assert "wants a password: give it in shared-index.password-file" in found[0].text
+            assert "whether Redis runs" not in found[0].text
+
+
 async def test_routers_whose_hash_seeds_differ_say_so(
     tmp_path: Path, redis_server: RedisServer, prefix: str, caplog: pytest.LogCaptureFixture
 ) -> None:

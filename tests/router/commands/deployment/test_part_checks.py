@@ -89,7 +89,7 @@ def test_a_full_redis_is_named_also_to_a_user_who_may_not_see_its_figures(
     assert memory.text == "Redis is full and refuses the writes of w"
 
 
-def test_each_fault_of_redis_has_advice_of_its_own(
+def test_each_fault_of_redis_has_advice_of_its_own_which_is_said_once(
     tmp_path: Path, redis_server: RedisServer, redis_cluster: RedisCluster, prefix: str
 ) -> None:
     (tmp_path / "password").write_text("p")
@@ -97,17 +97,31 @@ def test_each_fault_of_redis_has_advice_of_its_own(
     with RedisServer(users=("user default on >other ~* +@all", joe)) as guarded:
         wrong = {"password-file": "password"}
         cases = [
-            (guarded.url, {}, Fault.NO_PASSWORD_GIVEN),
-            (guarded.url, wrong, Fault.LOGIN),
-            (guarded.url, JOE, Fault.RIGHT),
-            (redis_server.url, wrong, Fault.NO_PASSWORD_WANTED),
-            (redis_server.url.replace("redis:", "redis-cluster:"), {}, Fault.KIND),
-            (f"{redis_server.url.replace('redis:', 'redis-sentinel:')}/m", {}, Fault.KIND),
-            (redis_cluster.nodes[0].url, {}, Fault.KIND),
+            (guarded.url, {}, "this Redis wants a password: give it in shared-index.password-file"),
+            (guarded.url, wrong, "look at shared-index.user and shared-index.password-file"),
+            (guarded.url, JOE, CHANGES[Fault.RIGHT]),
+            (
+                redis_server.url,
+                wrong,
+                "this Redis has no password: leave shared-index.password-file out",
+            ),
+            (
+                redis_server.url.replace("redis:", "redis-cluster:"),
+                {},
+                "this Redis belongs to no cluster: its URL begins with redis:// or redis-sentinel://",
+            ),
+            (
+                f"{redis_server.url.replace('redis:', 'redis-sentinel:')}/m",
+                {},
+                "this Redis is no sentinel: its URL begins with redis:// or redis-cluster://",
+            ),
+            (redis_cluster.nodes[0].url, {}, CHANGES[Fault.KIND]),
         ]
-        for url, more, fault in cases:
+        for url, more, advice in cases:
             answer = of_redis(tmp_path, url, prefix, **more)["answer"]
-            assert (answer.verdict, answer.change) == ("WRONG", CHANGES[fault]), answer.text
+            assert (answer.verdict, answer.change) == ("WRONG", advice), answer.text
+            assert answer.line.count(advice) == 1
+            assert "shared-index.password-file" not in answer.text, "only the advice names keys"
             assert "--" not in answer.text, "the user has a file, and no option"
 
 

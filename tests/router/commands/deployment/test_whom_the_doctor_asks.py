@@ -3,8 +3,10 @@
 from pathlib import Path
 
 import pytest
+import zmq.asyncio
 
 from router.commands.deployment.check import Placed
+from router.commands.deployment.events import check_events
 from router.commands.deployment.inspect import _find, _key
 from router.commands.doctor import _near
 from router.config.schema import Config, ModelSpec, PodSpec
@@ -38,6 +40,22 @@ def test_pods_of_a_file_are_asked_and_a_source_without_an_answer_is_named(tmp_pa
         ("a", "h:1", "pods[0]"), ("b", "h:2", "pods-file")
     ]  # fmt: skip
     assert not problems
+
+
+@pytest.mark.parametrize(
+    ("table", "key"), [("pods[0]", "pods[0].watch"), ("pod-sets[1]", "pod-sets[1].watch-port")]
+)
+async def test_a_publisher_that_is_away_is_named_with_the_key_that_there_is(
+    table: str, key: str, held_port: int
+) -> None:
+    spec = PodSpec(id="p", model="demo", address="h:1", watch=f"127.0.0.1:{held_port}")
+    context = zmq.asyncio.Context()
+    try:
+        [found] = [one async for one in check_events(Placed(spec, table), context, 5.0)]
+    finally:
+        context.destroy(linger=0)
+    assert found.verdict == "WRONG"
+    assert found.change == f"start 'warmpath publish', or {key}"
 
 
 @pytest.mark.parametrize("listen", ["0.0.0.0:7400", "[::]:7400", ":7400", "127.0.0.1:7400"])
