@@ -21,6 +21,8 @@ needs_prometheus = pytest.mark.skipif(
 pytestmark = needs_prometheus
 
 ROUTER = 'instance="r1",job="warmpath"'
+FLEETS = [f'instance="{one}",job="warmpath",namespace="{one}",service="warmpath"' for one in "ab"]
+"""The labels of the routers of two fleets, one each, whose engines' pods have the same names."""
 HOUR = "x240"
 """The length of an hour of samples, four a minute."""
 
@@ -288,6 +290,46 @@ def test_an_alert_comes_when_it_should_and_not_of_what_is_usual(alert: str, tmp_
         [
             one_test(case.comes, expr=firing, exp_samples=one),
             one_test(case.stays_away, expr=firing, exp_samples=[]),
+        ],
+    )
+
+
+@pytest.mark.parametrize(
+    ("alert", "series", "bad", "good"),
+    [
+        ("WarmpathNoRouterReady", "warmpath_ready{%s}", "0", "1"),
+        ("WarmpathPodNotReady", 'warmpath_pod_ready{%s,pod="p",model="m"}', "0", "1"),
+        ("WarmpathReportsMissing", "warmpath_bookings_expired_total{%s}", "0+1", "0"),
+    ],
+)
+def test_a_fleet_that_is_well_hides_no_trouble_of_another_one(
+    alert: str, series: str, bad: str, good: str, tmp_path: Path
+) -> None:
+    picks = 'warmpath_pick_requests_total{%s,pod="p",model="m"}'
+    told = {series % FLEETS[0]: bad + HOUR, series % FLEETS[1]: good + HOUR}
+    told |= {picks % FLEETS[0]: "0+10" + HOUR, picks % FLEETS[1]: "0+90" + HOUR}
+    firing = f'count by (namespace) (ALERTS{{alertname="{alert}",alertstate="firing"}})'
+    of_one = [{"labels": '{namespace="a"}', "value": 1}]
+    run_tests(tmp_path, [one_test(told, expr=firing, exp_samples=of_one)])
+
+
+def test_a_tokenizer_that_cannot_be_loaded_is_told_of(tmp_path: Path) -> None:
+    series = {
+        counted(f"warmpath_{name}_total"): "0" + HOUR
+        for name in (
+            "tokenizer_failed", "tokenizer_timeouts", "tokenizer_refused", "renderer_refused",
+            "renderer_replaced",
+        )
+    }  # fmt: skip
+    # The hub takes a minute to be given up; a load at the start that failed once is usual.
+    loads = counted("warmpath_tokenizer_load_failures_total")
+    firing = 'count(ALERTS{alertname="WarmpathTextsFail",alertstate="firing"})'
+    one = [{"labels": "{}", "value": 1}]
+    run_tests(
+        tmp_path,
+        [
+            one_test(series | {loads: "0+0.25" + HOUR}, expr=firing, exp_samples=one),
+            one_test(series | {loads: "0x8 1x232"}, expr=firing, exp_samples=[]),
         ],
     )
 

@@ -25,8 +25,8 @@ pytestmark = needs_helm
 
 RULES = yaml.safe_load((DEPLOY / "monitoring" / "alerts.yaml").read_text())
 DASHBOARD = json.loads((DEPLOY / "monitoring" / "dashboard.json").read_text())
-OF_PROMETHEUS = {"instance", "job"}
-"""Labels that Prometheus gives to all that it reads."""
+OF_PROMETHEUS = {"instance", "job", "namespace", "service"}
+"""Labels that Prometheus gives to all that it reads, the last two by its operator."""
 JOBS = {"warmpath", "warmpath-publisher"}
 
 
