@@ -317,6 +317,10 @@ def test_scaling_is_left_to_the_autoscaler() -> None:
     [
         "replicas=two", "image.repositry=x", "drainSeconds=0", "image.digest=latest",
         "tls.clientCertificates=true", "config=none", "clients[0].name=a",
+        # Kubernetes takes texts only here, and its error would not name the value.
+        "podAnnotations.scraped=true", "podLabels.team=7", "nodeSelector.gpu=false",
+        "service.annotations.port=80", "serviceAccount.annotations.a=1", "env[0].name=a,env[0].value=4318",
+        "monitoring.labels.release=2", "monitoring.dashboard.labels.grafana_dashboard=1",
     ],
 )  # fmt: skip
 def test_a_value_that_cannot_be_meant_is_refused(wrong: str) -> None:
@@ -342,6 +346,15 @@ def test_a_value_that_cannot_be_meant_is_refused(wrong: str) -> None:
                 "monitoring.serviceMonitor.tokenSecret=warmpath-monitor",
             ),
             "monitoring.serviceMonitor.tokenSecret: needs tls.secretName: without TLS",
+        ),
+        (
+            (
+                "monitoring.serviceMonitor.enabled=true",
+                "tls.secretName=warmpath-tls",
+                *GATEWAY,
+                "clients[0].tokenSecret=warmpath-gateway",
+            ),
+            "monitoring.serviceMonitor.tokenSecret: is empty, and with `clients` only a token",
         ),
         (
             ("autoscaling.enabled=true", "autoscaling.minReplicas=9"),
@@ -380,6 +393,28 @@ def test_tokens_go_in_plain_text_only_where_a_value_says_so(tmp_path: Path) -> N
     config = load(file)
     assert config.server.insecure
     assert [one.name for one in config.clients] == ["gateway"]
+
+
+def test_names_that_yaml_would_read_as_numbers_stay_names(tmp_path: Path) -> None:
+    values: dict[str, Any] = {
+        "clients": [{"name": "123", "roles": ["read"], "tokenSecret": "456", "tokenKey": "7"}],
+        "tls": {"secretName": "789"},
+        "secretName": "1e3",
+        "rbac": {"namespaces": ["555"], "inferencePool": "42"},
+        "serviceAccount": {"name": "0123"},
+        "priorityClassName": "77",
+    }
+    file = tmp_path / "values.yaml"
+    file.write_text(json.dumps(values))
+    for one in chart("--values", file, "--namespace", "2026"):
+        assert problems(one, VERSIONS[-1]) == [], one["kind"]
+    values["monitoring"] = {"serviceMonitor": {"enabled": True, "tokenSecret": "0456"}}
+    other = tmp_path / "monitored.yaml"
+    other.write_text(json.dumps(values))
+    found = chart("--values", other)
+    [endpoint] = only(found, "ServiceMonitor")["spec"]["endpoints"]
+    assert endpoint["authorization"]["credentials"]["name"] == "0456"
+    assert endpoint["tlsConfig"]["ca"]["secret"]["name"] == "789"
 
 
 def test_labels_and_annotations_stand_beside_the_charts_own() -> None:

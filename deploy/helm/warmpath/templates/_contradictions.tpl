@@ -14,6 +14,11 @@
 {{- if and .enabled .tokenSecret }}{{ fail (printf "monitoring.serviceMonitor.tokenSecret: %s" $problem) }}{{ end }}
 {{- end }}
 {{- end }}
+{{- with .Values.monitoring.serviceMonitor }}
+{{- if and .enabled $.Values.clients (not .tokenSecret) }}
+{{- fail "monitoring.serviceMonitor.tokenSecret: is empty, and with `clients` only a token of the role `read` opens /metrics" }}
+{{- end }}
+{{- end }}
 {{- with .Values.autoscaling }}
 {{- if and .enabled (gt (int .minReplicas) (int .maxReplicas)) }}
 {{- fail (printf "autoscaling.minReplicas: %d is more than autoscaling.maxReplicas, %d" (int .minReplicas) (int .maxReplicas)) }}
