@@ -139,8 +139,9 @@ def _lacking(config: Config, folder: Path) -> Iterator[Problem]:
         yield ("shared-index", "password-file"), problem
     yield from tls_problems(config, folder)
     yield from _tokens(config, folder)
-    for name in state_files(config):
-        if problem := foreign(folder / name):
+    # The files of several processes lie in one folder, and may all have the same problem.
+    for problem in dict.fromkeys(foreign(folder / name) for name in state_files(config)):
+        if problem:
             yield ("index", "state-file"), problem
 
 

@@ -255,6 +255,21 @@ def test_a_router_reads_a_tokenizer_of_a_mounted_folder(tmp_path: Path) -> None:
     assert check_config([str(file)]) == 0
 
 
+@pytest.mark.parametrize("name", ["watch", "closed"])
+def test_a_configuration_may_begin_with_keys_that_belong_to_no_table(
+    name: str, tmp_path: Path
+) -> None:
+    config = 'pods-file = "../pods/pods.toml"\n\n[[models]]\nname = "demo"\n'
+    values = tmp_path / "values.yaml"
+    values.write_text(json.dumps({"config": config}))
+    found = chart("--values", CHART / "examples" / f"{name}.yaml", "--values", values)
+    [text] = only(found, "ConfigMap")["data"].values()
+    told = tomllib.loads(text)
+    assert told["pods-file"] == "../pods/pods.toml"
+    assert told["server"]["listen"] == "0.0.0.0:7400"
+    assert len(told.get("clients", [])) == (2 if name == "closed" else 0)
+
+
 @pytest.mark.parametrize("name", ["config", "tmp", "tls", "tokens", "secrets"])
 def test_a_volume_with_the_name_of_one_of_the_charts_is_refused(name: str) -> None:
     ended = run("helm", "template", "warmpath", CHART, "--set", f"volumes[0].name={name}")

@@ -37,6 +37,16 @@ def test_all_mistakes_are_printed_and_the_status_is_one(
     assert len(said["mistakes"]) == 3
 
 
+def test_what_several_processes_lack_is_one_mistake(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    state = '[index]\nstate-file = "none/state"\n[server]\nlisten = "127.0.0.1:1"\nprocesses = 3\n'
+    file = write(tmp_path, state + MODEL)
+    assert check_config.main([str(file)]) == 1
+    said = f"{file}:2: index.state-file: there is no folder {tmp_path / 'none'}\n"
+    assert capsys.readouterr().err == said
+
+
 def test_each_key_that_a_variable_replaces_is_named_with_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -20,6 +20,9 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- end }}
 
 {{- define "warmpath.toml" -}}
+{{- /* The values' part comes first, since keys outside all tables, such as pods-file, can stand only there. */ -}}
+{{ tpl .Values.config . | trimSuffix "\n" }}
+
 [server]
 listen = "0.0.0.0:7400"
 metrics-listen = "0.0.0.0:7401"
@@ -48,6 +51,4 @@ certificate = {{ .certificate | quote }}
 token-file = {{ printf "../tokens/%s" .name | quote }}
 {{- end }}
 {{- end }}
-
-{{ tpl .Values.config . }}
 {{- end }}
