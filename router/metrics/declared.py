@@ -244,8 +244,12 @@ ROOMS: Mapping[str, Mapping[str, Declared]] = {
             "Reports whose router disappeared before they were handed on."
         ),
     },
+    "The shared index: both modes": {
+        "shared_index_poll_age_seconds": _gauge(
+            "Time since Redis last answered for all pods; before it first did, since the start."
+        ),
+    },
     "The shared index: replica mode": {
-        "shared_index_poll_age_seconds": _gauge("Time since all pods were last polled."),
         "shared_index_disruptions": _counter("Times that a Redis node was lost or reached anew."),
         "shared_index_log_entries": _counter("Journal entries applied."),
         "shared_index_resyncs": _counter("Times that a pod's blocks were read anew.", "reason"),

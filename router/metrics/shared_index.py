@@ -16,10 +16,7 @@ from router.metrics.declared import counter, gauge, single
 def copies(replica: Replica) -> Iterator[Metric]:
     """Yield the metrics of the copies that replica mode keeps."""
     name = "shared_index"
-    polled = replica.polled_at
-    if polled is not None:
-        age = time.monotonic() - polled
-        yield single(f"{name}_poll_age_seconds", age)
+    yield _poll_age(replica.polled_at)
     lost = replica.redis.disruptions
     yield single(f"{name}_disruptions", lost)
     yield single(f"{name}_log_entries", replica.entries())
@@ -55,6 +52,7 @@ def written(writers: Mapping[str, Writer]) -> Iterator[Metric]:
 def look_ups(remote: RemoteIndex) -> Iterator[Metric]:
     """Yield the metrics of prompts for which shared mode asks Redis."""
     name, copy = "shared_index", remote.copy
+    yield _poll_age(remote.polled_at)
     for what, count in (
         ("look_ups", remote.look_ups),
         ("reads", remote.reads),
@@ -77,3 +75,7 @@ def look_ups(remote: RemoteIndex) -> Iterator[Metric]:
     yield single(f"{name}_copy_max_bytes", copy.max_bytes)
     left_alone = remote.reach.open_buckets
     yield single(f"{name}_open_buckets", left_alone)
+
+
+def _poll_age(polled_at: float) -> Metric:
+    return single("shared_index_poll_age_seconds", time.monotonic() - polled_at)

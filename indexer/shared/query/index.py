@@ -87,6 +87,8 @@ class RemoteIndex:
         self.late = 0
         self.old_answers = 0
         self.unknown_slots = 0
+        self.polled_at = clock()
+        """When, by the clock, every pod's record was last read; the start before the first time."""
         self._redis = redis
         self._names = names
         self._registry = registry
@@ -292,6 +294,8 @@ class RemoteIndex:
                 replies = await self._redis.run(births, timeout=BIRTHS_TIMEOUT)
                 self.births.take(replies, disruptions)
             await self._registry.read(sorted(pods), [], POLL_TIMEOUT)
+        if not any(map(self._registry.problem, pods)):
+            self.polled_at = self._clock()
         self._take_records()
 
     def _take_records(self) -> None:

@@ -45,8 +45,8 @@ class Replica:
         settled: Callable[[str], None] = lambda _: None,
     ) -> None:
         self.redis = redis
-        self.polled_at: float | None = None
-        """When, by the clock, every pod's record was last read; None before the first time."""
+        self.polled_at = clock()
+        """When, by the clock, every pod's record was last read; the start before the first time."""
         self._names = names
         self._registry = Registry(redis, names, clock)
         self._poll_seconds = poll_seconds

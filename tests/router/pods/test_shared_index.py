@@ -131,6 +131,8 @@ async def test_a_router_starts_and_answers_without_redis_and_heals_when_it_is_th
         while not one.running.readiness.ready():
             await asyncio.sleep(0.02)
         assert (await one.trust()).level == pb.Trust.COLD
+        # The alert WarmpathRedisAway looks at it.
+        assert "\nwarmpath_shared_index_poll_age_seconds " in await page(one)
         with RedisServer(port=held_port) as server:
             await until(one.is_believed)
             while await one.score() != {"w": 144}:

@@ -328,5 +328,20 @@ def test_an_answer_without_redis_names_redis_and_not_the_publisher() -> None:
     machine.teardown()
 
 
+def test_the_last_poll_is_the_last_one_that_redis_answered_for_every_pod() -> None:
+    machine = RemoteMachine()
+    machine.begin()
+    answered = machine.remote.polled_at
+    assert answered == machine.now
+    machine.redis.unreachable.add(machine.names.record("p"))
+    machine.now += 60
+    machine.poll()
+    assert machine.remote.polled_at == answered
+    machine.redis.unreachable.clear()
+    machine.poll()
+    assert machine.remote.polled_at == machine.now
+    machine.teardown()
+
+
 RemoteMachine.TestCase.settings = settings(max_examples=examples(100), stateful_step_count=30)
 TestRemote = RemoteMachine.TestCase
