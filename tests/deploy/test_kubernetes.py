@@ -183,6 +183,23 @@ def test_the_role_is_what_the_pod_source_asks_for_and_no_more(name: str, tmp_pat
     assert bound["subjects"][0]["name"] == pod_of(found)["serviceAccountName"]
 
 
+@pytest.mark.parametrize(
+    ("values", "is_mounted"),
+    [
+        ("rbac.create=true", True),
+        ("rbac.create=false", False),
+        ("rbac.create=false,serviceAccount.create=false,serviceAccount.mountToken=true", True),
+    ],
+)
+def test_a_token_is_mounted_for_the_charts_role_or_for_ones_own(
+    values: str, is_mounted: bool
+) -> None:
+    found = chart("--set", values, "--set", "serviceAccount.name=own")
+    pod = pod_of(found)
+    assert (pod["serviceAccountName"], pod["automountServiceAccountToken"]) == ("own", is_mounted)
+    assert ("Role" in {one["kind"] for one in found}) == ("rbac.create=true" in values)
+
+
 def restricted(pod: Object, container: Object) -> bool:
     """Return whether a container keeps to the pod security standard `restricted`."""
     outer, own = pod.get("securityContext", {}), container["securityContext"]
