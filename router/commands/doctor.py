@@ -193,10 +193,13 @@ def _saved(one: pb.Shadow) -> str:
 
 
 def _sentences(found: Sequence[pb.Finding]) -> list[str]:
-    """Return the findings as sentences, grouped by kind, since one mistake often shows on all pods."""
+    """Return the findings as sentences; those of one kind are grouped where their texts are alike.
+
+    One mistake often shows on all pods, and pods may also have several.
+    """
     alike: dict[tuple[str, str, str], list[pb.Finding]] = {}
     for one in found:
-        alike.setdefault((one.model, one.kind, "" if one.pod else one.text), []).append(one)
+        alike.setdefault((one.model, one.kind, _form(one)), []).append(one)
     sentences = []
     for (model, kind, _), ones in alike.items():
         first = ones[0]
@@ -206,3 +209,11 @@ def _sentences(found: Sequence[pb.Finding]) -> list[str]:
         text = f"{first.text.rstrip('.')}.{likewise}"
         sentences.append(f"{kind}: {whose}: {text}".replace(": : ", ": "))
     return sentences
+
+
+def _form(one: pb.Finding) -> str:
+    """Return a finding's text without what differs from pod to pod: its name and numbers."""
+    if not one.pod:
+        return one.text
+    named = re.sub(rf"(?<![\w-]){re.escape(one.pod)}(?![\w-])", "its pod", one.text)
+    return re.sub(r"\d[\d.,]*", "0", named)

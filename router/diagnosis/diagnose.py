@@ -101,7 +101,7 @@ def _still_picked(pod: Pod) -> str:
     )
     if any(is_other_keyspace(rank.trust) for rank in pod.ranks):
         return f"{picked} used: its publisher refuses this router, as the finding hash-seed says"
-    lines = "Redis" if pod.shared else "its events and replay"
+    lines = "Redis" if pod.shared else "the pod"
     return f"{picked} connected. The lines on {lines} in `warmpath doctor --config FILE` say why"
 
 

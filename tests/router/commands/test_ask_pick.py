@@ -280,6 +280,22 @@ async def test_the_doctor_tells_findings_in_sentences_and_by_its_exit_status(
     assert [pod["id"] for pod in answer["pods"]] == ["pod-a"]
 
 
+async def test_the_doctor_groups_only_pods_with_the_same_cause(
+    router: tuple[Router, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    servicer, address = router
+    for pod, text in (
+        ("pod-1", "it is not ready: cannot connect to 10.0.0.1:8000 for 5 s"),
+        ("pod-2", "it is not ready: its publisher is pod-9's, not pod-2's"),
+        ("pod-3", "it is not ready: cannot connect to 10.0.0.3:8000 for 61.5 s"),
+    ):
+        servicer.diagnosis.findings.add(pod=pod, model="m", kind="ready", text=text)
+    assert await run(doctor.main, address) == 1
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "cannot connect to 10.0.0.1:8000 for 5 s. Likewise pod-3." in printed
+    assert "ready: m pod-2: it is not ready: its publisher is pod-9's, not pod-2's." in printed
+
+
 async def test_the_doctor_says_what_the_shadow_would_have_saved(
     router: tuple[Router, str], capsys: pytest.CaptureFixture[str]
 ) -> None:

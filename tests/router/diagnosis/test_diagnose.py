@@ -53,9 +53,7 @@ def test_why_a_pod_is_not_ready_names_its_health_only_where_that_is_bad(
     assert ("`warmpath doctor --config FILE` say why" in found) == bool(status.healthy)
 
 
-@pytest.mark.parametrize(
-    ("shared", "lines"), [("", "its events and replay"), ("redis://10.0.0.9:6379", "Redis")]
-)
+@pytest.mark.parametrize(("shared", "lines"), [("", "the pod"), ("redis://10.0.0.9:6379", "Redis")])
 def test_a_pod_without_events_is_explained_by_the_lines_on_how_it_is_followed(
     shared: str, lines: str
 ) -> None:
