@@ -141,7 +141,7 @@ class Processes:
             if self._ended.is_set():
                 gone.cancel()
                 return
-            log.error("process %d ended with status %d; it is started again", number, gone.result())
+            log.error("process %d %s; it is started again", number, _ended(gone.result()))
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._ended.wait(), RESTART_SECONDS)
                 return
@@ -157,3 +157,10 @@ class Processes:
         except TimeoutError:
             process.kill()
             return await process.wait()
+
+
+def _ended(status: int) -> str:
+    """Return how a process ended, by its status as asyncio has it: below 0 a signal's number."""
+    if status >= 0:
+        return f"ended with status {status}"
+    return f"was ended by the signal {-status} ({signal.strsignal(-status)})"
