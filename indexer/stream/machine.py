@@ -16,7 +16,8 @@ Restarts. An engine that restarts numbers from 0 again and sends no clear, so a 
 duplicates, like a gap, or like nothing at all. Therefore each replay request starts one batch
 *before* the first missing one: that batch is the fence. If it comes back with the bytes that were
 applied, this is the same life; if it comes back with others, or not at all although the buffer goes
-back that far, the engine has restarted and everything known of the rank is dropped.
+back that far, the engine has restarted: everything known of the rank is dropped, and the new life's
+batches are asked for from the first on.
 
 A connection's batches never arrive after it is gone: `indexer.follow.subscribe` uses a new socket for
 each.
@@ -333,8 +334,9 @@ class Stream:
         if not self._replay.begun and self._replay.fence is not None:
             if self._trust.stray:
                 return self.replay_failed(ticket, self._trust.stray, now)
-            # The same life has at least the fence in its buffer.
-            return [self._new_life("its replay buffer is empty", now), *self._follow(now)]
+            # The same life has at least the fence in its buffer. The new one may have batches before it.
+            reason = f"its replay buffer ends before batch {self._replay.fence}"
+            return [self._new_life(reason, now), *self._ask(now)]
         self._replay.succeeded()
         return self._follow(now)
 

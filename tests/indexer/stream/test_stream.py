@@ -452,9 +452,22 @@ def test_a_restart_while_disconnected_is_caught_by_the_empty_buffer() -> None:
     assert driven.level() is Level.DEGRADED, "not exact while it is not known what was missed"
     driven.answer()
     assert driven.resets == 1
+    driven.answer()
     assert driven.level() is Level.EXACT
     driven.live(0, life=1)
     driven.expect(0, life=1)
+
+
+def test_a_new_life_that_is_shorter_than_the_last_one_is_not_exact_before_it_is_replayed() -> None:
+    driven = following(10)
+    driven.stream.disconnected(1.0)
+    driven.connect()
+    driven.answer()
+    assert driven.resets == 1
+    assert driven.level() is Level.COLD, "its batches 0 to 3 are not here yet"
+    driven.answer(0, 1, 2, 3, life=1)
+    driven.expect(0, 1, 2, 3, life=1)
+    assert driven.level() is Level.EXACT
 
 
 def test_what_was_held_while_the_replay_of_a_new_life_came_back_empty_is_taken_once() -> None:
@@ -462,6 +475,7 @@ def test_what_was_held_while_the_replay_of_a_new_life_came_back_empty_is_taken_o
     driven.live(0, 1, life=1)
     driven.answer()
     assert driven.resets == 1
+    driven.answer(0, 1, life=1)
     driven.expect(0, 1, life=1)
     assert driven.stream.counts.duplicates == 0
     assert driven.level() is Level.EXACT
