@@ -196,6 +196,10 @@ class Stream:
         return actions
 
     def _is_known(self, sequence: int, payload: bytes, before: int) -> bool:
+        if self._is_queue:
+            # A queue gives each batch once. The new life's first batches may have the old ones' bytes:
+            # TensorRT-LLM's have no time.
+            return False
         if sequence in self._digests:
             return self._digests.has(sequence, payload)
         # Its digest is forgotten. If it is in order on its connection, a replay brought it while it

@@ -62,6 +62,10 @@ async def stop(task: "asyncio.Task[None]") -> None:
     await asyncio.gather(task, return_exceptions=True)
 
 
+def held_by(rank: RankIngest) -> set[int]:
+    return set().union(*rank.state.held().values())
+
+
 def poller(followed: dict[int, RankIngest], url: str, *, max_bytes: int = 1 << 20) -> Poller:
     return Poller(followed, url, interval=0.001, timeout=5, max_bytes=max_bytes)
 
@@ -80,6 +84,22 @@ async def test_what_is_fetched_is_followed_and_an_outage_loses_nothing(
     server.status = 200
     await until(lambda: followed[0].applier.batches == 3)
     assert followed[0].trust.level is Level.EXACT
+    await stop(task)
+
+
+async def test_an_engine_that_restarts_and_says_the_same_again_holds_nothing_of_its_last_life(
+    engine: tuple[Engine, str],
+) -> None:
+    server, url = engine
+    followed = ranks(1)
+    same = CREATED, stored(None, block(1, 1, 2))
+    server.answers.append(answer(*same, stored(1, block(2, 3, 4))))
+    task = asyncio.create_task(poller(followed, url).run())
+    await until(lambda: followed[0].applier.batches == 3)
+    server.answers.append(answer(*same))
+    await until(lambda: followed[0].applier.batches == 5)
+    assert followed[0].trust.level is Level.EXACT
+    assert len(held_by(followed[0])) == 1
     await stop(task)
 
 
