@@ -424,7 +424,7 @@ class Stream:
         """Restore the trust: no block is left that was cached when something was missed."""
         if self.can_heal:
             reason = "since something was missed, as many blocks were stored as the cache holds"
-            self._trust.set(Level.EXACT, reason, now)
+            self._trust.be_exact(reason, now)
 
     def cleared(self, sequence: int, now: float) -> None:
         """Handle a clear in an applied batch: events missed before it no longer matter."""
@@ -434,7 +434,7 @@ class Stream:
             reason = "cleared by the engine, but the replay is not over"
             self._trust.set(Level.DEGRADED, reason, now, passing=True)
         else:
-            self._trust.set(Level.EXACT, "cleared by the engine", now)
+            self._trust.be_exact("cleared by the engine", now)
 
     def _degrade(self, reason: str, heals_at: int, now: float) -> list[Action]:
         self._trust.degrade(reason, heals_at, now)

@@ -376,6 +376,31 @@ def test_a_message_that_is_no_batch_during_a_replay_leaves_open_whether_one_is_m
     assert driven.level() is Level.EXACT
 
 
+def test_a_clear_in_a_held_batch_does_not_make_good_a_message_behind_it_that_is_no_batch() -> None:
+    driven = following()
+    driven.live(4, 5)
+    driven.stray()
+    driven.answer(2, 3, 4)
+    driven.stream.cleared(5, 1.0)
+    driven.stream.check()
+    assert driven.level() is Level.DEGRADED, "it may have been batch 6"
+    driven.live(6)
+    assert driven.level() is Level.EXACT
+
+
+def test_a_turn_over_in_held_batches_does_not_make_good_a_message_behind_them_that_is_no_batch() -> (
+    None
+):
+    driven = following()
+    driven.stream.lacks("a store cannot be read", 1.0)
+    driven.live(4, 5)
+    driven.stray()
+    driven.answer(2, 3, 4)
+    driven.stream.turned_over(1.0)
+    driven.stream.check()
+    assert driven.level() is Level.DEGRADED, "it may have been batch 6"
+
+
 def test_a_replay_whose_first_message_is_no_batch_is_no_restart() -> None:
     driven = reconnected()
     driven.stray()
