@@ -1,8 +1,9 @@
 """The HTTP connection to one TensorRT-LLM engine, whose events are fetched, since it publishes none.
 
 Each event is in one answer only (`../shared/engine-events.md`, 6.2): events that another client has
-fetched are missing, which shows as a gap in the event ids. Under attention data parallelism one
-connection brings the events of all of an engine's ranks.
+fetched are missing, which shows as a gap in the event ids. So are those of an answer that does not
+arrive; until the next event shows whether there were any, the ranks are not exact. Under attention
+data parallelism one connection brings the events of all of an engine's ranks.
 """
 
 import asyncio
@@ -21,6 +22,10 @@ log = logging.getLogger(__name__)
 
 class AnswerError(Exception):
     """The engine answered, but not with events."""
+
+
+class AnswerLengthError(Exception):
+    """The engine answered with more events than are read."""
 
 
 def problem_of(error: Exception) -> str:
@@ -64,8 +69,14 @@ class Poller:
             while True:
                 try:
                     answer = await self._fetch(session)
-                except (aiohttp.ClientError, TimeoutError, AnswerError) as error:
+                except (aiohttp.ClientConnectorError, AnswerError) as error:
                     self._lost(problem_of(error))
+                except (aiohttp.ClientError, TimeoutError, AnswerLengthError) as error:
+                    self._lost_answer(problem_of(error))
+                    self._lost(problem_of(error))
+                except asyncio.CancelledError:
+                    self._lost_answer("this process ended")
+                    raise
                 else:
                     self._take(answer)
                 await asyncio.sleep(self._interval)
@@ -84,7 +95,7 @@ class Poller:
             async for chunk in response.content.iter_any():
                 answer += chunk
                 if len(answer) > self._max_bytes:
-                    raise AnswerError(f"an answer is longer than {self._max_bytes} bytes")
+                    raise AnswerLengthError(f"an answer is longer than {self._max_bytes} bytes")
             return bytes(answer)
 
     def failed(self, reason: str) -> None:
@@ -92,6 +103,10 @@ class Poller:
         self._connected = False
         for rank in self._ranks.values():
             rank.failed(reason)
+
+    def _lost_answer(self, reason: str) -> None:
+        for rank in self._ranks.values():
+            rank.answer_lost(reason)
 
     def _lost(self, reason: str) -> None:
         if reason != self._problem:

@@ -256,6 +256,18 @@ class RankIngest:
         self.stream.stray(f"a frame is malformed: {reason}", self._clock())
         self._settle(before)
 
+    def answer_lost(self, reason: str) -> None:
+        """Handle a fetch whose answer did not arrive: no other answer has the events in it, if any.
+
+        Before the first event nothing is shown that could be wrong.
+        """
+        if self.sequence is None:
+            return
+        before = self.trust
+        lost = f"an answer did not arrive, and its events are in no other: {reason}"
+        self.stream.stray(lost, self._clock())
+        self._settle(before)
+
     def close(self) -> None:
         """Drop all blocks of the rank."""
         self.state.close()

@@ -25,9 +25,21 @@ class Engine:
         self.answers: list[bytes] = []
         self.status = 200
         self.calls = 0
+        self.loses = False
+        """Whether the connection breaks before the answer."""
+        self.answers_wait = False
+        self.go_on = asyncio.Event()
+        """Ends the wait of an answer."""
+        self.waiting = 0
 
-    async def serve(self, _: web.Request) -> web.Response:
+    async def serve(self, request: web.Request) -> web.Response:
         self.calls += 1
+        if self.loses:
+            assert request.transport is not None
+            request.transport.close()
+        if self.answers_wait:
+            self.waiting += 1
+            await self.go_on.wait()
         body = self.answers.pop(0) if self.answers and self.status == 200 else b"[]"
         return web.Response(status=self.status, body=body)
 
@@ -101,6 +113,58 @@ async def test_an_engine_that_restarts_and_says_the_same_again_holds_nothing_of_
     assert followed[0].trust.level is Level.EXACT
     assert len(held_by(followed[0])) == 1
     await stop(task)
+
+
+async def test_a_rank_is_not_exact_while_an_answer_that_broke_off_may_have_had_events(
+    engine: tuple[Engine, str],
+) -> None:
+    server, url = engine
+    followed = ranks(1)
+    server.answers.append(answer(CREATED, stored(None, block(1, 1, 2))))
+    task = asyncio.create_task(poller(followed, url).run())
+    await until(lambda: followed[0].trust.level is Level.EXACT)
+    server.loses = True
+    await until(lambda: not followed[0].stream.is_connected)
+    server.loses = False
+    await until(lambda: followed[0].stream.is_connected)
+    assert followed[0].trust.level is Level.DEGRADED
+    server.answers.append(answer(stored(1, block(2, 3, 4)), first=2))
+    await until(lambda: followed[0].applier.batches == 3)
+    assert followed[0].trust.level is Level.EXACT, (
+        "the next event's number shows that none is missing"
+    )
+    await stop(task)
+
+
+async def test_a_rank_is_not_exact_after_an_answer_past_the_bound(
+    engine: tuple[Engine, str],
+) -> None:
+    server, url = engine
+    followed = ranks(1)
+    server.answers.append(answer(CREATED))
+    task = asyncio.create_task(poller(followed, url, max_bytes=1000).run())
+    await until(lambda: followed[0].trust.level is Level.EXACT)
+    server.answers.append(answer(*[stored(None, block(1, 1, 2))] * 9, first=1))
+    await until(lambda: followed[0].trust.level is not Level.EXACT)
+    calls = server.calls
+    await until(lambda: server.calls >= calls + 3 and followed[0].stream.is_connected)
+    assert followed[0].trust.level is Level.DEGRADED
+    await stop(task)
+
+
+async def test_a_rank_is_not_saved_as_exact_while_an_answer_is_under_way(
+    engine: tuple[Engine, str],
+) -> None:
+    server, url = engine
+    followed = ranks(1)
+    server.answers.append(answer(CREATED))
+    task = asyncio.create_task(poller(followed, url).run())
+    await until(lambda: followed[0].trust.level is Level.EXACT)
+    server.answers_wait = True
+    await until(lambda: server.waiting == 1)
+    await stop(task)
+    server.go_on.set()
+    assert followed[0].save().stream.level is Level.DEGRADED
 
 
 async def test_each_event_goes_to_its_rank(engine: tuple[Engine, str]) -> None:
