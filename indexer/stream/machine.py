@@ -50,9 +50,11 @@ from indexer.stream.replay_call import ReplayCall
 from indexer.stream.trust import StreamTrust
 from indexer.trust import Level, Trust
 
+NO_LIVE = -1
+"""In place of the last live sequence where no live batch came on this connection."""
+
 NONE_YET = 1 << 63
-"""In place of the last live sequence where no live batch came on this connection and no replay can prove
-that the engine is in the same life. It is above every sequence."""
+"""The same where no replay can prove that the engine is in the same life. It is above every sequence."""
 
 
 class StreamState(Enum):
@@ -152,7 +154,7 @@ class Stream:
         """Handle a connection of the live socket, the first one or a later one."""
         again = self._next > 0 or self._trust.level is not Level.COLD
         self._disconnected_at = None
-        self._live = -1 if self._has_replay else NONE_YET
+        self._live = NO_LIVE if self._has_replay else NONE_YET
         self._trust.connected()
         if self._has_replay:
             if self._trust.level is Level.EXACT:
@@ -191,6 +193,11 @@ class Stream:
             actions += self._gap(sequence, payload, now)
         elif self._is_known(sequence, payload, before):
             self.counts.duplicates += 1
+        elif before == NO_LIVE and sequence not in self._digests:
+            # It waited in the socket while a replay brought it, or a new life began unseen. A replay
+            # shows which, and brings the new life's batches.
+            reason = f"the connection's first batch is {sequence}, and {self._next} is next"
+            actions += self.suspect(reason, now)
         else:
             actions += self._restart(sequence, payload, now)
         return actions
@@ -202,9 +209,9 @@ class Stream:
             return False
         if sequence in self._digests:
             return self._digests.has(sequence, payload)
-        # Its digest is forgotten. If it is in order on its connection, a replay brought it while it
-        # waited in the socket.
-        return sequence > before
+        # Its digest is forgotten. If it comes after another on its connection, a replay brought it while
+        # it waited in the socket.
+        return sequence > before > NO_LIVE
 
     @property
     def expected(self) -> int:

@@ -182,9 +182,26 @@ def test_batches_that_waited_while_the_first_replay_ran_are_duplicates() -> None
     driven.connect()
     driven.answer(*range(3 * KEPT))
     driven.live(*range(KEPT, 3 * KEPT + 1))
+    assert driven.level() is Level.DEGRADED, "a new life may begin like this"
+    driven.answer(3 * KEPT - 1)
     assert driven.resets == 0
     assert driven.level() is Level.EXACT
     driven.expect(*range(3 * KEPT + 1))
+
+
+def test_a_restart_behind_a_proxy_after_a_long_replay_is_found_out_by_the_next_batch() -> None:
+    driven = Driven()
+    driven.connect()
+    driven.answer(*range(3 * KEPT))
+    assert driven.level() is Level.EXACT
+    driven.live(0, life=1)
+    assert driven.level() is Level.DEGRADED
+    driven.answer()
+    assert driven.resets == 1
+    driven.answer(0, life=1)
+    driven.live(1, life=1)
+    driven.expect(0, 1, life=1)
+    assert driven.level() is Level.EXACT
 
 
 @pytest.mark.parametrize("has_replay", [True, False])
