@@ -114,7 +114,7 @@ class Applier:
             batch = self._source.decode(action.payload)
         except MalformedEventError as error:
             self.malformed += 1
-            self.carry_out(self._stream.malformed(str(error), now))
+            self.carry_out(self._stream.malformed(action.sequence, str(error), now))
             return
         self._apply_batch(batch, action.sequence, now)
 

@@ -135,7 +135,7 @@ class Names:
         found: dict[Spot, tuple[list[int], list[tuple[int, int]]]] = {}
         for spot, holding in self.holdings.items():
             links: list[tuple[int, int]] = []
-            if len(holding.names) != len(holding.copies):
+            if self.earlier or len(holding.names) != len(holding.copies):
                 # Where names have several keys, or keys several names, the order is only roughly known.
                 found[spot] = list(holding.names), links
                 continue

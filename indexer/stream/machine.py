@@ -396,9 +396,9 @@ class Stream:
                 break
         return actions
 
-    def malformed(self, reason: str, now: float) -> list[Action]:
-        """Degrade the trust: the last applied batch could not be read, so its changes are not known."""
-        return self.missed(f"batch {self._next - 1} is malformed: {reason}", now)
+    def malformed(self, sequence: int, reason: str, now: float) -> list[Action]:
+        """Degrade the trust: an applied batch could not be read, so its changes are not known."""
+        return self._degrade(f"batch {sequence} is malformed: {reason}", sequence + 1, now)
 
     def missed(self, reason: str, now: float) -> list[Action]:
         """Degrade the trust: the batches themselves show that something was missed before."""

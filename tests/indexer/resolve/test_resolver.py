@@ -219,3 +219,14 @@ def test_check_finds_a_name_without_a_key() -> None:
     except BrokenInvariantError:
         return
     raise AssertionError("a contradiction is found")
+
+
+def test_a_tier_with_as_many_names_as_keys_is_told_with_each_key_once() -> None:
+    resolver = new()
+    # A chunk has one name for two keys, and the third key has two names.
+    third = replace(stored(2, 2, tier=Tier.CPU), parent=name_of(b"b1"))
+    same = replace(third, hashes=(name_of(b"again"),))
+    resolver.apply_all([stored(0, 2), stored(0, 0, tier=Tier.CPU, size=4, names="c"), third, same])
+    assert held(resolver, Tier.CPU) == [0, 1, 2]
+    keys, _ = resolver.names.chains()[Tier.CPU, 0]
+    assert sorted(keys) == sorted(KEYS[:3])

@@ -553,12 +553,22 @@ def test_a_long_disconnection_is_stale_and_ends_with_the_connection() -> None:
 
 def test_a_malformed_batch_degrades_until_a_later_clear() -> None:
     driven = following()
-    driven.stream.malformed("not msgpack", 1.0)
+    driven.stream.malformed(2, "not msgpack", 1.0)
     assert driven.level() is Level.DEGRADED
     driven.stream.cleared(2, 1.0)
     assert driven.level() is Level.DEGRADED, "a clear before the damage makes nothing good"
     driven.live(3)
     driven.stream.cleared(3, 1.0)
+    assert driven.level() is Level.EXACT
+
+
+def test_a_held_batch_that_is_malformed_is_named_and_healed_by_a_clear_behind_it() -> None:
+    driven = following()
+    driven.live(4, 5)
+    driven.answer(2, 3)
+    driven.stream.malformed(4, "not msgpack", 1.0)
+    assert driven.stream.trust.reason == "batch 4 is malformed: not msgpack"
+    driven.stream.cleared(5, 1.0)
     assert driven.level() is Level.EXACT
 
 
