@@ -135,7 +135,11 @@ class WatchServer:
         resumes = journal.reaches(request.epoch, request.sequence)
         position = request.sequence if resumes else journal.sequence
         hello = pb.Hello(
-            epoch=journal.epoch, snapshot=not resumes, pod=cache.pod, ranks=len(cache.ranks)
+            epoch=journal.epoch,
+            snapshot=not resumes,
+            pod=cache.pod,
+            ranks=len(cache.ranks),
+            newest=journal.sequence,
         )
         yield pb.WatchResponse(hello=hello)
         if not resumes:
@@ -143,6 +147,7 @@ class WatchServer:
             for response in cache.snapshot():
                 if response.HasField("end"):
                     position = response.end.sequence
+                    response.end.newest = journal.sequence
                 yield response
         while True:
             news = self._news

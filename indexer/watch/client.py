@@ -26,6 +26,10 @@ OPTIONS = (
 )
 
 
+BEHIND = "its publisher's latest changes are under way"
+"""The reason while changes of before the connection, or of during the snapshot, have not all arrived."""
+
+
 class ProtocolError(Exception):
     """The publisher sent a message that the protocol does not allow here."""
 
@@ -55,6 +59,10 @@ class Watcher:
         self._epoch = ""
         self._sequence = 0
         self._loading = False
+        self._due = 0
+        """The last delta's sequence when the publisher began to send deltas."""
+        self._behind = ""
+        """`BEHIND` while that delta is not applied."""
         self._logged = ""
         """The status of the last failure; empty while connected."""
 
@@ -136,16 +144,25 @@ class Watcher:
         elif kind == "end":
             if not self._loading:
                 raise ProtocolError("the end of a snapshot came outside of one")
+            self._reach(response.end.sequence, response.end.newest)
             for state in response.end.ranks:
                 self._rank(state.rank).take_state(state)
-            self._sequence = response.end.sequence
             self._loading = False
         elif kind == "delta":
             delta = response.delta
             if self._loading or delta.sequence != self._sequence + 1:
                 raise ProtocolError(f"delta {delta.sequence} does not follow {self._sequence}")
             self._rank(delta.state.rank).take_delta(delta, is_next=True)
-            self._sequence = delta.sequence
+            self._reach(delta.sequence, self._due)
+
+    def _reach(self, sequence: int, due: int) -> None:
+        """Note the present position; no rank is exact before delta `due` is applied."""
+        self._sequence, self._due = sequence, due
+        behind = BEHIND if sequence < due else ""
+        if behind != self._behind:
+            self._behind = behind
+            for rank in self._ranks:
+                rank.limit(behind, BEHIND)
 
     def _begin(self, hello: pb.Hello) -> None:
         if hello.pod != self._ranks[0].pod:
@@ -164,6 +181,7 @@ class Watcher:
         self._epoch = hello.epoch
         self._logged = ""
         self._loading = hello.snapshot
+        self._reach(self._sequence, hello.newest)
         for rank in self._ranks:
             rank.connected()
             if hello.snapshot:

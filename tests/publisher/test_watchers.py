@@ -73,6 +73,21 @@ async def test_a_client_that_takes_every_place_keeps_no_other_one_out(
         assert published.server.places.yielded == 1
 
 
+async def test_a_watcher_that_comes_back_is_told_which_change_is_the_newest(
+    published: Publishing,
+) -> None:
+    journal = published.cache.journal
+    published.cache.collect()
+    for _ in range(3):
+        journal.add(published.cache.states()[0], [])
+    async with AsyncExitStack() as stack:
+        address = f"127.0.0.1:{port(published)}"
+        (router,) = await watching(stack, address, 1, epoch=journal.epoch, sequence=1)
+        response = await router.read()
+        assert not response.hello.snapshot  # type: ignore[union-attr]
+        assert response.hello.newest == journal.sequence > 1  # type: ignore[union-attr]
+
+
 async def _read_snapshot(call: grpc.aio.UnaryStreamCall[pb.WatchRequest, pb.WatchResponse]) -> None:
     while not (await call.read()).HasField("end"):  # type: ignore[union-attr]
         pass

@@ -100,6 +100,41 @@ def fleet(request: pytest.FixtureRequest) -> Fleet:
     return Fleet(index)
 
 
+def hello(**fields: object) -> pb.WatchResponse:
+    said = {"epoch": "e", "pod": "pod", "ranks": 2} | fields
+    return pb.WatchResponse(hello=pb.Hello(**said))  # type: ignore[arg-type]
+
+
+def levels(fleet: Fleet) -> set[Level]:
+    return {rank.trust.level for rank in fleet.ranks}
+
+
+def test_a_watcher_that_comes_back_is_not_exact_before_it_has_the_changes_that_it_missed(
+    fleet: Fleet,
+) -> None:
+    fleet.loaded()
+    for rank in fleet.ranks:
+        rank.disconnected("cut")
+    fleet.take(hello(newest=9))
+    assert levels(fleet) == {Level.DEGRADED}
+    fleet.take(pb.WatchResponse(delta=delta(8, 0, gone(1))))
+    assert levels(fleet) == {Level.DEGRADED}
+    fleet.take(pb.WatchResponse(delta=delta(9, 1, added(5))))
+    assert levels(fleet) == {Level.EXACT}
+    fleet.take(hello(newest=9))
+    assert levels(fleet) == {Level.EXACT}, "it missed nothing"
+
+
+def test_a_snapshot_is_not_exact_before_the_changes_of_its_time_on_the_way_have_arrived(
+    fleet: Fleet,
+) -> None:
+    states = [state(0), state(1)]
+    fleet.take(pb.WatchResponse(end=pb.SnapshotEnd(sequence=7, ranks=states, newest=8)))
+    assert levels(fleet) == {Level.DEGRADED}
+    fleet.take(pb.WatchResponse(delta=delta(8, 0, added(5))))
+    assert levels(fleet) == {Level.EXACT}
+
+
 WRONG = {
     "a key twice": delta(8, 0, added(5, 5)),
     "a key that is there": delta(8, 0, added(1)),

@@ -95,12 +95,17 @@ class Hello(_message.Message):
     SNAPSHOT_FIELD_NUMBER: _builtins.int
     POD_FIELD_NUMBER: _builtins.int
     RANKS_FIELD_NUMBER: _builtins.int
+    NEWEST_FIELD_NUMBER: _builtins.int
     epoch: _builtins.str
     """The id of this run of the publisher; sequences count within it."""
     snapshot: _builtins.bool
     """Whether a snapshot follows: then the caller forgets all earlier keys."""
     pod: _builtins.str
     ranks: _builtins.int
+    newest: _builtins.int
+    """The last delta's sequence when the stream began: a caller that goes on from an earlier position is not
+    up to date before it has applied that delta.
+    """
     def __init__(
         self,
         *,
@@ -108,10 +113,11 @@ class Hello(_message.Message):
         snapshot: _builtins.bool = ...,
         pod: _builtins.str = ...,
         ranks: _builtins.int = ...,
+        newest: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "pod", b"pod", "ranks", b"ranks", "snapshot", b"snapshot"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "newest", b"newest", "pod", b"pod", "ranks", b"ranks", "snapshot", b"snapshot"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -183,7 +189,10 @@ class SnapshotEnd(_message.Message):
 
     SEQUENCE_FIELD_NUMBER: _builtins.int
     RANKS_FIELD_NUMBER: _builtins.int
+    NEWEST_FIELD_NUMBER: _builtins.int
     sequence: _builtins.int
+    newest: _builtins.int
+    """The last delta's sequence when this message was sent, as in Hello."""
     @_builtins.property
     def ranks(self) -> _containers.RepeatedCompositeFieldContainer[Global___RankState]: ...
     def __init__(
@@ -191,10 +200,11 @@ class SnapshotEnd(_message.Message):
         *,
         sequence: _builtins.int = ...,
         ranks: _abc.Iterable[Global___RankState] | None = ...,
+        newest: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["ranks", b"ranks", "sequence", b"sequence"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["newest", b"newest", "ranks", b"ranks", "sequence", b"sequence"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
