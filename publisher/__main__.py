@@ -13,7 +13,7 @@ from pathlib import Path
 
 import zmq
 
-from indexer.follow.endpoint import endpoint_problem
+from indexer.follow.endpoint import endpoint_problem, ports_meet
 from indexer.process.command_line import command_parser, in_words
 from indexer.process.end_signals import on_signals
 from indexer.process.http_log import ignore_malformed_http
@@ -78,6 +78,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             value = getattr(args, option)
             if value and (problem := endpoint_problem(value, args.first_rank + args.ranks)):
                 parser.error(f"--{option}: {problem}")
+        if problem := ports_meet(args.events, args.replay, args.ranks):
+            parser.error(f"--replay: {problem}")
     for option, low in (
         ("ranks", 1), ("first_rank", 0),
         ("blocks", 0), ("block_size", 1), ("journal_bytes", 1), ("max_watchers", 1),

@@ -34,6 +34,21 @@ def rank_endpoint(endpoint: str, rank: int) -> str:
     return f"{base}:{int(port) + rank}"
 
 
+def ports_meet(events: str, replay: str, ranks: int) -> str:
+    """Return why one of `ranks` has its replay where another has its events; empty if none has.
+
+    The endpoints are rank 0's; those without ports are not looked at.
+    """
+    one, other = ENDPOINT.match(events), ENDPOINT.match(replay)
+    if not one or not other or not one[3] or one[2] != other[2]:
+        return ""
+    apart = abs(int(one[3]) - int(other[3]))
+    if apart >= ranks:
+        return ""
+    said = f"port {other[3]} is {apart} above or below the events' port"
+    return f"{said}; with {ranks} ranks it must be {ranks} or more"
+
+
 EXPOSED = (
     "pod %s: its events come from %s in plain text, and nothing proves who sends them: whoever is on "
     "that network can read prompts' token ids or publish blocks of its own (docs/events.md, Plain text)"

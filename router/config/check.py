@@ -4,7 +4,7 @@ import importlib.util
 import re
 from collections.abc import Iterator
 
-from indexer.follow.endpoint import endpoint_problem, rank_endpoint
+from indexer.follow.endpoint import endpoint_problem, ports_meet, rank_endpoint
 from indexer.process.listen import is_host_port
 from indexer.shared.layout.names import prefix_problem
 from indexer.shared.redis.address import AddressError
@@ -79,6 +79,9 @@ def contradictions(config: Config) -> Iterator[Problem]:
             yield (*at, "selector"), "give one of selector and inference-pool"
         elif pods.dns and (pods.selector or pods.inference_pool):
             yield (*at, "selector"), "selector and inference-pool go with namespace, not with dns"
+        found = pods.pod("", "host")
+        if problem := ports_meet(found.events, found.replay, found.ranks):
+            yield (*at, "replay-port"), problem
     ids: set[str] = set()
     for position, pod in enumerate(config.pods):
         if not pod.id or pod.id in ids:
@@ -298,3 +301,5 @@ def _endpoints(config: Config) -> Iterator[Problem]:
                 if socket in taken:
                     yield at, f"{endpoint!r} is {taken[socket]} already"
                 taken[socket] = f"the {key} of pod {pod.id!r}"
+        if pod.ranks > 1 and (problem := ports_meet(pod.events, pod.replay, pod.ranks)):
+            yield ("pods", position, "replay"), problem

@@ -205,6 +205,7 @@ async def test_its_metrics_tell_watchers_journal_and_trust(
         ("--engine=other", "--engine"),
         ("--events=tcp://*:5557", "--events"),
         ("--replay=nowhere", "--replay"),
+        ("--replay=tcp://127.0.0.1:1", "--replay: port 1 is 0 above or below the events'"),
         ("--pod=", "--pod"),
         ("--max-watchers=0", "--max-watchers"),
         ("--ranks=100000", "--ranks"),
