@@ -12,8 +12,8 @@ name and goes with its last.
 
 Doubt. Where an event was missed, any name known by then may be gone, and it counts as in doubt until a
 later event proves it: a store of the name, or of a child (a request that stores a child holds its whole
-prefix). `settle` drops the names still in doubt, once the engine must have given all blocks that were
-cached at that time to other content.
+prefix, except in a window). `settle` drops the names still in doubt, once the engine must have given all
+blocks that were cached at that time to other content.
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -178,7 +178,9 @@ class Resolver:
         begins = None if event.parent is None else above
         held = self.names.chain(event.hashes, begins, keys, ratio, gone)
         spot = (event.tier, event.group)
-        if event.tier is Tier.GPU and event.parent is not None:
+        # A request holds its whole prefix, but in a window only the last blocks.
+        is_whole = event.tier is Tier.GPU and not self.groups.is_window(event.group)
+        if is_whole and event.parent is not None:
             self.names.prove_prefix(spot, event.parent)
         if event.once:
             self.counts.again += self.names.certain(spot, held)

@@ -18,6 +18,8 @@ from indexer.follow.saved import SavedRank
 from indexer.index.contract import Index
 from indexer.index.memory import MemoryIndex
 from indexer.ingest import Ingest
+from indexer.keys.key import Keyspace, chain
+from indexer.keys.token import pack_tokens
 from indexer.trust import DRIFTED, Level
 from tests.examples import examples
 from tests.indexer.engine_model import BLOCK, EngineModel
@@ -333,6 +335,25 @@ def test_a_window_that_was_announced_twice_may_not_hold_what_lies_before_it(
     assert rank.trust.level is Level.EXACT
     say(stored([1, 2], [1, 1, 2, 2], **window))
     assert rank.trust.reason == REPEATED
+
+
+@pytest.mark.parametrize("index", INDEXES)
+@pytest.mark.parametrize("kind", ["sliding_window", "mamba"])
+def test_a_block_behind_a_window_proves_none_before_the_window(
+    kind: str, index: type[Index]
+) -> None:
+    rank = follow(index, capacity=4)
+    say = Said(rank)
+    window = {"kv_cache_spec_kind": kind, "kv_cache_spec_sliding_window": 3}
+    say(stored([1, 2, 3], [1, 1, 2, 2, 3, 3], **window))
+    (first,) = chain(Keyspace(model="m", block_size=BLOCK).root(), pack_tokens([1, 1]), BLOCK)
+    assert first in held(rank)
+    say.sequence += 1  # the removal of block 1 is lost
+    say(stored([4], [4, 4], parent_block_hash=3, **window))
+    for gone, name in ((2, 5), (3, 6), (4, 7)):
+        say(removed(gone), stored([name], [name, name], **window))
+    assert rank.trust.level is Level.EXACT
+    assert first not in held(rank)
 
 
 class Drifting(RuleBasedStateMachine):

@@ -202,7 +202,9 @@ def follow(
                 position[2], carried[0] = _begin_chain(blocks, sets, mine, roots, scanned, event)
                 if position[2] < 0:
                     return STRANGE
-                if row[HAS_PARENT] and tier == 0 and mine.slots[spot, DOUBTED] >= 0:
+                # As in `Resolver`, a block behind a window proves nothing of the window.
+                proves = tier == 0 and not mine.groups[group, IS_WINDOW]
+                if row[HAS_PARENT] and proves and mine.slots[spot, DOUBTED] >= 0:
                     if state[ODD]:
                         return STRANGE
                     if position[3] < 0:
