@@ -282,12 +282,14 @@ class RankIngest:
             capacity=self.capacity,
             stream=self.stream.save(),
             resolver=self.state.save(),
-            limit="; ".join(
-                self._limits.reasons[about]
-                for about in SAVED_LIMITS
-                if about in self._limits.reasons
-            ),
+            limit=self._saved_limit(),
         )
+
+    def _saved_limit(self) -> str:
+        reasons = self._limits.reasons
+        said = "; ".join(reasons[about] for about in SAVED_LIMITS if about in reasons)
+        # A reason of the process before may have come again in this one.
+        return "; ".join(dict.fromkeys(said.split("; ")))
 
     def restore(self, saved: SavedRank) -> None:
         """Continue from the state that an earlier process saved, before any frame is taken.

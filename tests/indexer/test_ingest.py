@@ -17,7 +17,8 @@ from msgspec.structs import replace
 
 from indexer.compiled.array_index import ArrayIndex
 from indexer.engines.event import Tier
-from indexer.follow.rank_ingest import RankIngest
+from indexer.follow.applier import COPIES
+from indexer.follow.rank_ingest import NAMESPACES, RankIngest
 from indexer.follow.saved import SavedRank
 from indexer.index.contract import Index
 from indexer.index.memory import MemoryIndex
@@ -665,3 +666,16 @@ def test_a_removed_rank_holds_nothing_and_its_slots_come_back() -> None:
     again.live("", *EngineModel().store((1, 1)))
     assert ingest.index.stats().keys == 1
     ingest.check()
+
+
+def test_a_limit_that_comes_again_after_each_restart_is_said_once() -> None:
+    saved = None
+    for _ in range(3):
+        rank = new_ingest().add(source())
+        if saved is not None:
+            rank.restore(saved)
+        rank.limit("requests have salts", NAMESPACES)
+        rank.limit("a block was stored twice", COPIES)
+        saved = rank.save()
+    assert saved is not None
+    assert sorted(saved.limit.split("; ")) == ["a block was stored twice", "requests have salts"]
