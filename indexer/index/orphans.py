@@ -9,9 +9,9 @@ held block is given up.
 
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from indexer.engines.event import EngineHash, Stored
+from indexer.engines.event import EngineHash, Moved, Stored
 from indexer.invariant import BrokenInvariantError
 
 STORE_BYTES = 900
@@ -131,6 +131,25 @@ class Orphans:
                     if len(orphan.gone) == len(event.hashes):
                         self._forget(orphan)
                     return True
+        return False
+
+    def is_waiting(self, name: EngineHash, tier: str, group: int) -> bool:
+        """Return whether a store of this block waits, in this tier and group."""
+        stores = (orphan.event for orphan in self._by_name.get(name, ()))
+        return any((event.tier, event.group) == (tier, group) for event in stores)
+
+    def move(self, event: Moved) -> bool:
+        """Record that a waiting block went to another tier; return False where none waits by itself.
+
+        Engines that move blocks store each by itself (`indexer.engines.trtllm`).
+        """
+        moved = (event.hash,), event.source, event.group
+        for orphan in self._by_name.get(event.hash, ()):
+            stored = orphan.event
+            if (stored.hashes, stored.tier, stored.group) == moved:
+                self._forget(orphan)
+                self.keep(replace(stored, tier=event.target))
+                return True
         return False
 
     def clear(self) -> None:

@@ -241,7 +241,13 @@ class Resolver:
             return self._release((event.tier, event.group), event.hashes)
         changes = []
         for name in event.hashes:
-            tiers = (tier for tier in Tier if name in self.names.copies((tier, event.group)))
+            group = event.group
+            tiers = (
+                tier
+                for tier in Tier
+                if name in self.names.copies((tier, group))
+                or self.orphans.is_waiting(name, tier, group)
+            )
             changes += self._release((next(tiers, Tier.GPU), event.group), [name])
         return changes
 
@@ -266,7 +272,7 @@ class Resolver:
 
     def _move(self, event: Moved) -> list[Change]:
         if event.hash not in self.names.keys:
-            self.counts.unknown_removals += 1
+            self.counts.unknown_removals += not self.orphans.move(event)
             return []
         held = self._hold((event.target, event.group), [event.hash])
         return held + self._release((event.source, event.group), [event.hash])

@@ -230,3 +230,18 @@ def test_a_tier_with_as_many_names_as_keys_is_told_with_each_key_once() -> None:
     assert held(resolver, Tier.CPU) == [0, 1, 2]
     keys, _ = resolver.names.chains()[Tier.CPU, 0]
     assert sorted(keys) == sorted(KEYS[:3])
+
+
+def test_a_block_that_moves_while_it_waits_for_its_parent_is_held_where_it_went() -> None:
+    resolver = new()
+    resolver.apply_all([stored(1, 1), Moved(name_of(b"b1"), Tier.GPU, Tier.CPU), stored(0, 0)])
+    assert held(resolver) == [0]
+    assert held(resolver, Tier.CPU) == [1]
+
+
+def test_a_block_that_is_removed_while_it_waits_in_a_slower_tier_is_not_held() -> None:
+    resolver = new()
+    waiting = stored(1, 1, tier=Tier.CPU)
+    resolver.apply_all([waiting, Removed(waiting.hashes, None), stored(0, 0)])
+    assert held(resolver) == [0]
+    assert held(resolver, Tier.CPU) == []
