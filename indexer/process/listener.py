@@ -85,13 +85,18 @@ class Listener:
         return bound
 
     async def stop(self) -> None:
-        """Take no more connections, and close those that are not open yet."""
+        """Take no more connections, and end the handshakes under way; a plain connection still opens."""
         for one in self._sockets:
             asyncio.get_running_loop().remove_reader(one)
             if one in self._pauses:
                 self._pauses.pop(one).cancel()
             one.close()
-        await cancel(self._tasks)
+        if self._tls is not None:
+            await cancel(self._tasks)
+        elif self._tasks:
+            # They end in the next turns. If one were cancelled, uvloop would close its connection
+            # without telling the protocol, which may count it as open already.
+            await asyncio.wait(self._tasks)
 
     def _listen(self, listening: socket.socket) -> None:
         self._pauses.pop(listening, None)

@@ -287,3 +287,46 @@ def test_what_is_opening_when_the_listener_stops_is_closed(loop: str, stand: Sta
             writer.close()
 
     run(loop, work())
+
+
+class Ending(asyncio.Protocol):
+    """A connection whose opening stops the listener, as where a process ends at that moment."""
+
+    def __init__(self, stop: Callable[[], Any], opened: Callable[[], None]) -> None:
+        self.stop = stop
+        self.opened = opened
+        self.stopping: asyncio.Future[None] | None = None
+        self.is_lost = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.opened()
+        self.transport: Any = transport
+        self.stopping = asyncio.ensure_future(self.stop())
+
+    def connection_lost(self, _: Exception | None) -> None:
+        self.is_lost = True
+
+
+@loops
+def test_a_connection_that_opens_while_the_listener_stops_hears_of_its_end(loop: str) -> None:
+    async def work() -> None:
+        made: list[Ending] = []
+
+        def make(opened: Callable[[], None]) -> Ending:
+            made.append(Ending(listener.stop, opened))
+            return made[-1]
+
+        listener = Listener(make, room=lambda: 9, seconds=60)
+        host, port = (await listener.start("127.0.0.1:0")).split(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        await until(lambda: made and made[0].stopping)
+        assert made[0].stopping is not None
+        await made[0].stopping
+        if not made[0].transport.is_closing():
+            made[0].transport.write(b"the last words")
+            made[0].transport.close()
+        assert await reader.read() in (b"", b"the last words")
+        await until(lambda: made[0].is_lost)
+        writer.close()
+
+    run(loop, work())
