@@ -9,6 +9,7 @@ import msgspec
 
 from indexer.embedded import embedded_index
 from router.client.load import PodLoad
+from router.client.names import check_names, check_pods
 from router.client.prompt import AnyPrompt
 from router.config import schema as config
 from router.load.engine_metrics import Observed
@@ -104,6 +105,8 @@ class Picker:
         The arguments are the fields of the contract's PickRequest (`session` is `session_id`). Raises
         NoPodError where no pod can take the request, and ValueError, which names the field at fault.
         """
+        check_pods(pods)
+        check_names(policy=policy, session=session, booking_id=booking_id)
         _check_name(booking_id)
         if booking_ids.router_of(booking_id):
             raise ValueError("booking_id: has the form of a router's own booking ids")

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from indexer.believed.beliefs import Believed
 from indexer.rank import Rank
 from indexer.trust import Level, Trust
+from router.client.names import check_pods
 from router.client.prompt import AnyPrompt
 from router.match.matches import Matches
 from router.match.scorer import NOTHING
@@ -90,6 +91,7 @@ class Scorer:
         A pod that the index does not have scores 0, cold. Raises ValueError, which names the field of
         the prompt at fault.
         """
+        check_pods(pods)
         read = self.reader.read(prompt)
         self.index.pass_time()
         with self.lock:

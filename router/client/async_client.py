@@ -49,7 +49,7 @@ class AsyncClient:
     included. Answers are the messages of `proto/warmpath/v1/router.proto`.
 
     Raises SettingError where a setting or a file cannot be used, or settings do not fit each other.
-    Calls raise CallError, and ValueError for what cannot be sent.
+    Calls raise CallError, and ValueError or TypeError for what cannot be sent.
     """
 
     def __init__(

@@ -7,6 +7,7 @@ from google.protobuf.message import Message
 
 from router.client.figure import check_figure
 from router.client.load import PodLoad
+from router.client.names import check_names, check_pods
 from router.client.prompt import AnyPrompt, prompt_of
 from router.pb.warmpath.v1 import router_pb2 as pb
 from router.report_event import EVENTS, ReportEvent
@@ -32,6 +33,8 @@ class RouterCalls:
         self, prompt: AnyPrompt, *, pods: Sequence[str], strategy: str, explain: bool
     ) -> RouterCall:
         """Return a call of Score."""
+        check_pods(pods)
+        check_names(strategy=strategy)
         request = pb.ScoreRequest(
             prompt=self.prompt(prompt), pods=pods, strategy=strategy, explain=explain
         )
@@ -55,6 +58,10 @@ class RouterCalls:
 
         A repeated Pick with the caller's own booking id replaces the earlier one.
         """
+        check_pods(pods)
+        check_names(
+            policy=policy, session=session, booking_id=booking_id, priority=priority, tenant=tenant
+        )
         request = pb.PickRequest(
             prompt=self.prompt(prompt),
             pods=pods,
@@ -82,6 +89,8 @@ class RouterCalls:
         tenant: str,
     ) -> RouterCall:
         """Return an Explain."""
+        check_pods(pods)
+        check_names(policy=policy, session=session, priority=priority, tenant=tenant)
         request = pb.ExplainRequest(
             prompt=self.prompt(prompt),
             pods=pods,
@@ -109,6 +118,7 @@ class RouterCalls:
         """Return a Report. Raises ValueError for an unknown event, or a figure that cannot be."""
         if event not in EVENTS:
             raise ValueError(f"event is {event!r}; it must be one of {', '.join(EVENTS)}")
+        check_names(booking_id=booking_id, pod=pod)
         check_figure("cached_tokens", cached_tokens)
         check_figure("prompt_tokens", prompt_tokens)
         check_figure("output_tokens", output_tokens)
@@ -127,10 +137,12 @@ class RouterCalls:
 
     def pods(self, model: str) -> RouterCall:
         """Return a ListPods."""
+        check_names(model=model)
         return RouterCall("ListPods", pb.ListPodsRequest(model=model))
 
     def decisions(self, limit: int, *, model: str, pod: str) -> RouterCall:
         """Return a call of ListDecisions. Raises ValueError for a limit that cannot be."""
+        check_names(model=model, pod=pod)
         check_figure("limit", limit)
         return RouterCall(
             "ListDecisions", pb.ListDecisionsRequest(limit=limit, model=model, pod=pod)
@@ -138,6 +150,7 @@ class RouterCalls:
 
     def diagnose(self, model: str) -> RouterCall:
         """Return a call of Diagnose."""
+        check_names(model=model)
         return RouterCall("Diagnose", pb.DiagnoseRequest(model=model))
 
     def prompt(self, prompt: AnyPrompt) -> pb.Prompt:

@@ -4,7 +4,6 @@ gRPC's channels keep the credentials that they were made with. No sockets here: 
 and close them.
 """
 
-import math
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -29,12 +28,19 @@ OPTIONS = (
 
 DEFAULT_SECONDS = 10.0
 """The most seconds of a call, retries included."""
+MOST_SECONDS = 1e9
+"""The longest timeout, 31 years. Past some 230 years gRPC's library takes the deadline for over."""
 
 
 def checked_timeout(seconds: float) -> float:
-    """Return a timeout. Raises SettingError unless it is a number of seconds above 0."""
-    if not 0 < seconds < math.inf:
-        raise SettingError("timeout", f"is {seconds}; it must be a number of seconds above 0")
+    """Return a timeout. Raises SettingError unless it is a number of seconds above 0, at most 1e9."""
+    try:
+        is_possible = 0 < seconds <= MOST_SECONDS
+    except TypeError:
+        is_possible = False
+    if not is_possible:
+        limits = f"it must be a number of seconds above 0, at most {MOST_SECONDS:g}"
+        raise SettingError("timeout", f"is {seconds!r}; {limits}")
     return seconds
 
 

@@ -33,7 +33,8 @@ class PodLoad:
             running=self.running, waiting=self.waiting, kv_usage=self.kv_usage, age=self.age
         )
         if found is not None:
-            raise ValueError(" ".join(found).strip())
+            field, problem = found
+            raise ValueError(f"the load of pod {self.pod!r}: {field or 'it'} {problem}")
         check_figure("rank", self.rank)
 
     def message(self) -> pb.PodLoad:

@@ -7,6 +7,7 @@ import grpc
 
 from router.client.call import RouterCalls
 from router.client.failure import CallError
+from router.client.names import check_names, check_pods
 from router.client.prompt import AnyPrompt
 from router.error_info import Reason
 from router.pb.warmpath.v1 import router_pb2 as pb
@@ -41,6 +42,8 @@ class Requests:
     """
 
     def __init__(self, calls: RouterCalls, pods: Sequence[str], strategy: str) -> None:
+        check_pods(pods)
+        check_names(strategy=strategy)
         self._calls = calls
         self._pods = pods
         self._strategy = strategy

@@ -27,6 +27,11 @@ IN_TIME = "no answer in time; {names.timeout} allows more"
 NEXT = f"start one ('warmpath serve --config FILE'), or {ANOTHER}"
 FULL = "has as many connections as it may (server.http2.max-connections)"
 SIGNS = (
+    # gRPC says so of calls on a connection that was made, and "failed to connect" of all others.
+    (
+        ("stream removed",),
+        "the connection broke during the call: the router ended, or something on the way closed it",
+    ),
     (("connection refused",), f"nothing listens {{where}}; {NEXT}"),
     (("no such file",), f"there is no such socket; {NEXT}"),
     (("resol", "lookup", "domain name"), f"there is no such host; {ANOTHER}"),

@@ -54,7 +54,8 @@ def problem_of(
     The field is empty where it is the sum of both kinds of requests.
     """
     if running < 0 or waiting < 0:
-        return ("running", f"is {running}") if running < 0 else ("waiting", f"is {waiting}")
+        field, figure = ("running", running) if running < 0 else ("waiting", waiting)
+        return field, f"is {figure}, not 0 or more"
     if not 0 <= kv_usage <= 1:
         return "kv_usage", f"is {kv_usage}, not 0 to 1"
     if not 0 <= age < math.inf:

@@ -190,10 +190,10 @@ def test_ready_pods_go_before_those_whose_events_have_ended(
             lambda p: p.report("x", "finished", cached_tokens=2, prompt_tokens=1),
             "cached_tokens: is 2; the prompt has 1 tokens",
         ),
-        (lambda _: PodLoad("a", running=-1), "running is -1"),
+        (lambda _: PodLoad("a", running=-1), "the load of pod 'a': running is -1, not 0 or more"),
         (lambda _: PodLoad("a", kv_usage=1.5), r"kv_usage is 1\.5, not 0 to 1"),
         (lambda _: PodLoad("a", age=-1.0), "age is -1.0 s, not 0 or more"),
-        (lambda _: PodLoad("a", running=1_000_001), "has more than 1000000 running and waiting"),
+        (lambda _: PodLoad("a", running=1_000_001), "the load of pod 'a': it has more than 1000000 running"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_is_refused_by_name(

@@ -38,6 +38,11 @@ def test_a_closed_connection_may_want_what_was_not_shown(tls: bool, cert: bool, 
     assert words.startswith(f"it closed the connection: it wants {wants}, has as")
 
 
+def test_a_connection_that_breaks_during_a_call_lacks_neither_tls_nor_a_certificate() -> None:
+    words = said("Stream removed (Socket closed)")
+    assert words.startswith("the connection broke during the call: the router ended")
+
+
 def test_the_library_names_its_arguments() -> None:
     words = said("Socket closed", names=ARGUMENTS)
     assert words.startswith("it closed the connection: it wants TLS (tls=TlsPaths(…)), has as")
