@@ -1053,7 +1053,9 @@ class ReportRequest(_message.Message):
     output_tokens: _builtins.int
     """With FINISHED or FAILED: the tokens of the answer, if known."""
     pod: _builtins.str
-    """With STARTED: the pod and rank that the request went to, unless it is the first candidate."""
+    """With STARTED: the pod and rank that the request went to, unless it is the first candidate. Without `pod`
+    the rank does not count.
+    """
     rank: _builtins.int
     prompt_tokens: _builtins.int
     """The engine's count of the prompt's tokens (usage.prompt_tokens), if known."""
@@ -1315,7 +1317,9 @@ class Decision(_message.Message):
         EXPIRED: Decision._State.ValueType  # 6
         """No report came in time."""
         CANCELLED: Decision._State.ValueType  # 7
-        """The caller had gone before the answer was written: nothing is booked."""
+        """The caller had gone before the answer was written: nothing is booked. A pick whose caller goes while
+        it waits in the queue is not listed.
+        """
         WAITING: Decision._State.ValueType  # 8
         """It waits in the queue; nothing is booked yet."""
 
@@ -1329,7 +1333,9 @@ class Decision(_message.Message):
     EXPIRED: Decision.State.ValueType  # 6
     """No report came in time."""
     CANCELLED: Decision.State.ValueType  # 7
-    """The caller had gone before the answer was written: nothing is booked."""
+    """The caller had gone before the answer was written: nothing is booked. A pick whose caller goes while
+    it waits in the queue is not listed.
+    """
     WAITING: Decision.State.ValueType  # 8
     """It waits in the queue; nothing is booked yet."""
 
