@@ -123,7 +123,7 @@ class Picker:
             placed = set_apart(read, named)
             ask = Ask(
                 placed,
-                eligible(table, model, pods, placed.lora),
+                eligible(table, model, pods, placed.lora, disaggregated=disaggregated),
                 policy=policy,
                 session=session,
                 shadow=shadow,

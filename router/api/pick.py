@@ -281,7 +281,13 @@ class PickAnswerer:
         prompt = set_apart(read, named)
         ask = Ask(
             prompt,
-            eligible(self._pods, prompt.model, request.pods, prompt.lora),
+            eligible(
+                self._pods,
+                prompt.model,
+                request.pods,
+                prompt.lora,
+                disaggregated=request.disaggregated,
+            ),
             policy=request.policy,
             session=request.session_id,
             disaggregated=request.disaggregated,

@@ -12,13 +12,16 @@ class NoPodError(Exception):
     """No pod can be picked; the message has the reason."""
 
 
-def eligible(pods: PodTable, model: str, named: Sequence[str], lora: str) -> list[Pod]:
+def eligible(
+    pods: PodTable, model: str, named: Sequence[str], lora: str, *, disaggregated: bool = False
+) -> list[Pod]:
     """Return the pods that may take a request, only those in `named` unless it is empty.
 
     They serve the model, unless its name is empty, and do not refuse requests (as a draining engine's
     /health does). Of these, the healthy ones take part if there are any, else all, as a pod's health may
-    not be known yet; and of those, the ones that list the adapter `lora` if there are any. Raises
-    NoPodError with the reason.
+    not be known yet; and of those, the ones that list the adapter `lora` if there are any. Where the
+    request is `disaggregated`, this holds for the prefill's pods and for the decode's, each by itself.
+    Raises NoPodError with the reason.
     """
     found = pods.of_model(model)
     if not found:
@@ -31,6 +34,16 @@ def eligible(pods: PodTable, model: str, named: Sequence[str], lora: str) -> lis
     willing = [pod for pod in found if not pod.status.refuses]
     if not willing:
         raise NoPodError(f"every pod{model_phrase(model)} that may be picked refuses requests")
+    if not disaggregated:
+        return _best(willing, lora)
+    parts = [
+        [pod for pod in willing if pod.role in {"both", role}] for role in ("prefill", "decode")
+    ]
+    return list({pod.id: pod for part in parts for pod in _best(part, lora)}.values())
+
+
+def _best(willing: list[Pod], lora: str) -> list[Pod]:
+    """Return the pods that go before the others."""
     serving = that_serve(willing) or willing
     # An engine may load an adapter on its first request, so pods that do not list it are a fall-back.
     able = [pod for pod in serving if not lora or lora in pod.status.models]

@@ -251,8 +251,10 @@ class Weigher:
         if field is None or field.of != pods:
             field = self._fields[role] = field_of(pods)
         if not field.ranks:
-            lack = "may be picked" if role == "both" else f"has the role {role}"
-            raise NoPodError(f"no pod{model_phrase(ask.prompt.model)} {lack}")
+            found = f"no pod{model_phrase(ask.prompt.model)}"
+            if role == "both":
+                raise NoPodError(f"{found} may be picked")
+            raise NoPodError(f"{found} that may be picked has the role {role}")
         return field
 
     def _options(

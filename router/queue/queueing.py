@@ -40,7 +40,13 @@ def held_picks(
         table,
         picking,
         picker,
-        lambda wanted: eligible(pods, wanted.model, wanted.named, wanted.lora),
+        lambda wanted: eligible(
+            pods,
+            wanted.model,
+            wanted.named,
+            wanted.lora,
+            disaggregated=wanted.disaggregated,
+        ),
     )
     held = HeldPicks(
         queue,

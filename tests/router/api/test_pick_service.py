@@ -392,4 +392,4 @@ async def test_prefill_and_decoding_are_placed_apart_by_role(tmp_path: Path) -> 
             stand.pick(prompt(), disaggregated=True, pods=["p1", "p2"])
         )
         assert code is grpc.StatusCode.UNAVAILABLE
-        assert "no pod of 'demo' has the role decode" in said
+        assert "no pod of 'demo' that may be picked has the role decode" in said

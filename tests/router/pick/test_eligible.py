@@ -6,7 +6,7 @@ import pytest
 
 from indexer.trust import Level, Trust
 from router.pick.eligible import NoPodError, eligible
-from router.pods.table import Pod, PodTable, Status
+from router.pods.table import Pod, PodTable, Role, Status
 from tests.router.pick.weighed import FakeRank
 
 WELL = Status(healthy=True, reason="/health answers", looked_at=100.0)
@@ -29,9 +29,15 @@ def cut(name: str, status: Status = WELL, *, since: float = 5.0) -> Pod:
 
 
 def names(
-    pods: Sequence[Pod], *, model: str = "m", named: Sequence[str] = (), lora: str = ""
+    pods: Sequence[Pod],
+    *,
+    model: str = "m",
+    named: Sequence[str] = (),
+    lora: str = "",
+    disaggregated: bool = False,
 ) -> list[str]:
-    return [one.id for one in eligible(PodTable(pods), model, named, lora)]
+    found = eligible(PodTable(pods), model, named, lora, disaggregated=disaggregated)
+    return [one.id for one in found]
 
 
 def test_pods_of_other_models_take_no_part() -> None:
@@ -107,6 +113,20 @@ def test_pods_that_serve_the_adapter_come_before_those_that_may_load_it() -> Non
     assert names([tuned, pod("b")], lora="tuned") == ["a"]
     assert names([tuned, pod("b")], lora="other") == ["a", "b"]
     assert names([tuned, pod("b")]) == ["a", "b"]
+
+
+def test_ill_pods_of_one_role_serve_though_pods_of_the_other_role_are_well() -> None:
+    def part(name: str, role: Role, status: Status = WELL) -> Pod:
+        found = pod(name, status)
+        found.role = role
+        return found
+
+    decode = [part("d1", "decode"), part("d2", "decode", ILL)]
+    assert names([part("p1", "prefill", ILL), *decode], disaggregated=True) == ["p1", "d1"]
+    assert names([part("p1", "prefill", DRAINING), *decode], disaggregated=True) == ["d1"]
+    assert names([part("p1", "prefill", ILL), *decode]) == ["d1"]
+    either = [part("b1", "both"), part("b2", "both", ILL)]
+    assert names([part("p1", "prefill", ILL), *either], disaggregated=True) == ["b1"]
 
 
 @pytest.mark.parametrize(
