@@ -70,8 +70,9 @@ class Pod:
     def serves(self) -> bool:
         """Whether requests may be sent to it.
 
-        When a pod dies, its event stream ends at once and its probes fail soon after. When only the
-        stream has ended, the next probe succeeds, and the pod serves again.
+        When a pod dies, its event stream ends at once, so it is stale `events.stale-seconds` later, and
+        its probes fail soon after. When only the stream has ended, the next probe succeeds, and the pod
+        serves again.
         """
         status = self.status
         if status.healthy is False:

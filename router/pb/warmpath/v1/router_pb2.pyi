@@ -1669,6 +1669,7 @@ class Pod(_message.Message):
     """host:port that serves requests."""
     model: _builtins.str
     ready: _builtins.bool
+    """As in PodScore."""
     status: _builtins.str
     """The result of its last probe over HTTP."""
     role: _builtins.str
