@@ -8,6 +8,7 @@ from typing import TypeVar
 import msgspec
 
 from indexer.embedded import embedded_index
+from router.client.figure import check_figure
 from router.client.load import PodLoad
 from router.client.names import check_names, check_pods
 from router.client.prompt import AnyPrompt
@@ -35,9 +36,9 @@ MOST_SESSION_CHARS = 256
 class Picker:
     """Picks among an index's pods. Thread-safe; threads that use one picker take turns.
 
-    `pick` and `booking` are the tables [pick] and [booking] of the router's file; the keys for groups
-    and decisions are not used. `shared_tiers` and `tokenizer` are those of a `Scorer`. `rng` breaks
-    ties; `new_id` names the picks that their callers do not name.
+    `pick` and `booking` are the tables [pick] and [booking] of the router's file; the keys for groups,
+    decisions and the queue are not used. `shared_tiers` and `tokenizer` are those of a `Scorer`. `rng`
+    breaks ties; `new_id` names the picks that their callers do not name.
 
     >>> index = Index("demo")
     >>> index.feed("pod-1", [Stored.of([11, 12], range(32), block_size=16)])
@@ -152,7 +153,12 @@ class Picker:
         The arguments are the fields of the contract's ReportRequest. Returns False for a booking that
         is unknown, over or expired. Raises ValueError for a report that cannot be true.
         """
+        check_names(booking_id=booking_id, pod=pod)
         _check_name(booking_id)
+        check_figure("cached_tokens", cached_tokens)
+        check_figure("prompt_tokens", prompt_tokens)
+        check_figure("output_tokens", output_tokens)
+        check_figure("rank", rank)
         if event not in ("started", "first_token", "finished", "failed"):
             raise ValueError(f"event: is {event!r}; give started, first_token, finished or failed")
         report = Report(

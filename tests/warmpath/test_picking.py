@@ -185,6 +185,8 @@ def test_ready_pods_go_before_those_whose_events_have_ended(
             "booking_id: has the form of a router's own booking ids",
         ),
         (lambda p: p.report("x", "over"), "event: is 'over'; give started, first_token, finished"),
+        (lambda p: p.report("x", "finished", cached_tokens=-5), "cached_tokens is -5; it must be 0 to"),
+        (lambda p: p.report("x", "finished", output_tokens=-9), "output_tokens is -9; it must be 0 to"),
         (lambda p: p.report("x", "started", pod="nowhere"), "pod: is 'nowhere'; the router knows no"),
         (
             lambda p: p.report("x", "finished", cached_tokens=2, prompt_tokens=1),
