@@ -108,7 +108,12 @@ ROOMS: Mapping[str, Mapping[str, Declared]] = {
         "rank_wait_seconds": _gauge(
             "Booked prefill on the rank that is not computed yet.", "pod", "rank"
         ),
-        "rank_trust": _gauge("1 for the level in force.", "pod", "rank", "level"),
+        "rank_trust": _gauge(
+            "1 for the level in force. Ranks of pods without events have none.",
+            "pod",
+            "rank",
+            "level",
+        ),
         "rank_blocks": _gauge("Distinct blocks held.", "pod", "rank", "tier"),
         "rank_copies": _gauge("Blocks of the fastest tier that are taken.", "pod", "rank"),
         "rank_capacity": _gauge("All blocks of the fastest tier, if known.", "pod", "rank"),

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 from prometheus_client.core import Metric
 
+from indexer.follow.blind import BlindRank
 from indexer.follow.rank_ingest import RankIngest
 from indexer.ingest import Ingest
 from indexer.trust import Level
@@ -26,8 +27,10 @@ def ranks(ingest: Ingest) -> Iterator[Metric]:
             lag_batches.add_metric(name, rank.lag_batches)
             waiting.add_metric(name, rank.state.orphans.bytes)
             dropped.add_metric(name, rank.state.orphans.dropped)
-        for level in Level:
-            trust.add_metric([*name, level], float(rank.trust.level is level))
+        if not isinstance(rank, BlindRank):
+            # Its pod gives no events, so that an alert on `cold` would never end.
+            for level in Level:
+                trust.add_metric([*name, level], float(rank.trust.level is level))
         for tier, count in rank.blocks().items():
             blocks.add_metric([*name, tier], count)
         in_use = rank.blocks_in_use()

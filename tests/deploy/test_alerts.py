@@ -147,6 +147,19 @@ CASES = {
             counted("warmpath_pod_ready", ',pod="q",model="m"'): "0" + HOUR,
         },
     ),
+    "WarmpathRankCold": Case(
+        {
+            counted("warmpath_rank_trust", ',pod="p",rank="0",level="cold"'): "1" + HOUR,
+            counted("warmpath_rank_running", ',pod="p",rank="0"'): " ".join(["0x3 1x1"] * 40),
+        },
+        # One has no requests, one has announced blocks.
+        {
+            counted("warmpath_rank_trust", ',pod="p",rank="0",level="cold"'): "1" + HOUR,
+            counted("warmpath_rank_running", ',pod="p",rank="0"'): "0" + HOUR,
+            counted("warmpath_rank_trust", ',pod="q",rank="0",level="cold"'): "0" + HOUR,
+            counted("warmpath_rank_running", ',pod="q",rank="0"'): "3" + HOUR,
+        },
+    ),
     "WarmpathEventsLost": Case(
         {counted("warmpath_events_total", ',pod="p",rank="0",kind="overflows"'): "0x220 1x20"},
         # Gaps that replays have closed.

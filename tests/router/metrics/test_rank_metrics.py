@@ -1,0 +1,19 @@
+"""The metrics of ranks say nothing of what nobody can know."""
+
+from indexer.engines import vllm
+from indexer.follow.rank_source import RankSource
+from indexer.index.reference import ReferenceIndex
+from indexer.ingest import Ingest
+from router.metrics.ranks import ranks
+
+
+def test_only_ranks_with_events_have_a_level_of_trust() -> None:
+    ingest = Ingest(
+        ReferenceIndex(), hash_seed="", pending_bytes=1, stale_after=1.0, clock=lambda: 0.0
+    )
+    ingest.add(RankSource("followed", 0, "m", vllm.decode, has_replay=False))
+    ingest.add_blind("blind", 0)
+    [trust] = [metric for metric in ranks(ingest) if metric.name == "warmpath_rank_trust"]
+    found = {(one.labels["pod"], one.labels["level"]): one.value for one in trust.samples}
+    assert {pod for pod, _ in found} == {"followed"}
+    assert found["followed", "cold"] == 1.0
