@@ -20,6 +20,7 @@ import msgspec
 from indexer.follow.saved import SavedRank
 from indexer.keys.key import fingerprint
 from indexer.unreadable import UNREADABLE
+from router.folder import folder_problem
 
 log = logging.getLogger(__name__)
 
@@ -56,10 +57,8 @@ def foreign(path: Path) -> str:
     """Return why a router must not write its state file to a path; empty if it may."""
     try:
         file, aside, unusable = _places(path)
-        if not file.parent.is_dir():
-            return f"there is no folder {file.parent}"
-        if not os.access(file.parent, os.W_OK | os.X_OK):
-            return f"nothing can be written to the folder {file.parent}"
+        if problem := folder_problem(file.parent):
+            return problem
         for place in (file, aside, unusable):
             if kind := _kind(place):
                 return (

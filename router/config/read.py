@@ -24,6 +24,7 @@ from router.config.schema import Config, ModelSpec, PodSpec
 from router.config.state_files import state_files
 from router.config.token_file import TokenError, read_token
 from router.config.toml_lines import find_line, key_lines
+from router.folder import folder_problem
 from router.state_file import foreign
 
 
@@ -143,6 +144,9 @@ def _lacking(config: Config, folder: Path) -> Iterator[Problem]:
     for problem in dict.fromkeys(foreign(folder / name) for name in state_files(config)):
         if problem:
             yield ("index", "state-file"), problem
+    decisions = config.pick.decision_log
+    if decisions not in {"", "-"} and (problem := folder_problem((folder / decisions).parent)):
+        yield ("pick", "decision-log"), problem
 
 
 def _tokens(config: Config, folder: Path) -> Iterator[Problem]:

@@ -47,6 +47,24 @@ def test_what_several_processes_lack_is_one_mistake(
     assert capsys.readouterr().err == said
 
 
+@pytest.mark.parametrize("name", ["none/decisions.jsonl", "file/decisions.jsonl"])
+def test_a_decision_log_needs_a_folder(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    file = write(tmp_path, f'[pick]\ndecision-log = "{name}"\n{MODEL}')
+    assert check_config.main([str(file)]) == 1
+    folder = (tmp_path / name).parent
+    said = f"{file}:2: pick.decision-log: there is no folder {folder}\n"
+    assert capsys.readouterr().err == said
+
+
+@pytest.mark.parametrize("name", ["-", "decisions.jsonl"])
+def test_a_decision_log_may_be_new_or_standard_output(name: str, tmp_path: Path) -> None:
+    file = write(tmp_path, f'[pick]\ndecision-log = "{name}"\n{MODEL}')
+    assert check_config.main([str(file)]) == 0
+
+
 def test_each_key_that_a_variable_replaces_is_named_with_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
