@@ -12,16 +12,20 @@ OTHERS = ("unix:", "unix-abstract:", "vsock:", "xds:")
 """Beginnings of gRPC's names that have no port, or one of their own form."""
 
 
-def problem_of_target(target: str) -> str:
+def problem_of_target(target: object) -> str:
     """Return what is wrong with a router's address; empty if it can be one."""
-    if target.startswith(OTHERS):
+    if isinstance(target, str) and _is_address(target):
         return ""
+    return f"{target!r} is not HOST:PORT, such as {EXAMPLE}, nor unix:/PATH"
+
+
+def _is_address(target: str) -> bool:
+    if target.startswith(OTHERS):
+        return True
     scheme, colon, rest = target.partition(":")
     addresses = [target]
     if colon and scheme in RESOLVED:
         # The part between // and / is the DNS server to ask.
         path = rest.partition("//")[2].partition("/")[2] if rest.startswith("//") else rest
         addresses = [path] if scheme == "dns" else path.split(",")
-    if all(is_host_port(one) and not one.startswith(":") for one in addresses):
-        return ""
-    return f"{target!r} is not HOST:PORT, such as {EXAMPLE}, nor unix:/PATH"
+    return all(is_host_port(one) and not one.startswith(":") for one in addresses)

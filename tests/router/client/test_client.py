@@ -224,12 +224,13 @@ def test_a_token_in_plain_text_goes_to_this_machine_only(kind: str, tmp_path: Pa
     [
         "", "foo", ":7400", "127.0.0.1:99999", "http://127.0.0.1:7400", "dns:///router.example",
         "dns:///127.0.0.1:99999", "ipv4:127.0.0.1:1,127.0.0.1:99999", "ipv6:::1",
+        None,
     ],
 )  # fmt: skip
-def test_an_address_that_is_none_is_refused_before_any_call(kind: str, target: str) -> None:
+def test_an_address_that_is_none_is_refused_before_any_call(kind: str, target: Any) -> None:
     # gRPC would ask port 34463 where 99999 is given.
     with pytest.raises(
-        SettingError, match=r"^target: '.*' is not HOST:PORT, such as 127"
+        SettingError, match=r"^target: ('.*'|None) is not HOST:PORT, such as 127"
     ) as raised:
         CLIENTS[kind](target)
     assert raised.value.argument == "target"
