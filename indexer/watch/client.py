@@ -61,8 +61,6 @@ class Watcher:
         self._loading = False
         self._due = 0
         """The last delta's sequence when the publisher began to send deltas."""
-        self._behind = ""
-        """`BEHIND` while that delta is not applied."""
         self._logged = ""
         """The status of the last failure; empty while connected."""
 
@@ -157,12 +155,11 @@ class Watcher:
 
     def _reach(self, sequence: int, due: int) -> None:
         """Note the present position; no rank is exact before delta `due` is applied."""
+        was_behind, is_behind = self._sequence < self._due, sequence < due
         self._sequence, self._due = sequence, due
-        behind = BEHIND if sequence < due else ""
-        if behind != self._behind:
-            self._behind = behind
+        if is_behind is not was_behind:
             for rank in self._ranks:
-                rank.limit(behind, BEHIND)
+                rank.limit(BEHIND if is_behind else "", BEHIND)
 
     def _begin(self, hello: pb.Hello) -> None:
         if hello.pod != self._ranks[0].pod:
