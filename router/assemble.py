@@ -82,6 +82,7 @@ from router.metrics.parts import PartsCollector
 from router.peers import booking_id
 from router.peers.exchange import PeerBookings
 from router.peers.run import sharing
+from router.pick.doubted_models import DoubtedModels
 from router.pick.group_window import GroupWindow
 from router.pick.pending import Witness
 from router.pick.picker import Picker
@@ -214,6 +215,7 @@ async def running(
             ingest,
             pods,
             hash_seed=config.index.hash_seed,
+            folder=folder,
             events=config.events,
             probe=config.probe,
             credentials=channel_credentials(publishers) if publishers else None,
@@ -251,6 +253,7 @@ async def running(
             steps=steps,
         )
         picker = picking.picker(scorer, steps)
+        picker.add_witness(DoubtedModels(partial(thread.soon, follower.doubt_models)))
         expiring = kept(Work("ending picks that nobody reports on", partial(_expire, picker)))
         stack.callback(expiring.cancel)
         limits = config.limits

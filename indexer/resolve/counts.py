@@ -24,5 +24,7 @@ class ResolverCounts:
     """The tokens of a slower tier's block that is longer than the cache's own blocks; 0 for none."""
     lookahead: int = 0
     """The tokens after it on which a block depends, where they are more than one; 0 for none."""
+    adapters: int = 0
+    """Adapters that prompts' first blocks have named lately."""
     other_groups: int = 0
     """Blocks of groups that do not show which prompts can be reused."""

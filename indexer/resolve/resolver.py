@@ -130,6 +130,7 @@ class Resolver:
             parent = self.names.keys.get(event.parent)
         else:
             parent = self.roots.root(event.lora, event.cache_salt, size)
+            self.counts.adapters = len(self.roots.adapters)
         if parent is None:
             return self._store_orphan(event, spot)
         return self._store_chained(event, parent, size)

@@ -13,6 +13,8 @@ class Roots:
         self._model = model
         self._hash_seed = hash_seed
         self._roots: dict[tuple[str, str, int], int] = {}
+        self.adapters: set[str] = set()
+        """The adapters of the remembered roots."""
 
     def known(self, lora: str, cache_salt: str, size: int) -> int | None:
         """Return a root; None where it is not remembered."""
@@ -24,6 +26,9 @@ class Roots:
         if root is None:
             if len(self._roots) >= MOST:
                 self._roots.clear()
+                self.adapters.clear()
+            if lora:
+                self.adapters.add(lora)
             root = Keyspace(
                 model=self._model,
                 block_size=size,

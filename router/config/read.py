@@ -17,6 +17,7 @@ import msgspec
 from indexer.process.command_line import in_words
 from router.config.check import contradictions
 from router.config.credentials import tls_problems
+from router.config.engine_key_file import EngineKeyError, read_engine_key
 from router.config.environment import Override, overrides
 from router.config.form import Problem
 from router.config.mistakes import Mistakes, dotted
@@ -97,13 +98,6 @@ def check(config: Config) -> None:
         raise ConfigError(*problems)
 
 
-def _has_key(path: Path) -> bool:
-    try:
-        return len(path.read_text(encoding="ascii").split()) == 1
-    except (OSError, UnicodeDecodeError):
-        return False
-
-
 def _secret_problem(path: Path) -> str:
     """Return why a file has no token or password; empty if it has one."""
     if not path.is_file():
@@ -129,10 +123,6 @@ def _lacking(config: Config, folder: Path) -> Iterator[Problem]:
         if model.tokenizer and not (folder / model.tokenizer / "tokenizer.json").is_file():
             problem = f"{folder / model.tokenizer} has no tokenizer.json"
             yield ("models", position, "tokenizer"), problem
-        key_file = model.tokenizer_key_file
-        if key_file and not _has_key(folder / key_file):
-            problem = f"there is no key in {folder / key_file}: it must be one word of ASCII"
-            yield ("models", position, "tokenizer-key-file"), problem
         if model.hub.token_file and (problem := _secret_problem(folder / model.hub.token_file)):
             yield ("models", position, "hub", "token-file"), problem
     password = config.shared_index.password_file
@@ -140,6 +130,7 @@ def _lacking(config: Config, folder: Path) -> Iterator[Problem]:
         yield ("shared-index", "password-file"), problem
     yield from tls_problems(config, folder)
     yield from _tokens(config, folder)
+    yield from _engine_keys(config, folder)
     # The files of several processes lie in one folder, and may all have the same problem.
     for problem in dict.fromkeys(foreign(folder / name) for name in state_files(config)):
         if problem:
@@ -147,6 +138,23 @@ def _lacking(config: Config, folder: Path) -> Iterator[Problem]:
     decisions = config.pick.decision_log
     if decisions not in {"", "-"} and (problem := folder_problem((folder / decisions).parent)):
         yield ("pick", "decision-log"), problem
+
+
+def _engine_keys(config: Config, folder: Path) -> Iterator[Problem]:
+    """Yield the place and the problem of each engine's API key that cannot be used."""
+    files: list[tuple[str, str, Sequence[str]]] = [
+        ("models", "tokenizer-key-file", [one.tokenizer_key_file for one in config.models]),
+        ("pods", "key-file", [one.key_file for one in config.pods]),
+        ("pod-sets", "key-file", [one.key_file for one in config.pod_sets]),
+    ]
+    for table, key, names in files:
+        for position, name in enumerate(names):
+            if not name:
+                continue
+            try:
+                read_engine_key(folder / name)
+            except EngineKeyError as error:
+                yield (table, position, key), str(error)
 
 
 def _tokens(config: Config, folder: Path) -> Iterator[Problem]:

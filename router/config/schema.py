@@ -523,6 +523,10 @@ class PodSpec(Table, frozen=True):
     https: bool = False
     """Whether it serves requests over HTTPS. The router then probes it over HTTPS too, and its
     certificate must be for the host of `address`, or for probe.server-name."""
+    key_file: str = ""
+    """File with the engine's API key (`--api-key`), one word, relative to the router's configuration;
+    empty: none is sent. Without it such an engine's models and adapters are not known. It is read again
+    when the engine refuses the key."""
     engine: Literal["vllm", "sglang", "trtllm"] = "vllm"
     """The kind of engine."""
     events: str = ""
@@ -572,6 +576,8 @@ class PodSetSpec(Table, frozen=True):
     """The port at which pods serve requests."""
     https: bool = False
     """Whether pods serve requests over HTTPS, under the addresses at which they are found."""
+    key_file: str = ""
+    """As in [[pods]]."""
     engine: Literal["vllm", "sglang", "trtllm"] = "vllm"
     """As in [[pods]]."""
     events_port: Annotated[int, Meta(ge=0, lt=65536)] = 5557
@@ -609,6 +615,7 @@ class PodSetSpec(Table, frozen=True):
             model=self.model,
             address=f"{host}:{self.port}",
             https=self.https,
+            key_file=self.key_file,
             engine=self.engine,
             events=events,
             replay=replay,

@@ -70,6 +70,7 @@ async def diagnose(
             ranks=[_facts(rank, loads, now) for rank in pod.ranks],
             row=attribution.row(pod.id, pod.model) or Row(pod.id, pod.model),
             typical_factor=typical.get(pod.model, 1.0),
+            refusal=pod.status.refusal,
             shared=pod.shared,
         )
         for one in findings(facts, now):

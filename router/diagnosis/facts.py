@@ -47,6 +47,8 @@ class PodFacts:
     row: Row
     typical_factor: float = 1.0
     """The median calibration of all ranks of the model's pods."""
+    refusal: str = ""
+    """The page of its engine that is refused to the router (`Status.refusal`); empty: none."""
     shared: str = ""
     """The address of the shared index through which it is followed; empty: it is followed directly."""
 

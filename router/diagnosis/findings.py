@@ -55,6 +55,7 @@ def findings(facts: PodFacts, now: float) -> list[Finding]:
     view += [*_lag(facts, now), *_drift(facts)]
     return [
         *view,
+        *_key(facts),
         *_load(facts),
         *_calibration(facts),
         *_reports(facts.row.evidence),
@@ -151,6 +152,11 @@ def _drift(facts: PodFacts) -> Iterator[Finding]:
                 "shown after they are gone; or the configured `blocks` is less than the cache has",
             )
             return
+
+
+def _key(facts: PodFacts) -> Iterator[Finding]:
+    if facts.refusal:
+        yield Finding("key", f"the router cannot read all of its engine's pages: {facts.refusal}")
 
 
 def _load(facts: PodFacts) -> Iterator[Finding]:

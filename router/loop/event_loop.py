@@ -6,9 +6,10 @@ the lock's switch interval.
 """
 
 import asyncio
+import contextlib
 import sys
 import threading
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from typing import Any, Self, TypeVar
 
@@ -52,6 +53,12 @@ class LoopThread:
     async def call(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine in the thread's loop and return its result."""
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
+
+    def soon(self, function: Callable[..., None], *args: object) -> None:
+        """Have a function called in the thread's loop, from any thread."""
+        # The loop is closed when the process is about to end.
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(function, *args)
 
     async def enter(self, context: AbstractAsyncContextManager[T], stack: AsyncExitStack) -> T:
         """Enter a context in the thread; the same thread leaves it when the stack closes."""

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 
 import grpc
 import zmq.asyncio
@@ -19,6 +20,7 @@ from indexer.process.tasks import Work, cancel, kept
 from indexer.rank import Rank
 from indexer.watch.client import Watcher
 from router.config import schema as config
+from router.pods.engine_key import EngineKey
 from router.pods.probe import Prober, Sink
 from router.pods.shared_index import SharedPods
 from router.pods.table import Pod, PodTable
@@ -34,7 +36,8 @@ class Follower:
     if it writes to the shared index also those with events; if it is None, nothing is known of the
     former pods' caches. `observed` receives the engines' loads, `ended` pods whose engine has ended
     (`Prober`), `gone` pods that were dropped; all are called in the thread that follows pods.
-    `saved` is the state file's ranks, for pods that are followed directly.
+    `saved` is the state file's ranks, for pods that are followed directly. The files of pods' keys are
+    relative to `folder`.
     """
 
     def __init__(
@@ -43,6 +46,7 @@ class Follower:
         pods: PodTable,
         *,
         hash_seed: str,
+        folder: Path,
         events: config.EventsTable,
         probe: config.ProbeTable,
         credentials: Callable[[], grpc.ChannelCredentials] | None,
@@ -56,6 +60,7 @@ class Follower:
         self._ingest = ingest
         self._pods = pods
         self._hash_seed = hash_seed
+        self._folder = folder
         self._credentials = credentials
         self._shared = shared
         self._observed = observed
@@ -75,6 +80,7 @@ class Follower:
         # A followed rank takes three sockets, a replay one more; the default is 1,023 in total.
         self._context.set(zmq.MAX_SOCKETS, self._context.get(zmq.SOCKET_LIMIT))
         self._tasks: dict[str, list[asyncio.Task[None]]] = {}
+        self._probers: dict[str, Prober] = {}
 
     def follow(self, spec: config.PodSpec) -> None:
         """Start following a pod. Raises ValueError if a pod with its id is followed already."""
@@ -100,12 +106,14 @@ class Follower:
         )
         self._pods.add(pod)
         if self._probe.interval_seconds:
-            prober = Prober(
+            key = EngineKey(self._folder / spec.key_file if spec.key_file else None)
+            prober = self._probers[spec.id] = Prober(
                 pod,
                 interval=self._probe.interval_seconds,
                 timeout=self._probe.timeout_seconds,
                 engine=spec.engine,
                 tls=self._tls if spec.https else None,
+                key=key,
                 observed=self._observed,
                 ended=self._ended,
             )
@@ -152,9 +160,16 @@ class Follower:
         )
         return [*ranks], [Work(f"watching pod {spec.id}", watcher.run, watcher.failed)]
 
+    def doubt_models(self, model: str) -> None:
+        """Ask the pods of a model, all pods if it is empty, for the models that they serve now."""
+        for pod in self._pods.of_model(model):
+            if prober := self._probers.get(pod.id):
+                prober.doubt_models()
+
     async def drop(self, pod_id: str) -> None:
         """Stop following a pod and remove its ranks from the index."""
         pod = self._pods.remove(pod_id)
+        self._probers.pop(pod_id, None)
         await cancel(self._tasks.pop(pod_id))
         if self._shared is not None:
             self._shared.drop(pod_id)

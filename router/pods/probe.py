@@ -17,9 +17,11 @@ import msgspec
 
 from indexer.follow.engine_tls import EngineTls
 from indexer.follow.poll import problem_of
+from indexer.follow.rank_ingest import RankIngest
 from indexer.rank import Rank
 from indexer.unreadable import UNREADABLE
 from router.load.engine_metrics import NAMES, Observed, lines, parse
+from router.pods.engine_key import REFUSALS, EngineKey
 from router.pods.namespaces import limit_known
 from router.pods.table import WELL, Pod, Status
 from router.prompt.bounds import MOST_NAME_BYTES
@@ -88,7 +90,8 @@ class Versioned(msgspec.Struct, frozen=True):
 class Prober:
     """Probes one pod over one connection, with a pause of `interval` seconds after each probe.
 
-    Each request of a probe waits at most `timeout` seconds. With `tls` it uses HTTPS. It passes the load
+    Each request of a probe waits at most `timeout` seconds. With `tls` it uses HTTPS, and it sends the
+    engine's `key`. It passes the load
     in the metrics of an `engine` (`router.load.engine_metrics.NAMES`) to `observed`, on its event loop,
     with the answer's time by `clock`. It calls `ended` when an engine has ended (its port refuses
     connections, or it answers that it accepts no requests), again once the engine is healthy after that,
@@ -103,6 +106,7 @@ class Prober:
         timeout: float,
         engine: str = "vllm",
         tls: EngineTls | None = None,
+        key: EngineKey | None = None,
         observed: Sink | None = None,
         ended: Callable[[Pod], None] | None = None,
         clock: Callable[[], float] = time.monotonic,
@@ -112,6 +116,7 @@ class Prober:
         self._timeout = aiohttp.ClientTimeout(total=timeout)
         self._engine = engine
         self._tls = tls
+        self._key = key or EngineKey()
         self._observed = observed
         self._ended = ended
         self._clock = clock
@@ -119,6 +124,14 @@ class Prober:
         self._looks = 0
         """Number of probes since it came up."""
         self._has_ended = False
+        self._doubted = asyncio.Event()
+        """Set where its list of models may have changed."""
+        self._listed_at = -math.inf
+        """Time of the last request for its models."""
+        self._named = 0
+        """The adapters that its events had named when its models were last asked for."""
+        self._refused: dict[str, int] = {}
+        """The pages that it refused when they were last asked for, with the status of the answer."""
         self._started = 0.0
         """The latest start of an engine's process in its metrics, in Unix seconds; 0: none yet."""
         self._bases: frozenset[str] = frozenset()
@@ -134,7 +147,18 @@ class Prober:
         async with aiohttp.ClientSession(connector=one, timeout=self._timeout) as session:
             while True:
                 await self.look(session)
-                await asyncio.sleep(self._interval)
+                await self._pause()
+
+    async def _pause(self) -> None:
+        """Wait for the interval; less if the models are doubted and were not asked for within it."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._interval):
+                await self._doubted.wait()
+                await asyncio.sleep(self._listed_at + self._interval - self._clock())
+
+    def doubt_models(self) -> None:
+        """Ask for the models at once, since they may have changed; at most once an interval."""
+        self._doubted.set()
 
     async def look(self, session: aiohttp.ClientSession) -> None:
         """Probe once."""
@@ -159,25 +183,37 @@ class Prober:
                 self._doubt_return()
             self._was_well, self._away = True, None
             well = before if before.healthy else self._learn(page)
-            if not before.healthy or not self._looks % LOOKS:
+            if (
+                not before.healthy
+                or not self._looks % LOOKS
+                or self._refused
+                or self._doubted.is_set()
+                or self._named != _adapters(self._ranks)
+            ):
+                models, adapters = await self._models(session, before, is_dated=is_dated)
                 well = replace(
                     well,
-                    models=await self._models(session, is_dated=is_dated) or before.models,
+                    models=models,
+                    adapters=adapters,
                     version=await self._version(session) or before.version,
                 )
             if not well.is_hybrid and _is_hybrid(page):
                 well = replace(well, is_hybrid=True)
             self._looks = self._looks + 1 if before.healthy else 1
-            self._pod.status = replace(well, looked_at=self._clock())
+            self._pod.status = replace(well, refusal=self._refusal(), looked_at=self._clock())
             limit_known(self._pod)
         elif before.healthy is None or status == REFUSES or self._failures >= FAILURES:
             self._pod.status = Status(
                 healthy=False,
                 reason=problem,
                 models=before.models,
+                adapters=before.adapters,
+                refusal=self._refusal(),
                 version=before.version,
                 refuses=status == REFUSES,
             )
+        if (refusal := self._pod.status.refusal) != before.refusal:
+            log.warning("pod %s: %s", self._pod.id, refusal or "its pages are open again")
         if self._pod.status.healthy != before.healthy:
             state = "up" if self._pod.status.healthy else "down"
             log.info("pod %s: %s: %s", self._pod.id, state, self._pod.status.reason)
@@ -255,23 +291,33 @@ class Prober:
                 rank.learn_capacity(int(found[1]) - 1)
         return Status(healthy=True, reason=WELL)
 
-    async def _models(self, session: aiohttp.ClientSession, *, is_dated: bool) -> Sequence[str]:
+    async def _models(
+        self, session: aiohttp.ClientSession, before: Status, *, is_dated: bool
+    ) -> tuple[Sequence[str], frozenset[str]]:
+        """Return the engine's models and the adapters among them; those of `before` if it tells none."""
+        self._doubted.clear()
+        self._named = _adapters(self._ranks)
+        self._listed_at = self._clock()
         try:
             listed = msgspec.json.decode(await self._get(session, "/v1/models"), type=ModelList)
         except UNREADABLE:
-            return ()
-        before = self._bases
+            return before.models, before.adapters
+        bases = self._bases
         self._bases = frozenset(one.id for one in listed.data if one.parent is None)
-        if before - self._bases and not is_dated:
+        if bases - self._bases and not is_dated:
             # Adapters come and go while an engine runs; its base models change only with a restart.
             self._restarted("it no longer serves a model that it served")
-        names = tuple(_bounded(one.id for one in listed.data))
-        if left_out := len(listed.data) - len(names):
+        told = dict.fromkeys(one.id for one in listed.data)
+        names = tuple(_bounded(told))
+        if left_out := len(told) - len(names):
             log.warning(
                 "pod %s: %d names in /v1/models are left out: a name may have %d bytes, all names %d",
                 self._pod.id, left_out, MOST_NAME_BYTES, MOST_NAMES_BYTES,
             )  # fmt: skip
-        return names
+        if not names:
+            return before.models, before.adapters
+        adapters = frozenset(one.id for one in listed.data if one.parent is not None)
+        return names, adapters.intersection(names)
 
     async def _version(self, session: aiohttp.ClientSession) -> str:
         path = VERSIONS[self._engine]
@@ -292,12 +338,31 @@ class Prober:
             return b""
         return answer if status == 200 else b""
 
+    def _refusal(self) -> str:
+        """Return `Status.refusal`."""
+        refused = " and ".join(f"{path} answers {code}" for path, code in self._refused.items())
+        return f"{refused}: {self._key.advice()}" if refused else ""
+
     async def _answer(self, session: aiohttp.ClientSession, path: str) -> tuple[int, bytes]:
-        """Return the status and body of an answer; the body is empty where it is too long."""
+        """Return the status and body of an answer; the body is empty where it is too long.
+
+        A request that is refused is sent again if the file of the engine's key has another one by now.
+        """
+        status, answer = await self._request(session, path)
+        if status in REFUSALS and await self._key.read_again():
+            status, answer = await self._request(session, path)
+        if status in REFUSALS:
+            self._refused[path] = status
+        else:
+            self._refused.pop(path, None)
+        return status, answer
+
+    async def _request(self, session: aiohttp.ClientSession, path: str) -> tuple[int, bytes]:
         url = f"{'https' if self._tls else 'http'}://{self._pod.address}{path}"
         # No redirects: a pod must not make the router send requests to other hosts.
         async with session.get(
             url,
+            headers=await self._key.headers(),
             allow_redirects=False,
             ssl=self._tls.context if self._tls else True,
             server_hostname=self._tls.name if self._tls else None,
@@ -324,6 +389,11 @@ def _bounded(names: Iterable[str]) -> Iterator[str]:
 def _restarts(rank: Rank) -> int:
     """Return how many restarts a rank's events have shown."""
     return rank.counts().get("restarts", 0)
+
+
+def _adapters(ranks: Iterable[Rank]) -> int:
+    """Return how many adapters the events of the ranks that are followed here have named."""
+    return sum(rank.state.counts.adapters for rank in ranks if isinstance(rank, RankIngest))
 
 
 def _is_hybrid(metrics: bytes) -> bool:

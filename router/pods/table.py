@@ -23,6 +23,10 @@ class Status:
     reason: str = "not asked yet"
     models: Sequence[str] = ()
     """The names that it serves, adapters included."""
+    adapters: frozenset[str] = frozenset()
+    """The adapters among them. One may have a base model's name (`router.pods.namespaces.set_apart`)."""
+    refusal: str = ""
+    """The page that it refuses to the router with 401 or 403, and what to do; empty: none."""
     version: str = ""
     """The engine's version; empty: not known."""
     refuses: bool = False

@@ -12,6 +12,7 @@ from router.commands.deployment.ask import Answer
 from router.commands.deployment.check import Check, Placed
 from router.config.schema import ModelSpec
 from router.load.engine_metrics import lines
+from router.pods.engine_key import REFUSALS
 from router.pods.probe import REFUSES
 
 CLOCK_SECONDS = 2.0
@@ -55,8 +56,9 @@ def clock(pod: Placed, health: Answer) -> Check:
 def served(pod: Placed, models: Answer, model: ModelSpec) -> Check:
     """Return whether the engine serves the pod's model under a name that requests use."""
     name = "model"
-    if models.status in (401, 403):
-        return pod.unknown(name, f"/v1/models answers {models.status}: it wants an API key")
+    if models.status in REFUSALS:
+        text = f"/v1/models answers {models.status}, so its models and adapters are not known"
+        return pod.wrong(name, text, f"{pod.key('key-file')}: a file with the engine's API key")
     value = models.json()
     listed = value.get("data") if isinstance(value, dict) else None
     if not isinstance(listed, list):

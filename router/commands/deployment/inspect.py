@@ -16,6 +16,7 @@ from router.commands.deployment.events import check_events
 from router.commands.deployment.parts import certificates, shared_index
 from router.commands.deployment.tokens import Form, Ours, body, compare
 from router.config.credentials import engine_credentials
+from router.config.engine_key_file import EngineKeyError, read_engine_key
 from router.config.schema import Config, ModelSpec
 from router.pb.warmpath.v1 import router_pb2 as pb
 from router.pods.look import look
@@ -107,16 +108,15 @@ async def _all(checks: AsyncIterator[Check]) -> list[Check]:
 def _key(pod: Placed, model: ModelSpec, folder: Path) -> str:
     """Return the API key for a pod; empty if there is none that can be read.
 
-    It is sent only to where the router sends it too: `tokenizer-urls`.
+    A model's own key is sent only to where the router sends it too: `tokenizer-urls`.
     """
     base = f"{'https' if pod.spec.https else 'http'}://{pod.spec.address}"
-    if not model.tokenizer_key_file or base not in (
-        url.rstrip("/") for url in model.tokenizer_urls
-    ):
-        return ""
+    file = pod.spec.key_file
+    if not file and base in (url.rstrip("/") for url in model.tokenizer_urls):
+        file = model.tokenizer_key_file
     try:
-        return (folder / model.tokenizer_key_file).read_text("ascii").strip()
-    except (OSError, ValueError):
+        return read_engine_key(folder / file) if file else ""
+    except EngineKeyError:
         return ""
 
 

@@ -15,6 +15,7 @@ from prefixstore.tokenizers.pin import Pin
 from prefixstore.tokenizers.remote import RemoteSource
 from prefixstore.tokenizers.source import FolderSource, TokenizerSource
 from prefixstore.tokenizers.tokenizer import FolderTokenizer, Tokenizer
+from router.config.engine_key_file import EngineKeyError, engine_key_of
 from router.config.schema import Config, HubTable, ModelSpec
 
 
@@ -83,8 +84,8 @@ class Sources:
         path = self._folder / model.tokenizer_key_file
         name = f"the key of model {model.name!r}'s engines"
         try:
-            file = Reread(name, [path], lambda contents: _word(path, contents[0]))
-        except ValueError as error:
+            file = Reread(name, [path], lambda contents: engine_key_of(path, contents[0]))
+        except EngineKeyError as error:
             raise OSError(str(error)) from None
         self.files.append(file)
         return lambda: file.value
@@ -104,14 +105,6 @@ class Sources:
             endpoint=hub.endpoint.rstrip("/") or None,
             timeout=self._settings.load_seconds,
         )
-
-
-def _word(path: Path, content: bytes) -> str:
-    """Return the one word of a file's content. Raises ValueError, without any part of it."""
-    words = content.split()
-    if len(words) != 1 or not words[0].isascii():
-        raise ValueError(f"there is no key in {path}: it must be one word of ASCII")
-    return words[0].decode("ascii")
 
 
 def template_of(tokenizer: Tokenizer, model: ModelSpec) -> ModelTemplate | None:

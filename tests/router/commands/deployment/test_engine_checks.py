@@ -8,7 +8,7 @@ import pytest
 from router.commands.deployment import engine
 from router.commands.deployment.ask import Answer, _ahead
 from router.commands.deployment.check import Check, Placed
-from router.config.schema import PodSpec
+from router.config.schema import ModelSpec, PodSpec
 
 
 def placed(table: str = "pods[0]", **fields: object) -> Placed:
@@ -50,6 +50,13 @@ def test_sglangs_server_info_shows_whether_events_are_on() -> None:
     off = of_sglang(pod, **well | {"kv_events_config": None, "disable_radix_cache": True})
     assert off["prefix cache"].verdict == off["events on"].verdict == "WRONG"
     assert "--kv-events-config" in off["events on"].change
+
+
+@pytest.mark.parametrize("status", [401, 403])
+def test_an_engine_that_wants_a_key_is_named_with_the_setting(status: int) -> None:
+    found = engine.served(placed("pod-sets[1]"), Answer(status), ModelSpec("demo"))
+    assert found.verdict == "WRONG"
+    assert found.change.startswith("pod-sets[1].key-file: ")
 
 
 def test_tensorrt_says_little() -> None:

@@ -26,6 +26,12 @@ def test_the_key_is_sent_only_to_tokenizer_urls(
     assert _key(pod, ModelSpec("demo"), tmp_path) == ""
 
 
+def test_a_pods_own_key_is_sent_to_it(tmp_path: Path) -> None:
+    (tmp_path / "key").write_text("secret\n")
+    pod = Placed(PodSpec(id="p", model="demo", address="h:1", key_file="key"), "pods[0]")
+    assert _key(pod, ModelSpec("demo"), tmp_path) == "secret"
+
+
 def test_pods_of_a_file_are_asked_and_a_source_without_an_answer_is_named(tmp_path: Path) -> None:
     here = PodSpec(id="a", model="demo", address="h:1")
     config = Config(models=[ModelSpec("demo")], pods=[here], pods_file="pods.toml")

@@ -1,0 +1,38 @@
+"""Notices failed requests whose pod may no longer serve the adapter that they named."""
+
+from collections.abc import Callable
+
+from router.pick.pending import End, Placed
+from router.pick.weigh import Choice
+
+
+class DoubtedModels:
+    """A witness of picks: calls `doubt` with the model whose pods' adapters may have changed.
+
+    An engine answers 404 for an adapter that was unloaded, and a gateway reports that as any failure. The
+    model is empty where no pod lists the name that the request gave: then any pod may have loaded it.
+    """
+
+    def __init__(self, doubt: Callable[[str], None]) -> None:
+        self._doubt = doubt
+
+    def picked(self, placed: Placed, choice: Choice) -> None:
+        """Ignore a pick."""
+
+    def withdrawn(self, placed: Placed, choice: Choice) -> None:
+        """Ignore a pick whose answer reached nobody."""
+
+    def started(self, placed: Placed, now: float) -> None:
+        """Ignore where a request went."""
+
+    def first_token(self, placed: Placed, now: float) -> None:
+        """Ignore a first token."""
+
+    def found_cached(self, placed: Placed, cached: int, prompt_tokens: int | None) -> None:
+        """Ignore what an engine found cached."""
+
+    def ended(self, placed: Placed, end: End, now: float) -> None:
+        """Doubt the models that pods list, if a request failed that named no base model."""
+        del now
+        if end == "failed" and (placed.traits.has_adapter or not placed.model):
+            self._doubt(placed.model)
