@@ -142,8 +142,9 @@ def _report(
 
 def _attributions(rows: Sequence[pb.Attribution]) -> Table:
     table = Table(
-        caption="available: held by any pod; captured: by the picked one; predicted and delivered: "
-        "of the requests whose report says what the engine found",
+        caption="available: held by any pod; captured: by the picked one (where a prompt was not "
+        "tokenised, its tokens are reckoned by its length); predicted and delivered: of the requests "
+        "whose report says what the engine found, as shares of the tokens that the engine counted",
         caption_justify="left",
     )
     for name in ("pod", "model"):

@@ -32,6 +32,7 @@ class Row:
     reported_requests: int = 0
     """Requests whose report has the engine's cached tokens; the next three counters are of these."""
     reported_prompt_tokens: int = 0
+    """Their prompts' tokens: those that the engine counted, if the report says so."""
     predicted_tokens: int = 0
     """Tokens that were predicted to be cached."""
     delivered_tokens: int = 0
@@ -120,9 +121,11 @@ class Attribution:
             # The prompt is not known: nothing was predicted.
             return
         predicted = placed.captured
+        # A prompt that was not tokenised is reckoned by its length, and may have several times as many.
+        tokens = max(prompt_tokens or placed.prompt_tokens, predicted, cached)
         for counted in (row, self.total):
             counted.reported_requests += 1
-            counted.reported_prompt_tokens += placed.prompt_tokens
+            counted.reported_prompt_tokens += tokens
             counted.predicted_tokens += predicted
             counted.delivered_tokens += cached
         if placed.is_whole:
@@ -190,8 +193,8 @@ class Attribution:
                 raise BrokenInvariantError(f"{name} has the row of {row.pod}, {row.model}")
             if not row.captured_tokens <= row.available_tokens <= row.prompt_tokens:
                 raise BrokenInvariantError(f"{name}: not captured <= available <= prompt tokens")
-            if row.predicted_tokens > row.reported_prompt_tokens:
-                raise BrokenInvariantError(f"{name}: more tokens predicted than prompts have")
+            if max(row.predicted_tokens, row.delivered_tokens) > row.reported_prompt_tokens:
+                raise BrokenInvariantError(f"{name}: more tokens cached than prompts have")
             row.evidence.check()
         for shadow in self._shadows.values():
             if max(shadow.chosen_tokens, shadow.warmpath_tokens) > shadow.prompt_tokens:

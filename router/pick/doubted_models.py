@@ -9,8 +9,8 @@ from router.pick.weigh import Choice
 class DoubtedModels:
     """A witness of picks: calls `doubt` with the model whose pods' adapters may have changed.
 
-    An engine answers 404 for an adapter that was unloaded, and a gateway reports that as any failure. The
-    model is empty where no pod lists the name that the request gave: then any pod may have loaded it.
+    An engine answers 404 for an adapter that was unloaded, and a gateway reports that as any failure.
+    The model is empty where no pod lists the name of the request: any pod may have loaded it.
     """
 
     def __init__(self, doubt: Callable[[str], None]) -> None:

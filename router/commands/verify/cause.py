@@ -1,20 +1,17 @@
 """Explains why an engine's cached tokens differ from the prediction.
 
 Events are named as the cause only if they turn the prediction into the engine's figure. A restart,
-or a trust below exact, is named for any difference. Otherwise the text says that it is unknown.
+or a trust below exact, is named for any difference. Otherwise the text says when each block in question
+was cached while the request was with the engine (`router.commands.verify.stay`).
 """
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 from indexer.engines.event import Cleared, EngineHash, Event, Removed, Stored, Tier
 from indexer.keys.key import Keyspace, chain
 from indexer.trust import Level, Trust
-
-Kind = Literal["stored", "removed", "cleared"]
-EventKeys = tuple[Kind, frozenset[int]]
-"""An event's kind, and the keys of the blocks that it names."""
+from router.commands.verify.stay import EventKeys, Kind, Stay, follow
 
 
 class BlockNames:
@@ -23,10 +20,13 @@ class BlockNames:
     def __init__(self, model: str) -> None:
         self._model = model
         self._keys: dict[EngineHash, int] = {}
+        self.held: set[int] = set()
+        """The keys of the blocks that the engine holds."""
 
     def clear(self) -> None:
         """Forget all names: the engine's next life begins."""
         self._keys.clear()
+        self.held.clear()
 
     def learn(self, events: Iterable[Event]) -> list[EventKeys]:
         """Learn the names in a batch; return each event's kind and keys, no keys for slower tiers."""
@@ -42,6 +42,7 @@ class BlockNames:
             elif isinstance(event, Removed) and event.tier in {Tier.GPU, None}:
                 kind, keys = "removed", self._known(event.hashes)
             said.append((kind, keys))
+            follow(self.held, kind, keys)
         return said
 
     def _learn(self, event: Stored) -> None:
@@ -62,8 +63,7 @@ class BlockNames:
 class Case:
     """A request whose prediction differs from its engine's report. Figures are blocks."""
 
-    keys: Sequence[int]
-    """The keys of the prompt's blocks that could be cached."""
+    stay: Stay
     samples: int
     trust: Trust
     """The trust at the time of the prediction."""
@@ -75,8 +75,11 @@ class Case:
     """The events of the batches just before that one, if they were lost."""
     after_restart: bool
     """Whether the engine had restarted, which only its next batch showed."""
-    at_answer: int | None
-    """The prediction at the time of the answer; None if the request's blocks were announced."""
+
+    @property
+    def keys(self) -> Sequence[int]:
+        """The keys of the prompt's blocks that could be cached."""
+        return self.stay.keys
 
 
 def cause(case: Case) -> str:
@@ -94,11 +97,7 @@ def cause(case: Case) -> str:
         return "the batch before was lost on the way, which only the next one shows"
     if case.trust.level is not Level.EXACT:
         return f"the view was {case.trust.level}: {case.trust.reason}"
-    if case.at_answer == case.actual:
-        if case.actual > case.predicted:
-            return "the engine found blocks that were stored while the request waited in its queue"
-        return "blocks went while the request waited in the engine's queue"
-    return "not explained: no event shows why"
+    return case.stay.account(case.predicted, case.actual)
 
 
 def _found(case: Case, said: Iterable[EventKeys]) -> int:
@@ -112,12 +111,7 @@ def found_after(keys: Sequence[int], predicted: int, said: Iterable[EventKeys]) 
     """
     held = set(keys[:predicted])
     for kind, changed in said:
-        if kind == "stored":
-            held |= changed
-        elif kind == "removed":
-            held -= changed
-        else:
-            held.clear()
+        follow(held, kind, changed)
     return next((at for at, key in enumerate(keys) if key not in held), len(keys))
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 
 from indexer.embedded import embedded_index
@@ -12,9 +12,10 @@ from indexer.follow.engine import Engine
 from indexer.ingest import Ingest
 from indexer.stream.action import AskReplay
 from indexer.trust import Level, Trust
-from router.commands.verify.cause import BlockNames, Case, EventKeys, cause
+from router.commands.verify.cause import BlockNames, Case, cause
 from router.commands.verify.outcome import Mismatch, RecordingOutcome
 from router.commands.verify.recording import Frame, Life, RecordedRequest, Recording, ReplayEnd
+from router.commands.verify.stay import Batch, EventKeys, Stay
 from router.match.scorer import Scorer
 from router.prompt.token_prompt import TokenPrompt
 from scorer.strategies.longest_prefix import longest_prefix
@@ -48,6 +49,12 @@ class _Open:
     trust: Trust
     lost: Sequence[EventKeys]
     """The events of batches lost just before; only the next batch shows that they are lost."""
+    held: frozenset[int]
+    """The keys that the engine held on arrival."""
+    batches: int
+    """The number of batches before its arrival."""
+    others: int
+    """Requests that were with the engine at any time beside this one."""
     after_restart: bool = False
     """Whether the engine had restarted, which only its next batch showed."""
     scheduled: bool = False
@@ -104,6 +111,10 @@ class _Verification:
         self._life = 1
         self._open: dict[RecordedRequest, _Open] = {}
         self._names = BlockNames(self._model)
+        self._batches: list[Batch] = []
+        """The live batches of the engine's life."""
+        self._missed: list[tuple[Mismatch, Case]] = []
+        """The misses, explained at the end: events may come after the answer."""
         self._outcome = RecordingOutcome(cut_after=recording.cut_after)
 
     def run(self) -> RecordingOutcome:
@@ -127,14 +138,26 @@ class _Verification:
             elif self._following and line.t > self._now:
                 self._now = line.arrived
                 predicted = self._predict(line)
+                for one in self._open.values():
+                    one.others += 1
                 self._open[line] = _Open(
-                    line, predicted, predicted, self._rank.trust, tuple(self._lost)
+                    line,
+                    predicted,
+                    predicted,
+                    self._rank.trust,
+                    tuple(self._lost),
+                    self._names.held.intersection(self._keys(line)),
+                    len(self._batches),
+                    len(self._open),
                 )
             self._ingest.tick(1 << 16)
             self._note_trust()
         if not self._following:
             self._begin()
             self._note_trust()
+        self._outcome.mismatches += [
+            replace(miss, reason=cause(case)) for miss, case in self._missed
+        ]
         return self._outcome
 
     def _begin(self) -> None:
@@ -175,6 +198,9 @@ class _Verification:
         self._life += 1
         self._buffer.clear()
         self._names.clear()
+        self._batches = []
+        for one in self._open.values():
+            one.held, one.batches = frozenset(), 0
 
     def _connect(self) -> None:
         if self._following and not self._connected:
@@ -197,6 +223,7 @@ class _Verification:
         self._buffer[frame.sequence] = frame.payload
         if frame.replayed or not self._following:
             return
+        self._batches.append(Batch(frame.t, frame.sequence, said))
         self._connect()
         self._see_own_blocks(events, said)
         if self._rng.random() < self._conditions.drop:
@@ -256,33 +283,41 @@ class _Verification:
             return
         exact = one.trust.level is Level.EXACT
         outcome.overclaimed += exact and one.predicted > actual
-        outcome.mismatches.append(
-            Mismatch(
-                request=one.asked.id,
-                life=self._life,
-                predicted=one.predicted,
-                on_arrival=one.on_arrival,
-                actual=actual,
-                reason=self._explain(one, actual),
-                trust=str(one.trust.level),
-            )
+        miss = Mismatch(
+            request=one.asked.id,
+            life=self._life,
+            predicted=one.predicted,
+            on_arrival=one.on_arrival,
+            actual=actual,
+            reason="",
+            trust=str(one.trust.level),
         )
+        self._missed.append((miss, self._case(one, actual)))
 
-    def _explain(self, one: _Open, actual: int) -> str:
+    def _keys(self, asked: RecordedRequest) -> Sequence[int]:
+        """Return the keys of the prompt's blocks that could be cached."""
+        size = self._rank.layout.block_size
+        return self._prompt(asked, asked.ids).chain(size, "").keys() if size else ()
+
+    def _case(self, one: _Open, actual: int) -> Case:
         size = self._rank.layout.block_size or 1
-        chain = self._prompt(one.asked, one.asked.ids).chain(size, "")
-        return cause(
-            Case(
-                keys=chain.keys(),
-                samples=one.asked.samples,
-                trust=one.trust,
-                predicted=one.predicted // size,
-                actual=actual // size,
-                before=one.before,
-                lost=one.lost,
-                after_restart=one.after_restart,
-                at_answer=None if one.scheduled else self._predict(one.asked) // size,
-            )
+        return Case(
+            stay=Stay(
+                one.asked.arrived,
+                one.asked.t,
+                self._keys(one.asked),
+                one.held,
+                self._batches,
+                one.batches,
+                one.others,
+            ),
+            samples=one.asked.samples,
+            trust=one.trust,
+            predicted=one.predicted // size,
+            actual=actual // size,
+            before=one.before,
+            lost=one.lost,
+            after_restart=one.after_restart,
         )
 
 

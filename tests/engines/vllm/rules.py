@@ -4,7 +4,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from router.commands.verify.cause import EventKeys, found_after
+from router.commands.verify.cause import found_after
+from router.commands.verify.stay import EventKeys
 from router.pb.warmpath.v1 import router_pb2 as pb
 
 

@@ -55,6 +55,20 @@ def test_a_report_counts_what_was_predicted_and_delivered() -> None:
     assert (counted.predicted_tokens, counted.delivered_tokens) == (800, 640)
 
 
+@pytest.mark.parametrize(
+    ("cached", "counted", "tokens"),
+    [(4 * TOKENS, 5 * TOKENS, 5 * TOKENS), (4 * TOKENS, None, 4 * TOKENS), (0, 10, 800)],
+)
+def test_no_more_is_predicted_or_delivered_than_prompts_have_though_they_were_reckoned(
+    cached: int, counted: int | None, tokens: int
+) -> None:
+    attribution = Attribution()
+    attribution.found_cached(pick(attribution), cached, counted)
+    found = row(attribution)
+    assert (found.delivered_tokens, found.reported_prompt_tokens) == (cached, tokens)
+    attribution.check()
+
+
 def test_what_was_only_believed_of_a_prediction_is_kept_with_it() -> None:
     attribution = Attribution()
     made = choice(option("a", 480, arriving=800))

@@ -8,7 +8,8 @@ from indexer.engines.event import Cleared, EngineHash, Removed, Stored, Tier
 from indexer.keys.key import Keyspace, chain
 from indexer.keys.token import pack_tokens
 from indexer.trust import Level, Trust
-from router.commands.verify.cause import BlockNames, Case, EventKeys, cause
+from router.commands.verify.cause import BlockNames, Case, cause
+from router.commands.verify.stay import EventKeys, Stay
 
 KEYS = (11, 12, 13, 14)
 EXACT = Trust(Level.EXACT, "followed from the first batch", 0.0)
@@ -23,9 +24,9 @@ def case(
     samples: int = 1,
     trust: Trust = EXACT,
     after_restart: bool = False,
-    at_answer: int | None = None,
 ) -> Case:
-    return Case(KEYS, samples, trust, predicted, actual, before, lost, after_restart, at_answer)
+    stay = Stay(0.0, 1.0, KEYS, frozenset(KEYS[:predicted]), (), 0, 0)
+    return Case(stay, samples, trust, predicted, actual, before, lost, after_restart)
 
 
 def removed(*keys: int) -> EventKeys:
@@ -70,12 +71,6 @@ def test_a_lost_batch_is_the_cause_where_it_told_of_the_difference() -> None:
     assert "lost on the way" in cause(case(1, 2, lost=[stored(12)]))
     assert "not explained" in cause(case(3, 1, lost=[removed(99)]))
     assert "the view was degraded" in cause(case(3, 1, lost=[removed(99)], trust=DEGRADED))
-
-
-def test_a_wait_is_a_cause_where_the_view_had_the_figure_when_the_answer_came() -> None:
-    assert "stored while the request waited" in cause(case(1, 3, at_answer=3))
-    assert "went while the request waited" in cause(case(3, 1, at_answer=1))
-    assert "not explained" in cause(case(3, 1, at_answer=2))
 
 
 def test_a_restart_that_nothing_had_shown_is_the_cause() -> None:
