@@ -146,7 +146,7 @@ class _Verification:
                     predicted,
                     self._rank.trust,
                     tuple(self._lost),
-                    self._names.held.intersection(self._keys(line)),
+                    frozenset(self._names.held.intersection(self._keys(line))),
                     len(self._batches),
                     len(self._open),
                 )
