@@ -31,8 +31,19 @@ PAGES = {
 class HonestEngine:
     """One vLLM rank of `capacity` blocks, reused in the order of last use, a prompt's tail first."""
 
-    def __init__(self, pod: str, *, capacity: int, seed: int, context: zmq.asyncio.Context) -> None:
+    def __init__(
+        self,
+        pod: str,
+        *,
+        capacity: int,
+        seed: int,
+        context: zmq.asyncio.Context,
+        model: str = "m",
+        host: str = "127.0.0.1",
+    ) -> None:
         self.pod = pod
+        self.model = model
+        self._host = host
         self.rng = Random(seed)
         self.sequence = -1
         self.prompts: deque[list[int]] = deque(maxlen=50)
@@ -45,15 +56,16 @@ class HonestEngine:
         self._replay = context.socket(zmq.ROUTER)
         for socket in (self._live, self._replay):
             socket.setsockopt(zmq.LINGER, 0)
-            socket.bind("tcp://127.0.0.1:*")
+            socket.setsockopt(zmq.IPV6, int(":" in host))
+            socket.bind(f"tcp://{bracketed(host)}:*")
         self.events = self._live.getsockopt_string(zmq.LAST_ENDPOINT)
         self.replay = self._replay.getsockopt_string(zmq.LAST_ENDPOINT)
         self.address = ""
 
     async def start(self) -> None:
         """Listen for HTTP."""
-        self._http = await asyncio.start_server(http(honest_page), "127.0.0.1", 0)
-        self.address = "{}:{}".format(*self._http.sockets[0].getsockname())
+        self._http = await asyncio.start_server(http(honest_page), self._host, 0)
+        self.address = f"{bracketed(self._host)}:{self._http.sockets[0].getsockname()[1]}"
         self._replaying = asyncio.create_task(self._serve_replays())
 
     async def subscribed(self) -> None:
@@ -102,6 +114,14 @@ class HonestEngine:
                 }
             )  # fmt: skip
         self.prompts.append(prompt)
+        await self._publish(events)
+
+    async def forget(self) -> None:
+        """Empty the cache, and publish that."""
+        self._blocks.clear()
+        await self._publish([{"type": "AllBlocksCleared"}])
+
+    async def _publish(self, events: list[dict[str, object]]) -> None:
         self.sequence += 1
         number = self.sequence.to_bytes(8, "big")
         payload = msgspec.msgpack.encode([time.time(), events, 0])
@@ -124,6 +144,11 @@ class HonestEngine:
         self._http.close()
         self._live.close()
         self._replay.close()
+
+
+def bracketed(host: str) -> str:
+    """Return a host as an address has it."""
+    return f"[{host}]" if ":" in host else host
 
 
 def new_prompt(rng: Random, blocks: int, prefix: Sequence[int] = ()) -> list[int]:

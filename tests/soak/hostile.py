@@ -1,19 +1,22 @@
 """Mixed traffic with hostile peers, callers and files in it: part of `make soak`.
 
 A router and a publisher run as processes, follow honest engines, and answer innocent callers all the time.
-Hostile callers, engines, publishers and files send anything at the same time. No innocent call may fail
-or get a wrong answer; memory and descriptors are the same in the last quarter as in the second one; nothing
+Hostile callers, engines, publishers and files send anything at the same time, and engines behind a
+gateway hang, sleep, are cut off, and answer late (`tests/soak/gateway_traffic.py`). No innocent call may
+fail but by a refusal that docs/failures.md promises, or get a wrong answer; memory and descriptors are the same in the last quarter as in the second one; nothing
 in the logs is long, frequent or a traceback; at the end every honest rank is exact, and SIGTERM ends both in
 time with the state saved. `tests/soak/watched_process.py` states the limits.
 """
 
 import argparse
 import asyncio
+import contextlib
 import json
 import logging
 import os
 import re
 import signal
+import socket
 import sys
 import tempfile
 import time
@@ -33,16 +36,22 @@ from router.commands.local.held_ports import HeldPorts
 from router.pb.warmpath.v1 import router_pb2 as pb
 from router.pb.warmpath.v1 import router_pb2_grpc
 from tests.recordings import TOKENIZER
+from tests.soak.gateway_traffic import GatewayTraffic
 from tests.soak.honest_engine import HonestEngine, new_prompt
 from tests.soak.hostile_callers import HostileCallers
 from tests.soak.hostile_peers import LyingEngine, RewrittenFile, again, lying_pages, serve_lies
 from tests.soak.innocent_callers import InnocentCallers
+from tests.soak.serving_engine import ServingEngine
 from tests.soak.watched_process import WatchedProcess
 
 TEMPLATE = "{% for m in messages %}{{ '<|' + m['role'] + '|>' + m['content'] }}{% endfor %}"
 LOOK_SECONDS = 5.0
 DRAIN_SECONDS = 20.0
 """Most seconds from SIGTERM to the end: 5 s for calls, the rest for a busy machine."""
+SUBSCRIBE_SECONDS = 30.0
+"""Most seconds until the router follows all engines."""
+MOST_OVERLOADED = 0.01
+"""Share of innocent calls that may be refused with OVERLOADED, as docs/failures.md promises."""
 LAST_ACT_SECONDS = 120.0
 """Most seconds for acts that were begun before the time was up."""
 
@@ -72,6 +81,10 @@ timeout-seconds = 1.0
 name = "m"
 vocab-size = 50000
 [[models]]
+name = "served"
+[[models]]
+name = "alone"
+[[models]]
 name = "text"
 tokenizer = "tokenizer"
 """
@@ -99,6 +112,13 @@ class Soak:
                 [("still", 10_000), ("busy", 500), ("small", 60), ("told", 300)]
             )
         ]
+        if _has_ipv6():
+            sixth = HonestEngine("sixth", capacity=300, seed=seed, context=self.context, host="::1")
+            self.engines.insert(1, sixth)
+        self.serving = [
+            ServingEngine(f"serving-{number}", seed=seed + 100 + number, context=self.context)
+            for number in range(5)
+        ]
         self.router = WatchedProcess(
             "router", folder, ("router", "serve", "--config", str(folder / "router.toml"))
         )
@@ -122,6 +142,9 @@ class Soak:
         for engine in self.engines:
             await engine.start()
             stack.callback(engine.close)
+        for served in self.serving:
+            await served.start()
+            stack.push_async_callback(served.end)
         liars = [LyingEngine(Random(self.rng.random()), self.context) for _ in range(3)]
         pages = await lying_pages(self.rng)
         stack.callback(pages.close)
@@ -130,9 +153,10 @@ class Soak:
         stack.push_async_callback(publisher.stop, 0)
         pods = [_pod("liar-by-watch", page, f'watch = "{watch}"')]
         pods += [_pod("liar", page, f'events = "{liars[0].events}"')]
-        for engine in self.engines[:-1]:
+        for engine in [*self.engines[:-1], *self.serving]:
             follow = f'events = "{engine.events}"\nreplay = "{engine.replay}"'
-            pods.append(_pod(engine.pod, engine.address, follow))
+            pods.append(_pod(engine.pod, engine.address, follow, engine.model))
+        pods.append(_pod("alone", self.engines[0].address, "", "alone"))
         pods.append(_pod("told", self.engines[-1].address, f'watch = "{self.watch}"'))
         config = CONFIG.format(grpc=self.grpc[10:], http=self.http[10:])
         (self.folder / "router.toml").write_text(config + "".join(pods))
@@ -184,7 +208,7 @@ class Soak:
     async def wrong(self, stub: router_pb2_grpc.RouterStub) -> list[str]:
         """Compare the router's view of honest engines with their caches; wait up to 30 s for events."""
         found: list[str] = []
-        for engine in self.engines:
+        for engine in [*self.engines, *self.serving]:
             for _ in range(300):
                 found_now = await self._differs(stub, engine)
                 if not found_now:
@@ -195,15 +219,16 @@ class Soak:
 
     async def _differs(self, stub: router_pb2_grpc.RouterStub, engine: HonestEngine) -> list[str]:
         listed = await stub.ListPods(pb.ListPodsRequest(), timeout=20)
-        [rank] = next(pod for pod in listed.pods if pod.id == engine.pod).ranks
-        found = []
+        pod = next(pod for pod in listed.pods if pod.id == engine.pod)
+        [rank] = pod.ranks
+        found = [] if pod.ready else [f"pod {engine.pod} is not ready: {pod.status}"]
         if rank.trust.level != pb.Trust.EXACT:
             found.append(f"pod {engine.pod} is not exact: {rank.trust.reason}")
         blocks = sum(tier.blocks for tier in rank.tiers)
         if blocks != engine.blocks():
             found.append(f"pod {engine.pod} holds {engine.blocks()} blocks, {blocks} are known")
         for tokens in engine.prompts:
-            prompt = pb.Prompt(model="m", token_ids_packed=pack_tokens(tokens))
+            prompt = pb.Prompt(model=engine.model, token_ids_packed=pack_tokens(tokens))
             request = pb.ScoreRequest(prompt=prompt, pods=[engine.pod])
             [one] = (await stub.Score(request, timeout=20)).scores
             told, held = one.matched_tokens - one.believed_tokens, engine.held_tokens(tokens)
@@ -237,8 +262,23 @@ class Soak:
         return found
 
 
-def _pod(name: str, address: str, follow: str) -> str:
-    return f'[[pods]]\nid = "{name}"\nmodel = "m"\naddress = "{address}"\n{follow}\n'
+def _pod(name: str, address: str, follow: str, model: str = "m") -> str:
+    return f'[[pods]]\nid = "{name}"\nmodel = "{model}"\naddress = "{address}"\n{follow}\n'
+
+
+def _has_ipv6() -> bool:
+    try:
+        with socket.create_server(("::1", 0), family=socket.AF_INET6):
+            return True
+    except OSError:
+        return False
+
+
+async def _subscribed(engine: HonestEngine) -> None:
+    """Wait until the router follows an engine, or could have: `Soak.wrong` then tells of it."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(SUBSCRIBE_SECONDS):
+            await engine.subscribed()
 
 
 @asynccontextmanager
@@ -250,8 +290,9 @@ async def standing(soak: Soak) -> AsyncIterator[list[LyingEngine]]:
         for watched in (soak.publisher, soak.router):
             stack.push_async_callback(watched.end, DRAIN_SECONDS)
             print((await watched.start()).decode().strip(), file=sys.stderr)
-        await asyncio.gather(*(engine.subscribed() for engine in soak.engines))
-        for engine in soak.engines:
+        every = [*soak.engines, *soak.serving]
+        await asyncio.gather(*map(_subscribed, every))
+        for engine in every:
             for _ in range(50):
                 await engine.serve(new_prompt(engine.rng, engine.rng.randrange(1, 20)))
         yield liars
@@ -270,11 +311,16 @@ async def run(
         stub = router_pb2_grpc.RouterStub(channel)
         problems = await soak.wrong(stub)
         callers = InnocentCallers(stub, soak.engines, http=soak.http, going_on=soak.going_on)
+        traffic = GatewayTraffic(
+            stub, soak.serving, minutes=minutes, seed=seed, going_on=soak.going_on
+        )
         async with asyncio.timeout(minutes * 60 + LAST_ACT_SECONDS), asyncio.TaskGroup() as tasks:
             asyncio.get_running_loop().call_later(minutes * 60, soak.over.set)
             for one in callers.all(soak.grpc, soak.watch, fingerprint("m", "")):
                 tasks.create_task(one)  # type: ignore[arg-type]
-            for work in (soak.serve_prompts(), soak.look()):
+            for work in (
+                soak.serve_prompts(), soak.look(), traffic.ask(), traffic.break_engines()
+            ):  # fmt: skip
                 tasks.create_task(work)
             soak.attack(tasks, liars)
         problems += await soak.wrong(stub)
@@ -282,10 +328,14 @@ async def run(
         problems += await soak.ended()
     for watched in (soak.router, soak.publisher):
         problems += watched.problems(minutes)
-    problems += callers.failed[:10]
+    problems += [*callers.failed[:10], *traffic.failed[:10]]
+    made = callers.calls.total() + traffic.figures.total()
+    if callers.overloaded + traffic.overloaded > MOST_OVERLOADED * made:
+        problems.append("innocent calls were refused as in an overload, more than a few")
     figures = {
-        "minutes": minutes, "innocent calls": callers.calls.total(), "failed": len(callers.failed),
-        "slowest, s": round(callers.slowest, 2), "calls": dict(callers.calls),
+        "minutes": minutes, "innocent calls": callers.calls.total(),
+        "failed": len(callers.failed) + len(traffic.failed), "overloaded": callers.overloaded + traffic.overloaded,
+        "slowest, s": round(callers.slowest, 2), "calls": dict(callers.calls), "gateway": dict(traffic.figures),
         "hostile acts": dict(soak.acts), "loop lag, s": lags, **soak.router.figures(), **soak.publisher.figures(),
     }  # fmt: skip
     return figures, problems

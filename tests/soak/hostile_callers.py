@@ -5,8 +5,10 @@ import contextlib
 import json
 import struct
 from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
 from random import Random
 
+import aiohttp
 import grpc.aio
 from google.protobuf.message import Message
 from grpc_health.v1 import health_pb2
@@ -24,6 +26,10 @@ PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 HALF_OPEN = 8
 """Connections with half a request that are held at once."""
 HELD_SECONDS = 5.0
+CONNECTIONS, STREAMS = 24, 256
+"""Connections of headers without messages at once, and calls on each."""
+LARGE_AT_ONCE = 6
+"""JSON calls of 8 MB at once."""
 TIMEOUT = 5.0
 
 
@@ -38,11 +44,12 @@ class HostileCallers:
         self._watch = watch_at
         self._addresses = (grpc_at, http_at, watch_at, page_at)
         self._pages = (http_at, page_at)
+        self._json = f"http://{http_at}/api/v1/"
         self.acts: tuple[Callable[[], Awaitable[None]], ...] = (
             self.mutated, self.mutated, self.mutated, self.mutated, self.oversized, self.many,
             self.bodies, self.bodies, self.texts, self.bookings, self.cancelled, self.unread,
             self.garbage, self.garbage, self.half_open, self.pages, self.streams, self.watchers,
-            self.health, self.large_streams,
+            self.health, self.large_streams, self.headers_only, self.headers_only, self.large_json,
         )  # fmt: skip
 
     async def act(self) -> str:
@@ -187,6 +194,33 @@ class HostileCallers:
             for number in range(50):
                 client.call("Pick", request.SerializeToString(), reset=number % 2 == 0)
             await asyncio.sleep(0.2)
+
+    async def headers_only(self) -> None:
+        """Begin as many calls as connections take, and send no message."""
+        service, method = self.rng.choice(
+            [("warmpath.v1.Router", call) for call in (*CALLS, "ScoreStream")]
+            + [("grpc.health.v1.Health", "Check"), ("grpc.health.v1.Health", "Watch")]
+        )
+        async with AsyncExitStack() as stack:
+            for _ in range(CONNECTIONS):
+                client = await stack.enter_async_context(Http2Client(self._grpc, service=service))
+                for _ in range(STREAMS):
+                    client.begin(method)
+            await asyncio.sleep(self.rng.random() * HELD_SECONDS)
+
+    async def large_json(self) -> None:
+        """Send JSON calls of 8 MB, several at a time, and leave before their answers."""
+        body = b'{"prompt":{"model":"m","multimodal":[' + b"{}," * 2_600_000 + b"{}]}}"
+        wait = aiohttp.ClientTimeout(total=self.rng.random() * TIMEOUT)
+        async with aiohttp.ClientSession(timeout=wait) as session:
+
+            async def send() -> None:
+                method = self.rng.choice(["Score", "Pick", "Explain"])
+                with contextlib.suppress(aiohttp.ClientError, TimeoutError):
+                    async with session.post(f"{self._json}{method}", data=body) as answer:
+                        await answer.read()
+
+            await asyncio.gather(*(send() for _ in range(LARGE_AT_ONCE)))
 
     async def unread(self) -> None:
         """Make many calls and accept no answer."""

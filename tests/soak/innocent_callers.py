@@ -15,6 +15,7 @@ from grpc_health.v1 import health_pb2
 
 from indexer.keys.token import pack_tokens
 from indexer.pb.warmpath.watch.v1 import cache_watch_pb2, cache_watch_pb2_grpc
+from router.client.failure import failure_of
 from router.pb.warmpath.v1 import router_pb2 as pb
 from router.pb.warmpath.v1 import router_pb2_grpc
 from tests.soak.honest_engine import HonestEngine, chat_body
@@ -22,6 +23,10 @@ from tests.soak.honest_engine import HonestEngine, chat_body
 TIMEOUT = 20.0
 """Most seconds of a call, on a machine that others use too."""
 PAUSE = 0.05
+LEAVE_SECONDS = 0.004
+"""Most seconds after which a caller leaves a pick: about as long as an answer takes."""
+BOOKED_SECONDS = 5.0
+"""Most seconds for which a pick that its caller left may be booked; bookings expire after 30."""
 SERVING = health_pb2.HealthCheckResponse.SERVING
 TEXTS = [f"tell me a story of {animal}s" for animal in ("wolf", "hare", "snail")]
 
@@ -39,6 +44,8 @@ class InnocentCallers:
     ) -> None:
         self.calls: Counter[str] = Counter()
         self.failed: list[str] = []
+        self.overloaded = 0
+        """Calls that were refused for an overload, as docs/failures.md says; callers then go on alone."""
         self.slowest = 0.0
         self._stub = stub
         self._still = engines[0]
@@ -52,7 +59,7 @@ class InnocentCallers:
         """Return the callers' tasks, each of which repeats one kind of call until the soak is over."""
         acts = (
             self.score, self.score_all, self.pick, self.explain, self.list_pods, self.text,
-            self.chat, self.stream, self.pages, self.diagnose,
+            self.chat, self.stream, self.pages, self.diagnose, self.leave,
         )  # fmt: skip
         watching, health = partial(self.watch, watch, keyspace), partial(self.health, router, watch)
         named = {act.__name__: act for act in acts} | {"watch": watching, "health": health}
@@ -66,7 +73,10 @@ class InnocentCallers:
             except (AssertionError, OSError, aiohttp.ClientError, TimeoutError) as error:
                 self.failed.append(f"{name}: {error!r:.300}")
             except grpc.aio.AioRpcError as error:
-                self.failed.append(f"{name}: {error.code()}: {error.details()!r:.200}")
+                if failure_of(error).reason == "OVERLOADED":
+                    self.overloaded += 1
+                else:
+                    self.failed.append(f"{name}: {error.code()}: {error.details()!r:.200}")
             self.calls[name] += 1
             self.slowest = max(self.slowest, time.monotonic() - begun)
             await asyncio.sleep(PAUSE * (1 + self._rng.random()))
@@ -104,6 +114,29 @@ class InnocentCallers:
             report = pb.ReportRequest(booking_id=picked.booking_id, event=event)
             answer = await self._stub.Report(report, timeout=TIMEOUT)
             assert answer.known, event
+
+    async def leave(self) -> None:
+        """Cancel picks at any moment: soon nothing of them is booked on the pod that nobody else uses."""
+        prompt, _ = self._prompt()
+        alone = pb.Prompt(model="alone", token_ids_packed=prompt.token_ids_packed)
+        for _ in range(20):
+            call = self._stub.Pick(pb.PickRequest(prompt=alone), timeout=TIMEOUT)
+            await asyncio.sleep(self._rng.random() * LEAVE_SECONDS)
+            call.cancel()
+            try:
+                picked = await call
+            except asyncio.CancelledError:
+                continue
+            report = pb.ReportRequest(booking_id=picked.booking_id, event=pb.ReportRequest.FAILED)
+            await self._stub.Report(report, timeout=TIMEOUT)
+        end = time.monotonic() + BOOKED_SECONDS
+        while True:
+            told = await self._stub.Explain(pb.ExplainRequest(prompt=alone), timeout=TIMEOUT)
+            booked = told.candidates[0].outstanding_tokens
+            if not booked:
+                return
+            assert time.monotonic() < end, f"{booked} tokens of picks whose callers left are booked"
+            await asyncio.sleep(0.2)
 
     async def explain(self) -> None:
         """Have a pick explained."""
