@@ -12,19 +12,30 @@ CANCEL = 8
 
 
 class Http2Client:
-    """A connection on whose streams the server may send `window` bytes of data (RFC 9113, 6.9.2)."""
+    """A connection on whose streams the server may send `window` bytes of data (RFC 9113, 6.9.2).
+
+    It comes from the address `source`; None: from any.
+    """
 
     def __init__(
-        self, address: str, *, window: int = 0, service: str = "warmpath.v1.Router"
+        self,
+        address: str,
+        *,
+        window: int = 0,
+        service: str = "warmpath.v1.Router",
+        source: str | None = None,
     ) -> None:
         self._window = window
         self._service = service
         self._host, _, port = address.rpartition(":")
         self._port = int(port)
+        self._source = (source, 0) if source else None
         self._stream = -1
 
     async def __aenter__(self) -> Self:
-        reader, self._writer = await asyncio.open_connection(self._host, self._port)
+        reader, self._writer = await asyncio.open_connection(
+            self._host, self._port, local_addr=self._source
+        )
         self._send(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
         self._send(frame(SETTINGS, 0, 0, struct.pack(">HI", INITIAL_WINDOW_SIZE, self._window)))
         self._reading = asyncio.create_task(self._read(reader))

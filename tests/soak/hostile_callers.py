@@ -23,6 +23,8 @@ HEALTH = "/grpc.health.v1.Health/"
 REFLECTION = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
 CALLS = ("Score", "Pick", "Report", "Explain", "ListPods", "ListDecisions", "Diagnose")
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+SOURCE = "127.0.0.2"
+"""The address of callers that hold connections: innocent ones come from 127.0.0.1."""
 HALF_OPEN = 8
 """Connections with half a request that are held at once."""
 HELD_SECONDS = 5.0
@@ -190,7 +192,7 @@ class HostileCallers:
     async def cancelled(self) -> None:
         """Begin calls, and cancel or leave them at once."""
         request = pb.PickRequest(prompt=pb.Prompt(model="m", token_ids_packed=self._tokens()))
-        async with Http2Client(self._grpc) as client:
+        async with Http2Client(self._grpc, source=SOURCE) as client:
             for number in range(50):
                 client.call("Pick", request.SerializeToString(), reset=number % 2 == 0)
             await asyncio.sleep(0.2)
@@ -203,7 +205,9 @@ class HostileCallers:
         )
         async with AsyncExitStack() as stack:
             for _ in range(CONNECTIONS):
-                client = await stack.enter_async_context(Http2Client(self._grpc, service=service))
+                client = await stack.enter_async_context(
+                    Http2Client(self._grpc, service=service, source=SOURCE)
+                )
                 for _ in range(STREAMS):
                     client.begin(method)
             await asyncio.sleep(self.rng.random() * HELD_SECONDS)
@@ -212,7 +216,8 @@ class HostileCallers:
         """Send JSON calls of 8 MB, several at a time, and leave before their answers."""
         body = b'{"prompt":{"model":"m","multimodal":[' + b"{}," * 2_600_000 + b"{}]}}"
         wait = aiohttp.ClientTimeout(total=self.rng.random() * TIMEOUT)
-        async with aiohttp.ClientSession(timeout=wait) as session:
+        connector = aiohttp.TCPConnector(local_addr=(SOURCE, 0))
+        async with aiohttp.ClientSession(timeout=wait, connector=connector) as session:
 
             async def send() -> None:
                 method = self.rng.choice(["Score", "Pick", "Explain"])
@@ -225,7 +230,7 @@ class HostileCallers:
     async def unread(self) -> None:
         """Make many calls and accept no answer."""
         request = pb.ScoreRequest(prompt=pb.Prompt(model="m", token_ids_packed=self._tokens()))
-        async with Http2Client(self._grpc) as client:
+        async with Http2Client(self._grpc, source=SOURCE) as client:
             for _ in range(50):
                 client.call("ScoreStream", *[request.SerializeToString()] * 20)
             await asyncio.sleep(self.rng.random() * HELD_SECONDS)
@@ -237,7 +242,7 @@ class HostileCallers:
         question = health_pb2.HealthCheckRequest(
             service="x" * self.rng.choice([1, 1 << 20, 15 << 20])
         )
-        async with Http2Client(address, service=service) as client:
+        async with Http2Client(address, service=service, source=SOURCE) as client:
             for _ in range(20):
                 client.call("Watch", b"")
             for method in ("Check", "Watch"):
@@ -318,7 +323,7 @@ class HostileCallers:
 
     async def _connect(self, address: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         host, _, port = address.rpartition(":")
-        return await asyncio.open_connection(host, int(port))
+        return await asyncio.open_connection(host, int(port), local_addr=(SOURCE, 0))
 
     async def _read_a_while(self, reader: asyncio.StreamReader) -> None:
         with contextlib.suppress(TimeoutError):
