@@ -211,6 +211,9 @@ async def running(
             picking.forget(pod)
             attribution.forget(pod.id)
 
+        def listed() -> None:
+            read.models.engines_adapters = pods.found_by_name()
+
         follower = Follower(
             ingest,
             pods,
@@ -224,6 +227,7 @@ async def running(
             observed=lambda *seen: _call_in(loop, picking.observe, *seen),
             ended=lambda pod: _call_in(loop, picking.engine_ended, pod),
             gone=lambda pod: _call_in(loop, forget, pod),
+            listed=listed,
             saved=saved_ranks(config.index, folder),
         )
         follows = following(config, folder, ingest, follower, found_by)

@@ -35,7 +35,8 @@ class Follower:
     for engines with HTTPS. `shared` follows pods that have neither events nor a publisher's address, and
     if it writes to the shared index also those with events; if it is None, nothing is known of the
     former pods' caches. `observed` receives the engines' loads, `ended` pods whose engine has ended
-    (`Prober`), `gone` pods that were dropped; all are called in the thread that follows pods.
+    (`Prober`), `gone` pods that were dropped; `listed` is called when pods' adapters have changed. All
+    are called in the thread that follows pods.
     `saved` is the state file's ranks, for pods that are followed directly. The files of pods' keys are
     relative to `folder`.
     """
@@ -55,6 +56,7 @@ class Follower:
         observed: Sink | None = None,
         ended: Callable[[Pod], None] | None = None,
         gone: Callable[[Pod], None] | None = None,
+        listed: Callable[[], None] | None = None,
         saved: Iterable[SavedRank] = (),
     ) -> None:
         self._ingest = ingest
@@ -66,6 +68,7 @@ class Follower:
         self._observed = observed
         self._ended = ended
         self._gone = gone
+        self._listed = listed
         self._probe = probe
         self._tls = tls
         self._patience = Patience(
@@ -116,6 +119,7 @@ class Follower:
                 key=key,
                 observed=self._observed,
                 ended=self._ended,
+                listed=self._listed,
             )
             works.append(Work(f"looking at pod {spec.id}", prober.run))
         self._tasks[spec.id] = [kept(work) for work in works]
@@ -177,6 +181,8 @@ class Follower:
             self._ingest.remove(pod_id, rank.number)
         if self._gone is not None:
             self._gone(pod)
+        if self._listed is not None and pod.status.adapters:
+            self._listed()
 
     async def close(self) -> None:
         """Stop following all pods."""

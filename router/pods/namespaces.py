@@ -9,7 +9,6 @@ a reason. Versions: `../shared/engine-events.md`, 2.3, 6.1 and 6.2.
 
 import re
 from collections.abc import Sequence
-from operator import attrgetter
 
 from msgspec.structs import replace
 
@@ -35,21 +34,15 @@ PRESUMED = {"vllm"}
 ENGINE = "engine"
 """The subject of trust limits that derive from an engine's version and models."""
 
-ADAPTERS = attrgetter("status.adapters")
-"""A pod's adapters; faster than a loop, since it is read for every pod of every Score."""
-
 WORDS = {"extra_key": "extra keys", "lora": "adapters", "cache_salt": "salts"}
 
 
 def set_apart(read: ReadPrompt, pods: Sequence[Pod]) -> TokenPrompt:
     """Return a prompt with the namespace that these pods use; limit trust where events omit it.
 
-    Engines other than SGLang ignore SGLang's own fields. An adapter may have the base model's own name:
-    vLLM looks for a request's name among its adapters first (`_maybe_get_adapters` of 0.26).
+    Engines other than SGLang ignore SGLang's own fields.
     """
     prompt = read.prompt
-    if not prompt.lora and any(read.name in of for of in map(ADAPTERS, pods)):
-        prompt = replace(prompt, lora=read.name)
     if not (read.lora_path or prompt.lora or prompt.cache_salt or prompt.extra_key):
         return prompt
     if not any(pod.engine == "sglang" for pod in pods):

@@ -95,7 +95,8 @@ class Prober:
     in the metrics of an `engine` (`router.load.engine_metrics.NAMES`) to `observed`, on its event loop,
     with the answer's time by `clock`. It calls `ended` when an engine has ended (its port refuses
     connections, or it answers that it accepts no requests), again once the engine is healthy after that,
-    and when the engine has restarted between two probes.
+    and when the engine has restarted between two probes. It calls `listed` when its adapters are others
+    than before.
     """
 
     def __init__(
@@ -109,6 +110,7 @@ class Prober:
         key: EngineKey | None = None,
         observed: Sink | None = None,
         ended: Callable[[Pod], None] | None = None,
+        listed: Callable[[], None] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._pod = pod
@@ -119,6 +121,7 @@ class Prober:
         self._key = key or EngineKey()
         self._observed = observed
         self._ended = ended
+        self._listed = listed
         self._clock = clock
         self._failures = 0
         self._looks = 0
@@ -212,6 +215,8 @@ class Prober:
                 version=before.version,
                 refuses=status == REFUSES,
             )
+        if self._listed is not None and self._pod.status.adapters != before.adapters:
+            self._listed()
         if (refusal := self._pod.status.refusal) != before.refusal:
             log.warning("pod %s: %s", self._pod.id, refusal or "its pages are open again")
         if self._pod.status.healthy != before.healthy:

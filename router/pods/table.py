@@ -24,7 +24,7 @@ class Status:
     models: Sequence[str] = ()
     """The names that it serves, adapters included."""
     adapters: frozenset[str] = frozenset()
-    """The adapters among them. One may have a base model's name (`router.pods.namespaces.set_apart`)."""
+    """The adapters among them. One may have a base model's name (`ModelTable.shadow`)."""
     refusal: str = ""
     """The page that it refuses to the router with 401 or 403, and what to do; empty: none."""
     version: str = ""
@@ -138,6 +138,13 @@ class PodTable:
         for pod in pods.values():
             of_model.setdefault(pod.model, []).append(pod)
         self._pods, self._of_model = pods, of_model
+
+    def found_by_name(self) -> frozenset[str]:
+        """Return the adapters of pods whose engines find them by a request's model, as vLLM does.
+
+        SGLang's requests name them beside it: by `lora_path`, or as MODEL:ADAPTER.
+        """
+        return frozenset().union(*(pod.status.adapters for pod in self if pod.engine == "vllm"))
 
     def of_model(self, model: str) -> list[Pod]:
         """Return a model's pods, healthy or not; all pods if `model` is empty."""

@@ -35,6 +35,8 @@ class ModelTable:
 
     def __init__(self) -> None:
         self._models: dict[str, tuple[Model, str]] = {}
+        self.engines_adapters: frozenset[str] = frozenset()
+        """The adapters that engines list and find by name; set by the thread that follows pods."""
 
     def add(self, model: Model, aliases: Iterable[str], adapters: Iterable[str]) -> None:
         """Add a model. Raises ValueError if a name is taken."""
@@ -58,3 +60,11 @@ class ModelTable:
                 return model, adapter
             raise UnknownModelError(name, self._models)
         return found
+
+    def shadow(self, name: str) -> str:
+        """Return the adapter that engines take for a base model's name; empty for none.
+
+        vLLM looks for a name among its adapters first (`_maybe_get_adapters` of 0.26), so an adapter
+        with the base model's own name gets its requests.
+        """
+        return name if name in self.engines_adapters else ""

@@ -78,7 +78,7 @@ class PromptParser:
             body = await parse_completions(message.completions_body, f"prompt.{form}", most)
         elif form == "text":
             body = replace(NO_BODY, content=await self._text(message))
-        name, model, adapter = self._model(message, body, may_lack=not form)
+        model, adapter = self._model(message, body, may_lack=not form)
         if body.truncation and message.multimodal:
             raise BadRequestError(
                 f"prompt.{form}.truncate_prompt_tokens", "is not supported beside multimodal items"
@@ -94,7 +94,6 @@ class PromptParser:
                 await asyncio.sleep(0)
         return CheckedPrompt(
             model=model,
-            name=name,
             adapter=adapter,
             field=field,
             content=content,
@@ -117,7 +116,7 @@ class PromptParser:
             raise BadRequestError("prompt.model", "is missing")
         model, adapter = self._models.resolve(name)
         self._check_ids(packed, model, FIELDS["token_ids" if is_listed else "token_ids_packed"])
-        return model, adapter
+        return model, adapter or self._models.shadow(name)
 
     def _form(self, message: AnyPrompt, *, may_lack: bool) -> str:
         """Return the name of the prompt's form; empty if it has none and may lack it."""
@@ -153,10 +152,8 @@ class PromptParser:
         self._check_bytes("text", size)
         return Text(text, add_special_tokens=True)
 
-    def _model(
-        self, message: AnyPrompt, body: PromptBody, *, may_lack: bool
-    ) -> tuple[str, Model, str]:
-        """Return the name given, the model and the adapter. Raises BadRequestError, UnknownModelError.
+    def _model(self, message: AnyPrompt, body: PromptBody, *, may_lack: bool) -> tuple[Model, str]:
+        """Return the model and the adapter. Raises BadRequestError and UnknownModelError.
 
         With `may_lack`, a request may name no model; the model's name is empty then.
         """
@@ -168,13 +165,13 @@ class PromptParser:
         check_name("prompt.model", name)
         check_name("prompt.lora", message.lora)
         if not name and may_lack:
-            return "", Model(""), message.lora
+            return Model(""), message.lora
         if not name:
             raise BadRequestError("prompt.model", "is missing")
         model, lora = self._models.resolve(name)
         if lora and message.lora and message.lora != lora:
             raise BadRequestError("prompt.lora", f"is {message.lora!r}, but {name!r} is an adapter")
-        return name, model, lora or message.lora
+        return model, lora or message.lora or self._models.shadow(name)
 
     def _content(self, message: AnyPrompt, form: str, body: PromptBody) -> bytes | Text | ChatBody:
         if form == "token_ids_packed":

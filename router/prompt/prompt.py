@@ -13,8 +13,6 @@ class CheckedPrompt(msgspec.Struct, frozen=True):
     """A prompt that has passed all checks that need no tokenizer."""
 
     model: Model
-    name: str
-    """The model's name as the request gives it; empty: it gives none."""
     adapter: str
     """Empty for none."""
     field: str

@@ -24,5 +24,3 @@ class ReadPrompt(msgspec.Struct, frozen=True):
     unread_because: str = ""
     form: Form = "ids"
     """The prompt's form in the request."""
-    name: str = ""
-    """The model's name as the request gives it; empty: it gives none."""

@@ -107,13 +107,12 @@ class PromptReader:
             unread=found.unread,
             unread_because=because,
             form=prompt.form,
-            name=prompt.name,
         )
 
     def read_plain(self, prompt: PlainPrompt) -> ReadPrompt:
         """Read a prompt of token ids. Raises BadRequestError and UnknownModelError."""
         model, adapter = self._parser.plain(prompt)
-        return ReadPrompt(TokenPrompt(model.name, prompt.ids, adapter), 0, name=prompt.model)
+        return ReadPrompt(TokenPrompt(model.name, prompt.ids, adapter), 0)
 
     async def _tokens(self, prompt: CheckedPrompt, timeout: float, trace: Trace | None) -> Ids:
         if isinstance(prompt.content, bytes):

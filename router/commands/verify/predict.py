@@ -113,7 +113,7 @@ class _Verification:
         self._names = BlockNames(self._model)
         self._batches: list[Batch] = []
         """The live batches of the engine's life."""
-        self._missed: list[tuple[Mismatch, Case]] = []
+        self._missed: list[tuple[Mismatch, _Open, Sequence[Batch]]] = []
         """The misses, explained at the end: events may come after the answer."""
         self._outcome = RecordingOutcome(cut_after=recording.cut_after)
 
@@ -156,7 +156,8 @@ class _Verification:
             self._begin()
             self._note_trust()
         self._outcome.mismatches += [
-            replace(miss, reason=cause(case)) for miss, case in self._missed
+            replace(miss, reason=cause(self._case(one, miss, batches)))
+            for miss, one, batches in self._missed
         ]
         return self._outcome
 
@@ -292,14 +293,14 @@ class _Verification:
             reason="",
             trust=str(one.trust.level),
         )
-        self._missed.append((miss, self._case(one, actual)))
+        self._missed.append((miss, one, self._batches))
 
     def _keys(self, asked: RecordedRequest) -> Sequence[int]:
         """Return the keys of the prompt's blocks that could be cached."""
         size = self._rank.layout.block_size
         return self._prompt(asked, asked.ids).chain(size, "").keys() if size else ()
 
-    def _case(self, one: _Open, actual: int) -> Case:
+    def _case(self, one: _Open, miss: Mismatch, batches: Sequence[Batch]) -> Case:
         size = self._rank.layout.block_size or 1
         return Case(
             stay=Stay(
@@ -307,14 +308,14 @@ class _Verification:
                 one.asked.t,
                 self._keys(one.asked),
                 one.held,
-                self._batches,
+                batches,
                 one.batches,
                 one.others,
             ),
             samples=one.asked.samples,
             trust=one.trust,
             predicted=one.predicted // size,
-            actual=actual // size,
+            actual=miss.actual // size,
             before=one.before,
             lost=one.lost,
             after_restart=one.after_restart,

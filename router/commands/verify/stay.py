@@ -14,7 +14,7 @@ Kind = Literal["stored", "removed", "cleared"]
 EventKeys = tuple[Kind, frozenset[int]]
 """An event's kind, and the keys of the blocks that it names."""
 
-LATE_SECONDS = 1.0
+LATE_SECONDS = 2.0
 """Time after an answer in which events of steps before it may still come."""
 MOST_NAMED = 4
 """Most runs of blocks whose times are named."""

@@ -20,10 +20,10 @@ from indexer.keys.token import pack_tokens
 from router.pb.warmpath.v1 import router_pb2 as pb
 from router.pb.warmpath.v1 import router_pb2_grpc
 from router.pods.probe import LOOKS, Prober
-from router.pods.table import Pod
+from router.pods.table import Pod, PodTable, Status
 from tests.router.running_router import running_router
 
-IDS = list(range(64))
+IDS = list(range(200))
 
 
 class Engine:
@@ -60,8 +60,10 @@ class Engine:
         await runner.setup()
         await web.TCPSite(runner, "127.0.0.1", 0).start()
         self.address = f"127.0.0.1:{runner.addresses[0][1]}"
-        yield self
-        await runner.cleanup()
+        try:
+            yield self
+        finally:
+            await runner.cleanup()
 
 
 async def until(condition: Callable[[], object]) -> None:
@@ -102,6 +104,49 @@ async def test_a_failed_request_for_an_adapter_has_all_pods_asked_for_their_mode
             await until(lambda: len(second.asked) > second.asked.index("/v1/models") + 1)
             while (await pick()).candidates[0].pod != "second":
                 await asyncio.sleep(0.01)
+
+
+async def test_an_adapter_with_the_models_own_name_gets_the_requests_of_that_name(
+    tmp_path: Path,
+) -> None:
+    async with Engine().serving() as engine:
+        engine.adapters = ["m"]
+        tables = '[[models]]\nname = "m"\naliases = ["alias"]\n[probe]\ninterval-seconds = 0.2\n'
+        tables += f'[[pods]]\nid = "p"\nmodel = "m"\naddress = "{engine.address}"\n'
+        async with running_router(tmp_path, tables) as (_, channel):
+            stub = router_pb2_grpc.RouterStub(channel)
+
+            async def held(**named: str) -> int:
+                prompt = pb.Prompt(token_ids_packed=pack_tokens(IDS), **named)
+                told = await stub.Explain(pb.ExplainRequest(prompt=prompt), timeout=30)
+                return told.candidates[0].matched_tokens
+
+            await until(lambda: engine.asked.count("/health") > 1)
+
+            async def send() -> str:
+                prompt = pb.Prompt(model="m", token_ids_packed=pack_tokens(IDS))
+                picked = await stub.Pick(pb.PickRequest(prompt=prompt), timeout=30)
+                name, event = picked.booking_id, pb.ReportRequest.FIRST_TOKEN
+                await stub.Report(pb.ReportRequest(booking_id=name, event=event), timeout=30)
+                return name
+
+            last = await send()
+            assert await held(model="m") == await held(model="m", lora="m") > 0
+            assert await held(model="alias") == 0, "it reaches the base model"
+            assert await held(model="m", lora="tuned") == 0
+            engine.adapters = []
+            failed = pb.ReportRequest(booking_id=last, event=pb.ReportRequest.FAILED)
+            await stub.Report(failed, timeout=30)
+            while not await held(model="alias"):
+                await send()
+
+
+def test_engines_of_other_kinds_find_adapters_by_other_names() -> None:
+    adapters = Status(adapters=frozenset({"m", "tuned"}))
+    named = Pod("a", "a:1", "m", (), status=adapters)
+    beside = Pod("b", "b:1", "m", (), status=adapters, engine="sglang")
+    assert PodTable([beside]).found_by_name() == set()
+    assert PodTable([beside, named]).found_by_name() == {"m", "tuned"}
 
 
 async def test_pods_are_asked_for_their_models_at_most_once_an_interval_however_many_fail() -> None:

@@ -5,7 +5,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from msgspec import structs
 
 from indexer.keys.token import pack_tokens
 from indexer.trust import Level, Trust
@@ -54,20 +53,6 @@ def reason(of: Pod) -> str:
 def ask(*pods: Pod, lora_path: str = "", **apart: str) -> TokenPrompt:
     prompt = TokenPrompt("m", pack_tokens(IDS), **apart)
     return set_apart(ReadPrompt(prompt, 0, lora_path), pods)
-
-
-def test_an_adapter_with_the_models_own_name_is_what_requests_of_that_name_reach() -> None:
-    plain, shadowed = pod("vllm"), pod("vllm")
-    shadowed.status = replace(shadowed.status, adapters=frozenset({"m", "tuned"}))
-    read = ReadPrompt(TokenPrompt("m", pack_tokens(IDS)), 0, name="m")
-    assert set_apart(read, [plain]).lora == ""
-    assert set_apart(read, [plain, shadowed]).lora == "m"
-    assert set_apart(structs.replace(read, name="alias"), [shadowed]).lora == "", (
-        "it reaches the base model"
-    )
-    tuned = structs.replace(read.prompt, lora="tuned")
-    named = structs.replace(read, prompt=tuned)
-    assert set_apart(named, [shadowed]).lora == "tuned"
 
 
 @pytest.mark.parametrize(

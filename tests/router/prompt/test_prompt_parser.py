@@ -64,7 +64,6 @@ async def test_every_form_is_one_value_in_both_schemas(
         assert gives_ids(schema) == field.startswith("token_ids")
         assert await parser.parse(schema) == CheckedPrompt(
             model=MODEL,
-            name="alias",
             adapter="a",
             field=f"prompt.{field}",
             content=content,

@@ -54,10 +54,10 @@ def test_a_step_may_evict_and_store_a_block_again_and_look_between_the_two() -> 
 
 
 def test_events_of_a_step_may_come_after_its_answer_but_not_long_after() -> None:
-    late = stay(Batch(2.5, 9, [stored(11)]), others=1)
+    late = stay(Batch(3.5, 9, [stored(11)]), others=1)
     assert late.account(0, 1) == (
         "one other request was under way; the engine looked the prompt up while 1 of its blocks were "
-        "cached, from batch 9 (2.500 s) on, whose events came after the answer"
+        "cached, from batch 9 (3.500 s) on, whose events came after the answer"
     )
     later = stay(Batch(2.0 + 2 * LATE_SECONDS, 9, [stored(11)]))
     assert "not explained" in later.account(0, 1)
