@@ -1,9 +1,13 @@
 """Notices failed requests whose pod may no longer serve the adapter that they named."""
 
+import math
 from collections.abc import Callable
 
 from router.pick.pending import End, Placed
 from router.pick.weigh import Choice
+
+PAUSE_SECONDS = 0.1
+"""Least time between two doubts of a model: a doubt takes a walk over all its pods."""
 
 
 class DoubtedModels:
@@ -15,6 +19,8 @@ class DoubtedModels:
 
     def __init__(self, doubt: Callable[[str], None]) -> None:
         self._doubt = doubt
+        self._doubted_at: dict[str, float] = {}
+        """When each model was doubted last."""
 
     def picked(self, placed: Placed, choice: Choice) -> None:
         """Ignore a pick."""
@@ -33,6 +39,8 @@ class DoubtedModels:
 
     def ended(self, placed: Placed, end: End, now: float) -> None:
         """Doubt the models that pods list, if a request failed that named no base model."""
-        del now
-        if end == "failed" and (placed.traits.has_adapter or not placed.model):
+        if end != "failed" or (placed.model and not placed.traits.has_adapter):
+            return
+        if now - self._doubted_at.get(placed.model, -math.inf) >= PAUSE_SECONDS:
+            self._doubted_at[placed.model] = now
             self._doubt(placed.model)
