@@ -78,7 +78,8 @@ from router.loop.event_loop import LoopThread
 from router.loop.lag import watch_lag
 from router.match.scorer import Scorer
 from router.metrics.calls import Metrics
-from router.metrics.parts import PartsCollector
+from router.metrics.parts import Parts
+from router.metrics.scrape import MetricsPage
 from router.peers import booking_id
 from router.peers.exchange import PeerBookings
 from router.peers.run import sharing
@@ -376,31 +377,29 @@ async def running(
             most_body_bytes=limits.max_prompt_bytes,
             tracer=tracer,
         )
-        registry.register(
-            PartsCollector(
-                ingest,
-                read,
-                picking,
-                attribution,
-                (calls, streams),
-                readiness=readiness,
-                pods=pods,
-                admission=admission,
-                endpoint_picker=endpoint_picker,
-                decision_log=logged,
-                held=held,
-                shared=through,
-                sources=states,
-                tls={
-                    table: tls
-                    for table, tls in (
-                        ("server.tls", enter.tls),
-                        ("watch", publishers),
-                        ("probe", engines.tls),
-                    )
-                    if tls is not None
-                },
-            )
+        kept_by_parts = Parts(
+            ingest,
+            read,
+            picking,
+            attribution,
+            (calls, streams),
+            readiness=readiness,
+            pods=pods,
+            admission=admission,
+            endpoint_picker=endpoint_picker,
+            decision_log=logged,
+            held=held,
+            shared=through,
+            sources=states,
+            tls={
+                table: tls
+                for table, tls in (
+                    ("server.tls", enter.tls),
+                    ("watch", publishers),
+                    ("probe", engines.tls),
+                )
+                if tls is not None
+            },
         )
         # Health checks have room of their own, so that they wait for no other call or stream.
         few = STANDARD * largest
@@ -428,7 +427,6 @@ async def running(
         stack.callback(remembering.cancel)
         http = serving_http(
             server.metrics_listen,
-            registry,
             readiness,
             enter,
             metrics,
@@ -437,10 +435,14 @@ async def running(
                     **pages(service, overlaps, limits.max_prompt_bytes, tracer),
                     **json_calls(service, limits.max_prompt_bytes, tracer),
                 },
-                gets={LIVE: live.page},
+                gets={
+                    LIVE: live.page,
+                    "/metrics": MetricsPage(
+                        registry, kept_by_parts.steps, clock=time.monotonic
+                    ).page,
+                },
                 files=file_pages(),
             ),
-            most_bytes=limits.max_prompt_bytes,
         )
         http_address = await stack.enter_async_context(http)
         stack.callback(live.end)

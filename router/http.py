@@ -1,4 +1,4 @@
-"""The router's HTTP listener: /metrics, /healthz, /readyz, and pages of other rooms."""
+"""The router's HTTP listener: /healthz, /readyz, and pages of other rooms."""
 
 import json
 import logging
@@ -7,9 +7,6 @@ from contextlib import asynccontextmanager
 from typing import NamedTuple
 
 from aiohttp import web
-from prometheus_client import CollectorRegistry
-from prometheus_client.exposition import choose_encoder
-from prometheus_client.registry import Collector
 
 from indexer.process.certificate_names import auth_context, names
 from indexer.process.listen import http_listener
@@ -39,42 +36,36 @@ class Pages(NamedTuple):
 @asynccontextmanager
 async def serving_http(
     listen: str,
-    registry: CollectorRegistry,
     readiness: Readiness,
     entrance: Entrance,
     counts: KeptOutMeter,
     *,
     pages: Pages,
-    most_bytes: int,
 ) -> AsyncIterator[str]:
     """Serve while the context is open; yield host:port with the port that was bound.
 
-    A body may have `most_bytes`. Where `listen` is empty, nothing is served and the address is empty.
+    Where `listen` is empty, nothing is served and the address is empty.
     Raises OSError if the address cannot be bound.
     """
     if not listen:
         yield ""
         return
-    app = http_app(
-        registry, readiness, entrance.callers, counts, pages=pages, most_bytes=most_bytes
-    )
+    app = http_app(readiness, entrance.callers, counts, pages=pages)
     tls = entrance.tls.http_context if entrance.tls is not None else None
     async with http_listener(app, listen, named="server.metrics-listen", tls=tls) as address:
         yield address
 
 
 def http_app(
-    registry: CollectorRegistry,
     readiness: Readiness,
     callers: Callers | None,
     counts: KeptOutMeter,
     *,
     pages: Pages,
-    most_bytes: int,
 ) -> web.Application:
     """Return the application that serves all paths.
 
-    With `callers`, /metrics and most `pages` need a role; `counts` counts the refused requests.
+    With `callers`, most `pages` need a role; `counts` counts the refused requests.
     """
 
     def guarded(page: Page) -> Page:
@@ -89,11 +80,6 @@ def http_app(
             return web.json_response({"error": refusal.text}, status=status, headers=headers)
 
         return checked
-
-    async def metrics(request: web.Request) -> web.Response:
-        # OpenMetrics, which alone has exemplars, only for those who ask for it.
-        encoder, kind = _encoder(request.headers.get("Accept", ""))
-        return web.Response(body=encoder(registry), headers={"Content-Type": kind})
 
     async def alive(_: web.Request) -> web.Response:
         return web.Response(text="ok\n")
@@ -114,8 +100,7 @@ def http_app(
             content_type="application/json",
         )
 
-    app = web.Application(client_max_size=most_bytes)
-    app.router.add_get("/metrics", guarded(metrics))
+    app = web.Application()
     app.router.add_get("/healthz", alive)
     app.router.add_get("/readyz", ready)
     for path, page in pages.posts.items():
@@ -125,15 +110,6 @@ def http_app(
     for path, page in pages.files.items():
         app.router.add_get(path, page)
     return app
-
-
-def _encoder(accept: str) -> tuple[Callable[[Collector], bytes], str]:
-    """Return what writes the metrics in a form that is accepted, and the form's content type."""
-    try:
-        return choose_encoder(accept)
-    except (TypeError, ValueError):
-        # The library compares versions that are no numbers.
-        return choose_encoder("")
 
 
 def _refusal(callers: Callers, request: web.Request) -> AccessRefusal | None:

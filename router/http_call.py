@@ -24,7 +24,8 @@ STATUSES = {
     grpc.StatusCode.DEADLINE_EXCEEDED: 504,
 }
 """HTTP's statuses by gRPC's, which `RouterService` gives to errors."""
-TOO_LARGE = "the body has more than %d bytes (limits.max-prompt-bytes)"
+LIMIT = "limits.max-prompt-bytes"
+"""The configuration's key of the longest body."""
 
 
 class HttpCall:
@@ -70,21 +71,24 @@ class HttpCall:
         raise RefusedError(Refusal(code, text, tuple(metadata)))
 
 
-def answering(answer: Page, most_bytes: int, tracer: Tracer = NO_TRACER) -> Page:
+def answering(
+    answer: Page, most_bytes: int, tracer: Tracer = NO_TRACER, *, limit: str = LIMIT
+) -> Page:
     """Return a page that answers a call's errors with their statuses; a body may have `most_bytes`.
 
-    `tracer` makes a span of each call.
+    `limit` says where that number comes from. `tracer` makes a span of each call.
     """
+    too_large = f"the body has more than {most_bytes} bytes ({limit})"
 
     async def page(request: web.Request) -> web.StreamResponse:
         if (request.content_length or 0) > most_bytes:
-            return _error(413, TOO_LARGE % most_bytes)
+            return _error(413, too_large)
         try:
-            return await answer(request)
+            return await answer(request.clone(client_max_size=most_bytes))
         except RefusedError as error:
             return _error(STATUSES.get(error.refusal.code, 500), error.refusal.text)
         except web.HTTPRequestEntityTooLarge:
-            return _error(413, TOO_LARGE % most_bytes)
+            return _error(413, too_large)
 
     async def traced(request: web.Request) -> web.StreamResponse:
         carrier = ((name.lower(), value) for name, value in request.headers.items())

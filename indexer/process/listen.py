@@ -1,17 +1,24 @@
 """Listeners with limits on connections: idle ones would use up the file descriptors."""
 
 import asyncio
+import logging
 import re
 import resource
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from ipaddress import ip_address
+from typing import TypeVar
 
 from aiohttp import web
 
 from indexer.process.command_line import in_words
 from indexer.process.listener import Listener
+
+log = logging.getLogger(__name__)
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 MOST_CONNECTIONS = 64
 """The most connections of an HTTP listener, which only serves probes and scrapers."""
@@ -46,6 +53,11 @@ GRPC_OPTIONS = (
 _LASTING: web.AppKey[set[asyncio.BaseProtocol]] = web.AppKey("lasting", set)
 """The connections whose response lasts."""
 
+T = TypeVar("T")
+
+MOST_SHOWN = 100
+"""Most characters of what a client sent that an error shows."""
+_PORT = re.compile(r":[0-9]*\Z")
 _HOST_PORT = re.compile(r"(?:\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+|):([0-9]{1,5})")
 
 
@@ -79,11 +91,15 @@ async def http_listener(
     """Serve HTTP at host:port while the context is open, or HTTPS with `tls`; yield the bound address.
 
     A connection serves one request and lives at most `seconds`, unless its handler enters
-    `lasting`. Beyond `most` connections the oldest is
-    closed, so that idle clients keep no others out. Raises OSError if the address cannot be bound; its
-    text begins with `named`, the setting that has the address.
+    `lasting`. A handler is cancelled when its client has gone. Beyond `most` connections one of the
+    address with the most is closed, so that nobody keeps others out. At a loopback address without TLS,
+    requests of other sites' pages are refused (`foreign`). Raises OSError if the address cannot be
+    bound; its text begins with `named`, the setting that has the address.
     """
     app.middlewares.append(_once)
+    # A certificate proves the name that was asked for, so no other name can lead to a listener with TLS.
+    if tls is None and is_loopback(listen) and not listen.startswith("unix:"):
+        app.middlewares.append(_of_own_site)
     long: set[asyncio.BaseProtocol] = set()
     app[_LASTING] = long
 
@@ -91,7 +107,7 @@ async def http_listener(
         if connection not in long:
             _end(connection)
 
-    runner = web.AppRunner(app, access_log=None, lingering_time=0.0)
+    runner = web.AppRunner(app, access_log=None, lingering_time=0.0, handler_cancellation=True)
     await runner.setup()
     server = runner.server
     assert server is not None
@@ -100,8 +116,9 @@ async def http_listener(
     def accept(_: Callable[[], None]) -> asyncio.Protocol:
         # Connections that are closing remain listed until the loop's next turn.
         known = [one for one in server.connections if _is_open(one)]
-        for oldest in known[: max(0, len(known) + 1 - most)]:
-            _end(oldest)
+        while len(known) >= most:
+            known.remove(one := gives_way(known, _address, long))
+            _end(one)
         connection = server()
         loop.call_later(seconds, end_old, connection)
         return connection
@@ -129,10 +146,47 @@ def lasting(request: web.Request) -> Iterator[None]:
         connections.discard(request.protocol)
 
 
+def gives_way(
+    oldest_first: Sequence[T], address: Callable[[T], str], last: Collection[object] = ()
+) -> T:
+    """Return which of several clients gives way to a new one: the oldest of the address with the most.
+
+    Those in `last` do so after the others of their address.
+    """
+    counts = Counter(map(address, oldest_first))
+    most = max(counts.values())
+    candidates = [one for one in oldest_first if counts[address(one)] == most]
+    return min(candidates, key=lambda one: one in last)
+
+
+def foreign(hosts: Sequence[str], origins: Sequence[str]) -> str:
+    """Return what shows that a request to a loopback address is of another site's page; empty: nothing.
+
+    A page may send requests to the loopback addresses of whoever views it, and may read the answers if
+    its own name leads to such an address (DNS rebinding). `hosts` and `origins` are the values of the
+    headers `Host` and `Origin`, which then have that name.
+    """
+    for host in hosts:
+        if not is_loopback(f"{_PORT.sub('', host).rstrip('.')}:0"):
+            return f"Host is {host[:MOST_SHOWN]!r}, which names no loopback address"
+    for origin in origins:
+        if [origin.partition("://")[2].lower()] != [host.lower() for host in hosts]:
+            return f"Origin is {origin[:MOST_SHOWN]!r}, another site than Host"
+    return ""
+
+
 @web.middleware
-async def _once(
-    request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
-) -> web.StreamResponse:
+async def _of_own_site(request: web.Request, handler: Handler) -> web.StreamResponse:
+    headers = request.headers
+    why = foreign(headers.getall("Host", ()), headers.getall("Origin", ()))
+    if not why:
+        return await handler(request)
+    log.warning("%s: refused to %s: %s", request.path[:MOST_SHOWN], request.remote, why)
+    return web.json_response({"error": why}, status=403)
+
+
+@web.middleware
+async def _once(request: web.Request, handler: Handler) -> web.StreamResponse:
     try:
         response = await handler(request)
     except web.HTTPException as refusal:
@@ -140,6 +194,12 @@ async def _once(
         raise
     response.force_close()
     return response
+
+
+def _address(connection: web.RequestHandler) -> str:
+    assert connection.transport is not None
+    peer = connection.transport.get_extra_info("peername")
+    return str(peer[0]) if isinstance(peer, tuple) else ""
 
 
 def _is_open(connection: web.RequestHandler) -> bool:

@@ -8,13 +8,14 @@ Source of the format: the HTML standard, "Server-sent events".
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 import msgspec
 from aiohttp import web
 
-from indexer.process.listen import lasting
+from indexer.process.listen import gives_way, lasting
 from router.diagnosis.decision_view import decision_view
 from router.live_page.history import PAUSE, History
 from router.live_page.view import Views
@@ -48,7 +49,8 @@ class LiveStream:
         self._decisions = decisions
         self._clock = clock
         self._history = History(views.point)
-        self._viewers = 0
+        self._viewers: dict[asyncio.Transport, str] = {}
+        """The streams' connections with their addresses, the oldest first."""
         self._ending = asyncio.Event()
         self._frame = b""
         self._made_at = -FRAME_SECONDS
@@ -66,16 +68,24 @@ class LiveStream:
 
     async def page(self, request: web.Request) -> web.StreamResponse:
         """Answer one viewer until it goes away or `end` is called."""
-        if self._viewers >= MOST_VIEWERS:
-            return web.json_response(
-                {"error": f"{MOST_VIEWERS} pages are open, which is the most"}, status=503
-            )
-        self._viewers += 1
+        viewers, address, own = self._viewers, request.remote or "", request.transport
+        if own is None:
+            raise ConnectionResetError("the viewer has gone")
+        if len(viewers) >= MOST_VIEWERS:
+            oldest = gives_way(list(viewers), viewers.__getitem__)
+            counts = Counter(viewers.values())
+            if counts[viewers[oldest]] <= counts[address] + 1:
+                return web.json_response(
+                    {"error": f"{MOST_VIEWERS} pages are open, which is the most"}, status=503
+                )
+            del viewers[oldest]
+            oldest.abort()
+        viewers[own] = address
         try:
             with lasting(request):
                 return await self._stream(request)
         finally:
-            self._viewers -= 1
+            viewers.pop(own, None)
 
     async def _stream(self, request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse(

@@ -1,9 +1,8 @@
 """The metrics that the router's parts keep themselves, read at each scrape."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from prometheus_client.core import Metric
-from prometheus_client.registry import Collector
 
 from indexer.ingest import Ingest
 from indexer.process.tls_files import ClientTls, ServerTls
@@ -28,7 +27,7 @@ from router.queue.held_picks import HeldPicks
 from router.readiness import Readiness
 
 
-class PartsCollector(Collector):
+class Parts:
     """Reads every part."""
 
     def __init__(
@@ -66,12 +65,8 @@ class PartsCollector(Collector):
         self._rooms = rooms
         """The room for the messages of calls, and the room for those of streams."""
 
-    def describe(self) -> Iterable[Metric]:
-        """Return no metrics, so that registering does not read every part; the names are unique."""
-        return ()
-
-    def collect(self) -> Iterator[Metric]:
-        """Read every part."""
+    def steps(self) -> Iterator[Metric | None]:
+        """Read every part. A None says that other work may be done before the next step."""
         info = gauge("build_info")
         info.add_metric([version()], 1)
         yield info

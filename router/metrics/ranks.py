@@ -12,15 +12,20 @@ from indexer.trust import Level
 from router.load.table import LoadTable
 from router.metrics.declared import counter, gauge
 
+RANKS_AT_ONCE = 32
+"""Ranks that are read without a pause: about two milliseconds' work."""
 
-def ranks(ingest: Ingest) -> Iterator[Metric]:
-    """Yield the metrics of every rank's view."""
+
+def ranks(ingest: Ingest) -> Iterator[Metric | None]:
+    """Yield the metrics of every rank's view, and before them a None wherever other work may be done."""
     trust, blocks = gauge("rank_trust"), gauge("rank_blocks")
     copies, capacity = gauge("rank_copies"), gauge("rank_capacity")
     events = counter("events")
     waiting, dropped = gauge("rank_orphan_bytes"), counter("rank_orphans_dropped")
     lag_seconds, lag_batches = gauge("rank_lag_seconds"), gauge("rank_lag_batches")
-    for rank in ingest:
+    for number, rank in enumerate(ingest, 1):
+        if not number % RANKS_AT_ONCE:
+            yield None
         name = [rank.pod, str(rank.number)]
         if isinstance(rank, RankIngest):
             lag_seconds.add_metric(name, rank.lag.seconds)
@@ -44,14 +49,17 @@ def ranks(ingest: Ingest) -> Iterator[Metric]:
     yield from (lag_seconds, lag_batches)
 
 
-def loads(ingest: Ingest, table: LoadTable) -> Iterator[Metric]:
-    """Yield the load of every rank."""
+def loads(ingest: Ingest, table: LoadTable) -> Iterator[Metric | None]:
+    """Yield the load of every rank, and before that a None wherever other work may be done."""
     names = [(rank.pod, rank.number) for rank in ingest]
     running, waiting = gauge("rank_running"), gauge("rank_waiting")
     wait = gauge("rank_wait_seconds")
-    for (pod, rank), load in zip(names, table.loads(names, time.monotonic()), strict=True):
-        labels = [pod, str(rank)]
-        running.add_metric(labels, load.in_flight)
-        waiting.add_metric(labels, load.waiting)
-        wait.add_metric(labels, load.wait)
+    for at in range(0, len(names), RANKS_AT_ONCE):
+        some = names[at : at + RANKS_AT_ONCE]
+        for (pod, rank), load in zip(some, table.loads(some, time.monotonic()), strict=True):
+            labels = [pod, str(rank)]
+            running.add_metric(labels, load.in_flight)
+            waiting.add_metric(labels, load.waiting)
+            wait.add_metric(labels, load.wait)
+        yield None
     yield from (running, waiting, wait)

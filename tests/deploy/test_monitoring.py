@@ -10,11 +10,13 @@ from typing import Any
 import pytest
 import yaml
 from prometheus_client import CollectorRegistry
+from prometheus_client.core import Metric
 
 from indexer.trust import Level
 from publisher.assemble import publishing
 from router.commands.local.cluster import MODEL
 from router.error_info import Reason
+from router.metrics.parts import Parts
 from tests.deploy.manifests import DEPLOY, ROOT, needs_helm
 from tests.deploy.promql import read
 from tests.router.shared_stand import WORKER, publisher, router, seen, until
@@ -57,14 +59,17 @@ class Exported:
         for collector in registry._collector_to_names:
             for family in collector.collect():
                 # A family of one of the client's own counters does not know its labels.
-                of: Any = family if hasattr(family, "_labelnames") else collector
-                labels = set(of._labelnames)
-                for ending in ENDINGS.get(family.type, [""]):
-                    self.labels[family.name + ending] = labels
-                if family.type == "histogram":
-                    self.labels[f"{family.name}_bucket"] = {*labels, "le"}
-                if family.name in {"warmpath_events", "warmpath_publisher_events"}:
-                    self.kinds |= {sample.labels["kind"] for sample in family.samples}
+                self.add(family, family if hasattr(family, "_labelnames") else collector)
+
+    def add(self, family: Metric, of: Any) -> None:
+        """Add the series of a family, whose labels `of` knows."""
+        labels = set(of._labelnames)
+        for ending in ENDINGS.get(family.type, [""]):
+            self.labels[family.name + ending] = labels
+        if family.type == "histogram":
+            self.labels[f"{family.name}_bucket"] = {*labels, "le"}
+        if family.name in {"warmpath_events", "warmpath_publisher_events"}:
+            self.kinds |= {sample.labels["kind"] for sample in family.samples}
 
 
 ENDINGS = {"counter": ["_total"], "histogram": ["_sum", "_count"]}
@@ -83,6 +88,13 @@ async def exported(
 
     monkeypatch.setattr("router.assemble.CollectorRegistry", registry)
     monkeypatch.setattr("publisher.entrance.CollectorRegistry", registry)
+    parts: list[Parts] = []
+
+    def reads(*args: Any, **options: Any) -> Parts:
+        parts.append(Parts(*args, **options))
+        return parts[-1]
+
+    monkeypatch.setattr("router.assemble.Parts", reads)
     url = redis_server.url
     exported = Exported()
     async with LocalWorker.of(WORKER) as worker, LocalWorker.of(WORKER) as other:
@@ -104,6 +116,8 @@ async def exported(
             await until(one.is_believed)
             for each in registries:
                 exported.look(each)
+            for family in filter(None, parts[0].steps()):
+                exported.add(family, family)
     return exported
 
 

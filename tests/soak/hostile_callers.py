@@ -295,7 +295,7 @@ class HostileCallers:
         for path in ("/", "/metrics?" + "x" * 5000, "/%00", "/../../etc/passwd", "/healthz/x"):
             reader, writer = await self._connect(self.rng.choice(self._pages))
             method = self.rng.choice(["GET", "HEAD", "DELETE", "BREW"])
-            writer.write(f"{method} {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+            writer.write(f"{method} {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
             await self._read_a_while(reader)
             writer.close()
 

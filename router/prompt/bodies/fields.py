@@ -66,7 +66,7 @@ class RawFields(msgspec.Struct, frozen=True):
         size = memoryview(raw).nbytes
         # Each value takes at least one byte.
         if size > MOST_VALUES:
-            await _check_values(raw, MOST_VALUES, name)
+            await check_values(raw, MOST_VALUES, name)
         try:
             value = msgspec.json.decode(raw)
         except UNREADABLE as error:
@@ -90,7 +90,7 @@ async def raw_fields(raw: bytes, names: tuple[str, ...], most: int = MOST_VALUES
         except StringError as error:
             raise FieldError(str(error)) from error
     if len(raw) > most:
-        await _check_values(raw, most)
+        await check_values(raw, most)
     try:
         found = msgspec.json.decode(raw, type=_kind(names))
     except msgspec.ValidationError as error:
@@ -155,8 +155,11 @@ def value_counts(raw: bytes) -> Iterator[int]:
         yield sum(map(outside.count, (b",", b"[", b"{")))
 
 
-async def _check_values(raw: bytes | msgspec.Raw, most: int, name: str = "") -> None:
-    """Raise FieldError if valid JSON holds more than `most` values."""
+async def check_values(raw: bytes | msgspec.Raw, most: int, name: str = "") -> None:
+    """Raise FieldLimitError if JSON holds more than `most` values; other tasks run between slices.
+
+    If it is not valid, the values before its first fault count; some behind it may not.
+    """
     values = 1
     for more in value_counts(bytes(raw)):
         values += more

@@ -59,7 +59,7 @@ def test_an_open_https_connection_outlives_the_change(loop: str, stand: Stand) -
             writer.write(b"GET /who HTTP/1.1\r\n")
             stand.rotate()
             tls.files.look()
-            writer.write(b"Host: a\r\n\r\n")
+            writer.write(b"Host: localhost\r\n\r\n")
             assert b"200 OK" in await reader.readline()
             writer.close()
 
@@ -126,7 +126,7 @@ def test_what_is_no_tls_is_closed_and_the_log_says_whose_connection_it_was(
             reader, writer = await asyncio.open_connection(host, int(port))
             nonlocal own
             own = "{}:{}".format(*writer.get_extra_info("sockname"))
-            writer.write(b"GET /who HTTP/1.1\r\nHost: a\r\n\r\n")
+            writer.write(b"GET /who HTTP/1.1\r\nHost: localhost\r\n\r\n")
             with contextlib.suppress(ConnectionError):
                 assert b"HTTP" not in await reader.read()
             writer.close()

@@ -1,7 +1,12 @@
 """The router's read-only calls as JSON: the answers of gRPC, its errors, and who may ask."""
 
 import asyncio
+import base64
+import json
 import re
+import threading
+from functools import partial
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +14,7 @@ import aiohttp
 import pytest
 from google.protobuf import json_format
 
-from router.live_page.json_calls import METHODS, PATH
+from router.live_page.json_calls import METHODS, MOST_QUESTION_BYTES, MOST_VALUES, PATH, JsonThread
 from router.pb.warmpath.v1 import router_pb2 as pb
 from tests.router.access.guarded import TOKENS
 from tests.router.live_page.stand import live, pods
@@ -19,7 +24,7 @@ PAGE = (Path(__file__).parents[3] / "docs" / "live-page.md").read_text(encoding=
 
 
 async def post(session: aiohttp.ClientSession, method: str, body: Any) -> tuple[int, Any]:
-    sent = {"data": body} if isinstance(body, bytes) else {"json": body}
+    sent = {"data": BytesIO(body)} if isinstance(body, bytes) else {"json": body}
     async with session.post(PATH + method, **sent) as answer:
         return answer.status, await answer.json()
 
@@ -60,6 +65,13 @@ async def test_answers_are_those_of_grpc(tmp_path: Path, model_folder: Path) -> 
         ("Score", {"prompt": {"model": "nobody", "text": "x"}}, 404, "nobody"),
         ("Explain", {"prompt": {"model": "ids-only", "token_ids": {"ids": [1]}}}, 503, "no pod"),
         ("Score", b" " * 4001, 413, "limits.max-prompt-bytes"),
+        ("ListPods", b" " * (MOST_QUESTION_BYTES + 1), 413, "ListPods takes no more"),
+        ("Diagnose", b"[" * 3000, 400, "body: "),
+        ("Score", b"7", 400, "body: "),
+        ("Score", b'{"text": "x"}', 400, 'has no field named "text"'),
+        ("Score", b'{"prompt": {"text": "x", "text": "y"}}', 400, "duplicate key text"),
+        ("Score", b'{"prompt": {"text": "\\ud800"}}', 400, "body: "),
+        ("Score", b'{"request_id": ' + b"9" * 3000 + b"}", 400, "body: "),
     ],
 )
 async def test_errors_say_what_is_wrong(
@@ -115,3 +127,58 @@ async def test_callers_need_the_role_of_the_method(tmp_path: Path) -> None:
         ]
         found = await asyncio.gather(*(status(*one) for one in asked))
     assert found == [401, 401, 401, 200, 403, 403, 403, 200, 200]
+
+
+ABSURD = {
+    "ids": b'{"prompt":{"model":"demo","token_ids":{"ids":[%b1]}}}' % (b"1," * MOST_VALUES),
+    "items": b'{"prompt":{"model":"demo","multimodal":[%b{}]}}' % (b"{}," * MOST_VALUES),
+    "lists": b'{"pods":[%b[]]}' % (b"[]," * MOST_VALUES),
+    "nested": b"[" * MOST_VALUES + b"]" * MOST_VALUES,
+    "names": b'{%b"z":1}'
+    % b"".join(b'"%d":"%d",' % (number, number) for number in range(MOST_VALUES)),
+    "hidden": b'{"prompt":{"text":"\\"\\\\","multimodal":[%b{}]}}' % (b"{}," * MOST_VALUES),
+}
+
+
+@pytest.mark.parametrize("name", sorted(ABSURD))
+async def test_a_body_of_too_many_values_is_refused_before_objects_are_made(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def never(*_: object) -> None:
+        raise AssertionError("the values were counted first")
+
+    monkeypatch.setattr("router.live_page.json_calls.message_of", never)
+    async with live(tmp_path, pods("pod-1")) as (_, session):
+        for method in ("Score", "Explain"):
+            status, answer = await post(session, method, ABSURD[name])
+            assert (status, "token_ids_packed" in answer["error"]) == (400, True), answer
+
+
+async def test_a_long_prompt_is_one_value_in_each_of_its_forms(tmp_path: Path) -> None:
+    ids = list(range(100_000))
+    packed_ids = base64.b64encode(b"".join(one.to_bytes(4, "little") for one in ids)).decode()
+    text = '", [{}, ' * 200_000
+    async with live(tmp_path, pods("pod-1")) as (_, session):
+        for prompt in ({"token_ids": {"ids": ids}}, {"token_ids_packed": packed_ids}):
+            status, answer = await post(session, "Score", {"prompt": {"model": "demo", **prompt}})
+            assert (status, answer["prompt_tokens"]) == (200, len(ids))
+        body = json.dumps({"prompt": {"model": "demo", "text": text}}).encode()
+        status, answer = await post(session, "Explain", body)
+        assert (status, answer["reckoned_tokens"] > 0) == (200, True)
+        for name in ("model", "lora", "cache_salt"):
+            body = json.dumps({"prompt": {name: text}}).encode()
+            status, answer = await post(session, "Score", body)
+            assert (status, name in answer["error"]) == (400, True)
+
+
+async def test_a_step_whose_caller_is_gone_never_begins() -> None:
+    thread, done = JsonThread(), []
+    until = threading.Event()
+    first = asyncio.ensure_future(thread.run(until.wait))
+    second = asyncio.ensure_future(thread.run(partial(done.append, 2)))
+    third = asyncio.ensure_future(thread.run(partial(done.append, 3)))
+    await asyncio.sleep(0)
+    second.cancel()
+    until.set()
+    await asyncio.gather(first, third)
+    assert done == [3]

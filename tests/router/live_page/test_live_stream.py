@@ -102,3 +102,22 @@ async def test_one_viewer_too_many_is_told_so_and_a_place_is_free_when_one_goes(
                 if again.status == 200:
                     break
             await asyncio.sleep(0.01)
+
+
+async def test_one_address_with_all_the_streams_keeps_no_other_address_out(tmp_path: Path) -> None:
+    async with live(tmp_path, pods("pod-1")) as (router, session), AsyncExitStack() as stack:
+        held = []
+        for _ in range(MOST_VIEWERS):
+            response = await stack.enter_async_context(session.get(LIVE))
+            assert response.status == 200
+            held.append(response)
+        elsewhere = aiohttp.TCPConnector(local_addr=("127.0.0.2", 0))
+        other = await stack.enter_async_context(
+            aiohttp.ClientSession(f"http://{router.http_address}", connector=elsewhere)
+        )
+        watching = await stack.enter_async_context(other.get(LIVE))
+        assert watching.status == 200
+        with pytest.raises(aiohttp.ClientError):
+            await held[0].read()
+        async with session.get(LIVE) as refused:
+            assert refused.status == 503
