@@ -14,7 +14,7 @@ from router.api.pick import PickAnswerer
 from router.api.service import RouterService
 from router.conditions import COVERAGE, pods_are_covered
 from router.config.doubts import warnings
-from router.config.read import ConfigError, check
+from router.config.read import MOST_BYTES, ConfigError, check
 from router.config.reloadable import differing, reloaded
 from router.config.schema import Config, PodSpec
 from router.endpoint_picker.pick import EndpointPicks
@@ -27,9 +27,6 @@ from router.queue.queueing import reload_queue
 from router.readiness import Readiness
 
 log = logging.getLogger(__name__)
-
-MOST_BYTES = 16 << 20
-"""Largest file that is looked at for changes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +62,9 @@ class ReloadableParts:
 
 
 def content_of(path: Path) -> bytes | None:
-    """Return a file's bytes; None if it cannot be read, or is a pipe, which can be read only once."""
+    """Return a file's bytes; None if it cannot be read again, as a pipe cannot."""
     try:
-        return read_bytes(path, MOST_BYTES) if path.is_file() else None
+        return read_bytes(path, MOST_BYTES)
     except OSError:
         return None
 

@@ -164,7 +164,7 @@ async def _serve(
         _say_ready(args, config, f"{router.address}{http}")
         reloader = Reloader(
             config,
-            lambda: _own(load(args.config, os.environ), args.process),
+            lambda: _own(load(args.config, os.environ, again=True), args.process),
             router.reload,
             content=partial(content_of, args.config),
             begun=begun,

@@ -19,6 +19,7 @@ import msgspec
 
 from indexer.follow.saved import SavedRank
 from indexer.keys.key import fingerprint
+from indexer.process.reread import KINDS
 from indexer.unreadable import UNREADABLE
 from router.folder import folder_problem
 
@@ -29,16 +30,6 @@ VERSION = 4
 """Files of another version are put aside: the router then starts cold."""
 HEADING = FORMAT + b"%d\n" % VERSION
 DIGEST_BYTES = 32
-
-
-KINDS = {
-    stat.S_IFDIR: "a folder",
-    stat.S_IFIFO: "a pipe",
-    stat.S_IFSOCK: "a socket",
-    stat.S_IFCHR: "a device",
-    stat.S_IFBLK: "a device",
-    stat.S_IFLNK: "a link",
-}
 
 
 class BadStateError(Exception):

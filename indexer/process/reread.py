@@ -1,7 +1,10 @@
 """Files that are read again when they change, such as certificates and tokens."""
 
 import asyncio
+import errno
 import logging
+import os
+import stat
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -16,6 +19,16 @@ LOOK_SECONDS = 1.0
 """Pause between two looks at the files."""
 MOST_BYTES = 1 << 20
 """Largest file."""
+
+KINDS = {
+    stat.S_IFDIR: "a folder",
+    stat.S_IFIFO: "a pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+    stat.S_IFLNK: "a link",
+}
+"""What a path may be that is not a regular file, by its type in `st_mode`."""
 
 
 class Reread(Generic[T]):
@@ -69,12 +82,22 @@ class Reread(Generic[T]):
         return tuple(read_bytes(path) for path in self._paths)
 
 
-def read_bytes(path: Path, most: int = MOST_BYTES) -> bytes:
-    """Return a file's bytes. Raises OSError if it cannot be read or has more than `most`."""
-    with path.open("rb") as file:
+def read_bytes(path: Path, most: int = MOST_BYTES, *, of_any_kind: bool = False) -> bytes:
+    """Return a file's bytes. Raises OSError if it cannot be read or has more than `most`.
+
+    So it does for anything but a regular file, unless it may be `of_any_kind`: a pipe gives its bytes
+    once, after a wait that may have no end, and a device may always have more of them.
+    """
+    kind = stat.S_IFMT(path.stat().st_mode)
+    if kind != stat.S_IFREG and not of_any_kind:
+        said = KINDS.get(kind, "of another kind")
+        raise OSError(errno.EINVAL, f"is {said}, not a file", str(path))
+    # What takes the file's place between the two steps is not waited for either.
+    waits = 0 if of_any_kind else os.O_NONBLOCK
+    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | waits)) as file:
         content = file.read(most + 1)
-    if len(content) > most:
-        raise OSError(f"{path} has more than {most} bytes")
+    if content is None or len(content) > most:
+        raise OSError(errno.EFBIG, f"has more than {most} bytes", str(path))
     return content
 
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Self, TypeVar
 
 from indexer.process.certificate_dates import validities
 from indexer.process.command_line import in_words
-from indexer.process.reread import Reread
+from indexer.process.reread import Reread, read_bytes
 
 T = TypeVar("T")
 
@@ -78,10 +78,16 @@ class TlsPaths:
         """
         part, names = "ca", str(self.ca)
         try:
+            # OpenSSL opens files by name, and would wait for the writer of a pipe.
+            if self.ca:
+                read_bytes(self.ca)
             context = ssl.create_default_context(purpose, cafile=self.ca)
             context.minimum_version = ssl.TLSVersion.TLSv1_2
             if self.cert:
                 part, names = "cert", f"{self.cert} with {self.key}"
+                for path in (self.cert, self.key):
+                    if path:
+                        read_bytes(path)
                 # Without a given password, OpenSSL would ask for one at the terminal.
                 context.load_cert_chain(self.cert, self.key, password="")
         except OSError as error:
@@ -94,7 +100,7 @@ class TlsPaths:
         """Return which file is no PEM of its kind, which OpenSSL does not say; empty if both are."""
         for path, (mark, noun) in ((self.cert, CERTIFICATE), (self.key, KEY)):
             with contextlib.suppress(OSError):
-                if path and mark not in path.read_bytes():
+                if path and mark not in read_bytes(path):
                     return f"{path} has no {noun} in PEM"
         return ""
 

@@ -7,6 +7,7 @@ of a repository is run: only the files in `pin.ALLOWED` are read.
 import hashlib
 import tempfile
 import threading
+from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
 
@@ -45,13 +46,14 @@ class HubSource:
         cache_folder: Path | None = None,
         offline: bool = False,
         token_file: Path | None = None,
+        read: Callable[[Path], bytes] = Path.read_bytes,
         endpoint: str | None = None,
         timeout: float = 30.0,
     ) -> None:
         """Raise ValueError for an invalid pin.
 
         `cache_folder` and `endpoint` default to those of `huggingface_hub`. With `offline` only the
-        cache is used. The only token ever sent is the one in `token_file`.
+        cache is used. The only token ever sent is the one in `token_file`, which `read` reads.
         """
         for where, problem in pin.problems():
             raise ValueError(f"{where}: {problem}")
@@ -60,6 +62,7 @@ class HubSource:
         self._cache_folder = cache_folder
         self._offline = offline
         self._token_file = token_file
+        self._read = read
         self._endpoint = endpoint
         self._timeout = timeout
         self._lock = threading.Lock()
@@ -122,7 +125,7 @@ class HubSource:
         if self._token_file is None:
             return False
         try:
-            token = self._token_file.read_text(encoding="utf-8").strip()
+            token = self._read(self._token_file).decode().strip()
         except (OSError, UnicodeDecodeError) as error:
             reason = error.strerror if isinstance(error, OSError) else "is not text"
             problem = f"the token file {self._token_file} cannot be read: {reason}"

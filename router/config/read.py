@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 
 from indexer.process.command_line import in_words
+from indexer.process.reread import read_bytes
 from router.config.check import contradictions
 from router.config.credentials import tls_problems
 from router.config.engine_key_file import EngineKeyError, read_engine_key
@@ -43,21 +44,28 @@ class ConfigError(Exception):
         return self.problems[0] + (f" (and {more} more)" if more else "")
 
 
+MOST_BYTES = 16 << 20
+"""Largest configuration, and largest file of pods: enough for fifty thousand."""
 NO_VARIABLES: Mapping[str, str] = MappingProxyType({})
 
 
-def load(path: Path, environment: Mapping[str, str] = NO_VARIABLES) -> Config:
+def load(
+    path: Path, environment: Mapping[str, str] = NO_VARIABLES, *, again: bool = False
+) -> Config:
     """Read a configuration file, some of whose keys `environment` may replace. Raises ConfigError."""
-    return without_mistakes(mistakes(path, environment))
+    return without_mistakes(mistakes(path, environment, again=again))
 
 
-def mistakes(path: Path, environment: Mapping[str, str] = NO_VARIABLES) -> Mistakes:
+def mistakes(
+    path: Path, environment: Mapping[str, str] = NO_VARIABLES, *, again: bool = False
+) -> Mistakes:
     """Return the mistakes of a configuration file, of variables, and of the files that both name.
 
-    Raises ConfigError if it is not TOML, or, with the OSError as its cause, if it cannot be read.
+    Raises ConfigError if it is not TOML, or, with the OSError as its cause, if it cannot be read. A file
+    that is read `again` must be a regular one; at first a pipe will do.
     """
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        text = read_bytes(path, MOST_BYTES, of_any_kind=not again).decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(_unread(path, error)) from error
     found = _mistakes(_toml(text, str(path)), text, str(path), overrides(environment))
@@ -103,7 +111,7 @@ def _secret_problem(path: Path) -> str:
     if not path.is_file():
         return f"there is no file {path}"
     try:
-        lines = path.read_text(encoding="utf-8").strip().splitlines()
+        lines = read_bytes(path).decode().strip().splitlines()
     except (OSError, UnicodeDecodeError) as error:
         reason = in_words(error) if isinstance(error, OSError) else "is not UTF-8"
         return f"{path} cannot be read: {reason.removeprefix(f'{path}: ')}"

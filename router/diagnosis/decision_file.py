@@ -57,5 +57,5 @@ def _append(lines: Sequence[bytes], file: str, folder: Path) -> None:
 
 
 def _private(path: str, flags: int) -> int:
-    """Open a file that only its owner may read, if it is made now."""
-    return os.open(path, flags, 0o600)
+    """Open a file that only its owner may read, if it is made now; do not wait for a pipe."""
+    return os.open(path, flags | os.O_NONBLOCK, 0o600)

@@ -16,8 +16,6 @@ from router.pods.source_state import STAY, SourceState
 log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 1.0
-MOST_BYTES = 16 << 20
-"""Largest file, enough for fifty thousand pods."""
 UNREADABLE = (
     "create the file, let this process read it, or change `pods-file`; it is looked at each second"
 )
@@ -71,7 +69,7 @@ class FileSource:
             await asyncio.sleep(self._look_seconds)
 
     async def _read(self) -> bytes:
-        return await asyncio.to_thread(read_bytes, self._path, MOST_BYTES)
+        return await asyncio.to_thread(read_bytes, self._path, read_config.MOST_BYTES)
 
     def _pods(self, raw: bytes) -> Mapping[str, FoundPod]:
         pods = read_config.parse_pods(raw, str(self._path), self._models)

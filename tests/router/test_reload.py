@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import os
 import re
 import signal
 import subprocess
@@ -23,6 +22,7 @@ from router.pb.warmpath.v1 import router_pb2_grpc
 from router.processes import share_of
 from router.reload import ReloadableParts, Reloader, content_of
 from scorer.policy import make_policy
+from tests.odd_files import ODD, become, remove
 from tests.router.pick_stand import QUIET, pod, prompt
 from tests.router.running_router import TRANSPORT, running_router
 
@@ -201,9 +201,10 @@ async def test_a_change_that_a_signal_had_read_is_not_read_again() -> None:
     await asyncio.gather(watching, return_exceptions=True)
 
 
-def test_a_pipe_is_left_alone(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "pipe")
-    assert content_of(tmp_path / "pipe") is None
+@pytest.mark.parametrize("name", ODD)
+def test_what_is_no_file_is_left_alone(tmp_path: Path, name: str) -> None:
+    become(tmp_path / "file", name)
+    assert content_of(tmp_path / "file") is None
 
 
 CHANGED = """
@@ -367,6 +368,32 @@ async def test_sighup_reloads_and_sigterm_ends_step_by_step(tmp_path: Path) -> N
                 await stub.Score(pb.ScoreRequest(prompt=prompt(50)), timeout=30)
             assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
         assert await router.said("; 0 calls and 0 streams are cut off")
+        assert await router.process.wait() == 0
+
+
+async def test_a_file_that_is_none_for_a_while_is_read_again_and_the_process_ends(
+    tmp_path: Path,
+) -> None:
+    file, more = tmp_path / "router.toml", tmp_path / "pods.toml"
+    more.write_text(pod("a"))
+    listed = 'pods-file = "pods.toml"\n'
+    async with serving(file, listed + file_of("b")) as router:
+        for name in ("pipe", "endless"):
+            said = become(more, name)
+            assert said in await router.said("pods-file .*; the pods stay as they were")
+            said = become(file, name)
+            assert said in await router.said("is not reloaded, nothing has changed: ")
+            router.process.send_signal(signal.SIGHUP)
+            assert said in await router.said("is not reloaded, nothing has changed: ")
+            remove(more)
+            more.write_text(pod("a"))
+            remove(file)
+            await router.reload(listed + file_of("b", name))
+            assert await router.said("the configuration is reloaded: pods$")
+        become(file, "pipe")
+        become(more, "pipe")
+        assert await router.said("is not reloaded, nothing has changed: ")
+        router.process.send_signal(signal.SIGTERM)
         assert await router.process.wait() == 0
 
 

@@ -15,6 +15,8 @@ from redis.asyncio.connection import Connection, DefaultParser, SSLConnection
 from redis.exceptions import RedisError, ResponseError
 
 from indexer.process.command_line import PLAIN_THERE, in_words
+from indexer.process.reread import read_bytes
+from indexer.process.tls_files import TlsPaths
 from indexer.shared.redis.address import Address, HostPort, RedisKind, contradictions, parse
 from indexer.shared.redis.client import RedisClient
 from indexer.shared.redis.command import (
@@ -108,7 +110,7 @@ def _check(settings: RedisSettings, address: Address) -> None:
     for name, value in {**files, "password-file": settings.password_file}.items():
         try:
             if value:
-                Path(value).read_bytes()
+                read_bytes(Path(value))
         except OSError as error:
             raise SettingsError(
                 f"{named}{name}: {value} cannot be read: {error.strerror}"
@@ -118,17 +120,12 @@ def _check(settings: RedisSettings, address: Address) -> None:
 
 
 def _tls(settings: RedisSettings) -> ssl.SSLContext:
+    files = (settings.ca, settings.cert, settings.key)
     try:
-        context = ssl.create_default_context(cafile=settings.ca or None)
-        if settings.cert:
-            # Without a given password, OpenSSL would ask for one at the terminal.
-            context.load_cert_chain(settings.cert, settings.key, password="")
+        return TlsPaths(*(file or None for file in files)).context(ssl.Purpose.SERVER_AUTH)
     except OSError as error:
-        # The error of ssl names no file.
-        files = ", ".join(filter(None, (settings.ca, settings.cert, settings.key)))
         named = settings.named
-        raise SettingsError(f"{named}ca, {named}cert or {named}key ({files}): {error}") from error
-    return context
+        raise SettingsError(f"{named}ca, {named}cert or {named}key: {error}") from error
 
 
 class _Dialler:
@@ -183,7 +180,7 @@ class _Dialler:
 
     def _password(self) -> str:
         file = self._settings.password_file
-        password = Path(file).read_text(encoding="utf-8").strip()
+        password = read_bytes(Path(file)).decode().strip()
         if not password:
             raise SettingsError(f"{self._settings.named}password-file: {file} is empty")
         return password

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Self
 
 from indexer.follow.engine_tls import EngineTls
-from indexer.process.reread import Reread
+from indexer.process.reread import Reread, read_bytes
 from prefixstore.chats.chat import ModelTemplate
 from prefixstore.tokenizers.engine import Engine, EngineStats, Tracing, untraced
 from prefixstore.tokenizers.fallback import FallbackSource, FallbackStats, FallbackTokenizer
@@ -102,6 +102,7 @@ class Sources:
             cache_folder=self._folder / hub.cache_folder if hub.cache_folder else None,
             offline=hub.offline,
             token_file=self._folder / hub.token_file if hub.token_file else None,
+            read=read_bytes,
             endpoint=hub.endpoint.rstrip("/") or None,
             timeout=self._settings.load_seconds,
         )

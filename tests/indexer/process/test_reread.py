@@ -2,12 +2,14 @@
 
 import asyncio
 import logging
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from indexer.process.reread import MOST_BYTES, Reread, keep_current
+from indexer.process.reread import MOST_BYTES, Reread, keep_current, read_bytes
+from tests.odd_files import ODD, become, remove
 
 
 def first_line(contents: Sequence[bytes]) -> str:
@@ -97,6 +99,35 @@ def test_a_file_beyond_all_reason_is_refused(path: Path) -> None:
         file.truncate(MOST_BYTES + 1)
     with pytest.raises(OSError, match="has more than 1048576 bytes"):
         Reread("it", [path], first_line)
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_only_a_regular_file_is_read(
+    path: Path, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    files = Reread("it", [path], first_line)
+    said = become(path, name)
+    with pytest.raises(OSError, match=said):
+        read_bytes(path)
+    for _ in range(3):
+        files.look()
+    assert [said in one.getMessage() for one in caplog.records] == [True]
+    assert files.value == "good one"
+    remove(path)
+    path.write_text("good again")
+    files.look()
+    assert files.value == "good again"
+
+
+def test_what_is_read_once_may_be_a_pipe_but_no_larger(path: Path) -> None:
+    become(path, "endless")
+    with pytest.raises(OSError, match="has more than"):
+        read_bytes(path, of_any_kind=True)
+    reading, writing = os.pipe()
+    os.write(writing, b"once")
+    os.close(writing)
+    assert read_bytes(Path(f"/dev/fd/{reading}"), of_any_kind=True) == b"once"
+    os.close(reading)
 
 
 @pytest.fixture

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.config.read import ConfigError, parse, parse_pods
+from router.config.read import MOST_BYTES, ConfigError, parse, parse_pods
 from router.config.schema import ModelSpec, PodSetSpec, PodSpec
 from router.pods.discover import FoundPod, Reconciler
 from router.pods.dns import DnsSource
-from router.pods.file import MOST_BYTES, FileSource
+from router.pods.file import FileSource
 
 
 class Follower:
