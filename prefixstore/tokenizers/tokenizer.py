@@ -18,6 +18,7 @@ import tokenizers
 from prefixstore.cuts.proof import cuts_of, puts_space_in_front
 from prefixstore.cuts.slices import cut_finder
 from prefixstore.tokenizers.added_tokens import add_missing, described
+from prefixstore.tokenizers.give_back import give_back
 from prefixstore.tokenizers.growth import checked_growth
 from prefixstore.tokenizers.ids import ID_BYTES, pack_ids
 
@@ -34,8 +35,11 @@ PROBE = (
 ) * 4
 """A text that is encoded both whole and cut when a tokenizer is loaded, to test the proven cuts."""
 
-MOST_GROWN_BYTES = 32 << 20
-"""The most normalised bytes of one call to `tokenizers`, which takes about 150 bytes of memory each."""
+MOST_GROWN_BYTES = 4 << 20
+"""The most normalised bytes of one piece of text. `tokenizers` encodes it in one call, with about 150
+bytes of memory for each of them: 600 MB."""
+TOGETHER_BYTES = 512 << 10
+"""The most normalised bytes of several pieces that are encoded in one call."""
 
 MOST_ENDS_BYTES = 1 << 20
 """The longest text whose tokens' ends are told."""
@@ -60,6 +64,10 @@ def in_words(error: BaseException) -> str:
 
 class InvalidTextError(Exception):
     """A text cannot be tokenised."""
+
+
+class LongPieceError(InvalidTextError):
+    """A text has a piece that cannot be cut, and to encode it would take too much memory."""
 
 
 class Tokenizer(Protocol):
@@ -230,17 +238,17 @@ class FolderTokenizer:
 
     def encode(self, parts: Sequence[bytes], *, at_start: bool) -> list[bytes]:
         """Return each part's ids."""
-        most = MOST_GROWN_BYTES // self._growth
+        most, most_together = MOST_GROWN_BYTES // self._growth, TOGETHER_BYTES // self._growth
         encoded: list[bytes] = []
         together: list[bytes] = []
         size = 0
         for part in parts:
             if len(part) > most:
-                raise InvalidTextError(
+                raise LongPieceError(
                     f"has {len(part)} bytes in one piece; its tokenizer may make {self._growth} of "
                     f"each, so at most {most} are taken"
                 )
-            if size + len(part) > most:
+            if together and size + len(part) > most_together:
                 encoded += self._encode(together, at_start=at_start and not encoded)
                 together, size = [], 0
             together.append(part)
@@ -281,7 +289,11 @@ class FolderTokenizer:
             # `tokenizers` raises plain Exception, for instance if the unknown token is not in the
             # vocabulary.
             raise TokenizerUnavailableError(f"it fails on this text: {error}") from error
-        return [pack_ids(encoding.ids) for encoding in encodings]
+        packed = [pack_ids(encoding.ids) for encoding in encodings]
+        del encodings
+        if sum(map(len, parts)) * self._growth > TOGETHER_BYTES:
+            give_back()
+        return packed
 
 
 def check_text(text: str) -> bytes:

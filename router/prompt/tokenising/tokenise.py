@@ -17,7 +17,12 @@ from prefixstore.pool import TokenizerPool, Tokens
 from prefixstore.store.memo import KeyMemo
 from prefixstore.tokenizers.cache import TokenizerCache
 from prefixstore.tokenizers.remote import chat_text, takes_chats
-from prefixstore.tokenizers.tokenizer import InvalidTextError, Tokenizer, TokenizerUnavailableError
+from prefixstore.tokenizers.tokenizer import (
+    InvalidTextError,
+    LongPieceError,
+    Tokenizer,
+    TokenizerUnavailableError,
+)
 from router.prompt.bad_request import BadRequestError, NoTokenizerError
 from router.prompt.bodies.openai import ChatBody, Text
 from router.prompt.bounds import PromptLimits
@@ -117,6 +122,8 @@ class Tokeniser:
             return Ids(b"", unread=reckon(text))
         try:
             found = await self._encode(model.tokenizer, tokenizer, text, task, special=special)
+        except LongPieceError as error:
+            raise NoTokenizerError(field, str(error)) from error
         except InvalidTextError as error:
             raise BadRequestError(field, str(error)) from error
         except TokenizerUnavailableError as error:

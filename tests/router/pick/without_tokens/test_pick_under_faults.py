@@ -291,3 +291,13 @@ async def test_a_callers_short_deadline_is_kept_while_the_tokenizer_is_slow(
         assert picked.reckoned_tokens == TOKENS
         assert "in time" in picked.reckoned_because
         engine.gate.set()
+
+
+async def test_a_text_with_an_endless_word_is_picked_for_by_length(
+    tmp_path: Path, model_folder: Path, transport: str
+) -> None:
+    models = f'tokenizer = "{model_folder}"'
+    tables = f"[limits]\n{PATIENT}{PODS}"
+    async with standing(tmp_path, tables, models=models, transport=transport) as stand:
+        await by_length(stand, text("a" * (3 << 20)), "bytes in one piece", "NO_TOKENIZER")
+        assert not (await stand.pick(text())).reckoned_because
