@@ -76,6 +76,7 @@ from router.llmd import service as llmd
 from router.llmd.pod_scores import PodScores
 from router.loop.event_loop import LoopThread
 from router.loop.lag import watch_lag
+from router.loop.wall_offset import WallOffset
 from router.match.scorer import Scorer
 from router.metrics.calls import Metrics
 from router.metrics.parts import Parts
@@ -181,7 +182,7 @@ async def running(
         if shared.url:
             pods_of_index = _shared_pods(config, folder, ingest, readiness)
             through = await thread.enter(pods_of_index, stack)
-        wall_offset = time.time() - time.monotonic()
+        wall_offset = WallOffset()
         decisions = Decisions(config.pick.kept_decisions, wall_offset=wall_offset)
         attribution = Attribution()
         witnesses: list[Witness] = [decisions, attribution]

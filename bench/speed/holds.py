@@ -169,9 +169,9 @@ class _Router:
             decisions=decisions,
             attribution=attribution,
             clock=clock,
-            wall_offset=0.0,
+            wall_offset=lambda: 0.0,
         )
-        answerer = Answerer(reader, scorer, pods, clock=clock, wall_offset=0.0)
+        answerer = Answerer(reader, scorer, pods, clock=clock, wall_offset=lambda: 0.0)
         largest = config.LimitsTable().largest_message
         calls, streams = (
             InFlight(2 * largest, largest, seconds=1.0, clock=clock) for _ in range(2)

@@ -67,7 +67,7 @@ class Reckoned(NamedTuple):
 class PickAnswerer:
     """Answers calls about picks; `reports` answers the reports on them.
 
-    `clock` is the ingest's; a time of `clock` + `wall_offset` is seconds since the Unix epoch.
+    `clock` is the ingest's; a time of `clock` + `wall_offset()` is seconds since the Unix epoch.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class PickAnswerer:
         decisions: Decisions,
         attribution: Attribution,
         clock: Callable[[], float],
-        wall_offset: float,
+        wall_offset: Callable[[], float],
         held: HeldPicks | None = None,
         peers: PeerBookings | None = None,
         steps: Steps = NO_STEPS,
@@ -176,18 +176,17 @@ class PickAnswerer:
         ask, placed, choice = made
         await turn_after(len(ask.pods))
         begun = self._steps.begin()
+        offset = self._wall_offset()
         best, decode = choice.options[:MOST_CANDIDATES], choice.decode[:MOST_CANDIDATES]
         response = pb.PickResponse(
             booking_id=placed.booking_id,
             waited_seconds=placed.waited,
-            engine_priority=engine_priority(
-                placed, choice, self._picker.precedence, self._wall_offset
-            ),
+            engine_priority=engine_priority(placed, choice, self._picker.precedence, offset),
             prompt_tokens=choice.prompt_tokens,
             reckoned_tokens=ask.unread,
             reckoned_because=ask.unread_because,
-            candidates=[candidate_message(one, self._wall_offset) for one in best],
-            decode_candidates=[candidate_message(one, self._wall_offset) for one in decode],
+            candidates=[candidate_message(one, offset) for one in best],
+            decode_candidates=[candidate_message(one, offset) for one in decode],
             candidates_left_out=len(choice.options) - len(best),
             decode_candidates_left_out=len(choice.decode) - len(decode),
         )
@@ -232,7 +231,7 @@ class PickAnswerer:
         ):
             async for some in candidate_messages(
                 options,
-                self._wall_offset,
+                self._wall_offset(),
                 lambda one: self._loads.explain(one.pod.id, one.rank.number, now),
             ):
                 # In parts, since copying all messages at once would take as long as making them.
@@ -247,7 +246,7 @@ class PickAnswerer:
         """Answer ListDecisions."""
         listed = self._decisions.listed(request.limit, model=request.model, pod=request.pod)
         if self.held is not None:
-            offset = self._wall_offset
+            offset = self._wall_offset()
             listed = with_waiting(listed, self.held.queue, request, self._clock(), offset)
         response = pb.ListDecisionsResponse()
         async for one in in_turns(listed, DECISIONS_AT_ONCE):

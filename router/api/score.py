@@ -95,7 +95,7 @@ class LastEntries(NamedTuple):
 class Answerer:
     """Answers Score and ListPods.
 
-    `clock` is monotonic; a time of the ingest + `wall_offset` is seconds since the Unix epoch. `load`
+    `clock` is monotonic; a time of the ingest + `wall_offset()` is seconds since the Unix epoch. `load`
     returns a rank's load at a time of the clock; without it pods are listed without theirs.
     """
 
@@ -106,7 +106,7 @@ class Answerer:
         pods: PodTable,
         *,
         clock: Callable[[], float],
-        wall_offset: float,
+        wall_offset: Callable[[], float],
         load: Callable[[str, int, float], Load] | None = None,
         steps: Steps = NO_STEPS,
     ) -> None:
@@ -118,6 +118,8 @@ class Answerer:
         self._pods = pods
         self._clock = clock
         self._wall_offset = wall_offset
+        self._told_offset = wall_offset()
+        """The offset in the times of the entries."""
         self._entries: dict[Rank, Entry] = {}
         self._last = LastEntries([], [], [], [])
         """The entries of the last answer: mostly the next one has the same."""
@@ -246,6 +248,10 @@ class Answerer:
             or pod.ready
             for pod in pods
         ]
+        offset = self._wall_offset()
+        if offset != self._told_offset:
+            self._told_offset, self._last = offset, LastEntries([], [], [], [])
+            self._entries.clear()
         last = self._last
         # The objects are mostly the same, which lists find out quickly.
         if last.trusts != trusts or last.ranks != ranks or last.ready != ready:
@@ -274,7 +280,7 @@ class Answerer:
         score = pb.PodScore(
             pod=rank.pod,
             rank=rank.number,
-            trust=trust_message(trust, self._wall_offset),
+            trust=trust_message(trust, self._told_offset),
             ready=ready,
         )
         return Entry(trust, ready, Beginnings(score.SerializeToString()))
@@ -311,7 +317,7 @@ class Answerer:
     def _rank(self, rank: Rank) -> pb.Rank:
         message = pb.Rank(
             rank=rank.number,
-            trust=trust_message(rank.trust, self._wall_offset),
+            trust=trust_message(rank.trust, self._wall_offset()),
             block_size=rank.layout.block_size,
             tiers=[
                 pb.TierBlocks(tier=tier, blocks=blocks) for tier, blocks in rank.blocks().items()

@@ -1,5 +1,6 @@
 """The log of decisions: a line of JSON for a pick when its request ends. No prompts."""
 
+from collections.abc import Callable
 from random import Random
 
 import msgspec
@@ -18,10 +19,10 @@ MOST_LINES = 10_000
 class DecisionLog:
     """Makes lines of a `share` of all picks, drawn by `rng`; `take` returns those made since.
 
-    A time of the picker + `wall_offset` is seconds since the Unix epoch.
+    A time of the picker + `wall_offset()` is seconds since the Unix epoch.
     """
 
-    def __init__(self, share: float, rng: Random, *, wall_offset: float) -> None:
+    def __init__(self, share: float, rng: Random, *, wall_offset: Callable[[], float]) -> None:
         self._share = share
         self._rng = rng
         self._open = Decisions(MOST_OPEN, wall_offset=wall_offset)

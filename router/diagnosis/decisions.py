@@ -52,10 +52,10 @@ class Kept:
 class Decisions:
     """A ring of the last `most` decisions, filled by the picker's calls.
 
-    A time of the picker + `wall_offset` is seconds since the Unix epoch.
+    A time of the picker + `wall_offset()` is seconds since the Unix epoch.
     """
 
-    def __init__(self, most: int = 256, *, wall_offset: float = 0.0) -> None:
+    def __init__(self, most: int = 256, *, wall_offset: Callable[[], float] = lambda: 0.0) -> None:
         self._most = most
         self._wall_offset = wall_offset
         self._kept: OrderedDict[int, Kept] = OrderedDict()
@@ -140,13 +140,14 @@ class Decisions:
         return map(self._message, islice(found, limit or None))
 
     def _message(self, kept: Kept) -> pb.Decision:
+        offset = self._wall_offset()
         return pb.Decision(
             booking_id=kept.booking_id,
-            at=kept.at + self._wall_offset,
+            at=kept.at + offset,
             model=kept.model,
             policy=kept.policy,
             prompt_tokens=kept.prompt_tokens,
-            candidates=[candidate_message(one, self._wall_offset, ()) for one in kept.candidates],
+            candidates=[candidate_message(one, offset, ()) for one in kept.candidates],
             reason=kept.reason() + _waited(kept.waited),
             waited_seconds=kept.waited,
             request_id=kept.request_id,

@@ -3,6 +3,8 @@
 from collections import deque
 from collections.abc import Callable, Sequence
 
+import msgspec
+
 from router.live_page.view import Point
 
 PAUSE = 5.0
@@ -12,16 +14,27 @@ MOST = 720
 
 
 class History:
-    """Keeps the `most` last points that `look` returned."""
+    """Keeps the `most` last points that `look` returned.
 
-    def __init__(self, look: Callable[[], Point], most: int = MOST) -> None:
+    Their times change with `wall_offset()`, which was added to each.
+    """
+
+    def __init__(
+        self, look: Callable[[], Point], wall_offset: Callable[[], float], most: int = MOST
+    ) -> None:
         self._look = look
-        self._points: deque[Point] = deque(maxlen=most)
+        self._wall_offset = wall_offset
+        self._points: deque[tuple[float, Point]] = deque(maxlen=most)
+        """Points, each with the offset in its time."""
 
     def add(self) -> None:
         """Add the point of now."""
-        self._points.append(self._look())
+        self._points.append((self._wall_offset(), self._look()))
 
     def points(self) -> Sequence[Point]:
         """Return the points, oldest first."""
-        return list(self._points)
+        now = self._wall_offset()
+        return [
+            point if added == now else msgspec.structs.replace(point, at=point.at - added + now)
+            for added, point in self._points
+        ]

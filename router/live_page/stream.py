@@ -48,7 +48,7 @@ class LiveStream:
         self._views = views
         self._decisions = decisions
         self._clock = clock
-        self._history = History(views.point)
+        self._history = History(views.point, views.wall_offset)
         self._viewers: dict[asyncio.Transport, str] = {}
         """The streams' connections with their addresses, the oldest first."""
         self._ending = asyncio.Event()

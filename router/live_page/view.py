@@ -108,7 +108,7 @@ class Snapshot(msgspec.Struct, frozen=True):
 
 
 class Views:
-    """Makes views of a router's parts. `clock` is the ingest's; + `wall_offset`, it is Unix time."""
+    """Makes views of a router's parts. `clock` is the ingest's; + `wall_offset()`, it is Unix time."""
 
     def __init__(
         self,
@@ -121,7 +121,7 @@ class Views:
         version: str,
         host: str,
         clock: Callable[[], float],
-        wall_offset: float,
+        wall_offset: Callable[[], float],
     ) -> None:
         self._pods = pods
         self._loads = loads
@@ -131,8 +131,8 @@ class Views:
         self._version = version
         self._host = host
         self._clock = clock
-        self._wall_offset = wall_offset
-        self._since = clock() + wall_offset
+        self.wall_offset = wall_offset
+        self._begun = clock()
 
     def point(self) -> Point:
         """Return the point of now."""
@@ -145,7 +145,7 @@ class Views:
         )
         queue = self._queue()
         return Point(
-            at=self._clock() + self._wall_offset,
+            at=self._clock() + self.wall_offset(),
             requests=total.requests,
             prompt_tokens=total.prompt_tokens,
             available_tokens=total.available_tokens,
@@ -166,7 +166,7 @@ class Views:
         return Snapshot(
             version=self._version,
             host=self._host,
-            since=self._since,
+            since=self._begun + self.wall_offset(),
             ready=self._readiness.ready(),
             conditions=[
                 ConditionView(name, requires(name), one.holds, one.reason)
@@ -206,7 +206,7 @@ class Views:
             rank=rank.number,
             trust=rank.trust.level,
             trust_reason=rank.trust.reason,
-            trust_since=rank.trust.since + self._wall_offset,
+            trust_since=rank.trust.since + self.wall_offset(),
             block_size=rank.layout.block_size,
             tiers={str(tier): blocks for tier, blocks in rank.blocks().items()},
             used=rank.blocks_in_use(),

@@ -189,7 +189,7 @@ class Calls:
             decisions=self.decisions,
             attribution=self.attribution,
             clock=lambda: self.parts.now,
-            wall_offset=0.0,
+            wall_offset=lambda: 0.0,
         )
         self.meter = Codes()
         in_flight = InFlight(1, 1, seconds=1.0, clock=lambda: 0.0)

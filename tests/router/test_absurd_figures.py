@@ -122,7 +122,7 @@ def answers(side: Side) -> None:
     assert {one.rank.pod: one.matched_tokens for one in scores}["honest"] == 4
     assert side.rank("honest").trust.level is Level.EXACT
     reader = None
-    answerer = Answerer(reader, scorer, pods, clock=lambda: 0.0, wall_offset=0.0)  # type: ignore[arg-type]
+    answerer = Answerer(reader, scorer, pods, clock=lambda: 0.0, wall_offset=lambda: 0.0)  # type: ignore[arg-type]
     listed = asyncio.run(answerer.list_pods(router_pb2.ListPodsRequest()))
     assert [pod.id for pod in listed.pods] == ["honest", "liar"]
     for rank in side.ingest.save():

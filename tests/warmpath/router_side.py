@@ -92,7 +92,7 @@ class RouterSide:
         self._table = PodTable()
         scorer = Scorer(self._ingest, "")
         self._answerer = Answerer(
-            reader, scorer, self._table, clock=lambda: self.now, wall_offset=0.0
+            reader, scorer, self._table, clock=lambda: self.now, wall_offset=lambda: 0.0
         )
 
     def add(self, pod: str, engine: str = "vllm", *, ranks: int = 1, blocks: int = 0) -> None:

@@ -43,7 +43,7 @@ class Fleet:
 
     def answerer(self) -> Answerer:
         scorer = Scorer(self.side.ingest, "")
-        return Answerer(ReadIds(), scorer, self.pods, clock=lambda: 0.0, wall_offset=0.0)  # type: ignore[arg-type]
+        return Answerer(ReadIds(), scorer, self.pods, clock=lambda: 0.0, wall_offset=lambda: 0.0)  # type: ignore[arg-type]
 
     def change(self, name: str, pod: str, *more: int) -> None:
         if name == "add" and pod not in self.of:

@@ -53,7 +53,7 @@ class Fleet:
             Scorer(self.parts.ingest, ""),
             pods,
             clock=lambda: 0.0,
-            wall_offset=0.0,
+            wall_offset=lambda: 0.0,
         )
         self.picks = PickAnswerer(
             Reader(),  # type: ignore[arg-type]
@@ -65,7 +65,7 @@ class Fleet:
             decisions=self.decisions,
             attribution=Attribution(),
             clock=lambda: self.parts.now,
-            wall_offset=0.0,
+            wall_offset=lambda: 0.0,
         )
 
 

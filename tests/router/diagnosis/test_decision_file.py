@@ -18,7 +18,7 @@ from tests.router.running_router import running_router
 
 
 def ended() -> DecisionLog:
-    log = DecisionLog(1.0, Random(1), wall_offset=0.0)
+    log = DecisionLog(1.0, Random(1), wall_offset=lambda: 0.0)
     made = choice(option("a", 800))
     one = placed(made)
     log.picked(one, made)
@@ -32,7 +32,7 @@ async def test_lines_are_appended_also_after_the_file_was_moved_away(tmp_path: P
         await write_now(ended(), file.name, tmp_path)
     file.rename(old)
     await write_now(ended(), file.name, tmp_path)
-    await write_now(DecisionLog(1.0, Random(1), wall_offset=0.0), file.name, tmp_path)
+    await write_now(DecisionLog(1.0, Random(1), wall_offset=lambda: 0.0), file.name, tmp_path)
     assert (len(old.read_text().splitlines()), len(file.read_text().splitlines())) == (2, 1)
     assert file.stat().st_mode & 0o777 == 0o600
 

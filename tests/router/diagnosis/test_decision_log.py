@@ -21,7 +21,7 @@ def pick(log: DecisionLog) -> Placed:
 
 
 def test_a_line_has_the_caller_s_id_of_the_request_and_the_trace() -> None:
-    log = DecisionLog(1.0, Random(1), wall_offset=0.0)
+    log = DecisionLog(1.0, Random(1), wall_offset=lambda: 0.0)
     made = choice(option("a", 800))
     one = placed(made)
     one.request_id, one.trace_id = "r-1", "0af7651916cd43dd8448eb211c80319c"
@@ -33,7 +33,7 @@ def test_a_line_has_the_caller_s_id_of_the_request_and_the_trace() -> None:
 
 
 def test_a_pick_has_a_line_once_its_request_ends() -> None:
-    log = DecisionLog(1.0, Random(1), wall_offset=1000.0)
+    log = DecisionLog(1.0, Random(1), wall_offset=lambda: 1000.0)
     one = pick(log)
     log.started(one, 100.5)
     log.first_token(one, 101.0)
@@ -51,7 +51,7 @@ def test_a_pick_has_a_line_once_its_request_ends() -> None:
 
 
 def test_a_pick_that_reached_nobody_has_a_line_at_once() -> None:
-    log = DecisionLog(1.0, Random(1), wall_offset=0.0)
+    log = DecisionLog(1.0, Random(1), wall_offset=lambda: 0.0)
     made = choice(option("a", 800))
     log.withdrawn(placed(made), made)
     [raw] = log.take()
@@ -60,7 +60,7 @@ def test_a_pick_that_reached_nobody_has_a_line_at_once() -> None:
 
 @given(st.integers(0, 60), st.sampled_from([0.0, 0.3, 1.0]), st.integers(0, 2**32))
 def test_only_drawn_picks_have_lines(picks: int, share: float, seed: int) -> None:
-    log = DecisionLog(share, Random(seed), wall_offset=0.0)
+    log = DecisionLog(share, Random(seed), wall_offset=lambda: 0.0)
     draw = Random(seed)
     drawn = sum(draw.random() < share for _ in range(picks))
     for one in [pick(log) for _ in range(picks)]:
@@ -70,7 +70,7 @@ def test_only_drawn_picks_have_lines(picks: int, share: float, seed: int) -> Non
 
 def test_lines_without_room_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(decision_log, "MOST_LINES", 2)
-    log = DecisionLog(1.0, Random(1), wall_offset=0.0)
+    log = DecisionLog(1.0, Random(1), wall_offset=lambda: 0.0)
     for one in [pick(log) for _ in range(5)]:
         log.ended(one, "failed", 200.0)
     assert (len(log.take()), log.take_dropped(), log.lost) == (2, 3, 3)

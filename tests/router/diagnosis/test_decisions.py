@@ -53,7 +53,7 @@ def pick(decisions: Decisions, pods: Sequence[str] = "ab", model: str = "m") -> 
 
 
 def test_a_decision_keeps_its_best_candidates_and_the_reason() -> None:
-    decisions = Decisions(wall_offset=1000.0)
+    decisions = Decisions(wall_offset=lambda: 1000.0)
     pick(decisions, "abcdef")
     (told,) = decisions.listed()
     assert [one.pod for one in told.candidates] == list("abcd")

@@ -179,6 +179,7 @@ async def test_a_step_whose_caller_is_gone_never_begins() -> None:
     third = asyncio.ensure_future(thread.run(partial(done.append, 3)))
     await asyncio.sleep(0)
     second.cancel()
+    await asyncio.wait([second])
     until.set()
     await asyncio.gather(first, third)
     assert done == [3]
