@@ -22,6 +22,7 @@ from router.client.load import PodLoad
 from router.client.prompt import AnyPrompt
 from router.client.retry import Retry
 from router.client.stream import Requests, StreamAnswer
+from router.client.unanswered import tells_more
 from router.pb.warmpath.v1 import router_pb2 as pb
 from router.pb.warmpath.v1.router_pb2_grpc import RouterStub
 from router.report_event import ReportEvent
@@ -258,7 +259,7 @@ class AsyncClient:
 
     async def _made(self, call: RouterCall, timeout: float | None) -> Any:
         end = time.monotonic() + (self._timeout if timeout is None else checked_timeout(timeout))
-        made = 0
+        made, told = 0, None
         while True:
             try:
                 async with self._line() as line:
@@ -270,9 +271,11 @@ class AsyncClient:
             except grpc.RpcError as error:
                 made += 1
                 failure = failure_of(error, self._credentials.hint)
+                if told is None or not tells_more(told.message, failure.message):
+                    told = failure
                 pause = self._pause(call, failure, made, end)
                 if pause is None:
-                    raise failure from error
+                    raise told from error
             await asyncio.sleep(pause)
 
     def _pause(self, call: RouterCall, failure: CallError, made: int, end: float) -> float | None:

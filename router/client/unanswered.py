@@ -32,7 +32,7 @@ SIGNS = (
         ("stream removed",),
         "the connection broke during the call: the router ended, or something on the way closed it",
     ),
-    (("connection refused",), f"nothing listens {{where}}; {NEXT}"),
+    (("connection refused",), f"nothing listens {{where}}; {NEXT}{{other}}"),
     (("no such file",), f"there is no such socket; {NEXT}"),
     (("resol", "lookup", "domain name"), f"there is no such host; {ANOTHER}"),
     (
@@ -44,7 +44,7 @@ SIGNS = (
         f"HTTP answers there, not gRPC: it may be a port of metrics, or an engine; {ANOTHER}",
     ),
     (
-        ("certificate", "verify", "peer name", "unknown_ca"),
+        ("certificate", "verif", "peer name", "unknown_ca"),
         "one refuses the other's certificate; check {names.files} and the host",
     ),
     (
@@ -85,8 +85,23 @@ def unanswered(
     words = next((words for signs, words in SIGNS if any(sign in said for sign in signs)), "")
     dialled = DIALLED.search(message)
     at = unquote(dialled[1]) if dialled else asked
-    where = "there" if at == asked else f"at {at}, an address of that name"
+    where, other = "there", ""
+    if at != asked:
+        where = f"at {at}, an address of that name"
+        other = "; if it listens at another address of that name, ask that one to learn what failed"
     wants = f"a certificate ({names.cert})" if has_tls else f"TLS ({names.tls})"
     if has_cert:
         wants = f"another certificate ({names.cert})"
-    return words.format(names=names, where=where, wants=wants)
+    return words.format(names=names, where=where, other=other, wants=wants)
+
+
+def tells_more(before: str, after: str) -> bool:
+    """Return whether the first of two texts of a call's attempts says why, and the second does not.
+
+    Where a name has several addresses, a router's answer at one of them is hidden by the next attempt if
+    that tells of another one, at which nothing listens.
+    """
+    one, other = DIALLED.search(before), DIALLED.search(after)
+    is_other = one is not None and other is not None and one[1] != other[1]
+    refused = SIGNS[1][0][0]
+    return is_other and refused in after.lower() and refused not in before.lower()
