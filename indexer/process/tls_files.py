@@ -6,6 +6,7 @@ keeps its sessions: a client could resume a session for two hours after its auth
 
 import contextlib
 import logging
+import os
 import ssl
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -60,6 +61,8 @@ class TlsPaths:
         key: Path | str | None = None,
     ) -> None:
         for part, path in (("ca", ca), ("cert", cert), ("key", key)):
+            if not isinstance(path, os.PathLike | str | None):
+                raise TypeError(f"{part} is of type {type(path).__name__}, not a path")
             object.__setattr__(self, part, None if path is None else Path(path))
 
     def given(self) -> list[Path]:

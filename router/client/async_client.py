@@ -15,7 +15,13 @@ import grpc.aio
 
 from indexer.process.tls_files import TlsPaths
 from router.client.call import RouterCall, RouterCalls
-from router.client.connection import DEFAULT_SECONDS, OPTIONS, ClientConnection, checked_timeout
+from router.client.connection import (
+    DEFAULT_SECONDS,
+    OPTIONS,
+    ClientConnection,
+    checked,
+    checked_timeout,
+)
 from router.client.credentials import Credentials
 from router.client.failure import CallError, failure_of
 from router.client.load import PodLoad
@@ -63,9 +69,9 @@ class AsyncClient:
         timeout: float = DEFAULT_SECONDS,
         retry: Retry | None = None,
     ) -> None:
-        self._calls = RouterCalls(model)
+        self._calls = RouterCalls(checked("model", model, str))
         self._timeout = checked_timeout(timeout)
-        self._retry = retry or Retry()
+        self._retry = checked("retry", retry, Retry) or Retry()
         self._rng = Random()  # noqa: S311  spreads retries, guards nothing
         self._credentials = Credentials(target, tls, token_file)
         self._connection = ClientConnection(self._credentials, partial(_open, target))

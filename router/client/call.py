@@ -7,7 +7,7 @@ from google.protobuf.message import Message
 
 from router.client.figure import check_figure
 from router.client.load import PodLoad
-from router.client.names import check_names, check_pods
+from router.client.names import check_each, check_names, check_pods, check_switches
 from router.client.prompt import AnyPrompt, prompt_of
 from router.pb.warmpath.v1 import router_pb2 as pb
 from router.report_event import EVENTS, ReportEvent
@@ -27,7 +27,8 @@ class RouterCalls:
     """Makes calls for prompts of `model`, unless they name another one."""
 
     def __init__(self, model: str) -> None:
-        self._model = model
+        check_names(model=model)
+        self._model = model or ""
 
     def score(
         self, prompt: AnyPrompt, *, pods: Sequence[str], strategy: str, explain: bool
@@ -35,6 +36,7 @@ class RouterCalls:
         """Return a call of Score."""
         check_pods(pods)
         check_names(strategy=strategy)
+        check_switches(explain=explain)
         request = pb.ScoreRequest(
             prompt=self.prompt(prompt), pods=pods, strategy=strategy, explain=explain
         )
@@ -62,6 +64,8 @@ class RouterCalls:
         check_names(
             policy=policy, session=session, booking_id=booking_id, priority=priority, tenant=tenant
         )
+        check_switches(shadow=shadow, disaggregated=disaggregated)
+        check_each("loads", PodLoad, loads)
         request = pb.PickRequest(
             prompt=self.prompt(prompt),
             pods=pods,
@@ -91,6 +95,8 @@ class RouterCalls:
         """Return an Explain."""
         check_pods(pods)
         check_names(policy=policy, session=session, priority=priority, tenant=tenant)
+        check_switches(disaggregated=disaggregated)
+        check_each("loads", PodLoad, loads)
         request = pb.ExplainRequest(
             prompt=self.prompt(prompt),
             pods=pods,
@@ -116,13 +122,14 @@ class RouterCalls:
         loads: Sequence[PodLoad],
     ) -> RouterCall:
         """Return a Report. Raises ValueError for an unknown event, or a figure that cannot be."""
-        if event not in EVENTS:
+        if not isinstance(event, str) or event not in EVENTS:
             raise ValueError(f"event is {event!r}; it must be one of {', '.join(EVENTS)}")
         check_names(booking_id=booking_id, pod=pod)
         check_figure("cached_tokens", cached_tokens)
         check_figure("prompt_tokens", prompt_tokens)
         check_figure("output_tokens", output_tokens)
         check_figure("rank", rank)
+        check_each("loads", PodLoad, loads)
         request = pb.ReportRequest(
             booking_id=booking_id,
             event=EVENTS[event],

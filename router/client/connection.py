@@ -13,6 +13,7 @@ import grpc
 
 from router.client.credentials import Credentials, SettingError
 
+T = TypeVar("T")
 Line = TypeVar("Line")
 """A channel, with the stub that calls on it."""
 
@@ -30,6 +31,13 @@ DEFAULT_SECONDS = 10.0
 """The most seconds of a call, retries included."""
 MOST_SECONDS = 1e9
 """The longest timeout, 31 years. Past some 230 years gRPC's library takes the deadline for over."""
+
+
+def checked(argument: str, value: T, kind: type) -> T:
+    """Return a setting. Raises SettingError unless it is of a type, or None."""
+    if value is not None and not isinstance(value, kind):
+        raise SettingError(argument, f"is of type {type(value).__name__}, not {kind.__name__}")
+    return value
 
 
 def checked_timeout(seconds: float) -> float:

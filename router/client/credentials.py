@@ -1,5 +1,6 @@
 """A client's certificate, token and trusted authorities, from files that are read again on a change."""
 
+import os
 import threading
 from pathlib import Path
 
@@ -17,7 +18,8 @@ from router.config.token_file import TokenError, read_token, token_of
 class SettingError(ValueError):
     """A client's setting cannot be used, or does not fit another one.
 
-    `argument` names the one at fault: `target`, `timeout`, `token_file`, `tls.ca` or `tls.cert`.
+    `argument` names the one at fault: `target`, `model`, `timeout`, `retry`, `token_file`, `tls`,
+    `tls.ca` or `tls.cert`.
     """
 
     def __init__(self, argument: str, problem: str) -> None:
@@ -36,6 +38,10 @@ class Credentials:
     def __init__(self, target: str, tls: TlsPaths | None, token_file: Path | str | None) -> None:
         if problem := problem_of_target(target):
             raise SettingError("target", problem)
+        if not isinstance(tls, TlsPaths | None):
+            raise SettingError("tls", f"is of type {type(tls).__name__}, not TlsPaths")
+        if not isinstance(token_file, os.PathLike | str | None):
+            raise SettingError("token_file", f"is of type {type(token_file).__name__}, not a path")
         self._target, self._has_cert = target, bool(tls and tls.cert)
         self._tls = None if tls is None else _client_tls(tls)
         self._newest = channel_credentials(self._tls) if self._tls else None

@@ -1,8 +1,10 @@
 """The load of a rank, as a caller sees it."""
 
 from dataclasses import dataclass
+from numbers import Integral
 
 from router.client.figure import check_figure
+from router.client.names import check_names, check_numbers
 from router.load.engine_metrics import problem_of
 from router.pb.warmpath.v1 import router_pb2 as pb
 
@@ -11,7 +13,7 @@ from router.pb.warmpath.v1 import router_pb2 as pb
 class PodLoad:
     """A rank's load as a caller knows it; it counts for a few seconds, corrected by later bookings.
 
-    Raises ValueError for an impossible load.
+    Raises ValueError for an impossible load, TypeError for what is no figure.
 
     >>> PodLoad("pod-1", running=3, waiting=1, kv_usage=0.4).rank
     0
@@ -29,6 +31,9 @@ class PodLoad:
     """The age of these figures, in seconds."""
 
     def __post_init__(self) -> None:
+        check_names(pod=self.pod)
+        check_numbers(Integral, rank=self.rank, running=self.running, waiting=self.waiting)
+        check_numbers(kv_usage=self.kv_usage, age=self.age)
         found = problem_of(
             running=self.running, waiting=self.waiting, kv_usage=self.kv_usage, age=self.age
         )

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from indexer.keys.extra import Item
 from indexer.keys.token import TOKEN_BYTES, pack_tokens
 from router.client.figure import check_figure
+from router.client.names import check_each, check_names, check_unicode
 from router.pb.warmpath.v1 import router_pb2 as pb
 
 CONTENTS = ("tokens", "text", "chat_body", "completions_body")
@@ -15,7 +16,7 @@ CONTENTS = ("tokens", "text", "chat_body", "completions_body")
 class Prompt:
     r"""A prompt; exactly one of its first four fields is given.
 
-    Raises ValueError for any other number of them, and TypeError for a content of the wrong type.
+    Raises ValueError for any other number of them, and TypeError for a field of the wrong type.
 
     >>> Prompt([1, 2, 3]).packed_tokens()
     b'\x01\x00\x00\x00\x02\x00\x00\x00\x03\x00\x00\x00'
@@ -52,6 +53,10 @@ class Prompt:
             raise TypeError("tokens is of type str; give a text as `text`")
         if name.endswith("_body") and not isinstance(content, bytes):
             raise TypeError(f"{name} is of type {type(content).__name__}, not bytes")
+        check_names(
+            model=self.model, lora=self.lora, cache_salt=self.cache_salt, extra_key=self.extra_key
+        )
+        check_each("items", Item, self.items)
 
     def packed_tokens(self) -> bytes:
         """Return the token ids, packed. Raises ValueError where there are none, or one is not valid."""
@@ -88,6 +93,7 @@ class Prompt:
         if self.tokens is not None:
             message.token_ids_packed = self.packed_tokens()
         elif self.text is not None:
+            check_unicode("text", self.text)
             message.text = self.text
         elif self.chat_body is not None:
             message.chat_body = self.chat_body

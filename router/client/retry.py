@@ -6,11 +6,13 @@ work already, and then only a refusal of the router itself shows that it has not
 """
 
 from dataclasses import dataclass
+from numbers import Integral
 from random import Random
 
 import grpc
 
 from router.client.failure import CallError
+from router.client.names import check_numbers
 from router.error_info import Reason
 
 MOST_ATTEMPTS = 10
@@ -25,7 +27,7 @@ class Retry:
 
     The pause before a retry is random, at most `first_seconds` before the first one and twice as long
     before each further one, up to `most_seconds`, and at least what the router says; what a busy router
-    says counts exactly. Raises ValueError for an impossible value.
+    says counts exactly. Raises ValueError or TypeError for an impossible value.
     """
 
     attempts: int = 3
@@ -34,6 +36,8 @@ class Retry:
     most_seconds: float = 1.0
 
     def __post_init__(self) -> None:
+        check_numbers(Integral, attempts=self.attempts)
+        check_numbers(first_seconds=self.first_seconds, most_seconds=self.most_seconds)
         if not 1 <= self.attempts <= MOST_ATTEMPTS:
             raise ValueError(f"attempts is {self.attempts}; it must be 1 to {MOST_ATTEMPTS}")
         if not 0 <= self.first_seconds <= self.most_seconds <= 60:

@@ -60,6 +60,8 @@ class Requests:
     def each(self, prompts: Iterable[AnyPrompt]) -> Iterator[pb.ScoreRequest]:
         """Yield the requests of prompts."""
         try:
+            if not isinstance(prompts, Iterable):
+                raise TypeError(f"prompts is of type {type(prompts).__name__}, not a list")  # noqa: TRY301
             for position, prompt in enumerate(prompts):
                 yield self._request(position, prompt)
         except Exception as error:
