@@ -5,6 +5,7 @@ import logging
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -145,14 +146,26 @@ class PickAnswerer:
         return made
 
     @contextmanager
-    def telling(self, made: Made) -> Iterator[None]:
-        """Within the context the caller is told of a pick; if that fails, the pick is withdrawn."""
+    def telling(self, made: Made, context: object = None) -> Iterator[None]:
+        """Within the context the caller is told of a pick; if that fails, the pick is withdrawn.
+
+        It ends, too, where the transport finds later that the caller of `context` has not read the
+        answer (`Call.if_gone`; gRPC's own server cannot find that).
+        """
+        placed = made.placed
         try:
             yield
         except BaseException:
-            self._picker.withdraw(made.placed, self._clock())
+            self._picker.withdraw(placed, self._clock())
             raise
-        self._picker.settle(made.placed, self._clock())
+        self._picker.settle(placed, self._clock())
+        if if_gone := getattr(context, "if_gone", None):
+            if_gone(partial(self._gone, placed.booking_id, placed.number))
+
+    def _gone(self, booking_id: str, number: int) -> None:
+        self._picker.cancel(booking_id, number, self._clock())
+        if self.held is not None:
+            self.held.news()
 
     def _place(
         self, request: pb.PickRequest | pb.ExplainRequest, asker: Asker

@@ -48,6 +48,9 @@ Context = grpc.aio.ServicerContext[Any, Any]
 
 REPLY_SECONDS = 0.01
 """Part of the caller's deadline that is reserved for computing and sending the answer."""
+CANCEL_SECONDS = 0.002
+"""Time between a pick's message and its status on gRPC's own server, which tells of no cancellation that
+comes after the status. A caller has no answer without the status."""
 
 
 class RouterService:
@@ -193,9 +196,11 @@ class RouterService:
             named = request_id_of(context.invocation_metadata() or ())
             asker = Asker(context.peer(), context, named)
             made = await self._picks.pick(asked, timeout, left, asker=asker)
-            with self._picks.telling(made):
+            with self._picks.telling(made, context):
                 response = await self._picks.response(made)
                 await _write(context, response.SerializeToString())
+                if not hasattr(context, "if_gone"):
+                    await asyncio.sleep(CANCEL_SECONDS)
 
     async def _stream_reply(self, request: wire.ScoreRequest) -> bytes:
         begun = time.perf_counter()

@@ -151,7 +151,8 @@ class Attribution:
         if row is not None:
             row.output_tokens += placed.output_tokens
             self.total.output_tokens += placed.output_tokens
-            row.evidence.over(end)
+            if end != "cancelled":
+                row.evidence.over(end)
 
     def _seen(self, placed: Placed, pod: str) -> Row:
         name = (pod, placed.model)

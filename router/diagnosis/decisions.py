@@ -19,6 +19,7 @@ ENDS: dict[End, "pb.Decision.State.ValueType"] = {
     "finished": pb.Decision.FINISHED,
     "failed": pb.Decision.FAILED,
     "expired": pb.Decision.EXPIRED,
+    "cancelled": pb.Decision.CANCELLED,
 }
 
 

@@ -174,7 +174,7 @@ ROOMS: Mapping[str, Mapping[str, Declared]] = {
         "first_tokens_missing": _counter(
             "Requests that did not fail and whose first token was never reported."
         ),
-        "picks_cancelled": _counter("Picks whose caller was gone before the answer."),
+        "picks_cancelled": _counter("Picks whose caller was gone without reading the answer."),
         "decisions_lost": _counter(
             "Lines of pick.decision-log that were not written: they were too many, or the file could "
             "not be used."

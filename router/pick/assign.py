@@ -143,7 +143,7 @@ class Assigner:
             elif booking is not None:
                 self._bookings.fail(booking.id, now)
         if placed.ticket is not None:
-            if end == "failed" and placed.first_token_at is None:
+            if end in {"failed", "cancelled"} and placed.first_token_at is None:
                 self._believed.withdraw(placed.ticket)
             elif not self._withdraw_announced(placed.ticket, placed.went):
                 self._believed.confirm(placed.ticket, now + self._confirm_seconds)

@@ -9,7 +9,8 @@ from router.match.forms import BlockForm
 from router.pick.predicted import Predicted
 from router.pick.weigh import Choice, Traits
 
-End = Literal["finished", "failed", "expired"]
+End = Literal["finished", "failed", "expired", "cancelled"]
+"""`cancelled`: its caller turned out to be gone, with its answer unread."""
 
 
 @dataclass(slots=True)
@@ -48,6 +49,8 @@ class Placed:
     """The booking on the decoding rank, if that is another one."""
     ticket: int | None = None
     """The ticket of its arriving blocks."""
+    is_reported: bool = False
+    """Whether any report of it has come."""
     has_cached_tokens: bool = False
     """Whether a report has given the engine's cached tokens."""
     first_token_at: float | None = None

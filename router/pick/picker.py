@@ -109,7 +109,7 @@ class Picker:
         self._expectations = 0
         """Number of predictions in all kept picks."""
         self.withdrawn = 0
-        """Picks whose caller had gone before the answer was written, or that a later one replaced."""
+        """Picks whose caller was gone without the answer, or that a later one replaced before it."""
 
     def __len__(self) -> int:
         return len(self._placed)
@@ -223,6 +223,17 @@ class Picker:
         self.withdrawn += 1
         for witness in self._witnesses:
             witness.withdrawn(placed, placed.choice)
+
+    def cancel(self, booking_id: str, number: int, now: float) -> None:
+        """End a pick whose answer was sent and not read; do nothing if it has ended or was reported.
+
+        Its session stays where it went, and the blocks that are assumed there.
+        """
+        placed = self._placed.get(booking_id)
+        if placed is None or placed.number != number or placed.is_reported:
+            return
+        self.withdrawn += 1
+        self._end(placed, "cancelled", now)
 
     def _release(self, booking_id: str, now: float) -> None:
         """Release the pick with this booking id, if there is one, before a new pick takes the id."""

@@ -133,7 +133,7 @@ class Picking:
 
     @property
     def withdrawn(self) -> int:
-        """Picks whose caller had gone before the answer was written, or that a later one replaced."""
+        """Picks whose caller was gone without the answer, or that a later one replaced before it."""
         return self._picker.withdrawn if self._picker is not None else 0
 
     def observe(self, pod: str, rank: int, observed: Observed) -> None:

@@ -69,6 +69,7 @@ def carry_out(report: Report, picker: Picker, now: float) -> bool:
     placed = picker.get(name)
     if placed is not None:
         picker.settle(placed, now)
+        placed.is_reported = True
     if report.event == "started":
         return picker.started(name, now, (report.pod, report.rank) if report.pod else None)
     if report.cached_tokens is not None:

@@ -391,6 +391,17 @@ class Call(CallContext):
         else:
             self._callbacks = (*self._callbacks, callback)
 
+    def if_gone(self, call: Callable[[], None]) -> None:
+        """Call `call`, once, if the client turns out not to have read what `write` has sent.
+
+        The client has reset the stream, now or after the whole answer was sent; or its connection is
+        lost, and it has answered no ping that was sent after those messages.
+        """
+        if self.is_closed:
+            call()
+        else:
+            self._link.if_gone(self._stream, call)
+
     def cancelled(self) -> bool:
         """Return whether the caller has gone, or its deadline has passed, before the answer."""
         return self._was_cancelled

@@ -21,6 +21,7 @@ from router.transport.metadata import (
     read_request,
     trailers_of,
 )
+from router.transport.receipts import Receipts
 from router.transport.server import AtOnceHandler, Gate, Refusal
 
 CANCEL_SECONDS = 1.0
@@ -48,6 +49,7 @@ class Calls:
         self._of: dict[int, Call] = {}
         self.fresh: list[Call] = []
         """Calls without a task of which bytes have come since the last `answer_at_once`."""
+        self._receipts = Receipts(limits.streams)
         self.tasks: set[asyncio.Task[None]] = set()
         self.idle_since = clock()
         """The time since which there is no call, if there is none."""
@@ -149,15 +151,37 @@ class Calls:
             if call.task is None:
                 self.fresh.append(call)
 
-    def closed(self, stream: int) -> None:
+    def closed(self, stream: int, *, is_whole: bool) -> None:
         """End a call."""
         call = self._of.pop(stream, None)
         if call is not None:
             call.closed()
+            if not is_whole:
+                self._receipts.reset(stream)
         if not self._of:
             self.idle_since = self._clock()
 
+    def reset_late(self, stream: int) -> None:
+        """Note that the client has given up a call that was answered."""
+        self._receipts.reset(stream)
+
+    def ponged(self) -> None:
+        """Note that the client has read what was sent before the last ping."""
+        self._receipts.answered()
+        self._ask()
+
+    def _ask(self) -> None:
+        """Ping the client if it has to show that it reads answers."""
+        session = self._link.session
+        if not session.pings and self._receipts.ask():
+            session.ping()
+
     # Calls of the connection.
+
+    def if_gone(self, stream: int, call: Callable[[], None]) -> None:
+        """Call `call`, once, if the client turns out not to have read what was sent on a stream."""
+        self._receipts.sent(stream, call)
+        self._ask()
 
     def drained(self, streams: Sequence[int]) -> None:
         """Note that all data of some answers are sent."""
@@ -178,6 +202,7 @@ class Calls:
         self._of.clear()
         for call in calls:
             call.closed()
+        self._receipts.lost()
 
     async def cut_off(self) -> None:
         """Answer all calls with an error, and cancel their handlers."""

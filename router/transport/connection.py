@@ -201,6 +201,12 @@ class Connection(asyncio.Protocol):
             self._socket.abort()
         self.calls.end()
 
+    # Calls of its calls.
+
+    def if_gone(self, stream: int, call: Callable[[], None]) -> None:
+        """Call `call`, once, if the client turns out not to have read what was sent on a stream."""
+        self.calls.if_gone(stream, call)
+
     # Calls of the server.
 
     @property

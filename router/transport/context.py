@@ -1,7 +1,7 @@
 """The part of a call that handlers only read and set: metadata, status, deadline and the client."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import grpc
@@ -28,6 +28,9 @@ class Link(Protocol):
 
     def flush(self) -> None:
         """Send what can be sent."""
+
+    def if_gone(self, stream: int, call: Callable[[], None]) -> None:
+        """Call `call`, once, if the client turns out not to have read what was sent on a stream."""
 
 
 class CallContext(grpc.aio.ServicerContext[Any, Any]):

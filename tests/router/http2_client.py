@@ -15,6 +15,7 @@ class Http2Client:
     """A connection on whose streams the server may send `window` bytes of data (RFC 9113, 6.9.2).
 
     It comes from the address `source`; None: from any.
+    It answers pings with `pongs`.
     """
 
     def __init__(
@@ -24,8 +25,10 @@ class Http2Client:
         window: int = 0,
         service: str = "warmpath.v1.Router",
         source: str | None = None,
+        pongs: bool = True,
     ) -> None:
         self._window = window
+        self._pongs = pongs
         self._service = service
         self._host, _, port = address.rpartition(":")
         self._port = int(port)
@@ -83,7 +86,8 @@ class Http2Client:
         while True:
             head = await reader.readexactly(9)
             payload = await reader.readexactly(int.from_bytes(head[:3], "big"))
-            if head[3] in {SETTINGS, PING} and not head[4] & ACK:
+            answers = {SETTINGS, PING} if self._pongs else {SETTINGS}
+            if head[3] in answers and not head[4] & ACK:
                 self._send(frame(head[3], ACK, 0, payload if head[3] == PING else b""))
 
 

@@ -143,6 +143,7 @@ class Context:
 
     def __init__(self, waits: Waits, *, is_gone: bool) -> None:
         self.written: list[pb.PickResponse] = []
+        self.gone: Callable[[], None] | None = None
         self._waits = waits
         self._is_gone = is_gone
 
@@ -154,6 +155,9 @@ class Context:
 
     def peer(self) -> str:
         return "ipv4:127.0.0.1:1"
+
+    def if_gone(self, call: Callable[[], None]) -> None:
+        self.gone = call
 
     async def write(self, message: bytes) -> None:
         await self._waits.wait()

@@ -186,6 +186,9 @@ def _frame(session: int, frame: Any, user: Any) -> int:
         numbers[of.FRAMES] += 1
         if kind == lib.RST_STREAM:
             numbers[of.RESET] = stream
+            # A client that has read its answer may close the stream without an error (RFC 9113, 8.1).
+            if _window(session, stream) < 0 and carray(frame, 5, np.int32)[4] != lib.NO_ERROR:
+                failed = _row(numbers, of.RESET_LATE, stream, 0, 0)
         elif kind == lib.SETTINGS:
             numbers[of.HAS_APPLIED if flags & lib.ACK else of.HAS_SETTINGS] = 1
         elif kind == lib.PING and flags & lib.ACK:

@@ -22,5 +22,14 @@ class Events(Protocol):
     def ended(self, stream: int) -> None:
         """Note that the client sends no more data of a call."""
 
-    def closed(self, stream: int) -> None:
-        """End a call: its stream is closed, or was reset by either side."""
+    def closed(self, stream: int, *, is_whole: bool) -> None:
+        """End a call: its stream is closed, or was reset by either side.
+
+        `is_whole`: without an error.
+        """
+
+    def reset_late(self, stream: int) -> None:
+        """Note that the client has given up a call whose stream had closed, with its answer unread."""
+
+    def ponged(self) -> None:
+        """Note that the client has answered the last ping, and so has read what was sent before."""

@@ -77,6 +77,8 @@ ANSWERED = 7
 """An answer is complete before its request."""
 REFUSED = 8
 """A call was refused: the number of its method, and whether the client sends no more of it."""
+RESET_LATE = 9
+"""The client has reset a stream that had ended."""
 
 MOST_EARNED = FRAMES_A_MESSAGE * SMALL_BYTES
 

@@ -145,6 +145,8 @@ class Session:
         if numbers[of.HAS_APPLIED] and self._holds_back:
             self._widen_open()
         self._act(rows, data, headers)
+        if numbers[of.HAS_PONG]:
+            self._events.ponged()
         if taken < 0:
             raise self._error(taken)
         # Frames of a few bytes cost as much as those of many.
@@ -361,7 +363,10 @@ class Session:
                     # libnghttp2 has reset the stream, since the client broke the protocol.
                     self._allowed.count_reset()
                 if stream in self._open:
-                    self._closed(stream, is_by_client=bool(second))
+                    is_whole = first == lib.NO_ERROR
+                    self._closed(stream, is_by_client=bool(second), is_whole=is_whole)
+            elif kind == of.RESET_LATE:
+                self._events.reset_late(stream)
             elif kind == of.DRAINED:
                 self.drained.append(stream)
             elif kind == of.ANSWERED:
@@ -389,7 +394,7 @@ class Session:
             self._earned += FRAMES_A_CALL
             self._events.requested(stream, block, is_too_long=is_too_long)
 
-    def _closed(self, stream: int, *, is_by_client: bool) -> None:
+    def _closed(self, stream: int, *, is_by_client: bool, is_whole: bool) -> None:
         """Forget an open stream, which has ended."""
         self._open.remove(stream)
         self.unwanted.discard(stream)
@@ -399,7 +404,7 @@ class Session:
         elif is_by_client:
             # Envoy resets each stream of its external processing at the end, after its answers.
             self._allowed.count_reset()
-        self._events.closed(stream)
+        self._events.closed(stream, is_whole=is_whole)
 
 
 class _Closed:

@@ -6,13 +6,20 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import aiohttp
+import grpc.aio
 import pytest
 
 from router.pb.warmpath.v1 import router_pb2 as pb
+from router.pb.warmpath.v1 import router_pb2_grpc
 from tests.fake_engine import FakeEngine, tokenized
 from tests.fake_http import Answer, Asked
 from tests.router.http2_client import Http2Client
 from tests.router.pick_stand import QUIET, Stand, pod, prompt, standing, until
+from tests.router.running_router import TRANSPORT
+
+ours = pytest.mark.skipif(
+    TRANSPORT == "grpcio", reason="gRPC's own server does not tell of calls that it has answered"
+)
 
 TWO = QUIET + pod("a") + pod("b")
 
@@ -134,14 +141,78 @@ async def test_callers_that_name_their_picks_can_end_them_whenever_they_are_canc
     await counts(stand, bookings=0)
 
 
-async def test_an_answer_that_was_sent_and_never_read_is_freed_by_its_callers_name(
+@ours
+async def test_a_pick_that_is_cancelled_after_its_answer_was_sent_is_taken_back(
     stand: Stand,
 ) -> None:
+    async with Http2Client(stand.address, window=1 << 16) as client:
+        calls = [client.call("Pick", pick()) for _ in range(10)]
+        await counts(stand, bookings=10, **ended("Pick", "OK", 10))
+        for call in calls:
+            client.cancel(call)
+        await counts(stand, bookings=0, picks_cancelled_total=10)
+    decisions = await stand.decisions()
+    assert [one.state for one in decisions] == [pb.Decision.CANCELLED] * 10
+
+
+@ours
+async def test_picks_whose_calls_are_reset_at_any_moment_leave_nothing(stand: Stand) -> None:
+    loop = asyncio.get_running_loop()
+    async with Http2Client(stand.address, window=1 << 16) as client:
+        for number in range(200):
+            call = client.call("Pick", pick())
+            loop.call_later(0.00002 * number, client.cancel, call)
+            if not number % 20:
+                await asyncio.sleep(0)
+        # What comes after them on the same connection is read after them.
+        last = client.call("Pick", pick())
+        await counts(stand, bookings=1)
+        client.cancel(last)
+        await counts(stand, bookings=0)
+    assert (await figures(stand))["warmpath_picks_cancelled_total"] > 0
+
+
+@ours
+async def test_a_report_shows_that_an_answer_was_read_whatever_is_reset_then(stand: Stand) -> None:
     request = pb.PickRequest(prompt=prompt(), booking_id="x").SerializeToString()
     async with Http2Client(stand.address, window=1 << 16) as client:
         call = client.call("Pick", request)
         await counts(stand, bookings=1, **ended("Pick", "OK", 1))
+        assert await stand.report("x", "STARTED")
         client.cancel(call)
+        await counts(stand, bookings=1)
+    await counts(stand, bookings=1)
+    assert await stand.report("x", "FINISHED")
+
+
+@ours
+async def test_a_connection_that_breaks_takes_back_the_answers_that_it_has_not_read(
+    stand: Stand,
+) -> None:
+    async with Http2Client(stand.address, window=1 << 16, pongs=False) as client:
+        for _ in range(10):
+            client.call("Pick", pick())
+        await counts(stand, bookings=10, **ended("Pick", "OK", 10))
+    await counts(stand, bookings=0, picks_cancelled_total=10)
+
+
+async def test_answers_that_were_read_outlast_their_connection(stand: Stand) -> None:
+    async with grpc.aio.insecure_channel(
+        stand.address, options=[("grpc.use_local_subchannel_pool", 1)]
+    ) as channel:
+        stub = router_pb2_grpc.RouterStub(channel)
+        answers = [await stub.Pick(pb.PickRequest(prompt=prompt())) for _ in range(10)]
+    for answer in answers:
+        assert await stand.report(answer.booking_id, "FINISHED")
+
+
+async def test_an_answer_that_its_caller_never_uses_is_freed_by_its_name(
+    stand: Stand,
+) -> None:
+    request = pb.PickRequest(prompt=prompt(), booking_id="x").SerializeToString()
+    async with Http2Client(stand.address, window=1 << 16) as client:
+        client.call("Pick", request)
+        await counts(stand, bookings=1, **ended("Pick", "OK", 1))
         assert await stand.report("x", "FAILED")
     await counts(stand, bookings=0)
 
