@@ -285,7 +285,14 @@ async def running(
             steps=steps,
         )
         held = held_picks(
-            config, picking, picker, pods, meter=metrics, may=enter.classes_of, steps=steps
+            config,
+            picking,
+            picker,
+            pods,
+            meter=metrics,
+            may=enter.classes_of,
+            who=enter.caller_of,
+            steps=steps,
         )
         picks = PickAnswerer(
             reader,

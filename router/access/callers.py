@@ -66,7 +66,7 @@ class Callers:
         """
         role = ROLES.get(asked)
         short = asked.rpartition("/")[2]
-        known = self._known(authorization, names)
+        known = self.known(authorization, names)
         if not known:
             shown = f"{short} needs the role {role!r}, and the caller has shown neither"
             return AccessRefusal(
@@ -83,10 +83,11 @@ class Callers:
 
     def classes(self, authorization: Iterable[str], names: Iterable[str]) -> frozenset[str]:
         """Return the classes of the queue that a caller may name; the arguments are as for `refusal`."""
-        known = self._known(authorization, names)
+        known = self.known(authorization, names)
         return frozenset(name for client in known for name in client.classes)
 
-    def _known(self, authorization: Iterable[str], names: Iterable[str]) -> list[ClientSpec]:
+    def known(self, authorization: Iterable[str], names: Iterable[str]) -> list[ClientSpec]:
+        """Return the clients that a caller proves to be; the arguments are as for `refusal`."""
         shown = (self._by_name[name] for name in names if name in self._by_name)
         found = {client.name: client for client in shown}
         for header in authorization:

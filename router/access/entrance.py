@@ -15,6 +15,7 @@ from router.access.guard import Context, Guard, KeptOutMeter, shown_by
 from router.config.access import exposed
 from router.config.credentials import server_tls
 from router.config.schema import Config
+from router.transport.peer import address_of
 
 log = logging.getLogger(__name__)
 
@@ -37,6 +38,12 @@ class Entrance:
     def classes_of(self, context: Context) -> Collection[str] | None:
         """Return the classes of the queue that a call's sender may name; None: all."""
         return None if self.callers is None else self.callers.classes(*shown_by(context))
+
+    def caller_of(self, context: Context) -> str:
+        """Return who a call's sender is: the clients that it proves to be, or else its address."""
+        known = [] if self.callers is None else self.callers.known(*shown_by(context))
+        names = sorted(client.name for client in known)
+        return " ".join(names) or address_of(context.peer())
 
     def guarded(
         self, handlers: Sequence[grpc.GenericRpcHandler], counts: KeptOutMeter

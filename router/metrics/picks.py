@@ -66,7 +66,7 @@ def queued(held: HeldPicks) -> Iterator[Metric]:
     for name, count in held.waiting().items():
         waiting.add_metric([name], count)
     yield waiting
-    yield single("queue_bytes", queue.bytes)
+    yield single("queue_bytes", queue.crowd.bytes)
     yield single("queue_hold_seconds", queue.hold_seconds)
     steps_back, reason = gauge("queue_steps_back"), queue.steps_back
     for one in StepBack:

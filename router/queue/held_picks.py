@@ -46,7 +46,7 @@ class HeldPicks:
     `clock` returns seconds; it is the clock of the events' ingestion (`indexer.ingest`). At most
     `most_of_client` picks of one client (one connection) wait. `may` takes a call's context and returns
     the classes of priority (`queue.classes`) that the caller may name besides the class of requests that
-    name none (`queue.usual-class`); None: all.
+    name none (`queue.usual-class`); None: all. `who` takes it and returns who the caller is.
     """
 
     def __init__(
@@ -56,6 +56,7 @@ class HeldPicks:
         *,
         classes: Classes,
         may: Callable[[Any], Collection[str] | None],
+        who: Callable[[Any], str],
         clock: Callable[[], float],
         meter: QueueMeter,
         most_of_client: int,
@@ -65,6 +66,7 @@ class HeldPicks:
         self.queue = queue
         self.classes = classes
         self._may = may
+        self._who = who
         self._picker = picker
         self._clock = clock
         self._meter = meter
@@ -81,7 +83,8 @@ class HeldPicks:
     ) -> QueuePlace:
         """Return a request's place. Raises BadRequestError for its priority and its tenant."""
         may = self._may(asker.context) if request.priority and asker.context else None
-        return place_of(request, asker.client, self.classes, may)
+        caller = self._who(asker.context) if asker.context else ""
+        return place_of(request, asker.client, self.classes, may, caller)
 
     def named(self, priority: str, tenant: str, asker: Asker) -> tuple[str, str]:
         """Return the class and the tenant that a header names; empty in place of one that may not be."""
@@ -94,7 +97,7 @@ class HeldPicks:
 
     def waiting(self) -> Mapping[str, int]:
         """Return the number of waiting picks by class."""
-        counts = self.queue.order.counts()
+        counts = self.queue.crowd.counts()
         return {name: counts.get(at, 0) for at, name in enumerate(self.classes.names)}
 
     def use(self, settings: QueueSettings, classes: Classes) -> None:

@@ -35,8 +35,12 @@ class _Share:
     tenant: str
     weight: float
     virtual: float
-    """Its virtual time: uncached tokens by weight."""
+    """Its virtual time: uncached tokens by weight. It never falls."""
     lines: "dict[Wanted, _Line]" = field(default_factory=dict)
+    heads: "list[Head]" = field(default_factory=list)
+    """The heads of its lines by key."""
+    place: "_Place | None" = None
+    """Its place among the shares of its class."""
 
 
 @dataclass(slots=True, eq=False)
@@ -52,7 +56,10 @@ class _Contest:
 
 
 Head = tuple[float, float, int, "_Line"]
-"""The virtual time of a line's share, the key and the number of its first request, and the line."""
+"""The virtual time that a line's share had when the line changed last, the key and the number of its
+first request, and the line."""
+_Place = tuple[float, float, int, _Share]
+"""A share's virtual time, the key and the number of its first request, and the share."""
 
 
 @dataclass(slots=True, eq=False)
@@ -76,20 +83,37 @@ class Order:
         """Shares with waiting requests."""
         self._contests: dict[Kind, _Contest] = {}
         """The kinds with waiting requests."""
-        self._of_class: dict[int, dict[int, Waiting]] = {}
-        """The requests of each class by number, in the order of their arrival."""
+        self._places: dict[int, list[_Place]] = {}
+        """By class: its shares in order."""
+        self._count = 0
 
     def __len__(self) -> int:
-        return sum(map(len, self._of_class.values()))
+        return self._count
 
     @property
     def lanes(self) -> Collection[Wanted]:
         """The lanes with waiting requests."""
         return self._lanes.keys()
 
-    def counts(self) -> Mapping[int, int]:
-        """Return the number of waiting requests by class."""
-        return {priority: len(waiting) for priority, waiting in self._of_class.items()}
+    def leading(self, most: int) -> list[Wanted]:
+        """Return at most `most` lanes, those with the first requests: tenants take turns.
+
+        Of each class only the first `most` tenants count.
+        """
+        found: dict[Wanted, None] = {}
+        for priority in sorted(self._places, reverse=True):
+            shares = [share for *_, share in self._places[priority][:most]]
+            for at in range(most):
+                shares = [share for share in shares if at < len(share.heads)]
+                for share in shares:
+                    found[share.heads[at][3].wanted] = None
+                    if len(found) == most:
+                        return [*found]
+        return [*found]
+
+    def by_class(self) -> list[Wanted]:
+        """Return all lanes, those with requests of the highest class first."""
+        return sorted(self._lanes, key=lambda wanted: max(self._lanes[wanted]), reverse=True)
 
     def add(self, waiting: Waiting) -> None:
         """Add a request."""
@@ -99,7 +123,7 @@ class Order:
             line = share.lines[waiting.wanted] = _Line(share, waiting.wanted)
         insort(line.requests, (waiting.key, waiting.number, waiting))
         self._renew(line)
-        self._of_class.setdefault(waiting.priority, {})[waiting.number] = waiting
+        self._count += 1
 
     def remove(self, waiting: Waiting, *, is_served: bool) -> None:
         """Remove a request; with `is_served`, its share pays for its uncached tokens."""
@@ -111,14 +135,10 @@ class Order:
             contest = self._contests[kind]
             contest.clock = max(contest.clock, share.virtual)
             share.virtual += _cost(waiting, share)
-        for one in [*share.lines.values()]:
-            self._renew(one)
+        self._renew(line)
         if not share.lines:
             self._rest(share)
-        of_class = self._of_class[waiting.priority]
-        del of_class[waiting.number]
-        if not of_class:
-            del self._of_class[waiting.priority]
+        self._count -= 1
 
     def move(self, waiting: Waiting, key: float) -> None:
         """Give a request another key."""
@@ -135,19 +155,6 @@ class Order:
         """Return the requests of a lane."""
         heads = (head for heads in self._lanes[wanted].values() for head in heads)
         return [waiting for head in heads for _, _, waiting in head[3].requests]
-
-    def all(self) -> list[Waiting]:
-        """Return all requests, in no order."""
-        return [waiting for of_class in self._of_class.values() for waiting in of_class.values()]
-
-    def lower(self, priority: int) -> Iterator[Waiting]:
-        """Yield the requests of lower classes, the lowest class first, and in it the latest arrival.
-
-        None is added or removed meanwhile.
-        """
-        for of_class in sorted(self._of_class):
-            if of_class < priority:
-                yield from reversed(self._of_class[of_class].values())
 
     def passing(self, lanes: Collection[Wanted]) -> Iterator[Waiting]:
         """Yield the requests of `lanes` in order. No request may be added, moved or removed meanwhile.
@@ -213,27 +220,47 @@ class Order:
                 contest.idle.popitem(last=False)
 
     def _renew(self, line: _Line) -> None:
-        """Sort a line's head anew among the heads of its lane, after a change of the line."""
-        priority = line.share.kind[0]
+        """Sort a line's head anew, after a change of the line, among those of its lane and its share.
+
+        The heads of the share's other lines keep an earlier virtual time; `passing` sees to that.
+        """
+        share = line.share
+        priority = share.kind[0]
         classes = self._lanes.setdefault(line.wanted, {})
         heads = classes.setdefault(priority, [])
         if line.head is not None:
             del heads[bisect_left(heads, line.head[:3], key=_plain)]
+            del share.heads[bisect_left(share.heads, line.head[1:3], key=_keyed)]
             line.head = None
         if line.requests:
             key, number, _ = line.requests[0]
-            line.head = (line.share.virtual, key, number, line)
+            line.head = (share.virtual, key, number, line)
             insort(heads, line.head, key=_plain)
-            return
-        del line.share.lines[line.wanted]
-        if not heads:
-            del classes[priority]
-        if not classes:
-            del self._lanes[line.wanted]
+            insort(share.heads, line.head, key=_keyed)
+        else:
+            del share.lines[line.wanted]
+            if not heads:
+                del classes[priority]
+            if not classes:
+                del self._lanes[line.wanted]
+        self._replace(share)
+
+    def _replace(self, share: _Share) -> None:
+        """Sort a share anew among those of its class."""
+        priority = share.kind[0]
+        places = self._places.setdefault(priority, [])
+        if share.place is not None:
+            del places[bisect_left(places, share.place[:3], key=_plain)]
+            share.place = None
+        if share.heads:
+            share.place = (share.virtual, *share.heads[0][1:3], share)
+            insort(places, share.place, key=_plain)
+        elif not places:
+            del self._places[priority]
 
     def check(self) -> None:
         """Raise BrokenInvariantError if the parts disagree."""
-        found: dict[int, Waiting] = {}
+        numbers_found: set[int] = set()
         for share in self._shares.values():
             if not share.lines:
                 raise BrokenInvariantError("a share without waiting requests is kept")
@@ -241,18 +268,32 @@ class Order:
                 numbers = [(key, number) for key, number, _ in line.requests]
                 if not numbers or numbers != sorted(numbers):
                     raise BrokenInvariantError("a line is empty or not in order")
-                if line.head != (share.virtual, *numbers[0], line):
+                if line.head is None or line.head[1:] != (*numbers[0], line):
                     raise BrokenInvariantError("a line's head is not its first request")
+                if line.head[0] > share.virtual:
+                    raise BrokenInvariantError("a line's head is ahead of its share")
                 heads = self._lanes[wanted][share.kind[0]]
                 if sum(head[3] is line for head in heads) != 1:
                     raise BrokenInvariantError("a line is not once in its lane")
-                found |= {number: one for _, number, one in line.requests}
+                numbers_found |= {number for _, number in numbers}
+            if [*map(_keyed, share.heads)] != sorted(
+                line.head[1:3] for line in share.lines.values() if line.head
+            ):
+                raise BrokenInvariantError("the heads of a share are not those of its lines")
+            if share.place != (share.virtual, *share.heads[0][1:3], share):
+                raise BrokenInvariantError("a share's place is not that of its first request")
         for classes in self._lanes.values():
             for heads in classes.values():
                 if not heads or [*map(_plain, heads)] != sorted(map(_plain, heads)):
                     raise BrokenInvariantError("the heads of a lane are not in order")
-        if found != {n: one for of in self._of_class.values() for n, one in of.items()}:
-            raise BrokenInvariantError("the classes do not have the requests of the lines")
+        if self._count != len(numbers_found):
+            raise BrokenInvariantError("the count is not that of the requests of the lines")
+        placed = [place for places in self._places.values() for place in places]
+        if len(placed) != len(self._shares) or not all(self._places.values()):
+            raise BrokenInvariantError("the places are not those of the shares")
+        for places in self._places.values():
+            if [*map(_plain, places)] != sorted(map(_plain, places)):
+                raise BrokenInvariantError("the shares of a class are not in order")
         for kind, contest in self._contests.items():
             if contest.number != sum(share.kind == kind for share in self._shares.values()):
                 raise BrokenInvariantError("a contest's number of tenants is wrong")
@@ -264,8 +305,12 @@ _Next = tuple[int, float, float, int, _Line, int]
 """A request's class, negated; its share's virtual time; its key, number, line and place in the line."""
 
 
-def _plain(head: Head) -> tuple[float, float, int]:
+def _plain(head: "Head | _Place") -> tuple[float, float, int]:
     return head[:3]
+
+
+def _keyed(head: Head) -> tuple[float, int]:
+    return head[1:3]
 
 
 def _cost(waiting: Waiting, share: _Share) -> float:

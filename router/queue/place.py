@@ -36,6 +36,7 @@ class QueuePlace(NamedTuple):
     """The properties of a request that matter in the queue only."""
 
     client: str
+    """Its connection."""
     priority: int
     """Its class."""
     tenant: str
@@ -43,6 +44,8 @@ class QueuePlace(NamedTuple):
     """The pods that it names."""
     size: int
     """Bytes of its message."""
+    caller: str = ""
+    """Who sent it, as far as the router knows."""
 
     def entering(self, ask: Ask, now: float, left: float = math.inf) -> Entering:
         """Return the entry of a request that arrives `now`; its caller waits for `left` seconds more."""
@@ -57,6 +60,7 @@ class QueuePlace(NamedTuple):
             self.tenant,
             # About a byte for each token: the keys of its blocks.
             self.size + ask.tokens,
+            self.caller,
         )
 
 
@@ -65,6 +69,7 @@ def place_of(
     client: str,
     classes: Classes,
     may: Collection[str] | None,
+    caller: str = "",
 ) -> QueuePlace:
     """Return a request's place in the queue. Raises BadRequestError.
 
@@ -77,4 +82,5 @@ def place_of(
         request.tenant,
         tuple(sorted({*request.pods})),
         request.ByteSize(),
+        caller,
     )

@@ -1,7 +1,7 @@
 """The queue: a request waits here until the rank with the lowest cost has room.
 
     enter ─► order ─► release: weigh in order; requests passed over count as waiting ─► reserve
-               └─► leave: the caller has gone, or a higher class needs the place
+               └─► leave: the caller has gone, or gives way (`router.queue.crowd`)
 
 A request that is sent at once waits in one pod's queue and can no longer go elsewhere. Here the rank is
 chosen only when one has room, and short prefills need not wait behind a long one. The algorithm is that
@@ -12,7 +12,7 @@ call `release` after each event that may give room (an arrival, a report, an eng
 pods) and at the time that the last `release` returned.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from heapq import heapify, heappop, heappush
 
 from msgspec.structs import replace
@@ -23,6 +23,7 @@ from router.pick.eligible import NoPodError
 from router.pick.picker import Picker
 from router.pick.weigh import Ask, Choice
 from router.pods.table import Pod
+from router.queue.crowd import Crowd
 from router.queue.foreign import ForeignShare
 from router.queue.lag import FirstTokenLag
 from router.queue.looks import Looks
@@ -36,7 +37,10 @@ from router.queue.step_back import StepBack
 from router.queue.waiting import Entering, Waiting, Wanted
 
 MOST_LANES = 64
-"""Most lanes that one release considers; if there are more, they take turns."""
+"""Most lanes that one release considers. If there are more, half of those are the lanes with the first
+requests, which may have no room; the others take turns, from the highest class on."""
+TURNS = MOST_LANES // 2
+"""Those that take turns."""
 MOST_AT_ONCE = 8
 """Most requests that one release sends, so that other tasks run in between: about three milliseconds."""
 SHORTEST_PAUSE = 0.01
@@ -87,31 +91,26 @@ class Queue:
         self._times: list[tuple[float, int, Waiting]] = []
         """A heap of the times at which requests go to the best pod; some entries may be outdated."""
         self._refused: list[Refused] = []
-        """Requests that lost their place to a higher class; the next release returns them."""
+        """Requests that lost their place to others; the next release returns them."""
         self._fresh: tuple[Waiting, Choice, float] | None = None
         """The request that has just entered, with its choice and the time of it."""
         self._number = 0
-        self._turn = 0
+        self._round: list[Wanted] = []
+        """The lanes that have had no turn yet, the next one last."""
         self._drains = False
-        self.bytes = 0
-        """Bytes of all waiting requests."""
         self.refused = 0
-        """Requests that found no place, or lost theirs to a higher class, since the start."""
+        """Requests that found no place, or lost theirs to others, since the start."""
 
     def _take(self, settings: QueueSettings) -> None:
         """Take settings, with an order that is empty."""
         self._settings = settings
         self._order = Order(settings.shares)
+        self.crowd = Crowd(settings)
         self._margin = Margin(settings.hold_seconds)
         self._preview = Preview(self._picker, self._order, self._margin, settings.most_looks)
 
     def __len__(self) -> int:
-        return len(self._order)
-
-    @property
-    def order(self) -> Order:
-        """The waiting requests in order; callers only read it."""
-        return self._order
+        return len(self.crowd)
 
     @property
     def hold_seconds(self) -> float:
@@ -140,18 +139,14 @@ class Queue:
     def enter(self, entering: Entering, now: float) -> Waiting:
         """Let a request wait. A `release` must follow at once; it may send the request.
 
-        Raises QueueFullError, and as `Picker.weigh`. A request of a lower class may lose its place.
+        Raises QueueFullError, and as `Picker.weigh`. Others may lose their place.
         """
         choice = self._picker.weigh(entering.ask, now)
-        self._make_room(entering)
         self._number += 1
         waiting = self._waiting(entering, choice)
+        self._make_room(waiting)
         self._order.add(waiting)
-        self.bytes += waiting.size
         heappush(self._times, (waiting.until, waiting.number, waiting))
-        if len(self._times) > 2 * len(self._order) + SPARE:
-            self._times = [entry for entry in self._times if entry[2].is_waiting]
-            heapify(self._times)
         self._fresh = waiting, choice, now
         return waiting
 
@@ -171,11 +166,12 @@ class Queue:
 
         Tenants' shares begin anew. Where less may wait than does, nobody is refused for that.
         """
-        before = self._order
+        before = self.crowd
         self._take(settings)
-        for waiting in before.all():
+        for waiting in sorted(before, key=lambda one: one.number):
             waiting.priority = place(waiting.priority)
             self._order.add(waiting)
+            self.crowd.add(waiting)
 
     def leave(self, waiting: Waiting) -> bool:
         """Remove a request whose caller has gone; return False if it does not wait any more."""
@@ -197,10 +193,8 @@ class Queue:
         are_more = self._send_due(now, sent, refused)
         if sent or (fresh is not None and fresh[2] != now):
             fresh = None
-        number = len(self._order.lanes)
-        if number > MOST_LANES:
-            self._turn = (self._turn + MOST_LANES) % number
         rooms, pods = self._lanes(now, refused)
+        del self._round[-TURNS:]
         if rooms.all() and now - self._foreign.seen_at >= FOREIGN_PAUSE:
             self._foreign.see(*rooms.foreign(), now)
         self._looks.begin(rooms, now)
@@ -281,36 +275,34 @@ class Queue:
             return fresh[1]
         return self._picker.weigh(waiting.ask, now, rooms.ahead)
 
-    def _make_room(self, entering: Entering) -> None:
-        """Refuse waiting requests of lower classes until another one fits. Raises QueueFullError."""
-        most, most_bytes = self._settings.most_requests, self._settings.most_bytes
-        number, size = len(self), self.bytes
-        lower = self._order.lower(entering.priority)
-        victims = []
-        while number and (number >= most or size + entering.size > most_bytes):
-            victim = next(lower, None)
-            if victim is None:
-                self.refused += 1
-                raise self._full()
-            victims.append(victim)
-            number, size = number - 1, size - victim.size
-        self.refused += len(victims)
-        for victim in victims:
-            self._refused.append(Refused(victim, self._full()))
-            self._remove(victim, is_served=False)
+    def _make_room(self, newcomer: Waiting) -> None:
+        """Refuse those that give way to a request, or itself. Raises QueueFullError."""
+        gone = self.crowd.squeeze_in(newcomer)
+        self.refused += len(gone)
+        if newcomer in gone:
+            raise self._full()
+        for one in gone:
+            self._refused.append(Refused(one, self._full()))
+            self._forget(one, is_served=False)
 
     def _full(self) -> QueueFullError:
         by_number = len(self) >= self._settings.most_requests
-        problem = f"{len(self)} requests ({self.bytes} bytes) wait for a pod with room"
+        problem = f"{len(self)} requests ({self.crowd.bytes} bytes) wait for a pod with room"
         limit = "max-requests" if by_number else "max-bytes"
         return QueueFullError(problem, f"queue.{limit}", RETRY_SECONDS)
 
     def _remove(self, waiting: Waiting, *, is_served: bool) -> None:
         """Remove a request if it waits."""
         if waiting.is_waiting:
-            waiting.is_waiting = False
-            self.bytes -= waiting.size
-            self._order.remove(waiting, is_served=is_served)
+            self.crowd.remove(waiting)
+            self._forget(waiting, is_served=is_served)
+
+    def _forget(self, waiting: Waiting, *, is_served: bool) -> None:
+        waiting.is_waiting = False
+        self._order.remove(waiting, is_served=is_served)
+        if len(self._times) > 2 * len(self) + SPARE:
+            self._times = [entry for entry in self._times if entry[2].is_waiting]
+            heapify(self._times)
 
     def _send_due(self, now: float, sent: list[Sent], refused: list[Refused]) -> bool:
         """Send requests that may wait no longer; return whether others of them are left."""
@@ -345,10 +337,8 @@ class Queue:
         A lane without a pod has its requests added to `refused`.
         """
         rooms = Rooms(self._loads, self.hold_seconds, now)
-        lanes = [*self._order.lanes]
-        turn = self._turn if len(lanes) > MOST_LANES else 0
         found = {}
-        for wanted in (lanes[turn:] + lanes[:turn])[:MOST_LANES]:
+        for wanted in self._considered():
             try:
                 pods = self._eligible(wanted)
             except NoPodError as error:
@@ -357,6 +347,18 @@ class Queue:
             if rooms.add(wanted, _ranks(pods, wanted)):
                 found[wanted] = pods
         return rooms, found
+
+    def _considered(self) -> Collection[Wanted]:
+        """Return the lanes that are considered now."""
+        lanes = self._order.lanes
+        if len(lanes) <= MOST_LANES:
+            return [*lanes]
+        while self._round and self._round[-1] not in lanes:
+            self._round.pop()
+        if not self._round:
+            self._round = self._order.by_class()[::-1]
+        turns = [wanted for wanted in self._round[-TURNS:] if wanted in lanes]
+        return dict.fromkeys(self._order.leading(MOST_LANES - TURNS) + turns)
 
     def _next_at(self, now: float, rooms: Rooms, *, sends: bool, more: bool) -> float:
         due = self._first_due()
@@ -373,8 +375,9 @@ class Queue:
         waiting = [entry[2] for entry in self._times if entry[2].is_waiting]
         if len(waiting) != len(self) or len(self._times) > 2 * len(self) + SPARE + 1:
             raise BrokenInvariantError("the times are not those of the waiting requests")
-        if self.bytes != sum(one.size for one in waiting):
-            raise BrokenInvariantError("the bytes are not those of the waiting requests")
+        self.crowd.check()
+        if {*self.crowd} != {*waiting} or len(self._order) != len(self):
+            raise BrokenInvariantError("the crowd, the order and the times differ")
         if len(self) > self._settings.most_requests:
             raise BrokenInvariantError("too many requests wait")
 

@@ -26,12 +26,14 @@ def held_picks(
     *,
     meter: QueueMeter,
     may: Callable[[Any], Collection[str] | None],
+    who: Callable[[Any], str],
     clock: Callable[[], float] = time.monotonic,
     steps: Steps = NO_STEPS,
 ) -> HeldPicks | None:
     """Return the picks that wait, with their queue; None without a queue.
 
-    `may` takes a call's context and returns the classes that its caller may name; None: all.
+    `may` takes a call's context and returns the classes that its caller may name, None: all; `who`
+    returns who its caller is.
     """
     if config.pick.queue == "off":
         return None
@@ -53,6 +55,7 @@ def held_picks(
         picker,
         classes=_classes(table),
         may=may,
+        who=who,
         clock=clock,
         meter=meter,
         # The other half of a connection's calls is for reports.

@@ -31,6 +31,8 @@ class Entering(NamedTuple):
     """The tenant whose share it uses."""
     size: int = 0
     """Its bytes in memory."""
+    caller: str = ""
+    """Who sent it, as far as the router knows: a client of the configuration, or an address."""
 
 
 class Look(NamedTuple):
@@ -60,6 +62,7 @@ class Waiting:
     priority: int
     tenant: str
     size: int
+    caller: str
     seconds: float
     """Its cheapest prefill, when it was last weighed."""
     uncached: int

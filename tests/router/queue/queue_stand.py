@@ -58,11 +58,12 @@ class QueueStand:
         tokens: int = 10_000,
         *,
         named: Sequence[str] = (),
+        lora: str = "",
         prompt: KeyedPrompt | None = None,
         **fields: object,
     ) -> Entering:
         """Return a request with a prompt of its own of `tokens`, none of them cached."""
-        wanted = Wanted("m", named=tuple(named))
+        wanted = Wanted("m", lora, named=tuple(named))
         first = next(self._keys)
         prompt = prompt or KeyedPrompt(range(first, first + tokens // 16), tokens)
         ask = self.parts.ask(prompt, pods=self.eligible(wanted))

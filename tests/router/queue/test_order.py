@@ -24,7 +24,7 @@ def waiting(
 ) -> Waiting:
     number = next(NUMBERS)
     ask = Ask(PROMPT, ())
-    return Waiting(number, ask, lane, 0.0, 1.0, priority, tenant, 1, 0.1, uncached, key)
+    return Waiting(number, ask, lane, 0.0, 1.0, priority, tenant, 1, "", 0.1, uncached, key)
 
 
 def order_of(*requests: Waiting, **shares: float) -> Order:
@@ -115,14 +115,6 @@ def test_a_lane_that_is_full_is_skipped_from_then_on() -> None:
         if len(seen) == 4:
             lanes.remove(LANE)
     assert seen == [LANE, other] * 2 + [other] * 3
-
-
-def test_lower_requests_are_told_from_the_lowest_class_and_the_latest_arrival_on() -> None:
-    order = order_of(low := waiting(), middle := waiting(priority=1), last := waiting(key=-5.0))
-    assert [*order.lower(2)] == [last, low, middle]
-    assert [*order.lower(1)] == [last, low]
-    assert [*order.lower(0)] == []
-    assert order.counts() == {0: 2, 1: 1}
 
 
 @pytest.mark.deep

@@ -178,10 +178,10 @@ def test_a_caller_that_goes_leaves_the_queue() -> None:
     stand = QueueStand(pods=1)
     [before] = stand.fill()
     waiting = stand.enter(size=10)
-    assert stand.queue.bytes == 10
+    assert stand.queue.crowd.bytes == 10
     assert stand.queue.leave(waiting)
     assert not stand.queue.leave(waiting)
-    assert stand.queue.bytes == 0
+    assert stand.queue.crowd.bytes == 0
     assert stand.first_token(before) == []
 
 
@@ -192,6 +192,69 @@ def test_a_higher_class_goes_first() -> None:
     urgent = stand.enter(20_000, priority=1)
     [first] = stand.first_token(before)
     assert first.waiting is urgent
+
+
+@pytest.mark.parametrize("turns", [0, 1, 2, 5])
+def test_lanes_in_any_number_never_hide_a_higher_class(turns: int) -> None:
+    stand = QueueStand(pods=1)
+    [before] = stand.fill()
+    for number in range(4 * MOST_LANES):
+        stand.enter(20_000, lora=f"made-up-{number}", tenant="evil")
+    for _ in range(turns):
+        stand.look(after=0.01)
+    lower = stand.enter(20_000, lora="tuned", tenant="good", priority=1)
+    highest = stand.enter(20_000, tenant="good", priority=2)
+    gone = []
+    while len(gone) < 2:
+        [sent] = stand.first_token(before)
+        gone.append(sent.waiting)
+        before = sent
+    assert gone == [highest, lower]
+
+
+def test_tenants_take_turns_whatever_the_number_of_their_lanes() -> None:
+    stand = QueueStand(pods=1)
+    [before] = stand.fill()
+    for number in range(2 * MOST_LANES):
+        stand.enter(20_000, lora=f"made-up-{number}", tenant="evil")
+    for _ in range(4):
+        stand.enter(20_000, tenant="good")
+    gone = []
+    for _ in range(8):
+        [before] = stand.first_token(before)
+        gone.append(before.waiting.tenant)
+    assert gone.count("good") == 4
+
+
+def test_lanes_without_room_keep_nobody_from_other_pods_whatever_their_number_and_class() -> None:
+    stand = QueueStand(pods=2)
+    before = stand.fill()
+    for number in range(2 * MOST_LANES):
+        stand.enter(20_000, lora=f"a-{number}", named=["pod-0"], priority=2)
+    free = stand.enter(20_000, named=["pod-1"])
+    [other] = [one for one in before if one.placed.went[0] == "pod-1"]
+    stand.first_token(other)
+    for _ in range(4):
+        stand.look(after=0.01)
+    assert not free.is_waiting
+
+
+def test_a_full_queue_refuses_the_latest_of_the_tenant_with_most_waiting() -> None:
+    stand = QueueStand(pods=1, most_requests=3)
+    stand.fill()
+    first, second, last = (stand.enter(tenant="evil", caller="a") for _ in range(3))
+    good = stand.enter(tenant="good", caller="a")
+    [refused] = stand.release.refused
+    assert refused.waiting is last
+    assert isinstance(refused.error, QueueFullError)
+    other = stand.enter(tenant="made up", caller="b")
+    [refused] = stand.release.refused
+    assert refused.waiting is second
+    assert first.is_waiting
+    assert good.is_waiting
+    assert other.is_waiting
+    with pytest.raises(QueueFullError):
+        stand.enter(tenant="made up again", caller="b")
 
 
 def test_a_full_queue_refuses_the_newcomer_of_the_lowest_class() -> None:
@@ -218,7 +281,7 @@ def test_a_full_queue_refuses_the_latest_of_a_lower_class_for_a_higher_one() -> 
     assert stand.queue.refused == 1
     assert kept.is_waiting
     assert urgent.is_waiting
-    assert stand.queue.bytes == 90
+    assert stand.queue.crowd.bytes == 90
 
 
 def test_nobody_loses_its_place_if_that_does_not_suffice() -> None:
@@ -229,7 +292,7 @@ def test_nobody_loses_its_place_if_that_does_not_suffice() -> None:
         stand.enter(size=50, priority=1)
     assert low.is_waiting
     assert high.is_waiting
-    assert stand.queue.bytes == 90
+    assert stand.queue.crowd.bytes == 90
 
 
 def test_one_request_larger_than_the_limit_may_wait_alone() -> None:
@@ -378,7 +441,7 @@ def test_to_ask_where_requests_stand_moves_no_turn_of_the_lanes() -> None:
             # Two for each pod, so that its lane stays when one of them goes.
             stand.enter(named=[one.placed.went[0]])
         sent = []
-        for one in before:
+        for one in reversed(before):
             if asks:
                 stand.queue.standings(stand.parts.now)
                 stand.queue.standing(stand.entering(), stand.parts.now)

@@ -41,6 +41,8 @@ class AnyEvents(RuleBasedStateMachine):
         tokens=st.sampled_from([1, 500, 5_000, 40_000]),
         named=st.sampled_from([(), (), ("pod-0",), ("pod-1", "pod-2")]),
         tenant=st.sampled_from("abc"),
+        caller=st.sampled_from("xy"),
+        lora=st.sampled_from(["", "tuned"]),
         priority=st.integers(0, 2),
         size=st.integers(0, 2 * MOST_BYTES),
         patience=st.sampled_from([0.0, 0.5, 60.0]),
@@ -50,6 +52,8 @@ class AnyEvents(RuleBasedStateMachine):
         tokens: int,
         named: Sequence[str],
         tenant: str,
+        caller: str,
+        lora: str,
         priority: int,
         size: int,
         patience: float,
@@ -62,6 +66,8 @@ class AnyEvents(RuleBasedStateMachine):
                 until=stand.parts.now + patience,
                 priority=priority,
                 tenant=tenant,
+                caller=caller,
+                lora=lora,
                 size=size,
             )
             waiting = stand.queue.enter(entering, stand.parts.now)

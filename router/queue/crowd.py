@@ -1,0 +1,165 @@
+"""Who waits, and who gives way where the queue is full.
+
+    class      the lowest first
+    caller     the one with the largest part of the queue: a client of the configuration, or an address
+    tenant     of that caller, the one with the largest part by its weight
+    request    the latest of that tenant
+
+A tenant is only a name that comes with a request, and a caller may make up any number of them; so
+callers are compared first. A request's part of the queue is its share of the number that may wait plus
+that of their bytes.
+"""
+
+from bisect import bisect_left, insort
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from indexer.invariant import BrokenInvariantError
+from router.queue.settings import QueueSettings
+from router.queue.waiting import Waiting
+
+NO_WEIGHTS: Mapping[str, float] = {}
+
+
+class Sums:
+    """Sums by name, in order of their size by weight. A missing weight is 1."""
+
+    def __init__(self, weights: Mapping[str, float] = NO_WEIGHTS) -> None:
+        self._weights = weights
+        self._of: dict[str, int] = {}
+        self._order: list[tuple[float, str]] = []
+
+    def add(self, name: str, part: int) -> None:
+        """Add to a sum; one that is 0 then is forgotten."""
+        before = self._of.pop(name, 0)
+        if before:
+            del self._order[bisect_left(self._order, (self._weighed(name, before), name))]
+        if after := before + part:
+            self._of[name] = after
+            insort(self._order, (self._weighed(name, after), name))
+
+    def largest(self, newest: str | None) -> str:
+        """Return the name with the largest sum; of equal ones `newest`, if it is among them."""
+        most, name = self._order[-1]
+        if newest in self._of and self._weighed(newest, self._of[newest]) == most:
+            return newest
+        return name
+
+    def _weighed(self, name: str, part: int) -> float:
+        return part / self._weights.get(name, 1.0)
+
+
+@dataclass(slots=True)
+class _Caller:
+    """The waiting requests of one caller in one class."""
+
+    sums: Sums
+    tenants: dict[str, dict[int, Waiting]] = field(default_factory=dict)
+    """By tenant and number, in the order of arrival."""
+
+
+@dataclass(slots=True)
+class _Class:
+    """The waiting requests of one class."""
+
+    count: int = 0
+    sums: Sums = field(default_factory=Sums)
+    callers: dict[str, _Caller] = field(default_factory=dict)
+
+
+class Crowd:
+    """All waiting requests."""
+
+    def __init__(self, settings: QueueSettings) -> None:
+        self._settings = settings
+        self._classes: dict[int, _Class] = {}
+        self.bytes = 0
+        """Bytes of all requests."""
+
+    def __len__(self) -> int:
+        return sum(one.count for one in self._classes.values())
+
+    def __iter__(self) -> Iterator[Waiting]:
+        """Yield all requests, in no order."""
+        for one in self._classes.values():
+            for caller in one.callers.values():
+                for requests in caller.tenants.values():
+                    yield from requests.values()
+
+    def counts(self) -> Mapping[int, int]:
+        """Return the number of requests by class."""
+        return {priority: one.count for priority, one in self._classes.items()}
+
+    def add(self, waiting: Waiting) -> None:
+        """Add a request."""
+        of = self._classes.setdefault(waiting.priority, _Class())
+        caller = of.callers.get(waiting.caller)
+        if caller is None:
+            caller = of.callers[waiting.caller] = _Caller(Sums(self._settings.shares))
+        caller.tenants.setdefault(waiting.tenant, {})[waiting.number] = waiting
+        self._change(of, caller, waiting, 1)
+
+    def remove(self, waiting: Waiting) -> None:
+        """Remove a request."""
+        of = self._classes[waiting.priority]
+        caller = of.callers[waiting.caller]
+        del caller.tenants[waiting.tenant][waiting.number]
+        self._change(of, caller, waiting, -1)
+        if not caller.tenants[waiting.tenant]:
+            del caller.tenants[waiting.tenant]
+        if not caller.tenants:
+            del of.callers[waiting.caller]
+        if not of.count:
+            del self._classes[waiting.priority]
+
+    def _change(self, of: _Class, caller: _Caller, waiting: Waiting, sign: int) -> None:
+        # In whole numbers, so that sums do not drift: the part times both limits.
+        limits = self._settings
+        part = sign * (limits.most_bytes + waiting.size * limits.most_requests)
+        of.count += sign
+        of.sums.add(waiting.caller, part)
+        caller.sums.add(waiting.tenant, part)
+        self.bytes += sign * waiting.size
+
+    def squeeze_in(self, newcomer: Waiting) -> list[Waiting]:
+        """Add a request, and remove those that give way to it; return these.
+
+        Where it would have to give way itself nothing changes, and it is returned alone. One request
+        alone may have any size. Where more wait than may, since the limits were lowered, as many may
+        stay.
+        """
+        most = max(self._settings.most_requests, len(self))
+        most_bytes = max(self._settings.most_bytes, self.bytes)
+        self.add(newcomer)
+        gone: list[Waiting] = []
+        while len(self) > 1 and (len(self) > most or self.bytes > most_bytes):
+            gone.append(one := self._gives_way(newcomer))
+            self.remove(one)
+            if one is newcomer:
+                for other in reversed(gone[:-1]):
+                    self.add(other)
+                return [newcomer]
+        return gone
+
+    def _gives_way(self, newcomer: Waiting) -> Waiting:
+        lowest = min(self._classes)
+        is_own = newcomer.priority == lowest
+        of = self._classes[lowest]
+        name = of.sums.largest(newcomer.caller if is_own else None)
+        caller = of.callers[name]
+        is_own = is_own and name == newcomer.caller
+        tenant = caller.sums.largest(newcomer.tenant if is_own else None)
+        return next(reversed(caller.tenants[tenant].values()))
+
+    def check(self) -> None:
+        """Raise BrokenInvariantError if a count is wrong, or something empty is kept."""
+        for of in self._classes.values():
+            groups = [requests for one in of.callers.values() for requests in one.tenants.values()]
+            if not groups or not all(groups) or not all(one.tenants for one in of.callers.values()):
+                raise BrokenInvariantError("a class, caller or tenant without requests is kept")
+            if of.count != sum(map(len, groups)):
+                raise BrokenInvariantError("the count of a class is wrong")
+            if any([*group] != sorted(group) for group in groups):
+                raise BrokenInvariantError("a tenant's requests are not in the order of arrival")
+        if self.bytes != sum(one.size for one in self):
+            raise BrokenInvariantError("the bytes are not those of the waiting requests")

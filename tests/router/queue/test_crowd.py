@@ -1,0 +1,162 @@
+"""Who gives way in a full queue, beside a plain rule over a list."""
+
+from collections import Counter
+from itertools import count
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from router.pick.weigh import Ask
+from router.queue.crowd import Crowd
+from router.queue.settings import QueueSettings
+from router.queue.waiting import Waiting, Wanted
+from tests.examples import examples
+from tests.router.pick.picker_parts import PROMPT
+
+NUMBERS = count()
+LIMITS = QueueSettings(most_requests=6, most_bytes=60, shares={"a": 2.0})
+
+
+def waiting(tenant: str = "", *, caller: str = "", priority: int = 0, size: int = 1) -> Waiting:
+    ask, wanted = Ask(PROMPT, ()), Wanted("m")
+    return Waiting(
+        next(NUMBERS), ask, wanted, 0.0, 1.0, priority, tenant, size, caller, 0.1, 1, 0.0
+    )
+
+
+def crowd_of(*requests: Waiting) -> Crowd:
+    crowd = Crowd(LIMITS)
+    for one in requests:
+        assert crowd.squeeze_in(one) == []
+    return crowd
+
+
+def test_the_tenant_with_most_waiting_loses_its_latest() -> None:
+    many = [waiting("evil") for _ in range(5)]
+    crowd = crowd_of(waiting("good"), *many)
+    assert crowd.squeeze_in(waiting("new")) == [many[-1]]
+    assert crowd.squeeze_in(waiting("good")) == [many[-2]]
+    newest = waiting("evil")
+    assert crowd.squeeze_in(newest) == [newest]
+    crowd.check()
+
+
+def test_made_up_tenants_are_one_callers() -> None:
+    many = [waiting(f"made up {number}", caller="evil") for number in range(5)]
+    crowd = crowd_of(waiting("t", caller="good"), *many)
+    [lost] = crowd.squeeze_in(waiting("t", caller="good"))
+    assert lost in many
+    newest = waiting("another", caller="evil")
+    assert crowd.squeeze_in(newest) == [newest]
+
+
+def test_tenants_of_one_gateway_are_compared_with_each_other() -> None:
+    many = [waiting("evil", caller="gateway") for _ in range(6)]
+    crowd = crowd_of(*many)
+    assert crowd.squeeze_in(waiting("good", caller="gateway")) == [many[-1]]
+
+
+def test_many_bytes_count_as_many_requests() -> None:
+    large, small = waiting("large", size=50), [waiting("small", size=1) for _ in range(2)]
+    crowd = crowd_of(large, *small)
+    assert crowd.squeeze_in(waiting("new", size=10)) == [large]
+    newest = waiting("large", size=59)
+    assert crowd.squeeze_in(newest) == [newest]
+
+
+def test_a_tenants_weight_counts() -> None:
+    heavy = [waiting("a") for _ in range(4)]
+    light = [waiting("b") for _ in range(2)]
+    crowd = crowd_of(*heavy, *light)
+    newest = waiting("b")
+    assert crowd.squeeze_in(newest) == [newest]
+    assert crowd.squeeze_in(waiting("c")) in ([heavy[-1]], [light[-1]])
+
+
+def test_a_lower_class_gives_way_first_whoever_has_most() -> None:
+    low = waiting("few", priority=0)
+    high = [waiting("many", priority=2) for _ in range(5)]
+    crowd = crowd_of(low, *high)
+    assert crowd.squeeze_in(waiting("many", priority=2)) == [low]
+    newest = waiting("few", priority=0)
+    assert crowd.squeeze_in(newest) == [newest]
+    latest = max((one for one in crowd if one.tenant == "many"), key=lambda one: one.number)
+    assert crowd.squeeze_in(waiting("few", priority=2)) == [latest]
+
+
+class AnyCrowd(RuleBasedStateMachine):
+    """Requests that come and go, beside a list of them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.crowd = Crowd(LIMITS)
+        self.all: list[Waiting] = []
+
+    @rule(
+        tenant=st.sampled_from("abc"),
+        caller=st.sampled_from("xy"),
+        priority=st.integers(0, 2),
+        size=st.integers(0, 80),
+    )
+    def comes(self, tenant: str, caller: str, priority: int, size: int) -> None:
+        newcomer = waiting(tenant, caller=caller, priority=priority, size=size)
+        most_bytes = max(LIMITS.most_bytes, size if not self.all else 0, self.crowd.bytes)
+        gone = self.crowd.squeeze_in(newcomer)
+        assert len(self.crowd) == 1 or self.crowd.bytes <= most_bytes
+        assert gone == self.expected(newcomer)
+        self.all = [one for one in [*self.all, newcomer] if one not in gone]
+
+    def expected(self, newcomer: Waiting) -> list[Waiting]:
+        left, gone = [*self.all, newcomer], list[Waiting]()
+        most = max(LIMITS.most_requests, len(self.all))
+        most_bytes = max(LIMITS.most_bytes, sum(one.size for one in self.all))
+        while len(left) > 1 and (len(left) > most or sum(one.size for one in left) > most_bytes):
+            lowest = min(one.priority for one in left)
+            group = [one for one in left if one.priority == lowest]
+            for name, weights in (("caller", {}), ("tenant", LIMITS.shares)):
+                parts = Counter[str]()
+                for one in group:
+                    parts[getattr(one, name)] += LIMITS.most_bytes + one.size * LIMITS.most_requests
+                by_weight = {key: part / weights.get(key, 1.0) for key, part in parts.items()}
+                largest = {
+                    key for key, part in by_weight.items() if part == max(by_weight.values())
+                }
+                own = getattr(newcomer, name)
+                chosen = own if newcomer in group and own in largest else max(largest)
+                group = [one for one in group if getattr(one, name) == chosen]
+            gone.append(group[-1])
+            left.remove(group[-1])
+            if gone[-1] is newcomer:
+                return [newcomer]
+        return gone
+
+    @rule(limit=st.integers(1, 6))
+    def limits_are_lowered(self, limit: int) -> None:
+        lower = QueueSettings(most_requests=limit, most_bytes=10 * limit, shares=LIMITS.shares)
+        crowd = Crowd(lower)
+        for one in self.all:
+            crowd.add(one)
+        newcomer = waiting("c", caller="z", size=0)
+        gone = crowd.squeeze_in(newcomer)
+        assert len(gone) <= 1 or len(self.all) <= limit
+        crowd.check()
+
+    @precondition(lambda self: self.all)
+    @rule(data=st.data())
+    def goes(self, data: st.DataObject) -> None:
+        one = data.draw(st.sampled_from(self.all))
+        self.crowd.remove(one)
+        self.all.remove(one)
+
+    @invariant()
+    def it_has_the_requests_of_the_list(self) -> None:
+        self.crowd.check()
+        assert sorted(one.number for one in self.crowd) == [one.number for one in self.all]
+        assert len(self.crowd) == len(self.all)
+        assert self.crowd.counts() == Counter(one.priority for one in self.all)
+        assert len(self.all) <= LIMITS.most_requests
+
+
+TestAnyCrowd = AnyCrowd.TestCase
+TestAnyCrowd.settings = settings(max_examples=examples(100), stateful_step_count=30)
