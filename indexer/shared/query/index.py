@@ -88,7 +88,7 @@ class RemoteIndex:
         self.old_answers = 0
         self.unknown_slots = 0
         self.polled_at = clock()
-        """When, by the clock, every pod's record was last read; the start before the first time."""
+        """When, by the clock, Redis last answered for every pod; the start before the first time."""
         self._redis = redis
         self._names = names
         self._registry = registry
@@ -294,7 +294,7 @@ class RemoteIndex:
                 replies = await self._redis.run(births, timeout=BIRTHS_TIMEOUT)
                 self.births.take(replies, disruptions)
             await self._registry.read(sorted(pods), [], POLL_TIMEOUT)
-        if not any(map(self._registry.problem, pods)):
+        if not pods or self._registry.is_answered:
             self.polled_at = self._clock()
         self._take_records()
 

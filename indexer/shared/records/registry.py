@@ -63,6 +63,8 @@ class Registry:
         self._checked_at: int | None = None
         """The number of disruptions when the schema was last checked; None before that."""
         self._unfit = ""
+        self.is_answered = False
+        """Whether Redis answered for each record at the last reading, whatever it holds."""
 
     async def read(
         self, pods: Sequence[str], first: Sequence[Command], timeout: float
@@ -76,11 +78,15 @@ class Registry:
         replies, unfit = await asyncio.gather(
             self._redis.run([*first, *asked], timeout=timeout), self._check_schema(timeout)
         )
+        records = replies[len(first) :]
+        self.is_answered = not any(
+            isinstance(reply, UnreachableError | CommandRefusedError) for reply in records
+        )
         if unfit:
             for pod in pods:
                 self._of(pod).problem = unfit
         else:
-            self._take(pods, replies[len(first) :], before)
+            self._take(pods, records, before)
         return replies[: len(first)]
 
     async def _check_schema(self, timeout: float) -> str:

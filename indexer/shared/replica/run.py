@@ -46,7 +46,7 @@ class Replica:
     ) -> None:
         self.redis = redis
         self.polled_at = clock()
-        """When, by the clock, every pod's record was last read; the start before the first time."""
+        """When, by the clock, Redis last answered for every pod; the start before the first time."""
         self._names = names
         self._registry = Registry(redis, names, clock)
         self._poll_seconds = poll_seconds
@@ -114,7 +114,7 @@ class Replica:
         logs = [command for _, command in asked]
         replies = await self._registry.read(pods, logs, POLL_TIMEOUT)
         entries = {copy.pod: reply for (copy, _), reply in zip(asked, replies, strict=True)}
-        problems = 0
+        is_answered = self._registry.is_answered
         has_more = False
         for copy in copies:
             if self._copies.get(copy.pod) is not copy:
@@ -123,15 +123,15 @@ class Replica:
             problem = self._registry.problem(copy.pod)
             if isinstance(log_entries, UnreachableError | CommandRefusedError):
                 problem = problem or f"{AWAY}{log_entries}"
+                is_answered = False
             if problem:
-                problems += 1
                 copy.lost(problem)
                 continue
             limit = self._registry.limit(copy.pod)
             has_more |= copy.take(self._registry.record(copy.pod), limit, log_entries)
             # Other tasks of the event loop need their turn.
             await asyncio.sleep(0)
-        if not problems:
+        if is_answered:
             self.polled_at = self._clock()
         return has_more
 

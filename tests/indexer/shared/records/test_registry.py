@@ -12,7 +12,13 @@ from indexer.shared.layout.names import SCHEMA, KeyNames
 from indexer.shared.layout.record import Claim, SpotOf
 from indexer.shared.records.registry import Registry
 from indexer.shared.records.remote_rank import RemoteRank
-from indexer.shared.redis.command import Call, Command, CommandRefusedError, Reply, UnreachableError
+from indexer.shared.redis.command import (
+    Call,
+    Command,
+    CommandRefusedError,
+    Reply,
+    UnreachableError,
+)
 from indexer.trust import Level, Trust
 
 NAMES = KeyNames("t")
@@ -219,6 +225,18 @@ async def test_another_schema_is_named_and_looked_at_again_when_redis_is_reached
     assert "schema 99" in (await stand.read())[1]
     stand.redis.disruptions += 1
     assert (await stand.read())[0] is Level.DEGRADED
+
+
+async def test_redis_answers_whatever_it_holds(stand: Stand) -> None:
+    await stand.read(8, token=b"x")
+    assert stand.registry.is_answered
+    stand.redis.schema = 99
+    stand.redis.disruptions += 1
+    await stand.read()
+    assert stand.registry.is_answered
+    stand.redis.records["q"] = UnreachableError("it is away")
+    await stand.registry.read(["p", "q"], [], 1.0)
+    assert not stand.registry.is_answered
 
 
 async def test_where_nobody_has_written_yet_another_schema_is_noticed_when_it_comes(
