@@ -48,8 +48,36 @@ def test_a_value_that_cannot_be_meant_is_refused(wrong: str) -> None:
 
 
 @pytest.mark.parametrize(
+    "name",
+    [
+        "image", "image.pullPolicy", "replicas", "config", "tls", "drainDelaySeconds", "drainSeconds",
+        "serviceAccount", "serviceAccount.create", "rbac", "service", "service.type", "podDisruptionBudget",
+        "podDisruptionBudget.maxUnavailable", "autoscaling", "autoscaling.minReplicas",
+        "autoscaling.maxReplicas", "autoscaling.cpuPercent", "networkPolicy", "monitoring", "monitoring.rules",
+        "monitoring.serviceMonitor", "monitoring.serviceMonitor.interval", "monitoring.dashboard",
+        "monitoring.runbooks",
+    ],
+)  # fmt: skip
+def test_null_is_refused_by_name_where_the_chart_needs_a_value(name: str) -> None:
+    ended = run("helm", "template", "warmpath", CHART, "--set", f"{name}=null")
+    assert ended.returncode != 0
+    assert f"missing property '{name.rpartition('.')[2]}'" in ended.stderr
+
+
+@pytest.mark.parametrize(
     ("values", "said"),
     [
+        (
+            (
+                "tls.secretName=warmpath-tls",
+                *GATEWAY,
+                "clients[0].tokenSecret=a",
+                "clients[1].name=gateway",
+                "clients[1].roles={read}",
+                "clients[1].tokenSecret=b",
+            ),
+            "clients[1].name: another client has the name gateway",
+        ),
         (
             ("tls.secretName=warmpath-tls", *GATEWAY, "clients[0].certificate=gateway.example"),
             "clients[0].certificate: needs tls.clientCertificates=true",

@@ -1,6 +1,11 @@
 {{- /* Values that contradict each other, or the chart's own parts: the schema cannot compare them. */ -}}
 {{- define "warmpath.contradictions" -}}
+{{- $names := list }}
 {{- range $at, $client := .Values.clients }}
+{{- if has $client.name $names }}
+{{- fail (printf "clients[%d].name: another client has the name %s" $at $client.name) }}
+{{- end }}
+{{- $names = append $names $client.name }}
 {{- if and $client.certificate (not $.Values.tls.clientCertificates) }}
 {{- fail (printf "clients[%d].certificate: needs tls.clientCertificates=true, by which certificates are asked for" $at) }}
 {{- end }}
