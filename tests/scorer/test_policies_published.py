@@ -260,6 +260,14 @@ def test_sglang_takes_the_smallest_tree_where_half_or_less_is_cached() -> None:
     assert order("sglang", busy, less_busy, known={("a", 0): 5, ("b", 0): 5}) == ["b", "a"]
 
 
+def test_sglang_takes_the_smaller_tree_of_equally_warm_and_busy_candidates() -> None:
+    trees = {("a", 0): 900, ("b", 0): 600, ("c", 0): 5}
+    one, other, colder = warm("a", 600), warm("b", 600), warm("c", 599)
+    assert order("sglang", one, other, colder, known=trees) == ["b", "a", "c"]
+    busier = warm("b", 600, Load(in_flight=1))
+    assert order("sglang", one, busier, colder, known=trees) == ["a", "b", "c"]
+
+
 def test_sticky_queue_stays_until_more_than_q_wait() -> None:
     candidates = queued("warm", 9000, 999, waiting=4), queued("b", 10), queued("c", 5)
     assert order("sticky-queue", *candidates) == ["warm", "c", "b"]

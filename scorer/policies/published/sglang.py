@@ -16,7 +16,12 @@ class Sglang:
     If the loads are uneven (requests in flight differ by more than `abs`, and the most are more than
     `rel` x the least), the cost is the requests in flight. Otherwise the cost is a place in an order:
     the longest prefix first if some candidate holds more than `threshold` of the prompt, or else the
-    fewest cached tokens first, so that caches fill evenly; in both, fewer requests in flight break ties.
+    fewest cached tokens first, so that caches fill evenly. In both, fewer requests in flight break ties,
+    and then the smaller tree: the fewest tokens of all prompts.
+
+    Sources: `score_overlap` in lightseekorg/smg, `model_gateway/src/policies/cache_aware.rs`, commit
+    1053321 (prefix, load, tree); SGLang's first routers for the smallest tree below the threshold, where
+    smg and SGLang's gateway (053b63f) take the least load.
     """
 
     abs: float = 32.0
@@ -37,8 +42,13 @@ class Sglang:
         least, most = flights.min(), flights.max()
         if most - least > self.abs and most > self.rel * least:
             return Costs.sum_of(("requests", flights))
-        if columns.cached.max() > self.threshold * request.prompt_tokens:
-            name, first = "uncached", request.prompt_tokens - columns.cached
-        else:
-            name, first = "known", columns.known_tokens()
-        return Costs(places(first, flights), ((name, first), ("requests", flights)))
+        if columns.cached.max() <= self.threshold * request.prompt_tokens:
+            known = columns.known_tokens()
+            return Costs(places(known, flights), (("known", known), ("requests", flights)))
+        uncached = request.prompt_tokens - columns.cached
+        terms = (("uncached", uncached), ("requests", flights))
+        cost = places(uncached, flights)
+        if (cost == cost.min()).sum() == 1:
+            return Costs(cost, terms)
+        known = columns.known_tokens()
+        return Costs(places(uncached, flights, known), (*terms, ("known", known)))
