@@ -292,6 +292,12 @@ def test_every_alert_has_a_case() -> None:
     }
 
 
+def test_every_sum_keeps_the_namespace_by_which_alerts_are_routed() -> None:
+    kept = re.findall(r"\b(?:by|on) \(([^)]*)\)", RULES.read_text())
+    assert kept
+    assert not [labels for labels in kept if "namespace" not in labels.split(", ")]
+
+
 @pytest.mark.deep
 @pytest.mark.parametrize("alert", CASES)
 def test_an_alert_comes_when_it_should_and_not_of_what_is_usual(alert: str, tmp_path: Path) -> None:
