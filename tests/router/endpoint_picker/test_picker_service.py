@@ -456,6 +456,32 @@ async def test_a_client_that_goes_away_leaves_no_booking(tmp_path: Path, transpo
         assert [state for state, _ in await gateway.decisions()] == ["FAILED"] * 3
 
 
+@pytest.mark.parametrize("queue", ["off", "on"])
+async def test_exchanges_that_are_cancelled_at_any_moment_leave_nothing(
+    tmp_path: Path, transport: str, queue: str
+) -> None:
+    tables = f'{QUIET}[pick]\nqueue = "{queue}"\n{pod("pod-1", ONE)}'
+    loop = asyncio.get_running_loop()
+    async with asking(tmp_path, tables=tables, transport=transport) as gateway:
+
+        async def ask(number: int) -> None:
+            one = gateway.exchange()
+            loop.call_later(0.0002 * number, one.call.cancel)
+            await one.routed(completion())
+
+        async def are_over() -> bool:
+            return all(one.call.done() for one in gateway.exchanges)
+
+        asked = [asyncio.ensure_future(ask(number)) for number in range(60)]
+        await asyncio.sleep(0)
+        await until(are_over)
+        for one in asked:
+            # gRPC's client leaves some writes waiting whose call was cancelled.
+            one.cancel()
+        await asyncio.gather(*asked, return_exceptions=True)
+        await gateway.until_nothing_is_left()
+
+
 async def until_held(gateway: Any, size: int) -> None:
     async def is_held() -> bool:
         held: float = await gateway.metric("warmpath_endpoint_picker_held_bytes")
