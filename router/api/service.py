@@ -48,9 +48,6 @@ Context = grpc.aio.ServicerContext[Any, Any]
 
 REPLY_SECONDS = 0.01
 """Part of the caller's deadline that is reserved for computing and sending the answer."""
-CANCEL_SECONDS = 0.002
-"""Time between a pick's message and its status on gRPC's own server, which tells of no cancellation that
-comes after the status. A caller has no answer without the status."""
 
 
 class RouterService:
@@ -199,8 +196,6 @@ class RouterService:
             with self._picks.telling(made, context):
                 response = await self._picks.response(made)
                 await _write(context, response.SerializeToString())
-                if not hasattr(context, "if_gone"):
-                    await asyncio.sleep(CANCEL_SECONDS)
 
     async def _stream_reply(self, request: wire.ScoreRequest) -> bytes:
         begun = time.perf_counter()
