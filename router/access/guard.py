@@ -14,10 +14,10 @@ import grpc
 import grpc.aio
 
 from indexer.process.certificate_names import names
-from router.access.callers import AccessRefusal, Callers, RefusalKind
+from router.access.callers import Callers, RefusalKind
 from router.access.roles import is_open
 from router.error_info import Reason, details
-from router.transport.server import AtOnceHandler, stands_before
+from router.transport.server import CheckedHandler, Refusal
 
 log = logging.getLogger(__name__)
 
@@ -58,32 +58,22 @@ class Guard(grpc.GenericRpcHandler):
         # Where a request is one message, gRPC's library would read it before it calls. On the wire it is
         # a stream of one message, which is read when the handler asks for it.
         async def checked(requests: AsyncIterator[Any], context: Context) -> Any:
-            await self._admit(method, context)
+            if (refusal := self._refusal(method, context)) is not None:
+                await context.abort(refusal.code, refusal.text, refusal.metadata)
             return await answer(requests, context)
 
-        if isinstance(handler, AtOnceHandler):
-            return AtOnceHandler(checked, partial(self._at_once, method, handler))
-        return stands_before(handler, checked)
+        return CheckedHandler(handler, partial(self._refusal, method), checked)
 
-    def _at_once(
-        self, method: str, handler: AtOnceHandler, message: bytes, context: Context
-    ) -> bytes | None:
-        """Return the answer to a caller with the role; `_admit` refuses the others."""
-        is_refused = self._refusal(method, context) is not None
-        return None if is_refused else handler.at_once(message, context)
-
-    async def _admit(self, method: str, context: Context) -> None:
-        """Return, or end the call with gRPC's AbortError."""
-        refusal = self._refusal(method, context)
-        if refusal is not None:
-            short = method.rpartition("/")[2]
-            self._counts.kept_out(short, refusal.why.value)
-            log.warning("%s: refused to %s: %s", short, context.peer(), refusal.text)
-            code, reason = CODES[refusal.why]
-            await context.abort(code, refusal.text, details(code, refusal.text, reason))
-
-    def _refusal(self, method: str, context: Context) -> AccessRefusal | None:
-        return self._callers.refusal(method, *shown_by(context))
+    def _refusal(self, method: str, context: Context) -> Refusal | None:
+        """Return the status for a caller without the role, which is counted; None for others."""
+        refusal = self._callers.refusal(method, *shown_by(context))
+        if refusal is None:
+            return None
+        short = method.rpartition("/")[2]
+        self._counts.kept_out(short, refusal.why.value)
+        log.warning("%s: refused to %s: %s", short, context.peer(), refusal.text)
+        code, reason = CODES[refusal.why]
+        return Refusal.because(code, refusal.text, reason)
 
 
 def shown_by(context: Context) -> tuple[list[str], Iterable[str]]:

@@ -82,6 +82,7 @@ def limits_of(config: Config) -> Http2Limits:
         connections=min(http2.max_connections, HALF_OF_DESCRIPTORS),
         streams=http2.max_streams,
         message_bytes=config.limits.largest_message,
+        message_seconds=config.limits.message_seconds,
         header_bytes=http2.max_header_bytes,
         unsent_bytes=http2.max_unsent_bytes,
         received_bytes=http2.max_received_bytes,

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import grpc
 import grpc.aio
@@ -14,7 +14,9 @@ from router.transport.framing import Deframer, TooLongError, UnknownEncodingErro
 from router.transport.http2.header_block import Headers
 from router.transport.http2.library import STREAM_WINDOW
 from router.transport.metadata import BEGINNING, Request, trailers_of, written
-from router.transport.server import Gate
+
+if TYPE_CHECKING:
+    from router.transport.announced import Announced
 
 log = logging.getLogger(__name__)
 
@@ -50,8 +52,8 @@ class Call(CallContext):
     """Whether the answer is complete, or nobody waits for it."""
     serialize: Callable[[Any], bytes] = bytes
     deserialize: Callable[[bytes], Any] = bytes
-    gate: Gate | None = None
-    """The gate that counts the call until its message has come."""
+    announced: "Announced | None" = None
+    """The calls among which it is until its first message has come."""
     task: asyncio.Task[None] | None = None
     """The task of its handler, once that runs."""
 
@@ -88,10 +90,10 @@ class Call(CallContext):
             self._wake(self._arrived)
 
     def came(self) -> None:
-        """Tell the gate that the message has come, or that nobody waits for it."""
-        if self.gate is not None:
-            self.gate.came(self._link.peer)
-            self.gate = None
+        """Note that the first message has come, or that nobody waits for it."""
+        if self.announced is not None:
+            announced, self.announced = self.announced, None
+            announced.came(self)
 
     def drained(self) -> None:
         """Note that all of the answer's data are sent."""

@@ -8,6 +8,7 @@ from typing import Any
 import grpc
 
 from router.error_info import Reason, details
+from router.transport.announced import Announced
 from router.transport.call import Call
 from router.transport.context import Link
 from router.transport.handlers import find, run
@@ -22,7 +23,7 @@ from router.transport.metadata import (
     trailers_of,
 )
 from router.transport.receipts import Receipts
-from router.transport.server import AtOnceHandler, Gate, Refusal
+from router.transport.server import AtOnceHandler, CheckedHandler, Refusal
 
 CANCEL_SECONDS = 1.0
 """Longest wait for handlers that are cancelled when the server ends."""
@@ -36,7 +37,7 @@ class Calls:
         link: Link,
         handlers: Sequence[grpc.GenericRpcHandler],
         limits: Http2Limits,
-        gate: Gate | None,
+        announced: Announced,
         clock: Callable[[], float],
     ) -> None:
         self._link = link
@@ -44,7 +45,7 @@ class Calls:
         self._found: dict[str, Any] = {}
         """Cached handlers by method: the choice of a handler must not depend on a call's metadata."""
         self._limits = limits
-        self._gate = gate
+        self._announced = announced
         self._clock = clock
         self._of: dict[int, Call] = {}
         self.fresh: list[Call] = []
@@ -91,15 +92,22 @@ class Calls:
             code, text = grpc.StatusCode.RESOURCE_EXHAUSTED, "the client does not read its answers"
             self._refuse_because(stream, code, text, Reason.ANSWERS_UNREAD)
             return
-        call = Call(self._link, stream, request, handler, self._limits.message_bytes)
-        if self._gate is not None and self._gate.passed(request.method, self._link.peer):
-            call.gate = self._gate
+        is_checked = isinstance(handler, CheckedHandler)
+        runs = handler.behind if is_checked else handler
+        call = Call(self._link, stream, request, runs, self._limits.message_bytes)
         self._of[stream] = call
-        if not isinstance(handler, AtOnceHandler):
-            self._run(call)
+        if is_checked and (refusal := handler.refusal(call)) is not None:
+            call.give_up(refusal.code, refusal.text, refusal.metadata)
+            return
+        call.announced = self._announced
+        self._announced.add(call)
 
     def answer_at_once(self) -> None:
-        """Answer the fresh calls whose message is there; run those that must wait for anything."""
+        """Answer the fresh calls whose first message is there; run those that must wait for anything.
+
+        A message that does not fit into a stream's window comes only if it is asked for, so its call
+        runs before that.
+        """
         fresh, self.fresh = self.fresh, []
         for call in fresh:
             if call.task is not None or call.done():
@@ -110,7 +118,10 @@ class Calls:
                     self._run(call)
                 continue
             call.came()
-            if (answer := call.handler.at_once(message, call)) is None:
+            answer = None
+            if isinstance(call.handler, AtOnceHandler):
+                answer = call.handler.at_once(message, call)
+            if answer is None:
                 self._run(call)
             else:
                 # Its client may have to send the end of its request, for which it needs a window.
@@ -132,8 +143,8 @@ class Calls:
 
     def refused(self, method: str, count: int) -> None:
         """Count calls that found no room."""
-        if self._gate is not None:
-            self._gate.refused(method, self._link.peer, count)
+        if (gate := self._announced.gate) is not None:
+            gate.refused(method, self._link.peer, count)
 
     def received(self, stream: int, chunks: Sequence[memoryview]) -> None:
         """Take data of a call."""

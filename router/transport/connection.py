@@ -8,6 +8,7 @@ from typing import cast
 
 import grpc
 
+from router.transport.announced import Announced
 from router.transport.call import Call
 from router.transport.calls import Calls, headers_of
 from router.transport.http2 import library as lib
@@ -15,7 +16,7 @@ from router.transport.http2.ended import EndedError
 from router.transport.http2.journal import READ, RECEIVE_BYTES, Journal
 from router.transport.http2.limits import Http2Limits
 from router.transport.http2.session import Session
-from router.transport.peer import Properties, peer_name, properties_of
+from router.transport.peer import Properties, address_of, peer_name, properties_of
 from router.transport.server import Gate
 
 log = logging.getLogger(__name__)
@@ -50,9 +51,12 @@ class Connection(asyncio.Protocol):
         arrived: Callable[[int], None],
         clock: Callable[[], float],
         journal: Journal | None = None,
+        announced: Announced | None = None,
     ) -> None:
         self._limits = limits
-        self.calls = Calls(self, handlers, limits, gate, clock)
+        if announced is None:
+            announced = Announced(limits.message_seconds, gate, clock)
+        self.calls = Calls(self, handlers, limits, announced, clock)
         self._opened = opened
         self._closed = closed
         self._arrived = arrived
@@ -80,6 +84,7 @@ class Connection(asyncio.Protocol):
         self._socket.set_write_buffer_limits(high=WRITE_BYTES)
         self.session = Session(self.calls, self._limits, self._clock, self._journal)
         self.peer = peer_name(transport.get_extra_info("peername"))
+        self.address = address_of(self.peer)
         self._properties: Properties | None = None
         self.flush()
 

@@ -23,6 +23,10 @@ class Link(Protocol):
         """The client's address as gRPC writes it, such as ipv4:10.0.0.1:50000."""
 
     @property
+    def address(self) -> str:
+        """The part of it that all connections of that machine have in common."""
+
+    @property
     def auth_context(self) -> Mapping[str, Sequence[bytes]]:
         """The properties of the client's certificate."""
 
@@ -87,6 +91,11 @@ class CallContext(grpc.aio.ServicerContext[Any, Any]):
     def peer(self) -> str:
         """Return the client's address."""
         return self._link.peer
+
+    @property
+    def address(self) -> str:
+        """The part of the client's address that all connections of that machine have in common."""
+        return self._link.address
 
     def auth_context(self) -> Mapping[str, Sequence[bytes]]:
         """Return the properties of the client's certificate."""

@@ -15,6 +15,7 @@ from indexer.process.listener import Listener
 from indexer.process.tasks import cancel
 from indexer.process.tls_files import ServerTls
 from router.error_info import Reason, details
+from router.transport.announced import Announced
 from router.transport.call import Call
 from router.transport.connection import Connection, journal_of
 from router.transport.http2.library import load_library
@@ -59,6 +60,7 @@ class Nghttp2Server:
         self._full = full
         self._clock = clock
         self._journal = journal_of(limits, gate)
+        self._announced = Announced(limits.message_seconds, gate, clock)
         self._handlers: list[grpc.GenericRpcHandler] = []
         self._connections: set[Connection] = set()
         self._listener: Listener | None = None
@@ -131,6 +133,7 @@ class Nghttp2Server:
             arrived=self._arrived,
             clock=self._clock,
             journal=self._journal,
+            announced=self._announced,
         )
 
     def _opened(self, connection: Connection) -> None:
@@ -188,6 +191,7 @@ class Nghttp2Server:
         while True:
             await asyncio.sleep(LOOK_SECONDS)
             now = self._clock()
+            self._announced.end_late(now)
             for connection in list(self._connections):
                 try:
                     connection.look(now)

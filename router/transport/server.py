@@ -56,14 +56,41 @@ class Gate(Protocol):
     def defer(self, answer: Callable[[], None]) -> bool:
         """Return whether `answer` will be called once the sockets were read, instead of now."""
 
-    def passed(self, method: str, client: str) -> bool:
-        """Count a call that has passed; return whether `came` is to be called for it."""
+    def passed(self, method: str, client: str) -> Callable[[], None] | None:
+        """Count a call that has passed.
 
-    def came(self, client: str) -> None:
-        """Count a call whose message has come, or that has ended without."""
+        Return what is to be called, if anything, once its message has come or it has ended without.
+        """
+
+    def ended(self, method: str, code: str, seconds: float, reason: str) -> None:
+        """Count a call that was ended `seconds` after its headers, since its message had not come."""
 
     def refused(self, method: str, client: str, count: int) -> None:
         """Count calls that were refused."""
+
+
+class CheckedHandler(grpc.RpcMethodHandler):  # type: ignore[type-arg]  # it takes none when it runs
+    """A handler `behind` a check of who calls.
+
+    `refusal(context)` returns the status for a caller that may not call; None for others. nghttp2 asks
+    it with a call's headers. gRPC's own server runs this handler, which checks when it is run.
+    """
+
+    def __init__(
+        self,
+        behind: Any,
+        refusal: Callable[[Any], Refusal | None],
+        checked: Callable[[Any, Any], Any],
+    ) -> None:
+        self.behind = behind
+        self.refusal = refusal
+        self.request_streaming = True
+        self.response_streaming = behind.response_streaming
+        self.request_deserializer = behind.request_deserializer
+        self.response_serializer = behind.response_serializer
+        self.unary_unary = self.unary_stream = None
+        self.stream_unary = None if behind.response_streaming else checked
+        self.stream_stream = checked if behind.response_streaming else None
 
 
 class AtOnceHandler(grpc.RpcMethodHandler):  # type: ignore[type-arg]  # it takes none when it runs

@@ -253,15 +253,14 @@ class Admission:
     @property
     def is_open(self) -> bool:
         """Whether any number of calls may come: none waits, and the queue is not standing."""
-        return not self.is_standing and not self.waiting and not self._coming
+        return not self.is_standing and not self.waiting
 
     def room(self, connection: str, *, is_urgent: bool = False) -> int:
         """Return how many more calls of a connection can enter without one being refused."""
         queue = self._urgent if is_urgent else self._others
         room = self._most(is_urgent=is_urgent) - queue.refusable
-        if not self.is_standing:
-            room -= len(self._coming)
-        elif not is_urgent:
+        if self.is_standing and not is_urgent:
+            self._coming.forget_late(self._clock())
             room = min(room, self._coming.room(connection))
         if room > 0 or not queue.refusable:
             return max(0, room)
@@ -273,15 +272,16 @@ class Admission:
         self._changed_places += 1
         return 1
 
-    def comes(self, connection: str) -> None:
-        """Count a call that has passed the gate."""
-        if self.is_standing:
-            self._coming.asks(connection)
-        self._coming.comes(connection)
+    def comes(self, connection: str) -> Callable[[], None] | None:
+        """Count a call that has passed the gate, while the queue is standing.
 
-    def came(self, connection: str) -> None:
-        """Count one whose message has come, or that has ended without."""
-        self._coming.came(connection)
+        Return what is to be called once its message has come, or it has ended without.
+        """
+        if not self.is_standing:
+            # A message that comes with its headers waits here next, and one that never comes is no work.
+            return None
+        self._coming.asks(connection)
+        return self._coming.comes(connection, self._clock())
 
     def gave_way(self, connection: str, count: int) -> None:
         """Count calls that the gate has refused."""
@@ -304,7 +304,7 @@ class Admission:
         if waits is not self._waits:
             self._waits, self._changed = waits, now
         coming, wanted = self._coming, self._wanted
-        coming.turn()
+        coming.turn(now)
         if waiting > few or self._at_once > EXCESS * wanted:
             coming.most = max(LEAST_WAITING, coming.most * (1 - GROWTH / 4))
         elif refused and not waiting and self._at_once < wanted:

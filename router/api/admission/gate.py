@@ -15,6 +15,9 @@ class RefusedCalls(Protocol):
     def refused(self, method: str, code: str, count: int) -> None:
         """Count them."""
 
+    def answered(self, method: str, code: str, seconds: float, reason: str = "") -> None:
+        """Count one that had passed, with its status, its duration and the reason."""
+
 
 class AdmissionGate:
     """The `router.transport.server.Gate` of some services. Streams pass: their messages wait.
@@ -64,16 +67,13 @@ class AdmissionGate:
         """Return whether `answer` will be called after this turn's reading, instead of now."""
         return self._admission.defer(answer)
 
-    def passed(self, method: str, client: str) -> bool:
-        """Count a call that has passed; return whether `came` is to be called for it."""
-        if method not in self._names:
-            return False
-        self._admission.comes(client)
-        return True
+    def passed(self, method: str, client: str) -> Callable[[], None] | None:
+        """Count a call that has passed; return what counts the coming of its message, if anything."""
+        return self._admission.comes(client) if method in self._names else None
 
-    def came(self, client: str) -> None:
-        """Count a call whose message has come, or that has ended without."""
-        self._admission.came(client)
+    def ended(self, method: str, code: str, seconds: float, reason: str) -> None:
+        """Count a call that was ended since its message had not come."""
+        self._counts.answered(method.rpartition("/")[2], code, seconds, reason)
 
     def refused(self, method: str, client: str, count: int) -> None:
         """Count calls that were refused."""

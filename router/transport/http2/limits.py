@@ -43,6 +43,9 @@ class Http2Limits:
     """Bytes of all connections' calls that have arrived and wait to be read; beyond it calls end."""
     handshake_seconds: float = 10.0
     """Longest time for TLS, for the HTTP/2 preface, and for the headers of a call."""
+    message_seconds: float = 2.0
+    """Longest time from a call's headers to its first message, or to the length of one that is longer
+    than a stream's window."""
     stall_seconds: float = 20.0
     """Longest time in which a client reads nothing of the bytes that wait for it."""
     ping_seconds: float = 10.0

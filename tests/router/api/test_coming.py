@@ -1,11 +1,12 @@
 """The calls on their way are counted by connection, and the room for them is shared fairly."""
 
 from collections import Counter
+from collections.abc import Callable
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.api.admission.coming import Coming
+from router.api.admission.coming import LATE_SECONDS, Coming
 from router.transport.peer import address_of
 
 CONNECTIONS = ("a:1", "a:2", "a:3", "b:1", "unix:")
@@ -23,18 +24,21 @@ def test_counts_are_those_of_a_simple_list_and_nobody_gets_more_than_there_is(
 ) -> None:
     coming = Coming(lambda: chance)
     coming.most = most
-    here: list[str] = []
+    now = 0.0
+    here: list[tuple[str, float, Callable[[], None]]] = []
     for connection, step in steps:
         if step == "asks":
             coming.asks(connection)
         elif step == "turn":
-            coming.turn()
+            now += LATE_SECONDS / 2
+            coming.turn(now)
+            here = [one for one in here if one[1] > now - LATE_SECONDS]
         elif step == "comes" and coming.room(connection) > 0:
-            coming.comes(connection)
-            here.append(connection)
-        elif step == "came" and connection in here:
-            coming.came(connection)
-            here.remove(connection)
+            here.append((connection, now, coming.comes(connection, now)))
+        elif step == "came" and (found := [one for one in here if one[0] == connection]):
+            for _ in range(2):
+                found[0][2]()
+            here.remove(found[0])
         assert len(coming) == len(here) <= most + 1
 
 
@@ -46,7 +50,7 @@ def test_all_the_room_is_shared_by_those_that_ask_however_they_are_ordered(
     coming.most = most
     for connection in asking:
         coming.asks(connection)
-    coming.turn()
+    coming.turn(0.0)
     rooms = {connection: coming.room(connection) for connection in asking}
     assert most <= sum(rooms.values()) < most + len(asking) + 1
     counts = Counter(map(address_of, asking))
@@ -59,11 +63,21 @@ def test_a_connection_that_no_longer_asks_leaves_its_part_to_others() -> None:
     coming.most = 10.0
     coming.asks("a:1")
     coming.asks("a:2")
-    coming.turn()
+    coming.turn(0.0)
     assert coming.room("a:1") == 5
     coming.asks("a:1")
-    coming.turn()
+    coming.turn(0.0)
     assert coming.room("a:1") == 5, "it is not always read in every turn"
     coming.asks("a:1")
-    coming.turn()
+    coming.turn(0.0)
     assert coming.room("a:1") == 10
+
+
+def test_a_call_whose_message_does_not_come_soon_takes_room_from_nobody() -> None:
+    coming = Coming(lambda: 0.0)
+    coming.most = 4.0
+    for _ in range(4):
+        coming.comes("a:1", 1.0)
+    assert coming.room("b:1") == 0
+    coming.forget_late(1.0 + LATE_SECONDS)
+    assert coming.room("b:1") == 4

@@ -179,6 +179,8 @@ async def test_callers_that_may_not_ask_are_told_whether_they_are_known(
 async def test_calls_without_room_are_told_the_limit_and_when_room_will_be_free(
     transport: str,
 ) -> None:
+    if transport == "nghttp2":
+        pytest.skip("it asks for no room before a call's message has begun to come")
     now = 0.0
     room = InFlight(1000, 1000, seconds=7.5, clock=lambda: now, most_waiting=1)
     counted = Codes()

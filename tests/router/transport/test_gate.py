@@ -47,15 +47,17 @@ class Rooms(Gate):
     def defer(self, answer: Callable[[], None]) -> bool:
         return not answer
 
-    def passed(self, method: str, client: str) -> bool:
+    def passed(self, method: str, client: str) -> Callable[[], None] | None:
         assert client
         self.begun.append(method)
         self.coming += method in self.methods
-        return method in self.methods
+        return self._came if method in self.methods else None
 
-    def came(self, client: str) -> None:
-        assert client
+    def _came(self) -> None:
         self.coming -= 1
+
+    def ended(self, method: str, code: str, seconds: float, reason: str) -> None:
+        self.out.append(f"{method}: {code} {reason} after {seconds:g} s")
 
     def refused(self, method: str, client: str, count: int) -> None:
         assert client

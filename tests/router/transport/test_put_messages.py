@@ -18,7 +18,8 @@ from tests.router.transport.served import MISSING
 pytestmark = pytest.mark.skipif(bool(MISSING), reason=MISSING)
 
 WHOLE = framed(b"one") + framed(b"two")
-CAME = framed(b"first"), framed(b"second")
+FIRST = framed(b"first")
+CAME = FIRST, framed(b"second")
 
 
 class Stand:
@@ -31,7 +32,7 @@ class Stand:
         window: int = 1000,
         most: int = 1000,
     ) -> None:
-        """`sent` comes with the call; a message may have `most` bytes."""
+        """Send FIRST, with which the handler runs, and `sent` behind it; a message may have `most` bytes."""
         self.loop = FakeTimeLoop()
 
         def run(_: Any, context: Any) -> Awaitable[None]:
@@ -51,8 +52,7 @@ class Stand:
         self.loop.turn(lambda: self.connection.connection_made(self.socket))
         self.carry()
         self.stream = self.client.begin(b"/t.T/Put", (b"grpc-encoding", b"gzip"))
-        for data in sent:
-            self.client.put(self.stream, data)
+        self.client.put(self.stream, b"".join((FIRST, *sent)))
         self.socket.writes.clear()
         self.carry()
 
@@ -80,6 +80,7 @@ def put_both(context: Any) -> None:
 
 
 async def wait_for_the_client(context: Any) -> None:
+    assert context.next_at_hand() in (b"first", None)
     put_both(context)
     await context.read()
 
@@ -92,6 +93,7 @@ async def wait_after_what_came(context: Any) -> None:
 
 
 async def drain_and_wait(context: Any) -> None:
+    assert context.next_at_hand() == b"first"
     put_both(context)
     await context.drain()
     await context.read()
@@ -105,7 +107,7 @@ async def end(context: Any) -> None:
     "handler", [wait_for_the_client, wait_after_what_came, drain_and_wait, end]
 )
 def test_they_go_out_in_one_write(handler: Callable[[Any], Awaitable[None]]) -> None:
-    stand = Stand(handler, *(CAME if handler is wait_after_what_came else ()))
+    stand = Stand(handler, *(CAME[1:] if handler is wait_after_what_came else ()))
     assert stand.answer == WHOLE
     assert len(stand.socket.writes) == 1
     assert ("grpc-status" in stand.client.requests[stand.stream].headers) == (handler is end)
@@ -131,6 +133,7 @@ def test_what_is_not_whole_or_not_plain_is_not_at_hand(
     found = []
 
     async def handler(context: Any) -> None:
+        assert context.next_at_hand() == b"first"
         assert context.next_at_hand() is None
         found.append(await context.read())
 
@@ -166,6 +169,7 @@ def test_nothing_can_be_put_once_the_client_is_gone() -> None:
     refused = []
 
     async def handler(context: Any) -> None:
+        assert context.next_at_hand() == b"first"
         try:
             await context.read()
         except BaseException:

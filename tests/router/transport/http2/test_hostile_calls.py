@@ -70,6 +70,7 @@ async def test_calls_that_are_half_open_are_no_more_than_the_limit(
     ):
         for stream in raw.streams(60):
             client.send(raw.headers(stream, raw.fields("Take")))
+        client.send(*(raw.data(stream, raw.message(b"x")) for stream in raw.streams(20)))
         # A client that has not acknowledged the limit is only refused what is beyond it.
         for stream in raw.streams(40, 41):
             refused = await client.frame(raw.RESET, stream)
@@ -230,7 +231,8 @@ async def test_frames_that_break_the_protocol_end_the_connection_and_its_calls(
     broken: bytes, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with attacked(caplog, monkeypatch) as server, server.client() as client:
-        client.send(raw.headers(1, raw.fields("Take")), raw.call(3, "Hold", b"x"))
+        client.send(raw.headers(1, raw.fields("Take")), raw.data(1, raw.message(b"x")))
+        client.send(raw.call(3, "Hold", b"x"))
         await until(lambda: server.service.running["Hold"] == server.service.running["Take"] == 1)
         client.send(broken, raw.data(1, b"") * 10)
         await client.until_closed()
@@ -261,7 +263,7 @@ async def test_a_connection_that_is_lost_in_any_phase_leaves_nothing(
         if phase == "headers":
             client.send(raw.headers(1, raw.fields("Echo"), 0))
         elif phase == "message":
-            client.send(raw.headers(1, raw.fields("Take")), raw.data(1, b"\0\0\0\1\0half"))
+            client.send(raw.headers(1, raw.fields("Take")), raw.data(1, b"\0\0\2\0\0half"))
             await until(lambda: running["Take"])
         elif phase == "read":
             client.send(raw.call(1, "Hold", b"x"))

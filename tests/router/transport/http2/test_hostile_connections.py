@@ -155,7 +155,7 @@ async def test_a_client_that_does_not_answer_pings_is_cut_off(
         attacked(caplog, monkeypatch, ping_seconds=10) as server,
         server.client(acks=False) as client,
     ):
-        client.send(raw.headers(1, raw.fields("Take")))
+        client.send(raw.headers(1, raw.fields("Take")), raw.data(1, raw.message(b"x")))
         await until(lambda: server.service.running["Take"])
         await server.pass_time(0)
         await server.pass_time(11)
