@@ -15,6 +15,7 @@ from aiohttp import web
 
 from indexer.process.command_line import in_words
 from indexer.process.listener import Listener
+from indexer.process.places import Place, Places
 
 log = logging.getLogger(__name__)
 
@@ -113,7 +114,7 @@ async def http_listener(
     assert server is not None
     loop = asyncio.get_running_loop()
 
-    def accept(_: Callable[[], None]) -> asyncio.Protocol:
+    def accept(_: Place) -> asyncio.Protocol:
         # Connections that are closing remain listed until the loop's next turn.
         known = [one for one in server.connections if _is_open(one)]
         while len(known) >= most:
@@ -123,7 +124,7 @@ async def http_listener(
         loop.call_later(seconds, end_old, connection)
         return connection
 
-    listener = Listener(accept, room=lambda: most, seconds=seconds, tls=tls)
+    listener = Listener(accept, places=Places(most), seconds=seconds, tls=tls)
     try:
         try:
             address = await listener.start(listen)

@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from indexer.process.places import Place, Places, State
 from indexer.process.tasks import cancel, watched
 
 log = logging.getLogger(__name__)
@@ -28,26 +29,24 @@ PAUSE = 0.1
 class Listener:
     """Listens at one address.
 
-    `make` returns the protocol of a connection, before its handshake, which may take `seconds`. `room`
-    returns how many connections may be opened now. Where handshakes take all of it, the oldest of them
-    gives way to a new connection; where there is none, the new connection is closed. A protocol that
-    counts in `room` from its `connection_made` on calls there what `make` was given, so that it is not
-    counted twice. `full` is called for each connection that is closed since there is no room, with the
-    client's address.
+    `make` returns the protocol of a connection, before its handshake, which may take `seconds`; it gets
+    the connection's place among `places`. The place is free after the handshake, unless the protocol has
+    given it another state in its `connection_made`: then the protocol leaves it. A connection for which
+    there is no place is closed, and `full` is called with the client's address and port.
     """
 
     def __init__(
         self,
-        make: Callable[[Callable[[], None]], asyncio.Protocol],
+        make: Callable[[Place], asyncio.Protocol],
         *,
-        room: Callable[[], int],
+        places: Places,
         seconds: float,
         tls: ssl.SSLContext | None = None,
         reuse_port: bool = False,
         full: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._make = make
-        self._room = room
+        self._places = places
         self._seconds = seconds
         self._tls = tls
         self._reuse_port = reuse_port
@@ -55,15 +54,13 @@ class Listener:
         self._sockets: list[socket.socket] = []
         self._pauses: dict[socket.socket, asyncio.TimerHandle] = {}
         """When sockets go on that could not accept a connection."""
-        self._opening: dict[asyncio.Task[None], str] = {}
-        """Tasks of accepted connections whose handshake has not ended, with their peers, by age."""
         self._tasks: set[asyncio.Task[None]] = set()
-        """These, and those that gave way."""
+        """Those that open connections."""
 
     @property
     def opening(self) -> int:
         """The number of accepted connections whose TLS handshake has not ended."""
-        return len(self._opening)
+        return self._places.opening
 
     async def start(self, address: str) -> str:
         """Listen at host:port or unix:PATH; return the address with the port that was bound.
@@ -116,44 +113,32 @@ class Listener:
                 loop.remove_reader(listening)
                 self._pauses[listening] = loop.call_later(PAUSE, self._listen, listening)
                 return
-            client = _name(address)
-            if len(self._opening) >= self._room() and not self._gives_way():
+            opening = _Opening(accepted, _name(address), is_encrypted=self._tls is not None)
+            place = self._places.enter(_host(address), opening.end)
+            if place is None:
                 accepted.close()
-                self._full(client)
+                self._full(opening.client)
                 continue
-            task = watched(self._open(accepted, client), "opening a connection")
-            self._opening[task] = client
+            task = opening.task = watched(self._open(opening, place), "opening a connection")
             self._tasks.add(task)
-            task.add_done_callback(partial(self._ended, accepted))
+            task.add_done_callback(partial(self._ended, accepted, place))
 
-    def _gives_way(self) -> bool:
-        """End the oldest handshake, if there is one; a plain connection is as good as open."""
-        oldest = next(iter(self._opening), None)
-        if oldest is None or self._tls is None:
-            return False
-        client = self._opening.pop(oldest)
-        log.info("%s: the connection gives way to newer ones in its TLS handshake", client)
-        oldest.cancel()
-        return True
-
-    def _forget(self, task: "asyncio.Task[Any] | None") -> None:
-        if task is not None:
-            self._opening.pop(task, None)
-
-    def _ended(self, accepted: socket.socket, task: asyncio.Task[None]) -> None:
-        self._forget(task)
+    def _ended(self, accepted: socket.socket, place: Place, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
+        if place.state is State.OPENING:
+            place.leave()
         # A task that is cancelled before it begins does nothing, so this is not in the task.
         if task.cancelled() or task.exception() is not None:
             accepted.close()
 
-    async def _open(self, accepted: socket.socket, client: str) -> None:
+    async def _open(self, opening: "_Opening", place: Place) -> None:
+        accepted = opening.accepted
         try:
             accepted.setblocking(False)
             if accepted.family != socket.AF_UNIX:
                 accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            await asyncio.get_running_loop().connect_accepted_socket(
-                partial(self._make, partial(self._forget, asyncio.current_task())),
+            transport, _ = await asyncio.get_running_loop().connect_accepted_socket(
+                partial(self._make, place),
                 accepted,
                 ssl=self._tls,
                 ssl_handshake_timeout=self._seconds if self._tls else None,
@@ -162,9 +147,37 @@ class Listener:
             # ssl.SSLError and TimeoutError are of this kind, too.
             log.info(
                 "%s: the connection was not opened: %s",
-                client, str(error) or "the client left in the TLS handshake",
+                opening.client, str(error) or "the client left in the TLS handshake",
             )  # fmt: skip
             accepted.close()
+        else:
+            if opening.is_ended:
+                transport.abort()
+
+
+class _Opening:
+    """An accepted connection whose handshake has not ended."""
+
+    def __init__(self, accepted: socket.socket, client: str, *, is_encrypted: bool) -> None:
+        self.accepted = accepted
+        self.client = client
+        self._is_encrypted = is_encrypted
+        self.task: asyncio.Task[None] | None = None
+        self.is_ended = False
+        """Whether it has given way to another connection."""
+
+    def end(self) -> None:
+        """Let it give way to another connection."""
+        log.info("%s: the connection gives way to another in its handshake", self.client)
+        self.is_ended = True
+        # A plain connection opens in the next turns. If its task were cancelled, uvloop would close it
+        # without telling the protocol.
+        if self._is_encrypted and self.task is not None:
+            self.task.cancel()
+
+
+def _host(address: Any) -> str:
+    return str(address[0]) if isinstance(address, tuple) else "unix"
 
 
 def _name(address: Any) -> str:

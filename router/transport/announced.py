@@ -6,13 +6,16 @@ handler, counts against no other address, and ends after a while.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 
 import grpc
 
-from router.error_info import Reason, details
+from router.error_info import Reason
 from router.transport.call import Call
-from router.transport.server import Gate
+from router.transport.server import Gate, Refusal
 
+MOST_AT_ONCE = 64
+"""The most that end in one turn of the event loop, in about 2 ms."""
 MOST = 8192
 """The most of them; beyond it the oldest of the address with the most ends. Each takes about 4 KB."""
 
@@ -47,8 +50,7 @@ class Announced:
         self._all += 1
         if self._all > MOST:
             oldest = next(iter(max(self._of.values(), key=len)))
-            text = f"{MOST} calls have sent no message, and most of them come from this address"
-            self._end(oldest, text, Reason.OVERLOADED)
+            self._end(oldest, _too_many())
 
     def came(self, call: Call) -> None:
         """Forget a call whose message has come, or that has ended without."""
@@ -60,24 +62,38 @@ class Announced:
         if announced.came is not None:
             announced.came()
 
-    def end_late(self, now: float) -> None:
-        """End the calls whose first message is late."""
+    def end_late(self, now: float) -> bool:
+        """End the calls whose first message is late, at most MOST_AT_ONCE; return whether more are."""
         before = now - self._seconds
         late: list[Call] = []
         for calls in self._of.values():
             for call, announced in calls.items():
-                if announced.since > before:
+                if announced.since > before or len(late) > MOST_AT_ONCE:
                     break
                 late.append(call)
-        text = f"no message came within {self._seconds:g} s (limits.message-seconds)"
-        for call in late:
+        refusal = _late(self._seconds)
+        for call in late[:MOST_AT_ONCE]:
             # The end of one may show that its connection is lost, and so end others.
             if call.announced is not None:
-                self._end(call, text, Reason.MESSAGE_LATE, limit="limits.message-seconds")
+                self._end(call, refusal)
+        return len(late) > MOST_AT_ONCE
 
-    def _end(self, call: Call, text: str, reason: "Reason.ValueType", **facts: str) -> None:
-        code = grpc.StatusCode.RESOURCE_EXHAUSTED
+    def _end(self, call: Call, refusal: Refusal) -> None:
         if self.gate is not None:
             since = self._of[call.address][call].since
-            self.gate.ended(call.method, code.name, self._clock() - since, Reason.Name(reason))
-        call.give_up(code, text, details(code, text, reason, **facts))
+            self.gate.ended(call.method, refusal, self._clock() - since)
+        call.give_up(refusal.code, refusal.text, refusal.metadata)
+
+
+@lru_cache(1)
+def _late(seconds: float) -> Refusal:
+    limit = "limits.message-seconds"
+    text = f"no message came within {seconds:g} s ({limit})"
+    code = grpc.StatusCode.RESOURCE_EXHAUSTED
+    return Refusal.because(code, text, Reason.MESSAGE_LATE, limit=limit)
+
+
+@lru_cache(1)
+def _too_many() -> Refusal:
+    text = f"{MOST} calls have sent no message, and most of them come from this address"
+    return Refusal.because(grpc.StatusCode.RESOURCE_EXHAUSTED, text, Reason.OVERLOADED)

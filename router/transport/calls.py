@@ -127,13 +127,22 @@ class Calls:
                 # Its client may have to send the end of its request, for which it needs a window.
                 call.take_whole()
                 call.finish(answer)
+                if not self.tasks:
+                    self._link.works(is_busy=False)
 
     def _run(self, call: Call) -> None:
         call.came()
         task = self._link.loop.create_task(run(call))
         call.task = task
+        if not self.tasks:
+            self._link.works(is_busy=True)
         self.tasks.add(task)
-        task.add_done_callback(self.tasks.discard)
+        task.add_done_callback(self._ran)
+
+    def _ran(self, task: asyncio.Task[None]) -> None:
+        self.tasks.discard(task)
+        if not self.tasks:
+            self._link.works(is_busy=False)
 
     def _refuse_because(
         self, stream: int, code: grpc.StatusCode, text: str, reason: "Reason.ValueType"

@@ -8,6 +8,7 @@ from typing import cast
 
 import grpc
 
+from indexer.process.places import Place, Places, State
 from router.transport.announced import Announced
 from router.transport.call import Call
 from router.transport.calls import Calls, headers_of
@@ -52,8 +53,10 @@ class Connection(asyncio.Protocol):
         clock: Callable[[], float],
         journal: Journal | None = None,
         announced: Announced | None = None,
+        place: Place | None = None,
     ) -> None:
         self._limits = limits
+        self._place = place or Places(1).enter("", self.give_way)
         if announced is None:
             announced = Announced(limits.message_seconds, gate, clock)
         self.calls = Calls(self, handlers, limits, announced, clock)
@@ -81,6 +84,8 @@ class Connection(asyncio.Protocol):
         self._socket = cast("asyncio.Transport", transport)
         self.loop = asyncio.get_running_loop()
         self._opened(self)
+        self._place.end = self.give_way
+        self.works(is_busy=False)
         self._socket.set_write_buffer_limits(high=WRITE_BYTES)
         self.session = Session(self.calls, self._limits, self._clock, self._journal)
         self.peer = peer_name(transport.get_extra_info("peername"))
@@ -176,6 +181,7 @@ class Connection(asyncio.Protocol):
         """End all calls."""
         self.calls.end()
         self.session.close()
+        self._place.leave()
         self._closed(self)
 
     def flush(self) -> None:
@@ -272,6 +278,17 @@ class Connection(asyncio.Protocol):
         await self.calls.cut_off()
         if self._socket.is_closing():
             return
+        self.session.terminate(lib.NO_ERROR)
+        self.flush()
+        self._socket.close()
+
+    def works(self, *, is_busy: bool) -> None:
+        """Note whether calls are at work, or that one was answered."""
+        self._place.becomes(State.BUSY if is_busy else State.IDLE)
+
+    def give_way(self) -> None:
+        """Close the connection, whose place another one gets."""
+        log.info("%s: the connection gives way to another", self.peer)
         self.session.terminate(lib.NO_ERROR)
         self.flush()
         self._socket.close()

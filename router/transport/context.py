@@ -36,6 +36,9 @@ class Link(Protocol):
     def if_gone(self, stream: int, call: Callable[[], None]) -> None:
         """Call `call`, once, if the client turns out not to have read what was sent on a stream."""
 
+    def works(self, *, is_busy: bool) -> None:
+        """Note whether calls are at work, or that one was answered."""
+
 
 class CallContext(grpc.aio.ServicerContext[Any, Any]):
     """What gRPC's handlers read and set of their call; `router.transport.call` does the rest."""

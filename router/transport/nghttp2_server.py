@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 import grpc
 
 from indexer.process.listener import Listener
+from indexer.process.places import Place, Places
 from indexer.process.tasks import cancel
 from indexer.process.tls_files import ServerTls
 from router.error_info import Reason, details
@@ -46,7 +47,7 @@ class Nghttp2Server:
         full: Callable[[str], None] = lambda _: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`full` is called for each connection that is closed, since as many as may be are open.
+        """`full` is called for each connection that is closed, since there is no place for it.
 
         Its argument is the client's address.
         """
@@ -77,7 +78,7 @@ class Nghttp2Server:
         """Listen at host:port or unix:PATH; return the address with the port that was bound."""
         self._listener = Listener(
             self._connection,
-            room=lambda: self._limits.connections - len(self._connections),
+            places=Places(self._limits.connections),
             seconds=self._limits.handshake_seconds,
             tls=tls.grpc_context if tls else None,
             reuse_port=self._reuse_port,
@@ -119,21 +120,18 @@ class Nghttp2Server:
         """The number of open connections."""
         return len(self._connections)
 
-    def _connection(self, opened: Callable[[], None]) -> Connection:
-        def count(connection: Connection) -> None:
-            opened()
-            self._opened(connection)
-
+    def _connection(self, place: Place) -> Connection:
         return Connection(
             self._handlers,
             self._limits,
             gate=self._gate,
-            opened=count,
+            opened=self._opened,
             closed=self._closed,
             arrived=self._arrived,
             clock=self._clock,
             journal=self._journal,
             announced=self._announced,
+            place=place,
         )
 
     def _opened(self, connection: Connection) -> None:
@@ -191,7 +189,8 @@ class Nghttp2Server:
         while True:
             await asyncio.sleep(LOOK_SECONDS)
             now = self._clock()
-            self._announced.end_late(now)
+            while self._announced.end_late(now):  # noqa: ASYNC110  other work has its turn
+                await asyncio.sleep(0)
             for connection in list(self._connections):
                 try:
                     connection.look(now)

@@ -17,6 +17,8 @@ class Refusal:
     code: grpc.StatusCode
     text: str
     metadata: Metadata = ()
+    reason: str = ""
+    """The name of the reason for programs."""
 
     @classmethod
     def because(
@@ -30,7 +32,7 @@ class Refusal:
     ) -> Self:
         """Return a refusal with its reason for programs (`router.error_info.details`)."""
         trailing = details(code, text, reason, retry_seconds=retry_seconds, **facts)
-        return cls(code, text, trailing)
+        return cls(code, text, trailing, Reason.Name(reason))
 
 
 class Gate(Protocol):
@@ -62,7 +64,7 @@ class Gate(Protocol):
         Return what is to be called, if anything, once its message has come or it has ended without.
         """
 
-    def ended(self, method: str, code: str, seconds: float, reason: str) -> None:
+    def ended(self, method: str, refusal: Refusal, seconds: float) -> None:
         """Count a call that was ended `seconds` after its headers, since its message had not come."""
 
     def refused(self, method: str, client: str, count: int) -> None:

@@ -71,9 +71,10 @@ class AdmissionGate:
         """Count a call that has passed; return what counts the coming of its message, if anything."""
         return self._admission.comes(client) if method in self._names else None
 
-    def ended(self, method: str, code: str, seconds: float, reason: str) -> None:
+    def ended(self, method: str, refusal: Refusal, seconds: float) -> None:
         """Count a call that was ended since its message had not come."""
-        self._counts.answered(method.rpartition("/")[2], code, seconds, reason)
+        short = method.rpartition("/")[2]
+        self._counts.answered(short, refusal.code.name, seconds, refusal.reason)
 
     def refused(self, method: str, client: str, count: int) -> None:
         """Count calls that were refused."""

@@ -12,6 +12,7 @@ import pytest
 
 from indexer.process.listen import http_listener
 from indexer.process.listener import Listener
+from indexer.process.places import Place, Places, State
 from indexer.process.tls_files import ClientTls, TlsPaths
 from tests.indexer.process.tls_stand import Stand, ask, calling, loops, page, run
 
@@ -171,13 +172,13 @@ async def until(condition: Callable[[], object]) -> None:
 class Kept(asyncio.Protocol):
     """A connection that is kept."""
 
-    def __init__(self, kept: list["Kept"], opened: Callable[[], None]) -> None:
+    def __init__(self, kept: list["Kept"], place: Place) -> None:
         self.kept = kept
-        self.opened = opened
+        self.place = place
         self.transport: asyncio.BaseTransport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.opened()
+        self.place.becomes(State.BUSY)
         self.kept.append(self)
         self.transport = transport
 
@@ -187,7 +188,7 @@ async def listening(
     address: str, most: int, **options: Any
 ) -> AsyncIterator[tuple[str, list[Kept], Listener]]:
     kept: list[Kept] = []
-    listener = Listener(partial(Kept, kept), room=lambda: most - len(kept), seconds=60, **options)
+    listener = Listener(partial(Kept, kept), places=Places(most), seconds=60, **options)
     try:
         yield await listener.start(address), kept, listener
     finally:
@@ -292,14 +293,12 @@ def test_what_is_opening_when_the_listener_stops_is_closed(loop: str, stand: Sta
 class Ending(asyncio.Protocol):
     """A connection whose opening stops the listener, as where a process ends at that moment."""
 
-    def __init__(self, stop: Callable[[], Any], opened: Callable[[], None]) -> None:
+    def __init__(self, stop: Callable[[], Any]) -> None:
         self.stop = stop
-        self.opened = opened
         self.stopping: asyncio.Future[None] | None = None
         self.is_lost = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.opened()
         self.transport: Any = transport
         self.stopping = asyncio.ensure_future(self.stop())
 
@@ -312,11 +311,11 @@ def test_a_connection_that_opens_while_the_listener_stops_hears_of_its_end(loop:
     async def work() -> None:
         made: list[Ending] = []
 
-        def make(opened: Callable[[], None]) -> Ending:
-            made.append(Ending(listener.stop, opened))
+        def make(_: Place) -> Ending:
+            made.append(Ending(listener.stop))
             return made[-1]
 
-        listener = Listener(make, room=lambda: 9, seconds=60)
+        listener = Listener(make, places=Places(9), seconds=60)
         host, port = (await listener.start("127.0.0.1:0")).split(":")
         reader, writer = await asyncio.open_connection(host, int(port))
         await until(lambda: made and made[0].stopping)

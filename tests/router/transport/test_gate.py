@@ -56,8 +56,8 @@ class Rooms(Gate):
     def _came(self) -> None:
         self.coming -= 1
 
-    def ended(self, method: str, code: str, seconds: float, reason: str) -> None:
-        self.out.append(f"{method}: {code} {reason} after {seconds:g} s")
+    def ended(self, method: str, refusal: Refusal, seconds: float) -> None:
+        self.out.append(f"{method}: {refusal.reason} after {seconds:g} s")
 
     def refused(self, method: str, client: str, count: int) -> None:
         assert client

@@ -64,14 +64,17 @@ async def test_a_client_of_another_protocol_is_cut_off_at_once(
         assert not server.service.running.total()
 
 
-async def test_connections_beyond_the_limit_are_closed_at_once(
+async def test_busy_connections_leave_no_place_to_one_more_of_their_address(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with attacked(caplog, monkeypatch, connections=4) as server:
+        assert server.honest is not None
+        held = server.honest.unary_unary("/t.T/Hold")(b"x")
         clients = [server.client() for _ in range(3)]
-        for client in clients:
+        for number, client in enumerate(clients):
             await client.__aenter__()
-            await client.frame(raw.SETTINGS)
+            client.send(raw.call(1, "Hold", b"x"))
+            await until(lambda n=number: server.service.running["Hold"] == n + 2)
         async with server.client() as late:
             await late.until_closed()
             assert late.frames == []
@@ -82,6 +85,29 @@ async def test_connections_beyond_the_limit_are_closed_at_once(
         await until(lambda: server.server.connections == 1)
         async with server.client() as again:
             await again.frame(raw.SETTINGS)
+        held.cancel()
+
+
+async def test_idle_connections_of_one_address_keep_no_other_out(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with attacked(caplog, monkeypatch, connections=8) as server:
+        many = [server.client(source="127.0.0.2") for _ in range(30)]
+        for number, client in enumerate(many):
+            await client.__aenter__()
+            # Pings and calls without a message are no work.
+            client.send(frame(raw.PING, 0, 0, bytes(8)), raw.headers(1, raw.fields("Each")))
+            await client.frame(raw.SETTINGS)
+            await server.answers(100)
+            others = [server.client(source=f"127.0.0.{3 + number % 3}") for _ in range(2)]
+            for other in others:
+                async with other:
+                    other.send(raw.call(1, "Echo", b"x"))
+                    assert (await other.frame(raw.DATA, 1)).payload == raw.message(b"x")
+        for client in many[:10]:
+            await client.until_closed()
+        for client in many:
+            await client.__aexit__()
 
 
 @pytest.mark.deep
