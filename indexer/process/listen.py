@@ -46,8 +46,10 @@ GRPC_OPTIONS = (
     # Pings find peers that have vanished or do not read from their socket.
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 10_000),
-    # Routers ping publishers every 2 s to detect dead ones.
-    ("grpc.http2.min_ping_interval_without_data_ms", 1_000),
+    # Routers ping publishers every 2 s to detect dead ones, and gateways ping routers, with calls or
+    # without; without the latter option a client may ping every two hours while it has no call.
+    ("grpc.http2.min_ping_interval_without_data_ms", 100),
+    ("grpc.keepalive_permit_without_calls", 1),
 )
 """Options of each gRPC server."""
 

@@ -113,11 +113,12 @@ class Listener:
                 loop.remove_reader(listening)
                 self._pauses[listening] = loop.call_later(PAUSE, self._listen, listening)
                 return
-            opening = _Opening(accepted, _name(address), is_encrypted=self._tls is not None)
-            place = self._places.enter(_host(address), opening.end)
+            client = _name(address)
+            opening = _Opening(accepted, client, is_encrypted=self._tls is not None)
+            place = self._places.enter(client[0], opening.end)
             if place is None:
                 accepted.close()
-                self._full(opening.client)
+                self._full("".join(client))
                 continue
             task = opening.task = watched(self._open(opening, place), "opening a connection")
             self._tasks.add(task)
@@ -146,8 +147,8 @@ class Listener:
         except OSError as error:
             # ssl.SSLError and TimeoutError are of this kind, too.
             log.info(
-                "%s: the connection was not opened: %s",
-                opening.client, str(error) or "the client left in the TLS handshake",
+                "%s%s: the connection was not opened: %s",
+                *opening.client, str(error) or "the client left in the TLS handshake",
             )  # fmt: skip
             accepted.close()
         else:
@@ -158,9 +159,12 @@ class Listener:
 class _Opening:
     """An accepted connection whose handshake has not ended."""
 
-    def __init__(self, accepted: socket.socket, client: str, *, is_encrypted: bool) -> None:
+    def __init__(
+        self, accepted: socket.socket, client: tuple[str, str], *, is_encrypted: bool
+    ) -> None:
         self.accepted = accepted
         self.client = client
+        """Its address and port for the log, where the lines of an address are of one kind."""
         self._is_encrypted = is_encrypted
         self.task: asyncio.Task[None] | None = None
         self.is_ended = False
@@ -168,7 +172,7 @@ class _Opening:
 
     def end(self) -> None:
         """Let it give way to another connection."""
-        log.info("%s: the connection gives way to another in its handshake", self.client)
+        log.info("%s%s: the connection gives way to another in its handshake", *self.client)
         self.is_ended = True
         # A plain connection opens in the next turns. If its task were cancelled, uvloop would close it
         # without telling the protocol.
@@ -176,13 +180,9 @@ class _Opening:
             self.task.cancel()
 
 
-def _host(address: Any) -> str:
-    return str(address[0]) if isinstance(address, tuple) else "unix"
-
-
-def _name(address: Any) -> str:
-    """Return a client's address for the log."""
-    return f"{address[0]}:{address[1]}" if isinstance(address, tuple) else "unix"
+def _name(address: Any) -> tuple[str, str]:
+    """Return a client's address, and its port with the colon before it."""
+    return (str(address[0]), f":{address[1]}") if isinstance(address, tuple) else ("unix", "")
 
 
 def _listening_at(path: Path) -> socket.socket:

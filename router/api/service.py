@@ -156,7 +156,7 @@ class RouterService:
             return task
 
         answer = traced_messages(task_of, self._tracer) if self._tracer.is_on else task_of
-        ending: RefusedError | None = None
+        ending: Exception | None = None
         async with (
             asyncio.TaskGroup() as tasks,
             aclosing(self._intake.messages(context)) as messages,
@@ -173,7 +173,8 @@ class RouterService:
                             task.add_done_callback(partial(_call, done))
             except EndingError as error:
                 ending = RefusedError(refusal_of(error))
-            except RefusedError as error:
+            except (RefusedError, grpc.aio.AbortError) as error:
+                # A group of tasks would hide it in a group of errors.
                 ending = error
         if ending is not None:
             raise ending

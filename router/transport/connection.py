@@ -204,7 +204,7 @@ class Connection(asyncio.Protocol):
             self._socket.close()
 
     def _break(self, error: EndedError) -> None:
-        log.info("%s: the connection ends: %s", self.peer, error)
+        self._say("the connection ends: %s", error)
         if self._paused_since is None:
             self._socket.write(self.session.goaway_of(error))
             self._socket.close()
@@ -236,7 +236,7 @@ class Connection(asyncio.Protocol):
             self._has_received = False
             self._silent_since = now
         if problem := self._problem(now):
-            log.info("%s: the connection is cut off: %s", self.peer, problem)
+            self._say("the connection is cut off: %s", problem)
             self._socket.abort()
             return
         self.calls.look(now)
@@ -288,10 +288,15 @@ class Connection(asyncio.Protocol):
 
     def give_way(self) -> None:
         """Close the connection, whose place another one gets."""
-        log.info("%s: the connection gives way to another", self.peer)
+        self._say("the connection gives way to another")
         self.session.terminate(lib.NO_ERROR)
         self.flush()
         self._socket.close()
+
+    def _say(self, what: str, *args: object) -> None:
+        # The lines of an address are of one kind, whatever its ports (`indexer.process.log_limit`).
+        port = self.peer.removeprefix(self.address)
+        log.info("%s%s: " + what, self.address, port, *args)  # noqa: G003  a line's form is constant
 
     def abort(self) -> None:
         """Close the socket without waiting for the client to read what was sent."""

@@ -107,8 +107,11 @@ def read_timeout(text: str) -> float:
 
 def _metadatum(key: str, value: bytes) -> tuple[str, str | bytes]:
     if not key.endswith("-bin"):
-        # Bytes beyond ASCII are no metadata, but gRPC's own server hands them on, too.
-        return key, value.decode("utf-8", "replace")
+        # Bytes beyond ASCII are no metadata, but gRPC's own server hands them on, too, as this does.
+        try:
+            return key, value.decode()
+        except UnicodeDecodeError:
+            return key, value.decode("latin-1")
     try:
         # Callers leave out the padding.
         return key, base64.b64decode(value + b"=" * (-len(value) % 4), validate=True)

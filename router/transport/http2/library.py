@@ -110,8 +110,14 @@ _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     ),
     "strerror": (c.c_char_p, (c.c_int,)),
 }
+_ALLOWS_SPACES = "option_set_no_rfc9113_leading_and_trailing_ws_validation"
+"""From 1.50 on; older ones allow spaces around a header's value, as gRPC's own server does."""
 _LIMITS_RESETS = "nghttp2_option_set_stream_reset_rate_limit"
 _LIMITS_CONTINUATIONS = "nghttp2_option_set_max_continuations"
+
+
+def _ignore(*_: object) -> None:
+    """Do nothing, where the library has no such function."""
 
 
 class LibraryError(Exception):
@@ -127,6 +133,7 @@ class Library:
             function = getattr(found, f"nghttp2_{name}")
             function.restype, function.argtypes = result, arguments
             setattr(self, name, function)
+        self.allow_spaces: Callable[..., Any] = getattr(found, f"nghttp2_{_ALLOWS_SPACES}", _ignore)
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         raise AttributeError(name)
@@ -200,6 +207,7 @@ def server_options(library: Library, resets_per_second: int) -> Pointer:
     library.option_new(c.byref(options))
     library.option_set_no_auto_window_update(options, 1)
     library.option_set_no_closed_streams(options, 1)
+    library.allow_spaces(options, 1)
     # libnghttp2 counts the resets of answered calls, too.
     most = ANSWERED_RESETS * resets_per_second
     library.option_set_stream_reset_rate_limit(options, 10 * most, most)

@@ -12,6 +12,7 @@ import pytest
 
 from indexer.process.listen import http_listener
 from indexer.process.listener import Listener
+from indexer.process.log_limit import BURST, LogLimit
 from indexer.process.places import Place, Places, State
 from indexer.process.tls_files import ClientTls, TlsPaths
 from tests.indexer.process.tls_stand import Stand, ask, calling, loops, page, run
@@ -329,3 +330,30 @@ def test_a_connection_that_opens_while_the_listener_stops_hears_of_its_end(loop:
         writer.close()
 
     run(loop, work())
+
+
+@loops
+def test_silent_connections_of_one_address_write_few_lines(
+    loop: str, stand: Stand, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    caplog.handler.addFilter(limit := LogLimit(lambda: 0.0))
+
+    async def work() -> None:
+        tls = stand.server()
+        async with http_listener(
+            page(), "127.0.0.1:0", named="here", tls=tls.http_context
+        ) as address:
+            host, port = address.split(":")
+            for _ in range(3 * BURST):
+                reader, writer = await asyncio.open_connection(host, int(port))
+                writer.write(b"no TLS, and long enough to be read as a record of it")
+                with contextlib.suppress(ConnectionError):
+                    await reader.read()
+                writer.close()
+
+    try:
+        run(loop, work())
+    finally:
+        caplog.handler.removeFilter(limit)
+    assert len(caplog.records) == BURST

@@ -9,7 +9,18 @@ import grpc.aio
 import pytest
 
 from tests.router.error_details import details_of
-from tests.router.transport.served import BOTH, Caller, calling, ends_with, new_server, serving
+from tests.router.http2_client import frame
+from tests.router.transport.http2 import raw_frames as raw
+from tests.router.transport.http2.hostile_client import HostileClient
+from tests.router.transport.served import (
+    BOTH,
+    Caller,
+    calling,
+    ends_with,
+    handlers,
+    new_server,
+    serving,
+)
 
 pytestmark = pytest.mark.parametrize("transport", BOTH)
 
@@ -264,3 +275,45 @@ def _check_reason(
         assert details_of(raised.value).reason == reason
     else:
         assert "grpc-status-details-bin" not in raised.value.trailing_metadata()
+
+
+@pytest.mark.parametrize(
+    ("header", "value"),
+    [
+        ((b"text", b"with a space "), "with a space "),
+        ((b"text", b"\ttab "), "\ttab "),
+        ((b"text", b"a,b"), "a,b"),
+        ((b"text", "☃".encode()), "☃"),
+        ((b"text", b"\xff"), "\xff"),
+        ((b"raw-bin", b"AAE"), b"\0\1"),
+        ((b"raw-bin", b"AAEC,AAED"), None),
+        ((b"raw-bin", b"AAEC "), None),
+    ],
+)
+async def test_headers_of_any_form_are_the_same_metadata_on_both(
+    transport: str, header: tuple[bytes, bytes], value: str | bytes | None
+) -> None:
+    found = []
+
+    async def take(message: bytes, context: Context) -> bytes:
+        found.append(dict(context.invocation_metadata() or ())[header[0].decode()])
+        return message
+
+    server = new_server(transport)
+    server.add_generic_rpc_handlers([handlers("t.T", uu=take)])
+    address = await server.start("127.0.0.1:0")
+    async with HostileClient(address) as client:
+        client.send(raw.headers(1, raw.fields("uu", header)), raw.data(1, raw.message(b""), 1))
+        ended = await client.frame(raw.HEADERS, 1, raw.END_STREAM)
+        assert ended.headers["grpc-status"] == (b"13" if value is None else b"0")
+    await server.stop(0)
+    assert found == ([] if value is None else [value])
+
+
+async def test_a_client_may_ping_while_it_has_no_call(transport: str) -> None:
+    async with serving(transport) as address, HostileClient(address) as client:
+        for _ in range(8):
+            client.send(frame(raw.PING, 0, 0, bytes(8)))
+            await client.frame(raw.PING)
+            await asyncio.sleep(0.15)  # as a client does that keeps its connection alive
+        assert not [one for one in client.frames if one.kind == raw.GOAWAY]

@@ -6,6 +6,7 @@ from pathlib import Path
 import grpc
 import pytest
 
+from indexer.process.log_limit import BURST, LogLimit
 from tests.router.http2_client import frame
 from tests.router.transport.http2 import raw_frames as raw
 from tests.router.transport.http2.attacked import attacked, until
@@ -50,6 +51,17 @@ async def test_a_client_without_a_whole_preface_is_cut_off_in_time(
         assert not client.is_closed
         await server.pass_time(2)
         await server.ended(client, "no HTTP/2 preface within 10 s")
+
+
+async def test_connections_of_one_address_that_are_cut_off_write_few_lines(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limit = LogLimit(lambda: 0.0)
+    async with attacked(caplog, monkeypatch) as server:
+        for _ in range(2 * BURST):
+            async with server.client(preface=HTTP_1) as client:
+                await client.until_closed()
+    assert sum(map(limit.filter, caplog.records)) == BURST
 
 
 @pytest.mark.parametrize(
