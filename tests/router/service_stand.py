@@ -64,13 +64,17 @@ async def standing(
     engine: str = "vllm",
     *options: str,
     transport: str = TRANSPORT,
+    drain_seconds: float = 0.5,
     more: str = "",
 ) -> AsyncIterator[Stand]:
     options = (f"--tokenizer={model_folder}", "--adapter=tuned", *options)
     async with (
         LocalWorker.of(SETTINGS, *options) as worker,
         running_router(
-            folder, tables(worker, model_folder, engine) + more, transport=transport
+            folder,
+            tables(worker, model_folder, engine) + more,
+            transport=transport,
+            drain_seconds=drain_seconds,
         ) as (router, channel),
         aiohttp.ClientSession() as http,
     ):

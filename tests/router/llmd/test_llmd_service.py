@@ -235,8 +235,10 @@ async def test_a_router_that_ends_answers_first_and_refuses_then(
     tmp_path: Path, model_folder: Path, client: Client, transport: str
 ) -> None:
     async with AsyncExitStack() as stack:
+        # On a busy machine a client may be silent for longer than a tenth of half a second, for which it
+        # would count as gone.
         stand = await stack.enter_async_context(
-            standing(tmp_path, model_folder, transport=transport)
+            standing(tmp_path, model_folder, transport=transport, drain_seconds=8)
         )
         await warm(stand)
         channel = grpc.aio.insecure_channel(stand.router.address)
