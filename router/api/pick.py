@@ -286,6 +286,8 @@ class PickAnswerer:
     ) -> Ask:
         left = TimeLeft(patience)
         check_name("session_id", request.session_id, MOST_SESSION_BYTES)
+        for name in request.pods:
+            check_name("pods", name)
         read = await self._reader.read(request.prompt, timeout, may_reckon=True)
         serving = self._pods.of_model(read.prompt.model)
         wanted = set(request.pods)

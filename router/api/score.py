@@ -307,6 +307,8 @@ class Answerer:
         serving = self._pods.of_model(model)
         if not names:
             return serving, []
+        for name in names:
+            check_name("pods", name)
         by_id = {pod.id: pod for pod in serving}
         wanted = dict.fromkeys(names)
         return (

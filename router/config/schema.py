@@ -66,7 +66,7 @@ class Http2Table(Table, frozen=True):
 
     max_connections: Annotated[int, Meta(gt=0, le=1 << 20)] = 2048
     """Most connections, but no more than half of the process's file descriptors: the others are for
-    engines, publishers and Redis. Further connections are closed at once."""
+    engines, publishers and Redis. Beyond that the address with the most gives way, idle ones first."""
     max_streams: Annotated[int, Meta(gt=0, le=1 << 16)] = 256
     """Most calls in progress on one connection; a client sees this limit and waits. Not with grpcio."""
     max_header_bytes: Annotated[int, Meta(ge=1024, le=1 << 16)] = 16 << 10
@@ -194,7 +194,8 @@ class LimitsTable(Table, frozen=True):
     """That wait once calls have waited for 0.1 s without a pause, if it is shorter than
     `wait-seconds`; 0.01 refuses early."""
     message_seconds: Seconds = 2.0
-    """How long a message may take to arrive while other calls wait for the room kept for it."""
+    """How long a call may take from its headers to its first message, and any message while other calls
+    wait for the room kept for it. Then the call ends."""
 
     @property
     def largest_message(self) -> int:
@@ -511,10 +512,14 @@ class ModelSpec(Table, frozen=True):
     """Tiers that all its pods share: a block that one pod holds there counts for all."""
 
 
+MOST_ID_CHARACTERS = 1024
+"""Longest id of a pod: answers, metrics and log lines repeat it."""
+
+
 class PodSpec(Table, frozen=True):
     """[[pods]]: one engine instance."""
 
-    id: str
+    id: Annotated[str, Meta(max_length=MOST_ID_CHARACTERS)]
     """The pod's name in answers, logs and metrics."""
     model: str
     """The base model that it serves."""

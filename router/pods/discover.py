@@ -90,6 +90,7 @@ class Reconciler:
         """
         async with self._turn:
             before = self._found.get(source, {})
+            found = {pod_id: one for pod_id, one in found.items() if _fits(pod_id, source)}
             self._found[source] = found
             for pod_id, (owner, one) in list(self._followed.items()):
                 if owner == source and found.get(pod_id) != one:
@@ -139,3 +140,14 @@ class Reconciler:
             self._followed[pod_id] = source, one
             log.info("pod %s: found by %s at %s", pod_id, source, one.spec.address)
             return
+
+
+def _fits(pod_id: str, source: str) -> bool:
+    """Return whether a pod's id has no more characters than may be; log one that has."""
+    fits = len(pod_id) <= config.MOST_ID_CHARACTERS
+    if not fits:
+        log.error(
+            "%s: a pod is ignored, whose id has %d characters, more than %d: %s",
+            source, len(pod_id), config.MOST_ID_CHARACTERS, pod_id[:100],
+        )  # fmt: skip
+    return fits

@@ -49,8 +49,8 @@ class Announced:
         self._of.setdefault(call.address, {})[call] = _Announced(self._clock(), came)
         self._all += 1
         if self._all > MOST:
-            oldest = next(iter(max(self._of.values(), key=len)))
-            self._end(oldest, _too_many())
+            most = max(self._of.values(), key=len)
+            self._end(next(iter(most)), _too_many())
 
     def came(self, call: Call) -> None:
         """Forget a call whose message has come, or that has ended without."""

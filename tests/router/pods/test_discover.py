@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from router.config.read import MOST_BYTES, ConfigError, parse, parse_pods
-from router.config.schema import ModelSpec, PodSetSpec, PodSpec
+from router.config.schema import MOST_ID_CHARACTERS, ModelSpec, PodSetSpec, PodSpec
 from router.pods.discover import FoundPod, Reconciler
 from router.pods.dns import DnsSource
 from router.pods.file import FileSource
@@ -48,6 +48,22 @@ async def test_a_pod_of_another_identity_under_the_same_name_and_address_inherit
     await reconciler.reconcile("s", {"a": found("a", identity="uid-1")})
     await reconciler.reconcile("s", {"a": found("a", identity="uid-2")})
     assert follower.calls == ["+a@h:1", "-a", "+a@h:1"]
+
+
+async def test_a_pod_with_a_longer_id_than_may_be_is_ignored_and_named(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    follower = Follower()
+    reconciler = Reconciler(follower)
+    longest, longer = "a" * MOST_ID_CHARACTERS, "b" * (1 << 20)
+    await reconciler.reconcile("s", {one: found(one) for one in (longest, longer)})
+    assert follower.calls == [f"+{longest}@h:1"]
+    assert (
+        "s: a pod is ignored, whose id has 1048576 characters, more than 1024: bbb" in caplog.text
+    )
+    text = f'[[pods]]\nid = "{longer}"\nmodel = "m"\naddress = "h:1"'
+    with pytest.raises(ConfigError, match=r"pods\[0\]\.id: has 1048576 characters, must have at most 1024"):
+        parse_pods(text.encode(), "p", [ModelSpec("m")])
 
 
 async def test_a_pod_that_has_moved_is_followed_anew() -> None:
