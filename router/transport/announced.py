@@ -45,6 +45,7 @@ class Announced:
 
     def add(self, call: Call) -> None:
         """Add a call, and tell the gate that it has passed."""
+        call.on_came = self._came
         came = self.gate.passed(call.method, call.peer()) if self.gate is not None else None
         self._of.setdefault(call.address, {})[call] = _Announced(self._clock(), came)
         self._all += 1
@@ -52,7 +53,7 @@ class Announced:
             most = max(self._of.values(), key=len)
             self._end(next(iter(most)), _too_many())
 
-    def came(self, call: Call) -> None:
+    def _came(self, call: Call) -> None:
         """Forget a call whose message has come, or that has ended without."""
         calls = self._of[call.address]
         announced = calls.pop(call)
@@ -74,7 +75,7 @@ class Announced:
         refusal = _late(self._seconds)
         for call in late[:MOST_AT_ONCE]:
             # The end of one may show that its connection is lost, and so end others.
-            if call.announced is not None:
+            if call.on_came is not None:
                 self._end(call, refusal)
         return len(late) > MOST_AT_ONCE
 

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 import grpc
 import grpc.aio
@@ -14,9 +14,6 @@ from router.transport.framing import Deframer, TooLongError, UnknownEncodingErro
 from router.transport.http2.header_block import Headers
 from router.transport.http2.library import STREAM_WINDOW
 from router.transport.metadata import BEGINNING, Request, trailers_of, written
-
-if TYPE_CHECKING:
-    from router.transport.announced import Announced
 
 log = logging.getLogger(__name__)
 
@@ -52,8 +49,8 @@ class Call(CallContext):
     """Whether the answer is complete, or nobody waits for it."""
     serialize: Callable[[Any], bytes] = bytes
     deserialize: Callable[[bytes], Any] = bytes
-    announced: "Announced | None" = None
-    """The calls among which it is until its first message has come."""
+    on_came: "Callable[[Call], None] | None" = None
+    """Is told once, when the first message has come, or the call has ended without."""
     task: asyncio.Task[None] | None = None
     """The task of its handler, once that runs."""
 
@@ -91,9 +88,9 @@ class Call(CallContext):
 
     def came(self) -> None:
         """Note that the first message has come, or that nobody waits for it."""
-        if self.announced is not None:
-            announced, self.announced = self.announced, None
-            announced.came(self)
+        if self.on_came is not None:
+            on_came, self.on_came = self.on_came, None
+            on_came(self)
 
     def drained(self) -> None:
         """Note that all of the answer's data are sent."""

@@ -99,7 +99,6 @@ class Calls:
         if is_checked and (refusal := handler.refusal(call)) is not None:
             call.give_up(refusal.code, refusal.text, refusal.metadata)
             return
-        call.announced = self._announced
         self._announced.add(call)
 
     def answer_at_once(self) -> None:

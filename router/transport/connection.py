@@ -56,7 +56,9 @@ class Connection(asyncio.Protocol):
         place: Place | None = None,
     ) -> None:
         self._limits = limits
-        self._place = place or Places(1).enter("", self.give_way)
+        own = place or Places(1).enter("", self.give_way)
+        assert own is not None
+        self._place = own
         if announced is None:
             announced = Announced(limits.message_seconds, gate, clock)
         self.calls = Calls(self, handlers, limits, announced, clock)

@@ -62,7 +62,9 @@ async def test_a_pod_with_a_longer_id_than_may_be_is_ignored_and_named(
         "s: a pod is ignored, whose id has 1048576 characters, more than 1024: bbb" in caplog.text
     )
     text = f'[[pods]]\nid = "{longer}"\nmodel = "m"\naddress = "h:1"'
-    with pytest.raises(ConfigError, match=r"pods\[0\]\.id: has 1048576 characters, must have at most 1024"):
+    with pytest.raises(
+        ConfigError, match=r"pods\[0\]\.id: has 1048576 characters, must have at most 1024"
+    ):
         parse_pods(text.encode(), "p", [ModelSpec("m")])
 
 
