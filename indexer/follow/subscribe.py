@@ -6,23 +6,19 @@ dropped; the subscriber goes on.
 
 import asyncio
 import logging
-from collections.abc import Awaitable
 from itertools import count
 from typing import Any
 
 import zmq
 import zmq.asyncio
-from zmq.utils.monitor import parse_monitor_message
 
 from indexer.follow.backlog import Backlog
+from indexer.follow.dial import CONNECTED, GONE, answered, dial, is_named, monitored
 from indexer.follow.rank_ingest import RankIngest
 from indexer.follow.tap import END, replay_frames
 from indexer.stream.action import AskReplay
 
 log = logging.getLogger(__name__)
-
-CONNECTED = zmq.Event.HANDSHAKE_SUCCEEDED
-GONE = zmq.Event.DISCONNECTED
 
 MOST_MESSAGES = 256
 MOST_BYTES = 256 << 10
@@ -37,7 +33,10 @@ _monitors = count()
 """Numbers for monitors' addresses: an address stays in use for a while after its socket closed."""
 
 RETRY_SECONDS = 1.0
-"""Pause after an error of the sockets themselves."""
+"""Pause after an error of the sockets themselves, or of a host's name."""
+
+NAME_SECONDS = 5.0
+"""How long the addresses of a host's name are tried before it is resolved again."""
 
 
 class Subscriber:
@@ -66,6 +65,8 @@ class Subscriber:
         self._reconnect_ms = max(1, round(reconnect_seconds * 1000))
         self._max_frame_bytes = max_frame_bytes
         self._asked: asyncio.Queue[AskReplay] = asyncio.Queue()
+        self._problem = ""
+        """The problem with the endpoint that was logged last, since it was last connected."""
         rank.ask = self._ask
 
     async def run(self) -> None:
@@ -76,11 +77,16 @@ class Subscriber:
             while True:
                 try:
                     await self._follow_once()
-                except zmq.ZMQError as error:
-                    source = self._rank.source
-                    log.error("pod %s rank %d: events: %s", source.pod, source.rank, error)  # noqa: TRY400
+                except (OSError, zmq.ZMQError) as error:
+                    self._say(f"events: {self._events}: {error}")
                     self._rank.disconnected()
                     await asyncio.sleep(RETRY_SECONDS)
+
+    def _say(self, problem: str) -> None:
+        """Log a problem once."""
+        if problem != self._problem:
+            self._problem = problem
+            log.error("pod %s rank %d: %s", self._rank.pod, self._rank.number, problem)
 
     async def _follow_once(self) -> None:
         """Follow one connection from its making to its end.
@@ -109,12 +115,17 @@ class Subscriber:
     async def _follow_socket(self, live: "zmq.Socket[bytes]") -> None:
         monitor = self._monitor(live)
         try:
-            live.connect(self._events)
-            await _until(CONNECTED, monitor)
+            places = await dial(live, self._events)
+            try:
+                async with asyncio.timeout(NAME_SECONDS if is_named(self._events) else None):
+                    await answered(live, monitor, places)
+            except TimeoutError:
+                return
+            self._problem = ""
             self._ask(self._rank.connected())
             async with asyncio.TaskGroup() as tasks:
                 receiving = tasks.create_task(self._receive(live))
-                gone = tasks.create_task(_until(GONE, monitor))
+                gone = tasks.create_task(monitored(GONE, monitor))
                 await asyncio.wait((receiving, gone), return_when=asyncio.FIRST_COMPLETED)
                 receiving.cancel()
                 gone.cancel()
@@ -213,8 +224,8 @@ class Subscriber:
             except TimeoutError:
                 reason = f"no answer within {self._replay_seconds:g} s"
                 self._ask(self._rank.replay_failed(asked.ticket, reason))
-            except zmq.ZMQError as error:
-                self._ask(self._rank.replay_failed(asked.ticket, str(error)))
+            except (OSError, zmq.ZMQError) as error:
+                self._ask(self._rank.replay_failed(asked.ticket, f"{self._replay}: {error}"))
 
     async def _newest(self) -> AskReplay:
         """Wait for a replay that is to be asked for now."""
@@ -238,8 +249,9 @@ class Subscriber:
             # the queue has no bound; it is read ahead, and closed where too much waits.
             dealer.setsockopt(zmq.RCVHWM, 0)
             dealer.setsockopt(zmq.MAXMSGSIZE, self._max_frame_bytes)
-            dealer.connect(self._replay)
-            dealer.send_multipart([b"", asked.start.to_bytes(8, "big")])
+            # A host's name may have two addresses, of which one answers: only that one is asked.
+            dealer.setsockopt(zmq.IMMEDIATE, 1)
+            await dial(dealer, self._replay)
             backlog = Backlog(self._rank.pending_bytes)
             if await self._take_answer(asked, dealer, backlog):
                 return
@@ -257,7 +269,12 @@ class Subscriber:
         loop = asyncio.get_running_loop()
         arrived = asyncio.Event()
         loop.add_reader(dealer.FD, arrived.set)
+        request = [b"", asked.start.to_bytes(8, "big")]
         try:
+            async with asyncio.timeout(self._replay_seconds):
+                while not _sent(dealer, request):
+                    await arrived.wait()
+                    arrived.clear()
             while True:
                 arrived.clear()
                 _read_ahead(dealer, backlog)
@@ -289,6 +306,15 @@ class Subscriber:
                 self._ask(again)
                 return True
         return False
+
+
+def _sent(dealer: "zmq.Socket[bytes]", request: list[bytes]) -> bool:
+    """Send a request if the engine is connected; return whether it is."""
+    try:
+        dealer.send_multipart(request, zmq.NOBLOCK)
+    except zmq.Again:
+        return False
+    return True
 
 
 def _read_ahead(dealer: "zmq.Socket[bytes]", backlog: Backlog) -> None:
@@ -332,14 +358,3 @@ def _drain(live: "zmq.Socket[bytes]") -> tuple[list[list[bytes]], int]:
     except zmq.Again:
         pass
     return messages, size
-
-
-async def _until(event: int, monitor: Any) -> None:
-    """Read a socket's monitor up to an event."""
-    while parse_monitor_message(await _frames(monitor.recv_multipart()))["event"] != event:
-        pass
-
-
-async def _frames(receiving: Awaitable[list[Any]]) -> list[bytes]:
-    """Await a message's frames; pyzmq types them as frames or bytes."""
-    return await receiving

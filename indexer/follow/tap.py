@@ -1,6 +1,6 @@
 """A plain listener to one engine's events, which yields frames without interpreting them.
 
-Recorders use it. `indexer.follow.subscribe` follows an engine through gaps and restarts.
+Recorders and the doctor use it. `indexer.follow.subscribe` follows an engine through gaps and restarts.
 """
 
 from collections.abc import AsyncIterator
@@ -8,6 +8,8 @@ from typing import Any
 
 import zmq
 import zmq.asyncio
+
+from indexer.follow.dial import CONNECTED, answered, dial
 
 END = (-1).to_bytes(8, "big", signed=True)
 """The sequence that ends a replay's answer."""
@@ -27,20 +29,18 @@ def replay_frames(message: list[bytes]) -> Frames | None:
 
 
 class Tap:
-    """Listens to live events, and asks for a replay. Close it at the end."""
+    """Listens to live events, or asks for a replay. Close it at the end."""
 
-    def __init__(self, events: str, replay: str, topic: str) -> None:
-        self._context = zmq.asyncio.Context()
-        self._replay = replay
-        self._live: Any = self._context.socket(zmq.SUB)
+    def __init__(self, context: zmq.asyncio.Context, topic: str = "") -> None:
+        self._context = context
+        self._live: Any = context.socket(zmq.SUB)
         self._live.setsockopt(zmq.RCVHWM, 0)
         self._live.setsockopt_string(zmq.SUBSCRIBE, topic)
-        self._monitor: Any = self._live.get_monitor_socket(int(zmq.Event.HANDSHAKE_SUCCEEDED))
-        self._live.connect(events)
+        self._monitor: Any = self._live.get_monitor_socket(int(CONNECTED))
 
-    async def connected(self) -> None:
-        """Wait until the engine answers."""
-        await self._monitor.recv_multipart()
+    async def connected(self, events: str) -> None:
+        """Connect to an engine's events; wait until it answers. Raises OSError and ZMQError."""
+        await answered(self._live, self._monitor, await dial(self._live, events))
 
     async def live(self) -> AsyncIterator[Frames]:
         """Yield live batches for ever; ignore malformed messages."""
@@ -49,12 +49,13 @@ class Tap:
             if len(message) == 3 and len(message[1]) == 8:
                 yield message[0], message[1], message[2]
 
-    async def replayed(self, start: int) -> AsyncIterator[Frames]:
-        """Yield the batches in the engine's replay buffer from sequence `start` on."""
+    async def replayed(self, replay: str, start: bytes) -> AsyncIterator[Frames]:
+        """Yield the batches in an engine's replay buffer from the 8-byte sequence `start` on."""
         with self._context.socket(zmq.DEALER) as dealer:
             dealer.setsockopt(zmq.LINGER, 0)
-            dealer.connect(self._replay)
-            await dealer.send_multipart([b"", start.to_bytes(8, "big")])
+            dealer.setsockopt(zmq.IMMEDIATE, 1)
+            await dial(dealer, replay)
+            await dealer.send_multipart([b"", start])
             while True:
                 frames = replay_frames(await dealer.recv_multipart())
                 if frames is None:
@@ -68,4 +69,3 @@ class Tap:
         self._live.disable_monitor()
         self._monitor.close(linger=0)
         self._live.close(linger=0)
-        self._context.term()

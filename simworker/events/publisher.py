@@ -87,6 +87,8 @@ class Publisher:
         self._replay.setsockopt(zmq.SNDHWM, 0)
         self._replay.setsockopt(zmq.LINGER, 0)
         for socket, wanted in ((self._live, endpoint), (self._replay, replay_endpoint)):
+            # With `*` it listens on IPv4, too.
+            socket.setsockopt(zmq.IPV6, wanted.startswith(("tcp://[", "tcp://*:")))
             try:
                 socket.bind(wanted)
             except zmq.ZMQError as error:

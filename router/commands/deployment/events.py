@@ -6,18 +6,16 @@ begins after every batch. TensorRT-LLM's events are not asked for, as each is gi
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import Any
+from socket import gaierror
 
 import zmq
 import zmq.asyncio
-from zmq.utils.monitor import parse_monitor_message
 
 from indexer.follow.endpoint import rank_endpoint
-from indexer.follow.tap import END, replay_frames
+from indexer.follow.tap import Tap
 from indexer.process.command_line import in_words
 from router.commands.deployment.check import Check, Placed
 
-CONNECTED = zmq.Event.HANDSHAKE_SUCCEEDED
 AFTER_ALL = (2**63 - 1).to_bytes(8, "big")
 """A batch's number that is never reached: its replay has no batch, only the end."""
 ENABLE = {
@@ -38,19 +36,21 @@ async def check_events(
     if spec.engine == "trtllm" or not spec.events:
         return
     for number in range(spec.first_rank, spec.first_rank + spec.ranks):
-        for key, of_ranks, ask, done in (
-            ("events", spec.events, _connect, "is connected"),
-            ("replay", spec.replay, _replay, "answers"),
+        for key, of_ranks, done in (
+            ("events", spec.events, "is connected"),
+            ("replay", spec.replay, "answers"),
         ):
             if not of_ranks:
                 continue
             endpoint = rank_endpoint(of_ranks, number)
             try:
                 async with asyncio.timeout(seconds):
-                    await ask(context, endpoint)
+                    await _ask(context, key, endpoint)
                 yield pod.ok(key, f"{endpoint} {done}")
-            except (TimeoutError, zmq.ZMQError) as error:
+            except (OSError, zmq.ZMQError) as error:
                 other = f"the engine's {ENABLE[spec.engine]}, or {pod.key(key)}"
+                if isinstance(error, gaierror):
+                    other = pod.key(key)
                 yield pod.wrong(key, _silent(endpoint, error, seconds), other)
     if not spec.replay:
         yield pod.wrong(
@@ -66,32 +66,17 @@ def _silent(endpoint: str, error: Exception, seconds: float) -> str:
     return f"{endpoint}: {in_words(error)}"
 
 
-async def _connect(context: zmq.asyncio.Context, endpoint: str) -> None:
-    """Return once a subscription is connected."""
-    live = context.socket(zmq.SUB)
-    monitor: Any = live.get_monitor_socket(CONNECTED)
+async def _ask(context: zmq.asyncio.Context, key: str, endpoint: str) -> None:
+    """Return once a subscription is connected, or once the end of an empty replay has come."""
+    tap = Tap(context)
     try:
-        live.linger = 0
-        live.connect(endpoint)
-        while parse_monitor_message(await monitor.recv_multipart())["event"] != CONNECTED:
+        if key == "events":
+            await tap.connected(endpoint)
+            return
+        async for _ in tap.replayed(endpoint, AFTER_ALL):
             pass
     finally:
-        live.disable_monitor()
-        monitor.close(linger=0)
-        live.close(linger=0)
-
-
-async def _replay(context: zmq.asyncio.Context, endpoint: str) -> None:
-    """Return once the end of an empty replay has come."""
-    dealer = context.socket(zmq.DEALER)
-    try:
-        dealer.linger = 0
-        dealer.connect(endpoint)
-        await dealer.send_multipart([b"", AFTER_ALL])
-        while (frames := replay_frames(await dealer.recv_multipart())) is None or frames[1] != END:
-            pass
-    finally:
-        dealer.close(linger=0)
+        tap.close()
 
 
 async def _publisher(pod: Placed, seconds: float) -> Check:

@@ -23,6 +23,7 @@ from urllib.parse import urlsplit
 
 import aiohttp
 import zmq
+import zmq.asyncio
 from aiohttp import web
 
 from indexer.follow.endpoint import endpoint_problem
@@ -216,7 +217,8 @@ async def _record(args: argparse.Namespace, file: RecordingFile) -> Exception | 
     async with aiohttp.ClientSession(timeout=timeout, auto_decompress=False) as session:
         file.add("trace", source="warmpath record", **await _models(args.target, session))
         runner = web.AppRunner(Proxy(args.target, file, session).app(), access_log=None)
-        tap = Tap(args.events, args.replay, args.topic)
+        context = zmq.asyncio.Context()
+        tap = Tap(context, args.topic)
         try:
             if not await _ready(_catch_up(args, tap, file), ended):
                 return None
@@ -240,6 +242,7 @@ async def _record(args: argparse.Namespace, file: RecordingFile) -> Exception | 
         finally:
             await runner.cleanup()
             tap.close()
+            context.term()
 
 
 async def _ready(work: Coroutine[Any, Any, None], ended: asyncio.Event) -> bool:
@@ -260,20 +263,24 @@ async def _catch_up(args: argparse.Namespace, tap: Tap, file: RecordingFile) -> 
     """Connect, and record the batches published before. Raises OSError if the engine is silent."""
     try:
         async with asyncio.timeout(START_SECONDS):
-            await tap.connected()
+            await tap.connected(args.events)
     except TimeoutError as error:
         problem = f"--events: nobody publishes at {args.events} ({START_SECONDS:g} s)"
         raise OSError(problem) from error
+    except OSError as error:
+        raise OSError(f"--events: {args.events}: {in_words(error)}") from error
     if not args.replay:
         return
     try:
         async with asyncio.timeout(START_SECONDS) as patience:
-            async for topic, sequence, payload in tap.replayed(0):
+            async for topic, sequence, payload in tap.replayed(args.replay, bytes(8)):
                 _add_frame(file, "replayed", topic, sequence, payload)
                 patience.reschedule(asyncio.get_running_loop().time() + START_SECONDS)
     except TimeoutError as error:
         problem = f"--replay: no answer from {args.replay} ({START_SECONDS:g} s)"
         raise OSError(problem) from error
+    except OSError as error:
+        raise OSError(f"--replay: {args.replay}: {in_words(error)}") from error
     file.add("replay_end", start_seq=0)
 
 

@@ -1,0 +1,85 @@
+"""Connects ZeroMQ sockets to endpoints over IPv4 and IPv6.
+
+ZeroMQ asks for IPv4 addresses only, unless a socket is told otherwise; then it takes only the IPv6
+address of a name that has both, although most engines listen on IPv4 (vLLM's `tcp://*:5557`). So names
+are resolved here, and a socket is connected to both addresses; the first that answers stays.
+"""
+
+import asyncio
+import socket
+from collections.abc import Awaitable, Sequence
+from ipaddress import ip_address
+from typing import Any
+
+import zmq
+from zmq.utils.monitor import parse_monitor_message
+
+from indexer.follow.endpoint import ENDPOINT
+
+CONNECTED = zmq.Event.HANDSHAKE_SUCCEEDED
+GONE = zmq.Event.DISCONNECTED
+
+
+async def dial(line: "zmq.Socket[Any]", endpoint: str) -> list[str]:
+    """Begin to connect a socket to an endpoint; return the endpoints by address that it may reach.
+
+    A host's name is resolved at each call. Raises OSError where it has no address, and ZMQError.
+    """
+    places = await _places(endpoint)
+    for place in places:
+        line.setsockopt(zmq.IPV6, place.startswith("tcp://["))
+        line.connect(place)
+    return places
+
+
+async def answered(line: "zmq.Socket[Any]", monitor: Any, places: Sequence[str]) -> None:
+    """Wait until one of the places answers, and hang up the others."""
+    first = await monitored(CONNECTED, monitor)
+    for place in places:
+        if place != first:
+            line.disconnect(place)
+
+
+async def monitored(event: int, monitor: Any) -> str:
+    """Read a socket's monitor up to an event; return the endpoint of which it tells."""
+    while True:
+        said = parse_monitor_message(await _frames(monitor.recv_multipart()))
+        if said["event"] == event:
+            return str(said["endpoint"], "utf-8", "replace")
+
+
+def is_named(endpoint: str) -> bool:
+    """Return whether an endpoint has a host's name, whose address may change."""
+    return bool(_name(endpoint))
+
+
+def _name(endpoint: str) -> str:
+    match = ENDPOINT.match(endpoint)
+    host = (match[2] or "") if match else ""
+    try:
+        ip_address(host.strip("[]"))
+    except ValueError:
+        return host
+    return ""
+
+
+async def _places(endpoint: str) -> list[str]:
+    """Return an endpoint with an address in place of its host's name: one of each family, in order."""
+    name = _name(endpoint)
+    if not name:
+        return [endpoint]
+    _, _, port = endpoint.rpartition(":")
+    loop = asyncio.get_running_loop()
+    found = await loop.getaddrinfo(name, int(port), type=socket.SOCK_STREAM)
+    first: dict[int, str] = {}
+    for family, _, _, _, address in found:
+        first.setdefault(family, str(address[0]))
+    return [
+        f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}"
+        for host in first.values()
+    ]
+
+
+async def _frames(receiving: Awaitable[list[Any]]) -> list[bytes]:
+    """Await a message's frames; pyzmq types them as frames or bytes."""
+    return await receiving

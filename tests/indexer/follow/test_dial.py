@@ -1,0 +1,179 @@
+"""Events and replays over IPv4 and IPv6, by address and by name: real sockets of a simulated engine."""
+
+import asyncio
+import contextlib
+import socket
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any
+
+import pytest
+import zmq.asyncio
+
+from indexer.engines import vllm
+from indexer.engines.event import Tier
+from indexer.follow.rank_ingest import RankIngest
+from indexer.follow.rank_source import RankSource
+from indexer.follow.subscribe import Subscriber
+from indexer.index.memory import MemoryIndex
+from indexer.ingest import Ingest
+from indexer.trust import Level
+from router.commands.deployment.check import Placed
+from router.commands.deployment.events import check_events
+from router.config.schema import PodSpec
+from simworker.events.faulty_outlet import FaultyOutlet
+from simworker.events.journal import Journal
+from simworker.events.publisher import Publisher
+from tests.indexer.engine_model import EngineModel
+
+BOTH, FOUR, SIX = ("::1", "127.0.0.1"), ("127.0.0.1",), ("::1",)
+
+
+class System:
+    """What the system says of the name `engine.test`."""
+
+    addresses: Sequence[str] = ()
+
+    def getaddrinfo(self, host: Any, port: Any, *more: Any, **named: Any) -> list[Any]:
+        if host != "engine.test":
+            return real(host, port, *more, **named)
+        if not self.addresses:
+            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+        return [entry for one in self.addresses for entry in real(one, port, *more, **named)]
+
+
+real: Callable[..., list[Any]] = socket.getaddrinfo
+
+
+@pytest.fixture
+def system(monkeypatch: pytest.MonkeyPatch) -> System:
+    system = System()
+    monkeypatch.setattr(socket, "getaddrinfo", system.getaddrinfo)
+    return system
+
+
+@pytest.fixture
+async def context() -> AsyncIterator[zmq.asyncio.Context]:
+    context = zmq.asyncio.Context()
+    yield context
+    left = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in left:
+        task.cancel()
+    await asyncio.gather(*left, return_exceptions=True)
+    context.destroy(linger=0)
+
+
+@contextlib.asynccontextmanager
+async def engine(
+    context: zmq.asyncio.Context, bound: str, port: int | str = "*"
+) -> AsyncIterator[Publisher]:
+    publisher = Publisher(
+        context,
+        f"tcp://{bound}:{port}",
+        f"tcp://{bound}:*",
+        topic="kv",
+        journal=Journal(100),
+        outlet=FaultyOutlet(None),
+        replays_topic=True,
+        clock=time.monotonic,
+    )
+    serving = asyncio.create_task(publisher.serve_replay())
+    try:
+        yield publisher
+    finally:
+        serving.cancel()
+        await asyncio.gather(serving, return_exceptions=True)
+        publisher.close()
+
+
+def at(host: str, endpoint: str) -> str:
+    return f"tcp://{host}:{endpoint.rpartition(':')[2]}"
+
+
+def follow(context: zmq.asyncio.Context, host: str, publisher: Publisher) -> RankIngest:
+    ingest = Ingest(
+        MemoryIndex(), hash_seed="", pending_bytes=1 << 20, stale_after=0.1, clock=time.monotonic
+    )
+    rank = ingest.add(RankSource("p", 0, "m", vllm.decode, has_replay=True, topic="kv"))
+    subscriber = Subscriber(
+        rank,
+        context,
+        events=at(host, publisher.endpoint),
+        replay=at(host, publisher.replay_endpoint),
+        replay_seconds=10,
+        reconnect_seconds=0.01,
+        max_frame_bytes=1 << 20,
+    )
+    task = asyncio.create_task(subscriber.run())
+    task.add_done_callback(lambda done: done.cancelled() or done.result())
+    return rank
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    while not condition():
+        await asyncio.sleep(0.005)
+
+
+@pytest.mark.parametrize(
+    ("bound", "host", "addresses"),
+    [
+        ("[::1]", "[::1]", ()),
+        ("[::]", "[::1]", ()),
+        ("*", "[::1]", ()),
+        ("*", "127.0.0.1", ()),
+        ("[::1]", "engine.test", SIX),
+        ("[::1]", "engine.test", BOTH),
+        ("127.0.0.1", "engine.test", FOUR),
+        ("127.0.0.1", "engine.test", BOTH),
+        ("*", "engine.test", BOTH),
+    ],
+)
+async def test_an_engine_is_followed_over_whichever_protocol_it_listens_on(
+    context: zmq.asyncio.Context, system: System, bound: str, host: str, addresses: Sequence[str]
+) -> None:
+    system.addresses = addresses
+    model = EngineModel(buffer_steps=100)
+    async with engine(context, bound) as publisher:
+        publisher.publish(model.store((0, 1))[1])
+        rank = follow(context, host, publisher)
+        await until(lambda: rank.trust.level is Level.EXACT)
+        assert rank.state.held()[Tier.GPU, 0] == model.held()
+        publisher.publish(model.store((0, 1, 2))[1])
+        await until(lambda: rank.sequence == 1)
+        assert rank.state.held()[Tier.GPU, 0] == model.held()
+        assert rank.counts()["duplicates"] == 0
+        spec = PodSpec(
+            id="p", model="m", address="h:1",
+            events=at(host, publisher.endpoint), replay=at(host, publisher.replay_endpoint),
+        )  # fmt: skip
+        found = [one async for one in check_events(Placed(spec, "pods[0]"), context, 10.0)]
+        assert [one.verdict for one in found] == ["ok", "ok"]
+
+
+async def test_a_name_that_gets_an_address_later_is_followed_then(
+    context: zmq.asyncio.Context, system: System, caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr("indexer.follow.subscribe.RETRY_SECONDS", 0.01)
+    monkeypatch.setattr("indexer.follow.subscribe.NAME_SECONDS", 0.05)
+    async with engine(context, "[::1]") as publisher:
+        rank = follow(context, "engine.test", publisher)
+        await until(lambda: "Name or service not known" in caplog.text)
+        system.addresses = FOUR  # where nothing listens
+        await asyncio.sleep(0)
+        assert not rank.is_connected
+        system.addresses = SIX
+        await until(lambda: rank.trust.level is Level.EXACT)
+    assert caplog.text.count("Name or service not known") == 1
+
+
+async def test_the_doctor_blames_a_name_without_address_on_the_configuration(
+    context: zmq.asyncio.Context, system: System
+) -> None:
+    assert not system.addresses
+    spec = PodSpec(
+        id="p", model="m", address="h:1", events="tcp://engine.test:1", replay="tcp://engine.test:2"
+    )
+    found = [one async for one in check_events(Placed(spec, "pods[0]"), context, 10.0)]
+    assert [one.change for one in found] == ["pods[0].events", "pods[0].replay"]
+    assert all("there is no such host" in one.text for one in found)
