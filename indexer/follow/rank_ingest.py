@@ -94,6 +94,8 @@ class RankIngest:
 
         The stream's own number grows before the batch is applied: readers in other threads would see it.
         """
+        self._blocks_in_use = state.blocks_in_use()
+        """The number after the last batch, for the same reason."""
         self.applier = Applier(
             source, state, stream=self.stream, limits=self._limits, lag=self.lag, clock=clock
         )
@@ -163,7 +165,7 @@ class RankIngest:
 
     def blocks_in_use(self) -> int | None:
         """Return how many blocks of the fastest tier are in use; None if it has several pools."""
-        return self.state.blocks_in_use()
+        return self._blocks_in_use
 
     def blocks(self) -> Mapping[Tier, int]:
         """Return how many distinct blocks of the group `Layout.shown` each tier holds."""
@@ -301,7 +303,7 @@ class RankIngest:
         self.applier.capacity = self.capacity or saved.capacity
         self.applier.limit_repeated()
         self._limits.set(BEFORE, saved.limit)
-        self.sequence = self.stream.sequence
+        self._show()
 
     def _act(self, before: Trust, actions: list[Action]) -> AskReplay | None:
         asked = self.applier.carry_out(actions)
@@ -376,7 +378,7 @@ class RankIngest:
 
     def _settle(self, before: Trust) -> None:
         """Show that what has come is applied, and log a change of trust."""
-        self.sequence = self.stream.sequence
+        self._show()
         now = self.trust
         if now != before:
             self._history.note(now)
@@ -388,6 +390,10 @@ class RankIngest:
                 before.level,
                 now.reason,
             )
+
+    def _show(self) -> None:
+        self.sequence = self.stream.sequence
+        self._blocks_in_use = self.state.blocks_in_use()
 
     def check(self) -> None:
         """Raise BrokenInvariantError where the rank's parts contradict themselves or each other."""

@@ -114,6 +114,8 @@ MOST_LINES, MOST_LINE_BYTES = 1024, 16 << 10
 """Most lines of a metric (or most iterations, the last ones) and longest line that are read, which takes
 milliseconds. vLLM's longest line has 2 KB."""
 LABEL = re.compile(rb'(\w+)="((?>(?:[^"\\]++|\\.)*))"')
+CACHE_CONFIG = b"vllm:cache_config_info{"
+CAPACITY = re.compile(rb'[^}]*\bnum_gpu_blocks="(\d{1,10})"')
 
 Figures = dict[str, Any]
 """The values of `running`, `waiting` and `kv_usage` that a page has, not checked yet."""
@@ -161,6 +163,13 @@ def lines(page: bytes, beginning: bytes) -> Iterator[bytes]:
         start = page.find(after_break, stop) + 1
         if not start:
             return
+
+
+def cache_blocks(page: bytes) -> int:
+    """Return how many blocks of a rank's cache a page of vLLM's says that it has; 0: it does not say."""
+    found = CAPACITY.match(next(lines(page, CACHE_CONFIG), b""))
+    # One of vLLM's blocks is the null block, which is never cached.
+    return max(0, int(found[1]) - 1) if found else 0
 
 
 def observe(figures: Mapping[str, object], at: float) -> Observed | None:

@@ -14,6 +14,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from router.load.engine_metrics import MOST_REQUESTS
 from router.load.rank_bookings import Head, RankBook
 
 AGES = (1.0, 2.0, 4.0, 8.0, 16.0)
@@ -24,6 +25,9 @@ MOST = (1 << 63) - 1
 """Highest value of a figure; sums are capped at it."""
 
 Count = Annotated[int, Meta(ge=0, le=MOST)]
+Requests = Annotated[int, Meta(ge=0, le=MOST_REQUESTS)]
+Tokens = Annotated[int, Meta(ge=0, le=1 << 48)]
+"""Credible figures: the sums of 4,000 routers still fit into the messages that show them."""
 
 
 class RankSums(msgspec.Struct, frozen=True, array_like=True):
@@ -36,11 +40,11 @@ class RankSums(msgspec.Struct, frozen=True, array_like=True):
     rank: Count
     nanoseconds: Count
     """Predicted prefill of the waiting requests (`RankBook.prefill`)."""
-    waiting: Count
-    in_flight: Count
-    uncached_tokens: Count
-    prompt_tokens: Count
-    context_tokens: Count
+    waiting: Requests
+    in_flight: Requests
+    uncached_tokens: Tokens
+    prompt_tokens: Tokens
+    context_tokens: Tokens
     last_pick: Count
     settled: Annotated[list[Count], Meta(min_length=len(AGES), max_length=len(AGES))]
     """For each of `AGES`, the number of requests in flight that went out at least that long ago."""

@@ -18,6 +18,8 @@ LEVELS = {
     Level.STALE: pb.Trust.STALE,
 }
 
+MOST_CONTEXT = (1 << 32) - 1
+"""The highest `context_tokens` that the message holds; an odd gauge of an engine may lead beyond it."""
 AT_ONCE = 64
 """Candidates converted before other tasks get a turn: with details, about two milliseconds' work."""
 
@@ -111,7 +113,7 @@ def _details(option: Weighed, parts: Sequence[Part]) -> pb.CandidateDetails:
         prefill_seconds=candidate.prefill,
         waiting=load.waiting,
         in_flight=load.in_flight,
-        context_tokens=load.context_tokens,
+        context_tokens=min(load.context_tokens, MOST_CONTEXT),
         queue=load.queue,
         kv_usage=load.kv_usage,
         load_source=seen.source if seen else "bookings" if parts else "",

@@ -20,7 +20,7 @@ from indexer.follow.poll import problem_of
 from indexer.follow.rank_ingest import RankIngest
 from indexer.rank import Rank
 from indexer.unreadable import UNREADABLE
-from router.load.engine_metrics import NAMES, Observed, lines, parse
+from router.load.engine_metrics import NAMES, Observed, cache_blocks, lines, parse
 from router.pods.engine_key import REFUSALS, EngineKey
 from router.pods.namespaces import limit_known
 from router.pods.table import WELL, Pod, Status
@@ -38,13 +38,11 @@ starts, vLLM while it drains and when its engine is dead. One such answer suffic
 LOOKS = 15
 """Number of probes between two requests for a pod's models: adapters are loaded at runtime."""
 
-CACHE_CONFIG = b"vllm:cache_config_info{"
 HYBRID = (
     b"sglang:swa_available_tokens{", b"sglang:swa_evictable_tokens{", b"sglang:swa_token_usage{",
     b"sglang:mamba_available_tokens{", b"sglang:mamba_evictable_tokens{", b"sglang:mamba_usage{",
 )  # fmt: skip
 """SGLang's gauges of caches beside the full one: free, cached, used. They are 0 where it has none."""
-CAPACITY = re.compile(rb'[^}]*\bnum_gpu_blocks="(\d{1,10})"')
 VERSIONS = {"vllm": "/version", "sglang": "/server_info", "trtllm": "/version"}
 """The path of each engine's version."""
 
@@ -289,11 +287,9 @@ class Prober:
 
     def _learn(self, metrics: bytes) -> Status:
         """Record the cache size of an engine that has come up; return its new status."""
-        found = CAPACITY.match(next(lines(metrics, CACHE_CONFIG), b""))
-        if found:
+        if blocks := cache_blocks(metrics):
             for rank in self._ranks:
-                # One of vLLM's blocks is the null block, which is never cached.
-                rank.learn_capacity(int(found[1]) - 1)
+                rank.learn_capacity(blocks)
         return Status(healthy=True, reason=WELL)
 
     async def _models(

@@ -1,6 +1,7 @@
 """An engine that announces hits as stores too: what its cache cannot hold is seen, and given up."""
 
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import msgspec
 import pytest
@@ -288,7 +289,7 @@ def test_a_router_that_restarts_still_knows_what_is_not_certain(index: type[Inde
     rank.restore(saved)
     assert rank.blocks_in_use() == before.blocks_in_use() == 2
     rank.state.give_up_excess()
-    assert rank.blocks_in_use() == 1
+    assert rank.state.blocks_in_use() == 1
 
 
 @pytest.mark.parametrize("index", INDEXES)
@@ -456,3 +457,28 @@ DriftingUnbounded.TestCase.settings = PROFILE
 DriftingUnboundedInPurePython.TestCase.settings = PROFILE
 TestDriftingUnbounded = DriftingUnbounded.TestCase
 TestDriftingUnboundedInPurePython = DriftingUnboundedInPurePython.TestCase
+
+
+def test_a_reader_never_sees_the_blocks_in_use_between_two_changes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Answers are made in another thread, perhaps while a rank's blocks come into doubt."""
+    rank = follow(capacity=0)
+    say = Said(rank)
+    say(stored([1], [0] * BLOCK))
+    for name in range(2, 40):  # several names a block, which are kept apart from plain ones
+        say(stored([name], [name % 7] * BLOCK))
+    before = rank.blocks_in_use()
+    seen: list[int | None] = []
+    real = ArrayIndex.add
+
+    def looking(index: ArrayIndex, *args: Any) -> None:
+        seen.append(rank.blocks_in_use())
+        real(index, *args)
+
+    monkeypatch.setattr(ArrayIndex, "add", looking)
+    rank.missed("some batches are lost")
+    assert before == 39
+    assert seen
+    assert set(seen) == {before}
+    assert rank.blocks_in_use() == 0

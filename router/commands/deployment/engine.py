@@ -11,13 +11,12 @@ from typing import Any
 from router.commands.deployment.ask import Answer
 from router.commands.deployment.check import Check, Placed
 from router.config.schema import ModelSpec
-from router.load.engine_metrics import lines
+from router.load.engine_metrics import CACHE_CONFIG, lines
 from router.pods.engine_key import REFUSALS
 from router.pods.probe import REFUSES
 
 CLOCK_SECONDS = 2.0
 """The difference of two clocks that is no fault."""
-CACHE_CONFIG = b"vllm:cache_config_info{"
 LABEL = re.compile(r'(\w{1,64})="([^"]{0,256})"')
 PREFIXES = {"vllm": b"vllm:", "sglang": b"sglang:", "trtllm": b"trtllm_"}
 """How the names of each engine's metrics begin."""

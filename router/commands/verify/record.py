@@ -31,6 +31,7 @@ from indexer.follow.tap import END, Tap
 from indexer.process.command_line import command_parser, in_words
 from indexer.process.listen import is_host_port
 from router.commands.verify.exchange import RecordedExchange
+from router.load.engine_metrics import cache_blocks
 
 GENERATING = ("/v1/completions", "/v1/chat/completions")
 START_SECONDS = 10.0
@@ -215,7 +216,7 @@ async def _record(args: argparse.Namespace, file: RecordingFile) -> Exception | 
         loop.add_signal_handler(name, ended.set)
     timeout = aiohttp.ClientTimeout(total=None)
     async with aiohttp.ClientSession(timeout=timeout, auto_decompress=False) as session:
-        file.add("trace", source="warmpath record", **await _models(args.target, session))
+        file.add("trace", source="warmpath record", **await _engine(args.target, session))
         runner = web.AppRunner(Proxy(args.target, file, session).app(), access_log=None)
         context = zmq.asyncio.Context()
         tap = Tap(context, args.topic)
@@ -284,8 +285,8 @@ async def _catch_up(args: argparse.Namespace, tap: Tap, file: RecordingFile) -> 
     file.add("replay_end", start_seq=0)
 
 
-async def _models(target: str, session: aiohttp.ClientSession) -> dict[str, Any]:
-    """Ask the engine for its base model and adapters. Raises OSError if it does not answer."""
+async def _engine(target: str, session: aiohttp.ClientSession) -> dict[str, Any]:
+    """Ask the engine for its models and its cache's size. Raises OSError if it does not list models."""
     try:
         async with session.get(f"{target.rstrip('/')}/v1/models") as response:
             models = json.loads(await response.read())["data"]
@@ -293,7 +294,13 @@ async def _models(target: str, session: aiohttp.ClientSession) -> dict[str, Any]
         bases = [str(model["id"]) for model in models if not model.get("parent")]
     except (aiohttp.ClientError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise OSError(f"--target: {target} does not list its models: {in_words(error)}") from error
-    return {"model": bases[0] if bases else "", "adapters": adapters}
+    said = {"model": bases[0] if bases else "", "adapters": adapters}
+    with contextlib.suppress(aiohttp.ClientError):
+        async with session.get(f"{target.rstrip('/')}/metrics") as response:
+            if blocks := cache_blocks(await response.read()):
+                # With the null block, as in vLLM's own figure.
+                return {**said, "num_gpu_blocks": blocks + 1}
+    return said
 
 
 async def _listen(tap: Tap, file: RecordingFile) -> None:

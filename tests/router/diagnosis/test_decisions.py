@@ -38,6 +38,13 @@ def test_details_say_what_the_cost_is_made_of_and_where_the_load_is_from() -> No
     assert not booked.HasField("load_age")
 
 
+def test_a_context_beyond_what_a_message_holds_is_told_as_the_most() -> None:
+    big = option("pod-a")
+    load = big.candidate.load._replace(context_tokens=1 << 40)
+    big = big._replace(candidate=big.candidate._replace(load=load))
+    assert candidate_message(big, 0.0, ()).details.context_tokens == (1 << 32) - 1
+
+
 def test_the_source_is_told_with_what_it_is_known_to_hold() -> None:
     made = choice(option("cold"), option("busy", 800, arriving=960, wait=9.0))
     assert made.source is not None

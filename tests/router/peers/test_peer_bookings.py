@@ -362,6 +362,9 @@ def test_a_tell_whose_answer_is_lost_is_told_again(
         msgspec.msgpack.encode([1, 0, [], False, [["p", 0, 500, bytes(8)]]]),
         msgspec.msgpack.encode([1, 0, [], False, [["p", 0, 0, b""]]]),
         msgspec.msgpack.encode([1, 0, [], False, [["p", 0, 1, bytes(8)]] * (MOST_MARKED + 1)]),
+        # More requests, or tokens, than fit into an answer.
+        msgspec.msgpack.encode([1, 0, [["p", 0, 0, 0, 1 << 33, 0, 0, 0, 0, [0] * 5, None, None]]]),
+        msgspec.msgpack.encode([1, 0, [["p", 0, 0, 0, 1, 0, 0, 1 << 62, 0, [0] * 5, None, None]]]),
         # Pick 2^63 - 1: whoever overtook it would tell what nobody can read.
         msgspec.msgpack.encode([1, (1 << 63) - 1, []]),
     ],

@@ -623,11 +623,12 @@ async def test_a_pod_cannot_have_other_hosts_asked(
     assert not other.asked
 
 
+@pytest.mark.parametrize("size", [b"9" * 5000, b"0", b"1", b"-1"])
 async def test_a_cache_of_a_size_that_no_cache_has_is_not_learnt(
-    engine: tuple[Engine, Pod, RankIngest],
+    engine: tuple[Engine, Pod, RankIngest], size: bytes
 ) -> None:
     server, pod, rank = engine
-    server.metrics = b'vllm:cache_config_info{num_gpu_blocks="%s"} 1.0\n' % (b"9" * 5000)
+    server.metrics = b'vllm:cache_config_info{num_gpu_blocks="%s"} 1.0\n' % size
     await look(Prober(pod, interval=1, timeout=5))
     assert pod.ready
     assert rank.capacity == 0

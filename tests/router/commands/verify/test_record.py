@@ -78,6 +78,7 @@ async def test_a_recording_of_a_running_engine_verifies_exactly(
     assert stat.S_IMODE(out.stat().st_mode) == 0o600
     kinds = [line["kind"] for line in recorded]
     assert kinds[:3] == ["trace", "replayed", "replayed"]
+    assert recorded[0]["num_gpu_blocks"] == SETTINGS.blocks
     assert kinds.count("request") == len(bodies)
     assert "admin" in kinds
     assert verify.main([str(out), "--json"]) == 0
