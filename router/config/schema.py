@@ -557,6 +557,11 @@ class PodSpec(Table, frozen=True):
     is noticed. 0: the number in vLLM's /metrics, or not known."""
     block_size: BlockSize = 32
     """The tokens_per_block of trtllm, whose events do not have it."""
+    eagle: bool = True
+    """Whether a vLLM that drafts tokens may do so in the way of EAGLE or MTP. Of a prompt it then finds
+    one block less than its events show, unless they tell
+    (docs/events-reference.md#what-engines-do-not-announce). false: it has another drafter, such as
+    n-grams."""
 
 
 class PodSetSpec(Table, frozen=True):
@@ -601,6 +606,8 @@ class PodSetSpec(Table, frozen=True):
     """As in [[pods]]."""
     block_size: BlockSize = 32
     """As in [[pods]]."""
+    eagle: bool = True
+    """As in [[pods]]."""
     refresh_seconds: Annotated[float, Meta(gt=0, le=3600)] = 5.0
     """Pause between two look-ups of `dns`."""
 
@@ -630,6 +637,7 @@ class PodSetSpec(Table, frozen=True):
             role=self.role,
             blocks=self.blocks,
             block_size=self.block_size,
+            eagle=self.eagle,
         )
 
 

@@ -95,6 +95,13 @@ def _server(config: Config) -> Iterator[Idle]:
 def _pod(at: Path, pod: PodSpec | PodSetSpec) -> Iterator[Idle]:
     if pod.engine != "trtllm":
         yield at, pod, ("block-size",), f"the events of {pod.engine} have the block size"
+    if pod.engine != "vllm":
+        yield (
+            at,
+            pod,
+            ("eagle",),
+            f"only vLLM's events leave out what a drafter needs; this is {pod.engine}",
+        )
 
 
 def _pod_set(at: Path, pods: PodSetSpec) -> Iterator[Idle]:

@@ -106,6 +106,7 @@ class Follower:
             exposed=exposed,
             first_rank=spec.first_rank,
             https=spec.https,
+            may_be_eagle=spec.eagle,
         )
         self._pods.add(pod)
         if self._probe.interval_seconds:

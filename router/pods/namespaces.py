@@ -1,4 +1,4 @@
-"""Lowers the trust in pods whose events omit a block's namespace (adapter, salt, extra key).
+"""Lowers the trust in pods whose events omit a namespace (adapter, salt, extra key) or a drafter.
 
 An engine keeps the blocks of a request with an adapter, a salt or SGLang's `extra_key` apart. If its
 events omit that, such blocks look like plain ones and would count as hits for other requests. The
@@ -33,6 +33,16 @@ PRESUMED = {"vllm"}
 
 ENGINE = "engine"
 """The subject of trust limits that derive from an engine's version and models."""
+
+DRAFTER = "drafter"
+"""The subject of a trust limit that derives from an engine's speculative decoding."""
+
+EAGLE = (
+    "it drafts tokens, and its events have no lookahead_token_ids: with a drafter of the EAGLE kind it "
+    "finds one block less than they show (eagle = false says that its drafter is another one)"
+)
+"""The reason for that limit. Source: `find_longest_cache_hit` of vLLM's
+`vllm/v1/core/single_type_kv_cache_manager.py`, `drop_eagle_block` or `use_eagle`."""
 
 WORDS = {"extra_key": "extra keys", "lora": "adapters", "cache_salt": "salts"}
 
@@ -83,8 +93,10 @@ def limit_known(pod: Pod) -> None:
         (pod.status.adapters or len(pod.status.models) > 1) and version and _is_omitted(pod, "lora")
     ):
         reason = "it serves adapters, and its events do not distinguish their blocks"
+    may_lose = pod.engine == "vllm" and pod.status.drafts and pod.may_be_eagle
     for rank in pod.ranks:
         rank.limit(reason, ENGINE)
+        rank.limit(EAGLE if may_lose and not rank.layout.lookahead else "", DRAFTER)
     limit_asked(pod)
 
 

@@ -43,6 +43,8 @@ HYBRID = (
     b"sglang:mamba_available_tokens{", b"sglang:mamba_evictable_tokens{", b"sglang:mamba_usage{",
 )  # fmt: skip
 """SGLang's gauges of caches beside the full one: free, cached, used. They are 0 where it has none."""
+DRAFTS = b"vllm:spec_decode_num_draft"
+"""Counters of a vLLM with speculative decoding, from its start on (`vllm/v1/spec_decode/metrics.py`)."""
 VERSIONS = {"vllm": "/version", "sglang": "/server_info", "trtllm": "/version"}
 """The path of each engine's version."""
 
@@ -200,6 +202,8 @@ class Prober:
                 )
             if not well.is_hybrid and _is_hybrid(page):
                 well = replace(well, is_hybrid=True)
+            if not well.drafts and any(lines(page, DRAFTS)):
+                well = replace(well, drafts=True)
             self._looks = self._looks + 1 if before.healthy else 1
             self._pod.status = replace(well, refusal=self._refusal(), looked_at=self._clock())
             limit_known(self._pod)

@@ -33,6 +33,8 @@ class Status:
     """Whether it answers that it accepts no requests: it drains, starts, or its engine is dead."""
     is_hybrid: bool = False
     """Whether its metrics show a cache of windows or states beside the full one (SGLang)."""
+    drafts: bool = False
+    """Whether its metrics show that it drafts tokens (vLLM's speculative decoding)."""
     looked_at: float = -math.inf
     """Time of the last successful probe, by the ingest's clock."""
 
@@ -66,6 +68,8 @@ class Pod:
     """The engine's own number of the first of its ranks."""
     https: bool = False
     """Whether it serves requests over HTTPS."""
+    may_be_eagle: bool = True
+    """Whether its drafter, if it has one, may be of the EAGLE kind."""
     exposed: str = ""
     """The endpoint from which its events cross a network in plain text; empty if they do not, or if
     `events.trusted-network` is set."""

@@ -623,6 +623,65 @@ async def test_a_pod_cannot_have_other_hosts_asked(
     assert not other.asked
 
 
+SPECULATES = b"""# TYPE vllm:spec_decode_num_drafts_total counter
+vllm:spec_decode_num_drafts_total{engine="0",model_name="m"} 0.0
+"""
+
+
+def stored(**more: object) -> bytes:
+    return msgspec.msgpack.encode(
+        [1.0, [{"type": "BlockStored", "block_hashes": [7], "parent_block_hash": None,
+                "token_ids": [1, 2], "block_size": 2, "lora_id": None, "medium": "GPU"} | more], 0]
+    )  # fmt: skip
+
+
+async def test_an_engine_that_drafts_tokens_is_exact_only_where_its_events_tell_what_it_needs(
+    engine: tuple[Engine, Pod, RankIngest],
+) -> None:
+    server, pod, rank = engine
+    rank.live("", 0, stored())
+    await look(prober := Prober(pod, interval=1, timeout=5))
+    assert rank.trust.level is Level.EXACT
+    server.metrics += SPECULATES
+    await look(prober)
+    assert rank.trust.level is Level.DEGRADED
+    assert "lookahead_token_ids" in rank.trust.reason
+    server.metrics = b""  # no answer says that it has another drafter now
+    await look(prober)
+    assert rank.trust.level is Level.DEGRADED
+    pod.may_be_eagle = False
+    await look(prober)
+    assert rank.trust.level is Level.EXACT
+
+
+async def test_an_engine_whose_events_tell_the_next_tokens_is_exact_with_a_drafter(
+    engine: tuple[Engine, Pod, RankIngest],
+) -> None:
+    server, pod, rank = engine
+    server.metrics += SPECULATES
+    rank.live("", 0, stored(lookahead_token_ids=[[3]]))
+    await look(Prober(pod, interval=1, timeout=5))
+    assert rank.trust.level is Level.EXACT
+
+
+async def test_an_engine_that_comes_back_without_a_drafter_is_exact(
+    engine: tuple[Engine, Pod, RankIngest],
+) -> None:
+    server, pod, rank = engine
+    rank.live("", 0, stored())
+    server.metrics += SPECULATES
+    await look(prober := Prober(pod, interval=1, timeout=5))
+    server.health = 503
+    await look(prober)
+    server.health, server.metrics = 200, b""
+    rank.connected()
+    rank.disconnected()
+    rank.connected()
+    await look(prober)
+    assert not pod.status.drafts
+    assert "lookahead" not in rank.trust.reason
+
+
 @pytest.mark.parametrize("size", [b"9" * 5000, b"0", b"1", b"-1"])
 async def test_a_cache_of_a_size_that_no_cache_has_is_not_learnt(
     engine: tuple[Engine, Pod, RankIngest], size: bytes
