@@ -32,6 +32,7 @@ from indexer.engines.event import (
 from indexer.engines.wire import LONGEST_KIND, within
 from indexer.keys.extra import pack_extra
 from indexer.keys.token import pack_tokens
+from indexer.stream.action import MOST_SEQUENCE
 from indexer.unreadable import UNREADABLE
 
 MOST_HASH_BYTES = 64
@@ -150,7 +151,7 @@ def address(event: bytes) -> tuple[int, int]:
         raise MalformedEventError(str(error)) from error
     rank = found.attention_dp_rank or 0
     within("attention_dp_rank", rank, 0, MOST_NUMBER)
-    return rank, within("event_id", found.event_id, 0, (1 << 63) - 1)
+    return rank, within("event_id", found.event_id, 0, MOST_SEQUENCE)
 
 
 class Codec:

@@ -15,7 +15,7 @@ import zmq.asyncio
 from indexer.follow.backlog import Backlog
 from indexer.follow.dial import CONNECTED, GONE, answered, dial, is_named, monitored
 from indexer.follow.rank_ingest import RankIngest
-from indexer.follow.tap import END, replay_frames
+from indexer.follow.tap import END, is_sequence, replay_frames
 from indexer.stream.action import AskReplay
 
 log = logging.getLogger(__name__)
@@ -295,7 +295,8 @@ class Subscriber:
         for message in messages:
             answer = replay_frames(message)
             if answer is None:
-                self._rank.frame_malformed("a replay's message is not [topic,] sequence, payload")
+                problem = "a replay's message is not [topic,] sequence below 2^63, payload"
+                self._rank.frame_malformed(problem)
                 continue
             _, sequence, payload = answer
             if sequence == END:
@@ -334,7 +335,7 @@ def _number(sequence: bytes) -> int:
 
 def _frame(message: list[bytes]) -> tuple[str, int, bytes] | None:
     """Return a message's topic, sequence and payload; None where it is not a frame."""
-    if len(message) == 3 and len(message[1]) == 8 and message[1][0] < 0x80:
+    if len(message) == 3 and is_sequence(message[1]):
         topic, sequence, payload = message
         return topic.decode("utf-8", "replace"), _number(sequence), payload
     return None

@@ -18,12 +18,17 @@ Frames = tuple[bytes, bytes, bytes]
 """Topic, 8-byte big-endian sequence, payload."""
 
 
+def is_sequence(frame: bytes) -> bool:
+    """Return whether a frame is a batch's sequence: 8 bytes, and not above `MOST_SEQUENCE`."""
+    return len(frame) == 8 and frame[0] < 0x80
+
+
 def replay_frames(message: list[bytes]) -> Frames | None:
     """Return the frames of one message of a replay's answer; None if it is malformed.
 
     Since vLLM 0.26 a message is `[b"", topic, sequence, payload]`; before that it had no topic.
     """
-    if len(message) not in (3, 4) or len(message[-2]) != 8:
+    if len(message) not in (3, 4) or not (is_sequence(message[-2]) or message[-2] == END):
         return None
     return (message[1] if len(message) == 4 else b""), message[-2], message[-1]
 
@@ -46,7 +51,7 @@ class Tap:
         """Yield live batches for ever; ignore malformed messages."""
         while True:
             message = await self._live.recv_multipart()
-            if len(message) == 3 and len(message[1]) == 8:
+            if len(message) == 3 and is_sequence(message[1]):
                 yield message[0], message[1], message[2]
 
     async def replayed(self, replay: str, start: bytes) -> AsyncIterator[Frames]:

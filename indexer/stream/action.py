@@ -2,6 +2,9 @@
 
 from dataclasses import dataclass
 
+MOST_SEQUENCE = (1 << 63) - 1
+"""The highest sequence of a batch. Engines count from 0; -1, as a signed number, ends a replay."""
+
 
 @dataclass(frozen=True, slots=True)
 class Apply:

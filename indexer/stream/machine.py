@@ -43,7 +43,7 @@ from enum import Enum, auto
 import msgspec
 
 from indexer.invariant import BrokenInvariantError
-from indexer.stream.action import Action, Apply, AskReplay, Doubt, Reset
+from indexer.stream.action import MOST_SEQUENCE, Action, Apply, AskReplay, Doubt, Reset
 from indexer.stream.digests import Digests
 from indexer.stream.held_batches import HeldBatches
 from indexer.stream.replay_call import ReplayCall
@@ -53,7 +53,7 @@ from indexer.trust import Level, Trust
 NO_LIVE = -1
 """In place of the last live sequence where no live batch came on this connection."""
 
-NONE_YET = 1 << 63
+NONE_YET = MOST_SEQUENCE + 1
 """The same where no replay can prove that the engine is in the same life. It is above every sequence."""
 
 

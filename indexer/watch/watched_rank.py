@@ -16,10 +16,16 @@ from indexer.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
 from indexer.process.shortened import shortened
 from indexer.resolve.change import Added, Change, Emptied, Gone, Spot
 from indexer.resolve.rank_slots import RankSlots
+from indexer.stream.action import MOST_SEQUENCE
 from indexer.trust import LOST_ROOM, MOST_REASON, Level, Trust, TrustHistory
 from indexer.trust_limits import TrustLimits
 
 log = logging.getLogger(__name__)
+
+MOST_BLOCKS = 1 << 53
+"""The most blocks of a rank: pages and metrics count in floats, which have each number up to this."""
+MOST = {"engine_sequence": MOST_SEQUENCE, "copies": MOST_BLOCKS, "capacity": MOST_BLOCKS}
+"""The highest figures of a rank's state, by field."""
 
 TWICE = "its publisher names a key twice in one snapshot"
 
@@ -191,7 +197,7 @@ class WatchedRank:
         only present ones. If not, it is applied and raises ValueError; only a snapshot helps then.
         """
         changes = [_change(change) for change in delta.changes]
-        Level(delta.state.trust)
+        check_state(delta.state)
         fits = [self._slots.apply_whole(change) for change in changes]
         if is_next and not all(fits):
             raise ValueError("it adds keys that are held already, or removes keys that are not")
@@ -200,11 +206,11 @@ class WatchedRank:
 
     def take_state(self, state: pb.RankState) -> None:
         """Take the rank's state from its publisher. Raises ValueError where it is malformed."""
-        level = Level(state.trust)
+        check_state(state)
         self.layout = layout_of(state)
         self.sequence = state.engine_sequence if state.HasField("engine_sequence") else None
         self._capacity, self._blocks_in_use = state.capacity, blocks_in_use_of(state)
-        self._set_trust(level, state.reason)
+        self._set_trust(Level(state.trust), state.reason)
 
     def lost_room(self) -> None:
         """Degrade the rank until its next snapshot: the index had no room for all of its keys."""
@@ -229,6 +235,15 @@ class WatchedRank:
 
     def check(self) -> None:
         """Do nothing: a watched rank has no tables that could disagree."""
+
+
+def check_state(state: pb.RankState) -> None:
+    """Raise ValueError where a rank's state has a value that no engine leads to."""
+    Level(state.trust)
+    layout_of(state)
+    for name, most in MOST.items():
+        if getattr(state, name) > most:
+            raise ValueError(f"{name} is {getattr(state, name)}; it must be {most} or less")
 
 
 def layout_of(state: pb.RankState) -> Layout:

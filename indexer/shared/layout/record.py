@@ -26,9 +26,9 @@ from indexer.engines.event import Tier
 from indexer.message import read_message
 from indexer.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
 from indexer.process.shortened import shortened
-from indexer.trust import MOST_REASON, Level
+from indexer.trust import MOST_REASON
 from indexer.unreadable import UNREADABLE
-from indexer.watch.watched_rank import layout_of
+from indexer.watch.watched_rank import check_state
 
 SLOTS_OF_A_CLAIM = 1 << 16
 """A slot is the claim's base x this + the number of its place."""
@@ -116,8 +116,7 @@ def _read(fields: Mapping[bytes, bytes]) -> Record:
         kind, _, number = name.partition(b":")
         if kind == b"state":
             state = states[_count(number, MOST_RANKS)] = read_message(pb.RankState, value)
-            Level(state.trust)
-            layout_of(state)
+            check_state(state)
         elif kind == b"blocks":
             held = msgspec.json.decode(value, type=dict[Tier, Count])
             blocks[_count(number, MOST_RANKS)] = held

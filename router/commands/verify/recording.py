@@ -12,8 +12,11 @@ from io import TextIOWrapper
 from pathlib import Path
 from typing import Any, TextIO
 
+from indexer.engines.event import MalformedEventError
+from indexer.engines.wire import within
 from indexer.keys.extra import Item
 from indexer.keys.token import pack_tokens
+from indexer.stream.action import MOST_SEQUENCE
 from router.commands.gzipped import DAMAGED, open_gzipped
 from router.prompt.bodies.openai import reads_cache
 
@@ -21,6 +24,10 @@ MOST_LINE = 64 << 20
 """The most characters of a line, enough for a request of ten million tokens."""
 MOST_CHARACTERS = 4 << 30
 """The most characters of a file, uncompressed; compressed it may be a thousand times smaller."""
+
+
+WRONG = KeyError, TypeError, ValueError, OverflowError, AttributeError
+"""The errors of a line whose fields are missing, or of another kind."""
 
 
 class BadRecordingError(Exception):
@@ -110,7 +117,7 @@ def read_recording(path: Path) -> Recording:
             )
         try:
             _take(recording, raw)
-        except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
+        except (*WRONG, MalformedEventError) as error:
             has = ", ".join(sorted(raw))[:200]
             what = (
                 f"no field {error} among {has}; is it a recording by `warmpath record`?"
@@ -172,7 +179,7 @@ def _take(recording: Recording, raw: dict[str, Any]) -> None:
             Frame(
                 t=float(raw["t"]),
                 topic=str(raw["topic"]),
-                sequence=int(raw["seq"]),
+                sequence=within("seq", int(raw["seq"]), 0, MOST_SEQUENCE),
                 payload=bytes.fromhex(raw["payload_hex"]),
                 replayed=kind == "replayed",
             )

@@ -18,6 +18,7 @@ from indexer.follow.tap import END
 from indexer.index.memory import MemoryIndex
 from indexer.ingest import Ingest
 from indexer.stream.action import AskReplay
+from indexer.stream.machine import StreamState
 from indexer.trust import BEHIND, Level
 from tests.indexer.engine_model import EngineModel
 
@@ -322,6 +323,26 @@ async def test_a_publisher_that_goes_and_comes_back_empty_is_a_new_life(
     await until(lambda: rank.stream.counts.restarts == 1)
     await until(lambda: rank.trust.level is Level.EXACT)
     assert rank.state.held() == {}
+    await stop(task)
+
+
+async def test_a_replayed_number_that_no_batch_has_is_no_batch(
+    context: zmq.asyncio.Context, publisher: Publisher
+) -> None:
+    rank = new_rank()
+    publisher.engine.store((0, 1, 2, 3))
+    for number in (1 << 63, (1 << 64) - 2):
+        publisher.engine.buffer.append((number, b"\x92\xcb" + bytes(8) + b"\x90"))
+    task = asyncio.create_task(subscribe(rank, context, publisher).run())
+    await until(lambda: rank.counts()["malformed"] == 2)
+    await until(lambda: rank.stream.state is StreamState.FOLLOWING)
+    assert rank.sequence == 0
+    assert rank.state.held()[Tier.GPU, 0] == publisher.engine.held()
+    for _ in range(2):
+        publisher.engine.buffer.pop()
+    await publisher.publish(publisher.engine.store((0, 1, 2, 3, 4)))
+    await until(lambda: rank.trust.level is Level.EXACT)
+    assert rank.sequence == 1
     await stop(task)
 
 

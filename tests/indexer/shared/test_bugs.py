@@ -124,3 +124,13 @@ def test_a_record_with_a_trust_of_another_version_is_bad() -> None:
     state = pb.RankState(trust="divine").SerializeToString()
     with pytest.raises(BadRecordError, match="divine"):
         read_record({b"token": b"1", b"state:0": state})
+
+
+@pytest.mark.parametrize(
+    ("field", "most"), [("engine_sequence", 1 << 63), ("copies", 1 << 60), ("capacity", 1 << 60)]
+)
+def test_a_record_with_a_figure_that_no_engine_leads_to_is_bad(field: str, most: int) -> None:
+    state = pb.RankState(trust="exact")
+    setattr(state, field, most)
+    with pytest.raises(BadRecordError, match=field):
+        read_record({b"token": b"1", b"state:0": state.SerializeToString()})

@@ -94,6 +94,13 @@ def delta(sequence: int, rank: int, *changes: pb.Change) -> pb.Delta:
     return pb.Delta(sequence=sequence, state=state(rank), changes=changes)
 
 
+def impossible(**figures: int) -> pb.Delta:
+    said = state(0)
+    for name, figure in figures.items():
+        setattr(said, name, figure)
+    return pb.Delta(sequence=8, state=said, changes=[added(5)])
+
+
 @pytest.fixture(params=["compiled", "memory"])
 def fleet(request: pytest.FixtureRequest) -> Fleet:
     index = embedded_index(1 << 24) if request.param == "compiled" else MemoryIndex(1 << 24)
@@ -149,6 +156,9 @@ WRONG = {
     "the last rank": delta(8, 2**32 - 1, added(5)),
     "no trust": pb.Delta(sequence=8, state=pb.RankState(), changes=[added(5)]),
     "out of order": delta(9, 0, added(5)),
+    "a sequence of no batch": impossible(engine_sequence=1 << 63),
+    "more copies than any memory has": impossible(copies=(1 << 64) - 1),
+    "a larger cache than any memory": impossible(capacity=(1 << 64) - 1),
 }
 
 

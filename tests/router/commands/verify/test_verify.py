@@ -109,6 +109,10 @@ def test_the_page_shows_what_is_printed(capsys: pytest.CaptureFixture[str]) -> N
             "line 1 (events): non-hexadecimal",
         ),
         (
+            '{"kind": "events", "t": 1, "topic": "", "seq": 9223372036854775808, "payload_hex": "90"}\n',
+            "line 1 (events): seq is 9223372036854775808; it must be 9223372036854775807 or less",
+        ),
+        (
             '{"kind": "events", "t": 1, "topic": "", "seq": 0, "payload_hex": "90"}\n',
             "--enable-prompt-tokens-details",
         ),
