@@ -219,6 +219,8 @@ class Subscriber:
         """Carry out the newest replay that was asked for, one at a time."""
         while True:
             asked = await self._newest()
+            if not self._rank.stream.wants(asked.ticket):
+                continue
             try:
                 await self._carry_out(asked)
             except TimeoutError:

@@ -29,6 +29,10 @@ far, or when batches wait and too many replays failed in a row (`ReplayCall.is_h
 A malformed message has no sequence. The next batch shows whether the message was meant as a batch: if
 the next batch is in order, none is missing.
 
+ZeroMQ does not confirm a subscription. A batch that the engine published before the subscription arrived
+there, and after its answer to the replay, would only be missed with the next batch. So until a live
+batch comes, the engine is asked again for batches behind the last one (`_check`).
+
 Without a replay endpoint a gap cannot be closed, nor can a restart be ruled out after a lost
 connection; trust is then degraded until the next clear, or until `turned_over` is called.
 
@@ -52,6 +56,11 @@ from indexer.trust import Level, Trust
 
 NO_LIVE = -1
 """In place of the last live sequence where no live batch came on this connection."""
+
+CHECKS = (1.0, 6.0)
+"""Pauses after a replay, and after the check before, in seconds, before a check (`Stream._check`). By the
+last one the subscription is in force: it was sent before the first of the heartbeats, which come each
+second, and a connection without an answer to one ends after five more (`indexer.follow.subscribe`)."""
 
 NONE_YET = MOST_SEQUENCE + 1
 """The same where no replay can prove that the engine is in the same life. It is above every sequence."""
@@ -119,6 +128,8 @@ class Stream:
         """The sequence of the last live batch on this connection."""
         self._held = HeldBatches(pending_bytes)
         self._replay = ReplayCall()
+        self._checks = 0
+        """How many checks were answered on this connection."""
 
     @property
     def trust(self) -> Trust:
@@ -155,6 +166,7 @@ class Stream:
         again = self._next > 0 or self._trust.level is not Level.COLD
         self._disconnected_at = None
         self._live = NO_LIVE if self._has_replay else NONE_YET
+        self._checks = 0
         self._trust.connected()
         if self._has_replay:
             if self._trust.level is Level.EXACT:
@@ -299,8 +311,25 @@ class Stream:
     def _is_running(self, ticket: int) -> bool:
         return self._state is StreamState.REPLAYING and self._replay.is_current(ticket)
 
+    def wants(self, ticket: int) -> bool:
+        """Return whether the answer to a replay that was asked for is still wanted."""
+        return self._is_running(ticket) or self._is_check(ticket)
+
+    def _is_check(self, ticket: int) -> bool:
+        return self._replay.is_check(ticket) and self._live == NO_LIVE
+
+    def _check(self) -> list[Action]:
+        """Ask for batches that were published before the subscription was in force, if it may not be."""
+        if self._live != NO_LIVE or self._checks == len(CHECKS):
+            return []
+        return [self._replay.check(self._next, delay=CHECKS[self._checks])]
+
     def replayed(self, ticket: int, sequence: int, payload: bytes, now: float) -> list[Action]:
         """Take one batch of a replay's answer."""
+        if self._is_check(ticket):
+            if sequence == self._next:
+                return self._accept(sequence, payload, now)
+            return self._gap(sequence, payload, now) if sequence > self._next else []
         if not self._is_running(ticket):
             return []
         actions: list[Action] = []
@@ -339,6 +368,10 @@ class Stream:
 
     def replay_ended(self, ticket: int, now: float) -> list[Action]:
         """Take the end of a replay's answer."""
+        if self._is_check(ticket):
+            self._checks += 1
+            self._replay.drop()
+            return self._check()
         if not self._is_running(ticket):
             return []
         self._replay.answered()
@@ -353,6 +386,8 @@ class Stream:
 
     def replay_failed(self, ticket: int, reason: str, now: float) -> list[Action]:
         """Resume a replay whose answer did not come or broke off, unless it has failed too often."""
+        if self._is_check(ticket):
+            return self._check()
         if not self._is_running(ticket):
             return []
         reason = f"replay failed: {reason}"
@@ -394,7 +429,7 @@ class Stream:
                 for later in held:
                     self._hold(*later)
                 break
-        return actions
+        return actions + self._check()
 
     def malformed(self, sequence: int, reason: str, now: float) -> list[Action]:
         """Degrade the trust: an applied batch could not be read, so its changes are not known."""

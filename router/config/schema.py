@@ -259,7 +259,8 @@ class EventsTable(Table, frozen=True):
     reconnect_seconds: Seconds = 0.25
     """Pause between attempts to connect."""
     stale_seconds: Seconds = 1.0
-    """Time without a connection after which a rank is stale."""
+    """Time without a connection after which a rank is stale. Where the other side is silent and does not
+    close it (a cut network, a stopped process), a connection counts for up to 6 s more."""
     lag_seconds: Seconds = 2.0
     """Lag of events above which a rank is degraded, until the lag is below half of it."""
     max_frame_bytes: Bytes = 64 * MIB

@@ -346,6 +346,31 @@ async def test_a_replayed_number_that_no_batch_has_is_no_batch(
     await stop(task)
 
 
+async def test_a_batch_published_before_the_subscription_is_in_force_is_asked_for(
+    context: zmq.asyncio.Context, publisher: Publisher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("indexer.stream.machine.CHECKS", (0.05, 0.05))
+    publisher.live.close(linger=0)
+    # It takes a subscription only when it is told to.
+    publisher.live = context.socket(zmq.XPUB)
+    publisher.live.setsockopt(zmq.XPUB_MANUAL, 1)
+    publisher.live.setsockopt(zmq.SNDHWM, 0)
+    await until(lambda: bound(publisher.live, publisher.events))
+    rank = new_rank()
+    task = asyncio.create_task(subscribe(rank, context, publisher).run())
+    assert await publisher.live.recv_multipart() == [b"\x01kv"]
+    await until(lambda: rank.trust.level is Level.EXACT)
+    await publisher.publish(publisher.engine.store((0, 1, 2, 3)))
+    await until(lambda: rank.sequence == 0)
+    assert rank.state.held()[Tier.GPU, 0] == publisher.engine.held()
+    assert rank.trust.level is Level.EXACT
+    assert rank.counts()["gaps"] == 0
+    publisher.live.setsockopt(zmq.SUBSCRIBE, b"kv")
+    await publisher.publish(publisher.engine.store((0, 1, 2, 3, 4)))
+    await until(lambda: rank.sequence == 1)
+    await stop(task)
+
+
 @pytest.mark.parametrize("offset", [0, 1, 3])
 def test_a_ranks_port_is_higher_by_the_rank(offset: int) -> None:
     assert rank_endpoint("tcp://[::1]:5557", offset) == f"tcp://[::1]:{5557 + offset}"

@@ -4,7 +4,7 @@ import pytest
 
 from indexer.stream.action import Action, Apply, AskReplay, Doubt, Reset
 from indexer.stream.digests import KEPT
-from indexer.stream.machine import Stream, StreamState
+from indexer.stream.machine import CHECKS, Stream, StreamState
 from indexer.stream.replay_call import FIRST_PATIENCE, LONGEST_BACK_OFF, PATIENCE
 from indexer.trust import Level
 
@@ -116,6 +116,42 @@ def test_an_engine_that_has_published_nothing_is_exact() -> None:
     driven.answer()
     assert driven.level() is Level.EXACT
     assert driven.stream.sequence is None
+
+
+def test_a_batch_that_no_subscription_brought_is_asked_for_until_a_live_one_comes() -> None:
+    driven = Driven()
+    driven.connect()
+    driven.answer(0, 1)
+    for delay in CHECKS:
+        assert driven.asked
+        assert (driven.asked.start, driven.asked.delay) == (2, delay)
+        assert driven.level() is Level.EXACT
+        driven.fail()
+        assert (driven.asked.start, driven.asked.delay) == (2, delay), "once more"
+        driven.answer()
+    last = driven.asked
+    assert not driven.stream.wants(last.ticket), "the subscription is in force by now"
+    driven.connect()
+    driven.answer(1)
+    driven.answer(2)
+    driven.expect(0, 1, 2)
+    assert driven.level() is Level.EXACT
+    driven.answer(5, end=False)
+    assert driven.level() is Level.DEGRADED, "the buffer does not go back to what was missed"
+    assert driven.asked
+    assert driven.asked.start == 2
+
+
+def test_a_live_batch_ends_the_checks_of_the_subscription() -> None:
+    driven = Driven()
+    driven.connect()
+    driven.answer(0)
+    check = driven.asked
+    assert check
+    driven.live(1)
+    assert not driven.stream.wants(check.ticket)
+    driven.answer(1, 2)
+    driven.expect(0, 1)
 
 
 def test_live_batches_are_held_until_the_replay_is_over() -> None:

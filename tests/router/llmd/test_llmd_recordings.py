@@ -49,7 +49,8 @@ def scores(*, pure: bool, block_size: int) -> Iterator[tuple[dict[str, float], d
         theirs.apply(pod, MODEL, vllm.decode(frame.payload).events)
 
     for rank in ranks.values():
-        assert rank.connected() is None or rank.replay_ended(1) is None
+        if rank.connected() is not None:
+            rank.replay_ended(1)
     for line in recording.lines:
         if isinstance(line, Life) and line.action == "stop":
             return
