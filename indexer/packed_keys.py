@@ -4,7 +4,8 @@ import functools
 from collections.abc import Callable
 
 from indexer.keys.key import Chain
-from indexer.keys.word import pack_words
+from indexer.keys.token import TOKEN_BYTES
+from indexer.keys.word import WORD_BYTES, pack_words, unpack_words
 
 
 def packed_keys(chain: Chain) -> bytes:
@@ -18,6 +19,20 @@ def packed_keys(chain: Chain) -> bytes:
     if compiled is None:
         return pack_words(chain.keys())
     return compiled(chain.tokens, chain.block_size, chain.blocks, chain.root)
+
+
+def stored_keys(chain: Chain) -> bytes:
+    """Return the packed keys of the blocks that a prompt leaves in a cache.
+
+    They are those of its chain, and that of a block which ends with its last token: the prompt itself
+    could not find that block, but a longer one finds it. With extras its key is not known.
+    """
+    made = packed_keys(chain)
+    rest = chain.tokens[chain.blocks * chain.block_size * TOKEN_BYTES :]
+    if chain.extras or len(rest) != chain.block_size * TOKEN_BYTES:
+        return made
+    parent = unpack_words(made[-WORD_BYTES:])[0] if made else chain.root
+    return made + packed_keys(Chain(parent, rest, chain.block_size, 1))
 
 
 @functools.cache

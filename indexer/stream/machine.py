@@ -58,7 +58,7 @@ NO_LIVE = -1
 """In place of the last live sequence where no live batch came on this connection."""
 
 CHECKS = (1.0, 6.0)
-"""Pauses after a replay, and after the check before, in seconds, before a check (`Stream._check`). By the
+"""Seconds after a replay, and after the check before, at which a check is made (`Stream._check`). By the
 last one the subscription is in force: it was sent before the first of the heartbeats, which come each
 second, and a connection without an answer to one ends after five more (`indexer.follow.subscribe`)."""
 

@@ -14,7 +14,7 @@ from random import Random
 
 from indexer.believed.beliefs import Believed
 from indexer.invariant import BrokenInvariantError
-from indexer.packed_keys import packed_keys
+from indexer.packed_keys import stored_keys
 from indexer.rank import Rank
 from indexer.trust import Level
 from router.load.bookings import Bookings
@@ -193,7 +193,7 @@ class Picker:
             request_id=ask.request_id,
             trace_id=ask.trace_id,
             is_whole=ask.is_whole,
-            keys={form: packed_keys(chain) for form, chain in options.matches.chains.items()},
+            keys={form: stored_keys(chain) for form, chain in options.matches.chains.items()},
             choice=choice,
         )
         self._keep(placed, now)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from indexer.keys.key import Chain
 from indexer.keys.word import pack_words
-from indexer.packed_keys import _compiled, packed_keys
+from indexer.packed_keys import _compiled, packed_keys, stored_keys
 
 
 @given(
@@ -29,6 +29,20 @@ def test_keys_are_the_same_however_they_are_made(
     )
     chain = Chain(root, tokens, size, blocks, extras)
     assert packed_keys(chain) == pack_words(chain.keys())
+
+
+@given(size=st.integers(1, 8), tokens=st.integers(0, 40))
+def test_a_prompt_leaves_all_its_full_blocks_the_last_one_too(size: int, tokens: int) -> None:
+    ids = bytes(range(4 * tokens))
+    chain = Chain(5, ids, size, max(0, tokens - 1) // size)
+    assert stored_keys(chain) == packed_keys(Chain(5, ids, size, tokens // size))
+    looked_up = Chain(5, ids, size, chain.blocks, made=packed_keys(chain))
+    assert stored_keys(looked_up) == stored_keys(chain)
+
+
+def test_a_last_block_whose_key_is_not_known_is_left_out() -> None:
+    chain = Chain(5, bytes(32), 4, 1, (b"the next token",))
+    assert stored_keys(chain) == packed_keys(chain)
 
 
 def test_made_keys_are_returned_as_they_are() -> None:

@@ -305,6 +305,16 @@ async def test_pods_without_events_are_believed_to_hold_what_was_sent_to_them(
     assert details.tiers == []
 
 
+async def test_a_prompt_that_fills_its_last_block_is_assumed_to_leave_it_to_longer_ones(
+    stand: Stand,
+) -> None:
+    home = (await stand.pick(prompt(1024))).candidates[0].pod
+    same = by_pod((await stand.explain(prompt(1024))).candidates)[home].details
+    assert same.assumed_tokens == 960, "the last token is computed anew"
+    longer = by_pod((await stand.explain(prompt(1200))).candidates)[home].details
+    assert longer.assumed_tokens == 1024
+
+
 async def test_what_went_elsewhere_is_assumed_where_it_went(stand: Stand) -> None:
     answer = await stand.pick(prompt(1000))
     other = answer.candidates[1].pod
