@@ -19,7 +19,10 @@ WINDOW_KINDS = frozenset({"sliding_window", "sliding_window_mla", "mamba"})
 MOST_BLOCK_SIZE = 1 << 20
 """The most tokens of a block."""
 MOST_NUMBER = (1 << 31) - 1
-"""The highest number of a group, and the most tokens of a window."""
+"""The most tokens of a window, and the highest number of a group that has its window's."""
+MOST_GROUP = 255
+"""The highest number of a group that an engine counts from 0. With many more, each batch would take long,
+and all ranks are followed in one thread."""
 
 TRTLLM_WINDOW = "trtllm_window"
 """The kind of all of TensorRT-LLM's attention windows; the largest one decides what can be reused."""

@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from indexer.engines.cache_groups import MOST_NUMBER
+from indexer.engines.cache_groups import MOST_GROUP
 from indexer.engines.event import Batch, Cleared, Event, MalformedEventError, UnreadableEvent
 from indexer.unreadable import UNREADABLE
 
@@ -114,7 +114,7 @@ def read_batch(wire: WireBatch[WireEvent], neutral: Callable[[WireEvent], Event]
 
 def group_of(number: int | None) -> int:
     """Return a cache group's number, 0 where the event has none. Raises MalformedEventError."""
-    return within("group_idx", number or 0, 0, MOST_NUMBER)
+    return within("group_idx", number or 0, 0, MOST_GROUP)
 
 
 def within(field: str, value: int, least: int, most: int) -> int:

@@ -69,7 +69,7 @@ from indexer.compiled.scan.scanned import (
     TOKENS_AT,
     Scanned,
 )
-from indexer.engines.cache_groups import MOST_BLOCK_SIZE, MOST_NUMBER
+from indexer.engines.cache_groups import MOST_BLOCK_SIZE, MOST_GROUP, MOST_NUMBER
 
 
 @compiled
@@ -135,7 +135,7 @@ def _field(
     if rule in (IS_GROUP, IS_NUMBER, IS_LORA_NUMBER):
         word, at, sign = integer_at(data, at, end)
         if rule == IS_GROUP:
-            if sign != 1 or word > np.uint64(MOST_NUMBER):
+            if sign != 1 or word > np.uint64(MOST_GROUP):
                 return -1
             row[GROUP] = np.int64(word)
         elif rule == IS_NUMBER and sign == 1 and word > np.uint64(MOST_NUMBER):

@@ -248,3 +248,13 @@ def test_next_tokens_that_are_not_those_of_the_blocks_make_an_event_unreadable(
     batch = vllm.decode(msgspec.msgpack.encode([0.5, [event], 0]))
     assert not batch.events
     assert batch.unread[0].is_store
+
+
+def test_a_group_that_no_engine_counts_to_costs_its_event_only() -> None:
+    event = {
+        "type": "BlockStored", "block_hashes": [1], "parent_block_hash": None, "token_ids": [1, 2],
+        "block_size": 2, "lora_id": None, "medium": "GPU",
+    }  # fmt: skip
+    batch = vllm.decode(msgspec.msgpack.encode([1.0, [event, event | {"group_idx": 256}], 0]))
+    assert len(batch.events) == 1
+    assert [one.reason for one in batch.unread] == ["group_idx is 256; it must be 255 or less"]
