@@ -21,7 +21,7 @@ MOST_BLOCK_SIZE = 1 << 20
 MOST_NUMBER = (1 << 31) - 1
 """The most tokens of a window, and the highest number of a group that has its window's."""
 MOST_GROUP = 255
-"""The highest number of a group that an engine counts from 0. With many more, each batch would take long,
+"""The highest number of a group that an engine counts from 0. With many more a batch would take long,
 and all ranks are followed in one thread."""
 
 TRTLLM_WINDOW = "trtllm_window"
