@@ -36,6 +36,10 @@ class Rank(Protocol):
         """Whether its events reach us now."""
 
     @property
+    def lost_at(self) -> float:
+        """Since when its events do not reach us, by the clock of `trust`; no meaning while they do."""
+
+    @property
     def sequence(self) -> int | None:
         """The sequence number of the engine's last applied batch; None before the first."""
 

@@ -451,6 +451,7 @@ async def running(
                 },
                 files=file_pages(),
             ),
+            sources=states,
         )
         http_address = await stack.enter_async_context(http)
         stack.callback(live.end)

@@ -61,10 +61,12 @@ def tokenizers_are_loaded(models: int, lacking: Mapping[str, str]) -> Condition:
 def _may_serve(pod: Pod) -> bool:
     # If the pod itself is not probed, an unreachable shared index does not mean that it is down.
     unasked = bool(pod.shared) and pod.status.healthy is None
-    return (pod.serves or unasked) and not pod.status.refuses
+    return (pod.serves or unasked) and not pod.status.refuses and not pod.withheld
 
 
 def _why(pod: Pod) -> str:
+    if pod.withheld:
+        return pod.withheld
     if pod.status.healthy is False:
         return pod.status.reason
     return f"its event stream is not connected, {pod.status.reason}"

@@ -2,7 +2,7 @@
 
 import json
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import NamedTuple
 
@@ -13,6 +13,7 @@ from indexer.process.listen import http_listener
 from router.access.callers import AccessRefusal, Callers, RefusalKind
 from router.access.entrance import Entrance
 from router.access.guard import KeptOutMeter
+from router.pods.source_state import SourceState
 from router.readiness import Readiness
 
 log = logging.getLogger(__name__)
@@ -41,16 +42,17 @@ async def serving_http(
     counts: KeptOutMeter,
     *,
     pages: Pages,
+    sources: Sequence[SourceState] = (),
 ) -> AsyncIterator[str]:
     """Serve while the context is open; yield host:port with the port that was bound.
 
-    Where `listen` is empty, nothing is served and the address is empty.
-    Raises OSError if the address cannot be bound.
+    /readyz says how long each of `sources` of pods has been silent. Where `listen` is empty, nothing is
+    served and the address is empty. Raises OSError if the address cannot be bound.
     """
     if not listen:
         yield ""
         return
-    app = http_app(readiness, entrance.callers, counts, pages=pages)
+    app = http_app(readiness, entrance.callers, counts, pages=pages, sources=sources)
     tls = entrance.tls.http_context if entrance.tls is not None else None
     async with http_listener(app, listen, named="server.metrics-listen", tls=tls) as address:
         yield address
@@ -62,6 +64,7 @@ def http_app(
     counts: KeptOutMeter,
     *,
     pages: Pages,
+    sources: Sequence[SourceState] = (),
 ) -> web.Application:
     """Return the application that serves all paths.
 
@@ -96,7 +99,19 @@ def http_app(
         is_ready = readiness.ready()
         return web.Response(
             status=200 if is_ready else 503,
-            text=json.dumps({"ready": is_ready, "conditions": conditions}),
+            text=json.dumps(
+                {
+                    "ready": is_ready,
+                    "conditions": conditions,
+                    "sources": {
+                        one.name: {
+                            "silent_seconds": round(one.silence, 1),
+                            "problem": one.trouble.problem if one.trouble else "",
+                        }
+                        for one in sources
+                    },
+                }
+            ),
             content_type="application/json",
         )
 

@@ -19,7 +19,7 @@ class BlindRank:
         self.number = number
         self.layout = Layout()
         self.trust = Trust(Level.COLD, "it has no events", now)
-        self.inexact_since = now
+        self.inexact_since = self.lost_at = now
 
     def blocks_in_use(self) -> None:
         """Return None: how many blocks are in use is not known."""

@@ -70,6 +70,8 @@ class RankIngest:
         self.pending_bytes = pending_bytes
         """Bytes of live batches that may wait to be followed."""
         self.lag = Lag(lag_seconds)
+        self.lost_at = clock()
+        """Since when its events do not reach us; of no meaning while they do."""
         self._clock = clock
         self.state = state
         self._groups = state.groups
@@ -201,8 +203,7 @@ class RankIngest:
 
     def disconnected(self) -> None:
         """Handle the loss of the live socket."""
-        self.is_connected = False
-        self.stream.disconnected(self._clock())
+        self._lost(self._clock())
 
     def failed(self, reason: str) -> None:
         """Drop the rank's view and degrade its trust: a failure may have left a batch half applied."""
@@ -210,9 +211,14 @@ class RankIngest:
         now = self._clock()
         self.state.forget()
         self.applier.carry_out(self.stream.missed(reason, now))
+        self._lost(now)
+        self._settle(before)
+
+    def _lost(self, now: float) -> None:
+        if self.is_connected:
+            self.lost_at = now
         self.is_connected = False
         self.stream.disconnected(now)
-        self._settle(before)
 
     def tick(self) -> None:
         """Let time pass."""

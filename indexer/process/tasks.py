@@ -85,7 +85,7 @@ def watched(work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
     return task
 
 
-async def cancel(tasks: Iterable[asyncio.Task[None]]) -> None:
+async def cancel(tasks: Iterable[asyncio.Task[Any]]) -> None:
     """Cancel tasks and wait until they have ended; their failures were logged when they happened."""
     tasks = list(tasks)
     for task in tasks:

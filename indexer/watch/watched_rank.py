@@ -88,6 +88,12 @@ class WatchedRank:
         return connected and self._published.level is not Level.STALE
 
     @property
+    def lost_at(self) -> float:
+        """Since when its events do not reach us; of no meaning while they do."""
+        gone = self._disconnected_at
+        return self._published.since if gone is None or self._presumed else gone
+
+    @property
     def capacity(self) -> int:
         """How many blocks its fastest tier has, by its publisher or else its engine; 0: not known."""
         return self._capacity or self._learnt

@@ -244,7 +244,12 @@ class Answerer:
         """Return the beginnings of the entries of pods' ranks."""
         ready = [
             # Nearly all pods have a connected first rank, which is tested faster than the property.
-            (bool(pod.ranks) and pod.ranks[0].is_connected and pod.status.healthy is not False)
+            (
+                bool(pod.ranks)
+                and pod.ranks[0].is_connected
+                and pod.status.healthy is not False
+                and not pod.withheld
+            )
             or pod.ready
             for pod in pods
         ]
@@ -295,7 +300,7 @@ class Answerer:
                     address=pod.address,
                     model=pod.model,
                     ready=pod.ready,
-                    status=pod.status.reason,
+                    status=pod.withheld or pod.status.reason,
                     served_models=pod.status.models,
                     role=pod.role,
                     ranks=[self._rank(rank) for rank in pod.ranks],

@@ -612,29 +612,35 @@ class PodSetSpec(Table, frozen=True):
     refresh_seconds: Annotated[float, Meta(gt=0, le=3600)] = 5.0
     """Pause between two look-ups of `dns`."""
 
-    def pod(self, pod_id: str, address: str) -> PodSpec:
-        """Return the pod at an address."""
+    def pod(self, pod_id: str, address: str, *, port: int = 0, nth: int = 0) -> PodSpec:
+        """Return the pod at an address, and at a `port` that is not the set's own.
+
+        It is the `nth` engine of several at one address: their ranks count on, and so do the ports at
+        which their publishers listen.
+        """
         host = f"[{address}]" if ":" in address else address
+        port = port or self.port
+        watch_port = self.watch_port and self.watch_port + nth
         if self.watch_port or not self.events_port:
             events = replay = ""
         elif self.engine == "trtllm":
             scheme = "https" if self.https else "http"
-            events, replay = f"{scheme}://{host}:{self.port}/kv_cache_events", ""
+            events, replay = f"{scheme}://{host}:{port}/kv_cache_events", ""
         else:
             events = f"tcp://{host}:{self.events_port}"
             replay = f"tcp://{host}:{self.replay_port}" if self.replay_port else ""
         return PodSpec(
             id=pod_id,
             model=self.model,
-            address=f"{host}:{self.port}",
+            address=f"{host}:{port}",
             https=self.https,
             key_file=self.key_file,
             engine=self.engine,
             events=events,
             replay=replay,
-            watch=f"{host}:{self.watch_port}" if self.watch_port else "",
+            watch=f"{host}:{watch_port}" if watch_port else "",
             ranks=self.ranks,
-            first_rank=self.first_rank,
+            first_rank=self.first_rank + nth * self.ranks,
             role=self.role,
             blocks=self.blocks,
             block_size=self.block_size,

@@ -87,7 +87,7 @@ async def diagnose(
 
 def _unready(pod: Pod) -> str:
     """Return its health if that is bad, and the reasons of its trust unless exact."""
-    health = "" if pod.status.healthy else pod.status.reason
+    health = pod.withheld or ("" if pod.status.healthy else pod.status.reason)
     reasons = (rank.trust.reason for rank in pod.ranks if rank.trust.level is not Level.EXACT)
     said = "; ".join(dict.fromkeys(reason for reason in (health, *reasons) if reason))
     return said.rstrip(".")

@@ -35,18 +35,21 @@ def router_findings(facts: RouterFacts, now: float) -> Iterator[Finding]:
                 f"the router is not ready, so gateways may pass over it: {name}: {condition.reason}"
             )
             yield Finding("readiness", text)
-    troubles = [(source.name, source.model, source.trouble) for source in facts.sources]
+    troubles = [
+        (source.name, source.model, source.trouble, f". It spoke {source.silence:.0f} s ago")
+        for source in facts.sources
+    ]
     if (peers := facts.peers) is not None and peers.problem:
         advice = "" if is_explained(peers.problem) else LOOK_AT_REDIS
         unshared = Trouble(peers.problem_since, peers.problem, UNSHARED, advice)
-        troubles.append(("bookings of other routers", "", unshared))
+        troubles.append(("bookings of other routers", "", unshared, ""))
     if peers is not None and (problem := peers.received.seed_problem):
         yield Finding("hash-seed", f"{problem}. Do this: give all routers one index.hash-seed")
-    for name, model, trouble in troubles:
+    for name, model, trouble, spoke in troubles:
         if trouble is not None:
             text = f"{name} cannot be asked for {now - trouble.since:.0f} s: {trouble.problem}"
             advice = f". Do this: {trouble.advice}" if trouble.advice else ""
-            yield Finding("source", f"{text}; {trouble.effect}{advice}", model)
+            yield Finding("source", f"{text}; {trouble.effect}{advice}{spoke}", model)
 
 
 def findings(facts: PodFacts, now: float) -> list[Finding]:

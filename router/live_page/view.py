@@ -189,7 +189,7 @@ class Views:
             engine=pod.engine,
             role=pod.role,
             ready=pod.ready,
-            status=pod.status.reason,
+            status=pod.withheld or pod.status.reason,
             models=list(pod.status.models),
             ranks=[self._rank(rank) for rank in pod.ranks],
             requests=counted.requests,

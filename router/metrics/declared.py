@@ -58,7 +58,13 @@ ROOMS: Mapping[str, Mapping[str, Declared]] = {
             *("table", "file"),
         ),
         "pod_source_up": _gauge(
-            "1 if the source of pods ([[pod-sets]], pods-file) answered when it was asked last.",
+            "1 if the source of pods ([[pod-sets]], pods-file) answered when it was asked last, and has "
+            "not been silent for too long.",
+            "source",
+        ),
+        "pod_source_silence_seconds": _gauge(
+            "Seconds since the source of pods said something. A watch of Kubernetes without changes is "
+            "silent until it ends, after two minutes.",
             "source",
         ),
         "loop_lag_seconds": _histogram(

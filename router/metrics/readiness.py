@@ -31,11 +31,13 @@ def certificates(tables: Mapping[str, ServerTls | ClientTls]) -> Iterator[Metric
 
 
 def pod_sources(sources: Iterable[SourceState]) -> Iterator[Metric]:
-    """Yield whether each source of pods can be asked."""
-    up = gauge("pod_source_up")
+    """Yield whether each source of pods can be asked, and how long it has been silent."""
+    up, silence = gauge("pod_source_up"), gauge("pod_source_silence_seconds")
     for source in sources:
         up.add_metric([source.name], float(source.trouble is None))
+        silence.add_metric([source.name], source.silence)
     yield up
+    yield silence
 
 
 def ready_pods(pods: PodTable) -> Iterator[Metric]:

@@ -17,10 +17,11 @@ def eligible(
 ) -> list[Pod]:
     """Return the pods that may take a request, only those in `named` unless it is empty.
 
-    They serve the model, unless its name is empty, and do not refuse requests (as a draining engine's
-    /health does). Of these, the healthy ones take part if there are any, else all, as a pod's health may
-    not be known yet; and of those, the ones that list the adapter `lora` if there are any. Where the
-    request is `disaggregated`, this holds for the prefill's pods and for the decode's, each by itself.
+    They serve the model, unless its name is empty, and neither refuse requests (as a draining engine's
+    /health does) nor are withheld by the source that has found them. Of these, the healthy ones take
+    part if there are any, else all, as a pod's health may not be known yet; and of those, the ones that
+    list the adapter `lora` if there are any. Where the request is `disaggregated`, this holds for the
+    prefill's pods and for the decode's, each by itself.
     Raises NoPodError with the reason.
     """
     found = pods.of_model(model)
@@ -31,9 +32,10 @@ def eligible(
         found = [pod for pod in found if pod.id in wanted]
         if not found:
             raise NoPodError(f"none of the {len(wanted)} named pods {_serves(model)}")
-    willing = [pod for pod in found if not pod.status.refuses]
+    willing = [pod for pod in found if not (pod.status.refuses or pod.withheld)]
     if not willing:
-        raise NoPodError(f"every pod{model_phrase(model)} that may be picked refuses requests")
+        why = next((f": {pod.id}: {pod.withheld}" for pod in found if pod.withheld), "")
+        raise NoPodError(f"every pod{model_phrase(model)} that may be picked refuses requests{why}")
     if not disaggregated:
         return _best(willing, lora)
     parts = [

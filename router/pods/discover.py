@@ -3,10 +3,11 @@
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass
 from typing import Protocol
 
 from router.config import schema as config
+from router.pods.found_pod import FoundPod
+from router.pods.names import Names
 from router.pods.source_state import SourceState
 from router.pods.twins import of_twin, twins
 
@@ -14,15 +15,6 @@ log = logging.getLogger(__name__)
 
 CONFIGURATION = "the configuration"
 """The name of the place of [[pods]] in the configuration's own file."""
-
-
-@dataclass(frozen=True, slots=True)
-class FoundPod:
-    """A pod that a source has found. With the same id but another identity it is a new pod."""
-
-    spec: config.PodSpec
-    identity: str = ""
-    """The source's own identifier (a Kubernetes uid); empty if the source has none."""
 
 
 class SourceError(OSError):
@@ -45,10 +37,13 @@ class PodSource(Protocol):
         """Its name, and whether it can be asked, which `sets` keeps current."""
 
     async def look(self) -> Mapping[str, FoundPod]:
-        """Return the pods of this moment by id. Raises OSError, or ConfigError for a file of pods."""
+        """Return the pods of this moment by name. Raises OSError, or ConfigError for a file of pods."""
 
     def sets(self) -> AsyncIterator[Mapping[str, FoundPod]]:
-        """Yield all pods by id, now and after each change; ends only with its task."""
+        """Yield all pods by name, now and after each change; ends only with its task.
+
+        Names differ within a source; two sources may have different pods of one name.
+        """
 
 
 class Follows(Protocol):
@@ -56,6 +51,12 @@ class Follows(Protocol):
 
     def follow(self, spec: config.PodSpec) -> None:
         """Begin to follow a pod."""
+
+    def withhold(self, pod_id: str, why: str) -> None:
+        """Give a followed pod no requests, for this reason; where it is empty, give it some again."""
+
+    def is_heard(self, pod_id: str) -> bool:
+        """Whether the events of a followed pod arrive."""
 
     async def drop(self, pod_id: str) -> None:
         """Stop following a pod."""
@@ -65,18 +66,25 @@ class Reconciler:
     """Keeps the followed pods equal to those that the sources find.
 
     If several sources find a pod, the first one's description counts; once that source drops the pod,
-    another one's does.
+    another one's does. Different pods of one name get different ids (`router.pods.names`).
     """
 
     def __init__(self, follower: Follows) -> None:
         self._follower = follower
+        self._names = Names()
+        self._said: dict[str, Mapping[str, FoundPod]] = {}
+        """The latest pods of each source by name."""
         self._found: dict[str, Mapping[str, FoundPod]] = {}
-        """The latest pods of each source."""
+        """The same pods by id."""
         self._followed: dict[str, tuple[str, FoundPod]] = {}
         """Each followed pod's source and description."""
         self._twins: set[tuple[str, str]] = set()
         """The followed pods that are the engine of another one, with that one."""
         self._turn = asyncio.Lock()
+
+    def expect(self, source: str) -> None:
+        """Note that a source will be heard; those that were noted before it have the names first."""
+        self._names.expect(source)
 
     async def run(self, source: PodSource) -> None:
         """Keep up with one source; returns only when cancelled."""
@@ -86,25 +94,42 @@ class Reconciler:
     async def reconcile(self, source: str, found: Mapping[str, FoundPod]) -> None:
         """Follow the pods that a source has found and drop those that it finds no longer.
 
-        A pod whose description has changed is dropped and followed again as a new one.
+        A pod whose description has changed is dropped and followed again as a new one. One that takes no
+        requests stays followed.
         """
         async with self._turn:
-            before = self._found.get(source, {})
-            found = {pod_id: one for pod_id, one in found.items() if _fits(pod_id, source)}
-            self._found[source] = found
-            for pod_id, (owner, one) in list(self._followed.items()):
-                if owner == source and found.get(pod_id) != one:
-                    await self._drop(pod_id, source)
-            for pod_id in {**before, **found}:
-                self._follow(pod_id)
-            for pod_id in found.keys() - before.keys():
-                owner, _ = self._followed.get(pod_id, (source, None))
-                if owner != source:
-                    log.error(
-                        "pod %s: %s finds it too; it is followed as %s describes it",
-                        pod_id, source, owner,
-                    )  # fmt: skip
+            self._said[source] = {name: one for name, one in found.items() if _fits(name, source)}
+            for one in (*self._names.heard(source, self._said[source]), source):
+                await self._settle(one, self._names.named(self._said[one]))
             self._tell_twins()
+
+    async def _settle(self, source: str, found: Mapping[str, FoundPod]) -> None:
+        """Follow and drop pods as one source has found them, by id."""
+        before = self._found.get(source, {})
+        self._found[source] = found
+        for pod_id, (owner, followed) in list(self._followed.items()):
+            if owner != source:
+                continue
+            one = found.get(pod_id)
+            if (
+                one is None
+                or one != followed
+                or (one.is_unlisted and not self._follower.is_heard(pod_id))
+            ):
+                await self._drop(pod_id, source)
+            elif one.withheld != followed.withheld:
+                self._followed[pod_id] = source, one
+                self._follower.withhold(pod_id, one.withheld)
+                log.info("pod %s: %s", pod_id, one.withheld or "it may take requests again")
+        for pod_id in {**before, **found}:
+            self._follow(pod_id)
+        for pod_id in found.keys() - before.keys():
+            owner, _ = self._followed.get(pod_id, (source, None))
+            if owner != source:
+                log.error(
+                    "pod %s: %s finds it too; it is followed as %s describes it",
+                    pod_id, source, owner,
+                )  # fmt: skip
 
     def _tell_twins(self) -> None:
         """Log the pods that are the engine of another one, unless that is known already."""
@@ -120,7 +145,8 @@ class Reconciler:
     async def _drop(self, pod_id: str, source: str) -> None:
         del self._followed[pod_id]
         await self._follower.drop(pod_id)
-        what = "changed" if pod_id in self._found[source] else "gone"
+        one = self._found[source].get(pod_id)
+        what = "changed" if one is not None and not one.is_unlisted else "gone"
         log.info("pod %s: %s according to %s", pod_id, what, source)
 
     def _follow(self, pod_id: str) -> None:
@@ -129,7 +155,7 @@ class Reconciler:
             return
         for source, found in self._found.items():
             one = found.get(pod_id)
-            if one is None:
+            if one is None or one.withheld:
                 continue
             try:
                 self._follower.follow(one.spec)

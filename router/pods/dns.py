@@ -6,9 +6,17 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 
 from router.config import schema as config
-from router.pods.discover import FoundPod, SourceError
+from router.pods.absence import Absences
+from router.pods.discover import SourceError
+from router.pods.found_pod import FoundPod
 from router.pods.source_state import STAY, SourceState
 
+LACKING_SECONDS = 10.0
+"""Answers have to lack an address for so long before it counts as gone."""
+SILENT_SECONDS = 30.0
+"""A look-up that takes longer does not come back: resolvers give up earlier."""
+LACKS = "its pods are gone once several answers have said so"
+UNLISTED = "its DNS name does not have its address any more"
 GONE = (socket.EAI_NONAME, socket.EAI_NODATA)
 NO_NAME = (
     "compare `dns` with the headless Service's name; while none of its pods is ready it has none"
@@ -29,7 +37,8 @@ async def resolve(name: str) -> list[str]:
 class DnsSource:
     """Resolves a name every `refresh_seconds`; each address is a pod with the id `SET-ADDRESS`.
 
-    An address has no identity: if another engine takes it over, only the event stream shows that.
+    An address has no identity: if another engine takes it over, only the event stream shows that. One
+    that several answers lack takes no requests, and is forgotten when its events end.
     """
 
     def __init__(
@@ -39,9 +48,15 @@ class DnsSource:
         ask: Resolve = resolve,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.state = SourceState(f"pod-sets {pods.name} (dns {pods.dns})", pods.model, clock)
+        self.state = SourceState(
+            f"pod-sets {pods.name} (dns {pods.dns})",
+            pods.model,
+            clock,
+            pods.refresh_seconds + SILENT_SECONDS,
+        )
         self._pods = pods
         self._ask = ask
+        self._clock = clock
 
     async def look(self) -> Mapping[str, FoundPod]:
         """Return the pods of this moment by id. Raises SourceError."""
@@ -57,17 +72,25 @@ class DnsSource:
         return {pod.id: FoundPod(pod) for pod in pods}
 
     async def sets(self) -> AsyncIterator[Mapping[str, FoundPod]]:
-        """Yield all pods by id, now and after each change of the addresses."""
+        """Yield all pods by id after each change, and after each answer that lacks an address."""
+        absences = Absences(LACKING_SECONDS, UNLISTED)
         before: Mapping[str, FoundPod] | None = None
         while True:
+            answer: Mapping[str, FoundPod] | None
+            lacked = absences.are_there
             try:
-                found = await self.look()
+                answer = await self.look()
                 self.state.answered()
             except SourceError as error:
-                found = {} if error.empty else (before or {})
-                effect = "it has no pods" if error.empty else STAY
+                answer = {} if error.empty else None
+                effect = LACKS if error.empty else STAY
                 self.state.failed(str(error), effect, error.advice)
-            if found != before:
-                before = found
-                yield found
+            if answer is not None:
+                found = absences.believe(answer, self._clock())
+                if found != before or lacked:
+                    before = found
+                    yield found
+            elif before is None:
+                before = {}
+                yield before
             await asyncio.sleep(self._pods.refresh_seconds)

@@ -10,12 +10,17 @@ from indexer.process.command_line import in_words
 from indexer.process.reread import read_bytes
 from router.config import read as read_config
 from router.config import schema as config
-from router.pods.discover import FoundPod
+from router.pods.absence import Absences
+from router.pods.found_pod import FoundPod
 from router.pods.source_state import STAY, SourceState
 
 log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 1.0
+LACKING_SECONDS = 3.0
+"""The file has to lack a pod for so long before that counts as gone: it may be written just now."""
+SILENT_SECONDS = 30.0
+"""A look that takes longer does not come back: the disk or its server is away."""
 UNREADABLE = (
     "create the file, let this process read it, or change `pods-file`; it is looked at each second"
 )
@@ -35,10 +40,11 @@ class FileSource:
         look_seconds: float = LOOK_SECONDS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.state = SourceState(f"pods-file {path}", "", clock)
+        self.state = SourceState(f"pods-file {path}", "", clock, look_seconds + SILENT_SECONDS)
         self._path = path
         self._models = models
         self._look_seconds = look_seconds
+        self._clock = clock
 
     async def look(self) -> Mapping[str, FoundPod]:
         """Return the pods of this moment by id. Raises OSError or ConfigError."""
@@ -48,6 +54,8 @@ class FileSource:
         """Yield all pods by id, now and after each change of the file."""
         before: bytes | None = None
         is_wrong = False
+        absences = Absences(LACKING_SECONDS)
+        pods: Mapping[str, FoundPod] = {}
         while True:
             try:
                 raw = await self._read()
@@ -58,9 +66,11 @@ class FileSource:
                     if not pods:
                         log.warning("%s lists no pods", self.state.name)
                     self.state.answered()
-                    yield pods
+                    yield absences.believe(pods, self._clock())
                 elif not is_wrong:
                     self.state.answered()
+                    if absences.are_there:
+                        yield absences.believe(pods, self._clock())
             except OSError as error:
                 problem = in_words(error).removeprefix(f"{self._path}: ")
                 self.state.failed(problem, STAY, UNREADABLE)

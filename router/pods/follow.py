@@ -171,6 +171,14 @@ class Follower:
             if prober := self._probers.get(pod.id):
                 prober.doubt_models()
 
+    def withhold(self, pod_id: str, why: str) -> None:
+        """Give a followed pod no requests, for this reason; where it is empty, give it some again."""
+        self._pods.pod(pod_id).withheld = why
+
+    def is_heard(self, pod_id: str) -> bool:
+        """Whether the events of a followed pod arrive."""
+        return any(rank.is_connected for rank in self._pods.pod(pod_id).ranks)
+
     async def drop(self, pod_id: str) -> None:
         """Stop following a pod and remove its ranks from the index."""
         pod = self._pods.remove(pod_id)

@@ -16,8 +16,9 @@ from indexer.ingest import SWEEP_BUDGET, TICK_SECONDS, Ingest
 from indexer.process.tasks import Work, kept
 from router import state_file
 from router.config.schema import Config, IndexTable, PodSpec
-from router.pods.discover import CONFIGURATION, FoundPod, PodSource, Reconciler
+from router.pods.discover import CONFIGURATION, PodSource, Reconciler
 from router.pods.follow import Follower
+from router.pods.found_pod import FoundPod
 
 log = logging.getLogger(__name__)
 
@@ -49,6 +50,8 @@ async def following(
         stack.push_async_callback(follower.close)
         reconciler = Reconciler(follower)
         await follow_configured(reconciler, config.pods)
+        for source in sources:
+            reconciler.expect(source.state.name)
         for source in sources:
             finding = Work(f"finding pods: {source.state.name}", partial(reconciler.run, source))
             stack.callback(kept(finding).cancel)

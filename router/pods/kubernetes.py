@@ -1,37 +1,56 @@
-"""Finds pods through the Kubernetes API: by labels, or by an InferencePool's selector.
+"""Finds pods through the Kubernetes API: by labels, or by an InferencePool's selector and ports.
 
-Needs the extra `warmpath[kubernetes]` and the right to get, list and watch pods (and to get the pool)
-in the namespace.
+Needs the extra `warmpath[kubernetes]` and the right to list and watch pods (and to get the pool) in the
+namespace.
 """
 
 import asyncio
 import json
 import os
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
+from contextlib import aclosing, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 
 from indexer.process.command_line import in_words
+from indexer.process.tasks import cancel
 from router.config import schema as config
-from router.pods.discover import FoundPod, SourceError
+from router.pods.discover import SourceError
+from router.pods.found_pod import FoundPod, Place
+from router.pods.inference_pool import InferencePool, active_ports, read_pool
 from router.pods.source_state import STAY, SourceState
 
 POOL_GROUPS = (("inference.networking.k8s.io", "v1"), ("inference.networking.x-k8s.io", "v1alpha2"))
 RETRY_SECONDS = 2.0
 ANSWER_SECONDS = 30.0
 """Longest time that the API may take to answer a list."""
-WATCH_SECONDS = 300
+WATCH_SECONDS = 120
+"""How long a watch lasts. The API server ends it, and the pods are listed again."""
+OVERDUE_SECONDS = 10.0
+"""How much later than that a watch counts as silent: what the server sends does not arrive."""
+POOL_SECONDS = 2.0
+"""Pause between two looks at an InferencePool. A watch of it would take more rights than `get`."""
+LISTS = 3
+"""How many lists in a row have to lack a pod that nobody said was deleted, RETRY_SECONDS apart."""
+ENDED = ("Succeeded", "Failed")
+"""The phases of a pod whose containers do not run any more; its object may stay for days."""
 GONE = 410
 """The status of a watch whose version is too old: the pods have to be listed again."""
 NO_ACCESS = "no service account of a cluster and no kubeconfig"
 MOUNT = "mount a service account's token, or name a kubeconfig in the variable KUBECONFIG"
 REACH = "look whether the API server runs, and whether a NetworkPolicy lets this process reach it"
+SILENT = (
+    "look at the load balancer or proxy before the API server: it drops idle connections silently"
+)
 LOG_IN = "renew the service account's token or the kubeconfig, which the API server does not accept"
+CORRECT = "correct `spec` of the InferencePool"
 """Orders for whoever runs the router."""
+UNREADY = "Kubernetes says that the pod is not ready"
+INACTIVE = "the pod's annotation active-ports does not name port {}"
+"""Why an endpoint takes no requests although it is there."""
 
 
 class KubernetesSource:
@@ -49,20 +68,30 @@ class KubernetesSource:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         where = f"{pods.namespace}/{pods.inference_pool or pods.selector}"
-        self.state = SourceState(f"pod-sets {pods.name} (kubernetes {where})", pods.model, clock)
+        self.state = SourceState(
+            f"pod-sets {pods.name} (kubernetes {where})",
+            pods.model,
+            clock,
+            WATCH_SECONDS + 2 * OVERDUE_SECONDS,
+        )
         self._pods = pods
         self._api = api
+        self._pool = InferencePool(pods.selector, ())
         self._known: dict[str, dict[str, Any]] = {}
+        """The pods that have its labels, by uid."""
+        self._lacking: dict[str, int] = {}
+        """How many lists in a row have lacked each of these pods, by uid."""
 
     async def look(self) -> Mapping[str, FoundPod]:
         """Return the ready pods of this moment by name. Raises SourceError."""
         with self._told():
             async with self._connected() as api:
+                await self._ask_pool(api)
                 await self._list(api)
-        return self._found()
+        return {name: one for name, one in self._found().items() if not one.withheld}
 
     async def sets(self) -> AsyncIterator[Mapping[str, FoundPod]]:
-        """Yield all ready pods by name, now and after each change."""
+        """Yield all pods by name, now and after each change."""
         while True:
             try:
                 with self._told():
@@ -118,25 +147,63 @@ class KubernetesSource:
 
     async def _changes(self, api: Any) -> AsyncIterator[None]:
         """List the pods, then watch them until the API ends the watch; yield after each change."""
-        selector, version = await self._list(api)
+        await self._ask_pool(api)
+        version = await self._list(api)
         yield
-        async for event in self._watch(api, selector, version):
-            pod = event["object"]
-            if event["type"] == "DELETED":
-                self._known.pop(pod["metadata"]["uid"], None)
-            elif event["type"] in ("ADDED", "MODIFIED"):
-                self._known[pod["metadata"]["uid"]] = pod
+        while self._lacking:
+            await asyncio.sleep(RETRY_SECONDS)
+            version = await self._list(api)
             yield
+        async with aclosing(self._watch(api, version)) as watched:
+            async for event in self._until_other_pool(api, watched):
+                uid = event["object"]["metadata"]["uid"]
+                if event["type"] == "DELETED":
+                    self._known.pop(uid, None)
+                elif event["type"] in ("ADDED", "MODIFIED"):
+                    self._known[uid] = event["object"]
+                yield
 
-    async def _list(self, api: Any) -> tuple[str, str | None]:
-        """Read all pods; return the selector and the version from which to watch."""
+    async def _until_other_pool(
+        self, api: Any, watched: AsyncGenerator[dict[str, Any], None]
+    ) -> AsyncIterator[dict[str, Any]]:
+        """Yield what is watched, until the InferencePool has other labels or ports."""
+        if not self._pods.inference_pool:
+            async for event in watched:
+                yield event
+            return
+        loop = asyncio.get_running_loop()
+        looked_at = loop.time()
+        coming: asyncio.Task[Any] | None = None
+        try:
+            while True:
+                coming = coming or asyncio.ensure_future(anext(watched, None))
+                pause = looked_at + POOL_SECONDS - loop.time()
+                done, _ = await asyncio.wait({coming}, timeout=max(pause, 0.0))
+                if done:
+                    event = coming.result()
+                    coming = None
+                    if event is None:
+                        return
+                    yield event
+                if loop.time() - looked_at >= POOL_SECONDS:
+                    if await self._ask_pool(api):
+                        return
+                    looked_at = loop.time()
+        finally:
+            if coming is not None:
+                await cancel([coming])
+
+    async def _list(self, api: Any) -> str | None:
+        """Read all pods; return the version from which to watch.
+
+        A pod that an earlier answer had stays until LISTS in a row have lacked it.
+        """
         from kubernetes_asyncio import client  # noqa: PLC0415  an extra
 
-        selector = self._pods.selector or await self._pool_selector(client, api)
         core: Any = client.CoreV1Api(api)
         answer = await core.list_namespaced_pod(
             self._pods.namespace,
-            label_selector=selector,
+            label_selector=self._pool.selector,
             _preload_content=False,
             _request_timeout=ANSWER_SECONDS,
         )
@@ -145,12 +212,20 @@ class KubernetesSource:
                 text = await answer.text()
                 raise self._refused("list", "pods", answer.status, answer.reason, text)
             listed: dict[str, Any] = await answer.json()
-        self._known = {pod["metadata"]["uid"]: pod for pod in listed["items"]}
-        return selector, listed["metadata"].get("resourceVersion")
+        found = {pod["metadata"]["uid"]: pod for pod in listed["items"]}
+        names = {pod["metadata"]["name"] for pod in listed["items"]}
+        self._lacking = {
+            uid: lacks
+            for uid, pod in self._known.items()
+            if uid not in found
+            and pod["metadata"]["name"] not in names
+            and (lacks := self._lacking.get(uid, 0) + 1) < LISTS
+        }
+        self._known = {**{uid: self._known[uid] for uid in self._lacking}, **found}
+        version: str | None = listed["metadata"].get("resourceVersion")
+        return version
 
-    async def _watch(
-        self, api: Any, selector: str, version: str | None
-    ) -> AsyncIterator[dict[str, Any]]:
+    async def _watch(self, api: Any, version: str | None) -> AsyncGenerator[dict[str, Any], None]:
         from kubernetes_asyncio import client, watch  # noqa: PLC0415  an extra
 
         async with watch.Watch() as watching:
@@ -158,13 +233,20 @@ class KubernetesSource:
                 async for event in watching.stream(
                     client.CoreV1Api(api).list_namespaced_pod,
                     self._pods.namespace,
-                    label_selector=selector,
+                    label_selector=self._pool.selector,
                     resource_version=version,
                     timeout_seconds=WATCH_SECONDS,
+                    _request_timeout=WATCH_SECONDS + OVERDUE_SECONDS,
                 ):
                     if not isinstance(event, dict):
                         raise SourceError("watch pods: the answer is not JSON")
                     yield {"type": event["type"], "object": event["raw_object"]}
+            except TimeoutError as error:
+                problem = (
+                    f"watch pods: the API server did not end a watch of {WATCH_SECONDS} s, so what it "
+                    "sends may not arrive"
+                )
+                raise SourceError(problem, advice=SILENT) from error
             except client.ApiException as error:
                 if error.status == GONE:
                     return
@@ -173,15 +255,30 @@ class KubernetesSource:
                 text = json.dumps({"message": said})
                 raise self._refused("watch", "pods", error.status, reason, text) from error
 
-    async def _pool_selector(self, client: Any, api: Any) -> str:
-        """Return an InferencePool's selector as a label selector."""
+    async def _ask_pool(self, api: Any) -> bool:
+        """Read the InferencePool, if there is one; return whether its labels or ports have changed."""
+        if not self._pods.inference_pool:
+            return False
+        pool = await self._read_pool(api)
+        if pool == self._pool:
+            return False
+        if pool.selector != self._pool.selector:
+            self._known.clear()
+            self._lacking.clear()
+        self._pool = pool
+        return True
+
+    async def _read_pool(self, api: Any) -> InferencePool:
+        from kubernetes_asyncio import client  # noqa: PLC0415  an extra
+
+        name, namespace = self._pods.inference_pool, self._pods.namespace
         custom = client.CustomObjectsApi(api)
         error: Exception | None = None
         for group, version in POOL_GROUPS:
             try:
                 pool = await custom.get_namespaced_custom_object(
-                    group, version, self._pods.namespace, "inferencepools",
-                    self._pods.inference_pool, _request_timeout=ANSWER_SECONDS,
+                    group, version, namespace, "inferencepools", name,
+                    _request_timeout=ANSWER_SECONDS,
                 )  # fmt: skip
             except client.ApiException as failure:
                 if failure.status != 404:
@@ -192,21 +289,33 @@ class KubernetesSource:
                     ) from failure
                 error = failure
                 continue
-            selector = pool["spec"]["selector"]
-            labels = selector.get("matchLabels", selector)
-            return ",".join(f"{key}={value}" for key, value in sorted(labels.items()))
-        name, namespace = self._pods.inference_pool, self._pods.namespace
+            try:
+                return read_pool(pool["spec"])
+            except (AttributeError, KeyError, TypeError, ValueError) as failure:
+                problem = f"InferencePool {name!r} has no selector or ports that can be read"
+                raise SourceError(problem, advice=CORRECT) from failure
         advice = f"create it in namespace {namespace}, or correct `inference-pool`"
         raise SourceError(f"no InferencePool {name!r}", advice=advice) from error
 
     def _found(self) -> dict[str, FoundPod]:
+        """Return an endpoint of each pod and port, by the pod's name, and its port but for the first."""
+        ports = self._pool.ports or (self._pods.port,)
         found = {}
         for uid, pod in self._known.items():
-            status, name = pod.get("status") or {}, pod["metadata"]["name"]
-            address = status.get("podIP")
-            if pod["metadata"].get("deletionTimestamp") or not address or not _is_ready(status):
+            metadata, status = pod["metadata"], pod.get("status") or {}
+            name, address = metadata["name"], status.get("podIP")
+            if metadata.get("deletionTimestamp") or not address or status.get("phase") in ENDED:
                 continue
-            found[name] = FoundPod(self._pods.pod(name, address), identity=uid)
+            ready = _is_ready(status)
+            active = active_ports(metadata.get("annotations"), self._pool.ports)
+            for nth, port in enumerate(ports):
+                takes = not self._pool.ports or port in active
+                found[f"{name}:{port}" if nth else name] = FoundPod(
+                    self._pods.pod(name, address, port=port, nth=nth),
+                    identity=uid,
+                    place=Place(self._pods.namespace, port),
+                    withheld=UNREADY if not ready else "" if takes else INACTIVE.format(port),
+                )
         return found
 
 

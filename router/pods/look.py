@@ -1,7 +1,7 @@
 """Asks each source of pods once, all at the same time, for a bounded time."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from threading import Thread
 from typing import Any, NamedTuple
@@ -10,6 +10,8 @@ from indexer.process.command_line import in_words
 from router.config.read import ConfigError
 from router.config.schema import PodSpec
 from router.pods.discover import PodSource
+from router.pods.found_pod import FoundPod
+from router.pods.names import Names
 
 
 class Looked(NamedTuple):
@@ -33,16 +35,26 @@ def look(sources: Sequence[PodSource], seconds: float) -> list[Looked]:
 
 async def _all(sources: Sequence[PodSource], seconds: float) -> list[Looked]:
     asyncio.get_running_loop().set_default_executor(_DaemonThreads())
-    return await asyncio.gather(*(_one(source, seconds) for source in sources))
+    answers = await asyncio.gather(*(_one(source, seconds) for source in sources))
+    names = Names()
+    # The sources in their order give the ids of a router that starts now.
+    return [
+        answer if isinstance(answer, Looked) else _named(names, source.state.name, answer)
+        for source, answer in zip(sources, answers, strict=True)
+    ]
 
 
-async def _one(source: PodSource, seconds: float) -> Looked:
+def _named(names: Names, source: str, found: Mapping[str, FoundPod]) -> Looked:
+    names.heard(source, found)
+    pods = sorted(names.named(found).items())
+    return Looked(source, [pod for pod, _ in pods], "", specs=tuple(one.spec for _, one in pods))
+
+
+async def _one(source: PodSource, seconds: float) -> Mapping[str, FoundPod] | Looked:
     name = source.state.name
     try:
         async with asyncio.timeout(seconds):
-            found = await source.look()
-            ids = sorted(found)
-            return Looked(name, ids, "", specs=tuple(found[pod].spec for pod in ids))
+            return await source.look()
     except TimeoutError:
         return Looked(name, [], f"no answer within {seconds:g} s")
     except OSError as error:

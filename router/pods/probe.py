@@ -166,6 +166,7 @@ class Prober:
     async def look(self, session: aiohttp.ClientSession) -> None:
         """Probe once."""
         before = self._pod.status
+        asked_at = self._clock()
         status, problem = 0, ""
         try:
             status, _ = await self._answer(session, "/health")
@@ -205,7 +206,7 @@ class Prober:
             if not well.drafts and any(lines(page, DRAFTS)):
                 well = replace(well, drafts=True)
             self._looks = self._looks + 1 if before.healthy else 1
-            self._pod.status = replace(well, refusal=self._refusal(), looked_at=self._clock())
+            self._pod.status = replace(well, refusal=self._refusal(), looked_at=asked_at)
             limit_known(self._pod)
         elif before.healthy is None or status == REFUSES or self._failures >= FAILURES:
             self._pod.status = Status(

@@ -1,6 +1,7 @@
 """Whether a source of pods can be asked: one state for the log, readiness and findings. No I/O here."""
 
 import logging
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
@@ -8,6 +9,7 @@ log = logging.getLogger(__name__)
 
 STAY = "the pods stay as they were"
 """The effect of a problem that leaves the pods as they are."""
+REACHED = "look whether it can be reached from here"
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,32 +26,52 @@ class Trouble:
 
 
 class SourceState:
-    """The state of one source, which says so itself. Any thread may read `trouble`.
+    """The state of one source, which says so itself. Any thread may read it.
 
-    `name` names the source in messages; `model` is its pods' model, empty if they may have several.
+    `name` names the source in messages; `model` is its pods' model, empty if they may have several. A
+    source that works says something at least every `due` seconds.
     """
 
-    def __init__(self, name: str, model: str, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, name: str, model: str, clock: Callable[[], float], due: float = math.inf
+    ) -> None:
         self.name = name
         self.model = model
         self._clock = clock
-        advice = "look whether it can be reached from here"
-        self.trouble: Trouble | None = Trouble(clock(), "it has not answered yet", STAY, advice)
-        """None if the source answered the last time."""
+        self._due = due
+        self._spoke_at = clock()
+        """When it said something last, or the state began."""
+        self._trouble: Trouble | None = Trouble(
+            self._spoke_at, "it has not answered yet", STAY, REACHED
+        )
         self._said = ""
+
+    @property
+    def trouble(self) -> Trouble | None:
+        """Why it cannot be asked; None if it answered the last time, and that is not too long ago."""
+        if self._trouble is None and self.silence > self._due:
+            problem = f"it has said nothing for more than {self._due:.0f} s"
+            return Trouble(self._spoke_at, problem, STAY, REACHED)
+        return self._trouble
+
+    @property
+    def silence(self) -> float:
+        """The seconds since it said something about its pods; before that, since the start."""
+        return self._clock() - self._spoke_at
 
     def failed(self, problem: str, effect: str, advice: str = "") -> None:
         """Note that it cannot be asked; log a problem once, until it has ended or changed."""
         before = self.trouble
         since = self._clock() if before is None else before.since
-        self.trouble = Trouble(since, problem, effect, advice)
+        self._trouble = Trouble(since, problem, effect, advice)
         if problem != self._said:
             log.warning("%s: %s; %s", self.name, problem, effect)
         self._said = problem
 
     def answered(self) -> None:
         """Note that it has answered."""
-        self.trouble = None
+        self._spoke_at = self._clock()
+        self._trouble = None
         if self._said:
             log.info("%s: it answers again", self.name)
         self._said = ""

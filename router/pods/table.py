@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 from indexer.rank import Rank
-from indexer.trust import Level
 
 Role = Literal["both", "prefill", "decode"]
 
@@ -36,7 +35,7 @@ class Status:
     drafts: bool = False
     """Whether its metrics show that it drafts tokens (vLLM's speculative decoding)."""
     looked_at: float = -math.inf
-    """Time of the last successful probe, by the ingest's clock."""
+    """When the last successful probe began, by the ingest's clock."""
 
 
 @dataclass(eq=False, slots=True)
@@ -74,32 +73,30 @@ class Pod:
     """The endpoint from which its events cross a network in plain text; empty if they do not, or if
     `events.trusted-network` is set."""
 
+    withheld: str = ""
+    """Why the source that has found it says that it takes no requests; empty if it does not say so."""
+
     @property
     def serves(self) -> bool:
         """Whether requests may be sent to it.
 
-        When a pod dies, its event stream ends at once, so it is stale `events.stale-seconds` later, and
-        its probes fail soon after. When only the stream has ended, the next probe succeeds, and the pod
-        serves again.
+        When a pod dies, its event stream ends at once. When only the stream has ended, the next probe
+        succeeds, and the pod serves again.
         """
         status = self.status
-        if status.healthy is False:
+        if status.healthy is False or self.withheld:
             return False
         for rank in self.ranks:  # a loop for speed: it runs for every pod of every Pick
             if rank.is_connected:
                 return True
         return not self.has_events or (
-            status.healthy is True
-            and all(
-                rank.trust.level is Level.COLD or rank.trust.since < status.looked_at
-                for rank in self.ranks
-            )
+            status.healthy is True and all(rank.lost_at < status.looked_at for rank in self.ranks)
         )
 
     @property
     def ready(self) -> bool:
-        """Whether the last probe did not fail and, if the pod has events, some stream is connected."""
-        if self.status.healthy is False:
+        """Whether it serves, and if it has events, some stream is connected."""
+        if self.status.healthy is False or self.withheld:
             return False
         for rank in self.ranks:  # a loop for speed: it runs for every pod of every Score
             if rank.is_connected:
@@ -113,7 +110,12 @@ def that_serve(pods: Iterable[Pod]) -> list[Pod]:
         pod
         for pod in pods
         # Nearly all pods have a connected first rank, which is tested faster than the property.
-        if (pod.status.healthy is not False and pod.ranks and pod.ranks[0].is_connected)
+        if (
+            pod.status.healthy is not False
+            and not pod.withheld
+            and pod.ranks
+            and pod.ranks[0].is_connected
+        )
         or pod.serves
     ]
 
@@ -130,6 +132,10 @@ class PodTable:
     def add(self, pod: Pod) -> None:
         """Add a pod."""
         self._change({**self._pods, pod.id: pod})
+
+    def pod(self, pod_id: str) -> Pod:
+        """Return a pod. Raises KeyError for an unknown id."""
+        return self._pods[pod_id]
 
     def remove(self, pod_id: str) -> Pod:
         """Remove a pod and return it. Raises KeyError for an unknown id."""

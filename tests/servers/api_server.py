@@ -34,6 +34,14 @@ class ApiServer:
         self.rules = rules
         self.pool = {"app": "vllm"}
         """The labels of the InferencePool `pool`."""
+        self.ports = [8000]
+        """The target ports of the pool."""
+        self.is_silent = False
+        """Whether watches say nothing and do not end, as behind a balancer that has dropped them."""
+        self.empty_lists = 0
+        """How many of the next lists have no pods."""
+        self.lists = 0
+        """How many lists were answered."""
         self.failures = 0
         """How many of the next requests are answered with 500."""
         self.gone_as_event = False
@@ -77,13 +85,18 @@ class ApiServer:
         ready: bool = True,
         ends: bool = False,
         ip: str = "10.0.0.1",
+        annotations: Mapping[str, str] | None = None,
+        phase: str = "Running",
         **labels: str,
     ) -> None:
         """Add or change a pod; `ends`: it was asked to end."""
         pod: dict[str, Any] = {
             "apiVersion": "v1", "kind": "Pod", "spec": {"containers": []},
-            "metadata": {"name": name, "uid": uid, "labels": labels},
+            "metadata": {
+                "name": name, "uid": uid, "labels": labels, "annotations": annotations or {},
+            },
             "status": {
+                "phase": phase,
                 "podIP": ip,
                 "conditions": [{"type": "Ready", "status": "True" if ready else "False"}],
             },
@@ -147,7 +160,10 @@ class ApiServer:
             return refused
         if (group, name) != (POOLS, "pool"):
             return _status(404, "NotFound", f'inferencepools "{name}" not found')
-        return web.json_response({"spec": {"selector": {"matchLabels": self.pool}}})
+        ports = [{"number": port} for port in self.ports]
+        return web.json_response(
+            {"spec": {"selector": {"matchLabels": self.pool}, "targetPorts": ports}}
+        )
 
     async def _serve_pods(self, request: web.Request) -> web.StreamResponse:
         verb = "watch" if "watch" in request.query else "list"
@@ -157,7 +173,11 @@ class ApiServer:
         labels = dict(one.split("=") for one in chosen.split(",") if one)
         if verb == "watch":
             return await self._watch(request, labels)
+        self.lists += 1
         found = [pod for pod in self._pods.values() if _has(pod, labels)]
+        if self.empty_lists:
+            self.empty_lists -= 1
+            found = []
         metadata = {"resourceVersion": str(self._version)}
         return web.json_response({"kind": "PodList", "metadata": metadata, "items": found})
 
@@ -172,6 +192,8 @@ class ApiServer:
         await response.prepare(request)
         try:
             while version >= self._oldest:
+                if self.is_silent:
+                    await asyncio.Event().wait()
                 for event in [one for one in self._history if one.version > version]:
                     version = event.version
                     if said := _told(event, labels):

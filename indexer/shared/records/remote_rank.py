@@ -72,6 +72,11 @@ class RemoteRank:
         """Since when it is not exact, by the clock of `trust`; of no meaning while it is exact."""
         return self._history.inexact_since(self.trust)
 
+    @property
+    def lost_at(self) -> float:
+        """Since when its events do not reach the index; of no meaning while they do."""
+        return self.recorded.since
+
     def in_answer(self, doubt: Trust | None) -> Trust:
         """Return the trust in this rank for an answer; `doubt` is the answer's own, None without."""
         said = self.recorded

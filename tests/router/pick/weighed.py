@@ -45,6 +45,10 @@ class FakeRank:
     def inexact_since(self) -> float:
         return self.trust.since
 
+    @property
+    def lost_at(self) -> float:
+        return self.trust.since
+
     def learn_capacity(self, blocks: int) -> None:
         raise NotImplementedError
 

@@ -2,6 +2,8 @@
 
 import asyncio
 import socket
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,19 +12,28 @@ from hypothesis import strategies as st
 
 from router.config.read import MOST_BYTES, ConfigError, parse, parse_pods
 from router.config.schema import MOST_ID_CHARACTERS, ModelSpec, PodSetSpec, PodSpec
-from router.pods.discover import FoundPod, Reconciler
+from router.pods import dns
+from router.pods.discover import Reconciler
 from router.pods.dns import DnsSource
 from router.pods.file import FileSource
+from router.pods.found_pod import FoundPod
 
 
 class Follower:
-    """Records its calls."""
+    """Records its calls. `silent` are the pods whose events do not arrive."""
 
     def __init__(self) -> None:
         self.calls: list[str] = []
+        self.silent: set[str] = set()
 
     def follow(self, spec: PodSpec) -> None:
         self.calls.append(f"+{spec.id}@{spec.address}")
+
+    def withhold(self, pod_id: str, why: str) -> None:
+        self.calls.append(f"{pod_id}: {why}")
+
+    def is_heard(self, pod_id: str) -> bool:
+        return pod_id not in self.silent
 
     async def drop(self, pod_id: str) -> None:
         self.calls.append(f"-{pod_id}")
@@ -180,30 +191,133 @@ def test_a_pods_file_is_checked_like_the_configuration(text: str, problem: str) 
         parse_pods(text.encode(), "x", [ModelSpec("m")])
 
 
-async def test_a_names_addresses_are_pods_and_go_when_the_name_does() -> None:
-    answers: list[list[str] | socket.gaierror] = [
-        ["10.0.0.1", "10.0.0.2"],
-        socket.gaierror(socket.EAI_AGAIN, "try again"),
-        ["10.0.0.2", "fd00::3"],
-        socket.gaierror(socket.EAI_NONAME, "no such name"),
-    ]
+class Resolver:
+    """Gives one answer after the other, and lets `seconds` pass before each."""
 
-    async def ask(name: str) -> list[str]:
-        assert name == "workers.svc"
-        answer = answers.pop(0) if answers else []
+    def __init__(self, *answers: list[str] | Exception, seconds: float) -> None:
+        self._answers = list(answers)
+        self._seconds = seconds
+        self.now = 100.0
+
+    async def __call__(self, _: str) -> list[str]:
+        self.now += self._seconds
+        answer = self._answers.pop(0)
         if isinstance(answer, Exception):
             raise answer
         return answer
 
-    pods = PodSetSpec(name="w", model="m", dns="workers.svc", refresh_seconds=0.001)
-    sets = DnsSource(pods, ask=ask).sets()
-    first = await anext(sets)
-    assert [one.spec.address for one in first.values()] == ["10.0.0.1:8000", "10.0.0.2:8000"]
-    second = await anext(sets)
-    assert set(second) == {"w-10.0.0.2", "w-fd00::3"}
-    assert second["w-fd00::3"].spec.events == "tcp://[fd00::3]:5557"
-    assert await anext(sets) == {}
+    async def found(self) -> list[dict[str, str]]:
+        """Return each set of pods that is yielded, with the reasons why they take no requests."""
+        pods = PodSetSpec(name="w", model="m", dns="workers.svc", refresh_seconds=0.001)
+        sets = DnsSource(pods, ask=self, clock=lambda: self.now).sets()
+        found = []
+        with suppress(IndexError):
+            while True:
+                said = await anext(sets)
+                found.append({one: pod.withheld for one, pod in said.items()})
+        return found
+
+
+NO_NAME = socket.gaierror(socket.EAI_NONAME, "no such name")
+AGAIN = socket.gaierror(socket.EAI_AGAIN, "try again")
+ONE, TWO = {"w-10.0.0.1": ""}, {"w-10.0.0.1": "", "w-10.0.0.2": ""}
+
+
+async def test_a_names_addresses_are_pods() -> None:
+    async def ask(name: str) -> list[str]:
+        assert name == "workers.svc"
+        return ["10.0.0.2", "fd00::3"]
+
+    sets = DnsSource(PodSetSpec(name="w", model="m", dns="workers.svc"), ask=ask).sets()
+    found = await anext(sets)
+    assert {one: pod.spec.address for one, pod in found.items()} == {
+        "w-10.0.0.2": "10.0.0.2:8000",
+        "w-fd00::3": "[fd00::3]:8000",
+    }
+    assert found["w-fd00::3"].spec.events == "tcp://[fd00::3]:5557"
     await sets.aclose()  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("wrong", [NO_NAME, [], ["10.0.0.1"], AGAIN, UnicodeError("label")])
+async def test_two_wrong_answers_about_addresses_change_nothing(
+    wrong: list[str] | Exception,
+) -> None:
+    both = ["10.0.0.1", "10.0.0.2"]
+    resolver = Resolver(both, wrong, wrong, both, wrong, both, seconds=60.0)
+    for found in await resolver.found():
+        assert found == TWO
+
+
+async def test_answers_that_are_wrong_many_times_within_seconds_change_nothing() -> None:
+    found = await Resolver(["10.0.0.1"], *[NO_NAME] * 9, ["10.0.0.1"], seconds=1.0).found()
+    assert found == [ONE] * len(found)
+
+
+async def test_an_address_that_several_answers_lack_is_withheld_and_goes_in_the_end() -> None:
+    *there, withheld, gone = await Resolver(["10.0.0.1"], *[NO_NAME] * 5, seconds=100.0).found()
+    assert there == [ONE, ONE]
+    assert withheld == {"w-10.0.0.1": dns.UNLISTED}
+    assert gone == {}
+
+
+async def test_an_address_that_comes_back_takes_requests_again() -> None:
+    found = await Resolver(["10.0.0.1"], *[NO_NAME] * 4, ["10.0.0.1"], seconds=50.0).found()
+    assert found[-2:] == [{"w-10.0.0.1": dns.UNLISTED}, ONE]
+
+
+async def test_a_name_without_pods_has_none_at_once() -> None:
+    assert await Resolver(NO_NAME, NO_NAME, seconds=1.0).found() == [{}]
+
+
+async def test_a_file_that_is_empty_for_a_moment_keeps_its_pods(tmp_path: Path) -> None:
+    now = 0.0
+    path = tmp_path / "pods.toml"
+    path.write_text(PODS.format(id="a", host="x"))
+    source = FileSource(path, [ModelSpec("m")], look_seconds=0.001, clock=lambda: now)
+    sets = source.sets()
+    assert list(await anext(sets)) == ["a"]
+    path.write_text("")
+    for _ in range(5):
+        assert list(await anext(sets)) == ["a"]
+    path.write_text(PODS.format(id="b", host="x"))
+    while set(await anext(sets)) != {"a", "b"}:
+        pass
+    now = 60.0
+    assert list(await anext(sets)) == ["b"]
+    await sets.aclose()  # type: ignore[attr-defined]
+
+
+async def test_a_pod_that_takes_no_requests_stays_followed_and_is_not_followed_for_that() -> None:
+    follower = Follower()
+    reconciler = Reconciler(follower)
+    ready, unready = found("a"), replace(found("a"), withheld="not ready")
+    await reconciler.reconcile("s", {"a": unready})
+    assert follower.calls == []
+    for one in (ready, unready, unready, ready):
+        await reconciler.reconcile("s", {"a": one})
+    assert follower.calls == ["+a@h:1", "a: not ready", "a: "]
+
+
+async def test_a_pod_that_takes_no_requests_and_has_another_identity_is_forgotten() -> None:
+    follower = Follower()
+    reconciler = Reconciler(follower)
+    await reconciler.reconcile("s", {"a": found("a", identity="1")})
+    await reconciler.reconcile("s", {"a": replace(found("a", identity="2"), withheld="not ready")})
+    assert follower.calls == ["+a@h:1", "-a"]
+
+
+async def test_a_pod_that_is_not_listed_any_more_is_forgotten_when_its_events_end() -> None:
+    follower = Follower()
+    reconciler = Reconciler(follower)
+    await reconciler.reconcile("s", {"a": found("a")})
+    unlisted = replace(found("a"), withheld="not listed", is_unlisted=True)
+    await reconciler.reconcile("s", {"a": unlisted})
+    follower.silent.add("a")
+    for _ in range(2):
+        await reconciler.reconcile("s", {"a": unlisted})
+    assert follower.calls == ["+a@h:1", "a: not listed", "-a"]
+    await reconciler.reconcile("s", {"a": found("a")})
+    assert follower.calls[3:] == ["+a@h:1"]
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from router.config.schema import Config, ModelSpec, PodSetSpec, PodSpec
-from router.pods.discover import FoundPod, SourceError
+from router.pods.discover import SourceError
 from router.pods.dns import DnsSource
+from router.pods.found_pod import FoundPod
 from router.pods.look import Looked, look
 from router.pods.source_state import SourceState
 from router.pods.sources import sources

@@ -3,7 +3,8 @@
 import pytest
 
 from router.config.schema import PodSpec
-from router.pods.discover import FoundPod, Reconciler
+from router.pods.discover import Reconciler
+from router.pods.found_pod import FoundPod
 from router.pods.twins import twins
 
 

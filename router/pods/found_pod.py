@@ -1,0 +1,36 @@
+"""A pod as a source has found it."""
+
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+import msgspec.structs
+
+from router.config import schema as config
+
+
+class Place(NamedTuple):
+    """What tells pods of one name apart."""
+
+    namespace: str
+    port: int
+    """Where it serves requests."""
+
+
+@dataclass(frozen=True, slots=True)
+class FoundPod:
+    """A pod that a source has found. With the same id but another identity it is a new pod."""
+
+    spec: config.PodSpec
+    identity: str = ""
+    """The source's own identifier (a Kubernetes uid); empty if the source has none."""
+    place: Place | None = None
+    """None where `spec.id` is the pod's own; else that is a name, which others may have, too."""
+    withheld: str = field(default="", compare=False)
+    """Why it takes no requests now although it is there; empty if it may. It is not followed for that,
+    but if it is followed, it stays so: its engine may go on, with its cache."""
+    is_unlisted: bool = field(default=False, compare=False)
+    """Whether the source finds it no longer, so that only its own events show that it is there."""
+
+    def called(self, pod_id: str) -> "FoundPod":
+        """Return the same pod with this id."""
+        return replace(self, spec=msgspec.structs.replace(self.spec, id=pod_id))

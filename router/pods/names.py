@@ -1,0 +1,73 @@
+"""Gives found pods their ids: their names, and what tells them from others of the same name."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from router.pods.found_pod import FoundPod, Place
+
+
+@dataclass(slots=True)
+class Owner:
+    """Who has a name for an id."""
+
+    source: str
+    place: Place
+
+
+class Names:
+    """The names of the pods of all sources, each with the one that has it for an id.
+
+    That is the one that was found first; when a source answers for the first time, its pods go before
+    those of sources that were `expected` later. It is the only one that depends on who came first, and
+    as long as any pod has the name no other one takes it, even if the first one is away: an id belongs
+    to one namespace and port, and does not change while pods come and go.
+    """
+
+    def __init__(self) -> None:
+        self._order: dict[str, int] = {}
+        self._of_source: dict[str, frozenset[str]] = {}
+        """The names that each source has found."""
+        self._owners: dict[str, Owner] = {}
+
+    def expect(self, source: str) -> None:
+        """Note that a source will be heard, after those that were noted before it."""
+        self._order.setdefault(source, len(self._order))
+
+    def heard(self, source: str, found: Mapping[str, FoundPod]) -> frozenset[str]:
+        """Take what a source has found; return the other sources whose pods have other ids now."""
+        self.expect(source)
+        is_first = source not in self._of_source
+        before = self._of_source.get(source, frozenset())
+        places: dict[str, Place] = {}
+        for one in found.values():
+            if one.place is not None:
+                places.setdefault(one.spec.id, one.place)
+        names = self._of_source[source] = frozenset(places)
+        for name in before - names:
+            if not any(name in others for others in self._of_source.values()):
+                del self._owners[name]
+        changed: set[str] = set()
+        for name, place in places.items():
+            owner = self._owners.setdefault(name, Owner(source, place))
+            if is_first and self._order[source] < self._order[owner.source]:
+                changed.update(other for other, has in self._of_source.items() if name in has)
+                self._owners[name] = Owner(source, place)
+        return frozenset(changed - {source})
+
+    def named(self, found: Mapping[str, FoundPod]) -> dict[str, FoundPod]:
+        """Return pods that were heard by id, each with its id."""
+        named: dict[str, FoundPod] = {}
+        for one in found.values():
+            pod_id = self._id(one)
+            # A pod that the same set finds twice is one pod.
+            named.setdefault(pod_id, one if pod_id == one.spec.id else one.called(pod_id))
+        return named
+
+    def _id(self, one: FoundPod) -> str:
+        name = one.spec.id
+        if one.place is None:
+            return name
+        owner = self._owners[name].place
+        namespace = "" if one.place.namespace == owner.namespace else f"{one.place.namespace}/"
+        port = "" if one.place.port == owner.port else f":{one.place.port}"
+        return f"{namespace}{name}{port}"

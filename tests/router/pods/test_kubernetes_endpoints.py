@@ -1,0 +1,173 @@
+"""Endpoints of Kubernetes: silent watches, empty lists, pods that are not ready, pools that change, several ports."""
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from router.pods import kubernetes
+from router.pods.inference_pool import InferencePool, active_ports, read_pool
+from tests.router.pods.test_kubernetes_watch import (
+    LABELS,
+    POOLED,
+    ROLE,
+    SELECTED,
+    Latest,
+    following,
+    listed_again,
+)
+from tests.servers.api_server import ApiServer
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kubernetes, "RETRY_SECONDS", 0.001)
+    monkeypatch.setattr(kubernetes, "POOL_SECONDS", 0.001)
+
+
+async def until_withheld(latest: Latest, wanted: Mapping[str, str]) -> None:
+    """Wait until these pods and no others are found; each with the reason why it takes no requests."""
+    async with asyncio.timeout(120):
+        while {name: one.withheld for name, one in latest.pods.items()} != wanted:
+            await asyncio.sleep(0.001)
+
+
+async def test_a_watch_that_is_silent_and_does_not_end_is_given_up_and_the_pods_are_listed(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(kubernetes, "WATCH_SECONDS", 0.05)
+    monkeypatch.setattr(kubernetes, "OVERDUE_SECONDS", 0.01)
+    async with ApiServer(ROLE) as server:
+        server.is_silent = True
+        async with following(server, SELECTED) as latest:
+            await server.put("a", "1", **LABELS)
+            await latest.until({"a": "1"})
+            await server.delete("1")
+            await server.put("b", "2", **LABELS)
+            await latest.until({"b": "2"})
+    assert "the API server did not end a watch of 0.05 s" in caplog.text
+
+
+@pytest.mark.parametrize("is_silent", [False, True])
+async def test_a_pool_whose_labels_change_is_followed_at_once(is_silent: bool) -> None:
+    async with ApiServer(ROLE) as server, following(server, POOLED) as latest:
+        await server.put("a", "1", app="vllm")
+        await server.put("b", "2", app="v2")
+        await latest.until({"a": "1"})
+        server.is_silent = is_silent
+        server.pool = {"app": "v2"}
+        await latest.until({"b": "2"})
+        server.pool = {"app": "nobody"}
+        await latest.until({})
+
+
+async def test_events_that_come_without_a_pause_do_not_hide_that_a_pool_has_changed() -> None:
+    async with ApiServer(ROLE) as server, following(server, POOLED) as latest:
+        await server.put("b", "2", app="v2")
+
+        async def busy() -> None:
+            while True:
+                await server.put("a", "1", app="vllm")
+                await asyncio.sleep(0)
+
+        task = asyncio.ensure_future(busy())
+        await latest.until({"a": "1"})
+        server.pool = {"app": "v2"}
+        await latest.until({"b": "2"})
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_a_pod_that_one_list_lacks_stays_and_one_that_three_lack_goes() -> None:
+    async with ApiServer(ROLE) as server, following(server, SELECTED) as latest:
+        await server.put("a", "1", **LABELS)
+        await latest.until({"a": "1"})
+        server.empty_lists = kubernetes.LISTS - 1
+        for _ in range(kubernetes.LISTS):
+            await listed_again(server)
+            assert latest.ready == {"a": "1"}
+        await server.put("b", "2", **LABELS)
+        await latest.until({"a": "1", "b": "2"})
+        server.empty_lists = kubernetes.LISTS
+        await listed_again(server)
+        await latest.until({})
+
+
+async def test_a_new_life_under_a_pods_name_is_never_beside_the_old_one() -> None:
+    async with ApiServer(ROLE) as server, following(server, SELECTED) as latest:
+        await server.put("a", "1", **LABELS)
+        await latest.until({"a": "1"})
+        server.failures = 1 << 30
+        server.end_watches()
+        await server.delete("1")
+        await server.put("a", "2", ip="10.0.0.2", **LABELS)
+        server.failures = 0
+        await latest.until({"a": "2"})
+
+
+async def test_a_pod_that_is_not_ready_is_found_and_withheld_and_one_that_has_ended_is_not() -> (
+    None
+):
+    async with ApiServer(ROLE) as server, following(server, SELECTED) as latest:
+        await server.put("a", "1", **LABELS)
+        await server.put("b", "2", **LABELS)
+        await latest.until({"a": "1", "b": "2"})
+        await server.put("a", "1", ready=False, **LABELS)
+        await until_withheld(latest, {"a": kubernetes.UNREADY, "b": ""})
+        await server.put("b", "2", ready=False, phase="Failed", **LABELS)
+        await until_withheld(latest, {"a": kubernetes.UNREADY})
+
+
+async def test_each_target_port_of_a_pool_is_an_endpoint_of_each_pod() -> None:
+    pods = replace(POOLED, watch_port=7500, ranks=2)
+    async with ApiServer(ROLE) as server, following(server, pods) as latest:
+        server.ports = [8000, 8001]
+        await server.put("a", "1", app="vllm")
+        await latest.until({"a": "1", "a:8001": "1"})
+        specs = {name: one.spec for name, one in latest.pods.items()}
+        assert {name: (one.address, one.watch, one.first_rank) for name, one in specs.items()} == {
+            "a": ("10.0.0.1:8000", "10.0.0.1:7500", 0),
+            "a:8001": ("10.0.0.1:8001", "10.0.0.1:7501", 2),
+        }
+        server.ports = [8080]
+        await latest.until({"a": "1"})
+        assert latest.pods["a"].spec.address == "10.0.0.1:8080"
+
+
+async def test_a_port_that_a_pods_annotation_does_not_name_takes_no_requests() -> None:
+    async with ApiServer(ROLE) as server, following(server, POOLED) as latest:
+        server.ports = [8000, 8001]
+        only = {"llm-d.ai/active-ports": "8001"}
+        await server.put("a", "1", app="vllm", annotations=only)
+        await until_withheld(latest, {"a": kubernetes.INACTIVE.format(8000), "a:8001": ""})
+        await server.put("a", "1", app="vllm")
+        await until_withheld(latest, {"a": "", "a:8001": ""})
+
+
+NEW, OLD = "llm-d.ai/active-ports", "inference.networking.k8s.io/active-ports"
+
+
+@pytest.mark.parametrize(
+    ("annotations", "active"),
+    [
+        (None, {1, 2}),
+        ({}, {1, 2}),
+        ({NEW: "1,2"}, {1, 2}),
+        ({NEW: " 2 , 3"}, {2}),
+        ({NEW: "2x,-1,0,,nonsense"}, {2}),
+        ({NEW: ""}, set()),
+        ({OLD: "1"}, {1}),
+        ({OLD: "1", NEW: "2"}, {2}),
+    ],
+)
+def test_the_ports_that_an_annotation_names(annotations: Any, active: set[int]) -> None:
+    assert active_ports(annotations, (1, 2)) == active
+
+
+def test_a_pool_of_each_version_is_read() -> None:
+    v1 = {"selector": {"matchLabels": {"b": "2", "a": "1"}}, "targetPorts": [{"number": 8000}]}
+    assert read_pool(v1) == InferencePool("a=1,b=2", (8000,))
+    assert read_pool({"selector": {"a": "1"}, "targetPortNumber": 9}) == InferencePool("a=1", (9,))
+    assert read_pool({"selector": {"a": "1"}}) == InferencePool("a=1", ())
