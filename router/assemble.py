@@ -212,6 +212,7 @@ async def running(
         def forget(pod: Pod) -> None:
             picking.forget(pod)
             attribution.forget(pod.id)
+            answerer.forget(pod)
 
         def listed() -> None:
             read.models.engines_adapters = pods.found_by_name()

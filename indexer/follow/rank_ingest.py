@@ -277,7 +277,8 @@ class RankIngest:
         self._settle(before)
 
     def close(self) -> None:
-        """Drop all blocks of the rank."""
+        """Drop all blocks of the rank, and the batches that it holds."""
+        self._lost(self._clock())
         self.state.close()
 
     def save(self) -> SavedRank:

@@ -37,8 +37,8 @@ NAMES_AT_ONCE = 256
 """Unknown pods listed before other tasks get a turn: less than a millisecond's work."""
 
 MOST_FORGOTTEN = 256
-"""All entries are dropped when they are this many more than twice the ranks of a Score: the ranks of
-some may be gone."""
+"""All entries are dropped when they are this many more than twice the ranks of a Score: a Score that was
+under way while its pods went may have left some."""
 
 RANKS: Callable[[Pod], tuple[Rank, ...]] = attrgetter("ranks")
 """Returns a pod's ranks."""
@@ -123,6 +123,11 @@ class Answerer:
         self._entries: dict[Rank, Entry] = {}
         self._last = LastEntries([], [], [], [])
         """The entries of the last answer: mostly the next one has the same."""
+
+    def forget(self, pod: Pod) -> None:
+        """Keep nothing of a pod that has gone."""
+        for rank in pod.ranks:
+            self._entries.pop(rank, None)
 
     def waits(self, request: wire.ScoreRequest) -> bool:
         """Return whether the answer to a Score may wait for a tokenizer or for Redis."""
