@@ -37,9 +37,10 @@ class ProtocolError(Exception):
 class Watcher:
     """Feeds one pod's ranks from its publisher until it is cancelled.
 
-    `credentials` returns those of the next connection; it is None for plain connections. After a change
-    of them the stream goes on, and the next attempt is made with the new ones. `retry_seconds` is the
-    pause between attempts.
+    The publisher has to give the ranks' pod for its own, or `name`, by which a pod with a longer id goes
+    there; empty: only the id. `credentials` returns those of the next connection; it is None for plain
+    connections. After a change of them the stream goes on, and the next attempt is made with the new
+    ones. `retry_seconds` is the pause between attempts.
     """
 
     def __init__(
@@ -50,8 +51,10 @@ class Watcher:
         keyspace: str,
         credentials: Callable[[], grpc.ChannelCredentials] | None,
         retry_seconds: float,
+        name: str = "",
     ) -> None:
         self._ranks = ranks
+        self._names = {ranks[0].pod, name or ranks[0].pod}
         self._address = address
         self._keyspace = keyspace
         self._credentials = credentials
@@ -162,7 +165,7 @@ class Watcher:
                 rank.limit(BEHIND if is_behind else "", BEHIND)
 
     def _begin(self, hello: pb.Hello) -> None:
-        if hello.pod != self._ranks[0].pod:
+        if hello.pod not in self._names:
             raise ProtocolError(
                 f"the publisher at {self._address} is pod {hello.pod!r}'s (--pod), not "
                 f"{self._ranks[0].pod!r}'s"

@@ -582,9 +582,9 @@ class PodSetSpec(Table, frozen=True):
     selector: str = ""
     """Labels, as in app=vllm,tier=gpu."""
     inference_pool: str = ""
-    """An InferencePool's name; its selector is used."""
+    """An InferencePool's name; its selector and its target ports are used."""
     port: Annotated[int, Meta(gt=0, lt=65536)] = 8000
-    """The port at which pods serve requests."""
+    """The port at which pods serve requests; those of `inference-pool` go before it."""
     https: bool = False
     """Whether pods serve requests over HTTPS, under the addresses at which they are found."""
     key_file: str = ""
@@ -596,11 +596,12 @@ class PodSetSpec(Table, frozen=True):
     replay_port: Annotated[int, Meta(ge=0, lt=65536)] = 5558
     """0: no replay."""
     watch_port: Annotated[int, Meta(ge=0, lt=65536)] = 0
-    """The port at which publishers listen; 0: engines are followed directly."""
+    """The port at which publishers listen; 0: engines are followed directly. Those of a pod's second and
+    later target ports listen one port further each."""
     ranks: Annotated[int, Meta(gt=0, le=1024)] = 1
-    """As in [[pods]]."""
+    """As in [[pods]], for each target port."""
     first_rank: FirstRank = 0
-    """As in [[pods]]."""
+    """As in [[pods]], for the first target port; the ranks of the others count on."""
     role: Role = "both"
     """As in [[pods]]."""
     blocks: Blocks = 0

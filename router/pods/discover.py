@@ -49,8 +49,8 @@ class PodSource(Protocol):
 class Follows(Protocol):
     """Starts and stops following pods (implemented by `router.pods.follow`)."""
 
-    def follow(self, spec: config.PodSpec) -> None:
-        """Begin to follow a pod."""
+    def follow(self, spec: config.PodSpec, name: str) -> None:
+        """Begin to follow a pod; `name` is as in `FoundPod`."""
 
     def withhold(self, pod_id: str, why: str) -> None:
         """Give a followed pod no requests, for this reason; where it is empty, give it some again."""
@@ -158,7 +158,7 @@ class Reconciler:
             if one is None or one.withheld:
                 continue
             try:
-                self._follower.follow(one.spec)
+                self._follower.follow(one.spec, one.name)
             except Exception:
                 # The other pods must be followed nevertheless.
                 log.exception("pod %s of %s cannot be followed: a bug of ours", pod_id, source)

@@ -85,9 +85,12 @@ class Follower:
         self._tasks: dict[str, list[asyncio.Task[None]]] = {}
         self._probers: dict[str, Prober] = {}
 
-    def follow(self, spec: config.PodSpec) -> None:
-        """Start following a pod. Raises ValueError if a pod with its id is followed already."""
-        ranks, works, followed = self._followed(spec)
+    def follow(self, spec: config.PodSpec, name: str = "") -> None:
+        """Start following a pod. Raises ValueError if a pod with its id is followed already.
+
+        `name` is what its publisher may call it besides its id; empty: nothing.
+        """
+        ranks, works, followed = self._followed(spec, name)
         has_events = bool(spec.events or spec.watch or self._shared)
         exposed = spec.events if is_exposed(spec.events) and not self._trusts_network else ""
         if exposed:
@@ -131,10 +134,12 @@ class Follower:
             return False
         return not spec.events or self._shared.writing is not None
 
-    def _followed(self, spec: config.PodSpec) -> tuple[Sequence[Rank], list[Work], Sequence[Rank]]:
+    def _followed(
+        self, spec: config.PodSpec, name: str
+    ) -> tuple[Sequence[Rank], list[Work], Sequence[Rank]]:
         """Return a pod's ranks, the tasks that follow them, and `Pod.followed`."""
         if spec.watch:
-            return *self._watched(spec), ()
+            return *self._watched(spec, name), ()
         if spec.events and self._shared is not None and self._shared.writing is not None:
             engine = _engine(spec)
             followed, works = self._shared.writing.works(engine, self._context, self._patience)
@@ -154,7 +159,7 @@ class Follower:
                 _restore(rank, saved)
         return [*ranks], connections(engine, ranks, self._context, self._patience)
 
-    def _watched(self, spec: config.PodSpec) -> tuple[list[Rank], list[Work]]:
+    def _watched(self, spec: config.PodSpec, name: str) -> tuple[list[Rank], list[Work]]:
         ranks = [self._ingest.watch(spec.id, number) for number in range(spec.ranks)]
         watcher = Watcher(
             ranks,
@@ -162,6 +167,7 @@ class Follower:
             keyspace=fingerprint(spec.model, self._hash_seed),
             credentials=self._credentials,
             retry_seconds=self._patience.reconnect_seconds,
+            name=name,
         )
         return [*ranks], [Work(f"watching pod {spec.id}", watcher.run, watcher.failed)]
 

@@ -25,6 +25,8 @@ class FoundPod:
     """The source's own identifier (a Kubernetes uid); empty if the source has none."""
     place: Place | None = None
     """None where `spec.id` is the pod's own; else that is a name, which others may have, too."""
+    name: str = ""
+    """That name, where the id has become another one."""
     withheld: str = field(default="", compare=False)
     """Why it takes no requests now although it is there; empty if it may. It is not followed for that,
     but if it is followed, it stays so: its engine may go on, with its cache."""
@@ -32,5 +34,6 @@ class FoundPod:
     """Whether the source finds it no longer, so that only its own events show that it is there."""
 
     def called(self, pod_id: str) -> "FoundPod":
-        """Return the same pod with this id."""
-        return replace(self, spec=msgspec.structs.replace(self.spec, id=pod_id))
+        """Return the same pod with this id in place of its name."""
+        spec = msgspec.structs.replace(self.spec, id=pod_id)
+        return replace(self, spec=spec, name=self.spec.id)

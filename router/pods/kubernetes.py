@@ -48,6 +48,8 @@ SILENT = (
 LOG_IN = "renew the service account's token or the kubeconfig, which the API server does not accept"
 CORRECT = "correct `spec` of the InferencePool"
 """Orders for whoever runs the router."""
+LISTED = "the pods are those of the last list"
+"""The effect of a watch that is silent."""
 UNREADY = "Kubernetes says that the pod is not ready"
 INACTIVE = "the pod's annotation active-ports does not name port {}"
 """Why an endpoint takes no requests although it is there."""
@@ -81,6 +83,8 @@ class KubernetesSource:
         """The pods that have its labels, by uid."""
         self._lacking: dict[str, int] = {}
         """How many lists in a row have lacked each of these pods, by uid."""
+        self._is_deaf = False
+        """Whether the last watch was silent, so that only lists say how the pods change."""
 
     async def look(self) -> Mapping[str, FoundPod]:
         """Return the ready pods of this moment by name. Raises SourceError."""
@@ -97,10 +101,13 @@ class KubernetesSource:
                 with self._told():
                     async with self._connected() as api:
                         async for _ in self._changes(api):
-                            self.state.answered()
+                            if self._is_deaf:
+                                self.state.spoke()
+                            else:
+                                self.state.answered()
                             yield self._found()
             except SourceError as error:
-                self.state.failed(str(error), STAY, error.advice)
+                self.state.failed(str(error), LISTED if self._is_deaf else STAY, error.advice)
             # The pods stay as they were until the API answers again.
             await asyncio.sleep(RETRY_SECONDS)
 
@@ -161,6 +168,7 @@ class KubernetesSource:
                     self._known.pop(uid, None)
                 elif event["type"] in ("ADDED", "MODIFIED"):
                     self._known[uid] = event["object"]
+                self._is_deaf = False
                 yield
 
     async def _until_other_pool(
@@ -212,8 +220,13 @@ class KubernetesSource:
                 text = await answer.text()
                 raise self._refused("list", "pods", answer.status, answer.reason, text)
             listed: dict[str, Any] = await answer.json()
-        found = {pod["metadata"]["uid"]: pod for pod in listed["items"]}
-        names = {pod["metadata"]["name"] for pod in listed["items"]}
+        try:
+            # Go writes an empty list as null.
+            found = {pod["metadata"]["uid"]: pod for pod in listed["items"] or ()}
+            names = {pod["metadata"]["name"] for pod in found.values()}
+            version: str | None = listed["metadata"].get("resourceVersion")
+        except (AttributeError, KeyError, TypeError) as error:
+            raise SourceError("list pods: the answer is no list of pods", advice=REACH) from error
         self._lacking = {
             uid: lacks
             for uid, pod in self._known.items()
@@ -222,7 +235,6 @@ class KubernetesSource:
             and (lacks := self._lacking.get(uid, 0) + 1) < LISTS
         }
         self._known = {**{uid: self._known[uid] for uid in self._lacking}, **found}
-        version: str | None = listed["metadata"].get("resourceVersion")
         return version
 
     async def _watch(self, api: Any, version: str | None) -> AsyncGenerator[dict[str, Any], None]:
@@ -241,7 +253,9 @@ class KubernetesSource:
                     if not isinstance(event, dict):
                         raise SourceError("watch pods: the answer is not JSON")
                     yield {"type": event["type"], "object": event["raw_object"]}
+                self._is_deaf = False
             except TimeoutError as error:
+                self._is_deaf = True
                 problem = (
                     f"watch pods: the API server did not end a watch of {WATCH_SECONDS} s, so what it "
                     "sends may not arrive"

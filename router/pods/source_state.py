@@ -68,9 +68,13 @@ class SourceState:
             log.warning("%s: %s; %s", self.name, problem, effect)
         self._said = problem
 
-    def answered(self) -> None:
-        """Note that it has answered."""
+    def spoke(self) -> None:
+        """Note that it has said something about its pods, though a trouble may go on."""
         self._spoke_at = self._clock()
+
+    def answered(self) -> None:
+        """Note that it has answered, and that nothing is wrong with it."""
+        self.spoke()
         self._trouble = None
         if self._said:
             log.info("%s: it answers again", self.name)

@@ -372,6 +372,20 @@ async def asks_for_a_snapshot(publisher: OnceWrong, server: grpc.aio.Server) -> 
     await server.stop(None)
 
 
+def test_a_publisher_may_say_its_pods_name_where_the_id_is_a_longer_one() -> None:
+    ingest = Ingest(
+        MemoryIndex(), hash_seed="", pending_bytes=1, stale_after=1e9, clock=lambda: 0.0
+    )
+    rank = ingest.watch("b/x:8001", 0)
+    watcher = Watcher([rank], "", keyspace="k", credentials=None, retry_seconds=0.0, name="x")
+    for name in ("x", "b/x:8001"):
+        hello = pb.Hello(epoch="e", snapshot=True, pod=name, ranks=1)
+        watcher._take(pb.WatchResponse(hello=hello))
+    other = pb.Hello(epoch="e", snapshot=True, pod="y", ranks=1)
+    with pytest.raises(ProtocolError, match="is pod 'y''s"):
+        watcher._take(pb.WatchResponse(hello=other))
+
+
 def test_the_engines_capacity_counts_for_as_long_as_the_publisher_says_none() -> None:
     [rank, _] = Fleet(MemoryIndex()).ranks
     rank.take_state(state(0))

@@ -25,8 +25,10 @@ class Follower:
     def __init__(self) -> None:
         self.calls: list[str] = []
         self.silent: set[str] = set()
+        self.names: dict[str, str] = {}
 
-    def follow(self, spec: PodSpec) -> None:
+    def follow(self, spec: PodSpec, name: str) -> None:
+        self.names[spec.id] = name
         self.calls.append(f"+{spec.id}@{spec.address}")
 
     def withhold(self, pod_id: str, why: str) -> None:
@@ -112,10 +114,10 @@ async def test_a_pod_that_cannot_be_followed_costs_no_other(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     class Picky(Follower):
-        def follow(self, spec: PodSpec) -> None:
+        def follow(self, spec: PodSpec, name: str) -> None:
             if spec.id == "a":
                 raise ValueError("not this one")
-            super().follow(spec)
+            super().follow(spec, name)
 
     follower = Picky()
     await Reconciler(follower).reconcile("s", {"a": found("a"), "b": found("b")})

@@ -47,7 +47,21 @@ async def test_a_watch_that_is_silent_and_does_not_end_is_given_up_and_the_pods_
             await server.delete("1")
             await server.put("b", "2", **LABELS)
             await latest.until({"b": "2"})
-    assert "the API server did not end a watch of 0.05 s" in caplog.text
+            trouble = latest.state.trouble
+            assert trouble is not None
+            assert trouble.problem.startswith(
+                "watch pods: the API server did not end a watch of 0.05 s"
+            )
+            assert trouble.effect == kubernetes.LISTED
+            server.is_silent = False
+            # A watch that says something shows that it can be heard.
+            await server.put("c", "3", **LABELS)
+            await latest.until({"b": "2", "c": "3"})
+            async with asyncio.timeout(120):
+                while latest.state.trouble is not None:
+                    await server.put("c", "3", **LABELS)
+                    await asyncio.sleep(0.001)
+    assert caplog.text.count("did not end a watch of 0.05 s") == 1
 
 
 @pytest.mark.parametrize("is_silent", [False, True])

@@ -33,7 +33,8 @@ ROLE: list[dict[str, Any]] = [
 class Latest:
     """The pods that a source has found last."""
 
-    def __init__(self) -> None:
+    def __init__(self, source: KubernetesSource) -> None:
+        self.state = source.state
         self.pods: Mapping[str, FoundPod] = {}
 
     async def follow(self, source: KubernetesSource) -> None:
@@ -56,8 +57,9 @@ async def following(server: ApiServer, pods: PodSetSpec) -> AsyncIterator[Latest
     from kubernetes_asyncio import client
 
     api = client.ApiClient(client.Configuration(host=server.address))
-    latest = Latest()
-    task = asyncio.ensure_future(latest.follow(KubernetesSource(pods, api=api)))
+    source = KubernetesSource(pods, api=api)
+    latest = Latest(source)
+    task = asyncio.ensure_future(latest.follow(source))
     try:
         yield latest
     finally:

@@ -56,6 +56,7 @@ async def test_at_the_start_the_set_that_is_configured_first_has_the_names() -> 
     await reconciler.reconcile("b", pods(endpoint("x", "b")))
     await reconciler.reconcile("a", pods(endpoint("x", "a")))
     assert follower.calls == ["+x@x.b:8000", "-x", "+b/x@x.b:8000", "+x@x.a:8000"]
+    assert follower.names == {"x": "", "b/x": "x"}
 
 
 async def test_a_namespace_that_comes_later_disturbs_no_pod() -> None:

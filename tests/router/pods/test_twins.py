@@ -17,8 +17,14 @@ def pod(
 class Follower:
     """Follows nothing."""
 
-    def follow(self, spec: PodSpec) -> None:
+    def follow(self, spec: PodSpec, name: str) -> None:
         pass
+
+    def withhold(self, pod_id: str, why: str) -> None:
+        pass
+
+    def is_heard(self, pod_id: str) -> bool:
+        return bool(pod_id)
 
     async def drop(self, pod_id: str) -> None:
         pass
