@@ -31,6 +31,8 @@ def read_pool(spec: Mapping[str, Any]) -> InferencePool:
     """Return what a pool's `spec` says. Raises KeyError, TypeError or ValueError where it is none."""
     selector = spec["selector"]
     labels = selector.get("matchLabels", selector)
+    if not labels:
+        raise ValueError("a pool without labels would have every pod")
     ports = [one["number"] for one in spec.get("targetPorts") or ()]
     if not ports and "targetPortNumber" in spec:
         ports = [spec["targetPortNumber"]]

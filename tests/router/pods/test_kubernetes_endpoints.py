@@ -185,3 +185,5 @@ def test_a_pool_of_each_version_is_read() -> None:
     assert read_pool(v1) == InferencePool("a=1,b=2", (8000,))
     assert read_pool({"selector": {"a": "1"}, "targetPortNumber": 9}) == InferencePool("a=1", (9,))
     assert read_pool({"selector": {"a": "1"}}) == InferencePool("a=1", ())
+    with pytest.raises(ValueError, match="every pod"):
+        read_pool({"selector": {"matchLabels": {}}})
