@@ -10,7 +10,6 @@ from grpc_health.v1 import health_pb2
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
-from prometheus_client import CollectorRegistry
 
 from indexer.process.grpc_health import HealthService
 from indexer.trust import Level, Trust
@@ -47,9 +46,7 @@ class Views(RuleBasedStateMachine):
             self.readiness.look(name, lambda name=name: Condition(self.holds[name], f"of {name}"))
         self.health = HealthService(self.readiness.ready, NAMES)
         self.loop = asyncio.new_event_loop()
-        app = http_app(
-            CollectorRegistry(), self.readiness, None, Counts(), pages=Pages(), most_bytes=1024
-        )
+        app = http_app(self.readiness, None, Counts(), pages=Pages())
         self.client = self.loop.run_until_complete(self._started(app))
 
     async def _started(self, app: Any) -> Any:
