@@ -115,8 +115,11 @@ class PickAnswerer:
         *,
         reckoned: Reckoned | None = None,
         asker: Asker = ANYBODY,
+        is_watched: bool = False,
     ) -> Made:
         """Make a pick and book the work. Raises NoPodError if no pod can be chosen.
+
+        `is_watched` is as in `Ask`.
 
         The caller enters `telling` before anything else. Tokenising takes at most `timeout` seconds,
         look-ups in Redis and the wait in the queue at most `patience` seconds from now. A text that
@@ -132,8 +135,8 @@ class PickAnswerer:
         with self._underway.pick(name):
             await self._gateways.observe(request.loads)
             ask = await self._ask(request, timeout, patience)
-            if name or request.shadow:
-                ask = replace(ask, shadow=request.shadow, booking_id=name)
+            if name or request.shadow or is_watched:
+                ask = replace(ask, shadow=request.shadow, booking_id=name, is_watched=is_watched)
             trace_id = self._steps.tracer.trace_id()
             if asker.request_id or trace_id:
                 ask = replace(ask, request_id=asker.request_id, trace_id=trace_id)

@@ -126,6 +126,7 @@ def _facts(rank: Rank, loads: LoadTable, now: float) -> RankFacts:
         stored=counts.get("stored_blocks", 0),
         removed=counts.get("removed_blocks", 0),
         has_load=any(part.is_observed for part in parts),
+        stuck_seconds=loads.stuck_seconds(rank.pod, rank.number, now),
         capacity=rank.capacity,
         drifts=counts.get("drifts", 0),
         lag_batches=rank.lag_batches if isinstance(rank, RankIngest) else 0,

@@ -28,6 +28,8 @@ class RankFacts:
     """Blocks that events announced as removed since the router started."""
     has_load: bool
     """Whether its engine or a gateway has reported its load lately."""
+    stuck_seconds: float = 0.0
+    """For how long it has answered nothing, if it is stuck (`router.load.stuck`)."""
     capacity: int = 0
     """Blocks of its fastest tier; 0: not known."""
     drifts: int = 0

@@ -59,6 +59,7 @@ def findings(facts: PodFacts, now: float) -> list[Finding]:
     return [
         *view,
         *_key(facts),
+        *_stuck(facts),
         *_load(facts),
         *_calibration(facts),
         *_reports(facts.row.evidence),
@@ -162,8 +163,20 @@ def _key(facts: PodFacts) -> Iterator[Finding]:
         yield Finding("key", f"the router cannot read all of its engine's pages: {facts.refusal}")
 
 
+def _stuck(facts: PodFacts) -> Iterator[Finding]:
+    for rank in facts.ranks:
+        if rank.stuck_seconds:
+            yield Finding(
+                "stuck",
+                f"rank {rank.number} has answered nothing for {rank.stuck_seconds:.0f} s, several times "
+                "as long as predicted, though requests were sent to it: picks avoid it until it "
+                "answers, whatever its health and metrics say. Do this: look whether its engine hangs "
+                "or is paused",
+            )
+
+
 def _load(facts: PodFacts) -> Iterator[Finding]:
-    if facts.is_well and not any(rank.has_load for rank in facts.ranks):
+    if facts.is_well and not any(rank.has_load or rank.stuck_seconds for rank in facts.ranks):
         yield Finding(
             "load",
             "its load is not known: its metrics cannot be read or have none of its engine's names, "

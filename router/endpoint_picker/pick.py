@@ -114,12 +114,14 @@ class EndpointPicks:
         timeout = min(self.tokenize_seconds, patience)
         try:
             return await self._picks.pick(
-                request, timeout, patience, reckoned=reckoned, asker=asker
+                request, timeout, patience, reckoned=reckoned, asker=asker, is_watched=True
             )
         except BadRequestError as error:
             reckoned = _by_length(request.prompt.ByteSize(), str(error))
         request.prompt.CopyFrom(pb.Prompt(model=request.prompt.model))
-        return await self._picks.pick(request, timeout, patience, reckoned=reckoned, asker=asker)
+        return await self._picks.pick(
+            request, timeout, patience, reckoned=reckoned, asker=asker, is_watched=True
+        )
 
     async def _read(self, want: WantPick, body: bytes) -> InferenceRequest:
         with self._steps.step(Step.BODY):

@@ -17,6 +17,7 @@ from indexer.invariant import BrokenInvariantError
 from router.load.overdue import Overdue
 from router.load.precedence import FIRST_COME, Precedence
 from router.load.rank_bookings import Booking, RankBook, Work
+from router.load.stuck import StuckRanks
 from scorer.candidate import IDLE, Load
 
 __all__ = ["Booking", "Bookings", "Work"]
@@ -66,12 +67,15 @@ class Bookings:
         self._head_floor = head_floor
         self._bookings: OrderedDict[str, Booking] = OrderedDict()
         self._ranks: dict[tuple[str, int], RankBook] = {}
+        self.stuck = StuckRanks(self._ranks)
+        """The ranks that answer nothing."""
         self._overdue = Overdue(
             self._awaited,
             factor=late_factor,
             seconds=late_seconds,
             precedence=precedence,
             expects_first_tokens=expects_first_tokens,
+            on_silence=self._let_go_unwatched,
         )
         self._picks = 0
         self._now = -math.inf
@@ -107,10 +111,18 @@ class Bookings:
         for changed in self._listeners:
             changed(name)
 
-    def book(self, work: Work, now: float, *, computed: bool = False) -> Booking:
+    def book(
+        self,
+        work: Work,
+        now: float,
+        *,
+        behind: Booking | None = None,
+        is_watched: bool = False,
+    ) -> Booking:
         """Book work on a rank. Raises ValueError if the work's figures are impossible.
 
-        With `computed`, another rank does the prefill; on this one only the context counts.
+        If another rank does the prefill, by the booking `behind`, on this one only the context counts.
+        `is_watched` is as in `Booking`.
         """
         if not 0 <= work.cached <= work.prompt_tokens:
             raise ValueError(f"cached is {work.cached}, not 0 to {work.prompt_tokens} tokens")
@@ -124,10 +136,11 @@ class Bookings:
         self._picks += 1
         expires = now + self._expire_after
         booking = Booking(self._new_id(), self._picks, work, now, expires, since=now, late_at=now)
-        if computed:
-            booking.first_token_at = now
+        booking.is_watched = is_watched
+        if behind is not None:
+            booking.first_token_at, booking.due_at = now, behind.due_at
         self._bookings[booking.id] = booking
-        self._place(booking, now)
+        self._place(booking, now, is_owed=is_watched or not self._overdue.expects_none)
         self._ranks[work.pod, work.rank].picked(booking.number)
         return booking
 
@@ -158,11 +171,11 @@ class Bookings:
         is_same = (work.pod, work.rank) == (old.pod, old.rank)
         if is_same and (booking.dispatched or booking.first_token_at is not None):
             return True
-        self._ranks[old.pod, old.rank].take(booking)
+        is_owed = self._take(booking, now, waited=False)
         booking.work = old if is_same else work
         booking.dispatched = True
         booking.since = now
-        self._place(booking, now)
+        self._place(booking, now, is_owed=is_owed)
         return True
 
     def first_token(self, booking_id: str, now: float) -> bool:
@@ -185,6 +198,7 @@ class Bookings:
             booking.first_token_at = rank.reported_at = now
             self._overdue.count(reported=True)
             self._computed(booking, now)
+        self._answered(booking, now)
         return True
 
     def finish(self, booking_id: str, now: float) -> bool:
@@ -196,6 +210,7 @@ class Bookings:
             if booking.first_token_at is None:
                 self._computed(booking, now)
                 self._miss(booking)
+            self._answered(booking, now)
             self._end(booking, now)
         return booking is not None
 
@@ -244,8 +259,17 @@ class Bookings:
         if book is not None:
             for booking in [*book.in_flight.values()]:
                 self._end(booking, self._now)
+            self.stuck.forget((pod, rank))
             del self._ranks[pod, rank]
             self._announce((pod, rank))
+
+    def engine_ended(self, pod: str, rank: int) -> None:
+        """Wait for no answers of a rank whose engine has ended: its requests are lost."""
+        book = self._ranks.get((pod, rank))
+        if book is not None:
+            book.unanswered.clear()
+            self.stuck.forget((pod, rank))
+            book.changed()
 
     def expire(self, now: float) -> float:
         """Release due bookings; return the time to use, which small steps back do not lower."""
@@ -254,15 +278,25 @@ class Bookings:
                 return self._now
             self._shift(now)
         self._now = now
+        self.stuck.expire(now)
         while (late := self._overdue.pop(now)) is not None:
             booking_id, late_at = late
             booking = self._bookings.get(booking_id)
             if booking is None or booking.late_at != late_at or booking.first_token_at is not None:
                 continue
-            book = self._ranks[booking.work.pod, booking.work.rank]
+            name = booking.work.pod, booking.work.rank
+            if name in self.stuck:
+                # Its silence is the engine's, and says nothing about reports.
+                self._overdue.postpone(booking, now)
+                continue
+            book = self._ranks[name]
             turn = max(booking.since, book.free_since) if book.heads(booking) else None
             if self._let_go(booking, now):
                 booking.prefill_from = turn
+            if not booking.is_watched and booking.id in book.unanswered:
+                del book.unanswered[booking.id]
+                self.stuck.ended(name, booking, now, waited=False)
+                book.changed()
             self._overdue.presumed(booking, now)
         while self._bookings:
             booking = next(iter(self._bookings.values()))
@@ -287,16 +321,19 @@ class Bookings:
                 f"{len(self._bookings)} bookings are kept, {placed} on ranks"
             )
         self._overdue.check()
+        self.stuck.check()
         if len(self._bookings) > self._most or len(self._ranks) > self._most + 1:
             raise BrokenInvariantError("too many bookings or ranks are kept")
 
-    def _place(self, booking: Booking, now: float) -> None:
+    def _place(self, booking: Booking, now: float, *, is_owed: bool) -> None:
+        """Add a booking to its rank; with `is_owed`, its first token or end will be reported."""
         name = (booking.work.pod, booking.work.rank)
         book = self._ranks.get(name)
         if book is None:
             if len(self._ranks) >= self._most:
                 # A pod may go without a call of `forget`; its ranks must not be kept for ever.
                 for idle in [name for name, book in self._ranks.items() if not book.in_flight]:
+                    self.stuck.forget(idle)
                     del self._ranks[idle]
                     self._announce(idle)
             book = self._ranks[name] = RankBook(partial(self._announce, name))
@@ -305,11 +342,34 @@ class Bookings:
         if booking.first_token_at is None:
             seconds = ahead + booking.work.prefill
             self._overdue.expect(booking, seconds, now, of=len(self._bookings))
+        if is_owed:
+            book.unanswered[booking.id] = booking
+            self.stuck.sent(name, booking, now)
+
+    def _let_go_unwatched(self) -> None:
+        """Wait for no answers whose reports may not come."""
+        for name, book in self._ranks.items():
+            for booking in [*book.unanswered.values()]:
+                if not booking.is_watched:
+                    del book.unanswered[booking.id]
+            if not book.unanswered:
+                self.stuck.forget(name)
+            book.changed()
 
     def _miss(self, booking: Booking) -> None:
         """Record that a request ended and nobody reported its first token."""
         self.unreported += 1
-        self._overdue.miss(booking)
+        if (booking.work.pod, booking.work.rank) not in self.stuck:
+            self._overdue.miss(booking)
+
+    def _answered(self, booking: Booking, now: float) -> None:
+        """Record that a booking's rank works, as its first token or its end shows."""
+        name = booking.work.pod, booking.work.rank
+        book = self._ranks[name]
+        is_first = book.unanswered.pop(booking.id, None) is not None
+        book.answered_at = now
+        self.stuck.answered(name, booking, now, is_first=is_first)
+        book.changed()
 
     def _expire(self, booking: Booking, now: float) -> None:
         if booking.first_token_at is None:
@@ -347,8 +407,18 @@ class Bookings:
 
     def _end(self, booking: Booking, now: float) -> None:
         self._let_go(booking, now)
-        self._ranks[booking.work.pod, booking.work.rank].take(booking)
+        self._take(booking, now)
         del self._bookings[booking.id]
+
+    def _take(self, booking: Booking, now: float, *, waited: bool = True) -> bool:
+        """Remove a booking from its rank; return whether that still owed an answer to it."""
+        name = booking.work.pod, booking.work.rank
+        book = self._ranks[name]
+        is_owed = book.unanswered.pop(booking.id, None) is not None
+        if is_owed:
+            self.stuck.ended(name, booking, now, waited=waited)
+        book.take(booking)
+        return is_owed
 
     def _awaited(self) -> Iterator[Booking]:
         """Yield the bookings whose first token is not reported and does not count as unreported."""
@@ -374,4 +444,5 @@ class Bookings:
                 booking.prefill_from += seconds
         for book in self._ranks.values():
             book.shift(seconds)
+        self.stuck.shift(seconds)
         self._overdue.tidy()

@@ -1,12 +1,12 @@
 """Corrects the bookings on a rank, this router's and others', by a load that was observed there."""
 
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import takewhile
 from typing import Literal, NamedTuple
 
 from router.load.engine_metrics import Observed
 from router.load.other_routers import OthersBook
-from router.load.rank_bookings import NANOSECONDS, Head, RankBook
+from router.load.rank_bookings import NANOSECONDS, Booking, Head, RankBook
 from scorer.candidate import Load
 from scorer.prefill import PrefillModel
 
@@ -48,6 +48,10 @@ class Seen:
     """Those of `foreign` that other routers had booked before the observation."""
     explained_waiting: int = 0
     """Those of `foreign_waiting` that other routers had booked and that wait."""
+    still_since: float = 0.0
+    """Time of the first observation with these figures since the rank's last answer."""
+    is_frozen: bool = False
+    """Whether the figures stand still although requests came, so that they count for nothing."""
 
     @property
     def others(self) -> int:
@@ -110,7 +114,12 @@ class Correction(NamedTuple):
 
 
 def seen_beside(
-    book: RankBook, observed: Observed, source: Source, *, is_batch_full: bool = False
+    book: RankBook,
+    observed: Observed,
+    source: Source,
+    *,
+    is_batch_full: bool = False,
+    still_since: float = 0.0,
 ) -> Seen:
     """Return an observation with the requests in it that `book` does not have."""
     ours = sum(booking.since <= observed.at for booking in book.in_flight.values())
@@ -124,6 +133,7 @@ def seen_beside(
         foreign_waiting,
         _typical(book) if foreign or foreign_waiting else UNKNOWN,
         is_batch_full,
+        still_since=still_since,
     )
 
 
@@ -141,32 +151,29 @@ def _typical(book: RankBook) -> Typical:
 
 def correct(book: RankBook, others: OthersBook, seen: Seen | None, slack: float) -> Correction:
     """Return a rank's load from all routers' bookings and an observation (None: no fresh one)."""
-    lost = 0
+    lost, over = 0, list[Booking]()
     rest = others
     unknown = unknown_waiting = 0
     typical, queue, kv_usage = UNKNOWN, 0, 0.0
     if seen is not None:
-        lost, ours_lost = _lost(book, others, seen.observed, slack)
-        rest = others.without(lost - ours_lost)
+        over, others_lost = _lost(book, others, seen.observed, slack)
+        lost = len(over) + others_lost
+        rest = others.without(others_lost)
         unknown, unknown_waiting, typical = seen.others, seen.others_waiting, seen.typical
         queue, kv_usage = seen.observed.waiting, seen.observed.kv_usage
-    else:
-        ours_lost = 0
-    over = [*islice(book.in_flight.values(), ours_lost)]
-    # Waiting bookings are in the same order, so the lost ones come first among them too.
-    waited = [booking.work for booking in over if booking.id in book.waiting]
-    nanoseconds = book.prefill(len(waited)) + rest.nanoseconds
-    in_flight = len(book.in_flight) - ours_lost + rest.in_flight + unknown
+    waited = {booking.id: booking.work for booking in over if booking.id in book.waiting}
+    nanoseconds = book.prefill(waited) + rest.nanoseconds
+    in_flight = len(book.in_flight) - len(over) + rest.in_flight + unknown
     waiting = len(book.waiting) - len(waited) + rest.waiting
     # Some unknown waiting requests may have ended since.
     unknown_waiting = min(unknown_waiting, in_flight - waiting)
     nanoseconds += unknown_waiting * typical.nanoseconds
     context_tokens = book.context_tokens - sum(booking.work.prompt_tokens for booking in over)
     context_tokens += rest.context_tokens + unknown * typical.prompt_tokens
-    prompt_tokens = book.prompt_tokens - sum(work.prompt_tokens for work in waited)
+    prompt_tokens = book.prompt_tokens - sum(work.prompt_tokens for work in waited.values())
     prompt_tokens += rest.prompt_tokens + unknown_waiting * typical.prompt_tokens
     prompt_tokens = min(prompt_tokens, context_tokens)
-    uncached_tokens = book.uncached_tokens - sum(work.uncached for work in waited)
+    uncached_tokens = book.uncached_tokens - sum(work.uncached for work in waited.values())
     uncached_tokens += rest.uncached_tokens + unknown_waiting * typical.uncached_tokens
     load = Load(
         wait=nanoseconds / NANOSECONDS,
@@ -181,24 +188,28 @@ def correct(book: RankBook, others: OthersBook, seen: Seen | None, slack: float)
         foreign_wait=unknown_waiting * typical.nanoseconds / NANOSECONDS,
         is_batch_full=seen is not None and seen.is_batch_full,
     )
-    heads = [head for head in (book.head(len(waited)), rest.head) if head is not None]
+    heads = [head for head in (book.head(waited), rest.head) if head is not None]
     free_since = max(book.free_since, others.free_since)
     head = min(heads, default=None)
     return Correction(book, book.version, others, seen, lost, head, free_since, nanoseconds, load)
 
 
-def _lost(book: RankBook, others: OthersBook, observed: Observed, slack: float) -> tuple[int, int]:
-    """Return the number of bookings whose reports were lost: of all routers, and of ours alone.
+def _lost(
+    book: RankBook, others: OthersBook, observed: Observed, slack: float
+) -> tuple[list[Booking], int]:
+    """Return our bookings whose reports were lost, the oldest ones, and the number of other routers'.
 
     An engine does not distinguish the requests of different routers, so the losses are split in
-    proportion to the routers' bookings.
+    proportion to the routers' bookings that may have ended unreported.
     """
     reached = observed.at - slack
-    old = 0
-    for booking in book.in_flight.values():
-        if booking.since > reached:
-            break
-        old += 1
-    known = old + others.out_by(reached)
-    lost = max(0, known - observed.requests)
-    return lost, lost * old // known if lost else 0
+    old = [*takewhile(lambda booking: booking.since <= reached, book.in_flight.values())]
+    theirs = others.out_by(reached)
+    lost = len(old) + theirs - observed.requests
+    if lost <= 0:
+        return [], 0
+    ours = [booking for booking in old if book.may_have_ended(booking)]
+    theirs = max(0, theirs - others.certain)
+    lost = min(lost, len(ours) + theirs)
+    ours_lost = lost * len(ours) // (len(ours) + theirs) if lost else 0
+    return ours[:ours_lost], min(lost - ours_lost, theirs)

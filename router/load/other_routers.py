@@ -52,6 +52,9 @@ class RankSums(msgspec.Struct, frozen=True, array_like=True):
     """Age of the first waiting request and its predicted prefill in nanoseconds; None: none waits."""
     free: Count | None
     """Age of the last known end of a prefill; None: no end is known."""
+    certain: Count = 0
+    """Requests in flight that have not ended, whatever the engine's metrics say
+    (`RankBook.certain`); routers before 2026-12 write none."""
 
     @property
     def is_possible(self) -> bool:
@@ -61,6 +64,7 @@ class RankSums(msgspec.Struct, frozen=True, array_like=True):
             and self.uncached_tokens <= self.prompt_tokens <= self.context_tokens
             and self.settled == sorted(self.settled, reverse=True)
             and self.settled[0] <= self.in_flight
+            and self.certain <= self.in_flight
             and (self.head is None) == (self.waiting == 0)
             and (self.head is None or self.head[1] <= self.nanoseconds)
             and (self.waiting > 0 or self.nanoseconds == self.prompt_tokens == 0)
@@ -84,6 +88,7 @@ def rank_sums(pod: str, rank: int, book: RankBook, now: float) -> RankSums:
         _settled(book, now),
         (_age(head.since, now), min(head.nanoseconds, MOST)) if head else None,
         _age(book.free_since, now) if has_been_free else None,
+        book.certain,
     )
 
 
@@ -116,6 +121,7 @@ class OthersBook:
     context_tokens: int = 0
     last_pick: int = 0
     settled: tuple[int, ...] = (0,) * len(AGES)
+    certain: int = 0
     received_at: float = float("-inf")
     """Time of the latest of the summed values."""
     head: Head | None = None
@@ -179,6 +185,7 @@ def sum_of(sums: Iterable[tuple[RankSums, float]]) -> OthersBook:
         context_tokens=sum(one.context_tokens for one, _ in rows),
         last_pick=max(one.last_pick for one, _ in rows),
         settled=tuple(map(sum, zip(*(one.settled for one, _ in rows), strict=True))),
+        certain=sum(one.certain for one, _ in rows),
         received_at=max(at for _, at in rows),
         head=min(heads, default=None),
         free_since=max(

@@ -20,6 +20,8 @@ prompts pass of their own accord, whatever `queue.prefill-times` says."""
 OVERTAKEN_SECONDS = 1.0
 """Least time between two such first tokens of later requests: reports of one engine step may come in any
 order."""
+POSTPONED_SECONDS = 10.0
+"""How much longer a report is waited for where the engine itself is silent."""
 SPARE = 64
 """Outdated entries that the heap may have beyond the number of bookings."""
 
@@ -39,15 +41,18 @@ class Overdue:
         seconds: float,
         precedence: Precedence,
         expects_first_tokens: bool,
+        on_silence: Callable[[], None],
     ) -> None:
         """Count a report as lost `factor` times the predicted time plus `seconds` after the request.
 
-        Engines may order prompts by `precedence`.
+        Engines may order prompts by `precedence`. `on_silence` is called when reports
+        are expected no more.
         """
         self._awaited = awaited
         self._factor = factor
         self._seconds = seconds
         self.precedence = precedence
+        self._on_silence = on_silence
         self._silence = Silence(expects_first_tokens=expects_first_tokens)
         self._due: list[tuple[float, int, str]] = []
         """A heap of the times when first tokens are overdue; some entries may be outdated."""
@@ -104,6 +109,11 @@ class Overdue:
             booking.late_at = booking.lost_at
             self._push(booking)
 
+    def postpone(self, booking: Booking, now: float) -> None:
+        """Wait longer for a booking's first token."""
+        booking.lost_at = booking.late_at = now + POSTPONED_SECONDS
+        self._push(booking)
+
     def miss(self, booking: Booking) -> None:
         """Count a booking's first token as unreported, once."""
         if not booking.is_missed:
@@ -118,6 +128,7 @@ class Overdue:
             for booking in self._awaited():
                 booking.late_at = min(booking.late_at, booking.due_at)
             self.tidy()
+            self._on_silence()
 
     @property
     def expects_none(self) -> bool:

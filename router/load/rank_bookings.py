@@ -1,9 +1,9 @@
 """The bookings on one rank, in the order in which their requests went out, and their sums."""
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from itertools import islice
+from itertools import takewhile
 from typing import NamedTuple
 
 from indexer.invariant import BrokenInvariantError
@@ -68,6 +68,8 @@ class Booking:
     """When a later request of its rank first had its first token before it; None: none had."""
     dispatched: bool = False
     """Whether a gateway has reported that it went out."""
+    is_watched: bool = False
+    """Whether its end is always reported, as the gateway shows the whole exchange."""
     first_token_at: float | None = None
     """Reported time of the first token; None: not reported."""
     is_missed: bool = False
@@ -81,6 +83,11 @@ class Booking:
     """The engine's step that computed its first token, until its request ends."""
     actual_cached: int | None = None
     """Tokens that the engine found cached, once reported."""
+
+    @property
+    def predicted(self) -> float:
+        """Seconds from `since` until the predicted time of the first token."""
+        return max(0.0, self.due_at - self.since)
 
     def reported(self, cached: int) -> int | None:
         """Record the engine's cached tokens and return them; return None if that was done before."""
@@ -125,12 +132,15 @@ class RankBook:
         "_head",
         "_on_change",
         "_own_nanoseconds",
+        "_watched",
+        "answered_at",
         "context_tokens",
         "free_since",
         "in_flight",
         "last_pick",
         "prompt_tokens",
         "reported_at",
+        "unanswered",
         "uncached_tokens",
         "version",
         "waiting",
@@ -142,6 +152,10 @@ class RankBook:
         """Bookings by id, in the order of `since`."""
         self.waiting: OrderedDict[str, Booking] = OrderedDict()
         """The bookings without a first token, in the same order."""
+        self.unanswered: OrderedDict[str, Booking] = OrderedDict()
+        """The bookings to which the rank owes an answer (`router.load.stuck`), in the same order."""
+        self.answered_at = float("-inf")
+        """Time at which a first token or an end was last reported."""
         self.free_since = float("-inf")
         """Presumed end of the rank's last prefill."""
         self.reported_at = float("-inf")
@@ -152,6 +166,8 @@ class RankBook:
         self.uncached_tokens = 0
         self.prompt_tokens = 0
         self.context_tokens = 0
+        self._watched = 0
+        """Number of the bookings that are watched."""
         self._own_nanoseconds = 0
         """The own parts of the prefills of all waiting bookings."""
         self._head: Head | None = None
@@ -161,6 +177,7 @@ class RankBook:
         work = booking.work
         self.in_flight[booking.id] = booking
         self.context_tokens += work.prompt_tokens
+        self._watched += booking.is_watched
         if booking.first_token_at is None:
             self.waiting[booking.id] = booking
             self._weigh(work, 1)
@@ -171,6 +188,7 @@ class RankBook:
         self.take_waiting(booking)
         del self.in_flight[booking.id]
         self.context_tokens -= booking.work.prompt_tokens
+        self._watched -= booking.is_watched
         self.changed()
 
     def take_waiting(self, booking: Booking) -> bool:
@@ -200,29 +218,51 @@ class RankBook:
         """Shift the remembered times by `seconds`, after the clock was set."""
         self.free_since += seconds
         self.reported_at += seconds
+        self.answered_at += seconds
         self.changed()
 
-    def head(self, skip: int = 0) -> Head | None:
-        """Return the first waiting request after `skip` others; None if there is none."""
-        if skip == 0 and self._head is not None:
+    def may_have_ended(self, booking: Booking) -> bool:
+        """Return whether the end of a booking may have stayed unreported.
+
+        Not if its gateway shows the whole exchange, nor if it went out after the rank's last answer:
+        then only the engine's metrics say so, and those of an engine that hangs stand still.
+        """
+        if booking.is_watched:
+            return False
+        return booking.id not in self.unanswered or booking.since < self.answered_at
+
+    @property
+    def certain(self) -> int:
+        """Number of bookings of which `may_have_ended` is false."""
+        latest = takewhile(
+            lambda booking: booking.since >= self.answered_at, reversed(self.unanswered.values())
+        )
+        return self._watched + sum(not booking.is_watched for booking in latest)
+
+    def head(self, lost: Collection[str] = ()) -> Head | None:
+        """Return the first waiting request that is not `lost`; None if there is none."""
+        if not lost and self._head is not None:
             return self._head
-        booking = next(islice(self.waiting.values(), skip, None), None)
+        booking = self._first(lost)
         if booking is None:
             return None
         head = Head(booking.since, booking.work.nanoseconds)
-        if skip == 0:
+        if not lost:
             self._head = head
         return head
 
-    def prefill(self, skip: int = 0) -> int:
-        """Return the nanoseconds of prefill of the waiting requests after `skip` others.
+    def _first(self, lost: Collection[str]) -> Booking | None:
+        return next((one for name, one in self.waiting.items() if name not in lost), None)
+
+    def prefill(self, lost: Collection[str] = ()) -> int:
+        """Return the nanoseconds of prefill of the waiting requests that are not `lost`.
 
         The first one counts whole, and each other one with its own part (`Work.shared`).
         """
-        first = next(islice(self.waiting.values(), skip, None), None)
+        first = self._first(lost)
         if first is None:
             return 0
-        skipped = sum(one.work.own_nanoseconds for one in islice(self.waiting.values(), skip))
+        skipped = sum(self.waiting[name].work.own_nanoseconds for name in lost)
         shared = first.work.nanoseconds - first.work.own_nanoseconds
         return self._own_nanoseconds - skipped + shared
 
@@ -264,12 +304,17 @@ class RankBook:
         )
         if sums != kept:
             raise BrokenInvariantError(f"the sums are {kept}; those of the bookings are {sums}")
-        for bookings in (self.in_flight, self.waiting):
+        for bookings in (self.in_flight, self.waiting, self.unanswered):
             times = [booking.since for booking in bookings.values()]
             if times != sorted(times):
                 raise BrokenInvariantError("bookings are not in the order in which they went out")
+        ended = sum(self.may_have_ended(booking) for booking in self.in_flight.values())
+        if self.certain + ended != len(self.in_flight):
+            raise BrokenInvariantError("the number of bookings that have not ended is wrong")
         if any(self.in_flight.get(name) is not one for name, one in self.waiting.items()):
             raise BrokenInvariantError("a waiting booking is not in flight")
+        if any(self.in_flight.get(name) is not one for name, one in self.unanswered.items()):
+            raise BrokenInvariantError("an unanswered booking is not in flight")
         first = next(iter(self.waiting.values()), None)
         if self._head is not None and (first is None or self._head.since != first.since):
             raise BrokenInvariantError("the cached head is not the first waiting booking")

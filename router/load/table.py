@@ -12,13 +12,13 @@ may or may not be part of it, so they count neither as surplus nor as lost.
 """
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
 from indexer.invariant import BrokenInvariantError
 from router.load.batches import Batches
 from router.load.bookings import Bookings
-from router.load.correction import Correction, Seen, Source, correct, seen_beside
+from router.load.correction import UNKNOWN, Correction, Seen, Source, correct, seen_beside
 from router.load.engine_metrics import Observed
 from router.load.load_columns import KeptColumns, UnagedLoad, left
 from router.load.other_routers import NOBODY, OthersBook
@@ -100,14 +100,21 @@ class LoadTable:
         name = (pod, rank)
         kept = self._seen.get(name)
         if kept is None or observed.at >= kept.observed.at:
+            book = self._book(name)
+            still_since = _still_since(kept, book, observed)
+            self._seen_at = max(self._seen_at, observed.at)
+            self._kept.changed(name)
+            if _is_frozen(book, still_since, observed.at - self._slack):
+                self._seen[name] = Seen(
+                    observed, source, 0, 0, UNKNOWN, still_since=still_since, is_frozen=True
+                )
+                return
             if self._others is not None:
                 self._others.observed(pod, rank, observed.at)
             is_batch_full = self._batches.is_full(name, observed)
             self._seen[name] = seen_beside(
-                self._book(name), observed, source, is_batch_full=is_batch_full
+                book, observed, source, is_batch_full=is_batch_full, still_since=still_since
             )
-            self._seen_at = max(self._seen_at, observed.at)
-            self._kept.changed(name)
             if self._others is None:
                 # Recomputing at each observation spares the next pick from doing it for all ranks.
                 self._kept.renew(name, observed.at)
@@ -115,6 +122,14 @@ class LoadTable:
     def knows_progress(self, now: float) -> bool:
         """Return whether first tokens are reported, or some rank was observed lately."""
         return self._bookings.hears_first_tokens or now - self._seen_at <= self._stale
+
+    def avoided(self, now: float) -> Collection[tuple[str, int]]:
+        """Return the ranks that picks avoid, since they are stuck (`router.load.stuck`)."""
+        return self._bookings.stuck.avoided(self._bookings.expire(now))
+
+    def stuck_seconds(self, pod: str, rank: int, now: float) -> float:
+        """Return for how long a stuck rank has answered nothing; 0 for any other rank."""
+        return self._bookings.stuck.seconds((pod, rank), self._bookings.expire(now))
 
     def take_changes(self, now: float) -> Collection[tuple[str, int]]:
         """Process changes of other routers' bookings; return the ranks to `renew`."""
@@ -265,7 +280,7 @@ class LoadTable:
             # The clock was set back since, so the observation's age is not known.
             self.forget(*name)
             return None
-        if age > self._stale:
+        if age > self._stale or seen.is_frozen:
             return None
         if others is not NOBODY:
             seen = self._seen[name] = seen.explained_by(others)
@@ -279,3 +294,18 @@ class LoadTable:
         if kept is None or not kept.is_of(book, others, seen):
             kept = self._corrections[name] = correct(book, others, seen, self._slack)
         return kept
+
+
+def _still_since(kept: Seen | None, book: RankBook, observed: Observed) -> float:
+    """Return since when a rank's figures are those of an observation, as far as it answered nothing."""
+    if kept is None or kept.still_since < book.answered_at:
+        return observed.at
+    return kept.still_since if replace(kept.observed, at=observed.at) == observed else observed.at
+
+
+def _is_frozen(book: RankBook, still_since: float, reached: float) -> bool:
+    """Return whether figures stand still although a request has reached the engine, by `reached`."""
+    return any(
+        still_since < booking.since <= reached and booking.since > book.answered_at
+        for booking in book.unanswered.values()
+    )

@@ -114,6 +114,12 @@ ROOMS: Mapping[str, Mapping[str, Declared]] = {
         "rank_wait_seconds": _gauge(
             "Booked prefill on the rank that is not computed yet.", "pod", "rank"
         ),
+        "rank_stuck_seconds": _gauge(
+            "Seconds for which a stuck rank has answered nothing, so that picks avoid it; 0 if it is not"
+            " stuck.",
+            "pod",
+            "rank",
+        ),
         "rank_trust": _gauge(
             "1 for the level in force. Ranks of pods without events have none.",
             "pod",

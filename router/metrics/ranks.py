@@ -53,13 +53,15 @@ def loads(ingest: Ingest, table: LoadTable) -> Iterator[Metric | None]:
     """Yield the load of every rank, and before that a None wherever other work may be done."""
     names = [(rank.pod, rank.number) for rank in ingest]
     running, waiting = gauge("rank_running"), gauge("rank_waiting")
-    wait = gauge("rank_wait_seconds")
+    wait, stuck = gauge("rank_wait_seconds"), gauge("rank_stuck_seconds")
     for at in range(0, len(names), RANKS_AT_ONCE):
+        now = time.monotonic()
         some = names[at : at + RANKS_AT_ONCE]
-        for (pod, rank), load in zip(some, table.loads(some, time.monotonic()), strict=True):
+        for (pod, rank), load in zip(some, table.loads(some, now), strict=True):
             labels = [pod, str(rank)]
             running.add_metric(labels, load.in_flight)
             waiting.add_metric(labels, load.waiting)
             wait.add_metric(labels, load.wait)
+            stuck.add_metric(labels, table.stuck_seconds(pod, rank, now))
         yield None
-    yield from (running, waiting, wait)
+    yield from (running, waiting, wait, stuck)

@@ -51,11 +51,14 @@ class Assigner:
 
         Assumed blocks, which outlast the booking, are added by `settle`.
         """
-        placed.booking = self._bookings.book(self._work(placed), now)
+        is_watched = placed.is_watched
+        placed.booking = self._bookings.book(self._work(placed), now, is_watched=is_watched)
         if decode is not None and decode.candidate[:2] != placed.went:
             there, tokens = decode.candidate, placed.prompt_tokens
             after = Work(placed.model, there.pod, there.rank, tokens, tokens, 0.0)
-            placed.decoding = self._bookings.book(after, now, computed=True)
+            placed.decoding = self._bookings.book(
+                after, now, behind=placed.booking, is_watched=is_watched
+            )
         self._arrive(placed, now)
 
     def _arrive(self, placed: Placed, now: float) -> None:
@@ -125,6 +128,7 @@ class Assigner:
         if placed.booking is not None:
             self._bookings.first_token(placed.booking.id, now)
             if placed.decoding is not None:
+                self._bookings.first_token(placed.decoding.id, now)
                 self._bookings.finish(placed.booking.id, now)
         if placed.ticket is not None:
             self._believed.confirm(placed.ticket, now + self._confirm_seconds)
@@ -169,9 +173,10 @@ class Assigner:
             if not self._withdraw_announced(*one):
                 self._unannounced.append(one)
 
-    def emptied(self, pod: str, rank: int) -> None:
-        """Drop the beliefs about a rank whose cache is empty."""
+    def engine_ended(self, pod: str, rank: int) -> None:
+        """Drop the beliefs about a rank whose engine has ended, and wait for none of its answers."""
         self._believed.forget(pod, rank)
+        self._bookings.engine_ended(pod, rank)
 
     def forget(self, pod: str, rank: int) -> None:
         """Drop the bookings and beliefs of a removed rank."""

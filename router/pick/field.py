@@ -1,6 +1,6 @@
 """The ranks that could take a request, with the properties that stay the same from pick to pick."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from indexer.rank import Rank
@@ -12,6 +12,8 @@ class Field:
     """The ranks of some pods. All sequences have the ranks in the same order."""
 
     of: Sequence[Pod]
+    avoided: Collection[tuple[str, int]]
+    """The ranks that are left out if there are others (`router.load.stuck`)."""
     pods: Sequence[Pod]
     """The pod of each rank."""
     ranks: Sequence[Rank]
@@ -24,16 +26,19 @@ class Field:
     @property
     def has_ranks(self) -> bool:
         """Whether some pod has several ranks."""
-        return len(self.of) < len(self.ranks)
+        return any(len(pod.ranks) > 1 for pod in self.of)
 
 
-def field_of(pods: Sequence[Pod]) -> Field:
-    """Return the ranks of these pods."""
+def field_of(pods: Sequence[Pod], avoided: Collection[tuple[str, int]] = ()) -> Field:
+    """Return the ranks of these pods, those in `avoided` only if there are no others."""
     both = [(pod, rank) for pod in pods for rank in pod.ranks]
+    if avoided:
+        both = [one for one in both if (one[0].id, one[1].number) not in avoided] or both
     names = [(pod.id, rank.number) for pod, rank in both]
     ranks = [rank for _, rank in both]
     return Field(
         list(pods),
+        avoided,
         [pod for pod, _ in both],
         ranks,
         names,

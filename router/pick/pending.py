@@ -42,6 +42,8 @@ class Placed:
     """The trace of the pick; empty: it was not sampled."""
     is_whole: bool = True
     """Whether it has tokens and all of them were known, not estimated."""
+    is_watched: bool = False
+    """Whether its end is always reported (`Ask.is_watched`)."""
     keys: Mapping[BlockForm, bytes] = field(default_factory=dict)
     """The packed keys of its blocks, by form, until its first token."""
     booking: Booking | None = None

@@ -193,6 +193,7 @@ class Picker:
             request_id=ask.request_id,
             trace_id=ask.trace_id,
             is_whole=ask.is_whole,
+            is_watched=ask.is_watched,
             keys={form: stored_keys(chain) for form, chain in options.matches.chains.items()},
             choice=choice,
         )
@@ -347,9 +348,9 @@ class Picker:
         self._assigner.expire(now)
 
     def engine_ended(self, pod: Pod) -> None:
-        """Drop the beliefs about a pod whose engine has ended: its cache is empty."""
+        """Drop the beliefs about a pod whose engine has ended, and wait for none of its answers."""
         for rank in pod.ranks:
-            self._assigner.emptied(pod.id, rank.number)
+            self._assigner.engine_ended(pod.id, rank.number)
 
     def forget(self, pod: Pod) -> None:
         """Drop the bookings, beliefs, calibration and sessions of a removed pod."""

@@ -142,7 +142,7 @@ class Picking:
         self.on_room()
 
     def engine_ended(self, pod: Pod) -> None:
-        """Drop the beliefs about a pod whose engine has ended."""
+        """Drop the beliefs about a pod whose engine has ended, and wait for none of its answers."""
         if self._picker is not None:
             self._picker.engine_ended(pod)
         self.on_room()

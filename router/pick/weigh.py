@@ -10,7 +10,7 @@ Nothing is booked here; `router.pick.picker` does that with the choice.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from random import Random
@@ -75,6 +75,8 @@ class Ask(msgspec.Struct, frozen=True):
     """Reckoned tokens of the part of the prompt that was not tokenised."""
     unread_because: str = ""
     """Why that part was not tokenised."""
+    is_watched: bool = False
+    """Whether the end of its request is always reported, as a gateway shows the whole exchange."""
     request_id: str = ""
     """The caller's name for its request; empty: none."""
     trace_id: str = ""
@@ -190,9 +192,10 @@ class Weigher:
         Raises NoPodError, and UnknownPolicyError for `ask.policy`.
         """
         policy = self._policy(ask.policy)
-        everybody = self._field(ask, "both")
-        prefilling = self._field(ask, "prefill") if ask.disaggregated else everybody
-        decoding = self._field(ask, "decode") if ask.disaggregated else None
+        avoided = self._loads.avoided(now)
+        everybody = self._field(ask, "both", avoided)
+        prefilling = self._field(ask, "prefill", avoided) if ask.disaggregated else everybody
+        decoding = self._field(ask, "decode", avoided) if ask.disaggregated else None
         loads = self._loads.columns(prefilling.names, now)
         shares = shares_of(loads)
         if ahead:
@@ -242,14 +245,22 @@ class Weigher:
             found = self._traffic[model] = Traffic()
         return found
 
-    def _field(self, ask: Ask, role: Literal["both", "prefill", "decode"]) -> Field:
-        """Return the ranks that take a part of a request, or both parts. Raises NoPodError."""
+    def _field(
+        self,
+        ask: Ask,
+        role: Literal["both", "prefill", "decode"],
+        avoided: Collection[tuple[str, int]],
+    ) -> Field:
+        """Return the ranks that take a part of a request, or both parts. Raises NoPodError.
+
+        The `avoided` ones take part only where there are no others.
+        """
         pods = (
             ask.pods if role == "both" else [pod for pod in ask.pods if pod.role in {"both", role}]
         )
         field = self._fields.get(role)
-        if field is None or field.of != pods:
-            field = self._fields[role] = field_of(pods)
+        if field is None or field.of != pods or field.avoided != avoided:
+            field = self._fields[role] = field_of(pods, avoided)
         if not field.ranks:
             found = f"no pod{model_phrase(ask.prompt.model)}"
             if role == "both":

@@ -450,3 +450,11 @@ def test_events_that_are_followed_late_for_longer_than_a_burst_are_a_finding_of_
     assert "rank 0 have been applied late for 70 s (1234 batches wait here)" in found.text
     burst = replace(behind, trust=replace(late, since=NOW - 3))
     assert findings(PodFacts(True, True, [burst], Row("pod-a", "m")), NOW) == []
+
+
+def test_a_stuck_rank_is_named_whatever_is_known_of_its_load() -> None:
+    stuck = replace(rank(1, has_load=False), stuck_seconds=34.2)
+    (found,) = Stream().found(rank(), stuck)
+    assert found.kind == "stuck"
+    assert "rank 1 has answered nothing for 34 s" in found.text
+    assert Stream().kinds(stuck) == ["stuck"], "its gauges may stand still"

@@ -113,6 +113,7 @@ def test_bookings_that_the_engine_does_not_have_weigh_nothing() -> None:
 
 def test_what_ends_after_an_observation_is_not_taken_away_twice() -> None:
     bookings, table, names = booked(1.0, 2.0, 3.0)
+    bookings.first_token(names[1], 3.0)
     table.observe("p", 0, seen(running=2))
     assert table.load("p", 0, 10.0).in_flight == 2
     bookings.finish(names[2], 11.0)

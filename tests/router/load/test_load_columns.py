@@ -186,13 +186,22 @@ class AnyNews(RuleBasedStateMachine):
         pod=PODS,
         rank=RANKS,
         tokens=st.integers(0, 99),
-        computed=st.booleans(),
+        decodes=st.booleans(),
+        is_watched=st.booleans(),
     )
-    def book(self, prefill: float, pod: str, rank: int, tokens: int, computed: bool) -> None:
+    def book(
+        self, prefill: float, pod: str, rank: int, tokens: int, decodes: bool, is_watched: bool
+    ) -> None:
         for world in self.worlds:
-            what = work(prefill, pod, rank, tokens)
-            booking = world.bookings.book(what, self.now, computed=computed and not tokens % 4)
+            what, bookings = work(prefill, pod, rank, tokens), world.bookings
+            behind = bookings.get(self.ids[-1]) if decodes and self.ids else None
+            booking = bookings.book(what, self.now, behind=behind, is_watched=is_watched)
         self.ids.append(booking.id)
+
+    @rule(pod=PODS, rank=RANKS)
+    def engine_ends(self, pod: str, rank: int) -> None:
+        for world in self.worlds:
+            world.bookings.engine_ended(pod, rank)
 
     @rule(
         which=st.integers(0, 9),

@@ -1,0 +1,201 @@
+"""Finds stuck ranks: requests went there, and nothing is answered, neither a first token nor an end.
+
+A rank owes an answer from the moment when a request goes out to it until any request there gets its
+first token or ends well. A rank that owes one for several times the predicted wait is stuck, whatever
+its health and its metrics say: an engine whose loop hangs, or that is paused, still tells both. Picks
+avoid a stuck rank until it answers; now and then one more request tries whether it does.
+
+How much later than predicted answers come is learnt from those that come: answers that do not stream
+show only their end, and on a busy engine requests wait for a place in its batch. Where nobody reports
+answers, no rank owes any.
+"""
+
+import logging
+import math
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
+
+from indexer.invariant import BrokenInvariantError
+from router.load.rank_bookings import Booking, RankBook
+
+log = logging.getLogger(__name__)
+
+Name = tuple[str, int]
+"""A pod, and the number of its rank."""
+
+TIMES = 4.0
+"""An answer is owed for too long after this many times the predicted seconds,"""
+LATE_TIMES = 1.5
+"""and this many times the usual delay beyond the prediction,"""
+LEAST_SECONDS = 5.0
+"""and these seconds."""
+FADING = 0.98
+"""Each answer multiplies the usual delay by this, unless it is later itself."""
+MOST_LATE_SECONDS = 300.0
+"""Longest delay that counts as usual."""
+ENOUGH = 8
+"""Answers from which on it is known that answers are reported, and how late they come."""
+LONG_SECONDS = 1.0
+"""A request that fails sooner than this after several times its predicted wait may have been refused."""
+RETRY_SECONDS = 10.0
+"""Pause after which another request may try a stuck rank where all others have ended,"""
+OPEN_SECONDS = 30.0
+"""and where some are still waited for."""
+
+
+@dataclass(slots=True)
+class Owing:
+    """A rank's debt of an answer. Times are seconds of the bookings' clock."""
+
+    since: float
+    """When the first request went out that has no answer, or the rank's last answer after that."""
+    seconds: float
+    """The predicted wait for that answer."""
+    tried_at: float
+    """When a request last went out to the rank or ended there without an answer, or it became stuck."""
+    is_stuck: bool = False
+
+
+class StuckRanks:
+    """The ranks that owe answers, of those in `books`."""
+
+    def __init__(self, books: Mapping[Name, RankBook]) -> None:
+        self._books = books
+        self._owing: dict[Name, Owing] = {}
+        self._stuck: dict[Name, Owing] = {}
+        """Those of `_owing` that are stuck."""
+        self._due: list[tuple[float, Name]] = []
+        """A heap of the times when to look at ranks again; some entries may be outdated."""
+        self._look_at: dict[Name, float] = {}
+        """The time of each rank's entry that is not outdated."""
+        self._answers = 0
+        self._late = 0.0
+        """The usual delay of answers beyond their prediction, in seconds."""
+
+    def sent(self, name: Name, booking: Booking, now: float) -> None:
+        """Record that a rank owes an answer to a booking that went out now."""
+        owing = self._owing.get(name)
+        if owing is None:
+            self._owe(name, booking, now)
+        else:
+            owing.tried_at = now
+
+    def answered(self, name: Name, booking: Booking, now: float, *, is_first: bool) -> None:
+        """Record a first token or an end; `is_first` if it is the booking's first answer."""
+        owing = self._owing.pop(name, None)
+        stuck = self._stuck.pop(name, None)
+        if stuck is not None:
+            log.info(
+                "pod %s rank %d: it answers again, after %.0f s without an answer",
+                *name, now - stuck.since,
+            )  # fmt: skip
+        elif is_first:
+            self._answers += 1
+            late = now - booking.since - booking.predicted
+            self._late = min(max(late, FADING * self._late), MOST_LATE_SECONDS)
+        head = self._head(name)
+        if owing is not None and head is not None:
+            self._owe(name, head, now)
+
+    def ended(self, name: Name, booking: Booking, now: float, *, waited: bool = True) -> None:
+        """Record that a booking left a rank, or is not waited for any more, without an answer.
+
+        If it `waited` for long, a client that lost patience has ended it, and the rank still owes.
+        """
+        owing = self._owing.get(name)
+        if owing is None:
+            return
+        owing.tried_at = now
+        head = self._head(name)
+        if owing.is_stuck or (
+            waited and now - booking.since > TIMES * booking.predicted + LONG_SECONDS
+        ):
+            return
+        if head is None:
+            del self._owing[name]
+        elif head.since > owing.since:
+            owing.since, owing.seconds = head.since, head.predicted
+
+    def forget(self, name: Name) -> None:
+        """Forget what a rank owes: it is gone, or its engine began anew."""
+        self._owing.pop(name, None)
+        self._stuck.pop(name, None)
+
+    def expire(self, now: float) -> None:
+        """Find the ranks that owe an answer for too long by now."""
+        while self._due and self._due[0][0] <= now:
+            at, name = heappop(self._due)
+            if self._look_at.get(name) != at:
+                continue
+            del self._look_at[name]
+            owing = self._owing.get(name)
+            if owing is None or owing.is_stuck:
+                continue
+            due = owing.since + self._patience(owing)
+            if due > now or self._answers < ENOUGH:
+                self._look(name, due if due > now else now + LEAST_SECONDS)
+                continue
+            owing.is_stuck, owing.tried_at = True, now
+            self._stuck[name] = owing
+            log.warning(
+                "pod %s rank %d: it has answered nothing for %.0f s, predicted were %.1f s, and %d "
+                "requests wait for it: picks avoid it until it answers",
+                *name, now - owing.since, owing.seconds, len(self._books[name].unanswered),
+            )  # fmt: skip
+
+    def avoided(self, now: float) -> Collection[Name]:
+        """Return the stuck ranks that get no requests now; the others may be tried."""
+        if not self._stuck:
+            return ()
+        return frozenset(name for name, owing in self._stuck.items() if not self._tries(name, now))
+
+    def _tries(self, name: Name, now: float) -> bool:
+        pause = OPEN_SECONDS if self._books[name].unanswered else RETRY_SECONDS
+        return now - self._stuck[name].tried_at >= pause
+
+    def __contains__(self, name: Name) -> bool:
+        """Return whether a rank is stuck."""
+        return name in self._stuck
+
+    def seconds(self, name: Name, now: float) -> float:
+        """Return for how long a stuck rank has answered nothing; 0 for any other rank."""
+        owing = self._stuck.get(name)
+        return 0.0 if owing is None else max(0.0, now - owing.since)
+
+    def shift(self, seconds: float) -> None:
+        """Shift all times, after the clock was set."""
+        for owing in self._owing.values():
+            owing.since += seconds
+            owing.tried_at += seconds
+        self._look_at = {name: at + seconds for name, at in self._look_at.items()}
+        self._due = [(at, name) for name, at in self._look_at.items()]
+        heapify(self._due)
+
+    def check(self) -> None:
+        """Raise BrokenInvariantError if a rank that owes an answer would never be looked at."""
+        if not self._stuck.items() <= self._owing.items():
+            raise BrokenInvariantError("a stuck rank owes nothing")
+        looks = {(at, name) for at, name in self._due}
+        for name, owing in self._owing.items():
+            if not owing.is_stuck and (self._look_at.get(name), name) not in looks:
+                raise BrokenInvariantError("a rank that owes an answer is not looked at again")
+        if not self._owing.keys() <= self._books.keys():
+            raise BrokenInvariantError("a rank that is gone owes an answer")
+
+    def _owe(self, name: Name, booking: Booking, now: float) -> None:
+        owing = self._owing[name] = Owing(now, booking.predicted, now)
+        self._look(name, now + self._patience(owing))
+
+    def _look(self, name: Name, at: float) -> None:
+        """Look at a rank at a time, or earlier if that is planned already."""
+        if at < self._look_at.get(name, math.inf):
+            self._look_at[name] = at
+            heappush(self._due, (at, name))
+
+    def _patience(self, owing: Owing) -> float:
+        return TIMES * owing.seconds + LATE_TIMES * self._late + LEAST_SECONDS
+
+    def _head(self, name: Name) -> Booking | None:
+        """Return the first booking of a rank that is waited for."""
+        return next(iter(self._books[name].unanswered.values()), None)

@@ -1,0 +1,91 @@
+"""Picks avoid ranks that answer nothing, whatever the policy and the caches say."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from router.load.engine_metrics import Observed
+from router.load.stuck import ENOUGH
+from scorer.policy import policy_names
+from tests.router.pick.picker_parts import KeyedPrompt, Parts, first
+
+
+def answered(parts: Parts, prompt: KeyedPrompt, **fields: object) -> str:
+    """Pick, and report the answer at once; return the pod."""
+    booking_id, choice = parts.choose(prompt=prompt, **fields)
+    parts.now += 0.1
+    parts.picker.first_token(booking_id, parts.now)
+    parts.picker.ended(booking_id, "finished", parts.now)
+    return first(choice)
+
+
+def prompts() -> Iterator[KeyedPrompt]:
+    number = 1000
+    while True:
+        number += 1000
+        yield KeyedPrompt(range(number, number + 4))
+
+
+@pytest.mark.parametrize("is_watched", [True, False])
+def test_a_hung_engine_loses_its_hot_prefix_and_comes_back_when_it_answers(
+    is_watched: bool,
+) -> None:
+    parts = Parts(pods=2)
+    other = prompts()
+    for _ in range(2 * ENOUGH):
+        answered(parts, next(other))
+    parts.warm(0, 100)
+    sent: dict[str, list[str]] = {"pod-0": [], "pod-1": []}
+    for _ in range(150):
+        booking_id, choice = parts.choose(is_watched=is_watched)
+        sent[first(choice)].append(booking_id)
+        parts.now += 0.4
+        for one in sent["pod-1"]:
+            parts.picker.first_token(one, parts.now)
+            parts.picker.ended(one, "finished", parts.now)
+        # Its metrics stand still, and say that it is idle.
+        parts.loads.observe("pod-0", 0, Observed(1, 0, 0.1, parts.now))
+        parts.picking.check()
+    assert len(sent["pod-0"]) < 20
+    for one in sent["pod-0"]:
+        parts.picker.first_token(one, parts.now)
+        parts.picker.ended(one, "finished", parts.now)
+    assert answered(parts, next(other)) == "pod-0"
+
+
+@pytest.mark.parametrize("policy", policy_names())
+def test_no_policy_picks_a_stuck_rank_while_there_is_another(policy: str) -> None:
+    parts = Parts(pods=2)
+    other = prompts()
+    for _ in range(2 * ENOUGH):
+        answered(parts, next(other))
+    parts.warm(0, 100)
+    parts.choose(pods=parts.pods[:1])
+    parts.now += 10.0
+    for _ in range(5):
+        assert answered(parts, next(other), policy=policy) == "pod-1"
+    assert answered(parts, next(other), policy=policy, pods=parts.pods[:1]) == "pod-0"
+
+
+def test_where_all_ranks_are_stuck_all_take_part() -> None:
+    parts = Parts(pods=2)
+    other = prompts()
+    for _ in range(2 * ENOUGH):
+        answered(parts, next(other))
+    for pod in parts.pods:
+        parts.choose(prompt=next(other), pods=[pod])
+    parts.now += 10.0
+    assert len(parts.loads.avoided(parts.now)) == 2
+    assert len(parts.weigh(prompt=next(other)).options) == 2
+
+
+def test_a_stuck_pod_of_one_role_is_avoided_for_that_role() -> None:
+    parts = Parts(pods=4, roles=["prefill", "prefill", "decode", "decode"])
+    other = prompts()
+    for _ in range(2 * ENOUGH):
+        answered(parts, next(other), disaggregated=True)
+    parts.choose(prompt=next(other), disaggregated=True, pods=[parts.pods[0], parts.pods[2]])
+    parts.now += 10.0
+    choice = parts.weigh(prompt=next(other), disaggregated=True)
+    assert [one.pod.id for one in choice.options] == ["pod-1"]
+    assert [one.pod.id for one in choice.decode] == ["pod-3"]
