@@ -231,6 +231,7 @@ async def running(
             ended=lambda pod: _call_in(loop, picking.engine_ended, pod),
             gone=lambda pod: _call_in(loop, forget, pod),
             listed=listed,
+            answered=lambda pod: picking.bookings.answered_at(pod.id, len(pod.ranks)),
             saved=saved_ranks(config.index, folder),
         )
         follows = following(config, folder, ingest, follower, found_by)

@@ -14,7 +14,7 @@ TOKENIZERS = "tokenizers"
 
 
 def a_pod_is_well(pods: Iterable[Pod], sources: Sequence[SourceState] = ()) -> Condition:
-    """Return whether any pod serves requests and does not refuse them.
+    """Return whether any pod serves requests, as far as is known, and does not refuse them.
 
     If none does, a Pick still tries pods that do not refuse (`router.pick.eligible`). Sources of pods
     that cannot be asked are named, and change nothing: routers outlive an API server.
@@ -61,7 +61,9 @@ def tokenizers_are_loaded(models: int, lacking: Mapping[str, str]) -> Condition:
 def _may_serve(pod: Pod) -> bool:
     # If the pod itself is not probed, an unreachable shared index does not mean that it is down.
     unasked = bool(pod.shared) and pod.status.healthy is None
-    return (pod.serves or unasked) and not pod.status.refuses and not pod.withheld
+    # All pods may be late where load is high, and they serve.
+    takes = pod.serves or unasked or pod.is_only_late
+    return takes and not pod.status.refuses and not pod.withheld
 
 
 def _why(pod: Pod) -> str:

@@ -240,6 +240,11 @@ class Bookings:
         book = self._ranks.get((pod, rank))
         return IDLE if book is None else book.load(now, self._head_floor)
 
+    def answered_at(self, pod: str, ranks: int) -> float:
+        """Return when a pod of so many ranks last answered a request; any thread may ask."""
+        books = (self._ranks.get((pod, rank)) for rank in range(ranks))
+        return max((book.answered_at for book in books if book is not None), default=-math.inf)
+
     def ranks(self) -> Mapping[tuple[str, int], RankBook]:
         """Return the bookings of each rank, by pod and rank; callers only read them."""
         return self._ranks

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
@@ -35,8 +36,8 @@ class Follower:
     for engines with HTTPS. `shared` follows pods that have neither events nor a publisher's address, and
     if it writes to the shared index also those with events; if it is None, nothing is known of the
     former pods' caches. `observed` receives the engines' loads, `ended` pods whose engine has ended
-    (`Prober`), `gone` pods that were dropped; `listed` is called when pods' adapters have changed. All
-    are called in the thread that follows pods.
+    (`Prober`), `gone` pods that were dropped; `listed` is called when pods' adapters have changed, and
+    `answered` returns when a pod last answered a request. All are called in the thread that follows pods.
     `saved` is the state file's ranks, for pods that are followed directly. The files of pods' keys are
     relative to `folder`.
     """
@@ -57,6 +58,7 @@ class Follower:
         ended: Callable[[Pod], None] | None = None,
         gone: Callable[[Pod], None] | None = None,
         listed: Callable[[], None] | None = None,
+        answered: Callable[[Pod], float] = lambda _: -math.inf,
         saved: Iterable[SavedRank] = (),
     ) -> None:
         self._ingest = ingest
@@ -69,6 +71,7 @@ class Follower:
         self._ended = ended
         self._gone = gone
         self._listed = listed
+        self._answered = answered
         self._probe = probe
         self._tls = tls
         self._patience = Patience(
@@ -124,6 +127,7 @@ class Follower:
                 observed=self._observed,
                 ended=self._ended,
                 listed=self._listed,
+                answered=self._answered,
             )
             works.append(Work(f"looking at pod {spec.id}", prober.run))
         self._tasks[spec.id] = [kept(work) for work in works]

@@ -31,6 +31,9 @@ log = logging.getLogger(__name__)
 FAILURES = 2
 """Number of successive failed probes after which a pod that was up counts as down."""
 
+SIGN_SECONDS = 10.0
+"""How long an event or an answer to a request shows that an engine works, whose /health is late."""
+
 REFUSES = 503
 """The status of /health if the engine itself accepts no requests: SGLang from SIGTERM on and while it
 starts, vLLM while it drains and when its engine is dead. One such answer suffices."""
@@ -93,7 +96,8 @@ class Prober:
     Each request of a probe waits at most `timeout` seconds. With `tls` it uses HTTPS, and it sends the
     engine's `key`. It passes the load
     in the metrics of an `engine` (`router.load.engine_metrics.NAMES`) to `observed`, on its event loop,
-    with the answer's time by `clock`. It calls `ended` when an engine has ended (its port refuses
+    with the answer's time by `clock`. `answered` returns when a pod last answered a request, by the same
+    clock. It calls `ended` when an engine has ended (its port refuses
     connections, or it answers that it accepts no requests), again once the engine is healthy after that,
     and when the engine has restarted between two probes. It calls `listed` when its adapters are others
     than before.
@@ -111,6 +115,7 @@ class Prober:
         observed: Sink | None = None,
         ended: Callable[[Pod], None] | None = None,
         listed: Callable[[], None] | None = None,
+        answered: Callable[[Pod], float] = lambda _: -math.inf,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._pod = pod
@@ -122,7 +127,14 @@ class Prober:
         self._observed = observed
         self._ended = ended
         self._listed = listed
+        self._answered = answered
         self._clock = clock
+        self._sequences: list[int | None] = []
+        """The sequences of its ranks' events at the last probe."""
+        self._event_at = -math.inf
+        """When a probe last found that events had come."""
+        self._down_at = -math.inf
+        """When it was last found to be down."""
         self._failures = 0
         self._looks = 0
         """Number of probes since it came up."""
@@ -165,12 +177,15 @@ class Prober:
 
     async def look(self, session: aiohttp.ClientSession) -> None:
         """Probe once."""
+        self._note_events()
         before = self._pod.status
         asked_at = self._clock()
-        status, problem = 0, ""
+        status, problem, is_late = 0, "", False
         try:
             status, _ = await self._answer(session, "/health")
-        except (aiohttp.ClientError, TimeoutError) as error:
+        except TimeoutError:
+            problem, is_late = "/health does not answer in time", True
+        except aiohttp.ClientError as error:
             problem = problem_of(error)
             self._has_ended = self._has_ended or _is_refused(error)
         else:
@@ -206,8 +221,12 @@ class Prober:
             if not well.drafts and any(lines(page, DRAFTS)):
                 well = replace(well, drafts=True)
             self._looks = self._looks + 1 if before.healthy else 1
-            self._pod.status = replace(well, refusal=self._refusal(), looked_at=asked_at)
+            well = replace(well, reason=WELL, is_late=False, refusal=self._refusal())
+            self._pod.status = replace(well, looked_at=asked_at)
             limit_known(self._pod)
+        elif is_late:
+            self._pod.status = self._late(before, problem)
+            await self._load(session)
         elif before.healthy is None or status == REFUSES or self._failures >= FAILURES:
             self._pod.status = Status(
                 healthy=False,
@@ -218,17 +237,45 @@ class Prober:
                 version=before.version,
                 refuses=status == REFUSES,
             )
-        if self._listed is not None and self._pod.status.adapters != before.adapters:
+        self._tell(before)
+
+    def _tell(self, before: Status) -> None:
+        """Log what has changed, and say that the engine has ended if it is down for that."""
+        status = self._pod.status
+        if self._listed is not None and status.adapters != before.adapters:
             self._listed()
-        if (refusal := self._pod.status.refusal) != before.refusal:
-            log.warning("pod %s: %s", self._pod.id, refusal or "its pages are open again")
-        if self._pod.status.healthy != before.healthy:
-            state = "up" if self._pod.status.healthy else "down"
-            log.info("pod %s: %s: %s", self._pod.id, state, self._pod.status.reason)
-            if problem and self._has_ended and self._ended is not None:
+        if status.refusal != before.refusal:
+            log.warning("pod %s: %s", self._pod.id, status.refusal or "its pages are open again")
+        if (status.healthy, status.is_late) != (before.healthy, before.is_late):
+            state = "down" if status.healthy is False else "late" if status.is_late else "up"
+            if state == "down":
+                self._down_at = self._clock()
+            log.info("pod %s: %s: %s", self._pod.id, state, status.reason)
+            is_ended = status.healthy is False and self._has_ended
+            if is_ended and not status.is_late and self._ended is not None:
                 self._ended(self._pod)
-        elif problem and self._pod.status.reason != before.reason:
-            log.info("pod %s: still down: %s", self._pod.id, self._pod.status.reason)
+        elif status.healthy is False and status.reason != before.reason:
+            log.info("pod %s: still down: %s", self._pod.id, status.reason)
+
+    def _late(self, before: Status, problem: str) -> Status:
+        """Return the status of a pod whose /health is late: down only where it shows no sign of life.
+
+        A pod that is down for another reason stays so until there is one.
+        """
+        last = max(self._event_at, self._answered(self._pod))
+        is_down = before.healthy is False and not before.is_late
+        if is_down and (before.refuses or last <= self._down_at):
+            return replace(before, reason=problem)
+        healthy = True if self._was_well else None
+        if self._failures >= FAILURES and self._clock() - last > SIGN_SECONDS:
+            healthy = False
+        return replace(before, healthy=healthy, reason=problem, is_late=True)
+
+    def _note_events(self) -> None:
+        """Record whether events have come since the last probe."""
+        before, self._sequences = self._sequences, [rank.sequence for rank in self._ranks]
+        if before and before != self._sequences:
+            self._event_at = self._clock()
 
     def _is_well(self) -> None:
         if self._has_ended:

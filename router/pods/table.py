@@ -34,6 +34,8 @@ class Status:
     """Whether its metrics show a cache of windows or states beside the full one (SGLang)."""
     drafts: bool = False
     """Whether its metrics show that it drafts tokens (vLLM's speculative decoding)."""
+    is_late: bool = False
+    """Whether the last probe got no answer in time; nothing else is known against it."""
     looked_at: float = -math.inf
     """When the last successful probe began, by the ingest's clock."""
 
@@ -92,6 +94,13 @@ class Pod:
         return not self.has_events or (
             status.healthy is True and all(rank.lost_at < status.looked_at for rank in self.ranks)
         )
+
+    @property
+    def is_only_late(self) -> bool:
+        """Whether it counts as down for late probes alone: its events, if it has any, are connected."""
+        if self.status.healthy is not False or not self.status.is_late:
+            return False
+        return not self.has_events or any(rank.is_connected for rank in self.ranks)
 
     @property
     def ready(self) -> bool:

@@ -136,6 +136,17 @@ def test_a_pod_that_refuses_requests_is_not_well() -> None:
     assert a_pod_is_well([draining, pod("b")]) == Condition(True, "1 of 2 pods are well")
 
 
+def test_pods_that_are_only_late_keep_a_router_ready() -> None:
+    late = pod("a", status=Status(healthy=False, reason="late", is_late=True))
+    late.ranks[0].is_connected = True  # type: ignore[misc]
+    assert not late.ready
+    assert a_pod_is_well([late]).holds
+    late.ranks[0].is_connected = False  # type: ignore[misc]
+    assert not a_pod_is_well([late]).holds
+    late.has_events = False
+    assert a_pod_is_well([late]).holds
+
+
 @pytest.mark.parametrize(("least", "holds"), [(0.5, True), (0.51, False), (1.0, False)])
 def test_coverage_is_the_share_of_exact_views_of_the_pods_that_are_well(
     least: float, holds: bool

@@ -1,6 +1,7 @@
 """What an engine says of itself decides whether its pod is ready."""
 
 import asyncio
+import math
 import socket
 import ssl
 from collections.abc import AsyncIterator
@@ -37,6 +38,8 @@ class Engine:
         self.asked: list[str] = []
         self.connections: set[object] = set()
         self.missing: set[str] = set()
+        self.late: set[str] = set()
+        """Paths that are never answered."""
         self.version_path = "/version"
         self.version = "0.32.0"
         self.models = b'{"object":"list","data":[{"id":"m","object":"model"},{"id":"tuned"}]}'
@@ -51,6 +54,8 @@ class Engine:
 
     async def answer(self, request: web.Request) -> web.Response:
         self.asked.append(request.path)
+        if request.path in self.late:
+            await asyncio.Event().wait()
         self.connections.add(request.transport)
         if request.path in self.missing:
             raise web.HTTPNotFound
@@ -64,7 +69,7 @@ class Engine:
 @pytest.fixture
 async def engine() -> AsyncIterator[tuple[Engine, Pod, RankIngest]]:
     engine = Engine()
-    runner = web.AppRunner(engine.app())
+    runner = web.AppRunner(engine.app(), handler_cancellation=True, shutdown_timeout=0.1)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     ingest = Ingest(MemoryIndex(), hash_seed="", pending_bytes=1, stale_after=1, clock=lambda: 0.0)
@@ -74,8 +79,8 @@ async def engine() -> AsyncIterator[tuple[Engine, Pod, RankIngest]]:
     await runner.cleanup()
 
 
-async def look(prober: Prober, times: int = 1) -> None:
-    async with aiohttp.ClientSession() as session:
+async def look(prober: Prober, times: int = 1, timeout: float = 300.0) -> None:
+    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=timeout)) as session:
         for _ in range(times):
             await prober.look(session)
 
@@ -691,3 +696,113 @@ async def test_a_cache_of_a_size_that_no_cache_has_is_not_learnt(
     await look(Prober(pod, interval=1, timeout=5))
     assert pod.ready
     assert rank.capacity == 0
+
+
+class Signs:
+    """A clock, the time of a pod's last answer, and its prober, which waits for no answer for long."""
+
+    def __init__(self, pod: Pod) -> None:
+        self.now, self.answered = 100.0, -math.inf
+        self.ended: list[str] = []
+        self.prober = Prober(
+            pod,
+            interval=1,
+            timeout=1,
+            ended=lambda pod: self.ended.append(pod.id),
+            answered=lambda _: self.answered,
+            clock=lambda: self.now,
+        )
+
+    async def look(self, times: int = 1) -> None:
+        for _ in range(times):
+            self.now += 4.0
+            await look(self.prober, timeout=0.05)
+
+
+async def test_a_late_health_is_no_reason_while_answers_to_requests_arrive(
+    engine: tuple[Engine, Pod, RankIngest],
+) -> None:
+    server, pod, _ = engine
+    pod.has_events, signs = False, Signs(pod)
+    await signs.look()
+    server.late = {"/health"}
+    for _ in range(8):
+        signs.answered = signs.now
+        await signs.look()
+        assert pod.ready
+        assert (pod.status.is_late, pod.status.models) == (True, ("m", "tuned"))
+    await signs.look(3)
+    assert not pod.ready, "no answer comes any more"
+    assert pod.is_only_late
+    signs.answered = signs.now
+    await signs.look()
+    assert pod.ready
+    server.late = set()
+    await signs.look()
+    assert (pod.ready, pod.status.is_late, pod.status.reason) == (True, False, "/health answers")
+
+
+async def test_a_late_health_is_no_reason_while_events_arrive(
+    engine: tuple[Engine, Pod, RankIngest],
+) -> None:
+    server, pod, rank = engine
+    signs = Signs(pod)
+    server.late = {"/health"}
+    await signs.look()
+    assert pod.ready, "nothing is known yet but that it is late"
+    for sequence in range(5):
+        rank.live("", sequence, msgspec.msgpack.encode([0.0, [], None]))
+        await signs.look(2)
+        assert pod.ready
+    await signs.look(3)
+    assert not pod.ready
+    assert pod.is_only_late
+    rank.disconnected()
+    assert not pod.is_only_late
+
+
+async def test_metrics_are_read_of_a_pod_whose_health_is_late(
+    engine: tuple[Engine, Pod, RankIngest],
+) -> None:
+    server, pod, _ = engine
+    server.metrics = b"vllm:num_requests_running 3\nvllm:num_requests_waiting 1\n"
+    server.late = {"/health"}
+    seen = Seen()
+    prober = Prober(pod, interval=1, timeout=1, observed=seen.take)
+    await look(prober, timeout=0.05)
+    assert [one.requests for _, _, one in seen.all] == [4]
+
+
+@pytest.mark.parametrize("status", [500, 503])
+async def test_a_pod_that_was_late_and_then_refuses_is_down_at_once(
+    engine: tuple[Engine, Pod, RankIngest], status: int
+) -> None:
+    server, pod, _ = engine
+    signs = Signs(pod)
+    await signs.look()
+    server.late = {"/health"}
+    signs.answered = math.inf
+    await signs.look(2)
+    assert pod.ready
+    server.late, server.health = set(), status
+    await signs.look()
+    assert not pod.ready
+    assert not pod.is_only_late
+    assert pod.status.refuses is (status == 503)
+    server.late = {"/health"}
+    await signs.look()
+    assert pod.ready is (status != 503), "one that drains answers still, and takes no more requests"
+
+
+async def test_an_engine_that_ends_while_it_is_late_has_ended(
+    engine: tuple[Engine, Pod, RankIngest], held_port: int
+) -> None:
+    server, pod, _ = engine
+    signs = Signs(pod)
+    await signs.look()
+    server.late = {"/health"}
+    await signs.look(4)
+    assert (pod.ready, signs.ended) == (False, [])
+    pod.address = f"127.0.0.1:{held_port}"
+    await signs.look()
+    assert (pod.ready, pod.is_only_late, signs.ended) == (False, False, ["p"])
