@@ -56,6 +56,9 @@ class Rank(Protocol):
     def engine_restarted(self, reason: str) -> None:
         """Handle a restart of the engine that was seen outside its events."""
 
+    def emptied(self, reason: str) -> None:
+        """Handle that the engine has dropped its cache, before its events say so."""
+
     def limit(self, reason: str, about: str = "") -> None:
         """Degrade the rank for a reason; an empty `reason` lifts the limit with the same `about`.
 

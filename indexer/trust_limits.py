@@ -8,6 +8,9 @@ from threading import Lock
 
 from indexer.trust import Level, Trust
 
+EMPTIED = "emptied"
+"""The subject of a limit: a cache that the engine has dropped, which no event has said yet."""
+
 
 class TrustLimits:
     """The reasons for limits, by subject; while there is any, an exact rank counts as degraded.

@@ -30,6 +30,9 @@ class BlindRank:
     def engine_restarted(self, reason: str) -> None:
         """Do nothing: there is no view that a restart could end."""
 
+    def emptied(self, reason: str) -> None:
+        """Do nothing: there is no view that could be empty."""
+
     def limit(self, reason: str, about: str = "") -> None:
         """Do nothing: the rank is never exact."""
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 
 from indexer.engines.cache_groups import Layout
-from indexer.engines.event import Batch, Tier
+from indexer.engines.event import Batch, Cleared, Tier
 from indexer.engines.wire import timestamp_of
 from indexer.follow.applier import BEFORE, CHUNKS, COPIES, LOOKAHEAD, Applier
 from indexer.follow.lag import Lag
@@ -158,6 +158,12 @@ class RankIngest:
         asked = self._act(before, self.stream.suspect(f"restarted: {reason}", self._clock()))
         if asked is not None:
             self.ask(asked)
+
+    def emptied(self, reason: str) -> None:
+        """Drop the rank's blocks, as with a clear of its engine."""
+        if any(self.blocks().values()):
+            log.info("pod %s rank %d: its blocks are dropped: %s", self.pod, self.number, reason)
+        self.state.apply([Cleared()])
 
     def learn_capacity(self, blocks: int) -> None:
         """Set the cache's size in blocks, unless it is configured."""

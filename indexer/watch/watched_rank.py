@@ -18,7 +18,7 @@ from indexer.resolve.change import Added, Change, Emptied, Gone, Spot
 from indexer.resolve.rank_slots import RankSlots
 from indexer.stream.action import MOST_SEQUENCE
 from indexer.trust import LOST_ROOM, MOST_REASON, Level, Trust, TrustHistory
-from indexer.trust_limits import TrustLimits
+from indexer.trust_limits import EMPTIED, TrustLimits
 
 log = logging.getLogger(__name__)
 
@@ -48,6 +48,8 @@ class WatchedRank:
         self.sequence: int | None = None
         self._capacity = 0
         self._learnt = 0
+        self._emptied_at: int | None = None
+        """`sequence` when the engine was last found to have dropped its cache."""
         """How many blocks its fastest tier has, by its engine; 0: not known."""
         self._blocks_in_use: int | None = None
         self._slots = slots
@@ -104,6 +106,11 @@ class WatchedRank:
 
     def engine_restarted(self, reason: str) -> None:
         """Do nothing: the publisher follows the engine."""
+
+    def emptied(self, reason: str) -> None:
+        """Degrade the rank until its engine's next batch, with which the publisher drops its blocks."""
+        self._emptied_at = self.sequence
+        self.limit(reason, EMPTIED)
 
     def blocks_in_use(self) -> int | None:
         """Return how many blocks of the fastest tier are in use; None from an older publisher."""
@@ -215,6 +222,8 @@ class WatchedRank:
         check_state(state)
         self.layout = layout_of(state)
         self.sequence = state.engine_sequence if state.HasField("engine_sequence") else None
+        if self.sequence != self._emptied_at:
+            self.limit("", EMPTIED)
         self._capacity, self._blocks_in_use = state.capacity, blocks_in_use_of(state)
         self._set_trust(Level(state.trust), state.reason)
 

@@ -23,6 +23,7 @@ from indexer.unreadable import UNREADABLE
 from router.load.engine_metrics import NAMES, Observed, cache_blocks, lines, parse
 from router.pods.engine_key import REFUSALS, EngineKey
 from router.pods.namespaces import limit_known
+from router.pods.sleep import ASLEEP, is_paused, sleep_of
 from router.pods.table import WELL, Pod, Status
 from router.prompt.bounds import MOST_NAME_BYTES
 
@@ -37,6 +38,9 @@ SIGN_SECONDS = 10.0
 REFUSES = 503
 """The status of /health if the engine itself accepts no requests: SGLang from SIGTERM on and while it
 starts, vLLM while it drains and when its engine is dead. One such answer suffices."""
+
+SLEEPS = "it sleeps (vllm:engine_sleep_state: {}), and its cache is gone"
+PAUSED = "it is paused: it computes no requests"
 
 LOOKS = 15
 """Number of probes between two requests for a pod's models: adapters are loaded at runtime."""
@@ -136,6 +140,10 @@ class Prober:
         self._down_at = -math.inf
         """When it was last found to be down."""
         self._failures = 0
+        self._slept = ""
+        """The state in which it slept at the last probe."""
+        self._may_pause = False
+        """Whether it answers /is_paused, which is asked with each probe then."""
         self._looks = 0
         """Number of probes since it came up."""
         self._has_ended = False
@@ -201,6 +209,7 @@ class Prober:
             if not is_dated:
                 self._doubt_return()
             self._was_well, self._away = True, None
+            asleep = await self._asleep(session, page)
             well = before if before.healthy else self._learn(page)
             if (
                 not before.healthy
@@ -221,8 +230,14 @@ class Prober:
             if not well.drafts and any(lines(page, DRAFTS)):
                 well = replace(well, drafts=True)
             self._looks = self._looks + 1 if before.healthy else 1
-            well = replace(well, reason=WELL, is_late=False, refusal=self._refusal())
-            self._pod.status = replace(well, looked_at=asked_at)
+            well = replace(
+                well, reason=WELL, is_late=False, refusal=self._refusal(), looked_at=asked_at
+            )
+            if asleep:
+                reason = SLEEPS.format(asleep) if asleep in ASLEEP else PAUSED
+                refuses = asleep in ASLEEP
+                well = replace(well, healthy=False, reason=reason, refuses=refuses)
+            self._pod.status = well
             limit_known(self._pod)
         elif is_late:
             self._pod.status = self._late(before, problem)
@@ -276,6 +291,23 @@ class Prober:
         before, self._sequences = self._sequences, [rank.sequence for rank in self._ranks]
         if before and before != self._sequences:
             self._event_at = self._clock()
+
+    async def _asleep(self, session: aiohttp.ClientSession, page: bytes) -> str:
+        """Return the state in which the engine sleeps (`sleep_of`); its blocks are dropped then."""
+        asleep = sleep_of(page) if page and self._engine == "vllm" else self._slept
+        if asleep in ASLEEP:
+            for rank in self._ranks:
+                rank.emptied(SLEEPS.format(asleep))
+            if asleep != self._slept and self._ended is not None:
+                self._ended(self._pod)
+        self._slept = asleep
+        if asleep or self._engine != "vllm":
+            return asleep
+        if self._may_pause or not self._looks % LOOKS:
+            status, answer = await self._try(session, "/is_paused")
+            self._may_pause = status == 200 if status else self._may_pause
+            return "paused" if is_paused(answer) else ""
+        return ""
 
     def _is_well(self) -> None:
         if self._has_ended:
@@ -385,16 +417,20 @@ class Prober:
 
         Empty for any other status, and where the engine is unreachable or late. Raises nothing.
         """
-        try:
-            status, answer = await self._answer(session, path)
-        except (aiohttp.ClientError, TimeoutError):
-            return b""
+        status, answer = await self._try(session, path)
         return answer if status == 200 else b""
 
     def _refusal(self) -> str:
         """Return `Status.refusal`."""
         refused = " and ".join(f"{path} answers {code}" for path, code in self._refused.items())
         return f"{refused}: {self._key.advice()}" if refused else ""
+
+    async def _try(self, session: aiohttp.ClientSession, path: str) -> tuple[int, bytes]:
+        """Return the status and body of an answer; 0 where the engine is unreachable or late."""
+        try:
+            return await self._answer(session, path)
+        except (aiohttp.ClientError, TimeoutError):
+            return 0, b""
 
     async def _answer(self, session: aiohttp.ClientSession, path: str) -> tuple[int, bytes]:
         """Return the status and body of an answer; the body is empty where it is too long.

@@ -9,7 +9,7 @@ from indexer.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
 from indexer.shared.layout.record import Record
 from indexer.shared.records.registry import AWAY, UNCONFIRMED, UNREAD, Registry, refusal
 from indexer.trust import Level, Trust, TrustHistory
-from indexer.trust_limits import TrustLimits
+from indexer.trust_limits import EMPTIED, TrustLimits
 from indexer.watch.watched_rank import blocks_in_use_of, layout_of
 
 log = logging.getLogger(__name__)
@@ -57,6 +57,8 @@ class RemoteRank:
         self._limits = TrustLimits(clock)
         self._state: pb.RankState | None = None
         self._learnt = 0
+        self._emptied_at: int | None = None
+        """`sequence` when the engine was last found to have dropped its cache."""
         """How many blocks its fastest tier has, by its engine; 0: not known."""
         self._problem = ""
         self._logged = ""
@@ -118,6 +120,8 @@ class RemoteRank:
             self._state = state
             if state is not None:
                 self.layout = layout_of(state)
+            if self.sequence != self._emptied_at:
+                self.limit("", EMPTIED)
         level, reason = self._believed(record)
         before = self.recorded
         if (level, reason) != (before.level, before.reason):
@@ -186,6 +190,11 @@ class RemoteRank:
 
     def engine_restarted(self, reason: str) -> None:
         """Do nothing: the publisher follows the engine."""
+
+    def emptied(self, reason: str) -> None:
+        """Degrade the rank until its engine's next batch, with which the publisher drops its blocks."""
+        self._emptied_at = self.sequence
+        self.limit(reason, EMPTIED)
 
     def limit(self, reason: str, about: str = "") -> None:
         """Degrade the rank for a reason; an empty `reason` lifts the limit that has the same `about`."""

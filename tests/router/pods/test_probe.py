@@ -37,7 +37,8 @@ class Engine:
         self.health = 200
         self.asked: list[str] = []
         self.connections: set[object] = set()
-        self.missing: set[str] = set()
+        self.missing: set[str] = {"/is_paused"}
+        self.is_paused = False
         self.late: set[str] = set()
         """Paths that are never answered."""
         self.version_path = "/version"
@@ -59,6 +60,8 @@ class Engine:
         self.connections.add(request.transport)
         if request.path in self.missing:
             raise web.HTTPNotFound
+        if request.path == "/is_paused":
+            return web.json_response({"is_paused": self.is_paused})
         if request.path == "/health":
             return web.Response(status=self.health, text="said at length" * 9999)
         if request.path == self.version_path:
@@ -301,7 +304,7 @@ async def test_every_look_tells_the_load_over_one_connection(
     assert seen.all == [("p", 0, Observed(3, 2, 0.25, 7.0))] * 3
     assert rank.capacity == 96, "one page tells both"
     assert server.asked == [
-        "/health", "/metrics", "/v1/models", "/version",
+        "/health", "/metrics", "/is_paused", "/v1/models", "/version",
         "/health", "/metrics", "/health", "/metrics",
     ]  # fmt: skip
     assert len(server.connections) == 1
@@ -806,3 +809,57 @@ async def test_an_engine_that_ends_while_it_is_late_has_ended(
     pod.address = f"127.0.0.1:{held_port}"
     await signs.look()
     assert (pod.ready, pod.is_only_late, signs.ended) == (False, False, ["p"])
+
+
+def sleep_page(awake: int, offloaded: int, discarded: int) -> bytes:
+    """Return vLLM's series of the sleep states of two engines, of which the second is as given."""
+    states = {"awake": awake, "weights_offloaded": offloaded, "discard_all": discarded}
+    rows = [
+        f'vllm:engine_sleep_state{{engine="{engine}",sleep_state="{state}"}} {value:.1f}'
+        for engine, given in enumerate(({"awake": 1}, states))
+        for state, value in ({"weights_offloaded": 0, "discard_all": 0} | given).items()
+    ]
+    return "\n".join(rows).encode()
+
+
+@pytest.mark.parametrize("states", [(0, 1, 0), (0, 0, 1)])
+async def test_an_engine_that_sleeps_refuses_requests_and_holds_nothing(
+    engine: tuple[Engine, Pod, RankIngest], states: tuple[int, int, int]
+) -> None:
+    server, pod, rank = engine
+    ended: list[str] = []
+    prober = Prober(pod, interval=1, timeout=5, ended=lambda pod: ended.append(pod.id))
+    server.metrics = sleep_page(1, 0, 0)
+    rank.live("", *EngineModel().store((0, 1)))
+    await look(prober)
+    assert pod.ready
+    assert any(rank.blocks().values())
+    server.metrics = sleep_page(*states)
+    await look(prober, 2)
+    assert (pod.ready, pod.status.refuses, ended) == (False, True, ["p"])
+    assert not any(rank.blocks().values())
+    assert "vllm:engine_sleep_state" in pod.status.reason
+    server.late = {"/metrics"}
+    await look(prober, timeout=0.05)
+    assert not pod.ready, "nothing says that it is awake"
+    server.late, server.metrics = set(), sleep_page(1, 0, 0)
+    await look(prober)
+    assert (pod.ready, pod.status.refuses) == (True, False)
+    assert not any(rank.blocks().values())
+
+
+async def test_an_engine_that_is_paused_is_not_ready_and_keeps_its_blocks(
+    engine: tuple[Engine, Pod, RankIngest],
+) -> None:
+    server, pod, rank = engine
+    prober = Prober(pod, interval=1, timeout=5)
+    rank.live("", *EngineModel().store((0, 1)))
+    for page, is_paused in ((sleep_page(0, 0, 0), False), (sleep_page(1, 0, 0), True)):
+        server.missing = set() if is_paused else {"/is_paused"}
+        server.metrics, server.is_paused = page, is_paused
+        await look(prober, LOOKS + 1)
+        assert (pod.ready, pod.status.refuses) == (False, False)
+        server.metrics, server.is_paused = sleep_page(1, 0, 0), False
+        await look(prober)
+        assert pod.ready
+    assert any(rank.blocks().values())
