@@ -134,6 +134,7 @@ def _facts(rank: Rank, loads: LoadTable, now: float) -> RankFacts:
         stored=counts.get("stored_blocks", 0),
         removed=counts.get("removed_blocks", 0),
         has_load=any(part.is_observed for part in parts),
+        bad_figures=loads.bad_figures(rank.pod, rank.number),
         stuck_seconds=loads.stuck_seconds(rank.pod, rank.number, now),
         capacity=rank.capacity,
         drifts=counts.get("drifts", 0),

@@ -28,6 +28,8 @@ class RankFacts:
     """Blocks that events announced as removed since the router started."""
     has_load: bool
     """Whether its engine or a gateway has reported its load lately."""
+    bad_figures: Sequence[str] = ()
+    """The figures that its latest metrics lack, or that cannot be (`Observed.bad`)."""
     stuck_seconds: float = 0.0
     """For how long it has answered nothing, if it is stuck (`router.load.stuck`)."""
     capacity: int = 0

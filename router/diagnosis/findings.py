@@ -182,6 +182,14 @@ def _load(facts: PodFacts) -> Iterator[Finding]:
             "its load is not known: its metrics cannot be read or have none of its engine's names, "
             "and no gateway reports its load; only this router's own bookings count",
         )
+    for rank in facts.ranks:
+        if rank.has_load and rank.bad_figures:
+            yield Finding(
+                "load",
+                f"the metrics of rank {rank.number} lack a possible figure for "
+                f"{', '.join(rank.bad_figures)}: it counts as 0",
+            )
+            return
 
 
 def _calibration(facts: PodFacts) -> Iterator[Finding]:

@@ -206,7 +206,7 @@ def _lost(
     old = [*takewhile(lambda booking: booking.since <= reached, book.in_flight.values())]
     theirs = others.out_by(reached)
     lost = len(old) + theirs - observed.requests
-    if lost <= 0:
+    if lost <= 0 or not observed.is_counted:
         return [], 0
     ours = [booking for booking in old if book.may_have_ended(booking)]
     theirs = max(0, theirs - others.certain)

@@ -12,7 +12,7 @@ there may be a hundred pods to read every two seconds.
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
 from typing import Any
@@ -39,6 +39,13 @@ class Observed:
     """Share of the KV cache that requests hold, 0 to 1; 0 if not given."""
     at: float
     """Time of the observation, in seconds of the router's clock."""
+    bad: tuple[str, ...] = ()
+    """The figures that are missing or impossible: `running`, `waiting`, `kv_usage`. They are 0 here."""
+
+    @property
+    def is_counted(self) -> bool:
+        """Whether both numbers of requests are known."""
+        return not {"running", "waiting"}.intersection(self.bad)
 
     @property
     def requests(self) -> int:
@@ -126,15 +133,20 @@ def parse(
 ) -> dict[int, Observed]:
     """Return the loads in a page of metrics, by rank from 0; the engine numbers ranks from `first`.
 
-    A rank without its numbers of requests, or with an impossible figure, is left out; so are all of
-    several ranks if the page does not distinguish ranks. Raises KeyError for an unknown engine.
+    The one rank of a pod has the requests of all engines of its page, unless `first` names one of them.
+    An impossible or missing figure counts as 0, and is named in `Observed.bad`. A rank without any number
+    of requests is left out; so are all of several ranks if the page does not distinguish ranks. Raises
+    KeyError for an unknown engine.
     """
     names = NAMES[engine]
     is_json = page[:64].lstrip()[:1] in {b"[", b"{"}
     said = _statistics(page) if is_json else _series(names, page)
-    if ranks == 1 and len(said) == 1:
-        # The page of a pod with one rank may number it by the pod's place in a larger deployment.
-        said = {first: said.popitem()[1]}
+    if ranks == 1:
+        # Its page may number it by the pod's place in a larger deployment, or have several engines,
+        # among which the pod's frontend spreads the requests itself.
+        engines = [said[first]] if first and first in said else [*said.values()]
+        observed = _together([one for figures in engines if (one := observe(figures, at))])
+        return {} if observed is None else {0: observed}
     seen = {}
     for rank, figures in said.items():
         if rank is not None and first <= rank < first + ranks:
@@ -173,13 +185,30 @@ def cache_blocks(page: bytes) -> int:
 
 
 def observe(figures: Mapping[str, object], at: float) -> Observed | None:
-    """Return an observation; None if a number of requests is missing or a figure is impossible."""
-    running = _figure(figures.get("running"), MOST_REQUESTS)
-    waiting = _figure(figures.get("waiting"), MOST_REQUESTS)
-    kv_usage = _figure(figures.get("kv_usage", 0.0), FULL)
-    if running is None or waiting is None or kv_usage is None:
+    """Return an observation, with 0 for bad figures; None if both numbers of requests are bad."""
+    found = {
+        "running": _figure(figures.get("running"), MOST_REQUESTS),
+        "waiting": _figure(figures.get("waiting"), MOST_REQUESTS),
+        "kv_usage": _figure(figures.get("kv_usage", 0.0), FULL),
+    }
+    running, waiting, kv_usage = found.values()
+    if running is None and waiting is None:
         return None
-    return Observed(int(running), int(waiting), min(kv_usage, 1.0), at)
+    bad = tuple(name for name, figure in found.items() if figure is None)
+    return Observed(int(running or 0), int(waiting or 0), min(kv_usage or 0.0, 1.0), at, bad)
+
+
+def _together(engines: Sequence[Observed]) -> Observed | None:
+    """Return the load of several engines as one: the sums of requests, the mean KV usage."""
+    if not engines:
+        return None
+    return Observed(
+        min(sum(one.running for one in engines), MOST_REQUESTS),
+        min(sum(one.waiting for one in engines), MOST_REQUESTS),
+        sum(one.kv_usage for one in engines) / len(engines),
+        engines[0].at,
+        tuple(dict.fromkeys(name for one in engines for name in one.bad)),
+    )
 
 
 def _figure(value: object, most: float) -> float | None:

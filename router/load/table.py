@@ -131,6 +131,11 @@ class LoadTable:
         """Return for how long a stuck rank has answered nothing; 0 for any other rank."""
         return self._bookings.stuck.seconds((pod, rank), self._bookings.expire(now))
 
+    def bad_figures(self, pod: str, rank: int) -> Sequence[str]:
+        """Return the names of the figures that a rank's latest observation lacks, or that cannot be."""
+        seen = self._seen.get((pod, rank))
+        return () if seen is None else seen.observed.bad
+
     def take_changes(self, now: float) -> Collection[tuple[str, int]]:
         """Process changes of other routers' bookings; return the ranks to `renew`."""
         self._take_in(now)

@@ -452,6 +452,12 @@ def test_events_that_are_followed_late_for_longer_than_a_burst_are_a_finding_of_
     assert findings(PodFacts(True, True, [burst], Row("pod-a", "m")), NOW) == []
 
 
+def test_a_figure_that_cannot_be_is_named() -> None:
+    (found,) = Stream().found(replace(rank(), bad_figures=("kv_usage",)))
+    assert found.kind == "load"
+    assert "kv_usage" in found.text
+
+
 def test_a_stuck_rank_is_named_whatever_is_known_of_its_load() -> None:
     stuck = replace(rank(1, has_load=False), stuck_seconds=34.2)
     (found,) = Stream().found(rank(), stuck)

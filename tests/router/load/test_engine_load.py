@@ -46,7 +46,8 @@ def said(engine: str, page: bytes, ranks: int = 1) -> dict[int, Observed]:
 
 def test_each_of_vllms_ranks_is_read() -> None:
     assert said("vllm", VLLM, 2) == {0: SEEN, 1: Observed(4, 0, 0.25, 9.0)}
-    assert said("vllm", VLLM, 1) == {0: SEEN}, "a rank that is not ours is nobody's"
+    both = Observed(7, 1, 0.375, 9.0)
+    assert said("vllm", VLLM, 1) == {0: both}, "all engines of its page are the one rank's"
 
 
 def test_ranks_are_counted_from_the_engines_first() -> None:
@@ -54,6 +55,12 @@ def test_ranks_are_counted_from_the_engines_first() -> None:
     assert parse("vllm", page, ranks=2, first=4, at=9.0) == said("vllm", VLLM, 2)
     assert parse("vllm", VLLM, ranks=2, first=1, at=9.0) == {0: Observed(4, 0, 0.25, 9.0)}
     assert parse("sglang", SGLANG, ranks=1, first=3, at=9.0) == {0: SEEN}
+
+
+def test_the_first_of_several_engines_may_be_named() -> None:
+    assert parse("vllm", VLLM, ranks=1, first=1, at=9.0) == {0: Observed(4, 0, 0.25, 9.0)}
+    far = VLLM.replace(b'engine="1"', b'engine="5"').replace(b'engine="0"', b'engine="4"')
+    assert parse("vllm", far, ranks=1, at=9.0) == {0: Observed(7, 1, 0.375, 9.0)}
 
 
 def test_older_names_are_read() -> None:
@@ -110,9 +117,11 @@ def test_tensorrt_llms_last_iteration_of_each_rank_counts() -> None:
         {"attentionDpRank": 5},
     ],
 )
-def test_statistics_that_cannot_be_are_no_observation(change: dict[str, Any]) -> None:
+def test_statistics_that_cannot_be_cost_themselves_only(change: dict[str, Any]) -> None:
     page = json.dumps([iteration(**{"attentionDpRank": 0} | change), iteration(1)]).encode()
-    assert said("trtllm", page, 2) == {1: SEEN}
+    seen = said("trtllm", page, 2)
+    assert seen[1] == SEEN
+    assert 0 not in seen or len(seen[0].bad) == 1
 
 
 def test_usage_need_not_be_said() -> None:
@@ -123,17 +132,24 @@ def test_usage_need_not_be_said() -> None:
     "value", [b"NaN", b"+Inf", b"-1", b"1e9", b"1" * 50, b"x", b"", b"1_0x", b"0x10", b"\xff"]
 )
 @pytest.mark.parametrize("line", range(3))
-def test_a_rank_of_which_nonsense_is_said_has_no_observation(value: bytes, line: int) -> None:
+def test_nonsense_costs_its_own_figure_only(value: bytes, line: int) -> None:
     lines = [row for row in VLLM.splitlines() if row[:1] != b"#" and b"reason" not in row]
     spoiled = lines[2 * line].rpartition(b" ")[0] + b" " + value
     lines[2 * line] = spoiled
     seen = said("vllm", b"\n".join(lines), 2)
     assert seen.get(1) == Observed(4, 0, 0.25, 9.0)
-    assert 0 not in seen
+    names = "running", "waiting", "kv_usage"
+    good = {"running": 3, "waiting": 1, "kv_usage": 0.5} | {names[line]: 0}
+    assert seen[0] == Observed(**good, at=9.0, bad=(names[line],))
 
 
 def test_nonsense_is_not_outvoted_by_a_second_line() -> None:
     page = OLD_VLLM + b'vllm:num_requests_running{model_name="m"} NaN\n'
+    assert said("vllm", page) == {0: Observed(0, 1, 0.5, 9.0, ("running",))}
+
+
+def test_a_page_without_any_number_of_requests_is_no_observation() -> None:
+    page = OLD_VLLM.replace(b"3.0", b"NaN").replace(b" 1.0", b" -1")
     assert said("vllm", page) == {}
 
 

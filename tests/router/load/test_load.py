@@ -111,6 +111,15 @@ def test_bookings_that_the_engine_does_not_have_weigh_nothing() -> None:
     assert bookings.finish(names[0], 12.0)
 
 
+def test_a_number_of_requests_that_is_not_known_ends_none() -> None:
+    bookings, table, names = booked(1.0, 2.0)
+    for name in names:
+        bookings.first_token(name, 3.0)
+    table.observe("p", 0, Observed(0, 0, 0.5, 10.0, ("running",)))
+    load = table.load("p", 0, 10.0)
+    assert (load.in_flight, load.kv_usage) == (2, 0.5)
+
+
 def test_what_ends_after_an_observation_is_not_taken_away_twice() -> None:
     bookings, table, names = booked(1.0, 2.0, 3.0)
     bookings.first_token(names[1], 3.0)
