@@ -134,9 +134,9 @@ def parse(
     """Return the loads in a page of metrics, by rank from 0; the engine numbers ranks from `first`.
 
     The one rank of a pod has the requests of all engines of its page, unless `first` names one of them.
-    An impossible or missing figure counts as 0, and is named in `Observed.bad`. A rank without any number
-    of requests is left out; so are all of several ranks if the page does not distinguish ranks. Raises
-    KeyError for an unknown engine.
+    An impossible or missing figure counts as 0, and is named in `Observed.bad`. A rank without any
+    number of requests is left out; so are all of several ranks if the page does not distinguish ranks.
+    Raises KeyError for an unknown engine.
     """
     names = NAMES[engine]
     is_json = page[:64].lstrip()[:1] in {b"[", b"{"}

@@ -37,7 +37,7 @@ class Follower:
     if it writes to the shared index also those with events; if it is None, nothing is known of the
     former pods' caches. `observed` receives the engines' loads, `ended` pods whose engine has ended
     (`Prober`), `gone` pods that were dropped; `listed` is called when pods' adapters have changed, and
-    `answered` returns when a pod last answered a request. All are called in the thread that follows pods.
+    `answered` returns when a pod last answered a request; all in the thread that follows pods.
     `saved` is the state file's ranks, for pods that are followed directly. The files of pods' keys are
     relative to `folder`.
     """

@@ -318,7 +318,7 @@ async def test_an_engine_that_says_nothing_of_its_load_is_up_all_the_same(
     for server.metrics in (
         b"",
         b"\xff\x00",
-        LOADED.replace(b"3.0", b"NaN"),
+        LOADED.replace(b"3.0", b"NaN").replace(b"2.0", b"-1"),
         LOADED + b" " * MOST_BYTES,
     ):
         await look(seen.prober(pod))
