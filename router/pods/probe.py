@@ -23,7 +23,7 @@ from indexer.unreadable import UNREADABLE
 from router.load.engine_metrics import NAMES, Observed, cache_blocks, lines, parse
 from router.pods.engine_key import REFUSALS, EngineKey
 from router.pods.namespaces import limit_known
-from router.pods.sleep import ASLEEP, is_paused, sleep_of
+from router.pods.sleep import ASLEEP, PAUSE_PATH, is_paused, sleep_of
 from router.pods.table import WELL, Pod, Status
 from router.prompt.bounds import MOST_NAME_BYTES
 
@@ -304,7 +304,7 @@ class Prober:
         if asleep or self._engine != "vllm":
             return asleep
         if self._may_pause or not self._looks % LOOKS:
-            status, answer = await self._try(session, "/is_paused")
+            status, answer = await self._try(session, PAUSE_PATH)
             self._may_pause = status == 200 if status else self._may_pause
             return "paused" if is_paused(answer) else ""
         return ""
@@ -440,7 +440,8 @@ class Prober:
         status, answer = await self._request(session, path)
         if status in REFUSALS and await self._key.read_again():
             status, answer = await self._request(session, path)
-        if status in REFUSALS:
+        # Few engines have the path for pauses, so its refusal does not show that a page is missing.
+        if status in REFUSALS and path != PAUSE_PATH:
             self._refused[path] = status
         else:
             self._refused.pop(path, None)

@@ -17,6 +17,7 @@ from router.load.engine_metrics import lines
 SLEEP_STATE = b"vllm:engine_sleep_state{"
 STATE = re.compile(rb'[^}]*\bsleep_state="(\w{1,40})"[^}]*\}[ \t]+(\S{1,40})')
 ONE, ZERO = (b"1.0", b"1"), (b"0.0", b"0")
+PAUSE_PATH = "/is_paused"
 ASLEEP = ("weights_offloaded", "discard_all")
 """The states in which the KV cache is gone."""
 
