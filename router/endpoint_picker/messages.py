@@ -35,7 +35,9 @@ from router.endpoint_picker.events import (
 from router.endpoint_picker.protocol import (
     DESTINATION,
     DETAILS_ATTRIBUTE,
+    GATEWAY_ERROR,
     NAMESPACE,
+    OF_AN_ENDPOINT,
     OWN_RESPONSES,
     SERVED,
     SUBSET,
@@ -43,7 +45,6 @@ from router.endpoint_picker.protocol import (
     UPSTREAM_ATTRIBUTE,
     BodyMode,
 )
-from router.error_info import Reason
 
 MOST_BESIDE_BYTES = 256 << 10
 """Most bytes of a message beside a piece of a body: Envoy's own limit on headers is 60 KiB, and the
@@ -215,9 +216,10 @@ def _own_reason(message: Any) -> str:
     for attributes in message.attributes.values():
         if DETAILS_ATTRIBUTE in attributes.fields:
             details: str = attributes.fields[DETAILS_ATTRIBUTE].string_value
-            for beginning, reason in OWN_RESPONSES.items():
-                if details.startswith(beginning):
-                    return Reason.Name(reason)
+            if details in ("", OF_AN_ENDPOINT):
+                return ""
+            fits = (why for start, why in OWN_RESPONSES.items() if details.startswith(start))
+            return next(fits, GATEWAY_ERROR)
     return ""
 
 

@@ -7,8 +7,6 @@ Envoy's `envoy/service/ext_proc/v3/external_processor.proto` and
 
 from enum import IntEnum
 
-from router.error_info import Reason
-
 SERVICE = "envoy.service.ext_proc.v3.ExternalProcessor"
 HEALTH_NAMES = (SERVICE, "inference-extension", "readiness")
 """Names by which gateways ask for this service's health: the protocol's two, and a third that early
@@ -31,12 +29,18 @@ UPSTREAM_ATTRIBUTE = "upstream.address"
 """Envoy's attribute with the endpoint that served a request, for exchanges without that metadata."""
 DETAILS_ATTRIBUTE = "response.code_details"
 """Envoy's attribute that tells why a response is its own."""
+OF_AN_ENDPOINT = "via_upstream"
+"""Its value where a response is not Envoy's own."""
 OWN_RESPONSES = {
-    "no_healthy_upstream": Reason.NO_POD,
-    "upstream_reset_before_response_started": Reason.NO_POD,
-    "request_payload_too_large": Reason.TOO_LARGE,
+    "upstream_reset_before_response_started{overflow": "OVERLOADED",
+    "no_healthy_upstream": "NO_POD",
+    "upstream_reset_before_response_started": "NO_POD",
+    "request_payload_too_large": "TOO_LARGE",
+    "stream_idle_timeout": "SILENT",
 }
-"""Beginnings of it where no endpoint answers, and the reasons that such responses get."""
+"""Beginnings of it, and the reasons that such responses get; the first that fits counts."""
+GATEWAY_ERROR = "GATEWAY_ERROR"
+"""The reason of all others of Envoy's own."""
 
 SIDECARS = (
     *("x-prefiller-host-port", "x-encoder-hosts-ports", "x-data-parallel-host-port"),

@@ -38,9 +38,17 @@ SERVICE = "envoy.service.ext_proc.v3.ExternalProcessor"
 ANSWERING = "answering"
 """The router's name for its health, whatever that of its pods."""
 
+ROUTER_STREAMS = 100
+"""Requests under way on one connection to a router, of which `server.http2.max-streams` allows 256. Envoy
+reads that limit only once a connection is made; until then it would send all that come over one."""
+ASK_AGAIN: Fields = {"retry_on": "connect-failure,refused-stream,reset", "num_retries": 5}
+"""A question that the router has not begun to answer may be asked again: of a router with a lower limit,
+or that ends, or of another one."""
 WINDOW_BYTES = 64 << 10
 """Of a stream of HTTP/2, as Envoy's page on its use as an edge proxy advises."""
 CONNECTION_WINDOW_BYTES = 1 << 20
+TCP, USER_TIMEOUT = 6, 18
+"""Linux' numbers for TCP_USER_TIMEOUT (tcp(7)), in milliseconds."""
 FORMAT = (
     "%START_TIME% %REQ(:METHOD)% %PATH(NQ)% %RESPONSE_CODE% %RESPONSE_FLAGS% %UPSTREAM_HOST% "
     "%DURATION%ms pod=%RESP(x-warmpath-pod)% cached=%RESP(x-warmpath-cached-tokens)% "
@@ -121,8 +129,7 @@ def _manager(gateway: GatewayDescription) -> Fields:
             ),
         ],
     }
-    mappers = refusals(gateway)
-    fields["local_reply_config"] = {"mappers": mappers}
+    fields["local_reply_config"] = {"mappers": refusals(gateway)}
     if gateway.logs_requests:
         fields["access_log"] = [
             extension(
@@ -154,7 +161,7 @@ def _ask_router(gateway: GatewayDescription) -> Fields:
     return extension(
         "envoy.filters.http.ext_proc",
         "extensions.filters.http.ext_proc.v3.ExternalProcessor",
-        grpc_service={"envoy_grpc": {"cluster_name": "router"}},
+        grpc_service={"envoy_grpc": {"cluster_name": "router"}, "retry_policy": ASK_AGAIN},
         failure_mode_allow=may_pass,
         status_on_error={"code": "ServiceUnavailable"},
         message_timeout=_seconds(gateway.limits.pick_seconds),
@@ -226,6 +233,7 @@ def _pods(gateway: GatewayDescription) -> Fields:
     }
     cluster = {
         **_cluster("pods", gateway.pods, gateway.limits),
+        **_cut_off(gateway.limits.cut_off_seconds),
         "typed_extension_protocol_options": {PROTOCOL: protocol},
     }
     if gateway.folder is not None:
@@ -234,6 +242,24 @@ def _pods(gateway: GatewayDescription) -> Fields:
     return {
         **cluster,
         "load_balancing_policy": {"policies": [{"typed_extension_config": override}]},
+    }
+
+
+def _cut_off(seconds: int) -> Fields:
+    """Return the options of connections that end where the other side's machine answers no more.
+
+    An engine may take minutes for an answer; its machine acknowledges bytes and probes all the same.
+    """
+    user_timeout = {"level": TCP, "name": USER_TIMEOUT, "int_value": seconds * 1000}
+    return {
+        "upstream_connection_options": {
+            "tcp_keepalive": {
+                "keepalive_time": seconds,
+                "keepalive_interval": 1,
+                "keepalive_probes": seconds,
+            }
+        },
+        "upstream_bind_config": {"socket_options": [{**user_timeout, "state": "STATE_PREBIND"}]},
     }
 
 
@@ -247,12 +273,13 @@ def _router(gateway: GatewayDescription) -> Fields:
         "@type": f"{TYPES}extensions.upstreams.http.v3.HttpProtocolOptions",
         "explicit_http_config": {
             "http2_protocol_options": {
+                "max_concurrent_streams": ROUTER_STREAMS,
                 # Health checks keep new requests from a router that hangs; only this frees those that
                 # wait for it already, for which full duplex has no time-out.
                 "connection_keepalive": {
                     "interval": _seconds(gateway.limits.ping_seconds),
                     "timeout": _seconds(gateway.limits.pick_seconds),
-                }
+                },
             }
         },
     }

@@ -64,6 +64,8 @@ class GatewayLimits:
     """Without a byte in either direction on a request, or without a request on a connection."""
     connect_seconds: float = 1.0
     """Until a connection to a pod or to the router is made."""
+    cut_off_seconds: int = 5
+    """In which a pod's machine acknowledges nothing: then it counts as cut off from the network."""
     pick_seconds: float = 5.0
     """Until the router answers what it is sent; with fail-close, until it answers a ping."""
     ping_seconds: float = 2.0

@@ -1,52 +1,60 @@
-"""The responses of Envoy's own that get the form of the router's refusals."""
+"""The responses of Envoy's own, which get the form of the router's refusals."""
 
 from router.commands.gateway.description import GatewayDescription
 from router.commands.gateway.fields import Fields, extension
 
 ROUTER_AWAY = "ROUTER_AWAY"
-"""The reason of a 503 where Envoy cannot ask the router."""
-TOO_LARGE = "TOO_LARGE"
-"""The reason of a 413, whose request has a body longer than `--max-body-bytes`."""
-NO_POD = "NO_POD"
-"""The reason of a 503 where no pod can be reached, as the router has it where none may be picked."""
+"""The reason where Envoy cannot ask the router."""
+GATEWAY_ERROR = "GATEWAY_ERROR"
+"""The reason of all that have no other."""
+OWN_RESPONSES = {
+    "upstream_reset_before_response_started{overflow": "OVERLOADED",
+    "no_healthy_upstream": "NO_POD",
+    "upstream_reset_before_response_started": "NO_POD",
+    "request_payload_too_large": "TOO_LARGE",
+    "stream_idle_timeout": "SILENT",
+}
+"""The beginnings of Envoy's words for why a response is its own, and the reasons that the router gives
+them; the first that fits counts."""
+OF_REASONS = {
+    "OVERLOADED": "too many requests are under way",
+    "NO_POD": "no pod gave an answer",
+    "TOO_LARGE": "the body is longer than {limits.body_bytes} bytes",
+    "SILENT": "nothing came for {limits.silence_seconds:g} s",
+}
+"""The messages for clients."""
 
 
 def refusals(gateway: GatewayDescription) -> list[Fields]:
-    """Return the mappers of a gateway's local replies."""
-    flags = {"response_flag_filter": {"flags": ["UH", "UF", "UC", "UR"]}}
+    """Return the mappers of a gateway's local replies; the first that fits counts."""
     found = [
-        _refusal(flags, NO_POD, "no pod can be reached"),
         _refusal(
-            _where("response.code_details == 'request_payload_too_large'"),
-            TOO_LARGE,
-            f"the body is longer than {gateway.limits.body_bytes} bytes",
-            kind="invalid_request_error",
-        ),
+            f"response.code_details.startsWith('{beginning}')",
+            reason,
+            OF_REASONS[reason].format(limits=gateway.limits),
+        )
+        for beginning, reason in OWN_RESPONSES.items()
     ]
-    if gateway.failure_mode == "fail-close":
-        away = _where("response.code_details.startsWith('ext_proc_error')")
-        found.append(_refusal(away, ROUTER_AWAY, "the router cannot be asked for a pod"))
+    away = "response.code_details.startsWith('ext_proc_error')"
+    found.append(_refusal(away, ROUTER_AWAY, "the router cannot be asked for a pod"))
+    # A refusal of the router has its reason already.
+    others = "!('x-warmpath-reason' in response.headers)"
+    found.append(_refusal(others, GATEWAY_ERROR, "%RESPONSE_CODE_DETAILS%"))
     return found
 
 
-def _where(expression: str) -> Fields:
-    """Return the filter of responses for which an expression of CEL is true."""
+def _refusal(expression: str, reason: str, message: str) -> Fields:
+    """Return the mapper of responses for which an expression of CEL is true."""
+    kind = "invalid_request_error" if reason == "TOO_LARGE" else "service_unavailable"
+    which = extension(
+        "envoy.access_loggers.extension_filters.cel",
+        "extensions.access_loggers.filters.cel.v3.ExpressionFilter",
+        expression=expression,
+    )
     return {
-        "extension_filter": extension(
-            "envoy.access_loggers.extension_filters.cel",
-            "extensions.access_loggers.filters.cel.v3.ExpressionFilter",
-            expression=expression,
-        )
-    }
-
-
-def _refusal(
-    which: Fields, reason: str, message: str, *, kind: str = "service_unavailable"
-) -> Fields:
-    """Return the mapper that gives a response of Envoy's own the form of the router's refusals."""
-    error = {"message": message, "type": kind, "code": reason}
-    return {
-        "filter": which,
+        "filter": {"extension_filter": which},
         "headers_to_add": [{"header": {"key": "x-warmpath-reason", "value": reason}}],
-        "body_format_override": {"json_format": {"error": error}},
+        "body_format_override": {
+            "json_format": {"error": {"message": message, "type": kind, "code": reason}}
+        },
     }

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from router.commands.gateway import bootstrap as module
+from router.commands.gateway import refusals
 from router.commands.gateway.bootstrap import bootstrap
 from router.commands.gateway.description import (
     GatewayDescription,
@@ -37,7 +38,7 @@ FULL = GatewayDescription(
     logs_requests=True,
     limits=GatewayLimits(
         connections=1, requests=2, streams=3, body_bytes=4, retries=5, headers_seconds=6.5,
-        silence_seconds=7, connect_seconds=8, pick_seconds=9, ping_seconds=10, check_seconds=11,
+        silence_seconds=7, connect_seconds=8, cut_off_seconds=9, pick_seconds=9, ping_seconds=10, check_seconds=11,
     ),
 )  # fmt: skip
 
@@ -69,6 +70,8 @@ def test_its_names_are_those_of_the_router() -> None:
     names = ("DESTINATION", "SERVED", "SUBSET", "NAMESPACE", "SERVICE", "ANSWERING", "SIDECARS")
     for name in names:
         assert getattr(module, name) == getattr(protocol, name)
+    for name in ("OWN_RESPONSES", "GATEWAY_ERROR"):
+        assert getattr(refusals, name) == getattr(protocol, name)
 
 
 def test_its_limits_fit_the_routers_own() -> None:
@@ -76,3 +79,4 @@ def test_its_limits_fit_the_routers_own() -> None:
     assert limits.body_bytes == config.limits.max_prompt_bytes
     assert limits.pick_seconds > config.endpoint_picker.pick_seconds
     assert limits.retries <= config.endpoint_picker.fall_backs
+    assert module.ROUTER_STREAMS <= config.server.http2.max_streams

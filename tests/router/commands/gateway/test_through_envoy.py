@@ -82,7 +82,9 @@ async def gateway(
     )
     async with (
         EnvoyProcess(find_envoy(None), described) as envoy,
-        aiohttp.ClientSession(f"http://{envoy.address}") as session,
+        aiohttp.ClientSession(
+            f"http://{envoy.address}", connector=aiohttp.TCPConnector(limit=0)
+        ) as session,
     ):
         yield session
 
@@ -361,3 +363,75 @@ async def test_certificates_are_read_again_when_they_are_replaced(
                         return answer.status == 200
 
                 await until(is_served)
+
+
+@MODES
+@pytest.mark.parametrize("most", [256, 16])
+async def test_a_burst_over_a_new_connection_is_picked_for_whatever_the_router_allows_on_one(
+    tmp_path: Path, mode: FailureMode, most: int
+) -> None:
+    count = 600
+    # 600 clients, the pod and the router share this test's process.
+    limits = replace(PATIENT_LIMITS, check_seconds=60)
+    arrived, may_answer = 0, asyncio.Event()
+
+    async def hold(_: web.Request) -> web.Response:
+        nonlocal arrived
+        arrived += 1
+        await may_answer.wait()
+        return web.json_response({})
+
+    async with (
+        pods("pod-1", serve=hold) as addresses,
+        running_router(tmp_path, tables(addresses) + f"[server.http2]\nmax-streams = {most}\n") as (
+            router,
+            _,
+        ),
+        gateway(router.address, addresses, mode, limits=limits) as session,
+    ):
+
+        async def ask(start: int) -> tuple[int, str]:
+            async with session.post(PATH, json=completion(start)) as answer:
+                headers = answer.headers
+                return answer.status, headers.get("x-warmpath-pod", await answer.text())
+
+        asking = [asyncio.create_task(ask(start)) for start in range(count)]
+
+        async def are_settled() -> bool:
+            return arrived + sum(one.done() for one in asking) >= count
+
+        await until(are_settled)
+        may_answer.set()
+        assert {await one for one in asking} == {(200, "pod-1")}
+
+
+async def test_a_pod_that_says_nothing_for_too_long_gives_a_504_with_a_reason(
+    tmp_path: Path,
+) -> None:
+    limits = replace(PATIENT_LIMITS, silence_seconds=0.5)
+    async with (
+        pods("pod-1", serve=hang) as addresses,
+        running_router(tmp_path, tables(addresses)) as (router, _),
+        gateway(router.address, addresses, limits=limits) as session,
+        session.post(PATH, json=completion(1)) as answer,
+    ):
+        assert answer.status == 504
+        assert answer.headers["x-warmpath-reason"] == "SILENT"
+        assert (await answer.json())["error"]["code"] == "SILENT"
+
+
+async def test_every_response_of_envoys_own_has_a_reason_and_is_json(tmp_path: Path) -> None:
+    limits = replace(PATIENT_LIMITS, headers_seconds=0.2)
+    async with (
+        pods("pod-1") as addresses,
+        running_router(tmp_path, tables(addresses)) as (router, _),
+        gateway(router.address, addresses, limits=limits) as session,
+    ):
+        assert session._base_url is not None
+        reader, writer = await asyncio.open_connection(HOST, session._base_url.port)
+        writer.write(b"POST / HTTP/1.1\r\nhost: a\r\n")
+        answer = await reader.read()
+        writer.close()
+        assert answer.startswith(b"HTTP/1.1 408 ")
+        assert b'"code":"GATEWAY_ERROR"' in answer
+        assert b'"message":"request_header_timeout"' in answer
