@@ -6,6 +6,7 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
+from router.endpoint_picker.protocol import BodyMode
 from router.inference_api.model_name import Renaming
 from router.report_event import ReportEvent
 
@@ -42,8 +43,8 @@ class Endpoint(NamedTuple):
 
     pod: str
     rank: int
-    cached_tokens: int
-    """Tokens of the prompt that it is predicted to hold."""
+    cached_tokens: int | None
+    """Tokens of the prompt that it is predicted to hold; None: the prompt is not known."""
     saved_seconds: float
     """Seconds of prefill that these tokens are predicted to save."""
 
@@ -74,6 +75,9 @@ class HeadersReply(msgspec.Struct, frozen=True):
     remove: tuple[str, ...] = ()
     endpoints: str = ""
     """The endpoints for the metadata, separated by commas; empty: the reply names none."""
+    shows_body: BodyMode | None = None
+    """With a request: how the gateway is to show the response's body, and the request's not at all;
+    None: as it is configured."""
 
 
 class BodyReply(msgspec.Struct, frozen=True):

@@ -85,6 +85,12 @@ class OrderError(Exception):
     """An event came in an order that HTTP does not allow."""
 
 
+def is_upgrade(headers: Headers) -> bool:
+    """Return whether a request asks for a WebSocket or a tunnel, whose bodies both last as long."""
+    upgrade = value_of(headers, "upgrade").lower()
+    return "websocket" in upgrade or value_of(headers, ":method") == "CONNECT"
+
+
 def value_of(headers: Headers, name: str) -> str:
     """Return the first value of a header; empty if it is missing."""
     for key, value in headers:

@@ -102,6 +102,10 @@ def bytes_of(reply: Reply) -> bytes:
         of_side = message.request_headers if reply.side == "request" else message.response_headers
         of_side.response.SetInParent()
         _change(message, of_side.response, reply)
+        if reply.shows_body is not None:
+            # The field's other modes are their defaults; the request's body is not shown then.
+            message.mode_override.response_body_mode = reply.shows_body
+            message.mode_override.SetInParent()
     elif isinstance(reply, TrailersReply):
         getattr(message, f"{reply.side}_trailers").SetInParent()
         _tell(message, reply.endpoints)

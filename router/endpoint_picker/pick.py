@@ -81,7 +81,7 @@ class EndpointPicks:
         subset = None if want.subset is None else pods_at(self._pods, want.subset)
         if want.subset is not None and not subset:
             raise UnmatchedSubsetError(len(want.subset))
-        prompt, reckoned = await self._prompt(read, body)
+        prompt, reckoned = await self._prompt(read, body, want.model)
         request = pb.PickRequest(prompt=prompt, pods=subset, shadow=want.is_shadow)
         if self._names_prefill and not want.is_shadow:
             self._split(request)
@@ -130,24 +130,31 @@ class EndpointPicks:
             )
 
     async def _prompt(
-        self, read: InferenceRequest, body: bytes
+        self, read: InferenceRequest, body: bytes, named: str
     ) -> tuple[pb.Prompt, Reckoned | None]:
         """Return a prompt; one without a model, which any pod may take, if no pod serves the model.
 
-        A body that names none, as SGLang's /generate never does, is for the one that all pods serve.
+        A body that names none, as SGLang's /generate never does, is for the model that the header
+        `named`, or else for the one that all pods serve.
         """
         prompt, reckoned = read.prompt, None
         if prompt is None:
             prompt, reckoned = pb.Prompt(), Reckoned(read.reckoned_tokens, read.problem)
-        name = prompt.model = read.model or only_model(self._pods)
+        name = prompt.model = read.model or named or only_model(self._pods)
         try:
-            self._models.resolve(name)
+            model, _ = self._models.resolve(name)
+            if not read.model:
+                # The engine reads only the body, and takes its base model where that names none.
+                prompt.model = model.name
         except UnknownModelError as error:
             # Engines load adapters that no configuration has.
             listing = next((pod for pod in self._pods if name and name in pod.status.models), None)
             if listing is None:
                 return pb.Prompt(), reckoned or _by_length(len(body), str(error))
-            prompt.model, prompt.lora = listing.model, name
+            prompt.model = listing.model
+            if not read.model:
+                return prompt, reckoned
+            prompt.lora = name
             for form in ("chat_body", "completions_body"):
                 if prompt.HasField(form):
                     # The router knows only the model's name; the engine still gets the body as it came.
@@ -162,6 +169,7 @@ class EndpointPicks:
             prefill = ""
         endpoints: dict[str, Endpoint] = {}
         saved: dict[int, float] = {}
+        is_known = made.ask.prompt.tokens > 0
         engine_rank = _number(options[0]) if len(options[0].pod.ranks) > 1 else None
         if engine_rank is not None and self._names_rank:
             # A gateway sends fall-backs the same headers, and a pod without this rank refuses them.
@@ -174,7 +182,9 @@ class EndpointPicks:
             cached = held((prefilling if prefill else one).match, tokens)
             if cached not in saved:
                 saved[cached] = self._saved(tokens, cached)
-            endpoints[address] = Endpoint(one.pod.id, one.rank.number, cached, saved[cached])
+            endpoints[address] = Endpoint(
+                one.pod.id, one.rank.number, cached if is_known else None, saved[cached]
+            )
             if len(endpoints) == self._most:
                 break
         return Picked(made.placed.booking_id, endpoints, engine_rank, prefill, body, renaming)

@@ -3,7 +3,8 @@
     NEW ─headers─► HOLDING ─end, or too much─► PICKING ─picked, let through─► PASSING ─end─► ENDED
 
 Where the gateway sends no body before the headers are answered, the pick comes with the headers (body
-modes NONE and STREAMED) or with the answer to the body (BUFFERED).
+modes NONE and STREAMED) or with the answer to the body (BUFFERED). The pick for a WebSocket comes with
+the headers in every mode, since nothing is sent before both sides have agreed.
 """
 
 from collections.abc import Iterator
@@ -28,6 +29,7 @@ from router.endpoint_picker.events import (
     RequestBody,
     RequestHeaders,
     RequestTrailers,
+    is_upgrade,
 )
 from router.endpoint_picker.names import HeaderNames
 from router.endpoint_picker.protocol import DESTINATION, PIECE_BYTES, BodyMode
@@ -82,7 +84,7 @@ class RequestSide:
             raise OrderError("headers of a request came twice")
         self._headers, self._subset = event, event.subset
         mode, is_watched = event.modes.request, event.modes.is_watched
-        if event.ends or mode is BodyMode.NONE:
+        if event.ends or mode is BodyMode.NONE or is_upgrade(event.headers):
             return self._want()
         if mode is BodyMode.FULL_DUPLEX_STREAMED or is_watched:
             self.state = RequestState.HOLDING
@@ -95,6 +97,9 @@ class RequestSide:
 
     def body(self, event: RequestBody) -> list[Action]:
         """Take a piece of the body."""
+        if event.ends and self.state is RequestState.ENDED:
+            # Envoy may say twice that a body ends (its issue 46237), or once more after the headers.
+            return repeated("request", self.modes, self.modes.request)
         self._check_open()
         self._has_body, self._body_ended = True, event.ends
         if self.state is RequestState.PASSING:
@@ -195,12 +200,18 @@ class RequestSide:
             return [TrailersReply("request", endpoints)]
         else:
             removed = self._names.of_request(put)
-            replies.append(HeadersReply("request", put, removed, endpoints))
+            shows_body = self._shows_body()
+            replies.append(HeadersReply("request", put, removed, endpoints, shows_body))
             if self._has_body:
                 replies += pieces("request", held, ends=self._body_ended)
         if self._has_trailers:
             replies.append(TrailersReply("request"))
         return replies
+
+    def _shows_body(self) -> BodyMode | None:
+        """Return how the gateway is to show the response's body, if it is to keep the request's own."""
+        waits = self.modes.request in BUFFERED and is_upgrade(self._headers.headers)
+        return self.modes.response if waits else None
 
     def _passed(self, data: bytes) -> Iterator[Reply]:
         if self.modes.is_watched:
@@ -209,6 +220,11 @@ class RequestSide:
             yield from pieces("request", data, ends=self._body_ended)
         else:
             yield BodyReply("request")
+
+
+def repeated(side: Side, modes: Modes, mode: BodyMode) -> list[Action]:
+    """Return the answer to the end of a body that has ended already."""
+    return [] if modes.is_watched or mode.sends_back else [BodyReply(side)]
 
 
 def pieces(side: Side, data: bytes, *, ends: bool) -> Iterator[BodyReply]:

@@ -22,7 +22,7 @@ from router.endpoint_picker.events import (
 )
 from router.endpoint_picker.names import HeaderNames
 from router.endpoint_picker.protocol import BodyMode
-from router.endpoint_picker.request_side import pieces
+from router.endpoint_picker.request_side import pieces, repeated
 from router.inference_api.model_name import NameInResponse
 from router.inference_api.response.usage_reader import UsageReader
 from router.report_event import ReportEvent
@@ -76,7 +76,7 @@ class ResponseSide:
             self._usage = UsageReader(
                 value_of(event.headers, "content-type"), value_of(event.headers, "content-encoding")
             )
-        put = self._told(where)
+        put = self._told(where, is_error=_is_error(event))
         if event.own_reason and self._names.ours.reason:
             put += ((self._names.ours.reason, event.own_reason),)
         removed = self._names.of_response(put)
@@ -99,6 +99,8 @@ class ResponseSide:
 
     def body(self, event: ResponseBody) -> list[Action]:
         """Take a piece of the body."""
+        if event.ends and self.state is ResponseState.ENDED:
+            return repeated("response", self.modes, self.modes.response)
         self._check_open()
         reports: list[Action] = []
         if self._is_booked and self._usage is not None:
@@ -155,23 +157,26 @@ class ResponseSide:
         is_elsewhere = where is not first and not picked.prefill
         if where is not None and (is_elsewhere or self.modes.is_watched):
             yield self._report("started", where)
-        status = value_of(event.headers, ":status")
-        if where is None or (status.isdecimal() and int(status) >= LEAST_ERROR):
+        if where is None or _is_error(event):
             yield from self._end("failed")
 
-    def _told(self, where: Endpoint | None) -> Settings:
+    def _told(self, where: Endpoint | None, *, is_error: bool) -> Settings:
+        """Return the headers about the endpoint: what it held only where it has read a known prompt."""
         if where is None:
             return ()
         ours = self._names.ours
-        told = (
-            (ours.pod, where.pod),
-            (ours.cached_tokens, str(where.cached_tokens)),
-            (ours.saved_seconds, f"{where.saved_seconds:.3f}"),
-        )
+        told: Settings = ((ours.pod, where.pod),)
+        if where.cached_tokens is not None and not is_error:
+            told += (
+                (ours.cached_tokens, str(where.cached_tokens)),
+                (ours.saved_seconds, f"{where.saved_seconds:.3f}"),
+            )
         return tuple(one for one in told if one[0])
 
     def _ended(self) -> Iterator[WantReport]:
         self.state = ResponseState.ENDED
+        if self._usage is not None:
+            self._usage.end()
         yield from self._end("finished")
 
     def _end(self, event: ReportEvent) -> Iterator[WantReport]:
@@ -190,3 +195,8 @@ class ResponseSide:
             # A pod that decodes counts what it is sent as cached. Report refuses more than there is.
             prompt = cached = None
         return WantReport(report.booking_id, event, where, prompt, cached, usage.output_tokens)
+
+
+def _is_error(event: ResponseHeaders) -> bool:
+    status = value_of(event.headers, ":status")
+    return status.isdecimal() and int(status) >= LEAST_ERROR

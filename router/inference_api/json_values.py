@@ -97,6 +97,11 @@ class JsonValues:
         self._string: bytearray = bytearray()
         """The last string, or its beginning: a key, if a colon comes next."""
 
+    @property
+    def is_open(self) -> bool:
+        """Whether the document goes on: something in it has begun and not ended."""
+        return not self._is_over
+
     def feed(self, chunk: bytes) -> None:
         """Read the document's next bytes."""
         at = 0

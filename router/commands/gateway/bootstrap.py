@@ -39,8 +39,8 @@ ANSWERING = "answering"
 """The router's name for its health, whatever that of its pods."""
 
 ROUTER_STREAMS = 100
-"""Requests under way on one connection to a router, of which `server.http2.max-streams` allows 256. Envoy
-reads that limit only once a connection is made; until then it would send all that come over one."""
+"""Requests under way on one connection to a router, of which `server.http2.max-streams` allows 256.
+Envoy reads that limit only once a connection is made; until then it would send all over one."""
 ASK_AGAIN: Fields = {"retry_on": "connect-failure,refused-stream,reset", "num_retries": 5}
 """A question that the router has not begun to answer may be asked again: of a router with a lower limit,
 or that ends, or of another one."""

@@ -49,8 +49,8 @@ MOST_SEGMENTS = max(path.count("/") + 1 for path in PATHS)
 
 
 def api_of(path: str) -> Api | UnreadApi:
-    """Return the API whose path ends a request's path; the query is ignored."""
-    segments = path.partition("?")[0].rsplit("/", MOST_SEGMENTS)[-MOST_SEGMENTS:]
+    """Return the API whose path ends a request's path; the query and a slash at its end are ignored."""
+    segments = path.partition("?")[0].rstrip("/").rsplit("/", MOST_SEGMENTS)[-MOST_SEGMENTS:]
     for at in range(len(segments)):
         if found := PATHS.get("/".join(segments[at:])):
             return found

@@ -6,7 +6,8 @@ Source of the format: WHATWG HTML, section 9.2.6, "Interpreting an event stream"
 import re
 from collections.abc import Iterator
 
-_LINE_END = re.compile(rb"[\r\n]")
+LINE_END = b"\n"
+_ENDS = re.compile(rb"[\r\n]")
 _DATA = b"data:"
 _MARK = b"\xef\xbb\xbf"
 """The byte order mark, which the first line may begin with."""
@@ -26,13 +27,16 @@ class EventStream:
         """Whether the last byte was a carriage return: a line feed then ends no line."""
 
     def feed(self, chunk: bytes) -> Iterator[bytes | None]:
-        """Yield the data in the stream's next bytes, in pieces; None ends an event that has data."""
+        """Yield the data in the stream's next bytes, in pieces.
+
+        A piece `LINE_END` ends a line of data, and None an event that has data.
+        """
         at = 0
         while at < len(chunk):
             if self._after_return and chunk[at] == ord("\n"):
                 at += 1
             self._after_return = False
-            end = _LINE_END.search(chunk, at)
+            end = _ENDS.search(chunk, at)
             yield from self._part(chunk[at : end.start() if end else len(chunk)])
             if end is None:
                 return
@@ -53,16 +57,10 @@ class EventStream:
                 return
             self._begun = None
             self._is_data_line = begun.startswith(_DATA)
+            self._has_data |= self._is_data_line
             part = begun[len(_DATA) :].removeprefix(b" ")
-            yield from self._begin_data()
         if self._is_data_line and part:
             yield part
-
-    def _begin_data(self) -> Iterator[bytes]:
-        if self._is_data_line:
-            if self._has_data:
-                yield b"\n"
-            self._has_data = True
 
     def _end_line(self) -> Iterator[bytes | None]:
         begun, self._begun = self._begun, b""
@@ -71,5 +69,7 @@ class EventStream:
             self._has_data = False
         elif begun is not None:
             self._is_data_line = begun.startswith(_DATA)
-            yield from self._begin_data()
+            self._has_data |= self._is_data_line
+        if self._is_data_line:
+            yield LINE_END
         self._is_data_line = self._is_first_line = False

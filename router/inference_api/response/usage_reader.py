@@ -7,7 +7,7 @@ import msgspec
 
 from indexer.unreadable import UNREADABLE
 from router.inference_api.json_values import JsonValues, Paths
-from router.inference_api.response.event_stream import EventStream
+from router.inference_api.response.event_stream import LINE_END, EventStream
 from router.inference_api.response.usage import Usage, usage_of
 
 MOST_HELD_BYTES = 4096
@@ -55,6 +55,11 @@ class _LongEvent:
             self.usage = self.usage.then(usage_of(value))
         else:
             self.values[name] = value
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the event's object goes on."""
+        return self._document.is_open
 
     def feed(self, piece: bytes) -> None:
         """Read the event's next bytes."""
@@ -117,7 +122,7 @@ class UsageReader:
         """Read the response's next bytes."""
         if self._events is not None:
             for piece in self._events.feed(chunk):
-                if piece is None:
+                if piece is None or (piece == LINE_END and self._is_whole()):
                     self._end_event()
                 else:
                     self._event_on(piece)
@@ -128,6 +133,10 @@ class UsageReader:
                 return
             self._has_begun = True
             self._document.feed(chunk)
+
+    def end(self) -> None:
+        """Read what has come of the response's last event, which no line may end."""
+        self._end_event()
 
     def _read_whole(self, chunk: bytes) -> bool:
         """Read a short response; return False if this is not all of it."""
@@ -144,6 +153,22 @@ class UsageReader:
         if raw is not None:
             self.usage = self.usage.then(usage_of(_decoded(raw)))
 
+    def _is_whole(self) -> bool:
+        """Return whether the lines of data so far are an object.
+
+        Then they count as an event: some servers leave out the empty line that ends one.
+        """
+        if self._long is not None:
+            return not self._long.is_open
+        held = self._held.strip()
+        if not held.startswith(b"{") or not held.endswith(b"}"):
+            return False
+        return not self._may_matter(held) or _decoded(held) is not None
+
+    def _may_matter(self, held: bytes) -> bool:
+        """Return whether an event is more than a token without a usage, as most of a stream are."""
+        return not self.first_token_seen or b"usage" in held or b"meta_info" in held
+
     def _event_on(self, piece: bytes) -> None:
         if self._long is None:
             if len(self._held) + len(piece) <= MOST_HELD_BYTES:
@@ -158,10 +183,11 @@ class UsageReader:
         long, self._long = self._long, None
         held, self._held = self._held, b""
         event: Any
+        if long is None and not held:
+            return
         if long is not None:
             event, usage = long.values if long.is_object else None, long.usage
-        elif self.first_token_seen and b"usage" not in held and b"meta_info" not in held:
-            # Most events of a stream are tokens without a usage.
+        elif not self._may_matter(held):
             return
         else:
             event = _decoded(held)

@@ -19,6 +19,7 @@ from router.endpoint_picker.actions import (
 from router.endpoint_picker.events import (
     Modes,
     OrderError,
+    RequestHeaders,
     RequestTrailers,
     ResponseBody,
     ResponseHeaders,
@@ -300,10 +301,15 @@ def test_an_endpoint_that_was_not_told_releases_the_booking_and_is_not_named() -
 
 
 @pytest.mark.parametrize("status", [400, 429, 500, 503])
-def test_an_engines_error_releases_the_booking_at_once(status: int) -> None:
+def test_an_engines_error_releases_the_booking_at_once_and_tells_nothing_of_the_cache(
+    status: int,
+) -> None:
     one = exchange()
     pick(one, post(), body(b"{}"))
-    assert one.receive(answer(status)) == [WantReport("b-1", "failed"), FROM_ONE]
+    report, told = one.receive(answer(status))
+    assert report == WantReport("b-1", "failed")
+    assert isinstance(told, HeadersReply)
+    assert told.put == TOLD[:1]
     assert one.receive(ResponseBody(b"{}", ends=True)) == sent_back(b"{}", side="response")
     assert one.closed() == []
 
@@ -437,9 +443,39 @@ def test_what_http_does_not_allow_is_refused(events: list[object]) -> None:
 def test_nothing_of_a_request_comes_after_its_end() -> None:
     one = exchange()
     pick(one, post(), body(b"{}"))
-    for late in (body(b""), RequestTrailers()):
+    for late in (body(b"", ends=False), RequestTrailers()):
         with pytest.raises(OrderError):
             one.receive(late)
+
+
+@pytest.mark.parametrize("late", [b"", b"{}"])
+@pytest.mark.parametrize("modes", [Modes(), BUFFERED])
+def test_a_second_end_of_a_body_changes_nothing(late: bytes, modes: Modes) -> None:
+    answered = [BodyReply("request")] if modes is BUFFERED else []
+    for request in ([post(modes=modes), body(b"{}")], [post(modes=modes, ends=True)]):
+        one = exchange()
+        pick(one, *request)
+        assert one.receive(body(late)) == answered
+        assert one.receive(answer(ends=True)) != []
+
+
+@pytest.mark.parametrize("mode", BodyMode)
+@pytest.mark.parametrize(
+    "headers",
+    [[("upgrade", "WebSocket"), ("connection", "Upgrade")], [(":method", "CONNECT")]],
+)
+def test_a_websocket_is_picked_for_at_its_headers(
+    mode: BodyMode, headers: list[tuple[str, str]]
+) -> None:
+    modes = Modes(mode, BodyMode.STREAMED)
+    one = exchange()
+    asked = RequestHeaders(((":path", "/v1/realtime"), *headers), modes=modes)
+    told, *rest = pick(one, asked)
+    assert isinstance(told, HeadersReply)
+    assert not rest
+    assert told.endpoints == f"{ONE},{TWO}"
+    is_kept = mode in (BodyMode.BUFFERED, BodyMode.BUFFERED_PARTIAL)
+    assert told.shows_body == (BodyMode.STREAMED if is_kept else None)
 
 
 def test_the_stream_may_end_where_no_part_of_a_body_is_here() -> None:

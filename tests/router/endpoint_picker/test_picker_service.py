@@ -134,17 +134,49 @@ OTHER = pod("other", "10.0.0.3:80").replace('"demo"', '"empty"')
 @pytest.mark.parametrize(
     ("path", "body"), [("/generate", {"input_ids": IDS}), ("/v1/completions", {"prompt": IDS})]
 )
-async def test_a_body_without_a_model_is_for_the_only_one_that_pods_serve(
+async def test_a_body_without_a_model_is_for_that_of_the_header_or_the_only_one_that_pods_serve(
     tmp_path: Path, path: str, body: dict[str, Any]
 ) -> None:
-    for pods, cached in ((PODS, "192"), (PODS + OTHER, "0")):
+    name = "x-llm-d-model-name-rewrite"
+    demo, empty, unknown = (name, "demo"), (name, "empty"), (name, "nobody's")
+    # The engine takes its base model, whatever adapter the header names.
+    adapter = (name, "tuned")
+    for pods, headers, cached in (
+        (PODS, (), "192"),
+        (PODS + OTHER, (), None),
+        (PODS + OTHER, (demo,), "192"),
+        (PODS + OTHER, (adapter,), "192"),
+        (PODS + OTHER, (empty,), "192"),
+        (PODS + OTHER, (unknown,), None),
+    ):
         async with asking(tmp_path, tables=QUIET + pods) as gateway:
-            for _ in range(2):
+            for asked in ((demo,), headers) if adapter in headers else (headers, headers):
                 one = gateway.exchange()
-                await one.routed(json.dumps(body).encode(), path=path)
-                headers = await one.answered(ANSWER)
+                to = await one.routed(json.dumps(body).encode(), *asked, path=path)
+                told = await one.answered(ANSWER)
                 await one.ended()
-            assert headers["x-warmpath-cached-tokens"] == cached
+            assert told.get("x-warmpath-cached-tokens") == cached
+            if empty in headers:
+                assert to.endpoints == ["10.0.0.3:80"]
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/completions", {"model": "demo", "prompt": [IDS, IDS]}),
+        ("/generate", {"input_ids": [IDS, IDS]}),
+        ("/v1/models", None),
+    ],
+)
+async def test_nothing_is_predicted_of_a_prompt_that_is_not_known(
+    tmp_path: Path, path: str, body: dict[str, Any] | None
+) -> None:
+    async with asking(tmp_path) as gateway:
+        one = gateway.exchange()
+        await one.routed(None if body is None else json.dumps(body).encode(), path=path)
+        told = await one.answered(ANSWER)
+        assert "x-warmpath-pod" in told
+        assert not {"x-warmpath-cached-tokens", "x-warmpath-saved-seconds"} & set(told)
 
 
 SPLIT = '[endpoint-picker.headers]\nprefill = "x-prefiller-host-port"'
@@ -539,7 +571,7 @@ async def test_a_gateway_that_breaks_the_order_is_refused_and_leaves_no_booking(
         one = gateway.exchange()
         if is_booked:
             await one.routed(completion())
-        await one.body(b"late")
+        await one.body(b"late", ends=False)
         with pytest.raises(grpc.aio.AioRpcError) as raised:
             await one.read()
         assert details_of(raised.value).reason == "BAD_REQUEST"

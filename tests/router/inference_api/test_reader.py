@@ -48,6 +48,8 @@ async def read(
         ("/v1/responses", "openai-responses"),
         ("/v1/messages", "anthropic-messages"),
         ("/v1/messages?beta=true", "anthropic-messages"),
+        ("/v1/chat/completions/", "openai-chat"),
+        ("/team-a/generate//?x=/", "sglang-generate"),
         ("/generate", "sglang-generate"),
         ("/inference/v1/generate", "vllm-generate"),
         ("/team-a/llms/openai/v1/chat/completions", "openai-chat"),

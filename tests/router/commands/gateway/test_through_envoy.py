@@ -366,7 +366,7 @@ async def test_certificates_are_read_again_when_they_are_replaced(
 
 
 @MODES
-@pytest.mark.parametrize("most", [256, 16])
+@pytest.mark.parametrize("most", [256, 64])
 async def test_a_burst_over_a_new_connection_is_picked_for_whatever_the_router_allows_on_one(
     tmp_path: Path, mode: FailureMode, most: int
 ) -> None:

@@ -98,12 +98,12 @@ def told(reader: UsageReader) -> tuple[Usage, bool]:
 
 
 @pytest.mark.parametrize(("stream", "usage", "first"), STREAMS)
-def test_a_stream_tells_its_usage_and_the_first_token_when_its_event_is_complete(
+def test_a_stream_tells_its_usage_and_the_first_token_when_its_data_is_complete(
     stream: bytes, usage: Usage, first: bytes
 ) -> None:
     assert told(read(EVENTS, stream)) == (usage, True)
     reader = UsageReader(EVENTS)
-    at = stream.index(b"\n\n", stream.index(first)) + 2
+    at = stream.index(b"\n\n", stream.index(first)) + 1
     for position, byte in enumerate(stream):
         reader.feed(bytes([byte]))
         assert reader.first_token_seen == (position + 1 >= at)
@@ -193,6 +193,32 @@ def test_cutting_a_response_changes_nothing(
     if "event-stream" in kind:
         body = body.replace(b"\n", end)
     assert told(read(kind, *cut(body, cuts))) == told(read(kind, response[1]))
+
+
+@given(
+    st.sampled_from([stream for stream, _, _ in STREAMS]),
+    CUTS,
+    st.sampled_from([b"\n", b"\r\n", b"\r"]),
+    st.booleans(),
+)
+def test_events_need_no_empty_line_between_them_and_no_end_after_the_last(
+    stream: bytes, cuts: list[int], end: bytes, ends: bool
+) -> None:
+    parted = stream.replace(b"\n\n", b"\n").removesuffix(b"\n").replace(b"\n", end)
+    reader = read(EVENTS, *cut(parted + end * ends, cuts))
+    reader.end()
+    assert told(reader) == told(read(EVENTS, stream))
+
+
+def test_data_in_several_lines_is_one_event() -> None:
+    usage = {"prompt_tokens": 5, "padding": "x" * 5000}
+    for value in (
+        {"choices": [1], "usage": {"prompt_tokens": 5}},
+        {"choices": [1], "usage": usage},
+    ):
+        lines = json.dumps(value, indent=1).splitlines()
+        stream = "".join(f"data: {line}\n" for line in lines) + "\n"
+        assert told(read(EVENTS, stream.encode())) == (Usage(5), True)
 
 
 @given(st.binary(max_size=200), CUTS, st.sampled_from([EVENTS, JSON]))
