@@ -5,7 +5,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -35,6 +35,10 @@ from router.config.read import ConfigError, load
 from router.config.schema import Config
 from router.pb.warmpath.v1 import router_pb2 as pb
 from scorer.reason import seconds
+
+FEWEST_REQUESTS = 30
+MOSTLY_TOLD = 0.5
+"""Share of requests below which the doctor says how few tell what the engine found cached."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -127,6 +131,7 @@ def _report(
     parts: list[RenderableType] = []
     if diagnosis.attributions:
         parts.append(_attributions(diagnosis.attributions))
+    parts += [Text(sentence) for sentence in _untold(diagnosis.attributions)]
     parts += [Text(_saved(one)) for one in diagnosis.shadows if one.requests]
     parts += [Text(sentence) for sentence in _sentences(diagnosis.findings)]
     if not diagnosis.findings and is_well:
@@ -138,6 +143,18 @@ def _report(
             )
         )
     return Group(*parts)
+
+
+def _untold(rows: Sequence[pb.Attribution]) -> Iterator[str]:
+    """Yield a sentence if most requests are in no comparison of predicted with delivered tokens."""
+    requests = sum(one.requests for one in rows)
+    told = sum(one.reported_requests for one in rows)
+    if requests >= FEWEST_REQUESTS and told < MOSTLY_TOLD * requests:
+        yield (
+            f"{told:,} of {requests:,} requests told how many tokens the engine found cached, and only "
+            'they are compared: streams need stream_options {"include_usage": true}, vLLM the option '
+            "--enable-prompt-tokens-details, SGLang --enable-cache-report."
+        )
 
 
 def _attributions(rows: Sequence[pb.Attribution]) -> Table:

@@ -257,6 +257,22 @@ async def test_the_doctor_finds_nothing_and_says_what_it_looked_at(
         assert part in printed
 
 
+@pytest.mark.parametrize(("told", "is_said"), [(2, True), (75, True), (77, False)])
+async def test_the_doctor_says_how_few_requests_tell_what_was_cached(
+    router: tuple[Router, str], capsys: pytest.CaptureFixture[str], told: int, is_said: bool
+) -> None:
+    servicer, address = router
+    for pod, requests, reported in (("pod-a", 100, told), ("pod-b", 52, 0)):
+        servicer.diagnosis.attributions.add(
+            pod=pod, model="m", requests=requests, reported_requests=reported
+        )
+    assert await run(doctor.main, address) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    said = f"{told} of 152 requests told how many tokens the engine found cached"
+    assert (said in printed) == is_said
+    assert ("include_usage" in printed) == is_said
+
+
 async def test_the_doctor_tells_findings_in_sentences_and_by_its_exit_status(
     router: tuple[Router, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
