@@ -9,6 +9,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import pytest
+from aiohttp import web
 
 from router.commands.local.cluster import WorkerSettings
 from router.commands.local.held_ports import HeldPorts
@@ -427,3 +428,35 @@ async def test_envoys_resets_of_streams_do_not_count_as_an_attack(tmp_path: Path
             for _ in range(100):
                 assert (await envoy.post({"model": "demo", "prompt": IDS})).status == 200
             assert await envoy.counted("streams_failed") == 0
+
+
+async def test_a_websocket_is_opened_at_once(tmp_path: Path, changes: list[Change]) -> None:
+    async def echo(request: web.Request) -> web.WebSocketResponse:
+        socket = web.WebSocketResponse()
+        await socket.prepare(request)
+        async for message in socket:
+            await socket.send_str(message.data)
+        return socket
+
+    app = web.Application()
+    app.router.add_get("/v1/realtime", echo)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        engine = "{}:{}".format(*runner.addresses[0][:2])
+        upgrades = (
+            "stat_prefix: inference\n",
+            "stat_prefix: inference\n                upgrade_configs: [{upgrade_type: websocket}]\n",
+        )
+        # A body that is waited for would hold the request up for longer than the test may last.
+        picker = "body-seconds = 3600"
+        async with asking(tmp_path, tables=QUIET + pod("pod-1", engine), picker=picker) as gateway:
+            text = config([gateway.router.address], [engine], [FAIL_CLOSE, upgrades, *changes])
+            async with front(text) as envoy:
+                await envoy.until_routers_are_asked()
+                async with envoy.http.ws_connect("/v1/realtime") as socket:
+                    await socket.send_str("hi")
+                    assert await socket.receive_str() == "hi"
+    finally:
+        await runner.cleanup()

@@ -285,3 +285,13 @@ def test_no_bytes_are_more_than_refused(raw: bytes) -> None:
     except MessageError:
         return
     assert isinstance(event, Event)
+
+
+def test_only_a_pick_for_a_websocket_asks_for_another_way_of_showing_bodies() -> None:
+    told = pb.ProcessingResponse.FromString(
+        bytes_of(HeadersReply("request", shows_body=BodyMode.STREAMED))
+    )
+    assert told.mode_override.response_body_mode == BodyMode.STREAMED
+    assert told.mode_override.request_body_mode == BodyMode.NONE
+    plain = pb.ProcessingResponse.FromString(bytes_of(HeadersReply("request")))
+    assert not plain.HasField("mode_override")
