@@ -95,7 +95,7 @@ class TlsPaths:
                 context.load_cert_chain(self.cert, self.key, password="")
         except OSError as error:
             lack = self._lack() if part == "cert" else ""
-            problem = lack or f"{names} cannot be used: {_problem(error)}"
+            problem = lack or f"{error.filename or names} cannot be used: {_problem(error)}"
             raise TlsFilesError(part, problem) from error
         return context
 
@@ -112,7 +112,7 @@ def _problem(error: OSError) -> str:
     if isinstance(error, ssl.SSLError):
         reason = error.reason or "a block of PEM cannot be read"
         return reason.lower().replace("_", " ")
-    return in_words(error)
+    return in_words(error).removeprefix(f"{error.filename}: ")
 
 
 def expiries(pem: Pem) -> Iterator[tuple[str, float]]:

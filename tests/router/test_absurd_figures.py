@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from indexer.engines import sglang, trtllm, vllm
-from indexer.engines.cache_groups import MOST_BLOCK_SIZE, MOST_NUMBER, Group
+from indexer.engines.cache_groups import MOST_BLOCK_SIZE, MOST_GROUP, MOST_NUMBER, Group
 from indexer.engines.event import MalformedEventError, Tier, UnreadableEvent
 from indexer.follow.rank_ingest import RankIngest
 from indexer.keys.token import pack_tokens
@@ -62,7 +62,12 @@ FIGURES = [
         ("block_size", -1, "block_size is -1; it must be 0 or more"),
         ("block_size", 1 << 32, f"block_size is {1 << 32}; it must be {MOST_BLOCK_SIZE} or less"),
         ("group_idx", -1, "group_idx is -1; it must be 0 or more"),
-        ("group_idx", 1 << 31, f"group_idx is {1 << 31}; it must be {MOST_NUMBER} or less"),
+        (
+            "group_idx",
+            MOST_GROUP + 1,
+            f"group_idx is {MOST_GROUP + 1}; it must be {MOST_GROUP} or less",
+        ),
+        ("group_idx", 1 << 31, f"group_idx is {1 << 31}; it must be {MOST_GROUP} or less"),
         (
             "kv_cache_spec_sliding_window",
             1 << 62,

@@ -276,7 +276,7 @@ REACHED: dict[str, tuple[object, Callable[[ReloadableParts], object]]] = {
     "queue.max-looks": (8, lambda parts: queue(parts)._preview._most_looks),
     "queue.classes": (("one", "two"), lambda parts: classes(parts).names),
     "queue.usual-class": (1, lambda parts: classes(parts).place("", None)),
-    "queue.shares": ({"a": 3.0}, lambda parts: queue(parts).order._weights),
+    "queue.shares": ({"a": 3.0}, lambda parts: queue(parts)._order._weights),
 }
 
 

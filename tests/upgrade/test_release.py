@@ -156,8 +156,8 @@ def test_what_a_later_version_adds_to_records_and_bookings_is_passed_over() -> N
     later = json.dumps({**json.loads(fields[b"claim"]), "more": [1]}).encode()
     assert read_record({**fields, b"claim": later, b"more": b"x"}) == read_record(fields)
     number, picks, ranks = msgspec.msgpack.decode(b64decode(RECORDED["bookings"]))
-    ranks = [[*one, "more"] for one in ranks]
-    # `has_ended`, `arriving` and `seed` came after the recording.
+    # `certain` of a rank, and `has_ended`, `arriving` and `seed` came after the recording.
+    ranks = [[*one, 0, "more"] for one in ranks]
     value = msgspec.msgpack.encode([number, picks, ranks, False, [], "", "more"])
     received = ReceivedBookings("me", "", gone=lambda _: None)
     assert received.receive("other", value, 0.0) is not None

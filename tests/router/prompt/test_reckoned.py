@@ -106,6 +106,9 @@ async def test_whatever_ails_a_tokenizer_the_length_is_known(
 
                 return Model(name), ""
 
+            def shadow(self, _: str) -> str:
+                return ""
+
         models = Models()
 
     reader = PromptReader(Parts(), LIMITS)  # type: ignore[arg-type]

@@ -1499,7 +1499,8 @@ class Attribution(_message.Message):
     captured_tokens: _builtins.int
     """Prompt tokens held by the picked pod."""
     reported_requests: _builtins.int
-    """The requests whose report has the engine's cached tokens; their prompt tokens; the tokens of them that
+    """The requests whose report has the engine's cached tokens; their prompt tokens, by the engine's count
+    where the report has it, and never fewer than either of the next two; the tokens of them that
     were predicted to be cached, and those that the engine found cached.
     """
     reported_prompt_tokens: _builtins.int
