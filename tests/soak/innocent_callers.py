@@ -18,6 +18,7 @@ from indexer.pb.warmpath.watch.v1 import cache_watch_pb2, cache_watch_pb2_grpc
 from router.client.failure import failure_of
 from router.pb.warmpath.v1 import router_pb2 as pb
 from router.pb.warmpath.v1 import router_pb2_grpc
+from tests.router.http2_client import Http2Client
 from tests.soak.honest_engine import HonestEngine, chat_body
 
 TIMEOUT = 20.0
@@ -59,10 +60,13 @@ class InnocentCallers:
         """Return the callers' tasks, each of which repeats one kind of call until the soak is over."""
         acts = (
             self.score, self.score_all, self.pick, self.explain, self.list_pods, self.text,
-            self.chat, self.stream, self.pages, self.diagnose, self.leave,
+            self.chat, self.stream, self.pages, self.diagnose,
         )  # fmt: skip
-        watching, health = partial(self.watch, watch, keyspace), partial(self.health, router, watch)
-        named = {act.__name__: act for act in acts} | {"watch": watching, "health": health}
+        named = {act.__name__: act for act in acts} | {
+            "watch": partial(self.watch, watch, keyspace),
+            "health": partial(self.health, router, watch),
+            "leave": partial(self.leave, router),
+        }
         return [self._again(name, act) for name, act in named.items()]
 
     async def _again(self, name: str, act: Callable[[], Awaitable[None]]) -> None:
@@ -115,20 +119,17 @@ class InnocentCallers:
             answer = await self._stub.Report(report, timeout=TIMEOUT)
             assert answer.known, event
 
-    async def leave(self) -> None:
+    async def leave(self, router: str) -> None:
         """Cancel picks at any moment: soon nothing of them is booked on the pod that nobody else uses."""
         prompt, _ = self._prompt()
         alone = pb.Prompt(model="alone", token_ids_packed=prompt.token_ids_packed)
-        for _ in range(20):
-            call = self._stub.Pick(pb.PickRequest(prompt=alone), timeout=TIMEOUT)
-            await asyncio.sleep(self._rng.random() * LEAVE_SECONDS)
-            call.cancel()
-            try:
-                picked = await call
-            except asyncio.CancelledError:
-                continue
-            report = pb.ReportRequest(booking_id=picked.booking_id, event=pb.ReportRequest.FAILED)
-            await self._stub.Report(report, timeout=TIMEOUT)
+        raw = pb.PickRequest(prompt=alone).SerializeToString()
+        async with Http2Client(router, window=1 << 16) as client:
+            for _ in range(20):
+                # gRPC's library sends no reset once it has the whole answer, although the caller left.
+                stream = client.call("Pick", raw)
+                await asyncio.sleep(self._rng.random() * LEAVE_SECONDS)
+                client.cancel(stream)
         end = time.monotonic() + BOOKED_SECONDS
         while True:
             told = await self._stub.Explain(pb.ExplainRequest(prompt=alone), timeout=TIMEOUT)
