@@ -31,7 +31,8 @@ the next batch is in order, none is missing.
 
 ZeroMQ does not confirm a subscription. A batch that the engine published before the subscription arrived
 there, and after its answer to the replay, would only be missed with the next batch. So until a live
-batch comes, the engine is asked again for batches behind the last one (`_check`).
+batch comes, the engine is asked again for batches behind the last one (`_check`). That is a replay like
+any other, fence included, but nothing waits for it.
 
 Without a replay endpoint a gap cannot be closed, nor can a restart be ruled out after a lost
 connection; trust is then degraded until the next clear, or until `turned_over` is called.
@@ -305,32 +306,30 @@ class Stream:
         # If the message that could not be read was a batch, the replay brings that batch.
         self._trust.stray = ""
         self.counts.replays += 1
+        return self._call(delay)
+
+    def _call(self, delay: float) -> AskReplay:
         has_fence = self._next - 1 in self._digests
         return self._replay.ask(self._next, has_fence=has_fence, delay=delay)
 
-    def _is_running(self, ticket: int) -> bool:
-        return self._state is StreamState.REPLAYING and self._replay.is_current(ticket)
-
     def wants(self, ticket: int) -> bool:
         """Return whether the answer to a replay that was asked for is still wanted."""
-        return self._is_running(ticket) or self._is_check(ticket)
+        is_wanted = self._state is StreamState.REPLAYING or self._is_unproven
+        return is_wanted and self._replay.is_current(ticket)
 
-    def _is_check(self, ticket: int) -> bool:
-        return self._replay.is_check(ticket) and self._live == NO_LIVE
+    @property
+    def _is_unproven(self) -> bool:
+        """Whether the stream is followed, and neither a live batch nor time has proven the subscription."""
+        is_silent = self._state is StreamState.FOLLOWING and self._live == NO_LIVE
+        return is_silent and self._checks < len(CHECKS)
 
     def _check(self) -> list[Action]:
         """Ask for batches that were published before the subscription was in force, if it may not be."""
-        if self._live != NO_LIVE or self._checks == len(CHECKS):
-            return []
-        return [self._replay.check(self._next, delay=CHECKS[self._checks])]
+        return [self._call(CHECKS[self._checks])] if self._is_unproven else []
 
     def replayed(self, ticket: int, sequence: int, payload: bytes, now: float) -> list[Action]:
         """Take one batch of a replay's answer."""
-        if self._is_check(ticket):
-            if sequence == self._next:
-                return self._accept(sequence, payload, now)
-            return self._gap(sequence, payload, now) if sequence > self._next else []
-        if not self._is_running(ticket):
+        if not self.wants(ticket):
             return []
         actions: list[Action] = []
         self._replay.answered()
@@ -368,11 +367,7 @@ class Stream:
 
     def replay_ended(self, ticket: int, now: float) -> list[Action]:
         """Take the end of a replay's answer."""
-        if self._is_check(ticket):
-            self._checks += 1
-            self._replay.drop()
-            return self._check()
-        if not self._is_running(ticket):
+        if not self.wants(ticket):
             return []
         self._replay.answered()
         if not self._replay.begun and self._replay.fence is not None:
@@ -382,14 +377,18 @@ class Stream:
             reason = f"its replay buffer ends before batch {self._replay.fence}"
             return [self._new_life(reason, now), *self._ask(now)]
         self._replay.succeeded()
+        if self._state is StreamState.FOLLOWING:
+            self._checks += 1
+            self._replay.drop()
+            return self._check()
         return self._follow(now)
 
     def replay_failed(self, ticket: int, reason: str, now: float) -> list[Action]:
         """Resume a replay whose answer did not come or broke off, unless it has failed too often."""
-        if self._is_check(ticket):
-            return self._check()
-        if not self._is_running(ticket):
+        if not self.wants(ticket):
             return []
+        if self._state is StreamState.FOLLOWING:
+            return self._check()
         reason = f"replay failed: {reason}"
         self._replay.failed()
         if self._held and self._replay.is_hopeless:

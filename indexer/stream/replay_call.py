@@ -26,8 +26,6 @@ class ReplayCall:
         """The missing sequence for which a replay was asked; a second one would not bring it either."""
         self.failures = 0
         """How many replays failed in a row without bringing a batch."""
-        self._checking = 0
-        """The ticket of the last check."""
         self._answered = False
         """Whether any replay was ever answered."""
 
@@ -37,16 +35,6 @@ class ReplayCall:
         self.begun = False
         self.fence = sequence - 1 if has_fence else None
         return AskReplay(self._ticket, sequence if self.fence is None else self.fence, delay)
-
-    def check(self, sequence: int, *, delay: float) -> AskReplay:
-        """Ask for the batches from `sequence` on, of which the engine has none if none was missed."""
-        self._ticket += 1
-        self._checking = self._ticket
-        return AskReplay(self._ticket, sequence, delay)
-
-    def is_check(self, ticket: int) -> bool:
-        """Whether this ticket is that of a check, and of the last replay that was asked for."""
-        return ticket == self._checking == self._ticket
 
     def drop(self) -> None:
         """Ignore answers to every replay asked for by now."""

@@ -124,22 +124,50 @@ def test_a_batch_that_no_subscription_brought_is_asked_for_until_a_live_one_come
     driven.answer(0, 1)
     for delay in CHECKS:
         assert driven.asked
-        assert (driven.asked.start, driven.asked.delay) == (2, delay)
+        assert (driven.asked.start, driven.asked.delay) == (1, delay), "with its fence"
         assert driven.level() is Level.EXACT
         driven.fail()
-        assert (driven.asked.start, driven.asked.delay) == (2, delay), "once more"
-        driven.answer()
+        assert (driven.asked.start, driven.asked.delay) == (1, delay), "once more"
+        driven.answer(1)
     last = driven.asked
     assert not driven.stream.wants(last.ticket), "the subscription is in force by now"
+    assert driven.stream.counts.duplicates == 0
     driven.connect()
     driven.answer(1)
-    driven.answer(2)
+    driven.answer(1, 2)
     driven.expect(0, 1, 2)
     assert driven.level() is Level.EXACT
-    driven.answer(5, end=False)
+    driven.answer(5)
     assert driven.level() is Level.DEGRADED, "the buffer does not go back to what was missed"
-    assert driven.asked
-    assert driven.asked.start == 2
+
+
+@pytest.mark.parametrize("answered", [(), (0,), (0, 1), (0, 1, 2), (0, 1, 2, 3)])
+def test_a_new_life_that_answers_a_check_is_followed_from_its_first_batch(
+    answered: tuple[int, ...],
+) -> None:
+    driven = Driven()
+    driven.connect()
+    driven.answer(0, 1)
+    driven.answer(*answered[1:], life=1)
+    assert driven.resets == 1
+    assert driven.level() is Level.COLD
+    driven.answer(*answered, life=1)
+    assert driven.applied == [payload(sequence, life=1) for sequence in answered]
+    assert driven.level() is Level.EXACT
+
+
+def test_answers_that_are_no_batches_end_no_check_and_restart_nothing() -> None:
+    driven = Driven()
+    driven.connect()
+    driven.answer(0)
+    for _ in range(5):
+        driven.stray()
+        driven.answer()
+        assert driven.resets == 0
+        assert driven.level() is Level.DEGRADED
+    driven.answer(0, 1)
+    driven.expect(0, 1)
+    assert driven.level() is Level.EXACT
 
 
 def test_a_live_batch_ends_the_checks_of_the_subscription() -> None:
