@@ -208,11 +208,13 @@ class Prober:
             is_dated = self._note_start(page)
             if not is_dated:
                 self._doubt_return()
+            # An engine may start again between two probes, with other options.
+            is_anew = not before.healthy or not self._looks or self._away is not None
             self._was_well, self._away = True, None
             asleep = await self._asleep(session, page)
-            well = before if before.healthy else self._learn(page)
+            well = self._learn(page) if is_anew else before
             if (
-                not before.healthy
+                is_anew
                 or not self._looks % LOOKS
                 or self._refused
                 or self._doubted.is_set()

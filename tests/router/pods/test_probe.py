@@ -672,22 +672,26 @@ async def test_an_engine_whose_events_tell_the_next_tokens_is_exact_with_a_draft
     assert rank.trust.level is Level.EXACT
 
 
-async def test_an_engine_that_comes_back_without_a_drafter_is_exact(
-    engine: tuple[Engine, Pod, RankIngest],
+@pytest.mark.parametrize("is_seen_away", [True, False])
+async def test_what_an_engine_showed_of_its_options_ends_with_its_life(
+    engine: tuple[Engine, Pod, RankIngest], *, is_seen_away: bool
 ) -> None:
     server, pod, rank = engine
     rank.live("", 0, stored())
-    server.metrics += SPECULATES
+    size = b'process_start_time_seconds %d\nvllm:cache_config_info{num_gpu_blocks="%d"} 1.0\n'
+    server.metrics = size % (100, 11) + SPECULATES
     await look(prober := Prober(pod, interval=1, timeout=5))
-    server.health = 503
-    await look(prober)
-    server.health, server.metrics = 200, b""
-    rank.connected()
-    rank.disconnected()
-    rank.connected()
+    assert "lookahead" in rank.trust.reason
+    if is_seen_away:
+        server.health = 503
+        await look(prober)
+    server.health, server.metrics = 200, size % (200, 21)
     await look(prober)
     assert not pod.status.drafts
     assert "lookahead" not in rank.trust.reason
+    assert rank.capacity == 20
+    await look(prober)
+    assert pod.status.models
 
 
 @pytest.mark.parametrize("size", [b"9" * 5000, b"0", b"1", b"-1"])
