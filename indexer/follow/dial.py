@@ -32,20 +32,25 @@ async def dial(line: "zmq.Socket[Any]", endpoint: str) -> list[str]:
     return places
 
 
-async def answered(line: "zmq.Socket[Any]", monitor: Any, places: Sequence[str]) -> None:
-    """Wait until one of the places answers, and hang up the others."""
-    first = await monitored(CONNECTED, monitor)
+async def answered(line: "zmq.Socket[Any]", monitor: Any, places: Sequence[str]) -> str:
+    """Wait until one of the places answers, and hang up the others; return that one."""
+    first = await monitored(CONNECTED, monitor, places)
     for place in places:
         if place != first:
             line.disconnect(place)
+    return first
 
 
-async def monitored(event: int, monitor: Any) -> str:
-    """Read a socket's monitor up to an event; return the endpoint of which it tells."""
+async def monitored(event: int, monitor: Any, places: Sequence[str]) -> str:
+    """Read a socket's monitor up to an event at one of the places; return that one.
+
+    The monitor also tells of places that were hung up, whose connections may end later.
+    """
     while True:
         said = parse_monitor_message(await _frames(monitor.recv_multipart()))
-        if said["event"] == event:
-            return str(said["endpoint"], "utf-8", "replace")
+        place = str(said["endpoint"], "utf-8", "replace")
+        if said["event"] == event and place in places:
+            return place
 
 
 def is_named(endpoint: str) -> bool:

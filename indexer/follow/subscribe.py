@@ -65,8 +65,8 @@ class Subscriber:
         self._reconnect_ms = max(1, round(reconnect_seconds * 1000))
         self._max_frame_bytes = max_frame_bytes
         self._asked: asyncio.Queue[AskReplay] = asyncio.Queue()
-        self._problem = ""
-        """The problem with the endpoint that was logged last, since it was last connected."""
+        self._problems: set[str] = set()
+        """The problems with the endpoint that were logged since it was last connected."""
         rank.ask = self._ask
 
     async def run(self) -> None:
@@ -84,8 +84,8 @@ class Subscriber:
 
     def _say(self, problem: str) -> None:
         """Log a problem once."""
-        if problem != self._problem:
-            self._problem = problem
+        if problem not in self._problems:
+            self._problems.add(problem)
             log.error("pod %s rank %d: %s", self._rank.pod, self._rank.number, problem)
 
     async def _follow_once(self) -> None:
@@ -118,14 +118,14 @@ class Subscriber:
             places = await dial(live, self._events)
             try:
                 async with asyncio.timeout(NAME_SECONDS if is_named(self._events) else None):
-                    await answered(live, monitor, places)
+                    place = await answered(live, monitor, places)
             except TimeoutError:
                 return
-            self._problem = ""
+            self._problems.clear()
             self._ask(self._rank.connected())
             async with asyncio.TaskGroup() as tasks:
                 receiving = tasks.create_task(self._receive(live))
-                gone = tasks.create_task(monitored(GONE, monitor))
+                gone = tasks.create_task(monitored(GONE, monitor, (place,)))
                 await asyncio.wait((receiving, gone), return_when=asyncio.FIRST_COMPLETED)
                 receiving.cancel()
                 gone.cancel()

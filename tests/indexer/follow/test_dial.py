@@ -12,6 +12,7 @@ import zmq.asyncio
 
 from indexer.engines import vllm
 from indexer.engines.event import Tier
+from indexer.follow.dial import CONNECTED, GONE, dial, monitored
 from indexer.follow.rank_ingest import RankIngest
 from indexer.follow.rank_source import RankSource
 from indexer.follow.subscribe import Subscriber
@@ -165,6 +166,59 @@ async def test_a_name_that_gets_an_address_later_is_followed_then(
         system.addresses = SIX
         await until(lambda: rank.trust.level is Level.EXACT)
     assert caplog.text.count("Name or service not known") == 1
+
+
+async def test_a_place_that_only_closes_connections_ends_none_of_another(
+    context: zmq.asyncio.Context, system: System
+) -> None:
+    system.addresses = BOTH
+    closed = 0
+
+    async def close(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal closed
+        closed += 1
+        writer.close()
+
+    live = context.socket(zmq.SUB)
+    live.setsockopt(zmq.RECONNECT_IVL, 1)
+    monitor = live.get_monitor_socket(int(CONNECTED | GONE))
+    async with engine(context, "127.0.0.1") as publisher:
+        port = publisher.endpoint.rpartition(":")[2]
+        server = await asyncio.start_server(close, "::1", int(port))
+        places = await dial(live, at("engine.test", publisher.endpoint))
+        place = await monitored(CONNECTED, monitor, places)
+        assert place == f"tcp://127.0.0.1:{port}"
+        before = closed
+        await until(lambda: closed > before + 2)
+    assert await monitored(GONE, monitor, (place,)) == place
+    server.close()
+    live.disable_monitor()
+    monitor.close(linger=0)
+    live.close(linger=0)
+
+
+async def test_problems_of_a_name_that_alternate_are_said_once(
+    context: zmq.asyncio.Context, system: System, caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr("indexer.follow.subscribe.RETRY_SECONDS", 0.001)
+    monkeypatch.setattr("indexer.follow.subscribe.NAME_SECONDS", 0.02)
+    asked = 0
+
+    def alternate(host: Any, *more: Any, **named: Any) -> list[Any]:
+        nonlocal asked
+        asked += host == "engine.test"
+        if asked % 2:
+            raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
+        return system.getaddrinfo(host, *more, **named)
+
+    monkeypatch.setattr(socket, "getaddrinfo", alternate)
+    async with engine(context, "127.0.0.1") as publisher:
+        rank = follow(context, "engine.test", publisher)
+        await until(lambda: asked > 9)
+        assert len(caplog.records) == 2
+        system.addresses = BOTH
+        await until(lambda: rank.trust.level is Level.EXACT)
 
 
 async def test_the_doctor_blames_a_name_without_address_on_the_configuration(
