@@ -319,7 +319,7 @@ class Stream:
 
     @property
     def _is_unproven(self) -> bool:
-        """Whether the stream is followed, and neither a live batch nor time has proven the subscription."""
+        """Whether the stream is followed, and neither a live batch nor time proves the subscription."""
         is_silent = self._state is StreamState.FOLLOWING and self._live == NO_LIVE
         return is_silent and self._checks < len(CHECKS)
 

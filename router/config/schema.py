@@ -255,12 +255,14 @@ class EventsTable(Table, frozen=True):
     """Most bytes of a rank's stores that wait for a missed parent. Those of all ranks count in
     index.max-bytes and are dropped before any held block is evicted."""
     replay_seconds: Seconds = 10.0
-    """Longest wait for each message of a replay; an engine answers between two steps."""
+    """Longest wait for each message of a replay, and for TensorRT-LLM's answers; an engine answers between
+    two steps."""
     reconnect_seconds: Seconds = 0.25
     """Pause between attempts to connect."""
     stale_seconds: Seconds = 1.0
     """Time without a connection after which a rank is stale. Where the other side is silent and does not
-    close it (a cut network, a stopped process), a connection counts for up to 6 s more."""
+    close it (a cut network, a stopped process), a connection counts for up to 6 s more, and one to
+    TensorRT-LLM for replay-seconds."""
     lag_seconds: Seconds = 2.0
     """Lag of events above which a rank is degraded, until the lag is below half of it."""
     max_frame_bytes: Bytes = 64 * MIB
