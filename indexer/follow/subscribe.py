@@ -1,4 +1,4 @@
-"""The sockets of one rank: ZeroMQ SUB for live events, DEALER for replay.
+"""The socket of one rank's live events (ZeroMQ SUB); `indexer.follow.replays` has that of its replays.
 
 Protocol: `../shared/engine-events.md`, 1.2 and 1.4. A message that is not a frame is counted and
 dropped; the subscriber goes on.
@@ -14,21 +14,14 @@ import zmq.asyncio
 
 from indexer.follow.backlog import Backlog
 from indexer.follow.dial import CONNECTED, GONE, answered, dial, is_named, monitored
+from indexer.follow.drain import MOST_BYTES, MOST_MESSAGES, READ_BYTES, READ_MESSAGES, drain
 from indexer.follow.rank_ingest import RankIngest
-from indexer.follow.tap import END, is_sequence, replay_frames
+from indexer.follow.replays import Replays
+from indexer.follow.tap import is_sequence
 from indexer.stream.action import AskReplay
 
 log = logging.getLogger(__name__)
 
-MOST_MESSAGES = 256
-MOST_BYTES = 256 << 10
-"""The most messages and bytes that are followed before other tasks have their turn."""
-READ_MESSAGES = 4 * MOST_MESSAGES
-READ_BYTES = 8 << 20
-"""The most messages and bytes that are read from a socket in one such turn: more than are followed, so
-that messages that come too fast wait here, within a bound, and not in ZeroMQ, which bounds no bytes."""
-MESSAGE_BYTES, PART_BYTES = 200, 40
-"""Bytes of memory that a message takes beside its parts' bytes, and that each further part takes."""
 _monitors = count()
 """Numbers for monitors' addresses: an address stays in use for a while after its socket closed."""
 
@@ -60,11 +53,13 @@ class Subscriber:
         self._rank = rank
         self._context = context
         self._events = events
-        self._replay = replay
-        self._replay_seconds = replay_seconds
+        self._replays = (
+            Replays(rank, context, replay, wait_seconds=replay_seconds, max_bytes=max_frame_bytes)
+            if replay
+            else None
+        )
         self._reconnect_ms = max(1, round(reconnect_seconds * 1000))
         self._max_frame_bytes = max_frame_bytes
-        self._asked: asyncio.Queue[AskReplay] = asyncio.Queue()
         self._problems: set[str] = set()
         """The problems with the endpoint that were logged since it was last connected."""
         rank.ask = self._ask
@@ -72,8 +67,8 @@ class Subscriber:
     async def run(self) -> None:
         """Follow the engine; return only when cancelled."""
         async with asyncio.TaskGroup() as tasks:
-            if self._replay:
-                tasks.create_task(self._answer())
+            if self._replays:
+                tasks.create_task(self._replays.run())
             while True:
                 try:
                     await self._follow_once()
@@ -177,7 +172,7 @@ class Subscriber:
         """Read arrived messages up to `READ_BYTES`; drop waiting ones if the backlog has no room."""
         let_go = read = size = 0
         while read < READ_MESSAGES and size < READ_BYTES:
-            messages, taken = _drain(live)
+            messages, taken = drain(live)
             if not messages:
                 backlog.emptied()
                 break
@@ -212,152 +207,13 @@ class Subscriber:
             self._ask(asked)
 
     def _ask(self, asked: AskReplay | None) -> None:
-        if asked is not None:
-            self._asked.put_nowait(asked)
-
-    async def _answer(self) -> None:
-        """Carry out the newest replay that was asked for, one at a time."""
-        while True:
-            asked = await self._newest()
-            if not self._rank.stream.wants(asked.ticket):
-                continue
-            try:
-                await self._carry_out(asked)
-            except TimeoutError:
-                reason = f"no answer within {self._replay_seconds:g} s"
-                self._ask(self._rank.replay_failed(asked.ticket, reason))
-            except (OSError, zmq.ZMQError) as error:
-                self._ask(self._rank.replay_failed(asked.ticket, f"{self._replay}: {error}"))
-
-    async def _newest(self) -> AskReplay:
-        """Wait for a replay that is to be asked for now."""
-        asked = await self._asked.get()
-        while True:
-            while not self._asked.empty():
-                asked = self._asked.get_nowait()
-            if not asked.delay:
-                return asked
-            try:
-                async with asyncio.timeout(asked.delay):
-                    asked = await self._asked.get()
-            except TimeoutError:
-                return asked
-
-    async def _carry_out(self, asked: AskReplay) -> None:
-        # One socket a request: answers to an abandoned request die with it.
-        with zmq.Socket(self._context, zmq.DEALER) as dealer:
-            dealer.setsockopt(zmq.LINGER, 0)
-            # The engine's ROUTER socket leaves out messages for which a bounded queue has no room. So
-            # the queue has no bound; it is read ahead, and closed where too much waits.
-            dealer.setsockopt(zmq.RCVHWM, 0)
-            dealer.setsockopt(zmq.MAXMSGSIZE, self._max_frame_bytes)
-            # A host's name may have two addresses, of which one answers: only that one is asked.
-            dealer.setsockopt(zmq.IMMEDIATE, 1)
-            await dial(dealer, self._replay)
-            backlog = Backlog(self._rank.pending_bytes)
-            if await self._take_answer(asked, dealer, backlog):
-                return
-        while backlog:
-            if self._replayed(asked, backlog.take()):
-                return
-            await asyncio.sleep(0)
-        reason = f"more of the answer waited than events.pending-bytes ({self._rank.pending_bytes})"
-        self._ask(self._rank.replay_failed(asked.ticket, reason))
-
-    async def _take_answer(
-        self, asked: AskReplay, dealer: "zmq.Socket[bytes]", backlog: Backlog
-    ) -> bool:
-        """Take a replay's answer; return True at its end, False if the backlog is full before."""
-        loop = asyncio.get_running_loop()
-        arrived = asyncio.Event()
-        loop.add_reader(dealer.FD, arrived.set)
-        request = [b"", asked.start.to_bytes(8, "big")]
-        try:
-            async with asyncio.timeout(self._replay_seconds):
-                while not _sent(dealer, request):
-                    await arrived.wait()
-                    arrived.clear()
-            while True:
-                arrived.clear()
-                _read_ahead(dealer, backlog)
-                if backlog.is_full:
-                    return False
-                if backlog:
-                    if self._replayed(asked, backlog.take()):
-                        return True
-                    await asyncio.sleep(0)
-                else:
-                    async with asyncio.timeout(self._replay_seconds):
-                        await arrived.wait()
-        finally:
-            loop.remove_reader(dealer.FD)
-
-    def _replayed(self, asked: AskReplay, messages: list[list[bytes]]) -> bool:
-        """Take messages of a replay's answer; return whether it ended or is asked for again."""
-        for message in messages:
-            answer = replay_frames(message)
-            if answer is None:
-                problem = "a replay's message is not [topic,] sequence below 2^63, payload"
-                self._rank.frame_malformed(problem)
-                continue
-            _, sequence, payload = answer
-            if sequence == END:
-                self._ask(self._rank.replay_ended(asked.ticket))
-                return True
-            again = self._rank.replayed(asked.ticket, _number(sequence), payload)
-            if again is not None:
-                self._ask(again)
-                return True
-        return False
-
-
-def _sent(dealer: "zmq.Socket[bytes]", request: list[bytes]) -> bool:
-    """Send a request if the engine is connected; return whether it is."""
-    try:
-        dealer.send_multipart(request, zmq.NOBLOCK)
-    except zmq.Again:
-        return False
-    return True
-
-
-def _read_ahead(dealer: "zmq.Socket[bytes]", backlog: Backlog) -> None:
-    """Read arrived messages of an answer, until `READ_BYTES` are read or the backlog is full."""
-    size = 0
-    while size < READ_BYTES and not backlog.is_full:
-        messages, taken = _drain(dealer)
-        if not messages:
-            return
-        backlog.add(messages, taken)
-        size += taken
-
-
-def _number(sequence: bytes) -> int:
-    return int.from_bytes(sequence, "big")
+        if self._replays is not None:
+            self._replays.ask(asked)
 
 
 def _frame(message: list[bytes]) -> tuple[str, int, bytes] | None:
     """Return a message's topic, sequence and payload; None where it is not a frame."""
     if len(message) == 3 and is_sequence(message[1]):
         topic, sequence, payload = message
-        return topic.decode("utf-8", "replace"), _number(sequence), payload
+        return topic.decode("utf-8", "replace"), int.from_bytes(sequence, "big"), payload
     return None
-
-
-def _drain(live: "zmq.Socket[bytes]") -> tuple[list[list[bytes]], int]:
-    """Return the messages that have arrived, up to a bound, and the bytes of memory that they take."""
-    messages: list[list[bytes]] = []
-    size = 0
-    try:
-        while len(messages) < MOST_MESSAGES and size < MOST_BYTES:
-            # As `recv_multipart`, which asks for each part whether there are more.
-            part = live.recv(zmq.NOBLOCK, copy=False)
-            message = [part.bytes]
-            size += MESSAGE_BYTES + len(message[0])
-            while part.more:
-                part = live.recv(zmq.NOBLOCK, copy=False)
-                message.append(part.bytes)
-                size += PART_BYTES + len(message[-1])
-            messages.append(message)
-    except zmq.Again:
-        pass
-    return messages, size

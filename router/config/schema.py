@@ -255,8 +255,8 @@ class EventsTable(Table, frozen=True):
     """Most bytes of a rank's stores that wait for a missed parent. Those of all ranks count in
     index.max-bytes and are dropped before any held block is evicted."""
     replay_seconds: Seconds = 10.0
-    """Longest wait for each message of a replay, and for TensorRT-LLM's answers; an engine answers between
-    two steps."""
+    """Longest wait for each message of a replay, and for an answer of TensorRT-LLM; an engine answers
+    between two steps."""
     reconnect_seconds: Seconds = 0.25
     """Pause between attempts to connect."""
     stale_seconds: Seconds = 1.0

@@ -288,6 +288,23 @@ async def test_a_replay_that_is_never_answered_degrades_and_live_goes_on(
     await stop(task)
 
 
+async def test_a_replay_that_hangs_holds_up_none_that_is_asked_for_later(
+    context: zmq.asyncio.Context, publisher: Publisher
+) -> None:
+    publisher.answers = False
+    publisher.engine.store((0, 1, 2, 3))
+    rank = new_rank()
+    task = asyncio.create_task(subscribe(rank, context, publisher, replay_seconds=1000.0).run())
+    await until(lambda: publisher.asked == 1)
+    publisher.answers = True
+    publisher.live.close(linger=0)
+    publisher.live = context.socket(zmq.PUB)
+    await until(lambda: bound(publisher.live, publisher.events))
+    await until(lambda: rank.trust.level is Level.EXACT)
+    assert rank.state.held()[Tier.GPU, 0] == publisher.engine.held()
+    await stop(task)
+
+
 async def test_a_replay_that_breaks_off_is_resumed_until_it_is_whole(
     context: zmq.asyncio.Context, publisher: Publisher
 ) -> None:

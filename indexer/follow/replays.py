@@ -1,0 +1,163 @@
+"""The replays of one rank's events: carries out what its stream asks for, over ZeroMQ DEALER sockets.
+
+Protocol: `../shared/engine-events.md`, 1.4.
+"""
+
+import asyncio
+
+import zmq
+import zmq.asyncio
+
+from indexer.follow.backlog import Backlog
+from indexer.follow.dial import dial
+from indexer.follow.drain import READ_BYTES, drain
+from indexer.follow.rank_ingest import RankIngest
+from indexer.follow.tap import END, replay_frames
+from indexer.stream.action import AskReplay
+
+
+class Replays:
+    """Asks one rank's engine for the replay that was asked for last, one at a time, until cancelled.
+
+    `wait_seconds` bounds the wait for each message of an answer, `max_bytes` the size of a message.
+    """
+
+    def __init__(
+        self,
+        rank: RankIngest,
+        context: zmq.asyncio.Context,
+        endpoint: str,
+        *,
+        wait_seconds: float,
+        max_bytes: int,
+    ) -> None:
+        self._rank = rank
+        self._context = context
+        self._endpoint = endpoint
+        self._wait_seconds = wait_seconds
+        self._max_bytes = max_bytes
+        self._asked: asyncio.Queue[AskReplay] = asyncio.Queue()
+        self._stirred = asyncio.Event()
+        """Set when a part of an answer may have arrived, and when another replay is asked for."""
+
+    def ask(self, asked: AskReplay | None) -> None:
+        """Carry out a replay, if there is one to carry out, in place of those asked for before."""
+        if asked is not None:
+            self._asked.put_nowait(asked)
+            self._stirred.set()
+
+    async def run(self) -> None:
+        """Carry out the newest replay that was asked for; return only when cancelled."""
+        while True:
+            asked = await self._newest()
+            if not self._is_wanted(asked):
+                continue
+            try:
+                await self._carry_out(asked)
+            except TimeoutError:
+                reason = f"no answer within {self._wait_seconds:g} s"
+                self.ask(self._rank.replay_failed(asked.ticket, reason))
+            except (OSError, zmq.ZMQError) as error:
+                self.ask(self._rank.replay_failed(asked.ticket, f"{self._endpoint}: {error}"))
+
+    async def _newest(self) -> AskReplay:
+        """Wait for a replay that is to be asked for now."""
+        asked = await self._asked.get()
+        while True:
+            while not self._asked.empty():
+                asked = self._asked.get_nowait()
+            if not asked.delay:
+                return asked
+            try:
+                async with asyncio.timeout(asked.delay):
+                    asked = await self._asked.get()
+            except TimeoutError:
+                return asked
+
+    def _is_wanted(self, asked: AskReplay) -> bool:
+        return self._rank.stream.wants(asked.ticket)
+
+    async def _carry_out(self, asked: AskReplay) -> None:
+        # One socket a request: answers to an abandoned request die with it.
+        with zmq.Socket(self._context, zmq.DEALER) as dealer:
+            dealer.setsockopt(zmq.LINGER, 0)
+            # The engine's ROUTER socket leaves out messages for which a bounded queue has no room. So
+            # the queue has no bound; it is read ahead, and closed where too much waits.
+            dealer.setsockopt(zmq.RCVHWM, 0)
+            dealer.setsockopt(zmq.MAXMSGSIZE, self._max_bytes)
+            # A host's name may have two addresses, of which one answers: only that one is asked.
+            dealer.setsockopt(zmq.IMMEDIATE, 1)
+            await dial(dealer, self._endpoint)
+            backlog = Backlog(self._rank.pending_bytes)
+            loop = asyncio.get_running_loop()
+            loop.add_reader(dealer.FD, self._stirred.set)
+            try:
+                await self._take_answer(asked, dealer, backlog)
+            finally:
+                loop.remove_reader(dealer.FD)
+        while backlog and self._is_wanted(asked):
+            self._take(asked, backlog.take())
+            await asyncio.sleep(0)
+        if self._is_wanted(asked):
+            most = self._rank.pending_bytes
+            reason = f"more of the answer waited than events.pending-bytes ({most})"
+            self.ask(self._rank.replay_failed(asked.ticket, reason))
+
+    async def _take_answer(
+        self, asked: AskReplay, dealer: "zmq.Socket[bytes]", backlog: Backlog
+    ) -> None:
+        """Take an answer until it is not wanted any more, as at its end, or the backlog is full."""
+        request = [b"", asked.start.to_bytes(8, "big")]
+        async with asyncio.timeout(self._wait_seconds):
+            while self._is_wanted(asked) and not _sent(dealer, request):
+                await self._stirred.wait()
+                self._stirred.clear()
+        while self._is_wanted(asked):
+            self._stirred.clear()
+            _read_ahead(dealer, backlog)
+            if backlog.is_full:
+                return
+            if backlog:
+                self._take(asked, backlog.take())
+                await asyncio.sleep(0)
+            else:
+                async with asyncio.timeout(self._wait_seconds):
+                    await self._stirred.wait()
+
+    def _take(self, asked: AskReplay, messages: list[list[bytes]]) -> None:
+        """Take messages of an answer, up to the first after which another replay is asked for."""
+        for message in messages:
+            answer = replay_frames(message)
+            if answer is None:
+                problem = "a replay's message is not [topic,] sequence below 2^63, payload"
+                self._rank.frame_malformed(problem)
+                continue
+            _, sequence, payload = answer
+            if sequence == END:
+                self.ask(self._rank.replay_ended(asked.ticket))
+                return
+            number = int.from_bytes(sequence, "big")
+            again = self._rank.replayed(asked.ticket, number, payload)
+            if again is not None:
+                self.ask(again)
+                return
+
+
+def _sent(dealer: "zmq.Socket[bytes]", request: list[bytes]) -> bool:
+    """Send a request if the engine is connected; return whether it is."""
+    try:
+        dealer.send_multipart(request, zmq.NOBLOCK)
+    except zmq.Again:
+        return False
+    return True
+
+
+def _read_ahead(dealer: "zmq.Socket[bytes]", backlog: Backlog) -> None:
+    """Read arrived messages of an answer, until `READ_BYTES` are read or the backlog is full."""
+    size = 0
+    while size < READ_BYTES and not backlog.is_full:
+        messages, taken = drain(dealer)
+        if not messages:
+            return
+        backlog.add(messages, taken)
+        size += taken
