@@ -177,6 +177,16 @@ def lines(page: bytes, beginning: bytes) -> Iterator[bytes]:
             return
 
 
+def samples_of(page: bytes, beginning: bytes) -> Iterator[tuple[bytes, dict[bytes, bytes], float]]:
+    """Yield the name, labels and value of the samples whose name starts with `beginning`.
+
+    The value is infinity where it is not a number, or a negative one.
+    """
+    for line in islice(lines(page, beginning), MOST_LINES):
+        if found := LINE.match(line):
+            yield found[1], dict(LABEL.findall(found[2] or b"")), _number(found[3])
+
+
 def cache_blocks(page: bytes) -> int:
     """Return how many blocks of a rank's cache a page of vLLM's says that it has; 0: it does not say."""
     found = CAPACITY.match(next(lines(page, CACHE_CONFIG), b""))
@@ -222,18 +232,17 @@ def _series(names: MetricNames, page: bytes) -> dict[int | None, Figures]:
     kinds = {names.running: "running", names.waiting: "waiting"}
     kinds |= dict.fromkeys(names.kv_usage, "kv_usage")
     said: dict[int | None, Figures] = {}
-    for raw in chain.from_iterable(islice(lines(page, name), MOST_LINES) for name in kinds):
-        line = LINE.match(raw)
-        kind = line and kinds.get(line[1])
-        if not line or not kind:
+    samples = chain.from_iterable(samples_of(page, name) for name in kinds)
+    for name, labels, number in samples:
+        kind = kinds.get(name)
+        if not kind:
             continue
-        labels = dict(LABEL.findall(line[2] or b""))
         if labels.get(b"priority"):
             # SGLang adds a line per priority; the line without a priority is the total.
             continue
         figures = said.setdefault(_rank(labels.get(names.rank_label)), {})
         # Several processes of a tensor-parallel group may report: the maximum counts, errors (inf) win.
-        figures[kind] = max(_number(line[3]), figures.get(kind, 0.0))
+        figures[kind] = max(number, figures.get(kind, 0.0))
     return said
 
 

@@ -23,7 +23,7 @@ from indexer.unreadable import UNREADABLE
 from router.load.engine_metrics import NAMES, Observed, cache_blocks, lines, parse
 from router.pods.engine_key import REFUSALS, EngineKey
 from router.pods.namespaces import limit_known
-from router.pods.sleep import ASLEEP, PAUSE_PATH, is_paused, sleep_of
+from router.pods.sleep import PATHS, Sleep
 from router.pods.table import WELL, Pod, Status
 from router.prompt.bounds import MOST_NAME_BYTES
 
@@ -38,9 +38,6 @@ SIGN_SECONDS = 10.0
 REFUSES = 503
 """The status of /health if the engine itself accepts no requests: SGLang from SIGTERM on and while it
 starts, vLLM while it drains and when its engine is dead. One such answer suffices."""
-
-SLEEPS = "it sleeps (vllm:engine_sleep_state: {}), and its cache is gone"
-PAUSED = "it is paused: it computes no requests"
 
 LOOKS = 15
 """Number of probes between two requests for a pod's models: adapters are loaded at runtime."""
@@ -140,10 +137,7 @@ class Prober:
         self._down_at = -math.inf
         """When it was last found to be down."""
         self._failures = 0
-        self._slept = ""
-        """The state in which it slept at the last probe."""
-        self._may_pause = False
-        """Whether it answers /is_paused, which is asked with each probe then."""
+        self._sleep = Sleep()
         self._looks = 0
         """Number of probes since it came up."""
         self._has_ended = False
@@ -211,7 +205,7 @@ class Prober:
             # An engine may start again between two probes, with other options.
             is_anew = not before.healthy or not self._looks or self._away is not None
             self._was_well, self._away = True, None
-            asleep = await self._asleep(session, page)
+            await self._look_asleep(session, page)
             well = self._learn(page) if is_anew else before
             if (
                 is_anew
@@ -235,10 +229,9 @@ class Prober:
             well = replace(
                 well, reason=WELL, is_late=False, refusal=self._refusal(), looked_at=asked_at
             )
-            if asleep:
-                reason = SLEEPS.format(asleep) if asleep in ASLEEP else PAUSED
-                refuses = asleep in ASLEEP
-                well = replace(well, healthy=False, reason=reason, refuses=refuses)
+            if self._sleep.state:
+                refuses = self._sleep.has_no_cache
+                well = replace(well, healthy=False, reason=self._sleep.reason, refuses=refuses)
             self._pod.status = well
             limit_known(self._pod)
         elif is_late:
@@ -294,22 +287,22 @@ class Prober:
         if before and before != self._sequences:
             self._event_at = self._clock()
 
-    async def _asleep(self, session: aiohttp.ClientSession, page: bytes) -> str:
-        """Return the state in which the engine sleeps (`sleep_of`); its blocks are dropped then."""
-        asleep = sleep_of(page) if page and self._engine == "vllm" else self._slept
-        if asleep in ASLEEP:
+    async def _look_asleep(self, session: aiohttp.ClientSession, page: bytes) -> None:
+        """Find out whether the engine sleeps; if its cache is gone, drop its blocks."""
+        if self._engine != "vllm":
+            return
+        sleep = self._sleep
+        slept = sleep.state
+        sleep.read(page)
+        for path in sleep.wanted(anew=not self._looks % LOOKS):
+            sleep.hear(path, *await self._try(session, path))
+            if sleep.state:
+                break
+        if sleep.has_no_cache:
             for rank in self._ranks:
-                rank.emptied(SLEEPS.format(asleep))
-            if asleep != self._slept and self._ended is not None:
+                rank.emptied(sleep.reason)
+            if sleep.state != slept and self._ended is not None:
                 self._ended(self._pod)
-        self._slept = asleep
-        if asleep or self._engine != "vllm":
-            return asleep
-        if self._may_pause or not self._looks % LOOKS:
-            status, answer = await self._try(session, PAUSE_PATH)
-            self._may_pause = status == 200 if status else self._may_pause
-            return "paused" if is_paused(answer) else ""
-        return ""
 
     def _is_well(self) -> None:
         if self._has_ended:
@@ -442,8 +435,8 @@ class Prober:
         status, answer = await self._request(session, path)
         if status in REFUSALS and await self._key.read_again():
             status, answer = await self._request(session, path)
-        # Few engines have the path for pauses, so its refusal does not show that a page is missing.
-        if status in REFUSALS and path != PAUSE_PATH:
+        # Few engines have the pages for sleep, so their refusal does not show that a page is missing.
+        if status in REFUSALS and path not in PATHS:
             self._refused[path] = status
         else:
             self._refused.pop(path, None)

@@ -37,8 +37,8 @@ class Engine:
         self.health = 200
         self.asked: list[str] = []
         self.connections: set[object] = set()
-        self.missing: set[str] = {"/is_paused"}
-        self.is_paused = False
+        self.missing: set[str] = {"/is_paused", "/is_sleeping"}
+        self.is_paused = self.is_sleeping = False
         self.late: set[str] = set()
         """Paths that are never answered."""
         self.version_path = "/version"
@@ -62,6 +62,8 @@ class Engine:
             raise web.HTTPNotFound
         if request.path == "/is_paused":
             return web.json_response({"is_paused": self.is_paused})
+        if request.path == "/is_sleeping":
+            return web.json_response({"is_sleeping": self.is_sleeping})
         if request.path == "/health":
             return web.Response(status=self.health, text="said at length" * 9999)
         if request.path == self.version_path:
@@ -304,7 +306,7 @@ async def test_every_look_tells_the_load_over_one_connection(
     assert seen.all == [("p", 0, Observed(3, 2, 0.25, 7.0))] * 3
     assert rank.capacity == 96, "one page tells both"
     assert server.asked == [
-        "/health", "/metrics", "/is_paused", "/v1/models", "/version",
+        "/health", "/metrics", "/is_paused", "/is_sleeping", "/v1/models", "/version",
         "/health", "/metrics", "/health", "/metrics",
     ]  # fmt: skip
     assert len(server.connections) == 1
@@ -867,3 +869,19 @@ async def test_an_engine_that_is_paused_is_not_ready_and_keeps_its_blocks(
         await look(prober)
         assert pod.ready
     assert any(rank.blocks().values())
+
+
+async def test_an_engine_of_which_only_the_weights_woke_is_not_ready(
+    engine: tuple[Engine, Pod, RankIngest],
+) -> None:
+    server, pod, _ = engine
+    prober = Prober(pod, interval=1, timeout=5)
+    server.missing, server.is_sleeping = {"/is_paused"}, True
+    server.metrics = sleep_page(0, 1, 0)
+    await look(prober)
+    server.metrics = sleep_page(1, 0, 0)
+    await look(prober, 3)
+    assert (pod.ready, pod.status.refuses) == (False, True)
+    server.is_sleeping = False
+    await look(prober)
+    assert pod.ready
