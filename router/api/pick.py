@@ -30,10 +30,10 @@ from router.pick.candidate_message import (
 )
 from router.pick.eligible import eligible
 from router.pick.group_window import Chosen, GroupWindow, Made
-from router.pick.options import MOST_CANDIDATES
+from router.pick.options import MOST_CANDIDATES, Options
 from router.pick.picker import Picker
 from router.pick.underway import Underway
-from router.pick.weigh import Ask, Traits
+from router.pick.weigh import Ask, Choice, Traits
 from router.pods.namespaces import set_apart
 from router.pods.table import PodTable
 from router.prompt.bad_request import BadRequestError
@@ -236,7 +236,7 @@ class PickAnswerer:
             prompt_tokens=choice.prompt_tokens,
             policy=choice.policy,
             utilisation=choice.utilisation,
-            reason=choice.reason + waits(standing),
+            reason=choice.reason + waits(standing) + self._stuck(choice, now),
             reckoned_tokens=ask.unread,
             reckoned_because=ask.unread_because,
             standing=standing_message(standing),
@@ -257,6 +257,20 @@ class PickAnswerer:
         if choice.source is not None:
             response.source.CopyFrom(source_message(choice.source))
         return response
+
+    def _stuck(self, choice: Choice, now: float) -> str:
+        """Return the sentence, after a space, that names ranks which the choice leaves out."""
+        parts = [part for part in (choice.options, choice.decode) if isinstance(part, Options)]
+        names = list(dict.fromkeys(name for part in parts for name in part.field.left_out))
+        if not names:
+            return ""
+        (pod, number), more = names[0], len(names) - 1
+        seconds = self._loads.stuck_seconds(pod, number, now)
+        others = f", as are {more} more" if more else ""
+        return (
+            f" Rank {number} of {pod}, which has answered nothing for {seconds:.0f} s, is left out"
+            f"{others}."
+        )
 
     async def list_decisions(self, request: pb.ListDecisionsRequest) -> pb.ListDecisionsResponse:
         """Answer ListDecisions."""

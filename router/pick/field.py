@@ -24,6 +24,14 @@ class Field:
     place_of: Mapping[Rank, int]
 
     @property
+    def left_out(self) -> Sequence[tuple[str, int]]:
+        """The ranks that are left out, by pod and number."""
+        if not self.avoided:
+            return ()
+        both = ((pod.id, rank.number) for pod in self.of for rank in pod.ranks)
+        return [name for name in both if name in self.avoided and name not in self.places]
+
+    @property
     def has_ranks(self) -> bool:
         """Whether some pod has several ranks."""
         return any(len(pod.ranks) > 1 for pod in self.of)

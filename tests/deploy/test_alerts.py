@@ -132,6 +132,20 @@ CASES = {
             'warmpath_pod_ready{instance="r2",job="warmpath",pod="p",model="m"}': "1" + HOUR,
         },
     ),
+    "WarmpathRankStuck": Case(
+        {
+            'warmpath_rank_stuck_seconds{instance="r1",job="warmpath",pod="p",rank="0"}': "0+15"
+            + HOUR,
+            'warmpath_rank_stuck_seconds{instance="r2",job="warmpath",pod="p",rank="0"}': "0"
+            + HOUR,
+        },
+        # It hangs for a minute of every ten, as in long stalls.
+        {
+            counted("warmpath_rank_stuck_seconds", ',pod="p",rank="0"'): " ".join(
+                ["0+15x4 0x34"] * 6
+            )
+        },
+    ),
     "WarmpathTrustLost": Case(
         {
             counted("warmpath_rank_trust", ',pod="p",rank="0",level="exact"'): "0" + HOUR,

@@ -7,6 +7,7 @@ from pathlib import Path
 import grpc
 import pytest
 
+from router.load.stuck import ENOUGH
 from router.pb.warmpath.v1 import router_pb2 as pb
 from router.pick.options import MOST_CANDIDATES
 from tests.router.pick_stand import QUIET, UNENDING, Stand, by_pod, pod, prompt, standing, until
@@ -82,6 +83,27 @@ async def test_of_idle_pods_each_is_picked_and_never_by_their_order(stand: Stand
     # One of them would be left out once in ten thousand million runs.
     assert set(picked) == {"a", "b", "c"}
     assert picked != sorted(picked)
+
+
+async def test_explain_names_a_rank_that_answers_nothing_and_that_picks_avoid(stand: Stand) -> None:
+    for one in range(2 * ENOUGH):
+        name = (await stand.pick(prompt(first=1000 * one), pods=["a"])).booking_id
+        await stand.report(name, "FIRST_TOKEN")
+        await stand.report(name, "FINISHED")
+    hung = await stand.pick(prompt(), pods=["a"])
+
+    async def is_left_out() -> bool:
+        return "a" not in by_pod((await stand.explain(prompt())).candidates)
+
+    await until(is_left_out)
+    told = await stand.explain(prompt())
+    assert "Rank 0 of a, which has answered nothing for " in told.reason
+    assert (await stand.pick(prompt())).candidates[0].pod != "a"
+    assert "left out" not in (await stand.explain(prompt(), pods=["a"])).reason
+    await stand.report(hung.booking_id, "FIRST_TOKEN")
+    told = await stand.explain(prompt())
+    assert sorted(by_pod(told.candidates)) == ["a", "b", "c"]
+    assert "left out" not in told.reason
 
 
 async def test_reports_move_release_and_end_a_booking(unending: Stand) -> None:
