@@ -273,6 +273,7 @@ class Bookings:
         book = self._ranks.get((pod, rank))
         if book is not None:
             book.unanswered.clear()
+            book.answered_at = -math.inf
             self.stuck.forget((pod, rank))
             book.changed()
 

@@ -232,6 +232,14 @@ class RankBook:
         return booking.id not in self.unanswered or booking.since < self.answered_at
 
     @property
+    def owed(self) -> Booking | None:
+        """The first booking that waits for an answer and cannot have ended unreported."""
+        latest = next(reversed(self.unanswered.values()), None)
+        if latest is None or (not self._watched and self.may_have_ended(latest)):
+            return None
+        return next((one for one in self.unanswered.values() if not self.may_have_ended(one)), None)
+
+    @property
     def certain(self) -> int:
         """Number of bookings of which `may_have_ended` is false."""
         latest = takewhile(

@@ -28,8 +28,10 @@ TIMES = 4.0
 """An answer is owed for too long after this many times the predicted seconds,"""
 LATE_TIMES = 1.5
 """and this many times the usual delay beyond the prediction,"""
-LEAST_SECONDS = 5.0
-"""and these seconds."""
+LEAST_SECONDS = 2.0
+"""and these seconds,"""
+FIRST_SECONDS = 5.0
+"""or these where the rank has answered nothing yet: engines compile for their first requests."""
 FADING = 0.98
 """Each answer multiplies the usual delay by this, unless it is later itself."""
 MOST_LATE_SECONDS = 300.0
@@ -42,6 +44,8 @@ RETRY_SECONDS = 10.0
 """Pause after which another request may try a stuck rank where all others have ended,"""
 OPEN_SECONDS = 30.0
 """and where some are still waited for."""
+UNTRIED_SECONDS = 300.0
+"""Pause after which a rank for which no request waits is not known to be stuck any more."""
 
 
 @dataclass(slots=True)
@@ -94,7 +98,7 @@ class StuckRanks:
             self._answers += 1
             late = now - booking.since - booking.predicted
             self._late = min(max(late, FADING * self._late), MOST_LATE_SECONDS)
-        head = self._head(name)
+        head = self._books[name].owed
         if owing is not None and head is not None:
             self._owe(name, head, now)
 
@@ -107,7 +111,7 @@ class StuckRanks:
         if owing is None:
             return
         owing.tried_at = now
-        head = self._head(name)
+        head = self._books[name].owed
         if owing.is_stuck or (
             waited and now - booking.since > TIMES * booking.predicted + LONG_SECONDS
         ):
@@ -124,6 +128,8 @@ class StuckRanks:
 
     def expire(self, now: float) -> None:
         """Find the ranks that owe an answer for too long by now."""
+        if self._stuck:
+            self._forget_untried(now)
         while self._due and self._due[0][0] <= now:
             at, name = heappop(self._due)
             if self._look_at.get(name) != at:
@@ -132,7 +138,7 @@ class StuckRanks:
             owing = self._owing.get(name)
             if owing is None or owing.is_stuck:
                 continue
-            due = owing.since + self._patience(owing)
+            due = owing.since + self._patience(name, owing)
             if due > now or self._answers < ENOUGH:
                 self._look(name, due if due > now else now + LEAST_SECONDS)
                 continue
@@ -148,11 +154,20 @@ class StuckRanks:
         """Return the stuck ranks that get no requests now; the others may be tried."""
         if not self._stuck:
             return ()
-        return frozenset(name for name, owing in self._stuck.items() if not self._tries(name, now))
+        return frozenset(name for name in self._stuck if not self._tries(name, now))
 
     def _tries(self, name: Name, now: float) -> bool:
-        pause = OPEN_SECONDS if self._books[name].unanswered else RETRY_SECONDS
+        pause = RETRY_SECONDS if self._books[name].owed is None else OPEN_SECONDS
         return now - self._stuck[name].tried_at >= pause
+
+    def _forget_untried(self, now: float) -> None:
+        for name, owing in [*self._stuck.items()]:
+            if self._books[name].owed is None and now - owing.tried_at >= UNTRIED_SECONDS:
+                self.forget(name)
+                log.info(
+                    "pod %s rank %d: no request has tried for %.0f s whether it answers again",
+                    *name, now - owing.tried_at,
+                )  # fmt: skip
 
     def __contains__(self, name: Name) -> bool:
         """Return whether a rank is stuck."""
@@ -185,7 +200,7 @@ class StuckRanks:
 
     def _owe(self, name: Name, booking: Booking, now: float) -> None:
         owing = self._owing[name] = Owing(now, booking.predicted, now)
-        self._look(name, now + self._patience(owing))
+        self._look(name, now + self._patience(name, owing))
 
     def _look(self, name: Name, at: float) -> None:
         """Look at a rank at a time, or earlier if that is planned already."""
@@ -193,9 +208,7 @@ class StuckRanks:
             self._look_at[name] = at
             heappush(self._due, (at, name))
 
-    def _patience(self, owing: Owing) -> float:
-        return TIMES * owing.seconds + LATE_TIMES * self._late + LEAST_SECONDS
-
-    def _head(self, name: Name) -> Booking | None:
-        """Return the first booking of a rank that is waited for."""
-        return next(iter(self._books[name].unanswered.values()), None)
+    def _patience(self, name: Name, owing: Owing) -> float:
+        has_answered = self._books[name].answered_at > -math.inf
+        least = LEAST_SECONDS if has_answered else FIRST_SECONDS
+        return TIMES * owing.seconds + LATE_TIMES * self._late + least

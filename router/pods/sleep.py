@@ -33,7 +33,7 @@ class Answer(msgspec.Struct, frozen=True):
 
 
 class Sleep:
-    """Whether one vLLM sleeps, after each probe: `read` its metrics first, then `hear` the `wanted` pages."""
+    """Whether one vLLM sleeps. A probe lets it `read` the metrics, then `hear` the `wanted` pages."""
 
     def __init__(self) -> None:
         self.state = ""

@@ -9,12 +9,21 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from router.load.bookings import Booking, Bookings, Work
 from router.load.engine_metrics import Observed
-from router.load.stuck import ENOUGH, LEAST_SECONDS, OPEN_SECONDS, RETRY_SECONDS, TIMES
+from router.load.stuck import (
+    ENOUGH,
+    FIRST_SECONDS,
+    LEAST_SECONDS,
+    OPEN_SECONDS,
+    RETRY_SECONDS,
+    TIMES,
+    UNTRIED_SECONDS,
+)
 from router.load.table import LoadTable
 from tests.examples import examples
 
 PREFILL = 0.5
 PATIENCE = TIMES * PREFILL + LEAST_SECONDS
+FIRST_PATIENCE = TIMES * PREFILL + FIRST_SECONDS
 
 
 class Fleet:
@@ -58,6 +67,7 @@ def test_a_rank_that_gives_no_first_token_for_several_times_its_wait_is_avoided(
     is_watched: bool,
 ) -> None:
     fleet = Fleet(is_watched=is_watched)
+    fleet.answer(fleet.send("hung", 90.0), 90.0 + PREFILL)
     one = fleet.send("hung", 100.0)
     assert fleet.avoided(100.0 + PATIENCE - 0.1) == set()
     assert fleet.avoided(100.0 + PATIENCE) == {"hung"}
@@ -91,7 +101,17 @@ def test_a_long_prefill_is_not_stuck_before_several_times_its_prediction() -> No
     fleet = Fleet()
     fleet.send("busy", 100.0, prefill=60.0)
     assert fleet.avoided(100.0 + TIMES * 60.0) == set()
-    assert fleet.avoided(100.0 + TIMES * 60.0 + LEAST_SECONDS) == {"busy"}
+    assert fleet.avoided(100.0 + TIMES * 60.0 + FIRST_SECONDS) == {"busy"}
+
+
+def test_a_rank_may_take_longer_for_its_first_answer_and_after_each_start_of_its_engine() -> None:
+    fleet = Fleet()
+    for at in (100.0, 200.0):
+        one = fleet.send("new", at)
+        assert fleet.avoided(at + FIRST_PATIENCE - 0.1) == set()
+        assert fleet.avoided(at + FIRST_PATIENCE) == {"new"}
+        fleet.answer(one, at + 60.0)
+        fleet.bookings.engine_ended("new", 0)
 
 
 def test_gateways_that_report_nothing_make_no_rank_stuck() -> None:
@@ -115,7 +135,17 @@ def test_answers_that_do_not_stream_may_take_as_long_as_they_usually_do(seconds:
         assert fleet.avoided(at + seconds) == set()
     fleet.send("hung", 1000.0)
     assert fleet.avoided(1000.0 + seconds) == set()
-    assert fleet.avoided(1000.0 + PATIENCE + 1.6 * seconds) == {"hung"}
+    assert fleet.avoided(1000.0 + FIRST_PATIENCE + 1.6 * seconds) == {"hung"}
+
+
+def test_a_report_that_is_lost_makes_no_rank_stuck_that_answered_a_later_request() -> None:
+    fleet = Fleet(is_watched=False)
+    fleet.send("a", 100.0)
+    fleet.answer(fleet.send("a", 101.0), 101.0 + PREFILL)
+    assert fleet.avoided(130.0) == set()
+    fleet.send("a", 130.0)
+    assert fleet.avoided(130.0 + LEAST_SECONDS) == set()
+    assert fleet.avoided(140.0) == {"a"}, "this one came after its last answer"
 
 
 def test_little_is_known_of_answers_before_some_have_come() -> None:
@@ -137,6 +167,16 @@ def test_clients_that_lose_patience_first_hide_no_stuck_rank_which_is_tried_agai
     assert fleet.avoided(121.5) == {"hung"}
     fleet.answer(one, 122.0)
     assert fleet.avoided(122.0) == set()
+
+
+def test_a_rank_that_no_request_tries_again_is_not_named_for_ever() -> None:
+    fleet = Fleet()
+    one = fleet.send("hung", 100.0)
+    assert fleet.table.stuck_seconds("hung", 0, 500.0) == 400.0, "a request waits"
+    fleet.bookings.fail(one.id, 500.0)
+    assert fleet.table.stuck_seconds("hung", 0, 499.0 + UNTRIED_SECONDS) > 0
+    assert fleet.table.stuck_seconds("hung", 0, 500.0 + UNTRIED_SECONDS) == 0
+    fleet.bookings.check()
 
 
 def test_a_rank_whose_requests_stay_open_is_tried_now_and_then() -> None:
@@ -178,7 +218,7 @@ def test_a_pod_that_decodes_owes_the_first_token_too() -> None:
     prefill = fleet.send("prefill", 100.0)
     work = Work("m", "decode", 0, 100, 100, 0.0)
     decode = fleet.bookings.book(work, 100.0, behind=prefill, is_watched=True)
-    assert fleet.avoided(100.0 + PATIENCE) == {"prefill", "decode"}
+    assert fleet.avoided(100.0 + FIRST_PATIENCE) == {"prefill", "decode"}
     fleet.bookings.first_token(decode.id, 120.0)
     fleet.answer(prefill, 120.0)
     assert fleet.avoided(120.0) == set()
@@ -236,7 +276,7 @@ def test_every_rank_that_stops_answering_is_found(
         fleet.send("hung", 100.0 + at, prefill)
     longest = TIMES * sum(prefill for _, prefill, _ in requests)
     assert fleet.bookings.stuck.seconds(("hung", 0), 0.0) == 0.0
-    fleet.bookings.expire(150.0 + min(longest, 400.0) + LEAST_SECONDS + 1.0)
+    fleet.bookings.expire(150.0 + min(longest, 400.0) + FIRST_SECONDS + 1.0)
     assert ("hung", 0) in fleet.bookings.stuck or longest > 400.0
 
 
@@ -286,12 +326,12 @@ class AnyReports(RuleBasedStateMachine):
     @invariant()
     def who_answers_last_is_not_stuck(self) -> None:
         bookings, table = self.fleet.bookings, self.fleet.table
-        avoided = table.avoided(self.now)
+        table.avoided(self.now)
         for name, book in bookings.ranks().items():
-            waits = any(one.since >= book.answered_at for one in book.unanswered.values())
-            if name in avoided and book.unanswered:
-                assert waits
-            assert table.stuck_seconds(*name, self.now) >= 0
+            seconds = table.stuck_seconds(*name, self.now)
+            assert 0 <= seconds
+            if seconds:
+                assert book.answered_at <= bookings.expire(self.now) - seconds + 1e-6
         bookings.check()
 
 

@@ -81,7 +81,7 @@ def test_a_paused_engine_keeps_its_cache_until_it_goes_on() -> None:
     assert probe(sleep, page(AWAKE), NEW) == ""
 
 
-@pytest.mark.parametrize("answers", [{}, HUNG, dict.fromkeys(PATHS, {"error": "what?"})])
+@pytest.mark.parametrize("answers", [{}, HUNG, {path: {"error": "what?"} for path in PATHS}])
 def test_pages_that_are_missing_hang_or_mean_something_else_are_not_asked_for_each_time(
     answers: Answers,
 ) -> None:
