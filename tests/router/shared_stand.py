@@ -43,10 +43,13 @@ class Router:
         answer = await self.stub.Score(pb.ScoreRequest(prompt=prompt), timeout=30)
         return {one.pod: one.matched_tokens for one in answer.scores}
 
-    async def trust(self, pod: str = "w") -> pb.Trust:
+    async def pod(self, pod: str = "w") -> pb.Pod:
         pods = await self.stub.ListPods(pb.ListPodsRequest(), timeout=30)
         [found] = [one for one in pods.pods if one.id == pod]
-        return found.ranks[0].trust
+        return found
+
+    async def trust(self, pod: str = "w") -> pb.Trust:
+        return (await self.pod(pod)).ranks[0].trust
 
     async def is_believed(self) -> bool:
         return (await self.trust()).level == pb.Trust.EXACT
@@ -60,11 +63,11 @@ async def until(ready: Callable[[], object]) -> None:
 
 @asynccontextmanager
 async def router(
-    folder: Path, url: str, prefix: str, pod: str, more: str = ""
+    folder: Path, url: str, prefix: str, pod: str, more: str = "", probe_seconds: float = 0.0
 ) -> AsyncIterator[Router]:
     tables = f"""
         [probe]
-        interval-seconds = 0
+        interval-seconds = {probe_seconds}
         [shared-index]
         url = "{url}"
         prefix = "{prefix}"

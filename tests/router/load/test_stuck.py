@@ -329,7 +329,7 @@ class AnyReports(RuleBasedStateMachine):
         table.avoided(self.now)
         for name, book in bookings.ranks().items():
             seconds = table.stuck_seconds(*name, self.now)
-            assert 0 <= seconds
+            assert seconds >= 0
             if seconds:
                 assert book.answered_at <= bookings.expire(self.now) - seconds + 1e-6
         bookings.check()
