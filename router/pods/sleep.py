@@ -42,12 +42,15 @@ class Sleep:
         """The pages that it answered when they were last asked for."""
         self._before = ""
         """The state after the last probe."""
+        self._told = ""
+        """The state by the last metrics that could be read."""
 
     def read(self, page: bytes) -> None:
-        """Take a page of metrics; an empty one could not be read, and changes nothing."""
+        """Take a page of metrics; an empty one could not be read: what the last one said holds."""
         self._before = self.state
         if page:
-            self.state = sleep_of(page)
+            self._told = sleep_of(page)
+        self.state = self._told
 
     def wanted(self, *, anew: bool) -> Collection[str]:
         """Return the pages to ask for now: all if `anew`, and while one of them may show its end."""

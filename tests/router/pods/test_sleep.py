@@ -99,3 +99,9 @@ def test_metrics_that_cannot_be_read_change_nothing() -> None:
         assert state
         assert probe(sleep, b"", {}) == state
     assert probe(sleep, page(AWAKE), {}) == ""
+
+
+def test_an_engine_without_metrics_that_was_paused_goes_on() -> None:
+    sleep = Sleep()
+    assert probe(sleep, b"", {"/is_paused": {"is_paused": True}}, anew=True) == PAUSED
+    assert probe(sleep, b"", NEW) == ""
