@@ -23,11 +23,14 @@ class SleepState:
     def __init__(self) -> None:
         self.level: int | None = None
         """None while awake."""
+        self.shown: int | None = None
+        """The level that metrics show: any call that wakes something ends it (`record_sleep_state`)."""
         self._asleep: set[str] = set()
 
     def sleep(self, level: int) -> None:
         """Fall asleep. A worker that sleeps already stays at its level, or sleeps deeper."""
         self.level = max(level, self.level or 0)
+        self.shown = level
         if level:
             self._asleep |= set(TAGS)
 
@@ -36,6 +39,7 @@ class SleepState:
 
         `scheduling` wakes level 0. If a tag names a part that is awake, no part wakes, as in vLLM.
         """
+        self.shown = None
         wanted = None if tags is None else [tag for tag in tags if tag != "scheduling"]
         if wanted is None:
             self._asleep.clear()

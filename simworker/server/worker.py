@@ -124,8 +124,8 @@ class Worker:
 
     @property
     def sleep_level(self) -> int | None:
-        """The level of sleep; None while awake."""
-        return self._sleep.level
+        """The level of sleep that metrics show; None while awake, and since a part of it woke."""
+        return self._sleep.shown
 
     async def sleep(self, level: int, mode: PauseMode) -> None:
         """Pause every rank at once; from level 1 on, forget their cached content.

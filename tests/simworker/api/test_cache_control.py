@@ -87,6 +87,7 @@ async def test_memory_is_woken_tag_by_tag_and_only_then_requests_run() -> None:
         for tags in ("scheduling", "nothing", "weights"):
             _, answer = await worker.post(f"/wake_up?tags={tags}")
             assert answer["status"] == "sleeping"
+            assert await worker.metric(AWAKE) == 1.0, "as vLLM's gauge after any such call"
         assert not asked.done()
         _, answer = await worker.post("/wake_up?tags=kv_cache")
         assert answer["status"] == "awake"
