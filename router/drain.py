@@ -48,10 +48,17 @@ class Drain:
     def begin(self) -> None:
         """Count a call, until `end`. Raises EndingError if new calls are refused."""
         self._last = self._clock()
-        if self._refuses.is_set():
-            self.refused += 1
+        if self.turns_away():
             raise EndingError
         self.calls += 1
+
+    def turns_away(self) -> bool:
+        """Return whether a new call is refused, which is counted."""
+        if not self._refuses.is_set():
+            return False
+        self._last = self._clock()
+        self.refused += 1
+        return True
 
     def end(self) -> None:
         """End the count of a call."""

@@ -254,7 +254,15 @@ class RouterService:
 
     def gate(self, admission: Admission, *beside: ServiceDescriptor) -> Gate:
         """Return the gate of this service and those `beside` it."""
-        return AdmissionGate(admission, (SERVICE, *beside), URGENT, too_busy, self._meter)
+        return AdmissionGate(
+            admission,
+            (SERVICE, *beside),
+            URGENT,
+            too_busy,
+            self._meter,
+            self._drain,
+            refusal_of(EndingError()),
+        )
 
     def handlers(self) -> grpc.GenericRpcHandler:
         """Return the handlers of all methods; requests and answers are bytes."""

@@ -30,7 +30,8 @@ class _Announced:
 class Announced:
     """These calls of all connections of a server, by address; the oldest of an address first.
 
-    A call ends if its first message has not come `seconds` after its headers; the `gate` counts that.
+    A call ends if its first message has not come `seconds` after its headers, or at once where the `gate`
+    refuses it, since the server ends; the gate counts both.
     """
 
     def __init__(self, seconds: float, gate: Gate | None, clock: Callable[[], float]) -> None:
@@ -49,7 +50,9 @@ class Announced:
         came = self.gate.passed(call.method, call.peer()) if self.gate is not None else None
         self._of.setdefault(call.address, {})[call] = _Announced(self._clock(), came)
         self._all += 1
-        if self._all > MOST:
+        if (refusal := self._refusal(call)) is not None:
+            self._end(call, refusal)
+        elif self._all > MOST:
             most = max(self._of.values(), key=len)
             self._end(next(iter(most)), _too_many())
 
@@ -78,6 +81,15 @@ class Announced:
             if call.on_came is not None:
                 self._end(call, refusal)
         return len(late) > MOST_AT_ONCE
+
+    def end_refused(self) -> None:
+        """End the calls that the gate refuses since the server ends."""
+        for call in [call for calls in self._of.values() for call in calls]:
+            if call.on_came is not None and (refusal := self._refusal(call)) is not None:
+                self._end(call, refusal)
+
+    def _refusal(self, call: Call) -> Refusal | None:
+        return None if self.gate is None else self.gate.ending(call.method)
 
     def _end(self, call: Call, refusal: Refusal) -> None:
         if self.gate is not None:

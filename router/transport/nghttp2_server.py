@@ -92,6 +92,7 @@ class Nghttp2Server:
         """Tell clients to call no more on their connections; return the number of those told."""
         for connection in self._connections:
             connection.go_away()
+        self._announced.end_refused()
         return len(self._connections)
 
     async def stop(self, grace: float) -> None:

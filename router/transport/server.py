@@ -64,6 +64,9 @@ class Gate(Protocol):
         Return what is to be called, if anything, once its message has come or it has ended without.
         """
 
+    def ending(self, method: str) -> Refusal | None:
+        """Return the status of a call that may not begin, since the server ends; None: it may."""
+
     def ended(self, method: str, refusal: Refusal, seconds: float) -> None:
         """Count a call that was ended `seconds` after its headers, since its message had not come."""
 

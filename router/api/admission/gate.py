@@ -6,6 +6,7 @@ from typing import Protocol
 from google.protobuf.descriptor import ServiceDescriptor
 
 from router.api.admission.admission import Admission, LongestWait
+from router.drain import Drain
 from router.transport.server import Refusal
 
 
@@ -22,7 +23,8 @@ class RefusedCalls(Protocol):
 class AdmissionGate:
     """The `router.transport.server.Gate` of some services. Streams pass: their messages wait.
 
-    `refusal` returns the status of a BusyError with these values.
+    `refusal` returns the status of a BusyError with these values; `at_end` is that of all services but
+    gRPC's own once the `drain` refuses calls.
     """
 
     def __init__(
@@ -32,8 +34,12 @@ class AdmissionGate:
         urgent: frozenset[str],
         refusal: Callable[[LongestWait, float], Refusal],
         counts: RefusedCalls,
+        drain: Drain,
+        at_end: Refusal,
     ) -> None:
         self._admission = admission
+        self._drain = drain
+        self._at_end = at_end
         self._names = {
             f"/{service.full_name}/{method.name}": method.name
             for service in services
@@ -70,6 +76,13 @@ class AdmissionGate:
     def passed(self, method: str, client: str) -> Callable[[], None] | None:
         """Count a call that has passed; return what counts the coming of its message, if anything."""
         return self._admission.comes(client) if method in self._names else None
+
+    def ending(self, method: str) -> Refusal | None:
+        """Return the status of a call that may not begin, since the router ends; None: it may."""
+        # Health is asked to the end.
+        if method.startswith("/grpc.") or not self._drain.turns_away():
+            return None
+        return self._at_end
 
     def ended(self, method: str, refusal: Refusal, seconds: float) -> None:
         """Count a call that was ended since its message had not come."""

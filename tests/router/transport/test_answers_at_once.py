@@ -206,6 +206,9 @@ class Deferring(Gate):
         self.deferred.append(answer)
         return True
 
+    def ending(self, method: str) -> None:
+        assert method
+
     def passed(self, method: str, client: str) -> None:
         assert method
         assert client

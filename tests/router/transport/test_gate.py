@@ -28,6 +28,7 @@ class Rooms(Gate):
         )
         self.given = rooms
         self.is_holding = False
+        self.ends_with: Refusal | None = None
         self.coming = 0
         self.begun: list[str] = []
         self.out: list[str] = []
@@ -55,6 +56,9 @@ class Rooms(Gate):
 
     def _came(self) -> None:
         self.coming -= 1
+
+    def ending(self, method: str) -> Refusal | None:
+        return self.ends_with if method in self.methods else None
 
     def ended(self, method: str, refusal: Refusal, seconds: float) -> None:
         self.out.append(f"{method}: {refusal.reason} after {seconds:g} s")
