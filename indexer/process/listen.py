@@ -5,17 +5,16 @@ import logging
 import re
 import resource
 import ssl
-from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from ipaddress import ip_address
-from typing import TypeVar
+from typing import Any
 
 from aiohttp import web
 
 from indexer.process.command_line import in_words
 from indexer.process.listener import Listener
-from indexer.process.places import Place, Places
+from indexer.process.places import Place, Places, State
 
 log = logging.getLogger(__name__)
 
@@ -53,10 +52,8 @@ GRPC_OPTIONS = (
 )
 """Options of each gRPC server."""
 
-_LASTING: web.AppKey[set[asyncio.BaseProtocol]] = web.AppKey("lasting", set)
-"""The connections whose response lasts."""
-
-T = TypeVar("T")
+_PLACES: web.AppKey[dict[asyncio.BaseProtocol, Place]] = web.AppKey("places", dict)
+"""The places of the open connections."""
 
 MOST_SHOWN = 100
 """Most characters of what a client sent that an error shows."""
@@ -95,7 +92,7 @@ async def http_listener(
 
     A connection serves one request and lives at most `seconds`, unless its handler enters
     `lasting`. A handler is cancelled when its client has gone. Beyond `most` connections one of the
-    address with the most is closed, so that nobody keeps others out. At a loopback address without TLS,
+    address with the most gives way (`indexer.process.places`). At a loopback address without TLS,
     requests of other sites' pages are refused (`foreign`). Raises OSError if the address cannot be
     bound; its text begins with `named`, the setting that has the address.
     """
@@ -103,30 +100,17 @@ async def http_listener(
     # A certificate proves the name that was asked for, so no other name can lead to a listener with TLS.
     if tls is None and is_loopback(listen) and not listen.startswith("unix:"):
         app.middlewares.append(_of_own_site)
-    long: set[asyncio.BaseProtocol] = set()
-    app[_LASTING] = long
-
-    def end_old(connection: web.RequestHandler) -> None:
-        if connection not in long:
-            _end(connection)
-
+    of: dict[asyncio.BaseProtocol, Place] = {}
+    app[_PLACES] = of
     runner = web.AppRunner(app, access_log=None, lingering_time=0.0, handler_cancellation=True)
     await runner.setup()
     server = runner.server
     assert server is not None
-    loop = asyncio.get_running_loop()
 
-    def accept(_: Place) -> asyncio.Protocol:
-        # Connections that are closing remain listed until the loop's next turn.
-        known = [one for one in server.connections if _is_open(one)]
-        while len(known) >= most:
-            known.remove(one := gives_way(known, _address, long))
-            _end(one)
-        connection = server()
-        loop.call_later(seconds, end_old, connection)
-        return connection
+    def make(place: Place) -> asyncio.Protocol:
+        return _Connection(server(), place, of, seconds)
 
-    listener = Listener(accept, places=Places(most), seconds=seconds, tls=tls)
+    listener = Listener(make, places=Places(most), seconds=seconds, tls=tls)
     try:
         try:
             address = await listener.start(listen)
@@ -141,25 +125,52 @@ async def http_listener(
 @contextmanager
 def lasting(request: web.Request) -> Iterator[None]:
     """Within the context a request's connection may live longer than others; its handler bounds it."""
-    connections = request.app[_LASTING]
-    connections.add(request.protocol)
+    place = request.app[_PLACES].get(request.protocol)
+    if place is not None:
+        place.becomes(State.BUSY)
     try:
         yield
     finally:
-        connections.discard(request.protocol)
+        if place is not None:
+            place.becomes(State.IDLE)
 
 
-def gives_way(
-    oldest_first: Sequence[T], address: Callable[[T], str], last: Collection[object] = ()
-) -> T:
-    """Return which of several clients gives way to a new one: the oldest of the address with the most.
+class _Connection(asyncio.Protocol):
+    """A connection of aiohttp with its place; it ends after `seconds`, unless its response lasts."""
 
-    Those in `last` do so after the others of their address.
-    """
-    counts = Counter(map(address, oldest_first))
-    most = max(counts.values())
-    candidates = [one for one in oldest_first if counts[address(one)] == most]
-    return min(candidates, key=lambda one: one in last)
+    def __init__(
+        self,
+        http: web.RequestHandler,
+        place: Place,
+        of: dict[asyncio.BaseProtocol, Place],
+        seconds: float,
+    ) -> None:
+        self._http = http
+        self._place = place
+        self._of = of
+        self._seconds = seconds
+        self.data_received = http.data_received
+        self.eof_received = http.eof_received
+        self.pause_writing = http.pause_writing
+        self.resume_writing = http.resume_writing
+
+    def connection_made(self, transport: Any) -> None:
+        self._of[self._http] = self._place
+        self._place.end = transport.abort
+        self._place.becomes(State.IDLE)
+        self._http.connection_made(transport)
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(self._seconds, self._end_old, transport)
+
+    def _end_old(self, transport: asyncio.Transport) -> None:
+        if self._place.state is not State.BUSY:
+            transport.abort()
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        self._timer.cancel()
+        del self._of[self._http]
+        self._place.leave()
+        self._http.connection_lost(exc)
 
 
 def foreign(hosts: Sequence[str], origins: Sequence[str]) -> str:
@@ -197,18 +208,3 @@ async def _once(request: web.Request, handler: Handler) -> web.StreamResponse:
         raise
     response.force_close()
     return response
-
-
-def _address(connection: web.RequestHandler) -> str:
-    assert connection.transport is not None
-    peer = connection.transport.get_extra_info("peername")
-    return str(peer[0]) if isinstance(peer, tuple) else ""
-
-
-def _is_open(connection: web.RequestHandler) -> bool:
-    return connection.transport is not None and not connection.transport.is_closing()
-
-
-def _end(connection: web.RequestHandler) -> None:
-    if connection.transport is not None:
-        connection.transport.abort()

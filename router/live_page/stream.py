@@ -8,14 +8,14 @@ Source of the format: the HTML standard, "Server-sent events".
 """
 
 import asyncio
-from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 import msgspec
 from aiohttp import web
 
-from indexer.process.listen import gives_way, lasting
+from indexer.process.listen import lasting
+from indexer.process.places import Places, State
 from router.diagnosis.decision_view import decision_view
 from router.live_page.history import PAUSE, History
 from router.live_page.view import Views
@@ -49,8 +49,7 @@ class LiveStream:
         self._decisions = decisions
         self._clock = clock
         self._history = History(views.point, views.wall_offset)
-        self._viewers: dict[asyncio.Transport, str] = {}
-        """The streams' connections with their addresses, the oldest first."""
+        self._places = Places(MOST_VIEWERS)
         self._ending = asyncio.Event()
         self._frame = b""
         self._made_at = -FRAME_SECONDS
@@ -68,24 +67,19 @@ class LiveStream:
 
     async def page(self, request: web.Request) -> web.StreamResponse:
         """Answer one viewer until it goes away or `end` is called."""
-        viewers, address, own = self._viewers, request.remote or "", request.transport
-        if own is None:
+        if request.transport is None:
             raise ConnectionResetError("the viewer has gone")
-        if len(viewers) >= MOST_VIEWERS:
-            oldest = gives_way(list(viewers), viewers.__getitem__)
-            counts = Counter(viewers.values())
-            if counts[viewers[oldest]] <= counts[address] + 1:
-                return web.json_response(
-                    {"error": f"{MOST_VIEWERS} pages are open, which is the most"}, status=503
-                )
-            del viewers[oldest]
-            oldest.abort()
-        viewers[own] = address
+        place = self._places.enter(request.remote or "", request.transport.abort)
+        if place is None:
+            return web.json_response(
+                {"error": f"{MOST_VIEWERS} pages are open, which is the most"}, status=503
+            )
+        place.becomes(State.BUSY)
         try:
             with lasting(request):
                 return await self._stream(request)
         finally:
-            viewers.pop(own, None)
+            place.leave()
 
     async def _stream(self, request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse(

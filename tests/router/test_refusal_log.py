@@ -9,6 +9,8 @@ import pytest
 
 from router.api import server
 from router.config.read import parse
+from router.pb.warmpath.v1 import router_pb2
+from router.pb.warmpath.v1.router_pb2_grpc import RouterStub
 from router.refusal_log import RefusalLog, Refusals
 from tests.router.pick_stand import until
 from tests.router.running_router import running_router
@@ -47,17 +49,18 @@ def test_what_is_refused_may_be_connections(caplog: pytest.LogCaptureFixture) ->
     )
 
 
-async def test_a_connection_beyond_the_most_is_counted_and_told_with_its_address(
+async def test_a_connection_beyond_the_most_busy_ones_of_its_address_is_counted_and_told_with_its_address(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     often = partialmethod(RefusalLog.keep_looking, 0.01)
     monkeypatch.setattr(RefusalLog, "keep_looking", often)
     tables = '[[models]]\nname = "demo"\n[server.http2]\nmax-connections = 1\n'
-    async with running_router(tmp_path, tables, transport="nghttp2") as (router, _):
+    async with running_router(tmp_path, tables, transport="nghttp2") as (router, channel):
+        stream = RouterStub(channel).ScoreStream()
+        await stream.write(router_pb2.ScoreRequest())
+        await stream.read()
         host, _, port = router.address.rpartition(":")
-        [_, first], [reader, second] = [
-            await asyncio.open_connection(host, int(port)) for _ in range(2)
-        ]
+        reader, second = await asyncio.open_connection(host, int(port))
         assert await reader.read() == b""
         url = f"http://{router.http_address}/metrics"
         async with aiohttp.ClientSession() as session, session.get(url) as response:
@@ -71,8 +74,8 @@ async def test_a_connection_beyond_the_most_is_counted_and_told_with_its_address
             return any(line.startswith(told) for line in caplog.messages)
 
         await until(is_told)
-        first.close()
         second.close()
+        stream.cancel()
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from indexer.process.listen import foreign, gives_way, http_listener, is_loopback
+from indexer.process.listen import foreign, http_listener, is_loopback
 
 PAGE = b"x" * (8 << 20)
 
@@ -134,11 +134,6 @@ def test_only_addresses_of_this_machine_are_loopback(address: str, expected: boo
 
 
 async def test_whoever_holds_most_connections_gives_way_and_others_keep_theirs() -> None:
-    held = [("slow", 1), ("crowd", 1), ("crowd", 2), ("page", 1), ("crowd", 3)]
-    assert gives_way(held, lambda one: one[0]) == ("crowd", 1)
-    assert gives_way(held, lambda one: one[0], last={("crowd", 1)}) == ("crowd", 2)
-    assert gives_way(held[2:4], lambda one: one[0]) == ("crowd", 2)
-
     listener = http_listener(pages(), "127.0.0.1:0", named="here", most=8, seconds=600)
     async with listener as address:
         host, _, port = address.rpartition(":")
