@@ -11,6 +11,7 @@ from functools import lru_cache
 import grpc
 
 from router.error_info import Reason
+from router.transport.begin import Beginnings
 from router.transport.call import Call
 from router.transport.server import Gate, Refusal
 
@@ -30,8 +31,8 @@ class _Announced:
 class Announced:
     """These calls of all connections of a server, by address; the oldest of an address first.
 
-    A call ends if its first message has not come `seconds` after its headers, or at once where the `gate`
-    refuses it, since the server ends; the gate counts both.
+    A call ends if its first message has not come `seconds` after its headers, or at once where the
+    `gate` refuses it, since the server ends; the gate counts both.
     """
 
     def __init__(self, seconds: float, gate: Gate | None, clock: Callable[[], float]) -> None:
@@ -40,6 +41,7 @@ class Announced:
         self._clock = clock
         self._of: dict[str, dict[Call, _Announced]] = {}
         self._all = 0
+        self.beginnings = Beginnings()
 
     def __len__(self) -> int:
         return self._all

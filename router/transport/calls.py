@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import grpc
@@ -109,7 +109,8 @@ class Calls:
         """
         fresh, self.fresh = self.fresh, []
         for call in fresh:
-            if call.task is not None or call.done():
+            if call.on_came is None:
+                # It has begun, or will do so.
                 continue
             message = call.whole()
             if message is None:
@@ -131,6 +132,11 @@ class Calls:
 
     def _run(self, call: Call) -> None:
         call.came()
+        self._announced.beginnings.add(self._link.loop, call.address, partial(self._begin, call))
+
+    def _begin(self, call: Call) -> None:
+        if call.done():
+            return
         task = self._link.loop.create_task(run(call))
         call.task = task
         if not self.tasks:
