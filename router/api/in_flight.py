@@ -7,9 +7,10 @@ have at most the bytes that were free before. So one client alone uses at most h
 newest message, and a client without places finds room. Clients come first that have the fewest bytes;
 among equals, waiting connections take turns.
 
-A connection is a stranger if its last message did not arrive in time, or if it has sent none yet. All
-strangers together count as one client, so connections that send nothing cannot keep out those that do.
-Strangers whose last message was late come last.
+A connection is a stranger if its last message did not arrive in time, or if it has sent none yet. The
+strangers of an address are one client, and all whose last message was late are another one. Together
+they have no more than one client may have, so connections that send nothing cannot keep out those that
+do. Where others wait, a stranger's message may take `STRANGER_SECONDS`. Those that were late come last.
 """
 
 from collections import Counter, OrderedDict, deque
@@ -24,8 +25,12 @@ Beyond it the latest call of the client with the most waiting calls is refused."
 
 MOST_KNOWN = 4096
 """Most connections, the latest ones, for which it is known whether the last message came in time."""
-STRANGERS = ""
-"""The client that all strangers count as."""
+STRANGER = "stranger "
+"""The client of the strangers of an address begins with it."""
+LATE = f"{STRANGER}that was late"
+"""The client that all strangers count as whose last message was late."""
+STRANGER_SECONDS = 0.25
+"""How long a stranger's message of unknown length may take while others wait for its place."""
 
 
 class CallState(Enum):
@@ -42,7 +47,11 @@ class NoPlaceError(Exception):
 
 
 class LateError(Exception):
-    """A call is ended because its message did not arrive in time and other calls wait."""
+    """A call is ended because its message did not arrive in `seconds` and other calls wait."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__()
+        self.seconds = seconds
 
 
 class Reservation:
@@ -51,14 +60,16 @@ class Reservation:
     `wake(None)` lets a waiting call read its message; `wake(error)` ends a call.
     """
 
-    __slots__ = ("bytes", "client", "connection", "since", "state", "wake")
+    __slots__ = ("bytes", "client", "connection", "seconds", "since", "state", "wake")
 
     def __init__(
         self, connection: str, client: str, size: int, wake: Callable[[Exception | None], None]
     ) -> None:
         self.connection = connection
         self.client = client
-        """The connection's address, or `STRANGERS`."""
+        """The connection's address; of a stranger one that begins with `STRANGER`."""
+        self.seconds = 0.0
+        """How long its message may take while others wait."""
         self.bytes = max(size, 1)
         self.wake = wake
         self.state = CallState.WAITING
@@ -97,6 +108,10 @@ class InFlight:
         self._most_waiting = most_waiting
         self._taken: dict[str, int] = {}
         """Bytes of each client with places."""
+        self._strangers = 0
+        """Bytes of all strangers."""
+        self._waiting_of: Counter[str] = Counter()
+        """Number of calls of each client that wait for a place."""
         self._reading: dict[Reservation, None] = {}
         """Places whose message has not arrived yet, the oldest first."""
         self._queues: OrderedDict[str, deque[Reservation]] = OrderedDict()
@@ -111,19 +126,29 @@ class InFlight:
 
         Raises NoPlaceError.
         """
-        client = address_of(connection) if self._known.get(connection) else STRANGERS
+        client = self._client(connection)
         place = Reservation(connection, client, self._largest if size is None else size, wake)
+        place.seconds = self._seconds
+        if size is None and client.startswith(STRANGER):
+            place.seconds = min(STRANGER_SECONDS, self._seconds)
         if not self.waiting and self._fits(place) and self._is_fair(place):
             self._let_in(place)
             return place
         self._queues.setdefault(connection, deque()).append(place)
         self.waiting += 1
+        self._waiting_of[client] += 1
         self._go_on(place)
         if self.waiting > self._most_waiting:
             self._refuse_one(place)
             # The refused call may have kept others waiting.
             self._go_on(place)
         return place
+
+    def reads(self, place: Reservation) -> None:
+        """Note that a call that has waited for its place reads its message from now on."""
+        place.since = self._clock()
+        if place in self._reading:
+            self._reading[place] = self._reading.pop(place)
 
     def has_read(self, place: Reservation, size: int) -> None:
         """Give a place the size in bytes of its message, which has been read."""
@@ -162,18 +187,18 @@ class InFlight:
         """End calls whose late message keeps others waiting; each still has to `leave`."""
         if not self.waiting:
             return
-        before = self._clock() - self._seconds
-        waiting = {queue[0].client for queue in self._queues.values()}
+        now = self._clock()
+        waiting = self._waiting_of.keys()
         kept_out = any(client not in self._taken for client in waiting)
         for place in list(self._reading):
-            if place.since > before:
-                break
+            if now - place.since < place.seconds:
+                continue
             # A client with places waits for its own places only, not for those of other clients.
             if kept_out or place.client in waiting:
                 del self._reading[place]
                 self.late += 1
                 self._remember(place.connection, came=False)
-                place.wake(LateError())
+                place.wake(LateError(place.seconds))
 
     def _go_on(self, newest: Reservation | None = None) -> None:
         """Give places to those whose turn it is; wake all but the newest, which sees its own state."""
@@ -197,41 +222,70 @@ class InFlight:
         fair = None
         for connection in sorted(self._queues, key=self._rank):
             place = self._queues[connection][0]
-            if place.client not in self._taken:
+            if place.client not in self._taken and self._is_fair(place):
                 # A client without places comes first: others wait until its message fits.
                 return place if self._fits(place) else None
             if fair is None and self._is_fair(place) and self._fits(place):
                 fair = place
         return fair
 
-    def _rank(self, connection: str) -> tuple[bool, int]:
+    def _rank(self, connection: str) -> tuple[bool, int, int]:
         client = self._queues[connection][0].client
-        return self._known.get(connection) is False, self._taken.get(client, 0)
+        # The one with few calls among many strangers is hardly the one that says nothing.
+        waiting = self._waiting_of[client] if client.startswith(STRANGER) else 0
+        return client == LATE, self._taken.get(client, 0), waiting
+
+    def _client(self, connection: str) -> str:
+        came = self._known.get(connection)
+        if came is False:
+            return LATE
+        address = address_of(connection)
+        return address if came else STRANGER + address
 
     def _remember(self, connection: str, *, came: bool) -> None:
         self._known[connection] = came
         self._known.move_to_end(connection)
         if len(self._known) > MOST_KNOWN:
             self._known.popitem(last=False)
+        client = self._client(connection)
+        for place in self._queues.get(connection, ()):
+            self._leave_queue(place.client)
+            place.client = client
+            self._waiting_of[client] += 1
+
+    def _leave_queue(self, client: str) -> None:
+        self._waiting_of[client] -= 1
+        if not self._waiting_of[client]:
+            del self._waiting_of[client]
 
     def _fits(self, place: Reservation) -> bool:
         return not self.bytes or self.bytes + place.bytes <= self.limit
 
     def _is_fair(self, place: Reservation) -> bool:
+        free = self.limit - self.bytes
         taken = self._taken.get(place.client, 0)
-        return not taken or taken + place.bytes <= self.limit - self.bytes
+        if place.client.startswith(STRANGER):
+            if self._strangers and self._strangers + place.bytes > free:
+                return False
+            # They share what all of them may still have as clients share the limit.
+            free = (free - self._strangers) // 2 + place.bytes
+        return not taken or taken + place.bytes <= free
 
     def _let_in(self, place: Reservation) -> None:
         place.state = CallState.READING
         place.since = self._clock()
         self._reading[place] = None
         self.bytes += place.bytes
+        if place.client.startswith(STRANGER):
+            self._strangers += place.bytes
         self._taken[place.client] = self._taken.get(place.client, 0) + place.bytes
 
     def _resize(self, place: Reservation, size: int) -> None:
         more = size - place.bytes
         place.bytes = size
         self.bytes += more
+        if place.client.startswith(STRANGER):
+            self._strangers += more
         taken = self._taken[place.client] + more
         if taken:
             self._taken[place.client] = taken
@@ -242,6 +296,7 @@ class InFlight:
         queue = self._queues[place.connection]
         queue.remove(place)
         self.waiting -= 1
+        self._leave_queue(place.client)
         if not queue:
             del self._queues[place.connection]
 
@@ -251,18 +306,17 @@ class InFlight:
         Of the client's connections, that with the most loses it.
         """
         self.refused += 1
-        waiting = Counter(place.client for queue in self._queues.values() for place in queue)
-        most = max(waiting.values())
-        client = newest.client
-        if waiting[client] < most:
-            client = next(name for name, count in waiting.items() if count == most)
-        of_client = {
-            connection: [place for place in queue if place.client == client]
-            for connection, queue in self._queues.items()
-        }
-        longest = max(of_client.values(), key=len)
-        own = of_client[newest.connection]
-        refused = own[-1] if len(own) == len(longest) else longest[-1]
+        waiting = self._waiting_of
+        client = max(waiting, key=waiting.__getitem__)
+        if waiting[newest.client] == waiting[client]:
+            client = newest.client
+        longest = max(
+            (queue for queue in self._queues.values() if queue[0].client == client), key=len
+        )
+        own = self._queues[newest.connection]
+        if newest.client == client and len(own) == len(longest):
+            longest = own
+        refused = longest[-1]
         self._forget(refused)
         refused.state = CallState.LEFT
         if refused is newest:
@@ -275,6 +329,13 @@ class InFlight:
         assert all(self._queues.values())
         assert self.waiting <= self._most_waiting
         assert self.bytes == sum(self._taken.values())
+        strangers = (self._taken[one] for one in self._taken if one.startswith(STRANGER))
+        assert self._strangers == sum(strangers)
+        waiting = Counter(place.client for queue in self._queues.values() for place in queue)
+        assert self._waiting_of == waiting
+        assert all(
+            one.client == self._client(one.connection) for q in self._queues.values() for one in q
+        )
         assert all(taken > 0 for taken in self._taken.values())
         assert all(place.state is CallState.READING for place in self._reading)
         assert len(self._known) <= MOST_KNOWN

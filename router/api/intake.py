@@ -197,7 +197,7 @@ class Intake:
         if isinstance(error, BusyError):
             refusal = too_busy(error.longest, error.seconds)
         elif isinstance(error, LateError):
-            refusal = refusal_of(error, LATE % self._seconds, limit="limits.message-seconds")
+            refusal = refusal_of(error, LATE % error.seconds, limit="limits.message-seconds")
         else:
             # By then the calls whose message is late have lost their room.
             refusal = refusal_of(error, too_many, retry_seconds=self._seconds, **facts)
@@ -239,6 +239,7 @@ class Intake:
         if place.state is CallState.WAITING:
             self._look_later()
             await call.turn()
+            room.reads(place)
         # It also has most messages whole by now, and they need not be awaited.
         take: Callable[[], bytes | None] | None = getattr(context, "take_whole", None)
         message: Any = take() if take is not None else None

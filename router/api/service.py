@@ -260,8 +260,8 @@ class RouterService:
             URGENT,
             too_busy,
             self._meter,
-            self._drain,
-            refusal_of(EndingError()),
+            drain=self._drain,
+            at_end=refusal_of(EndingError()),
         )
 
     def handlers(self) -> grpc.GenericRpcHandler:

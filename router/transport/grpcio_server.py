@@ -14,6 +14,9 @@ from indexer.process.listen import GRPC_OPTIONS
 from indexer.process.tls_files import ServerTls
 from router.transport.http2.limits import Http2Limits
 
+MOST_PENDING = 8192
+"""The most calls of which the thread that answers has not heard yet; more are cancelled."""
+
 
 class GrpcioServer:
     """Serves asynchronous handlers."""
@@ -30,6 +33,9 @@ class GrpcioServer:
             "grpc.server_handshake_timeout_ms": round(1000 * limits.handshake_seconds),
             "grpc.keepalive_time_ms": round(1000 * limits.ping_seconds),
             "grpc.keepalive_timeout_ms": round(1000 * limits.ping_seconds),
+            # By default gRPC cancels calls at random once 1,000 wait for the thread that answers.
+            "grpc.server.max_pending_requests": MOST_PENDING,
+            "grpc.server.max_pending_requests_hard_limit": MOST_PENDING,
             # These bound the bytes of a call that arrive before it is read. BDP probes would raise
             # that to megabytes; with fewer than 256 KiB a connection's calls wait for each other.
             "grpc.http2.bdp_probe": 0,

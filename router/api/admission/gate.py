@@ -34,6 +34,7 @@ class AdmissionGate:
         urgent: frozenset[str],
         refusal: Callable[[LongestWait, float], Refusal],
         counts: RefusedCalls,
+        *,
         drain: Drain,
         at_end: Refusal,
     ) -> None:

@@ -5,7 +5,14 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from router.api.in_flight import CallState, InFlight, LateError, NoPlaceError, Reservation
+from router.api.in_flight import (
+    STRANGER_SECONDS,
+    CallState,
+    InFlight,
+    LateError,
+    NoPlaceError,
+    Reservation,
+)
 from tests.examples import examples
 
 LIMIT, LARGEST, SECONDS, MOST_WAITING = 100, 10, 5.0, 12
@@ -241,7 +248,7 @@ def test_a_connection_whose_message_was_late_is_a_stranger_and_the_last_of_them(
         places.leave(place)
     assert waiting.state is CallState.READING
     assert fresh.state is CallState.READING
-    assert [place.state for place in again] == [CallState.READING] * 3 + [CallState.WAITING] * 2
+    assert [place.state for place in again] == [CallState.READING] * 2 + [CallState.WAITING] * 3
 
 
 def _ignored(error: Exception | None) -> None:
@@ -250,3 +257,55 @@ def _ignored(error: Exception | None) -> None:
 
 def _unexpected(error: Exception | None) -> None:
     raise AssertionError(error)
+
+
+def test_strangers_of_one_address_leave_room_for_those_of_another(places: InFlight) -> None:
+    many = [places.enter(f"new:{number}", _ignored) for number in range(MOST_WAITING)]
+    assert sum(place.state is CallState.READING for place in many) < 5
+    assert places.enter("newer:1", _ignored).state is CallState.READING
+    # Nor do all strangers together keep out who has sent a message.
+    assert [places.enter(one, _ignored).state for one in "ab"] == [CallState.READING] * 2
+
+
+def test_a_new_connection_waits_once_for_those_of_its_address_that_say_nothing(
+    places: InFlight, clock: Clock
+) -> None:
+    def enter(number: int) -> None:
+        def wake(error: Exception | None) -> None:
+            if error is not None:
+                places.leave(place)
+
+        place = places.enter(f"new:{number}", wake)
+
+    def come() -> None:
+        for number in range(MOST_WAITING):
+            enter(number)
+
+    def pass_time() -> None:
+        clock.now += STRANGER_SECONDS
+        places.end_late()
+
+    come()
+    while places.waiting:
+        pass_time()
+    # Each of them has had its chance; now they come again.
+    come()
+    pass_time()
+    honest = places.enter("new:honest", _ignored)
+    pass_time()
+    assert honest.state is CallState.READING
+
+
+def test_the_message_of_a_known_connection_or_length_may_take_longer(
+    places: InFlight, clock: Clock
+) -> None:
+    ended: list[Exception | None] = []
+    places.enter("a", ended.append, LIMIT // 2)
+    places.enter("new:1", ended.append, LARGEST)
+    places.enter("new:2", ended.append)
+    assert places.enter("b", _ignored, LIMIT // 2).state is CallState.WAITING
+    clock.now += STRANGER_SECONDS
+    places.end_late()
+    [error] = ended
+    assert isinstance(error, LateError)
+    assert error.seconds == STRANGER_SECONDS
