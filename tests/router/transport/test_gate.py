@@ -136,6 +136,19 @@ async def test_the_calls_of_one_read_share_the_room_and_urgent_ones_have_their_o
     assert gate.begun == ["/t.T/uu"] * 2 + ["/t.T/uu_urgent", "/t.T/uu_other"]
 
 
+async def test_headers_alone_end_at_once_where_the_gate_refuses_since_the_server_ends() -> None:
+    gate = Rooms(None)
+    async with serving(gate) as address, HostileClient(address) as client:
+        gate.ends_with = Refusal(grpc.StatusCode.UNAVAILABLE, "it ends", reason="ENDING")
+        client.send(raw.headers(1, raw.fields("uu")), raw.headers(3, raw.fields("uu_other")))
+        ended = await client.frame(raw.HEADERS, 1, raw.END_STREAM)
+        assert ended.headers["grpc-message"] == b"it ends"
+        # What the gate does not refuse waits for its message.
+        client.send(raw.data(3, raw.message(b"x"), raw.END_STREAM))
+        assert (await client.frame(raw.DATA, 3)).payload == raw.message(b"x")
+        assert [text.partition(" after")[0] for text in gate.out] == ["/t.T/uu: ENDING"]
+
+
 async def test_headers_that_come_in_parts_are_refused_too() -> None:
     gate = Rooms((0, 0))
     async with serving(gate) as address, HostileClient(address) as client:
