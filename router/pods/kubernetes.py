@@ -11,9 +11,10 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
 from contextlib import aclosing, asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import aiohttp
+from aiohttp.http import HttpProcessingError
 
 from indexer.process.command_line import in_words
 from indexer.process.tasks import cancel
@@ -53,6 +54,15 @@ LISTED = "the pods are those of the last list"
 UNREADY = "Kubernetes says that the pod is not ready"
 INACTIVE = "the pod's annotation active-ports does not name port {}"
 """Why an endpoint takes no requests although it is there."""
+
+
+class PodEvent(NamedTuple):
+    """What a watch says of a pod: ADDED, MODIFIED or DELETED. It may say BOOKMARK or ERROR, too."""
+
+    kind: str
+    uid: str
+    """Empty for those two, whose object is no pod."""
+    pod: dict[str, Any]
 
 
 class KubernetesSource:
@@ -129,7 +139,7 @@ class KubernetesSource:
             yield
         except SourceError:
             raise
-        except (OSError, aiohttp.ClientError, json.JSONDecodeError) as error:
+        except (OSError, aiohttp.ClientError, ValueError) as error:
             raise SourceError(in_words(error) or type(error).__name__, advice=REACH) from error
 
     def _refused(
@@ -163,17 +173,16 @@ class KubernetesSource:
             yield
         async with aclosing(self._watch(api, version)) as watched:
             async for event in self._until_other_pool(api, watched):
-                uid = event["object"]["metadata"]["uid"]
-                if event["type"] == "DELETED":
-                    self._known.pop(uid, None)
-                elif event["type"] in ("ADDED", "MODIFIED"):
-                    self._known[uid] = event["object"]
+                if event.kind == "DELETED":
+                    self._known.pop(event.uid, None)
+                elif event.kind in ("ADDED", "MODIFIED"):
+                    self._known[event.uid] = event.pod
                 self._is_deaf = False
                 yield
 
     async def _until_other_pool(
-        self, api: Any, watched: AsyncGenerator[dict[str, Any], None]
-    ) -> AsyncIterator[dict[str, Any]]:
+        self, api: Any, watched: AsyncGenerator[PodEvent, None]
+    ) -> AsyncIterator[PodEvent]:
         """Yield what is watched, until the InferencePool has other labels or ports."""
         if not self._pods.inference_pool:
             async for event in watched:
@@ -206,19 +215,10 @@ class KubernetesSource:
 
         A pod that an earlier answer had stays until LISTS in a row have lacked it.
         """
-        from kubernetes_asyncio import client  # noqa: PLC0415  an extra
-
-        core: Any = client.CoreV1Api(api)
-        answer = await core.list_namespaced_pod(
-            self._pods.namespace,
-            label_selector=self._pool.selector,
-            _preload_content=False,
-            _request_timeout=ANSWER_SECONDS,
-        )
+        answer = await self._ask_pods(api, ANSWER_SECONDS)
         async with answer:
             if answer.status != 200:
-                text = await answer.text()
-                raise self._refused("list", "pods", answer.status, answer.reason, text)
+                raise await self._refusal("list", answer)
             listed: dict[str, Any] = await answer.json()
         try:
             # Go writes an empty list as null.
@@ -237,37 +237,54 @@ class KubernetesSource:
         self._known = {**{uid: self._known[uid] for uid in self._lacking}, **found}
         return version
 
-    async def _watch(self, api: Any, version: str | None) -> AsyncGenerator[dict[str, Any], None]:
-        from kubernetes_asyncio import client, watch  # noqa: PLC0415  an extra
-
-        async with watch.Watch() as watching:
-            try:
-                async for event in watching.stream(
-                    client.CoreV1Api(api).list_namespaced_pod,
-                    self._pods.namespace,
-                    label_selector=self._pool.selector,
-                    resource_version=version,
-                    timeout_seconds=WATCH_SECONDS,
-                    _request_timeout=WATCH_SECONDS + OVERDUE_SECONDS,
-                ):
-                    if not isinstance(event, dict):
-                        raise SourceError("watch pods: the answer is not JSON")
-                    yield {"type": event["type"], "object": event["raw_object"]}
-                self._is_deaf = False
-            except TimeoutError as error:
-                self._is_deaf = True
-                problem = (
-                    f"watch pods: the API server did not end a watch of {WATCH_SECONDS} s, so what it "
-                    "sends may not arrive"
-                )
-                raise SourceError(problem, advice=SILENT) from error
-            except client.ApiException as error:
-                if error.status == GONE:
+    async def _watch(self, api: Any, version: str | None) -> AsyncGenerator[PodEvent, None]:
+        """Yield what the API says since a version, until it ends the watch or has forgotten the version."""
+        seconds = WATCH_SECONDS + OVERDUE_SECONDS
+        try:
+            answer = await self._ask_pods(
+                api, seconds, watch=True, resource_version=version, timeout_seconds=WATCH_SECONDS
+            )
+            async with answer:
+                if answer.status == GONE:
                     return
-                # The watch puts the message behind the reason.
-                reason, _, said = str(error.reason).partition(": ")
-                text = json.dumps({"message": said})
-                raise self._refused("watch", "pods", error.status, reason, text) from error
+                if answer.status != 200:
+                    raise await self._refusal("watch", answer)
+                async for line in answer.content:
+                    event = _event(line)
+                    if event.kind != "ERROR":
+                        yield event
+                    elif (code := event.pod.get("code")) == GONE:
+                        return
+                    else:
+                        reason = event.pod.get("reason")
+                        text = json.dumps(event.pod)
+                        raise self._refused("watch", "pods", code, reason, text)
+            self._is_deaf = False
+        except TimeoutError as error:
+            self._is_deaf = True
+            problem = (
+                f"watch pods: the API server did not end a watch of {WATCH_SECONDS} s, so what it "
+                "sends may not arrive"
+            )
+            raise SourceError(problem, advice=SILENT) from error
+        except HttpProcessingError as error:
+            raise SourceError("watch pods: an event is too long", advice=REACH) from error
+
+    async def _ask_pods(self, api: Any, seconds: float, **options: Any) -> Any:
+        """Ask for the pods with the labels; return aiohttp's response, which takes at most `seconds`."""
+        from kubernetes_asyncio import client  # noqa: PLC0415  an extra
+
+        return await client.CoreV1Api(api).list_namespaced_pod(
+            self._pods.namespace,
+            label_selector=self._pool.selector,
+            _preload_content=False,
+            _request_timeout=seconds,
+            **options,
+        )
+
+    async def _refusal(self, verb: str, answer: Any) -> SourceError:
+        text = await answer.text(errors="replace")
+        return self._refused(verb, "pods", answer.status, answer.reason, text)
 
     async def _ask_pool(self, api: Any) -> bool:
         """Read the InferencePool, if there is one; return whether its labels or ports have changed."""
@@ -331,6 +348,20 @@ class KubernetesSource:
                     withheld=UNREADY if not ready else "" if takes else INACTIVE.format(port),
                 )
         return found
+
+
+def _event(line: bytes) -> PodEvent:
+    """Read a line of a watch. Raises SourceError."""
+    try:
+        said = json.loads(line)
+        kind, pod = said["type"], said["object"]
+        metadata = pod.get("metadata") or {}
+        if kind in ("BOOKMARK", "ERROR"):
+            return PodEvent(kind, "", pod)
+        assert isinstance(metadata["name"], str)
+        return PodEvent(kind, metadata["uid"], pod)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise SourceError("watch pods: the answer is no event of pods", advice=REACH) from error
 
 
 def _is_ready(status: Mapping[str, Any]) -> bool:

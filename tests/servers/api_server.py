@@ -38,6 +38,8 @@ class ApiServer:
         """The target ports of the pool."""
         self.is_silent = False
         """Whether watches say nothing and do not end, as behind a balancer that has dropped them."""
+        self.next_line = b""
+        """What the next watch says before anything else."""
         self.empty_lists = 0
         """How many of the next lists have no pods."""
         self.lists = 0
@@ -191,6 +193,8 @@ class ApiServer:
         response = web.StreamResponse()
         await response.prepare(request)
         try:
+            line, self.next_line = self.next_line, b""
+            await response.write(line)
             while version >= self._oldest:
                 if self.is_silent:
                     await asyncio.Event().wait()

@@ -233,3 +233,49 @@ async def test_without_a_cluster_the_api_is_tried_again_and_the_reason_logged_on
     assert "no service account of a cluster and no kubeconfig" in record.getMessage()
     waiting.cancel()
     await asyncio.gather(waiting, return_exceptions=True)
+
+
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        (b"<html>a proxy</html>", "the answer is no event of pods"),
+        (b"\xff\xfe", "the answer is no event of pods"),
+        (b"[]", "the answer is no event of pods"),
+        (b'{"type": "ADDED"}', "the answer is no event of pods"),
+        (b'{"type": "ADDED", "object": null}', "the answer is no event of pods"),
+        (
+            b'{"type": "ADDED", "object": {"metadata": {"uid": "9"}}}',
+            "the answer is no event of pods",
+        ),
+        (b'{"type": "ERROR", "object": {"kind": "Status"}}', "watch pods in namespace ns: None"),
+        (
+            b'{"type": "ERROR", "object": {"code": 504, "reason": "Timeout", "message": "too large"}}',
+            "watch pods in namespace ns: 504 Timeout: too large",
+        ),
+        (b"x" * (5 << 20), "an event is too long"),
+    ],
+)
+async def test_a_watch_that_says_what_no_api_server_says_is_begun_again(
+    caplog: pytest.LogCaptureFixture, line: bytes, problem: str
+) -> None:
+    async with ApiServer(ROLE) as server, following(server, SELECTED) as latest:
+        await server.put("a", "1", **LABELS)
+        await latest.until({"a": "1"})
+        server.next_line = line + b"\n"
+        server.end_watches()
+        async with asyncio.timeout(120):
+            while not caplog.records or problem not in caplog.records[-1].getMessage():
+                await asyncio.sleep(0.001)
+        await server.put("b", "2", **LABELS)
+        await latest.until({"a": "1", "b": "2"})
+
+
+async def test_a_bookmark_is_no_pod() -> None:
+    async with ApiServer(ROLE) as server, following(server, SELECTED) as latest:
+        server.next_line = b'{"type": "BOOKMARK", "object": {"kind": "Pod", "metadata": {"resourceVersion": "9"}}}\n'
+        async with asyncio.timeout(120):
+            while server.next_line:
+                await asyncio.sleep(0.001)
+        await server.put("b", "2", **LABELS)
+        await latest.until({"b": "2"})
+        assert latest.state.trouble is None
