@@ -50,7 +50,7 @@ LOG_IN = "renew the service account's token or the kubeconfig, which the API ser
 CORRECT = "correct `spec` of the InferencePool"
 """Orders for whoever runs the router."""
 LISTED = "the pods are those of the last list"
-"""The effect of a watch that is silent."""
+"""The effect of a watch that is silent or refused."""
 UNREADY = "Kubernetes says that the pod is not ready"
 INACTIVE = "the pod's annotation active-ports does not name port {}"
 """Why an endpoint takes no requests although it is there."""
@@ -95,6 +95,8 @@ class KubernetesSource:
         """How many lists in a row have lacked each of these pods, by uid."""
         self._is_deaf = False
         """Whether the last watch was silent, so that only lists say how the pods change."""
+        self._is_refused = False
+        """Whether the last watch was refused, with the same effect."""
 
     async def look(self) -> Mapping[str, FoundPod]:
         """Return the ready pods of this moment by name. Raises SourceError."""
@@ -111,13 +113,14 @@ class KubernetesSource:
                 with self._told():
                     async with self._connected() as api:
                         async for _ in self._changes(api):
-                            if self._is_deaf:
+                            if self._is_deaf or self._is_refused:
                                 self.state.spoke()
                             else:
                                 self.state.answered()
                             yield self._found()
             except SourceError as error:
-                self.state.failed(str(error), LISTED if self._is_deaf else STAY, error.advice)
+                only_listed = self._is_deaf or self._is_refused
+                self.state.failed(str(error), LISTED if only_listed else STAY, error.advice)
             # The pods stay as they were until the API answers again.
             await asyncio.sleep(RETRY_SECONDS)
 
@@ -238,7 +241,7 @@ class KubernetesSource:
         return version
 
     async def _watch(self, api: Any, version: str | None) -> AsyncGenerator[PodEvent, None]:
-        """Yield what the API says since a version, until it ends the watch or has forgotten the version."""
+        """Yield what the API says since a version, until it ends or no longer has that version."""
         seconds = WATCH_SECONDS + OVERDUE_SECONDS
         try:
             answer = await self._ask_pods(
@@ -247,17 +250,19 @@ class KubernetesSource:
             async with answer:
                 if answer.status == GONE:
                     return
-                if answer.status != 200:
+                was_refused, self._is_refused = self._is_refused, answer.status != 200
+                if self._is_refused:
                     raise await self._refusal("watch", answer)
+                if was_refused and not self._is_deaf:
+                    self.state.answered()
                 async for line in answer.content:
                     event = _event(line)
                     if event.kind != "ERROR":
                         yield event
-                    elif (code := event.pod.get("code")) == GONE:
+                    elif (code := event.pod.get("code", 0)) == GONE:
                         return
                     else:
-                        reason = event.pod.get("reason")
-                        text = json.dumps(event.pod)
+                        reason, text = event.pod.get("reason"), json.dumps(event.pod)
                         raise self._refused("watch", "pods", code, reason, text)
             self._is_deaf = False
         except TimeoutError as error:

@@ -247,7 +247,7 @@ async def test_without_a_cluster_the_api_is_tried_again_and_the_reason_logged_on
             b'{"type": "ADDED", "object": {"metadata": {"uid": "9"}}}',
             "the answer is no event of pods",
         ),
-        (b'{"type": "ERROR", "object": {"kind": "Status"}}', "watch pods in namespace ns: None"),
+        (b'{"type": "ERROR", "object": {"kind": "Status"}}', "watch pods in namespace ns: 0"),
         (
             b'{"type": "ERROR", "object": {"code": 504, "reason": "Timeout", "message": "too large"}}',
             "watch pods in namespace ns: 504 Timeout: too large",
@@ -279,3 +279,30 @@ async def test_a_bookmark_is_no_pod() -> None:
         await server.put("b", "2", **LABELS)
         await latest.until({"b": "2"})
         assert latest.state.trouble is None
+
+
+async def test_a_watch_that_is_refused_is_a_problem_of_one_line_for_as_long_as_it_lasts(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    role = copy.deepcopy(ROLE)
+    role[0]["verbs"].remove("watch")
+    async with ApiServer(role) as server, following(server, SELECTED) as latest:
+        await server.put("a", "1", **LABELS)
+        await latest.until({"a": "1"})
+        async with asyncio.timeout(120):
+            while latest.state.trouble is None:
+                await asyncio.sleep(0)
+            wanted = server.lists + 5
+            while server.lists < wanted:
+                assert latest.state.trouble is not None
+                await asyncio.sleep(0)
+        # The lists go on.
+        await server.put("b", "2", **LABELS)
+        await latest.until({"a": "1", "b": "2"})
+        assert latest.state.trouble is not None
+        assert latest.state.trouble.effect == kubernetes.LISTED
+        assert len(caplog.records) == 1
+        server.rules = ROLE
+        async with asyncio.timeout(120):
+            while latest.state.trouble is not None:
+                await asyncio.sleep(0.001)
