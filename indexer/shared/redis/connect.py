@@ -180,9 +180,14 @@ class _Dialler:
 
     def _password(self) -> str:
         file = self._settings.password_file
-        password = read_bytes(Path(file)).decode().strip()
+        named = f"{self._settings.named}password-file: {file}"
+        try:
+            password = read_bytes(Path(file)).decode().strip()
+        except UnicodeDecodeError:
+            # Its text would show a part of the password.
+            raise SettingsError(f"{named} is not UTF-8") from None
         if not password:
-            raise SettingsError(f"{self._settings.named}password-file: {file} is empty")
+            raise SettingsError(f"{named} is empty")
         return password
 
 

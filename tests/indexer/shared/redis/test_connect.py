@@ -1,6 +1,7 @@
 """What is asked of one real server, Redis and Valkey, over whole and broken connections."""
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -393,3 +394,21 @@ async def test_settings_that_cannot_work_are_refused_at_once(
 ) -> None:
     with pytest.raises(SettingsError, match=says):
         await connect(RedisSettings(url, **settings))
+
+
+async def test_a_password_file_that_becomes_something_else_is_named_and_nothing_of_it_is_shown(
+    tmp_path: Path, redis_server: RedisServer
+) -> None:
+    file = tmp_path / "password"
+    file.write_bytes(b"hunter2\xff")
+    async with connected(redis_server.url, password_file=str(file)) as redis:
+        binary = await ask(redis, "GET", "a")
+        file.unlink()
+        os.mkfifo(file)
+
+        async def is_pipe() -> bool:
+            return "is a pipe, not a file" in str(await ask(redis, "GET", "a"))
+
+        await until(is_pipe)
+    assert isinstance(binary, UnreachableError)
+    assert str(binary).endswith(f"password-file: {file} is not UTF-8")
