@@ -20,6 +20,7 @@ from indexer.process.http_log import ignore_malformed_http
 from indexer.process.listen import is_host_port
 from indexer.process.log_format import FORMS, formatter
 from indexer.process.log_limit import limited_handler
+from indexer.process.reread import problem_of
 from indexer.shared.layout.names import prefix_problem
 from indexer.shared.layout.record import LEAST_LEASE, MOST_LEASE
 from indexer.shared.redis.address import AddressError, contradictions, parse
@@ -71,7 +72,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.engine == "trtllm" and not args.events.startswith(("http://", "https://")):
         parser.error(f"--events: {args.events!r} is not http://host:port/kv_cache_events")
     files = "tls_cert", "tls_key", "tls_client_ca", "engine_ca", "engine_cert", "engine_key"
-    if problem := _missing_file(args, files):
+    if problem := _file_problem(args, files):
         parser.error(problem)
     if args.engine != "trtllm":
         for option in ("events", "replay"):
@@ -127,15 +128,15 @@ def _redis_problem(args: argparse.Namespace) -> str:
     )
     for name, problem in found:
         return f"--redis-{name}: {problem}"
-    return _missing_file(args, ("redis_password_file", "redis_ca", "redis_cert", "redis_key"))
+    return _file_problem(args, ("redis_password_file", "redis_ca", "redis_cert", "redis_key"))
 
 
-def _missing_file(args: argparse.Namespace, options: Sequence[str]) -> str:
-    """Return the first of these options whose file is not there; empty if all are."""
+def _file_problem(args: argparse.Namespace, options: Sequence[str]) -> str:
+    """Return the first of these options whose file cannot be read, and why; empty if all can."""
     for option in options:
         path = getattr(args, option)
-        if path and not Path(path).is_file():
-            return f"--{option.replace('_', '-')}: there is no file {path}"
+        if path and (problem := problem_of(Path(path))):
+            return f"--{option.replace('_', '-')}: {problem}"
     return ""
 
 

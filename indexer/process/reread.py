@@ -101,6 +101,17 @@ def read_bytes(path: Path, most: int = MOST_BYTES, *, of_any_kind: bool = False)
     return content
 
 
+def problem_of(path: Path) -> str:
+    """Return why a file cannot be read again and again; empty if it can."""
+    try:
+        read_bytes(path)
+    except FileNotFoundError:
+        return f"there is no file {path}"
+    except OSError as error:
+        return in_words(error)
+    return ""
+
+
 async def keep_current(files: Sequence[Reread[Any]], *, seconds: float = LOOK_SECONDS) -> None:
     """Look at all the files every `seconds`, until cancelled."""
     while files:

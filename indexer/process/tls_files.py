@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, Self, TypeVar
 
 from indexer.process.certificate_dates import validities
 from indexer.process.command_line import in_words
-from indexer.process.reread import Reread, read_bytes
+from indexer.process.reread import Reread, problem_of, read_bytes
 
 T = TypeVar("T")
 
@@ -29,7 +29,7 @@ KEY = b"PRIVATE KEY-----", "private key"
 
 
 class TlsFilesError(OSError):
-    """A file cannot be used; `part` is `ca` or `cert`, where the latter includes the key."""
+    """A file cannot be used; `part` is `ca`, `cert` (with its key) or, if it cannot be read, `key`."""
 
     def __init__(self, part: str, problem: str) -> None:
         super().__init__(problem)
@@ -236,8 +236,8 @@ def _reread(
 
     for part in ("ca", "cert", "key"):
         path = getattr(paths, part)
-        if path and not path.is_file():
-            raise TlsFilesError(part, f"there is no file {path}")
+        if path and (problem := problem_of(path)):
+            raise TlsFilesError(part, problem)
     try:
         return Reread(name, paths.given(), made)
     except TlsFilesError:

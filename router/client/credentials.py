@@ -19,7 +19,7 @@ class SettingError(ValueError):
     """A client's setting cannot be used, or does not fit another one.
 
     `argument` names the one at fault: `target`, `model`, `timeout`, `retry`, `token_file`, `tls`,
-    `tls.ca` or `tls.cert`.
+    `tls.ca`, `tls.cert` or `tls.key`.
     """
 
     def __init__(self, argument: str, problem: str) -> None:

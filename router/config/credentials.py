@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from indexer.follow.engine_tls import EngineTls
+from indexer.process.reread import problem_of
 from indexer.process.tls_files import ClientTls, ServerTls, TlsFilesError, TlsPaths
 from router.config import schema as config
 from router.config.form import Problem
@@ -39,9 +40,9 @@ def tls_problems(settings: config.Config, folder: Path) -> Iterator[Problem]:
     for at, authority, ca, cert, key in tls_files(settings):
         missing = set()
         for name, file in ((authority, ca), ("cert", cert), ("key", key)):
-            if file and not (folder / file).is_file():
+            if file and (problem := problem_of(folder / file)):
                 missing.add(file)
-                yield (*at, name), f"there is no file {folder / file}"
+                yield (*at, name), problem
         for name, files in ((authority, [ca]), ("cert", ["", cert, key])):
             if all(files[-1:]) and not missing & {*files}:
                 try:

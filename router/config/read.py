@@ -108,10 +108,10 @@ def check(config: Config) -> None:
 
 def _secret_problem(path: Path) -> str:
     """Return why a file has no token or password; empty if it has one."""
-    if not path.is_file():
-        return f"there is no file {path}"
     try:
         lines = read_bytes(path).decode().strip().splitlines()
+    except FileNotFoundError:
+        return f"there is no file {path}"
     except (OSError, UnicodeDecodeError) as error:
         reason = in_words(error) if isinstance(error, OSError) else "is not UTF-8"
         return f"{path} cannot be read: {reason.removeprefix(f'{path}: ')}"

@@ -2,14 +2,16 @@
 
 import asyncio
 import contextlib
+import os
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import grpc.aio
 import pytest
 
 from indexer.process.grpc_tls import channel_credentials, server_credentials
+from indexer.process.reread import MOST_BYTES
 from indexer.process.tls_files import ClientTls, ServerTls, TlsFilesError, TlsPaths
 from tests.indexer.process.tls_stand import Stand, calling, loops, run
 
@@ -170,3 +172,28 @@ def test_a_certificate_may_have_its_key_in_the_same_file(stand: Stand) -> None:
 
 def test_a_private_key_is_in_no_text_about_the_files(stand: Stand) -> None:
     assert "PRIVATE" not in repr(stand.server().pem)
+
+
+@pytest.mark.parametrize("part", ["ca", "cert", "key"])
+@pytest.mark.parametrize(
+    ("put", "problem"),
+    [
+        (os.mkfifo, "is a pipe, not a file"),
+        (os.mkdir, "is a folder, not a file"),
+        (lambda path: path.symlink_to(path), "too many levels of symbolic links"),
+        (lambda path: path.symlink_to("/dev/zero"), "is a device, not a file"),
+        (
+            lambda path: path.write_bytes(b"x" * (MOST_BYTES + 1)),
+            f"has more than {MOST_BYTES} bytes",
+        ),
+    ],
+)
+def test_a_file_that_cannot_be_read_again_is_named_with_its_part(
+    stand: Stand, part: str, put: Callable[[Path], object], problem: str
+) -> None:
+    paths = {"ca": stand.ca, "cert": stand.files.cert, "key": stand.files.key}
+    paths[part].unlink()
+    put(paths[part])
+    with pytest.raises(TlsFilesError, match=f"^{paths[part]}: {problem}$") as refused:
+        ClientTls("a client", TlsPaths(**paths))
+    assert refused.value.part == part
