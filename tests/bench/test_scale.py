@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 
 import pytest
 
@@ -72,6 +73,7 @@ def test_shards_grow_with_the_requests_and_with_the_copies() -> None:
 
 @pytest.mark.deep
 @pytest.mark.timeout(900)
+@pytest.mark.skipif(shutil.which("h2load") is None, reason="h2load is not installed")
 def test_what_routers_and_redis_cost_is_measured(capsys: pytest.CaptureFixture[str]) -> None:
     assert command.main(["scale", "--quick", "--json"]) == 0
     figures = {one["name"]: one for one in json.loads(capsys.readouterr().out)}

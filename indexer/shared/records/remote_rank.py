@@ -1,6 +1,7 @@
 """A rank that is known by its record in the shared index; its blocks are looked up prompt by prompt."""
 
 import logging
+import math
 from collections.abc import Callable, Mapping
 
 from indexer.engines.cache_groups import Layout
@@ -76,8 +77,12 @@ class RemoteRank:
 
     @property
     def lost_at(self) -> float:
-        """Since when its events do not reach the index; of no meaning while they do."""
-        return self.recorded.since
+        """Since when its events do not reach the index; of no meaning while they do.
+
+        A record that is not there, as after Redis lost its data, says nothing of the engine.
+        """
+        recorded = self.recorded
+        return -math.inf if recorded.level is Level.COLD else recorded.since
 
     def in_answer(self, doubt: Trust | None) -> Trust:
         """Return the trust in this rank for an answer; `doubt` is the answer's own, None without."""

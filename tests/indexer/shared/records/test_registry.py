@@ -1,6 +1,7 @@
 """What records say of ranks, and what is said of them where they cannot be read."""
 
 import logging
+import math
 from collections.abc import Sequence
 
 import msgspec
@@ -327,3 +328,12 @@ async def test_changes_of_trust_are_logged_and_another_keyspace_once(
     assert (
         stand.rank.trust.reason == "no publisher holds the pod in the shared index under prefix 't'"
     )
+
+
+async def test_a_record_that_is_lost_says_nothing_of_the_engine(stand: Stand) -> None:
+    await stand.confirmed()
+    stand.now = 3.0
+    stand.redis.records["p"] = {}
+    assert (await stand.read())[0] is Level.COLD
+    assert not stand.rank.is_connected
+    assert stand.rank.lost_at == -math.inf, "Redis lost its data; the pod goes on serving"
