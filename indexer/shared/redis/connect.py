@@ -12,7 +12,7 @@ from typing import Any
 
 import hiredis
 from redis.asyncio.connection import Connection, DefaultParser, SSLConnection
-from redis.exceptions import RedisError, ResponseError
+from redis.exceptions import ResponseError
 
 from indexer.process.command_line import PLAIN_THERE, in_words
 from indexer.process.reread import read_bytes
@@ -173,7 +173,7 @@ class _Dialler:
                 raise _refused(error) from None
             if isinstance(error, TimeoutError):
                 raise UnreachableError(f"{NO_CONNECTION} {CONNECT_SECONDS:g} s") from None
-            if isinstance(error, RedisError | OSError):
+            if isinstance(error, Exception):
                 raise UnreachableError(_unanswered(error, tls=self._is_tls)) from error
             raise
         return _RedisWire(connection, tls=self._is_tls)
@@ -213,7 +213,7 @@ class _Plain(Connection):
 
     async def hang_up(self) -> None:
         """Close it without waiting for the server."""
-        with contextlib.suppress(RedisError):
+        with contextlib.suppress(Exception):
             await self.disconnect(nowait=True)
         if self.transport is not None:
             _abort(self.transport)
@@ -224,7 +224,11 @@ class _Tls(SSLConnection, _Plain):
 
 
 class _RedisWire:
-    """Implements `link.Wire` on a connection of redis-py."""
+    """Implements `link.Wire` on a connection of redis-py.
+
+    Any error of it is a lost connection. A transport that is closed while it is used raises OSError, and
+    uvloop's RuntimeError, asyncio's AttributeError, or whatever the layer of TLS makes of it.
+    """
 
     def __init__(self, connection: "_Plain | _Tls", *, tls: bool) -> None:
         self._connection = connection
@@ -247,7 +251,7 @@ class _RedisWire:
             await self._connection.send_packed_command(packed, check_health=False)
         except BaseException as error:
             _abort(self._transport)
-            if isinstance(error, RedisError | OSError):
+            if isinstance(error, Exception):
                 raise UnreachableError(self._why(error)) from error
             raise
 
@@ -257,7 +261,7 @@ class _RedisWire:
             reply = await self._connection.read_response(disconnect_on_error=False)
         except ResponseError as error:
             reply = _refused(error)
-        except (RedisError, OSError) as error:
+        except Exception as error:
             raise UnreachableError(self._why(error)) from error
         self._was_answered = True
         return reply
@@ -269,7 +273,7 @@ class _RedisWire:
         """Return whether the other side closed it, or sent something that nobody asked for."""
         try:
             return bool(await self._connection.can_read())
-        except (RedisError, OSError):
+        except Exception:  # noqa: BLE001 - any error means that it is closed
             return True
 
     async def close(self, *, wait: bool = False) -> None:
@@ -279,13 +283,14 @@ class _RedisWire:
         if not wait:
             await self._connection.hang_up()
             return
-        with contextlib.suppress(RedisError):
+        with contextlib.suppress(Exception):
             await self._connection.disconnect()
 
 
 def _abort(transport: asyncio.WriteTransport) -> None:
-    # In Python 3.11.2 (Debian 12) a TLS transport that was closed twice cannot be aborted, nor need be.
-    with contextlib.suppress(AttributeError):
+    # A transport that is closed need not be aborted, and some cannot be: in Python 3.11.2 (Debian 12)
+    # one under TLS that was closed twice.
+    with contextlib.suppress(Exception):
         transport.abort()
 
 
