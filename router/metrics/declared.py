@@ -267,7 +267,9 @@ ROOMS: Mapping[str, Mapping[str, Declared]] = {
         ),
     },
     "The shared index: replica mode": {
-        "shared_index_disruptions": _counter("Times that a Redis node was lost or reached anew."),
+        "shared_index_disruptions": _counter(
+            "Times that a Redis node was lost or reached anew, or in no state to be read."
+        ),
         "shared_index_log_entries": _counter("Journal entries applied."),
         "shared_index_resyncs": _counter("Times that a pod's blocks were read anew.", "reason"),
         "shared_index_lag_deltas": _gauge("Deltas in a pod's record that its copy lacks.", "pod"),

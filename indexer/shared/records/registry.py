@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 UNCONFIRMED = (
     "being confirmed: its publisher has not audited the index since this router began to read it, or "
-    "since a connection or a bucket was lost"
+    "since a connection, a reading or a bucket was lost"
 )
 UNREAD = "the shared index was not reached yet"
 NOBODY = "no publisher holds the pod in the shared index"
@@ -121,7 +121,9 @@ class Registry:
         for pod, reply in zip(pods, replies, strict=True):
             reading = self._of(pod)
             self._take_one(reading, reply)
-            if not reading.problem and before == now:
+            if reading.problem:
+                reading.doubt.lost()
+            elif before == now:
                 record = reading.record
                 reading.doubt.read(*((record.token, record.audits) if record else (0, 0)))
 

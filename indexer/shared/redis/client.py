@@ -1,7 +1,7 @@
 """Asks Redis within a time limit: finds each command's node, and follows a cluster's redirections."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from indexer.shared.redis.command import (
     Argument,
@@ -21,6 +21,14 @@ LAST_PAUSE = 0.2
 
 _PASSING = frozenset({"TRYAGAIN", "CLUSTERDOWN", "LOADING", "MASTERDOWN"})
 """Errors of a state that soon ends. Redis did not carry the command out."""
+_OF_THE_COMMAND = frozenset(
+    {
+        *("MOVED", "ASK", "TRYAGAIN", "NOPERM", "WRONGTYPE"),
+        # Redis refuses these to writes alone, and goes on answering reads from the same data.
+        *("OOM", "MISCONF", "NOREPLICAS", "READONLY"),
+    }
+)
+"""Errors that are about the command that was sent. They say nothing of what else the node holds."""
 
 
 class RedisClient:
@@ -34,7 +42,7 @@ class RedisClient:
         self._topology: Topology | None = None
 
     def disrupted(self) -> None:
-        """Count a disruption: a node was lost or reached, or keys lie on another node now."""
+        """Count a disruption (`Redis.disruptions`)."""
         self.disruptions += 1
 
     def use(self, topology: Topology) -> None:
@@ -44,7 +52,7 @@ class RedisClient:
     async def run(self, asked: Sequence[Command | Call], *, timeout: float) -> list[Reply]:
         """Return the reply to each command, in order; one that fails has its error there."""
         assert self._topology is not None
-        round_ = _Round(self._topology, asked)
+        round_ = _Round(self._topology, asked, self.disrupted)
         try:
             async with asyncio.timeout(timeout):
                 await round_.run()
@@ -84,9 +92,15 @@ class RedisClient:
 class _Round:
     """The commands of one `run`, until each has its reply."""
 
-    def __init__(self, topology: Topology, asked: Sequence[Command | Call]) -> None:
+    def __init__(
+        self,
+        topology: Topology,
+        asked: Sequence[Command | Call],
+        disrupted: Callable[[], None],
+    ) -> None:
         self._topology = topology
         self._asked = asked
+        self._disrupted = disrupted
         self.replies: list[Reply] = [_MISSING] * len(asked)
         self._asking: dict[int, Node] = {}
         """The nodes to which a cluster's ASK sends commands this once."""
@@ -150,6 +164,11 @@ class _Round:
         finally:
             for number, reply in zip(numbers, got, strict=False):
                 self.replies[number] = reply
+            if any(
+                isinstance(self._asked[number], Command) and _is_of_the_node(reply)
+                for number, reply in zip(numbers, got, strict=False)
+            ):
+                self._disrupted()
             for number in numbers[len(got) :]:
                 # This also replaces a passing refusal from the attempt before.
                 self.replies[number] = problem
@@ -211,6 +230,13 @@ class _Round:
 
 
 _MISSING = object()
+
+
+def _is_of_the_node(reply: Reply) -> bool:
+    """Return whether a reply refuses a command for the state of the node, or of a proxy before it."""
+    if not isinstance(reply, CommandRefusedError):
+        return False
+    return str(reply).partition(" ")[0] not in _OF_THE_COMMAND
 
 
 def _lacking_right(one: Command | Call, refusal: Exception) -> str:

@@ -64,9 +64,10 @@ class Redis(Protocol):
 
     @property
     def disruptions(self) -> int:
-        """How often so far a node was lost or connected to, or keys moved to another node.
+        """How often so far a node was lost or connected to, keys moved, or a node was unable to read.
 
-        Each time, earlier writes may have been lost; readers and writers have to make sure of them.
+        The last is a refusal such as BUSY or LOADING, also where a later attempt succeeds. Each time,
+        earlier writes may have been lost; readers and writers have to make sure of them.
         """
 
     async def run(self, asked: Sequence[Command | Call], *, timeout: float) -> list[Reply]:

@@ -39,6 +39,8 @@ CATCHING_UP = (
     "this router's copy is new, and its publisher has not audited the index since it was read"
 )
 
+BEHIND = "this router's copy lacks changes that came while the shared index could not be read"
+
 
 class CopyState(StrEnum):
     """The stages of a copy."""
@@ -116,6 +118,8 @@ class PodCopy:
         """Why the pod has nothing that could be copied."""
         self._problem = ""
         """Why the last reading failed; empty where it did not."""
+        self._is_behind = False
+        """Whether a reading failed and the log has not been read to its end since."""
 
     @property
     def lag(self) -> int:
@@ -168,7 +172,8 @@ class PodCopy:
             if self.state is CopyState.READ:
                 self._take_over(record)
             has_more = self._follow(record, before, entries)
-        self._limit(limit)
+        self._is_behind &= has_more
+        self._limit(limit or (BEHIND if self._is_behind else ""))
         return has_more and self.state is CopyState.FOLLOWING
 
     def _is_of(self, claim: Claim) -> bool:
@@ -258,6 +263,7 @@ class PodCopy:
         if problem != self._problem:
             log.warning("pod %s: %s", self.pod, problem)
         self._problem = problem
+        self._is_behind = True
         for rank in self._ranks:
             rank.limit(problem)
             rank.disconnected(problem, presumed=True)

@@ -2,17 +2,25 @@
 
 from collections.abc import Sequence
 
-from indexer.shared.redis.command import Call, Command, Reply, UnreachableError
+from indexer.shared.redis.command import (
+    Call,
+    Command,
+    CommandRefusedError,
+    Reply,
+    UnreachableError,
+)
 from tests.servers.redis_server import RedisServer
 
 
 class AskedServer:
-    """A Redis connection as a replica uses it. Tests set `disruptions` and `is_away`."""
+    """A Redis connection as a replica uses it. Tests set the public attributes."""
 
     def __init__(self, server: RedisServer) -> None:
         self.client = server.client()
         self.disruptions = 1
         self.is_away = False
+        self.refused = ""
+        """The name of a command that is refused; empty: none is."""
 
     def do(self, asked: Command | Call) -> Reply:
         if isinstance(asked, Call):
@@ -26,7 +34,12 @@ class AskedServer:
         del timeout
         if self.is_away:
             return [UnreachableError("it is away")] * len(asked)
-        return [self.do(one) for one in asked]
+        return [
+            CommandRefusedError(f"NOPERM no {self.refused}")
+            if isinstance(one, Command) and one.words[0] == self.refused
+            else self.do(one)
+            for one in asked
+        ]
 
     async def close(self) -> None:
         self.client.close()

@@ -11,7 +11,7 @@ from indexer.engines.event import Tier
 from indexer.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
 from indexer.shared.layout.names import SCHEMA, KeyNames
 from indexer.shared.layout.record import Claim, SpotOf
-from indexer.shared.records.registry import Registry
+from indexer.shared.records.registry import UNCONFIRMED, Registry
 from indexer.shared.records.remote_rank import RemoteRank
 from indexer.shared.redis.command import (
     Call,
@@ -183,7 +183,38 @@ async def test_what_cannot_be_read_is_degraded_and_then_stale(stand: Stand) -> N
     stand.now = 5.0
     assert await stand.read() == (Level.STALE, "the shared index: no answer")
     stand.redis.records["p"] = dict(RECORD)
-    assert await stand.read(9) == (Level.EXACT, "all was seen")
+    assert (await stand.read(9))[0] is Level.DEGRADED
+
+
+@pytest.mark.parametrize(
+    "unread",
+    [
+        UnreachableError("no answer within 0.5 s"),
+        CommandRefusedError("NOPERM this user has no permissions"),
+        {b"token": b"x"},
+    ],
+    ids=["late", "refused", "malformed"],
+)
+async def test_a_record_that_could_not_be_read_is_doubted_until_its_writer_has_audited(
+    stand: Stand, unread: Reply
+) -> None:
+    stand.redis.records["q"] = dict(RECORD)
+
+    async def limits(audits: int) -> tuple[str, str]:
+        for pod in "pq":
+            if stand.redis.records[pod] is not unread:
+                stand.redis.records[pod][b"audits"] = b"%d" % audits
+        await stand.registry.read(["p", "q"], [], 1.0)
+        return stand.registry.limit("p"), stand.registry.limit("q")
+
+    await limits(5)
+    assert await limits(7) == ("", "")
+    stand.redis.records["p"] = unread
+    await limits(8)
+    stand.redis.records["p"] = dict(RECORD)
+    assert await limits(9) == (UNCONFIRMED, "")
+    assert await limits(10) == (UNCONFIRMED, "")
+    assert await limits(11) == ("", "")
 
 
 async def test_only_the_pods_whose_node_is_away_are_not_read(stand: Stand) -> None:

@@ -1,6 +1,7 @@
 """What is asked of one real server, Redis and Valkey, over whole and broken connections."""
 
 import asyncio
+import contextlib
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
@@ -8,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import redis as redis_py
 
 from indexer.shared.redis import link
 from indexer.shared.redis.command import (
@@ -215,6 +217,96 @@ async def test_a_server_that_stands_still_is_given_up_and_reached_anew(relay: Re
 
         await until(answers)
         assert relay.connections > 1
+
+
+async def test_a_server_that_is_busy_counts_as_lost(server: RedisServer) -> None:
+    server.ask("CONFIG", "SET", "lua-time-limit", 1)
+    async with connected(server.url) as redis:
+        assert await ask(redis, "GET", "a") is None
+        before = redis.disruptions
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(asyncio.to_thread(endless, server))
+
+            async def is_busy() -> bool:
+                reply = await ask(redis, "GET", "a", timeout=1)
+                return isinstance(reply, CommandRefusedError) and str(reply).startswith("BUSY")
+
+            await until(is_busy)
+            server.ask("SCRIPT", "KILL")
+        assert redis.disruptions > before
+
+
+def endless(server: RedisServer) -> None:
+    with pytest.raises(redis_py.ResponseError, match="killed"):
+        server.ask("EVAL", "while true do end", 0)
+
+
+async def test_a_server_that_has_loaded_other_data_counts_as_lost_though_it_answers_again() -> None:
+    # A server that loads looks at its connections every 2 MiB.
+    with RedisServer(rdbcompression="no", key_load_delay=10_000) as server:
+        server.ask("DEBUG", "POPULATE", 20, "key", 1 << 20)
+        async with connected(server.url) as redis:
+            await ask(redis, "GET", "a")
+            before = redis.disruptions
+            async with asyncio.TaskGroup() as tasks:
+                loading = tasks.create_task(asyncio.to_thread(server.ask, "DEBUG", "RELOAD"))
+                while not loading.done():
+                    assert await ask(redis, "GET", "a") is None
+            assert redis.disruptions > before
+
+
+async def test_a_replica_without_its_master_counts_as_lost() -> None:
+    with RedisServer(replica_serve_stale_data="no") as server:
+        async with connected(server.url) as redis:
+            await ask(redis, "GET", "a")
+            server.ask("REPLICAOF", "127.0.0.1", 1)
+            before = redis.disruptions
+            reply = await ask(redis, "GET", "a", timeout=0.1)
+            assert str(reply).startswith("MASTERDOWN")
+            assert redis.disruptions > before
+
+
+async def test_what_is_refused_for_the_commands_own_sake_says_nothing_of_the_server() -> None:
+    with RedisServer(save="3600 1", stop_writes_on_bgsave_error="yes") as server:
+        async with connected(server.url) as redis:
+            await ask(redis, "SET", "a", 1)
+            before = redis.disruptions
+            # The server cannot save: a folder has its file's name.
+            (server.folder / "dump.rdb" / "full").mkdir(parents=True)
+            with contextlib.suppress(redis_py.RedisError):
+                server.ask("SAVE")
+            server.ask("BGSAVE")
+
+            async def cannot_save() -> bool:
+                return server.facts("INFO", "persistence")["rdb_last_bgsave_status"] == "err"
+
+            await until(cannot_save)
+            refused = [await ask(redis, "SET", "a", 1)]
+            server.ask("CONFIG", "SET", "stop-writes-on-bgsave-error", "no")
+            for name, bad, good in (
+                ("maxmemory", "1", "0"),
+                ("min-replicas-to-write", "1", "0"),
+            ):
+                server.ask("CONFIG", "SET", name, bad)
+                refused.append(await ask(redis, "SET", "a", 1))
+                server.ask("CONFIG", "SET", name, good)
+            server.ask("REPLICAOF", "127.0.0.1", 1)
+            refused.append(await ask(redis, "SET", "a", 1))
+            server.ask("REPLICAOF", "NO", "ONE")
+            refused.append(await ask(redis, "HGET", "a", "f"))
+            server.ask("SCRIPT", "FLUSH")
+            assert await redis.run([Call(ECHO, ("k",), (1,))], timeout=20) == [[b"k", b"1"]]
+            server.ask("ACL", "SETUSER", "default", "-xrange")
+            refused.append(await ask(redis, "XRANGE", "s", "-", "+"))
+            assert [str(one).split()[0] for one in refused] == [
+                "MISCONF",
+                "OOM",
+                "NOREPLICAS",
+                "READONLY",
+                "WRONGTYPE",
+                "NOPERM",
+            ]
+            assert redis.disruptions == before
 
 
 async def test_who_is_cut_off_in_mid_batch_has_what_came_and_errors_for_the_rest(

@@ -14,7 +14,7 @@ from indexer.ingest import Ingest
 from indexer.shared.layout.names import KeyNames
 from indexer.shared.layout.record import Claim
 from indexer.shared.redis.command import Call, Command, Reply
-from indexer.shared.replica.pod_copy import CopyState, Resync
+from indexer.shared.replica.pod_copy import PAGE, CopyState, Resync
 from indexer.shared.replica.run import Replica
 from indexer.trust import Level
 from indexer.watch.watched_rank import WatchedRank
@@ -324,8 +324,31 @@ async def test_redis_away_leaves_a_degraded_copy_that_is_stale_in_the_end(stand:
     stand.store((5, 5))
     stand.write()
     await stand.poll()
+    assert stand.rank.trust.level is Level.DEGRADED
+    stand.audit()
+    stand.audit()
+    await stand.poll()
     stand.is_true()
     assert stand.resyncs() == {Resync.START: 1}
+
+
+async def test_a_copy_whose_log_was_refused_is_exact_once_it_has_read_all_of_the_log(
+    stand: Stand,
+) -> None:
+    stand.store()
+    await stand.believe()
+    stand.server.refused = "XRANGE"
+    for number in range(PAGE + 1):
+        stand.store((number, number + 1))
+        stand.write()
+    await stand.poll()
+    assert stand.rank.trust.level is Level.DEGRADED
+    assert "no XRANGE" in stand.rank.trust.reason
+    stand.server.refused = ""
+    await stand.poll()
+    assert stand.rank.trust.level is Level.DEGRADED, "there is a second page"
+    await stand.poll()
+    stand.is_true()
 
 
 async def test_redis_away_at_the_start_is_said_and_settles_the_router(stand: Stand) -> None:
