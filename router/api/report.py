@@ -61,7 +61,8 @@ class ReportAnswerer:
             released = pb.ReportRequest(
                 booking_id=request.booking_id, event=pb.ReportRequest.FAILED
             )
-            self._hand_on(released, now)
+            if self._peers is not None:
+                self._peers.release(released.SerializeToString(), now)
         return pb.ReportResponse(known=known)
 
     def handed_on(self, report: bytes) -> None:

@@ -61,7 +61,7 @@ class Bookings:
         """Number of bookings that were released although nobody had reported their end."""
         self.unreported = 0
         """Number of requests that did not fail and whose first token was never reported."""
-        self._expire_after = expire_after
+        self.expire_after = expire_after
         self._most = most
         self._new_id = new_id
         self._head_floor = head_floor
@@ -134,7 +134,7 @@ class Bookings:
         if len(self._bookings) >= self._most:
             self._expire(next(iter(self._bookings.values())), now)
         self._picks += 1
-        expires = now + self._expire_after
+        expires = now + self.expire_after
         booking = Booking(self._new_id(), self._picks, work, now, expires, since=now, late_at=now)
         booking.is_watched = is_watched
         if behind is not None:

@@ -246,7 +246,7 @@ ROOMS: Mapping[str, Mapping[str, Declared]] = {
     },
     "Bookings of other routers": {
         "shared_bookings_connected": _gauge("1 if Redis answered the last round."),
-        "shared_bookings_routers": _gauge("Other routers whose bookings count here."),
+        "shared_bookings_routers": _gauge("Other routers that live."),
         "shared_bookings_oldest_seconds": _gauge("Age of the oldest of these bookings."),
         "shared_bookings_told": _counter("Times that this router wrote its bookings."),
         "shared_bookings_failures": _counter("Rounds with an error of Redis."),
@@ -258,8 +258,9 @@ ROOMS: Mapping[str, Mapping[str, Declared]] = {
             "Reports of own bookings received from other routers."
         ),
         "shared_bookings_reports_dropped": _counter(
-            "Reports whose router disappeared before they were handed on."
+            "Reports that waited too long, or that their router did not read before it was given up."
         ),
+        "shared_bookings_reports_waiting": _gauge("Reports that wait to be handed on."),
     },
     "The shared index: both modes": {
         "shared_index_poll_age_seconds": _gauge(

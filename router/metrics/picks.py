@@ -55,7 +55,7 @@ def _shared_bookings(peers: PeerBookings) -> Iterator[Metric]:
     yield single(f"{name}_told", peers.writes)
     yield single(f"{name}_failures", peers.failures)
     yield single(f"{name}_malformed", received.malformed)
-    for kind in ("handed_on", "received", "dropped"):
+    for kind in ("handed_on", "received", "dropped", "waiting"):
         yield single(f"{name}_reports_{kind}", getattr(relay, kind))
 
 

@@ -28,13 +28,17 @@ from router.load.bookings import Bookings
 from router.load.other_routers import rank_sums
 from router.peers.booking_id import router_of
 from router.peers.marks import marked
-from router.peers.received import EXPIRE_SECONDS, MOST_MARKED, ReceivedBookings, RouterSums
+from router.peers.received import (
+    EXPIRE_SECONDS,
+    FORGET_SECONDS,
+    MOST_MARKED,
+    ReceivedBookings,
+    RouterSums,
+)
 from router.peers.report_relay import BATCH, MOST_REPORTS, ReportRelay
 
 HEARTBEAT_SECONDS = 1.0
 """Seconds after which a router writes its bookings again even without a change."""
-FORGET_SECONDS = 60.0
-"""Seconds for which Redis lists a silent router and keeps the reports that wait for it."""
 
 
 @dataclass(slots=True)
@@ -74,7 +78,7 @@ class PeerBookings:
         """Number of times, since the start, that this router's bookings were written."""
         self.failures = 0
         """Number of rounds with an error among the replies."""
-        self.relay = ReportRelay()
+        self.relay = ReportRelay(bookings.expire_after)
         self._seed = fingerprint("", hash_seed)
         self.received = ReceivedBookings(router, self._seed, gone=self.relay.drop)
         self._names = names
@@ -103,11 +107,11 @@ class PeerBookings:
         if versions != self._versions or not 0 <= now - self._written_at < HEARTBEAT_SECONDS:
             asked.purposes.append(("write", versions))
             commands.append(self._write(now))
-        for router, batch in self.relay.batches():
-            asked.purposes.append(("hand on", (router, len(batch))))
-            times = MOST_REPORTS, round(FORGET_SECONDS * 1000)
+        for router, batch in self.relay.batches(now):
+            asked.purposes.append(("hand on", router))
+            bounds = MOST_REPORTS, round(self._bookings.expire_after * 1000)
             commands.append(
-                Call(script("hand_on"), (self._names.reports(router),), (*times, *batch))
+                Call(script("hand_on"), (self._names.reports(router),), (*bounds, *batch))
             )
         stream = self._names.reports(self.router)
         if ids := self.relay.taken():
@@ -142,14 +146,17 @@ class PeerBookings:
                 self._versions, self._written_at = what, asked.at
                 self.writes += 1
             elif purpose == "hand on":
-                self.relay.confirm(*what)
+                self.relay.confirm(what, reply)
             elif purpose == "clear":
                 self.relay.cleared(what)
             elif purpose == "take":
                 reports += self.relay.take(reply)
             elif news := self.received.receive(what, reply, now):
+                self.relay.heard(what)
+                if news.has_ended:
+                    self.relay.drop(what)
                 self._bookings.overtake(news.picks)
-        self.received.end_round(now)
+        self.received.end_round(now, is_answered=self.is_connected)
         return reports
 
     @property
@@ -163,27 +170,31 @@ class PeerBookings:
         Requests that still run at engines weigh on their pods until the other routers, and one that
         begins meanwhile, have read the engines' own counts of them: at most for EXPIRE_SECONDS.
         """
-        reports = Command(("DEL", self._names.reports(self.router)))
-        if self.open:
-            return [self._write(now, has_ended=True), reports]
-        return [
-            Command(("DEL", self._names.load(self.router))),
-            reports,
-            Command(("HDEL", self._names.routers, self.router)),
+        commands: list[Command | Call] = [
+            self._write(now, has_ended=True),
+            Command(("DEL", self._names.reports(self.router))),
         ]
+        if not self.open:
+            commands.append(Command(("HDEL", self._names.routers, self.router)))
+        return commands
 
     def hand_on(self, booking: str, report: bytes, now: float) -> bool:
-        """Hand a report on to the router that may have the booking.
+        """Hand a report on to the router that may have the booking, as soon as Redis takes it.
 
-        Return False if no such router is alive, or if the report cannot be queued.
+        Return False if there is no such router, or if the report cannot be queued. A router that became
+        silent without a word is one: it may stand still, or Redis may be away.
 
         If a caller chose the booking id, any router may have it, so all get the report.
         """
         router = router_of(booking)
-        if not router:
-            handed_on = [self.relay.add(one, report) for one in self.received.alive(now)]
-            return any(handed_on)
-        return self.received.is_alive(router, now) and self.relay.add(router, report)
+        takers = [one for one in self.received.takers(now) if router in {"", one}]
+        handed_on = [self.relay.add(one, report, now) for one in takers]
+        return bool(handed_on) and all(handed_on)
+
+    def release(self, report: bytes, now: float) -> None:
+        """Hand the end of an own booking on to the routers that live, which may have one of its name."""
+        for router in self.received.alive(now):
+            self.relay.add(router, report, now)
 
     def check(self) -> None:
         """Raise BrokenInvariantError if the data are inconsistent."""

@@ -15,6 +15,8 @@ from router.peers.marks import MarkedPrompt, Marks
 
 EXPIRE_SECONDS = 3.0
 """Seconds for which a router's written bookings count."""
+FORGET_SECONDS = 60.0
+"""Seconds for which a router that became silent without a word may still come back for its reports."""
 MOST_PEERS = 256
 MOST_BYTES = 4 << 20
 """Largest value of one router; 100 bytes per rank with bookings are common."""
@@ -60,8 +62,8 @@ class ReceivedBookings:
 
     `now` is a time of this router's clock, in seconds.
 
-    `gone` is called with the name of each router whose value is missing, invalid or too old. `seed` is
-    the fingerprint of this router's hash seed.
+    `gone` is called with the name of each router that has been silent for too long. `seed` is the
+    fingerprint of this router's hash seed.
     """
 
     def __init__(self, router: str, seed: str, gone: Callable[[str], None]) -> None:
@@ -75,6 +77,9 @@ class ReceivedBookings:
         self._listed: set[str] = set()
         """Other routers that Redis lists."""
         self._peers: dict[str, _Peer] = {}
+        self._silent: dict[str, float] = {}
+        """Routers whose value is missing, invalid or too old, and that did not say that they ended: with
+        the time since which Redis answers and they are silent."""
         self._summed: dict[tuple[str, int], OthersBook] = {}
         """Cached sums by rank, valid from `_from` until `_until`."""
         self._is_changed = False
@@ -98,25 +103,35 @@ class ReceivedBookings:
         """Take a router's value (None: it has none); return it decoded if it is new and valid."""
         peer = self._peers.get(router)
         if value is None:
-            self._go(router)
+            self._go(router, now)
         elif peer is None or peer.value != value:
             try:
                 sums = _decode(value)
             except (ValueError, *UNREADABLE):
                 self.malformed += 1
-                self._go(router)
+                self._go(router, now)
                 return None
             ranks = {(one.pod, one.rank): one for one in sums.ranks}
             self._peers[router] = _Peer(value, now, sums.has_ended, ranks, sums.arriving, sums.seed)
+            self._silent.pop(router, None)
             self._change()
             return sums
         return None
 
-    def end_round(self, now: float) -> None:
-        """Refresh the sums if any value has changed, or is no longer fresh."""
+    def end_round(self, now: float, *, is_answered: bool) -> None:
+        """Refresh the sums if any value has changed, or is no longer fresh.
+
+        Where Redis did not answer the round, nobody knows who is silent.
+        """
         if self._is_changed:
             self._refresh(now)
         self._stay_fresh(now)
+        if not is_answered:
+            self._silent = dict.fromkeys(self._silent, now)
+        too_long = [one for one, at in self._silent.items() if abs(now - at) >= FORGET_SECONDS]
+        for router in [*too_long, *list(self._silent)[MOST_PEERS:]]:
+            if self._silent.pop(router, None) is not None:
+                self._gone(router)
 
     # Sums
 
@@ -149,9 +164,8 @@ class ReceivedBookings:
         return {name for peer in self._peers.values() for name in peer.ranks}
 
     def routers(self, now: float) -> int:
-        """Return the number of other routers whose value is fresh."""
-        self._stay_fresh(now)
-        return len(self._peers)
+        """Return the number of other routers that live."""
+        return len(self.alive(now))
 
     @property
     def seed_problem(self) -> str:
@@ -178,6 +192,11 @@ class ReceivedBookings:
         """Return the other routers that are alive."""
         return [router for router in self._peers if self.is_alive(router, now)]
 
+    def takers(self, now: float) -> list[str]:
+        """Return the routers that may take reports: those that are alive, or silent for not too long."""
+        self._stay_fresh(now)
+        return [*self.alive(now), *self._silent]
+
     def check(self) -> None:
         """Raise BrokenInvariantError if sums do not match the values or there are too many routers."""
         for name, kept in self._summed.items():
@@ -189,16 +208,20 @@ class ReceivedBookings:
         marks.replace(self._arriving())
         if not self._is_changed and marks.ranks != self.marks.ranks:
             raise BrokenInvariantError("the marks are not those of the values")
+        if self._silent.keys() & self._peers.keys():
+            raise BrokenInvariantError("a router is silent and has a value")
         if self._router in self._peers or len(self._peers) > MOST_PEERS:
             raise BrokenInvariantError("a router counts itself or too many others")
 
     def _arriving(self) -> Iterable[MarkedPrompt]:
         return chain.from_iterable(peer.arriving for peer in self._peers.values())
 
-    def _go(self, router: str) -> None:
-        if self._peers.pop(router, None) is not None:
+    def _go(self, router: str, now: float) -> None:
+        peer = self._peers.pop(router, None)
+        if peer is not None:
             self._change()
-        self._gone(router)
+            if not peer.has_ended:
+                self._silent[router] = now
 
     def _change(self) -> None:
         self._is_changed = True
@@ -218,7 +241,7 @@ class ReceivedBookings:
     def _refresh(self, now: float) -> None:
         """Drop values that are no longer fresh and clear the sums."""
         for router in [name for name, peer in self._peers.items() if not _is_fresh(peer, now)]:
-            self._go(router)
+            self._go(router, now)
         self._summed.clear()
         self.marks.replace(self._arriving())
         self._version += 1

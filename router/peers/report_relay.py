@@ -1,17 +1,17 @@
 """Hands reports on to the router that has the booking, and receives those for our own bookings.
 
-A report is sent until Redis has answered, so it may arrive twice; its receiver checks whether the
-booking still exists.
+A report waits until Redis has taken it, so it may arrive twice; its receiver checks whether the
+booking still exists. Reports wait no longer than a booking lives, and only so many of them.
 """
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 
 from indexer.invariant import BrokenInvariantError
 
 MOST_REPORTS = 10_000
-"""Most reports that wait to be handed on: here in total, and in Redis for each router."""
+"""Most reports that wait: here in total, and in Redis for each router, which takes no more then."""
 MOST_REPORT_BYTES = 4096
 BATCH = 512
 """Most reports in one call of Redis, and most that are read at once."""
@@ -21,52 +21,75 @@ Entry = tuple[bytes, Sequence[bytes]]
 
 
 class ReportRelay:
-    """One router's queues of reports. A report is a serialised ReportRequest."""
+    """One router's queues of reports. A report is a serialised ReportRequest.
 
-    def __init__(self) -> None:
+    A report waits for at most `most_seconds`. `now` is a time of this router's clock, in seconds.
+    """
+
+    def __init__(self, most_seconds: float) -> None:
         self.handed_on = 0
         """Reports of others' bookings that were handed on, since the start."""
         self.received = 0
         """Reports of own bookings received from other routers, since the start."""
         self.dropped = 0
-        """Reports whose router disappeared before they were handed on, since the start."""
-        self._outgoing: dict[str, deque[bytes]] = {}
-        self._waiting = 0
+        """Reports that waited too long, or that their router did not read before it was given up, since
+        the start."""
+        self.waiting = 0
+        """Reports that wait to be handed on."""
+        self._most_seconds = most_seconds
+        self._outgoing: dict[str, deque[tuple[float, bytes]]] = {}
+        """With the time since which each report waits."""
+        self._unread: Counter[str] = Counter()
+        """Reports in Redis for each router that were handed on since it was last heard of."""
         self._taken: dict[bytes, None] = {}
         """Ids of processed entries of the own stream that are not deleted yet."""
 
     # Outgoing
 
-    def add(self, router: str, report: bytes) -> bool:
+    def add(self, router: str, report: bytes, now: float) -> bool:
         """Queue a report for a router; return False if it is too large or too many wait."""
-        if self._waiting >= MOST_REPORTS or len(report) > MOST_REPORT_BYTES:
+        if self.waiting >= MOST_REPORTS or len(report) > MOST_REPORT_BYTES:
             return False
-        self._outgoing.setdefault(router, deque()).append(report)
-        self._waiting += 1
+        self._outgoing.setdefault(router, deque()).append((now, report))
+        self.waiting += 1
         return True
 
-    def batches(self) -> Iterator[tuple[str, list[bytes]]]:
+    def batches(self, now: float) -> Iterator[tuple[str, list[bytes]]]:
         """Yield each router with waiting reports, with the first BATCH of them."""
+        for router in [*self._outgoing]:
+            waiting = self._outgoing[router]
+            late = sum(abs(now - since) >= self._most_seconds for since, _ in waiting)
+            self._remove(router, late)
+            self.dropped += late
         for router, waiting in self._outgoing.items():
-            yield router, list(islice(waiting, BATCH))
+            yield router, [report for _, report in islice(waiting, BATCH)]
 
     def confirm(self, router: str, count: int) -> None:
         """Remove the first `count` reports for a router, which Redis has received."""
-        waiting = self._outgoing.get(router)
-        if waiting is None:
-            return
-        for _ in range(count):
-            waiting.popleft()
-        self._waiting -= count
+        count = self._remove(router, count)
         self.handed_on += count
-        if not waiting:
-            del self._outgoing[router]
+        self._unread[router] += count
+
+    def heard(self, router: str) -> None:
+        """Note that a router lives, so that it reads what Redis has for it."""
+        self._unread.pop(router, None)
 
     def drop(self, router: str) -> None:
-        """Drop the reports for a router that is gone."""
-        lost = self._outgoing.pop(router, ())
-        self._waiting -= len(lost)
-        self.dropped += len(lost)
+        """Drop the reports for a router that is given up."""
+        self.dropped += self._remove(router, MOST_REPORTS) + self._unread.pop(router, 0)
+
+    def _remove(self, router: str, count: int) -> int:
+        """Remove the first `count` reports for a router, or all where it has fewer; return how many."""
+        waiting = self._outgoing.get(router)
+        if waiting is None:
+            return 0
+        count = min(count, len(waiting))
+        for _ in range(count):
+            waiting.popleft()
+        self.waiting -= count
+        if not waiting:
+            del self._outgoing[router]
+        return count
 
     # Incoming
 
@@ -92,7 +115,7 @@ class ReportRelay:
 
     def check(self) -> None:
         """Raise BrokenInvariantError if the counts are wrong or too many ids are kept."""
-        if self._waiting != sum(map(len, self._outgoing.values())):
+        if self.waiting != sum(map(len, self._outgoing.values())):
             raise BrokenInvariantError("the reports that wait do not add up")
         if any(not waiting for waiting in self._outgoing.values()):
             raise BrokenInvariantError("a router without waiting reports has a queue")

@@ -59,6 +59,11 @@ async def sharing(
             " have not ended for %g s more at most",
             bookings.relay.handed_on - handed_on, bookings.open, EXPIRE_SECONDS,
         )  # fmt: skip
+        if bookings.relay.waiting:
+            log.warning(
+                "%d reports for other routers are lost: Redis did not take them",
+                bookings.relay.waiting,
+            )
         await redis.run(bookings.leave(clock()), timeout=TIMEOUT_SECONDS)
 
 

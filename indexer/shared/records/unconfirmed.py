@@ -21,7 +21,7 @@ class Unconfirmed:
         """Claim number and audits at the first reading since the last loss; None before that reading."""
 
     def lost(self) -> None:
-        """Begin the doubt again: a node or a reading was lost, a node reached, or content lost or read."""
+        """Begin the doubt again: a node or reading was lost, a node reached, or content lost or read."""
         self.holds = True
         self._first = None
 

@@ -93,11 +93,10 @@ class FakeStore:
 
     def _hand_on(self, key: str, most: Argument, ttl: Argument, *reports: Argument) -> int:
         entries: dict[bytes, Argument] = self._get(key) or {}  # type: ignore[assignment]
-        for report in reports:
+        added = reports[: max(0, int(most) - len(entries))]
+        for report in added:
             self._entries += 1
             entries[b"%d-0" % self._entries] = report
-        while len(entries) > int(most):
-            del entries[next(iter(entries))]
         self._values[key] = entries
         self._pexpire(key, ttl)
-        return len(reports)
+        return len(added)

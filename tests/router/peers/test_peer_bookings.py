@@ -20,8 +20,8 @@ from router.load.other_routers import NOBODY
 from router.load.table import LoadTable
 from router.peers import booking_id
 from router.peers.exchange import HEARTBEAT_SECONDS, PeerBookings
-from router.peers.received import EXPIRE_SECONDS, MOST_MARKED, RouterSums
-from router.peers.report_relay import MOST_REPORTS
+from router.peers.received import EXPIRE_SECONDS, FORGET_SECONDS, MOST_MARKED, RouterSums
+from router.peers.report_relay import BATCH, MOST_REPORTS
 from scorer.candidate import Load
 from scorer.policies.warmpath import Warmpath
 from tests.examples import examples
@@ -275,7 +275,7 @@ def test_what_a_dead_router_booked_vanishes_in_three_seconds(
     assert other.peers.received.on("p", 0, other.now) is NOBODY
 
 
-def test_a_router_that_ends_without_bookings_leaves_nothing_at_once(
+def test_a_router_that_ends_without_bookings_leaves_only_its_last_word(
     two: tuple[Router, Router], store: FakeStore
 ) -> None:
     one, other = two
@@ -285,6 +285,7 @@ def test_a_router_that_ends_without_bookings_leaves_nothing_at_once(
     other.round()
     assert other.peers.received.routers(other.now) == 0
     store.run(other.peers.leave(other.now))
+    store.now += EXPIRE_SECONDS
     assert store.keys() == [NAMES.routers]
 
 
@@ -436,8 +437,103 @@ def test_reports_of_nobodys_bookings_are_not_known(
     one, other = two
     name = one.book()
     assert not other.finish(f"{999:012x}-{0:016x}")
+    store.run(one.peers.leave(one.now))
+    other.round()
+    assert not other.finish(name), "its router has ended"
+    assert not other.finish("x")
+
+
+@pytest.mark.parametrize("name", ["", "a caller's"])
+def test_a_report_waits_for_a_router_that_stands_still(
+    two: tuple[Router, Router], store: FakeStore, name: str
+) -> None:
+    one, other = two
+    names = [one.book(name=name and f"{name}-{number}") for number in range(2)]
+    rounds(two)
+    for booked in names:
+        store.now += FORGET_SECONDS / 2 - 1
+        other.round()
+        assert other.load().in_flight == 0
+        assert other.finish(booked)
+        other.round()
+    rounds(two)
+    assert one.ended == names
+    assert other.peers.relay.dropped == 0
+
+
+@pytest.mark.parametrize("name", ["", "a caller's"])
+def test_a_report_waits_for_redis_for_as_long_as_a_booking_lives(
+    two: tuple[Router, Router], store: FakeStore, name: str
+) -> None:
+    one, other = two
+    booked = one.book(name=name)
+    rounds(two)
+    store.is_away = True
+    for _ in range(2):
+        store.now += FORGET_SECONDS
+        rounds(two)
+    assert other.finish(booked)
+    store.now += 400.0
+    rounds(two)
+    assert other.peers.relay.waiting == 1
+    store.is_away = False
+    store.clear()
+    rounds(two)
+    assert one.ended == [booked]
+    store.is_away = True
+    rounds(two)
+    assert other.finish(one.book(name=name and "another"))
+    store.now += 600.0
+    rounds(two)
+    assert (other.peers.relay.waiting, other.peers.relay.dropped) == (0, 1)
+
+
+def test_a_router_that_was_silent_for_long_takes_no_reports(
+    two: tuple[Router, Router], store: FakeStore
+) -> None:
+    one, other = two
+    booked = one.book()
+    rounds(two)
     store.now += EXPIRE_SECONDS
-    assert not other.finish(name), "nothing was heard of its router"
+    other.round()
+    assert other.finish(booked)
+    other.round()
+    assert (other.peers.relay.handed_on, other.peers.relay.dropped) == (1, 0)
+    store.now += FORGET_SECONDS
+    other.round()
+    assert other.peers.relay.dropped == 1, "nobody has read it"
+    assert not other.finish(booked)
+    assert not other.finish("x")
+
+
+def test_reports_that_nobody_reads_do_not_push_each_other_out(two: tuple[Router, Router]) -> None:
+    one, other = two
+    booked = one.book()
+    rounds(two)
+    for _ in range(MOST_REPORTS):
+        assert other.finish(booked)
+    while other.peers.relay.waiting:
+        other.round()
+    for _ in range(MOST_REPORTS):
+        assert other.finish(booked)
+    other.round()
+    assert other.peers.relay.waiting == MOST_REPORTS
+    assert not other.finish(booked), "there is no room, here nor there"
+    for _ in range(2 * MOST_REPORTS // BATCH + 3):
+        rounds(two, 1)
+    assert other.peers.relay.waiting == 0
+    assert one.peers.relay.received == 2 * MOST_REPORTS
+
+
+def test_an_own_end_goes_to_routers_that_live_alone(
+    two: tuple[Router, Router], store: FakeStore
+) -> None:
+    _, other = two
+    other.peers.release(b"x", other.now)
+    assert other.peers.relay.waiting == 1
+    store.now += EXPIRE_SECONDS
+    other.peers.release(b"y", other.now)
+    assert other.peers.relay.waiting == 1
 
 
 def test_reports_that_wait_are_bounded_and_end_with_their_router(
@@ -446,11 +542,10 @@ def test_reports_that_wait_are_bounded_and_end_with_their_router(
     one, other = two
     name = one.book()
     assert [other.finish(name) for _ in range(MOST_REPORTS + 1)].count(True) == MOST_REPORTS
-    store.is_away = True
-    store.now += EXPIRE_SECONDS
+    store.run(one.peers.leave(one.now))
     other.round()
     assert other.peers.received.routers(other.now) == 0
-    assert other.peers.relay.dropped == MOST_REPORTS
+    assert other.peers.relay.dropped == MOST_REPORTS - BATCH
     other.check()
 
 
@@ -679,8 +774,8 @@ class AnyFleet(RuleBasedStateMachine):
             owner, name = self.booked.pop(-1 - which % len(self.booked))
             told = self.routers[to]
             # Of a caller's name it is known only that some router has the report.
-            hears = told is owner or told.peers.received.is_alive(owner.name, told.now)
-            if told.finish(name) and hears and not self.store.is_away:
+            hears = told is owner or owner.name in told.peers.received.takers(told.now)
+            if told.finish(name) and hears:
                 self.reported[name] = owner, told
 
     @rule(which=st.integers(0, 2), pod=st.sampled_from("pq"))
@@ -722,9 +817,6 @@ class AnyFleet(RuleBasedStateMachine):
     @rule(seconds=st.one_of(st.floats(0, 0.2), st.floats(0, 5)))
     def time_passes(self, seconds: float) -> None:
         self.store.now += seconds
-        if seconds >= 1:
-            # Routers that are silent for so long are given up, with the reports that wait for them.
-            self.reported.clear()
 
     @rule(is_away=st.booleans(), loses_replies=st.booleans(), is_cleared=st.booleans())
     def redis_fails_or_recovers(
@@ -746,8 +838,9 @@ class AnyFleet(RuleBasedStateMachine):
             assert router.peers.received.routers(router.now) == 2
             for pod in "pq":
                 self.assert_others_are_counted_once(router, pod)
-        for name, (owner, _) in self.reported.items():
-            assert owner.bookings.get(name) is None
+        for name, (owner, told) in self.reported.items():
+            # A router that is silent for long is given up, and reports that wait for it are counted.
+            assert owner.bookings.get(name) is None or told.peers.relay.dropped
         self.reported.clear()
 
     def assert_others_are_counted_once(self, router: Router, pod: str) -> None:
@@ -780,7 +873,7 @@ class AnyFleet(RuleBasedStateMachine):
         """All end, some without a word: nothing of them stays."""
         self.store.is_away = self.store.loses_replies = False
         self.store.run(self.routers[0].peers.leave(self.routers[0].now))
-        self.store.now += 200.0
+        self.store.now += 600.0
         assert self.store.keys() == []
 
 

@@ -28,6 +28,7 @@ from scorer.policies.warmpath import Warmpath
 from tests.router.pick_stand import QUIET, UNENDING, Stand, by_pod, pod, prompt, standing, until
 from tests.servers.redis_cluster import RedisCluster
 from tests.servers.redis_server import RedisServer
+from tests.servers.relay import Relay
 
 POLICY = Warmpath()
 
@@ -125,12 +126,14 @@ async def test_a_router_that_ends_leaves_nothing_and_one_that_is_killed_only_wha
         assert other.peers.hand_on(booking_id.new_id(killed.name), b"report", other.now)
         await wait_until(lambda: other.peers.relay.handed_on)
         with redis_server.client() as client:
-            for key in (killed_key, names.load(other.name), names.reports(killed.name)):
-                assert 0 < client.pttl(key) <= 60_000, key
+            for key in (killed_key, names.load(other.name)):
+                assert 0 < client.pttl(key) <= 3_000, key
+            assert 0 < client.pttl(names.reports(killed.name)) <= 600_000
             assert client.pttl(names.routers) > 0
     with redis_server.client() as client:
         keys = {key.decode() for key in client.keys(f"{prefix}:*")}
-        assert keys <= {names.routers, killed_key, names.reports(killed.name)}
+        for key in keys - {names.routers, names.reports(killed.name)}:
+            assert client.pttl(key) <= 3_000, key
         assert client.hkeys(names.routers) == [killed.name.encode()]
 
 
@@ -152,6 +155,56 @@ async def test_a_router_that_ends_first_hands_on_the_reports_for_others(
         "1 reports were handed on to other routers, which count the 1 bookings of this router that have"
         " not ended for 3 s more at most"
     )
+
+
+@pytest.mark.parametrize("name", ["", "call-1"])
+async def test_a_report_reaches_a_router_that_stood_still(
+    redis_server: RedisServer, prefix: str, name: str
+) -> None:
+    owner, other, third = Sharer(prefix), Sharer(prefix), Sharer(prefix)
+    with Relay(redis_server.port) as relay:
+        async with (
+            owner.sharing(relay.url),
+            other.sharing(redis_server.url),
+            third.sharing(redis_server.url),
+        ):
+            booked = name or owner.book()
+            await wait_until(lambda: other.peers.received.routers(other.now) == 2)
+            relay.pause()
+            await wait_until(lambda: other.peers.received.routers(other.now) == 1)
+            assert other.peers.hand_on(booked, b"report", other.now)
+            relay.resume()
+            await wait_until(lambda: b"report" in owner.reports)
+        assert bool(third.reports) is bool(name)
+
+
+@pytest.mark.parametrize("name", ["", "call-1"])
+async def test_a_report_waits_until_redis_is_back(prefix: str, name: str) -> None:
+    owner, other = Sharer(prefix), Sharer(prefix)
+    with RedisServer() as server:
+        async with owner.sharing(server.url), other.sharing(server.url):
+            booked = name or owner.book()
+            await wait_until(lambda: other.peers.received.routers(other.now))
+            server.kill()
+            assert other.peers.hand_on(booked, b"at once", other.now)
+            await wait_until(lambda: not other.peers.received.routers(other.now))
+            assert other.peers.hand_on(booked, b"later", other.now)
+            assert other.peers.relay.waiting == 2
+            server.restart()
+            await wait_until(lambda: len(owner.reports) >= 2)
+            assert set(owner.reports) == {b"at once", b"later"}
+
+
+async def test_reports_that_redis_did_not_take_before_the_end_are_named(
+    prefix: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    owner, other = Sharer(prefix), Sharer(prefix)
+    with RedisServer() as server:
+        async with owner.sharing(server.url), other.sharing(server.url):
+            await wait_until(lambda: other.peers.received.routers(other.now))
+            server.kill()
+            assert other.peers.hand_on(owner.book(), b"report", other.now)
+    assert "1 reports for other routers are lost: Redis did not take them" in caplog.messages
 
 
 async def test_after_a_bug_bookings_are_shared_again(

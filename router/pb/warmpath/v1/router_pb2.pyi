@@ -1101,8 +1101,10 @@ class ReportResponse(_message.Message):
     KNOWN_FIELD_NUMBER: _builtins.int
     known: _builtins.bool
     """False if the booking is unknown: it has ended or expired, or belongs to a router that shares no
-    bookings. True also if the report was handed on: an id that a router made names that router; an id that
-    a caller made and this router does not know goes to all other routers.
+    bookings; and if too many reports wait. True also if the report is handed on: an id that a router made
+    names that router; an id that a caller made and this router does not know goes to all other routers. A
+    report for a router that stands still, or while Redis is away, waits for them for as long as a booking
+    lives.
     """
     def __init__(
         self,
