@@ -56,11 +56,9 @@ class ReportRelay:
 
     def batches(self, now: float) -> Iterator[tuple[str, list[bytes]]]:
         """Yield each router with waiting reports, with the first BATCH of them."""
-        for router in [*self._outgoing]:
-            waiting = self._outgoing[router]
-            late = sum(abs(now - since) >= self._most_seconds for since, _ in waiting)
-            self._remove(router, late)
-            self.dropped += late
+        for router, waiting in [*self._outgoing.items()]:
+            while waiting and abs(now - waiting[0][0]) >= self._most_seconds:
+                self.dropped += self._remove(router, 1)
         for router, waiting in self._outgoing.items():
             yield router, [report for _, report in islice(waiting, BATCH)]
 
