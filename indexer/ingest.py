@@ -62,6 +62,11 @@ class Ingest:
         # Copied at once, for readers in other threads.
         return iter(list(self._ranks.values()))
 
+    def batch(self, pod: str, rank: int) -> int | None:
+        """Return the number of a rank's last batch of events; None before it, and for unknown ranks."""
+        known = self._ranks.get((pod, rank))
+        return known.sequence if known else None
+
     def rank(self, pod: str, rank: int) -> Rank | None:
         """Return a rank's ingestion; None where it is not known."""
         return self._ranks.get((pod, rank))

@@ -206,6 +206,7 @@ async def running(
             share=partial(PeerBookings, router, names, hash_seed=config.index.hash_seed)
             if shared.share_bookings
             else None,
+            batch=ingest.batch,
         )
         loop = asyncio.get_running_loop()
 

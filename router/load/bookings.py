@@ -17,7 +17,7 @@ from indexer.invariant import BrokenInvariantError
 from router.load.overdue import Overdue
 from router.load.precedence import FIRST_COME, Precedence
 from router.load.rank_bookings import Booking, RankBook, Work
-from router.load.stuck import StuckRanks
+from router.load.stuck import StuckRanks, no_batch
 from scorer.candidate import IDLE, Load
 
 __all__ = ["Booking", "Bookings", "Work"]
@@ -48,6 +48,7 @@ class Bookings:
         head_floor: float = 0.15,
         precedence: Precedence = FIRST_COME,
         expects_first_tokens: bool = True,
+        batch: Callable[[str, int], int | None] = no_batch,
     ) -> None:
         """Keep at most `most` bookings, each for at most `expire_after` seconds.
 
@@ -55,7 +56,8 @@ class Bookings:
         `late_seconds`, have passed since its request went out; or, if many first tokens are never
         reported, at its predicted time. `expects_first_tokens` selects the first rule until reports show
         which one applies. The first waiting request of a rank always weighs at least the share
-        `head_floor` of its predicted prefill. Engines may order prompts by `precedence`.
+        `head_floor` of its predicted prefill. Engines may order prompts by `precedence`. `batch` is that
+        of `StuckRanks`.
         """
         self.expired = 0
         """Number of bookings that were released although nobody had reported their end."""
@@ -67,7 +69,7 @@ class Bookings:
         self._head_floor = head_floor
         self._bookings: OrderedDict[str, Booking] = OrderedDict()
         self._ranks: dict[tuple[str, int], RankBook] = {}
-        self.stuck = StuckRanks(self._ranks)
+        self.stuck = StuckRanks(self._ranks, batch)
         """The ranks that answer nothing."""
         self._overdue = Overdue(
             self._awaited,

@@ -2,8 +2,9 @@
 
 A rank owes an answer from the moment when a request goes out to it until any request there gets its
 first token or ends well. A rank that owes one for several times the predicted wait is stuck, whatever
-its health and its metrics say: an engine whose loop hangs, or that is paused, still tells both. Picks
-avoid a stuck rank until it answers; now and then one more request tries whether it does.
+its health and its metrics say: an engine whose loop hangs, or that is paused, still tells both. An
+engine whose cache events go on works, though: only the answers to these requests are not reported.
+Picks avoid a stuck rank until it answers; now and then one more request tries whether it does.
 
 How much later than predicted answers come is learnt from those that come: answers that do not stream
 show only their end, and on a busy engine requests wait for a place in its batch. Where nobody reports
@@ -12,7 +13,7 @@ answers, no rank owes any.
 
 import logging
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 
@@ -58,14 +59,26 @@ class Owing:
     """The predicted wait for that answer."""
     tried_at: float
     """When a request last went out to the rank or ended there without an answer, or it became stuck."""
+    batch: int | None
+    """The engine's last batch of events when the rank began to owe it, or was last looked at."""
     is_stuck: bool = False
 
 
-class StuckRanks:
-    """The ranks that owe answers, of those in `books`."""
+def no_batch(_pod: str, _rank: int) -> None:
+    """Return that no batch of the rank's events is known."""
 
-    def __init__(self, books: Mapping[Name, RankBook]) -> None:
+
+class StuckRanks:
+    """The ranks that owe answers, of those in `books`.
+
+    `batch` returns the number of a rank's last batch of events, None if there is none.
+    """
+
+    def __init__(
+        self, books: Mapping[Name, RankBook], batch: Callable[[str, int], int | None] = no_batch
+    ) -> None:
         self._books = books
+        self._batch = batch
         self._owing: dict[Name, Owing] = {}
         self._stuck: dict[Name, Owing] = {}
         """Those of `_owing` that are stuck."""
@@ -142,6 +155,11 @@ class StuckRanks:
             if due > now or self._answers < ENOUGH:
                 self._look(name, due if due > now else now + LEAST_SECONDS)
                 continue
+            before, owing.batch = owing.batch, self._batch(*name)
+            if owing.batch != before:
+                owing.since = now
+                self._look(name, now + self._patience(name, owing))
+                continue
             owing.is_stuck, owing.tried_at = True, now
             self._stuck[name] = owing
             log.warning(
@@ -199,7 +217,7 @@ class StuckRanks:
             raise BrokenInvariantError("a rank that is gone owes an answer")
 
     def _owe(self, name: Name, booking: Booking, now: float) -> None:
-        owing = self._owing[name] = Owing(now, booking.predicted, now)
+        owing = self._owing[name] = Owing(now, booking.predicted, now, self._batch(*name))
         self._look(name, now + self._patience(name, owing))
 
     def _look(self, name: Name, at: float) -> None:

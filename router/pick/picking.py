@@ -14,6 +14,7 @@ from router.config import schema as config
 from router.load.bookings import Bookings
 from router.load.engine_metrics import Observed
 from router.load.precedence import Precedence
+from router.load.stuck import no_batch
 from router.load.table import LoadTable
 from router.match.scorer import Scorer
 from router.peers.exchange import PeerBookings
@@ -58,7 +59,7 @@ class Picking:
     """The picker and the parts that it uses.
 
     `index` stores the blocks of the beliefs. `share` makes the part that shares bookings with other
-    routers.
+    routers. `batch` returns the number of a rank's last batch of events, None if there is none.
     """
 
     def __init__(
@@ -73,6 +74,7 @@ class Picking:
         witnesses: Sequence[Witness] = (),
         beliefs: type[Believed] = Believed,
         share: Callable[[Bookings, Believed], PeerBookings] | None = None,
+        batch: Callable[[str, int], int | None] = no_batch,
     ) -> None:
         self._pick = pick
         self._booking = booking
@@ -86,6 +88,7 @@ class Picking:
             new_id=new_id,
             precedence=precedence_of(queue),
             expects_first_tokens=False,
+            batch=batch,
         )
         self.believed = beliefs(
             index, max_blocks=pick.max_believed_blocks, assumed_seconds=pick.assumed_seconds

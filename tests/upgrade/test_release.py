@@ -142,7 +142,7 @@ def test_a_state_file_of_the_last_release_is_read_or_has_another_version(tmp_pat
 def test_bookings_of_a_router_of_the_last_release_count() -> None:
     received = ReceivedBookings("me", "", gone=lambda _: None)
     assert received.receive("other", b64decode(RECORDED["bookings"]), 0.0) is not None
-    received.end_round(0.0)
+    received.end_round(0.0, is_answered=True)
     assert received.where() == {("p", 0)}
     assert received.on("p", 0, 0.0).in_flight == 1
 

@@ -128,7 +128,7 @@ def test_a_pick_reckons_nothing_that_was_reckoned_when_others_told(
     table.columns(names, 10.0)
     ranks = [rank_sums(*name, book, 10.0) for name, book in elsewhere.ranks().items()]
     received.receive("1" * 12, msgspec.msgpack.encode(RouterSums(1, 40, ranks)), 10.0)
-    received.end_round(10.0)
+    received.end_round(10.0, is_answered=True)
     for name in table.take_changes(10.0):
         table.renew(*name, 10.0)
     asked: list[object] = []
@@ -272,7 +272,7 @@ class AnyNews(RuleBasedStateMachine):
     def hear(self, most: int) -> None:
         """Take in what was received; a pick comes when the loads of `most` ranks are reckoned."""
         for world in self.worlds:
-            world.received.end_round(self.now)
+            world.received.end_round(self.now, is_answered=True)
             for name in sorted(world.table.take_changes(self.now))[:most]:
                 world.table.renew(*name, self.now)
 

@@ -31,11 +31,14 @@ class Fleet:
 
     def __init__(self, *, is_watched: bool = True, stream: bool = True, answers: int = 20) -> None:
         numbers = count()
+        self.batches: dict[str, int] = {}
+        """The last batch of each pod's events."""
         self.bookings = Bookings(
             expire_after=600.0,
             most=1000,
             new_id=lambda: str(next(numbers)),
             expects_first_tokens=False,
+            batch=lambda pod, _: self.batches.get(pod),
         )
         self.table = LoadTable(self.bookings, 5.0)
         self.is_watched, self.stream = is_watched, stream
@@ -86,6 +89,21 @@ def test_silence_of_an_engine_is_not_taken_for_silence_of_gateways(is_watched: b
         fleet.answer(fleet.send("well", float(at)), at + PREFILL)
     assert fleet.bookings.hears_first_tokens
     assert fleet.bookings.stuck.seconds(("hung", 0), 500.0) == 400.0
+
+
+@BOTH
+def test_an_engine_whose_cache_events_go_on_is_not_stuck_though_a_caller_reports_nothing(
+    is_watched: bool,
+) -> None:
+    fleet = Fleet(is_watched=is_watched)
+    fleet.send("silent", 100.0)
+    for at in range(100, 200):
+        fleet.batches["silent"] = at
+        assert fleet.avoided(float(at)) == set()
+    ended = 199.0
+    while not fleet.avoided(fleet.now):
+        fleet.now += 1.0
+    assert fleet.now <= ended + 2 * FIRST_PATIENCE
 
 
 def test_an_engine_with_a_long_queue_that_goes_on_is_not_stuck() -> None:
