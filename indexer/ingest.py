@@ -15,12 +15,20 @@ from indexer.rank import Rank
 from indexer.resolve.rank_slots import RankSlots
 from indexer.shared.query.index import RemoteIndex
 from indexer.shared.records.remote_rank import RemoteRank
+from indexer.shared.replica.run import Replica
+from indexer.trust import PROMISED_SECONDS
+from indexer.watch.pulse import Pulse
 from indexer.watch.watched_rank import WatchedRank
 
 log = logging.getLogger(__name__)
 
 TICK_SECONDS = 0.1
 """Pause between two calls of `Ingest.tick`."""
+
+LEAST_STILL = 1.0
+"""Least seconds without a turn of the loop that follows the ranks for which they are degraded."""
+
+STOOD_STILL = "this router stood still, and may not have read yet what came meanwhile"
 
 SWEEP_BUDGET = 20_000
 """Keys that each of these calls searches for dropped slots: about 2 ms."""
@@ -47,6 +55,11 @@ class Ingest:
         self.index = index
         self.remote = remote
         self.slots = SlotTable()
+        self.pulse = Pulse()
+        """Beats with the loop that follows the ranks; without beats nobody follows them in real time."""
+        self.replica: Replica | None = None
+        """Copies ranks from the shared index, if any are copied."""
+        self._stood_still = False
         self._hash_seed = hash_seed
         self._pending_bytes = pending_bytes
         self._orphan_bytes = orphan_bytes
@@ -214,6 +227,35 @@ class Ingest:
         places = filter(None, map(self.slots.place, self.index.take_losers()))
         for pod, number in {(place.pod, place.rank) for place in places}:
             self._ranks[pod, number].lost_room()
+
+    def beat(self) -> None:
+        """Record that the loop that follows the ranks runs, and that it reads what comes."""
+        now = self._clock()
+        self.pulse.beat(now)
+        if self._stood_still and now <= self._still_at:
+            self._stand(still=False)
+
+    @property
+    def _still_at(self) -> float:
+        return self.pulse.known_until + max(LEAST_STILL, PROMISED_SECONDS - self._lag_seconds)
+
+    def expire(self) -> None:
+        """Degrade the ranks that may show nothing of the last `PROMISED_SECONDS`; call it for an answer.
+
+        Any thread may call it. Mostly nothing is due, and it costs a look at the clock.
+        """
+        now = self._clock()
+        if self.pulse.is_known and now > self._still_at and not self._stood_still:
+            self._stand(still=True)
+        if self.replica is not None and now > self.replica.due:
+            self.replica.expire(now)
+        if self.remote is not None and now > self.remote.due:
+            self.remote.expire(now)
+
+    def _stand(self, *, still: bool) -> None:
+        self._stood_still = still
+        for rank in list(self._ranks.values()):
+            rank.limit(STOOD_STILL if still else "", STOOD_STILL)
 
     def check(self) -> None:
         """Raise BrokenInvariantError where any part contradicts itself."""

@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 
 COLLECT_SECONDS = 0.005
 """The longest time before a change is sent on: less than an engine's step."""
-HEARTBEAT_SECONDS = 5.0
+HEARTBEAT_SECONDS = 1.0
 STALE_SECONDS = 1.0
 SLOW_SECONDS = 10.0
 """A watcher that lets a message wait for longer is ended; its router then asks for a snapshot."""
@@ -105,7 +105,8 @@ async def publishing(settings: Settings) -> AsyncIterator[Publishing]:
         works = [
             *connections(engine, cache.ranks, context, replace(PATIENCE, tls=EngineTls(tls))),
             Work(
-                "collecting changes", partial(collect_forever, cache, wake, pause=COLLECT_SECONDS)
+                "collecting changes",
+                partial(collect_forever, cache, wake, pause=COLLECT_SECONDS, clock=time.monotonic),
             ),
             Work("notifying health watchers", health.keep_notifying),
             Work("ending watchers that do not read", server.end_slow),

@@ -140,6 +140,7 @@ class WatchServer:
             pod=cache.pod,
             ranks=len(cache.ranks),
             newest=journal.sequence,
+            heartbeat_ms=round(self._heartbeat * 1000),
         )
         yield pb.WatchResponse(hello=hello)
         if not resumes:

@@ -14,8 +14,11 @@ import aiohttp
 
 from indexer.follow.answer import take_answer
 from indexer.follow.engine_tls import EngineTls
-from indexer.follow.rank_ingest import RankIngest
+from indexer.follow.rank_ingest import SILENT_SECONDS, RankIngest
 from indexer.process.command_line import in_words
+
+SILENT = f"no answer for {SILENT_SECONDS:g} s: its events may be late"
+"""The reason, and the subject, of a limit."""
 
 log = logging.getLogger(__name__)
 
@@ -67,6 +70,7 @@ class Poller:
         """Fetch for ever; returns only when cancelled."""
         async with aiohttp.ClientSession(timeout=self._timeout) as session:
             while True:
+                waiting = asyncio.get_running_loop().call_later(SILENT_SECONDS, self._limit, SILENT)
                 try:
                     answer = await self._fetch(session)
                 except (aiohttp.ClientConnectorError, AnswerError) as error:
@@ -79,6 +83,9 @@ class Poller:
                     raise
                 else:
                     self._take(answer)
+                    self._limit("")
+                finally:
+                    waiting.cancel()
                 await asyncio.sleep(self._interval)
 
     async def _fetch(self, session: aiohttp.ClientSession) -> bytes:
@@ -103,6 +110,10 @@ class Poller:
         self._connected = False
         for rank in self._ranks.values():
             rank.failed(reason)
+
+    def _limit(self, reason: str) -> None:
+        for rank in self._ranks.values():
+            rank.limit(reason, SILENT)
 
     def _lost_answer(self, reason: str) -> None:
         for rank in self._ranks.values():

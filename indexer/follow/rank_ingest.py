@@ -21,7 +21,7 @@ from indexer.invariant import BrokenInvariantError
 from indexer.resolve.rank_state import RankState
 from indexer.stream.action import Action, AskReplay
 from indexer.stream.machine import Stream
-from indexer.trust import BEHIND, LOST_ROOM, Trust, TrustHistory
+from indexer.trust import BEHIND, LOST_ROOM, PROMISED_SECONDS, Trust, TrustHistory
 from indexer.trust_limits import TrustLimits
 
 log = logging.getLogger(__name__)
@@ -40,6 +40,12 @@ SAVED_LIMITS = (NAMESPACES, COPIES, BEFORE, CHUNKS, LOOKAHEAD)
 
 LAG_SECONDS = 2.0
 """Seconds by which events may be applied late while the rank is exact."""
+
+SILENT_SECONDS = 2.5
+"""Seconds for which a connection may be silent until it counts as lost (`indexer.follow.subscribe`)."""
+
+GONE = "its event stream is disconnected"
+"""The reason, and the subject, of a limit: events that do not reach us."""
 
 MOST_AHEAD = 256
 """The most frames that are scanned together."""
@@ -123,6 +129,10 @@ class RankIngest:
     def inexact_since(self) -> float:
         """Since when it is not exact, by the clock of `trust`; of no meaning while it is exact."""
         return self._history.inexact_since(self.trust)
+
+    def known_until(self, now: float) -> float:
+        """Return the last moment up to which it shows its engine, as far as its connection tells."""
+        return now - self.lag.seconds if self.is_connected else self.lost_at - SILENT_SECONDS
 
     @property
     def lag_batches(self) -> int:
@@ -233,7 +243,13 @@ class RankIngest:
         self.stream.tick(now)
         self._settle(before)
         self.lag.tick(self.sequence, now)
+        self._limit_gone(now)
         self._limit_lag()
+
+    def _limit_gone(self, now: float) -> None:
+        gone = not self.is_connected and now - self.lost_at > PROMISED_SECONDS - SILENT_SECONDS
+        if gone is not (GONE in self._limits.reasons):
+            self.limit(GONE if gone else "", GONE)
 
     def _limit_lag(self) -> None:
         if self.lag.is_behind is not (LAG in self._limits.reasons):

@@ -15,7 +15,7 @@ import zmq.asyncio
 from indexer.follow.backlog import Backlog
 from indexer.follow.dial import CONNECTED, GONE, answered, dial, is_named, monitored
 from indexer.follow.drain import MOST_BYTES, MOST_MESSAGES, READ_BYTES, READ_MESSAGES, drain
-from indexer.follow.rank_ingest import RankIngest
+from indexer.follow.rank_ingest import SILENT_SECONDS, RankIngest
 from indexer.follow.replays import Replays
 from indexer.follow.tap import is_sequence
 from indexer.stream.action import AskReplay
@@ -24,6 +24,8 @@ log = logging.getLogger(__name__)
 
 _monitors = count()
 """Numbers for monitors' addresses: an address stays in use for a while after its socket closed."""
+
+HEARTBEAT_MS = 500
 
 RETRY_SECONDS = 1.0
 """Pause after an error of the sockets themselves, or of a host's name."""
@@ -100,8 +102,8 @@ class Subscriber:
             live.setsockopt(zmq.MAXMSGSIZE, self._max_frame_bytes)
             live.setsockopt(zmq.RECONNECT_IVL, self._reconnect_ms)
             # A vanished host sends no FIN; heartbeats find that the connection is dead.
-            live.setsockopt(zmq.HEARTBEAT_IVL, 1000)
-            live.setsockopt(zmq.HEARTBEAT_TIMEOUT, 5000)
+            live.setsockopt(zmq.HEARTBEAT_IVL, HEARTBEAT_MS)
+            live.setsockopt(zmq.HEARTBEAT_TIMEOUT, round(SILENT_SECONDS * 1000) - HEARTBEAT_MS)
             live.setsockopt_string(zmq.SUBSCRIBE, self._rank.source.topic)
             await self._follow_socket(live)
         finally:

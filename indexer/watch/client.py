@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -135,6 +136,8 @@ class Watcher:
             call.cancel()
 
     def _take(self, response: pb.WatchResponse) -> None:
+        for rank in self._ranks:
+            rank.heard()
         kind = response.WhichOneof("kind")
         if kind == "hello":
             self._begin(response.hello)
@@ -183,6 +186,7 @@ class Watcher:
         self._loading = hello.snapshot
         self._reach(self._sequence, hello.newest)
         for rank in self._ranks:
+            rank.heard((hello.heartbeat_ms or math.inf) / 1000)
             rank.connected()
             if hello.snapshot:
                 rank.begin_snapshot()

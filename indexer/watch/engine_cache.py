@@ -51,14 +51,18 @@ def engine_cache(
 
 
 async def collect_forever(
-    cache: PodCache, wake: Sequence[Callable[[], None]], *, pause: float
+    cache: PodCache, wake: Sequence[Callable[[], None]], *, pause: float, clock: Clock
 ) -> NoReturn:
-    """Put changes into the journal each `pause` seconds; call each of `wake` after new entries."""
+    """Put changes into the journal each `pause` seconds; call each of `wake` after new entries.
+
+    `clock` is the one of the cache's ranks.
+    """
     sequence = 0
     while True:
         for rank in cache.ranks:
             rank.tick()
         cache.collect()
+        cache.pulse.beat(clock())
         # A snapshot for one watcher may have collected changes that the others do not know of yet.
         if cache.journal.sequence != sequence:
             sequence = cache.journal.sequence

@@ -19,8 +19,9 @@ from indexer.keys.word import WORD_BYTES, pack_words, words_of
 from indexer.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
 from indexer.resolve.change import Added, Change, Emptied, Spot
 from indexer.resolve.resolver import Resolver
-from indexer.trust import Trust
+from indexer.trust import Level, Trust
 from indexer.watch.journal import Journal
+from indexer.watch.pulse import Pulse
 
 PART_KEYS = 16_384
 """Keys in one part of a snapshot: 128 KiB."""
@@ -76,6 +77,8 @@ class PodCache:
     def __init__(self, pod: str, journal: Journal) -> None:
         self.pod = pod
         self.journal = journal
+        self.pulse = Pulse()
+        """Beats with the loop that follows the ranks and collects their changes."""
         self._ranks: list[tuple[RankIngest, Resolver, Pending]] = []
         self._collected: list[tuple[Trust, Layout, int] | None] = []
 
@@ -104,6 +107,14 @@ class PodCache:
             self.journal.add(_state(rank), [_message(change) for change in changes])
             changed = True
         return changed
+
+    def moment(self, now: float) -> float:
+        """Return the last moment up to which the journal shows the engine, if its ranks are exact.
+
+        Both are times of the ranks' clock; minus infinity where it is not known yet.
+        """
+        exact = [rank for rank in self.ranks if rank.trust.level is Level.EXACT]
+        return min([self.pulse.known_until, *(rank.known_until(now) for rank in exact)])
 
     def snapshot(self) -> Iterator[pb.WatchResponse]:
         """Yield the whole state as messages, to be sent before any later delta.

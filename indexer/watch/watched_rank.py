@@ -5,6 +5,7 @@ The publisher has already done the work of `indexer.follow.rank_ingest`, so delt
 """
 
 import logging
+import math
 from collections.abc import Callable, Mapping
 from itertools import pairwise
 
@@ -17,7 +18,7 @@ from indexer.process.shortened import shortened
 from indexer.resolve.change import Added, Change, Emptied, Gone, Spot
 from indexer.resolve.rank_slots import RankSlots
 from indexer.stream.action import MOST_SEQUENCE
-from indexer.trust import LOST_ROOM, MOST_REASON, Level, Trust, TrustHistory
+from indexer.trust import LOST_ROOM, MOST_REASON, PROMISED_SECONDS, Level, Trust, TrustHistory
 from indexer.trust_limits import EMPTIED, TrustLimits
 
 log = logging.getLogger(__name__)
@@ -26,6 +27,9 @@ MOST_BLOCKS = 1 << 53
 """The most blocks of a rank: pages and metrics count in floats, which have each number up to this."""
 MOST = {"engine_sequence": MOST_SEQUENCE, "copies": MOST_BLOCKS, "capacity": MOST_BLOCKS}
 """The highest figures of a rank's state, by field."""
+
+SILENT = f"its publisher has said nothing for {PROMISED_SECONDS:g} s"
+"""The reason, and the subject, of a limit."""
 
 TWICE = "its publisher names a key twice in one snapshot"
 
@@ -64,6 +68,9 @@ class WatchedRank:
         """Reasons for which the rank is degraded at best, even where its publisher is exact."""
         self._problem = ""
         self._disconnected_at: float | None = clock()
+        self._heard_at = clock()
+        self._heartbeat = math.inf
+        """The longest silence of its publisher, in seconds, if the publisher says it."""
         self._presumed = False
         """Whether to assume that events still reach the publisher, although it is disconnected."""
         self._deltas = 0
@@ -184,13 +191,27 @@ class WatchedRank:
 
     def tick(self) -> None:
         """Let time pass: a connection gone for too long makes the rank stale."""
-        gone = self._disconnected_at
-        if gone is None or self._lost or self._clock() - gone < self._stale_after:
+        now, gone = self._clock(), self._disconnected_at
+        if not self._presumed:
+            self._limit_silence(now)
+        if gone is None or self._lost or now - gone < self._stale_after:
             return
         if self._published.level is not Level.COLD:
             reason = self._problem or "the publisher is disconnected"
             self._lost = Trust(Level.STALE, reason, self._clock())
             self._note_trust()
+
+    def _limit_silence(self, now: float) -> None:
+        speaks = self._disconnected_at is not None or self._heartbeat < PROMISED_SECONDS
+        is_late = speaks and now - self._heard_at > PROMISED_SECONDS
+        if is_late is not (SILENT in self._limits.reasons):
+            self.limit(SILENT if is_late else "", SILENT)
+
+    def heard(self, heartbeat: float | None = None) -> None:
+        """Record a message of the publisher; `heartbeat` is its longest silence, in seconds."""
+        self._heard_at = self._clock()
+        if heartbeat is not None:
+            self._heartbeat = heartbeat
 
     def take_part(self, part: pb.SnapshotPart) -> None:
         """Take some keys of a snapshot. Raises ValueError where it is malformed."""

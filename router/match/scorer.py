@@ -132,6 +132,7 @@ class Scorer:
         blocks. A rank whose stream ended before `stale_since` (the ingest's clock) has no known match,
         since its cache may have changed since then.
         """
+        self._ingest.expire()
         if self._old_lives is not None:
             self._old_lives.forget(ranks)
         forms = self._forms.of(ranks)

@@ -68,6 +68,7 @@ async def follow_configured(reconciler: Reconciler, pods: Sequence[PodSpec]) -> 
 async def _tick(ingest: Ingest) -> None:
     while True:
         ingest.tick(SWEEP_BUDGET)
+        ingest.beat()
         await asyncio.sleep(TICK_SECONDS)
 
 

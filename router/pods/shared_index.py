@@ -188,6 +188,7 @@ async def shared_pods(
             redis = await stack.enter_async_context(reached(table, folder, sweeps=sweeps))
             if table.mode == "replica":
                 replica = await stack.enter_async_context(copying(table, redis, settled))
+                ingest.replica = replica
             if table.write:
                 writing = SharedWriting(redis, table, whole.events, hash_seed=hash_seed)
         yield SharedPods(

@@ -80,7 +80,9 @@ class SharedWriting:
         )
         news = News()
         timeout = table.lease_seconds * TIMEOUT_OF_A_LEASE
-        collect = partial(collect_forever, cache, [news.wake], pause=COLLECT_SECONDS)
+        collect = partial(
+            collect_forever, cache, [news.wake], pause=COLLECT_SECONDS, clock=time.monotonic
+        )
         writing = partial(write, self._redis, writer, news, timeout=timeout)
         return cache.ranks, [
             *connections(engine, cache.ranks, context, patience),

@@ -9,7 +9,8 @@ counts as holding nothing.
     claim     the `Claim` of the last complete content, as JSON
     applied   the last sequence of the publisher's journal that is in the index and in the log
     audits    how often the writer has found every bucket as it left it, within this claim
-    sound     present while the index has what the publisher says; missing while it may differ
+    sound     N:MS, the claim's N-th confirmation: the index has what the publisher says, and was MS
+              milliseconds behind the engine when Redis took it. Missing while the index may differ
     reason    why the index may differ
     state:N   what the publisher says of rank N: a RankState (`proto/warmpath/watch/v1`)
     blocks:N  distinct blocks that rank N holds, by tier, as JSON
@@ -82,6 +83,10 @@ class Record(msgspec.Struct, frozen=True):
     applied: int
     audits: int
     sound: bool
+    confirmation: int
+    """The number of the claim's last confirmation; 0 while it is not sound."""
+    behind: float
+    """By how many seconds the index was behind the engine when Redis took that confirmation."""
     reason: str
     states: dict[int, pb.RankState]
     blocks: dict[int, dict[Tier, int]]
@@ -121,12 +126,19 @@ def _read(fields: Mapping[bytes, bytes]) -> Record:
             held = msgspec.json.decode(value, type=dict[Tier, Count])
             blocks[_count(number, MOST_RANKS)] = held
     claim: Any = fields.get(b"claim")
+    audits = fields.get(b"audits", b"0")
+    confirmation, _, behind = fields.get(b"sound", b"0").partition(b":")
+    if not behind:
+        # Version 0.1 writes 1 there, and confirms with each audit.
+        confirmation, behind = audits, b"0"
     return Record(
         token=_count(fields[b"token"]),
         claim=msgspec.json.decode(claim, type=Claim) if claim else None,
         applied=_count(fields.get(b"applied", b"0")),
-        audits=_count(fields.get(b"audits", b"0")),
+        audits=_count(audits),
         sound=b"sound" in fields,
+        confirmation=_count(confirmation),
+        behind=_count(behind) / 1000,
         reason=shortened(fields.get(b"reason", b"").decode(), MOST_REASON),
         states=states,
         blocks=blocks,

@@ -4,11 +4,16 @@
 -- ARGV  the writer, the claim's base, 1 where another writer's claim is to be taken over, the highest
 --       token that the writer saw in a bucket, the lease and the fence's life (ms), the reason why the
 --       index is not sound
--- Returns {1, token}, also where an earlier call made this claim; {0, token} where another writer has the
---         record.
+-- Returns {1, token, the server's time (ms)}, also where an earlier call made this claim; {0, token} where
+--         another writer has the record.
 --
 -- The record goes on describing the earlier claim's content until the new claim's is complete.
+if redis.replicate_commands then
+  redis.replicate_commands()  -- Redis 6 needs it where a script writes after it has asked for the time
+end
 local record, fence = KEYS[1], KEYS[2]
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local said = redis.call('HMGET', record, 'token', 'owner', 'building')
 local token = tonumber(said[1] or 0)
 if said[1] and said[2] ~= ARGV[1] and ARGV[3] ~= '1' then
@@ -16,11 +21,11 @@ if said[1] and said[2] ~= ARGV[1] and ARGV[3] ~= '1' then
 end
 if said[2] == ARGV[1] and said[3] == ARGV[2] then
   redis.call('PEXPIRE', record, ARGV[5])
-  return {1, token}
+  return {1, token, now}
 end
 token = math.max(token, tonumber(redis.call('GET', fence) or 0), tonumber(ARGV[4])) + 1
 redis.call('SET', fence, token, 'PX', ARGV[6])
 redis.call('HSET', record, 'token', token, 'owner', ARGV[1], 'building', ARGV[2], 'audits', 0, 'reason', ARGV[7])
 redis.call('HDEL', record, 'sound')
 redis.call('PEXPIRE', record, ARGV[5])
-return {1, token}
+return {1, token, now}

@@ -28,10 +28,10 @@ from indexer.shared.query.lost_buckets import Births
 from indexer.shared.query.places import Places
 from indexer.shared.query.reach import Reach, problem_of
 from indexer.shared.query.segment_cache import Copied, Keys, SegmentCache
-from indexer.shared.records.registry import AWAY, UNCONFIRMED, Registry
+from indexer.shared.records.registry import AWAY, LATE, UNCONFIRMED, Registry
 from indexer.shared.records.remote_rank import RemoteRank
 from indexer.shared.redis.command import Redis
-from indexer.trust import Level, Trust
+from indexer.trust import PROMISED_SECONDS, Level, Trust
 
 log = logging.getLogger(__name__)
 
@@ -91,7 +91,11 @@ class RemoteIndex:
         """When, by the clock, Redis last answered for every pod; the start before the first time."""
         self._redis = redis
         self._names = names
+        self.due = math.inf
+        """When, by the clock, the first rank is to be degraded by `expire`, unless more is read."""
         self._registry = registry
+        self._late: set[str] = set()
+        """The pods whose records showed no moment of the last `PROMISED_SECONDS`."""
         self._fresh = fresh
         self._stale_after = stale_after
         self._clock = clock
@@ -298,8 +302,21 @@ class RemoteIndex:
             self.polled_at = self._clock()
         self._take_records()
 
+    def expire(self, now: float) -> None:
+        """Degrade the ranks whose records show no moment of the last `PROMISED_SECONDS`."""
+        if now > self.due:
+            self._take_records()
+
     def _take_records(self) -> None:
         ranks = list(self._ranks.values())
+        limits = {pod: self._registry.limit(pod) for pod in self._pods}
+        late = {pod for pod, limit in limits.items() if limit == LATE}
+        if self._late - late:
+            # Parts that were read before may lack changes that were written since.
+            self._anew_at = self._clock()
+        self._late = late
+        moments = (self._registry.moment(pod) for pod, limit in limits.items() if not limit)
+        self.due = min(moments, default=math.inf) + PROMISED_SECONDS
         for rank in ranks:
             rank.record_read(self._registry.problem(rank.pod))
             record = self._registry.record(rank.pod)

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -9,6 +10,7 @@ from indexer.process.shortened import shortened
 from indexer.shared.layout.names import KeyNames
 from indexer.shared.layout.record import BadRecordError, Claim, Record, fields_of, read_record
 from indexer.shared.layout.schema import SchemaError, fits
+from indexer.shared.records.moment import Moment
 from indexer.shared.records.unconfirmed import Unconfirmed
 from indexer.shared.redis.command import (
     Command,
@@ -17,7 +19,7 @@ from indexer.shared.redis.command import (
     Reply,
     UnreachableError,
 )
-from indexer.trust import MOST_REASON, Level
+from indexer.trust import MOST_REASON, PROMISED_SECONDS, Level
 
 log = logging.getLogger(__name__)
 
@@ -25,6 +27,7 @@ UNCONFIRMED = (
     "being confirmed: its publisher has not audited the index since this router began to read it, or "
     "since a connection, a reading or a bucket was lost"
 )
+LATE = f"its publisher has not said for {PROMISED_SECONDS:g} s that the index has what the engine holds"
 UNREAD = "the shared index was not reached yet"
 NOBODY = "no publisher holds the pod in the shared index"
 AWAY = "the shared index: "
@@ -37,6 +40,7 @@ class _Reading:
     """The last good reading of a pod's record, and the problem of the last attempt since."""
 
     doubt: Unconfirmed
+    moment: Moment
     fields: Mapping[bytes, bytes] | None = None
     """None before the first reading."""
     record: Record | None = None
@@ -48,7 +52,7 @@ class _Reading:
 class Registry:
     """Reads the records of pods, and remembers the last good reading of each.
 
-    `clock` gives the seconds for `read_at`; nothing else depends on it.
+    `clock` gives the seconds for `read_at` and `moment`.
     """
 
     def __init__(self, redis: Redis, names: KeyNames, clock: Callable[[], float]) -> None:
@@ -73,7 +77,7 @@ class Registry:
 
         Where a record cannot be read, `problem` says why; no error is raised.
         """
-        before = self._breaks
+        before, asked_at = self._breaks, self._clock()
         asked = [Command(("HGETALL", self._names.record(pod))) for pod in pods]
         replies, unfit = await asyncio.gather(
             self._redis.run([*first, *asked], timeout=timeout), self._check_schema(timeout)
@@ -86,7 +90,7 @@ class Registry:
             for pod in pods:
                 self._of(pod).problem = unfit
         else:
-            self._take(pods, records, before)
+            self._take(pods, records, before, asked_at)
         return replies[: len(first)]
 
     async def _check_schema(self, timeout: float) -> str:
@@ -111,8 +115,10 @@ class Registry:
         self._checked_at = self._redis.disruptions
         return self._unfit
 
-    def _take(self, pods: Sequence[str], replies: Sequence[Reply], before: int) -> None:
-        """Take the replies for records; `before` is the value of `_breaks` when they were asked for."""
+    def _take(
+        self, pods: Sequence[str], replies: Sequence[Reply], before: int, asked_at: float
+    ) -> None:
+        """Take the replies for records, asked for at `asked_at` with that value of `_breaks`."""
         now = self._breaks
         if now != self._disruptions:
             self._disruptions = now
@@ -121,14 +127,14 @@ class Registry:
         for pod, reply in zip(pods, replies, strict=True):
             reading = self._of(pod)
             self._take_one(reading, reply)
-            if reading.problem:
+            record = reading.record
+            if reading.problem or not reading.moment.read(record, asked_at):
                 reading.doubt.lost()
-            elif before == now:
-                record = reading.record
+            if not reading.problem and before == now:
                 reading.doubt.read(*((record.token, record.audits) if record else (0, 0)))
 
     def _of(self, pod: str) -> _Reading:
-        return self._readings.setdefault(pod, _Reading(Unconfirmed()))
+        return self._readings.setdefault(pod, _Reading(Unconfirmed(), Moment()))
 
     def _take_one(self, reading: _Reading, reply: Reply) -> None:
         if isinstance(reply, UnreachableError | CommandRefusedError):
@@ -177,6 +183,11 @@ class Registry:
         reading = self._readings.get(pod)
         return reading.read_at if reading else None
 
+    def moment(self, pod: str) -> float:
+        """Return the last moment, by the clock, up to which a pod's record shows the engine."""
+        reading = self._readings.get(pod)
+        return reading.moment.at if reading else -math.inf
+
     def limit(self, pod: str) -> str:
         """Return why a pod's ranks are degraded at best; empty where they may be exact."""
         reading = self._readings.get(pod)
@@ -184,7 +195,9 @@ class Registry:
             return UNREAD
         if not reading.record.sound:
             return reading.record.reason or UNWRITTEN
-        return UNCONFIRMED if reading.doubt.holds else ""
+        if reading.doubt.holds:
+            return UNCONFIRMED
+        return LATE if self._clock() - reading.moment.at > PROMISED_SECONDS else ""
 
     def trust_of(self, pod: str, rank: int) -> tuple[Level, str]:
         """Return how far a rank may be believed, and why, by the last reading of its pod's record."""

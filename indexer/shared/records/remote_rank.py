@@ -8,7 +8,7 @@ from indexer.engines.cache_groups import Layout
 from indexer.engines.event import Tier
 from indexer.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
 from indexer.shared.layout.record import Record
-from indexer.shared.records.registry import AWAY, UNCONFIRMED, UNREAD, Registry, refusal
+from indexer.shared.records.registry import AWAY, LATE, UNCONFIRMED, UNREAD, Registry, refusal
 from indexer.trust import Level, Trust, TrustHistory
 from indexer.trust_limits import EMPTIED, TrustLimits
 from indexer.watch.watched_rank import blocks_in_use_of, layout_of
@@ -172,6 +172,9 @@ class RemoteRank:
         read_at = self._registry.read_at(self.pod)
         if problem and read_at is not None and self._clock() - read_at >= self._stale_after:
             return Level.STALE, problem
+        moment = self._registry.moment(self.pod)
+        if reason == LATE and -math.inf < moment <= self._clock() - self._stale_after:
+            return Level.STALE, LATE
         problem = problem or self._problem
         if problem and (level is Level.EXACT or reason == UNCONFIRMED):
             return Level.DEGRADED, problem

@@ -14,6 +14,7 @@ Redis had dropped from a bucket. So the pod is degraded until its writer has aud
 """
 
 import logging
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -25,9 +26,10 @@ from indexer.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
 from indexer.resolve.change import Spot
 from indexer.shared.layout.names import KeyNames
 from indexer.shared.layout.record import Claim, Record
-from indexer.shared.records.registry import UNWRITTEN, nobody, refusal
+from indexer.shared.records.registry import LATE, UNWRITTEN, nobody, refusal
 from indexer.shared.records.unconfirmed import Unconfirmed
 from indexer.shared.redis.command import Command, Reply
+from indexer.trust import PROMISED_SECONDS
 from indexer.watch.watched_rank import WatchedRank
 
 log = logging.getLogger(__name__)
@@ -38,8 +40,6 @@ OLD = "this router's copy of the pod has to be read anew"
 CATCHING_UP = (
     "this router's copy is new, and its publisher has not audited the index since it was read"
 )
-
-BEHIND = "this router's copy lacks changes that came while the shared index could not be read"
 
 
 class CopyState(StrEnum):
@@ -102,6 +102,8 @@ class PodCopy:
         self.position = 0
         """The last sequence of its writer's journal that is in the copy."""
         self.counts = CopyCounts(Counter())
+        self.moment = -math.inf
+        """The last moment, by the router's clock, up to which the copy shows the engine."""
         self._ranks = ranks
         self._keyspace = keyspace
         self._prefix = prefix
@@ -118,8 +120,8 @@ class PodCopy:
         """Why the pod has nothing that could be copied."""
         self._problem = ""
         """Why the last reading failed; empty where it did not."""
-        self._is_behind = False
-        """Whether a reading failed and the log has not been read to its end since."""
+        self._is_limited = True
+        """Whether the last reading left a reason why the ranks cannot be exact."""
 
     @property
     def lag(self) -> int:
@@ -138,11 +140,14 @@ class PodCopy:
         words = "XRANGE", names.log(self.pod), f"{self.position + 1}-0", "+", "COUNT", PAGE
         return Command(words)
 
-    def take(self, record: Record | None, limit: str, entries: Reply = None) -> bool:
+    def take(
+        self, record: Record | None, limit: str, entries: Reply, *, moment: float, now: float
+    ) -> bool:
         """Take a record that was read without an error; return whether the log may have more entries.
 
         `limit` is the reason why the pod's ranks cannot be exact now (`Registry.limit`); empty: none.
         `entries` are the reply to the command of `asked`, which Redis ran before it read the record.
+        `moment` is the last one up to which the record shows the engine, by the clock of `now`.
         """
         if self._problem:
             log.info("pod %s: the shared index can be read again", self.pod)
@@ -162,7 +167,10 @@ class PodCopy:
             # The limit comes first, so that the rank is not exact for a moment.
             if limit:
                 rank.limit(limit)
-            rank.connected()
+            if limit == LATE:
+                rank.disconnected(LATE, presumed=True)
+            else:
+                rank.connected()
         if self.state is CopyState.NOTHING:
             self._need(Resync.START)
         elif self.state is not CopyState.NEEDED and not self._is_of(claim):
@@ -172,9 +180,24 @@ class PodCopy:
             if self.state is CopyState.READ:
                 self._take_over(record)
             has_more = self._follow(record, before, entries)
-        self._is_behind &= has_more
-        self._limit(limit or (BEHIND if self._is_behind else ""))
+        if self.state is CopyState.FOLLOWING and self.position >= record.applied:
+            self.moment = moment
+        self._limit(limit or self._late(now))
         return has_more and self.state is CopyState.FOLLOWING
+
+    def _late(self, now: float) -> str:
+        return LATE if now - self.moment > PROMISED_SECONDS else ""
+
+    @property
+    def due(self) -> float:
+        """When, by the router's clock, its ranks are late unless more is read; infinity: they are."""
+        return self.moment + PROMISED_SECONDS if not self._is_limited else math.inf
+
+    def expire(self, now: float) -> None:
+        """Degrade the ranks if the copy shows no moment that is late enough. Thread-safe."""
+        if late := self._late(now):
+            for rank in self._ranks:
+                rank.limit(late)
 
     def _is_of(self, claim: Claim) -> bool:
         return bool(self._begun and self._begun.claim and self._begun.claim.base == claim.base)
@@ -239,6 +262,7 @@ class PodCopy:
             limit = limit or OLD
         elif mark or self._doubt.holds:
             limit = limit or CATCHING_UP
+        self._is_limited = bool(limit)
         for rank in self._ranks:
             rank.limit(limit)
 
@@ -263,7 +287,7 @@ class PodCopy:
         if problem != self._problem:
             log.warning("pod %s: %s", self.pod, problem)
         self._problem = problem
-        self._is_behind = True
+        self._is_limited = True
         for rank in self._ranks:
             rank.limit(problem)
             rank.disconnected(problem, presumed=True)

@@ -6,6 +6,7 @@ between two polls: where copies need it, make one pass over all buckets for all 
 
 import asyncio
 import logging
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
@@ -47,6 +48,8 @@ class Replica:
         self.redis = redis
         self.polled_at = clock()
         """When, by the clock, Redis last answered for every pod; the start before the first time."""
+        self.due = math.inf
+        """When, by the clock, the first pod is to be degraded by `expire`, unless more is read."""
         self._names = names
         self._registry = Registry(redis, names, clock)
         self._poll_seconds = poll_seconds
@@ -128,12 +131,22 @@ class Replica:
                 copy.lost(problem)
                 continue
             limit = self._registry.limit(copy.pod)
-            has_more |= copy.take(self._registry.record(copy.pod), limit, log_entries)
+            record, moment = self._registry.record(copy.pod), self._registry.moment(copy.pod)
+            now = self._clock()
+            has_more |= copy.take(record, limit, log_entries, moment=moment, now=now)
             # Other tasks of the event loop need their turn.
             await asyncio.sleep(0)
         if is_answered:
             self.polled_at = self._clock()
+        self.due = min((copy.due for copy in copies), default=math.inf)
         return has_more
+
+    def expire(self, now: float) -> None:
+        """Degrade the pods whose copies show no moment of the last `PROMISED_SECONDS`. Thread-safe."""
+        copies = list(self._copies.values())
+        for copy in copies:
+            copy.expire(now)
+        self.due = min((copy.due for copy in copies if copy.due > now), default=math.inf)
 
     # Reading all buckets
 

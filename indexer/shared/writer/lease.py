@@ -6,6 +6,10 @@ from indexer.shared.writer.record_calls import RecordCalls
 from indexer.shared.writer.steps import AnewError, Cause, Commands, Steps
 
 AUDITS_OF_A_LEASE = 10
+CONFIRM_SECONDS = 0.5
+"""Seconds between two confirmations of the record, whatever the lease."""
+LEAST_KEPT = 1.0
+"""Seconds after which a writer that writes everything renews the record, so that others see it live."""
 
 
 class Lease:
@@ -22,19 +26,26 @@ class Lease:
         """When, by the clock, it was last claimed, audited or kept."""
         self._audit_at = 0.0
         """When, by the clock, the next audit is due."""
+        self._confirm_at = 0.0
+        """When, by the clock, the next confirmation is due."""
         self._calls = calls
         self._clock = clock
         self._is_given_up = False
 
     @property
     def audit_seconds(self) -> float:
-        """Seconds between two audits, and at most between two renewals of the lease in a rebuild."""
+        """Seconds between two audits."""
         return self.seconds / AUDITS_OF_A_LEASE
 
     @property
     def seconds_to_audit(self) -> float:
         """Seconds until the next audit; 0 or less where it is due."""
         return self._audit_at - self._clock()
+
+    @property
+    def seconds_to_confirmation(self) -> float:
+        """Seconds until the next confirmation; 0 or less where it is due."""
+        return self._confirm_at - self._clock()
 
     def demand_audit(self) -> None:
         """Let an audit be due now: only an audit makes the record sound."""
@@ -46,9 +57,14 @@ class Lease:
         self._audit_at = now + self.audit_seconds
         return now
 
-    def end_audit(self, begun: float) -> None:
-        """End an audit that began then and renewed the record."""
+    def end_audit(self) -> None:
+        """End an audit. Where Redis is far away, half of the time is left for writing."""
+        self._audit_at = max(self._audit_at, self._clock() + self.audit_seconds / 2)
+
+    def confirmed(self, begun: float) -> None:
+        """Record that a confirmation that began then has renewed the record."""
         self._kept_at = begun
+        self._confirm_at = self._clock() + CONFIRM_SECONDS
 
     def hold(self, token: int) -> None:
         """Keep the record for a claim that was made just now."""
@@ -66,8 +82,8 @@ class Lease:
         self.token = 0
 
     def keep_in_time(self) -> Steps[None]:
-        """Renew the lease where nothing has renewed it for the time between two audits."""
-        if self._clock() >= self._kept_at + self.audit_seconds:
+        """Renew the lease in a rebuild as often as audits do, and once a second at least."""
+        if self._clock() >= self._kept_at + min(self.audit_seconds, LEAST_KEPT):
             yield from self.keep("")
 
     def keep(self, reason: str) -> Steps[None]:

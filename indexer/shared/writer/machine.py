@@ -24,6 +24,7 @@ from indexer.shared.writer.lease import AUDITS_OF_A_LEASE, Lease
 from indexer.shared.writer.record_calls import RecordCalls
 from indexer.shared.writer.retry import LAST_PAUSE, Retry
 from indexer.shared.writer.rival import Rival
+from indexer.shared.writer.server_clock import ServerClock
 from indexer.shared.writer.steps import (
     AnewError,
     Cause,
@@ -37,6 +38,9 @@ from indexer.shared.writer.tenure import Tenure
 from indexer.watch.pod_cache import PodCache
 
 log = logging.getLogger(__name__)
+
+LEAST_LEFT = 5.0
+"""Least seconds without a renewal after which a record is left over, however short the lease."""
 
 BUCKET_LIFE = 86_400.0
 """Seconds that a bucket stays after its writers end, unless a process sets another time."""
@@ -76,6 +80,7 @@ class Writer:
         self._cache = cache
         self._calls = RecordCalls(names, cache.pod, owner, round(lease * 1000))
         self._lease = Lease(self._calls, lease, clock)
+        self._server_clock = ServerClock(clock)
         self._retry = Retry(cache.pod, self._lease, self.counts)
         # A publisher takes over and expects no other writer; of routers that write, one does at a time.
         self._rival = Rival(cache.pod, model=model, keyspace=keyspace, is_mistake=take_over)
@@ -161,11 +166,12 @@ class Writer:
         # may have any lower one.
         floor = max(floor, self.token)
         call = self._calls.claim(base, take_over=self._take_over, floor=floor, reason=reason)
-        ((claimed, token),) = yield from self._retry.asked([call])
+        ((claimed, token, *time),) = yield from self._retry.asked([call])
         self._take_over = False
         if not claimed:
             raise TakenError
         self._lease.hold(token)
+        self._server_clock.heard(*time)
         claim = Claim(
             owner=self._owner,
             base=base,
@@ -184,6 +190,7 @@ class Writer:
             lease=self._lease,
             retry=self._retry,
             counts=self.counts,
+            server_clock=self._server_clock,
             bucket_life=self._bucket_life,
             clock=self._clock,
         )
@@ -214,10 +221,10 @@ class Writer:
 
     def _go_on(self, tenure: Tenure) -> Steps[NoReturn]:
         while True:
-            seconds = self._lease.seconds_to_audit
+            seconds = min(self._lease.seconds_to_audit, self._lease.seconds_to_confirmation)
             if seconds <= 0:
                 now = self._clock()
-                yield from tenure.audit()
+                yield from tenure.audit() if self._lease.seconds_to_audit <= 0 else tenure.confirm()
                 self.written_at = now
             elif self._cache.journal.sequence > tenure.applied:
                 yield from tenure.batch()
@@ -226,16 +233,29 @@ class Writer:
                 yield Rest(seconds, until_news=True)
 
     def _wait(self) -> Steps[None]:
-        """Wait until no other writer has the pod."""
+        """Wait until no other writer has the pod.
+
+        A record that nobody has renewed for the time of this writer's lease is left over: only the
+        server's clock, which was set back, keeps it.
+        """
         self._enter(WriterState.WAITING, "another writer has the pod")
         self._lease.let_go()
+        left, read_at = 0, self._clock()
+        renewed_at = read_at
         while True:
             yield Rest(self._lease.audit_seconds)
-            owner, claim = yield from self._retry.asked(self._calls.owner_of())
+            owner, claim, rest = yield from self._retry.asked(self._calls.owner_of())
             # This writer is the owner where its own claim arrived late.
             if owner is None or owner == self._owner.encode():
                 return
             self._rival.log_rival(owner.decode(errors="replace"), claim)
+            now = self._clock()
+            if rest > left - (now - read_at) * 1000 / 2:
+                renewed_at = now
+            elif now - renewed_at > max(self._lease.seconds, LEAST_LEFT):
+                self._take_over = True
+                return
+            left, read_at = rest, now
 
     def farewell(self) -> list[Call]:
         """Return the calls to make at the writer's end: they make the record unsound for readers."""

@@ -35,7 +35,10 @@ class RecordCalls:
         return Call(script("enlist"), (self.names.pods,), (self.pod,))
 
     def claim(self, base: int, *, take_over: bool, floor: int, reason: str) -> Call:
-        """Return the call that claims the pod with a token above `floor`; replies success and token."""
+        """Return the call that claims the pod with a token above `floor`.
+
+        Replies success and token, and where it succeeds the server's time in milliseconds.
+        """
         keys = self._record, self.names.fence(self.pod)
         arguments = self.owner, base, int(take_over), floor, self.lease_ms, FENCE_MS, reason
         return Call(script("claim"), keys, arguments)
@@ -68,17 +71,37 @@ class RecordCalls:
         said += _claim_of(claimed) if moved else []
         return Call(script("log"), self._both, tuple(head + said))
 
-    def renew(self, token: int, applied: int, audits: int) -> Call:
-        """Return the call that renews the lease after that many audits; replies a status."""
-        return Call(script("renew"), (self._record,), (token, applied, audits, self.lease_ms))
+    def renew(
+        self,
+        token: int,
+        applied: int,
+        audits: int,
+        *,
+        confirmation: int,
+        behind: int,
+        at: int | None,
+    ) -> Call:
+        """Return the call that renews the lease; replies a status and the time.
+
+        It comes after that many audits, and is the claim's `confirmation`-th: the index is `behind`
+        milliseconds behind the engine, and the server's clock shows `at` milliseconds or more; None: not
+        known, and the call confirms nothing.
+        """
+        head: list[Argument] = [token, applied, audits, self.lease_ms]
+        said: list[Argument] = [confirmation, behind, "" if at is None else at]
+        return Call(script("renew"), (self._record,), tuple(head + said))
 
     def keep(self, token: int, reason: str) -> Call:
         """Return the call that renews the lease without an audit; a reason makes the record unsound."""
         return Call(script("keep"), (self._record,), (token, self.lease_ms, reason))
 
     def owner_of(self) -> list[Command]:
-        """Return the commands for the record's owner and its claim, perhaps still an earlier owner's."""
-        return [Command(("HGET", self._record, field)) for field in ("owner", "claim")]
+        """Return the commands for the record's owner, its claim and the rest of its lease (ms).
+
+        The claim is perhaps still an earlier owner's.
+        """
+        fields = [Command(("HGET", self._record, field)) for field in ("owner", "claim")]
+        return [*fields, Command(("PTTL", self._record))]
 
 
 def _claim_of(claimed: Claimed) -> list[Argument]:

@@ -5,6 +5,7 @@ later claim has it, a write whose outcome is not known can be repeated, and a lo
 """
 
 import logging
+import math
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 
@@ -20,6 +21,7 @@ from indexer.shared.writer.lease import Lease
 from indexer.shared.writer.record_calls import RecordCalls
 from indexer.shared.writer.retry import Retry
 from indexer.shared.writer.script_calls import Status, apply_calls, fence_call, outcome
+from indexer.shared.writer.server_clock import ServerClock
 from indexer.shared.writer.steps import AnewError, Cause, Steps, WriterCounts
 from indexer.watch.pod_cache import PodCache
 
@@ -38,9 +40,9 @@ BATCH_BYTES = 1 << 20
 class Tenure:
     """The work under one claim, whose number is `token`. `claim` has no places yet.
 
-    Call first `fence`, then `rebuild`; from then on `batch` and `audit`, in any order. Each raises
-    AnewError where something in Redis is not as the writer left it: the tenure is over then.
-    `bucket_life` is in seconds.
+    Call first `fence`, then `rebuild`; from then on `batch`, `audit` and `confirm`, in any order. Each
+    raises AnewError where something in Redis is not as the writer left it: the tenure is over then.
+    `bucket_life` is in seconds, `server_clock` is of the server that has the record.
     """
 
     def __init__(
@@ -54,6 +56,7 @@ class Tenure:
         lease: Lease,
         retry: Retry,
         counts: WriterCounts,
+        server_clock: ServerClock,
         bucket_life: float,
         clock: Callable[[], float],
     ) -> None:
@@ -71,7 +74,13 @@ class Tenure:
         self._counts = counts
         self._bucket_life = bucket_life
         self._clock = clock
+        self._server_clock = server_clock
         self._audits = 0
+        self._confirmations = 0
+        self._moments: deque[tuple[int, float]] = deque()
+        """Sequences of the journal that Redis may not have yet, each with the moment that it shows."""
+        self._shown = -math.inf
+        """The moment of the engine, by the clock, that the index shows."""
         self._touch_at = 0.0
         self._log = KeptLog()
 
@@ -98,6 +107,7 @@ class Tenure:
     def rebuild(self) -> Steps[None]:
         """Write everything that the cache holds, then make it known in place of the earlier claim's."""
         claimed, cache = self.claimed, self._cache
+        self._note_moment()
         contents = cache.contents()
         sequence = cache.journal.sequence
         claimed.say(cache.states())
@@ -111,6 +121,7 @@ class Tenure:
 
     def batch(self) -> Steps[None]:
         """Write the journal's next deltas; there has to be at least one."""
+        self._note_moment()
         deltas = self._cache.journal.after(self.applied, BATCH_DELTAS)
         if deltas is None:
             raise AnewError(Cause.BEHIND)
@@ -141,7 +152,7 @@ class Tenure:
         self._counts.batches += 1
 
     def audit(self) -> Steps[None]:
-        """Check that every bucket is as the writer left it, then renew the lease.
+        """Check that every bucket is as the writer left it, then confirm the record.
 
         Raises AnewError if a bucket is not, or the record is lost. Now and then it renews the buckets'
         time to live, too.
@@ -171,12 +182,35 @@ class Tenure:
                 log.debug("pod %s: bucket %d has %r", pod, bucket, stored)
                 raise AnewError(Cause.LOST)
         self._audits += 1
-        call = self._calls.renew(self._token, self.applied, self._audits)
-        ((status, *_),) = yield from self._retry.asked([call])
+        yield from self.confirm()
+        self._lease.end_audit()
+        self._counts.audits += 1
+
+    def confirm(self) -> Steps[None]:
+        """Renew the lease, and tell the record by how much the index may be behind the engine."""
+        now = self._clock()
+        self._note_moment()
+        while self._moments and self._moments[0][0] <= self.applied:
+            self._shown = max(self._shown, self._moments.popleft()[1])
+        is_known = self._shown > -math.inf
+        self._confirmations += 1
+        call = self._calls.renew(
+            self._token,
+            self.applied,
+            self._audits,
+            confirmation=self._confirmations,
+            behind=math.ceil((now - self._shown) * 1000) if is_known else 0,
+            at=self._server_clock.at_least() if is_known else None,
+        )
+        ((status, time),) = yield from self._retry.asked([call])
         if status < 0:
             raise AnewError(Cause.RECORD)
-        self._lease.end_audit(now)
-        self._counts.audits += 1
+        self._server_clock.heard(time)
+        self._lease.confirmed(now)
+
+    def _note_moment(self) -> None:
+        """Note which moment of the engine the journal shows now."""
+        self._moments.append((self._cache.journal.sequence, self._cache.moment(self._clock())))
 
     def _apply(self, changes: Iterable[tuple[Where, KeysOf]]) -> Steps[None]:
         """Write changes; end when every bucket has confirmed them."""

@@ -93,6 +93,7 @@ def _pod(seen: PodSeen, held: Counter[tuple[int, str]]) -> dict[str, Any]:
         "watch": record.claim.watch if record and record.claim else "",
         "applied": None if record is None else record.applied,
         "audits": None if record is None else record.audits,
+        "behind_seconds": record.behind if record and record.sound else None,
         "lease_seconds": seen.lease,
         "log_length": seen.log_length,
         "entries": None if seen.problem else sum(held.values()),

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.DescriptorPool().AddSerializedFile(b'\n#warmpath/watch/v1/cache_watch.proto\x12\x11warmpath.watch.v1\"A\n\x0cWatchRequest\x12\r\n\x05\x65poch\x18\x01 \x01(\t\x12\x10\n\x08sequence\x18\x02 \x01(\x04\x12\x10\n\x08keyspace\x18\x03 \x01(\t\"\x80\x02\n\rWatchResponse\x12)\n\x05hello\x18\x01 \x01(\x0b\x32\x18.warmpath.watch.v1.HelloH\x00\x12/\n\x04part\x18\x02 \x01(\x0b\x32\x1f.warmpath.watch.v1.SnapshotPartH\x00\x12-\n\x03\x65nd\x18\x03 \x01(\x0b\x32\x1e.warmpath.watch.v1.SnapshotEndH\x00\x12)\n\x05\x64\x65lta\x18\x04 \x01(\x0b\x32\x18.warmpath.watch.v1.DeltaH\x00\x12\x31\n\theartbeat\x18\x05 \x01(\x0b\x32\x1c.warmpath.watch.v1.HeartbeatH\x00\x42\x06\n\x04kind\"T\n\x05Hello\x12\r\n\x05\x65poch\x18\x01 \x01(\t\x12\x10\n\x08snapshot\x18\x02 \x01(\x08\x12\x0b\n\x03pod\x18\x03 \x01(\t\x12\r\n\x05ranks\x18\x04 \x01(\r\x12\x0e\n\x06newest\x18\x05 \x01(\x04\"\x0b\n\tHeartbeat\"f\n\x0cSnapshotPart\x12\x0c\n\x04rank\x18\x01 \x01(\r\x12\x0c\n\x04tier\x18\x02 \x01(\t\x12\r\n\x05group\x18\x03 \x01(\r\x12\x0c\n\x04keys\x18\x04 \x01(\x0c\x12\x0e\n\x06starts\x18\x05 \x03(\r\x12\r\n\x05\x61\x62ove\x18\x06 \x03(\x06\"\\\n\x0bSnapshotEnd\x12\x10\n\x08sequence\x18\x01 \x01(\x04\x12+\n\x05ranks\x18\x02 \x03(\x0b\x32\x1c.warmpath.watch.v1.RankState\x12\x0e\n\x06newest\x18\x03 \x01(\x04\"r\n\x05\x44\x65lta\x12\x10\n\x08sequence\x18\x01 \x01(\x04\x12+\n\x05state\x18\x02 \x01(\x0b\x32\x1c.warmpath.watch.v1.RankState\x12*\n\x07\x63hanges\x18\x03 \x03(\x0b\x32\x19.warmpath.watch.v1.Change\"\x92\x01\n\x06\x43hange\x12(\n\x05\x61\x64\x64\x65\x64\x18\x01 \x01(\x0b\x32\x17.warmpath.watch.v1.KeysH\x00\x12\'\n\x04gone\x18\x02 \x01(\x0b\x32\x17.warmpath.watch.v1.KeysH\x00\x12-\n\x07\x65mptied\x18\x03 \x01(\x0b\x32\x1a.warmpath.watch.v1.EmptiedH\x00\x42\x06\n\x04kind\"r\n\x04Keys\x12\x0c\n\x04tier\x18\x01 \x01(\t\x12\r\n\x05group\x18\x02 \x01(\r\x12\x0c\n\x04keys\x18\x03 \x01(\x0c\x12\x10\n\x08segments\x18\x04 \x03(\x06\x12\x0e\n\x06\x63ounts\x18\x05 \x03(\r\x12\x0e\n\x06starts\x18\x06 \x03(\r\x12\r\n\x05\x61\x62ove\x18\x07 \x03(\x06\"\t\n\x07\x45mptied\"2\n\x06\x44\x65ltas\x12(\n\x06\x64\x65ltas\x18\x01 \x03(\x0b\x32\x18.warmpath.watch.v1.Delta\"\xd9\x01\n\tRankState\x12\x0c\n\x04rank\x18\x01 \x01(\r\x12\r\n\x05trust\x18\x02 \x01(\t\x12\x0e\n\x06reason\x18\x03 \x01(\t\x12(\n\x06groups\x18\x04 \x03(\x0b\x32\x18.warmpath.watch.v1.Group\x12\x11\n\tlookahead\x18\x05 \x01(\x08\x12\x1c\n\x0f\x65ngine_sequence\x18\x06 \x01(\x04H\x00\x88\x01\x01\x12\x13\n\x06\x63opies\x18\x07 \x01(\x04H\x01\x88\x01\x01\x12\x10\n\x08\x63\x61pacity\x18\x08 \x01(\x04\x42\x12\n\x10_engine_sequenceB\t\n\x07_copies\"I\n\x05Group\x12\x0e\n\x06number\x18\x01 \x01(\r\x12\x0c\n\x04kind\x18\x02 \x01(\t\x12\x12\n\nblock_size\x18\x03 \x01(\r\x12\x0e\n\x06window\x18\x04 \x01(\r2Z\n\nCacheWatch\x12L\n\x05Watch\x12\x1f.warmpath.watch.v1.WatchRequest\x1a .warmpath.watch.v1.WatchResponse0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.DescriptorPool().AddSerializedFile(b'\n#warmpath/watch/v1/cache_watch.proto\x12\x11warmpath.watch.v1\"A\n\x0cWatchRequest\x12\r\n\x05\x65poch\x18\x01 \x01(\t\x12\x10\n\x08sequence\x18\x02 \x01(\x04\x12\x10\n\x08keyspace\x18\x03 \x01(\t\"\x80\x02\n\rWatchResponse\x12)\n\x05hello\x18\x01 \x01(\x0b\x32\x18.warmpath.watch.v1.HelloH\x00\x12/\n\x04part\x18\x02 \x01(\x0b\x32\x1f.warmpath.watch.v1.SnapshotPartH\x00\x12-\n\x03\x65nd\x18\x03 \x01(\x0b\x32\x1e.warmpath.watch.v1.SnapshotEndH\x00\x12)\n\x05\x64\x65lta\x18\x04 \x01(\x0b\x32\x18.warmpath.watch.v1.DeltaH\x00\x12\x31\n\theartbeat\x18\x05 \x01(\x0b\x32\x1c.warmpath.watch.v1.HeartbeatH\x00\x42\x06\n\x04kind\"j\n\x05Hello\x12\r\n\x05\x65poch\x18\x01 \x01(\t\x12\x10\n\x08snapshot\x18\x02 \x01(\x08\x12\x0b\n\x03pod\x18\x03 \x01(\t\x12\r\n\x05ranks\x18\x04 \x01(\r\x12\x0e\n\x06newest\x18\x05 \x01(\x04\x12\x14\n\x0cheartbeat_ms\x18\x06 \x01(\r\"\x0b\n\tHeartbeat\"f\n\x0cSnapshotPart\x12\x0c\n\x04rank\x18\x01 \x01(\r\x12\x0c\n\x04tier\x18\x02 \x01(\t\x12\r\n\x05group\x18\x03 \x01(\r\x12\x0c\n\x04keys\x18\x04 \x01(\x0c\x12\x0e\n\x06starts\x18\x05 \x03(\r\x12\r\n\x05\x61\x62ove\x18\x06 \x03(\x06\"\\\n\x0bSnapshotEnd\x12\x10\n\x08sequence\x18\x01 \x01(\x04\x12+\n\x05ranks\x18\x02 \x03(\x0b\x32\x1c.warmpath.watch.v1.RankState\x12\x0e\n\x06newest\x18\x03 \x01(\x04\"r\n\x05\x44\x65lta\x12\x10\n\x08sequence\x18\x01 \x01(\x04\x12+\n\x05state\x18\x02 \x01(\x0b\x32\x1c.warmpath.watch.v1.RankState\x12*\n\x07\x63hanges\x18\x03 \x03(\x0b\x32\x19.warmpath.watch.v1.Change\"\x92\x01\n\x06\x43hange\x12(\n\x05\x61\x64\x64\x65\x64\x18\x01 \x01(\x0b\x32\x17.warmpath.watch.v1.KeysH\x00\x12\'\n\x04gone\x18\x02 \x01(\x0b\x32\x17.warmpath.watch.v1.KeysH\x00\x12-\n\x07\x65mptied\x18\x03 \x01(\x0b\x32\x1a.warmpath.watch.v1.EmptiedH\x00\x42\x06\n\x04kind\"r\n\x04Keys\x12\x0c\n\x04tier\x18\x01 \x01(\t\x12\r\n\x05group\x18\x02 \x01(\r\x12\x0c\n\x04keys\x18\x03 \x01(\x0c\x12\x10\n\x08segments\x18\x04 \x03(\x06\x12\x0e\n\x06\x63ounts\x18\x05 \x03(\r\x12\x0e\n\x06starts\x18\x06 \x03(\r\x12\r\n\x05\x61\x62ove\x18\x07 \x03(\x06\"\t\n\x07\x45mptied\"2\n\x06\x44\x65ltas\x12(\n\x06\x64\x65ltas\x18\x01 \x03(\x0b\x32\x18.warmpath.watch.v1.Delta\"\xd9\x01\n\tRankState\x12\x0c\n\x04rank\x18\x01 \x01(\r\x12\r\n\x05trust\x18\x02 \x01(\t\x12\x0e\n\x06reason\x18\x03 \x01(\t\x12(\n\x06groups\x18\x04 \x03(\x0b\x32\x18.warmpath.watch.v1.Group\x12\x11\n\tlookahead\x18\x05 \x01(\x08\x12\x1c\n\x0f\x65ngine_sequence\x18\x06 \x01(\x04H\x00\x88\x01\x01\x12\x13\n\x06\x63opies\x18\x07 \x01(\x04H\x01\x88\x01\x01\x12\x10\n\x08\x63\x61pacity\x18\x08 \x01(\x04\x42\x12\n\x10_engine_sequenceB\t\n\x07_copies\"I\n\x05Group\x12\x0e\n\x06number\x18\x01 \x01(\r\x12\x0c\n\x04kind\x18\x02 \x01(\t\x12\x12\n\nblock_size\x18\x03 \x01(\r\x12\x0e\n\x06window\x18\x04 \x01(\r2Z\n\nCacheWatch\x12L\n\x05Watch\x12\x1f.warmpath.watch.v1.WatchRequest\x1a .warmpath.watch.v1.WatchResponse0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -36,27 +36,27 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_WATCHRESPONSE']._serialized_start=126
   _globals['_WATCHRESPONSE']._serialized_end=382
   _globals['_HELLO']._serialized_start=384
-  _globals['_HELLO']._serialized_end=468
-  _globals['_HEARTBEAT']._serialized_start=470
-  _globals['_HEARTBEAT']._serialized_end=481
-  _globals['_SNAPSHOTPART']._serialized_start=483
-  _globals['_SNAPSHOTPART']._serialized_end=585
-  _globals['_SNAPSHOTEND']._serialized_start=587
-  _globals['_SNAPSHOTEND']._serialized_end=679
-  _globals['_DELTA']._serialized_start=681
-  _globals['_DELTA']._serialized_end=795
-  _globals['_CHANGE']._serialized_start=798
-  _globals['_CHANGE']._serialized_end=944
-  _globals['_KEYS']._serialized_start=946
-  _globals['_KEYS']._serialized_end=1060
-  _globals['_EMPTIED']._serialized_start=1062
-  _globals['_EMPTIED']._serialized_end=1071
-  _globals['_DELTAS']._serialized_start=1073
-  _globals['_DELTAS']._serialized_end=1123
-  _globals['_RANKSTATE']._serialized_start=1126
-  _globals['_RANKSTATE']._serialized_end=1343
-  _globals['_GROUP']._serialized_start=1345
-  _globals['_GROUP']._serialized_end=1418
-  _globals['_CACHEWATCH']._serialized_start=1420
-  _globals['_CACHEWATCH']._serialized_end=1510
+  _globals['_HELLO']._serialized_end=490
+  _globals['_HEARTBEAT']._serialized_start=492
+  _globals['_HEARTBEAT']._serialized_end=503
+  _globals['_SNAPSHOTPART']._serialized_start=505
+  _globals['_SNAPSHOTPART']._serialized_end=607
+  _globals['_SNAPSHOTEND']._serialized_start=609
+  _globals['_SNAPSHOTEND']._serialized_end=701
+  _globals['_DELTA']._serialized_start=703
+  _globals['_DELTA']._serialized_end=817
+  _globals['_CHANGE']._serialized_start=820
+  _globals['_CHANGE']._serialized_end=966
+  _globals['_KEYS']._serialized_start=968
+  _globals['_KEYS']._serialized_end=1082
+  _globals['_EMPTIED']._serialized_start=1084
+  _globals['_EMPTIED']._serialized_end=1093
+  _globals['_DELTAS']._serialized_start=1095
+  _globals['_DELTAS']._serialized_end=1145
+  _globals['_RANKSTATE']._serialized_start=1148
+  _globals['_RANKSTATE']._serialized_end=1365
+  _globals['_GROUP']._serialized_start=1367
+  _globals['_GROUP']._serialized_end=1440
+  _globals['_CACHEWATCH']._serialized_start=1442
+  _globals['_CACHEWATCH']._serialized_end=1532
 # @@protoc_insertion_point(module_scope)

@@ -96,6 +96,7 @@ class Hello(_message.Message):
     POD_FIELD_NUMBER: _builtins.int
     RANKS_FIELD_NUMBER: _builtins.int
     NEWEST_FIELD_NUMBER: _builtins.int
+    HEARTBEAT_MS_FIELD_NUMBER: _builtins.int
     epoch: _builtins.str
     """The id of this run of the publisher; sequences count within it."""
     snapshot: _builtins.bool
@@ -106,6 +107,8 @@ class Hello(_message.Message):
     """The last delta's sequence when the stream began: a caller that goes on from an earlier position is not
     up to date before it has applied that delta.
     """
+    heartbeat_ms: _builtins.int
+    """The longest silence, in milliseconds: a heartbeat comes where nothing else does. 0: not known."""
     def __init__(
         self,
         *,
@@ -114,10 +117,11 @@ class Hello(_message.Message):
         pod: _builtins.str = ...,
         ranks: _builtins.int = ...,
         newest: _builtins.int = ...,
+        heartbeat_ms: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "newest", b"newest", "pod", b"pod", "ranks", b"ranks", "snapshot", b"snapshot"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "heartbeat_ms", b"heartbeat_ms", "newest", b"newest", "pod", b"pod", "ranks", b"ranks", "snapshot", b"snapshot"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
