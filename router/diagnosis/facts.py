@@ -54,7 +54,9 @@ class PodFacts:
     refusal: str = ""
     """The page of its engine that is refused to the router (`Status.refusal`); empty: none."""
     shared: str = ""
-    """The address of the shared index through which it is followed; empty: it is followed directly."""
+    """The address of the shared index, if it is followed only through it; else empty."""
+    own: Sequence[RankFacts] = ()
+    """Its ranks by this router's own view, where the shared index may answer for them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -267,7 +267,7 @@ ROOMS: Mapping[str, Mapping[str, Declared]] = {
             "Time since Redis last answered for all pods; before it first did, since the start."
         ),
     },
-    "The shared index: replica mode": {
+    "The shared index: replica mode, and pods that this router writes": {
         "shared_index_disruptions": _counter(
             "Times that a Redis node was lost or reached anew, or in no state to be read."
         ),
@@ -276,6 +276,12 @@ ROOMS: Mapping[str, Mapping[str, Declared]] = {
         "shared_index_lag_deltas": _gauge("Deltas in a pod's record that its copy lacks.", "pod"),
     },
     "The shared index: pods that this router writes": {
+        "shared_index_own_view": _gauge(
+            "1 while this router answers for the rank from the engine's own events, 0 while it answers "
+            "from the shared index, which knows better.",
+            "pod",
+            "rank",
+        ),
         "shared_index_writer_state": _gauge("1 for the state in force.", "pod", "state"),
         "shared_index_writer_trouble": _gauge(
             "1 while this router cannot write to Redis what the pod holds: Redis does not answer or "

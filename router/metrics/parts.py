@@ -16,7 +16,7 @@ from router.metrics.declared import gauge, single
 from router.metrics.picks import picks, queued
 from router.metrics.ranks import loads, ranks
 from router.metrics.readiness import certificates, pod_sources, readiness, ready_pods
-from router.metrics.shared_index import copies, look_ups, written
+from router.metrics.shared_index import copies, look_ups, poll_age, written
 from router.metrics.texts import texts
 from router.pick.picking import Picking
 from router.pods.shared_index import SharedPods
@@ -94,10 +94,12 @@ class Parts:
         yield single("endpoint_picker_streams", picker.streams)
         yield single("endpoint_picker_held_bytes", picker.held_bytes)
         yield single("endpoint_picker_max_held_bytes", picker.max_held_bytes)
-        if self._shared is not None and self._shared.replica is not None:
-            yield from copies(self._shared.replica)
+        replica = self._shared.replica if self._shared is not None else None
+        yield from poll_age(replica, self._ingest.remote)
+        if replica is not None:
+            yield from copies(replica)
         if self._shared is not None and self._shared.writing is not None:
-            yield from written(self._shared.writing.writers)
+            yield from written(self._shared.writing.views)
         if self._ingest.remote is not None:
             yield from look_ups(self._ingest.remote)
 

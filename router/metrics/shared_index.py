@@ -8,15 +8,14 @@ from prometheus_client.core import Metric
 from indexer.shared.query.index import RemoteIndex
 from indexer.shared.replica.pod_copy import Resync
 from indexer.shared.replica.run import Replica
-from indexer.shared.writer.machine import Writer
 from indexer.shared.writer.steps import Cause, WriterState
 from router.metrics.declared import counter, gauge, single
+from router.pods.own_view import OwnView
 
 
 def copies(replica: Replica) -> Iterator[Metric]:
-    """Yield the metrics of the copies that replica mode keeps."""
+    """Yield the metrics of the copies of pods."""
     name = "shared_index"
-    yield _poll_age(replica.polled_at)
     lost = replica.redis.disruptions
     yield single(f"{name}_disruptions", lost)
     yield single(f"{name}_log_entries", replica.entries())
@@ -30,13 +29,17 @@ def copies(replica: Replica) -> Iterator[Metric]:
     yield from (resyncs, lags)
 
 
-def written(writers: Mapping[str, Writer]) -> Iterator[Metric]:
+def written(views: Mapping[str, OwnView]) -> Iterator[Metric]:
     """Yield the metrics of the pods that this router writes to Redis."""
     name = "shared_index_writer"
     state, trouble = gauge(f"{name}_state"), gauge(f"{name}_trouble")
+    own = gauge("shared_index_own_view")
     rebuilds = counter(f"{name}_rebuilds")
     done = [counter(f"{name}_{what}") for what in ("batches", "changes", "audits", "retries")]
-    for pod, writer in sorted(dict(writers).items()):
+    for pod, view in sorted(dict(views).items()):
+        for rank, is_own in view.answers().items():
+            own.add_metric([pod, str(rank)], float(is_own))
+        writer = view.writer
         counts = writer.counts
         for one in WriterState:
             state.add_metric([pod, one], float(writer.state is one))
@@ -46,13 +49,12 @@ def written(writers: Mapping[str, Writer]) -> Iterator[Metric]:
         figures = counts.batches, counts.changes, counts.audits, counts.retries
         for metric, figure in zip(done, figures, strict=True):
             metric.add_metric([pod], figure)
-    yield from (state, trouble, rebuilds, *done)
+    yield from (own, state, trouble, rebuilds, *done)
 
 
 def look_ups(remote: RemoteIndex) -> Iterator[Metric]:
     """Yield the metrics of prompts for which shared mode asks Redis."""
     name, copy = "shared_index", remote.copy
-    yield _poll_age(remote.polled_at)
     for what, count in (
         ("look_ups", remote.look_ups),
         ("reads", remote.reads),
@@ -77,5 +79,8 @@ def look_ups(remote: RemoteIndex) -> Iterator[Metric]:
     yield single(f"{name}_open_buckets", left_alone)
 
 
-def _poll_age(polled_at: float) -> Metric:
-    return single("shared_index_poll_age_seconds", time.monotonic() - polled_at)
+def poll_age(*readers: Replica | RemoteIndex | None) -> Iterator[Metric]:
+    """Yield the longest time since Redis last answered one of these readers, if there are any."""
+    polled = [reader.polled_at for reader in readers if reader is not None]
+    if polled:
+        yield single("shared_index_poll_age_seconds", time.monotonic() - min(polled))

@@ -107,7 +107,7 @@ class Follower:
             engine=spec.engine,
             has_events=has_events,
             blocks=spec.blocks,
-            shared=self._shared.where if self._shared and self._is_shared(spec) else "",
+            shared="" if self._shared is None or spec.events or spec.watch else self._shared.where,
             followed=tuple(followed),
             exposed=exposed,
             first_rank=spec.first_rank,
@@ -132,12 +132,6 @@ class Follower:
             works.append(Work(f"looking at pod {spec.id}", prober.run))
         self._tasks[spec.id] = [kept(work) for work in works]
 
-    def _is_shared(self, spec: config.PodSpec) -> bool:
-        """Return whether a pod is followed through the shared index."""
-        if spec.watch or self._shared is None:
-            return False
-        return not spec.events or self._shared.writing is not None
-
     def _followed(
         self, spec: config.PodSpec, name: str
     ) -> tuple[Sequence[Rank], list[Work], Sequence[Rank]]:
@@ -145,9 +139,11 @@ class Follower:
         if spec.watch:
             return *self._watched(spec, name), ()
         if spec.events and self._shared is not None and self._shared.writing is not None:
-            engine = _engine(spec)
-            followed, works = self._shared.writing.works(engine, self._context, self._patience)
-            return self._shared.follow(spec), works, followed
+            ranks = self._shared.copy(spec)
+            followed, works = self._shared.writing.works(
+                _engine(spec), ranks, self._context, self._patience
+            )
+            return ranks, works, followed
         if spec.events:
             return *self._direct(spec), ()
         if self._shared is not None:

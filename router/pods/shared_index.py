@@ -4,7 +4,7 @@ import logging
 import secrets
 import socket
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -20,6 +20,7 @@ from indexer.shared.records.registry import Registry
 from indexer.shared.redis.command import Redis
 from indexer.shared.replica.run import Replica
 from indexer.shared.sweep.sweeper import sweep_forever
+from indexer.watch.watched_rank import WatchedRank
 from router.config import schema as config
 from router.pods.write_shared import SharedWriting
 
@@ -81,7 +82,7 @@ async def reached(
 async def copying(
     table: config.SharedIndexTable, redis: Redis, settled: Callable[[str], None]
 ) -> AsyncIterator[Replica]:
-    """Keep copies of the shared index's pods current while the context is open (replica mode).
+    """Keep copies of the shared index's pods current while the context is open.
 
     `settled` is called once, with a sentence: all pods are copied, or a reading has failed.
     """
@@ -120,10 +121,11 @@ async def asking(table: config.SharedIndexTable, redis: Redis) -> AsyncIterator[
 
 
 class SharedPods:
-    """Follows pods through the shared index: by `replica`, or without one by `Ingest.remote`.
+    """Follows pods through the shared index: by `Ingest.remote`, or without one by `replica`.
 
-    With `writing` this router also writes the pods that it follows directly. Copies are stale once
-    Redis has been unreachable for `stale_after` seconds. `where` names the index in messages.
+    With `writing` this router also writes the pods that it follows directly; where it does not know
+    them well, `replica` copies them in either mode. Copies are stale once Redis has been unreachable
+    for `stale_after` seconds. `where` names the index in messages.
     """
 
     def __init__(
@@ -143,20 +145,25 @@ class SharedPods:
         self._hash_seed = hash_seed
         self._stale_after = stale_after
 
-    def follow(self, spec: config.PodSpec) -> list[Rank]:
+    def follow(self, spec: config.PodSpec) -> Sequence[Rank]:
         """Start following a pod. Raises ValueError if a pod with its id is followed already."""
+        if self._ingest.remote is None:
+            return self.copy(spec)
         keyspace = fingerprint(spec.model, self._hash_seed)
-        if self.replica is None:
-            return [
-                self._ingest.add_shared(spec.id, number, keyspace=keyspace, ranks=spec.ranks)
-                for number in range(spec.ranks)
-            ]
+        return [
+            self._ingest.add_shared(spec.id, number, keyspace=keyspace, ranks=spec.ranks)
+            for number in range(spec.ranks)
+        ]
+
+    def copy(self, spec: config.PodSpec) -> Sequence[WatchedRank]:
+        """Start copying a pod. Raises ValueError if a pod with its id is followed already."""
+        assert self.replica is not None
         ranks = [
             self._ingest.watch(spec.id, number, stale_after=self._stale_after)
             for number in range(spec.ranks)
         ]
-        self.replica.add(spec.id, ranks, keyspace)
-        return [*ranks]
+        self.replica.add(spec.id, ranks, fingerprint(spec.model, self._hash_seed))
+        return ranks
 
     def drop(self, pod_id: str) -> None:
         """Stop following a pod, if it is followed here; the caller removes its ranks."""
@@ -186,11 +193,10 @@ async def shared_pods(
         if table.mode == "replica" or table.write:
             sweeps = not is_asked_by_answers(table)
             redis = await stack.enter_async_context(reached(table, folder, sweeps=sweeps))
-            if table.mode == "replica":
-                replica = await stack.enter_async_context(copying(table, redis, settled))
-                ingest.replica = replica
+            replica = await stack.enter_async_context(copying(table, redis, settled))
+            ingest.replica = replica
             if table.write:
-                writing = SharedWriting(redis, table, whole.events, hash_seed=hash_seed)
+                writing = SharedWriting(redis, replica, table, whole.events, hash_seed=hash_seed)
         yield SharedPods(
             ingest,
             hash_seed=hash_seed,

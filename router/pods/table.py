@@ -57,14 +57,14 @@ class Pod:
     blocks: int = 0
     """Blocks of a rank's cache; 0: not known."""
     shared: str = ""
-    """The address of the shared index through which it is followed; empty: it is followed directly."""
+    """The address of the shared index, if it is followed only through it; else empty."""
     engine: str = "vllm"
     """vllm, sglang or trtllm."""
     asked: frozenset[str] = frozenset()
     """The kinds of namespaces (adapter, salt, …) that requests have used (`router.pods.namespaces`)."""
     followed: tuple[Rank, ...] = ()
     """Its ranks as this router follows them to write them to the shared index
-    (`router.pods.write_shared`). `ranks` are then read back from there, without the engine's events."""
+    (`router.pods.write_shared`). `ranks` show them, or the shared index (`router.pods.own_view`)."""
     first_rank: int = 0
     """The engine's own number of the first of its ranks."""
     https: bool = False

@@ -19,10 +19,13 @@ from indexer.keys.key import fingerprint
 from indexer.process.tasks import Work
 from indexer.shared.layout.names import KeyNames
 from indexer.shared.redis.command import Redis
+from indexer.shared.replica.run import Replica
 from indexer.shared.writer.machine import BUCKET_LIFE, Writer
 from indexer.shared.writer.run import News, random_base, write
 from indexer.watch.engine_cache import collect_forever, engine_cache
+from indexer.watch.watched_rank import WatchedRank
 from router.config import schema as config
+from router.pods.own_view import OwnView
 
 JOURNAL_BYTES = 16 << 20
 """Most bytes of changes that are not written yet; beyond it the whole cache is written again."""
@@ -38,22 +41,31 @@ class SharedWriting:
     def __init__(
         self,
         redis: Redis,
+        replica: Replica,
         table: config.SharedIndexTable,
         events: config.EventsTable,
         *,
         hash_seed: str,
     ) -> None:
-        self.writers: dict[str, Writer] = {}
-        """The running writers, by pod."""
+        self.views: dict[str, OwnView] = {}
+        """The views of the pods that are followed and written, by pod."""
         self._redis = redis
+        self._replica = replica
         self._table = table
         self._events = events
         self._hash_seed = hash_seed
 
     def works(
-        self, engine: Engine, context: zmq.asyncio.Context, patience: Patience
+        self,
+        engine: Engine,
+        ranks: Sequence[WatchedRank],
+        context: zmq.asyncio.Context,
+        patience: Patience,
     ) -> tuple[Sequence[RankIngest], list[Work]]:
-        """Return an engine's ranks, and the tasks that follow them and write them."""
+        """Return an engine's ranks as they are followed, and the tasks that follow and write them.
+
+        The tasks also keep `ranks` current, the same ranks in this router's index.
+        """
         cache = engine_cache(
             engine,
             hash_seed=self._hash_seed,
@@ -65,7 +77,7 @@ class SharedWriting:
             clock=time.monotonic,
         )
         table = self._table
-        writer = self.writers[engine.pod] = Writer(
+        writer = Writer(
             KeyNames(table.prefix),
             cache,
             owner=secrets.token_hex(8),
@@ -78,6 +90,8 @@ class SharedWriting:
             random_base=random_base,
             clock=time.monotonic,
         )
+        view = OwnView(cache, writer, ranks, self._replica, time.monotonic)
+        self.views[engine.pod] = view
         news = News()
         timeout = table.lease_seconds * TIMEOUT_OF_A_LEASE
         collect = partial(
@@ -86,10 +100,11 @@ class SharedWriting:
         writing = partial(write, self._redis, writer, news, timeout=timeout)
         return cache.ranks, [
             *connections(engine, cache.ranks, context, patience),
-            Work(f"collecting the changes of pod {engine.pod}", collect),
+            Work(f"collecting the changes of pod {engine.pod}", collect, view.failed),
+            Work(f"choosing the view of pod {engine.pod}", view.choose_forever, view.failed),
             Work(f"writing pod {engine.pod} to the shared index", writing),
         ]
 
     def drop(self, pod: str) -> None:
-        """Forget the writer of a pod whose tasks have ended, if it has one."""
-        self.writers.pop(pod, None)
+        """Forget the view of a pod whose tasks have ended, if it has one."""
+        self.views.pop(pod, None)
