@@ -140,8 +140,8 @@ async def _sweep(args: argparse.Namespace, access: Access) -> int:
     )
     if counts.doubted:
         print(f"{counts.doubted:,} buckets were left alone: a pod was claimed again meanwhile")
-    if counts.odd:
-        print(f"{counts.odd:,} values cannot be read: warmpath index check")
+    if counts.healed:
+        print(f"{counts.healed:,} keys and fields removed that warmpath cannot have written")
     return FINE
 
 

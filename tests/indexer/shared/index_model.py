@@ -88,8 +88,10 @@ class Model:
             return [fields.get(_bytes(word)) for word in words]
         if name == "HGETALL":
             return [part for pair in fields.items() for part in pair]
-        if name == "DEL":
+        if name in {"DEL", "UNLINK"}:
             return 1 if self.hashes.pop(key) else 0
+        if name == "PTTL":
+            return 1000 if fields else -2
         if name == "HSCAN":
             return self._page(fields, *words)
         raise AssertionError(name)
@@ -177,6 +179,14 @@ class Model:
         for field in doomed:
             del fields[field]
         return len(doomed)
+
+    def _heal(self, *_keys_and_commands: str | bytes) -> Reply:
+        return []
+
+    def _outlive(self, fence: str, token: bytes, _life: bytes) -> Reply:
+        kept = max(int(token), int(self.strings.get(fence, 0)))
+        self.strings[fence] = b"%d" % kept
+        return kept
 
     def _roll(self, pods: str, remembered: bytes, there: bytes, *names: bytes) -> Reply:
         fields = self.hashes.setdefault(pods, {})

@@ -11,7 +11,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from indexer.shared.layout.names import KeyNames
 from indexer.shared.layout.record import SLOTS_OF_A_CLAIM
 from indexer.shared.redis.command import Call, Command, Reply
-from indexer.shared.sweep.one_pass import REMEMBERED_MS, Swept, sweep
+from indexer.shared.sweep.one_pass import REMEMBERED_MS, sweep
+from indexer.shared.sweep.swept import Swept
 from tests.examples import examples
 from tests.indexer.shared.index_model import Does, Model, Server
 from tests.indexer.shared.model_writer import ModelWriter, content
