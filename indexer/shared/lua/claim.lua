@@ -15,7 +15,7 @@ end
 local record, fence = KEYS[1], KEYS[2]
 local said = redis.call('HMGET', record, 'token', 'owner', 'building')
 local token = known(said[1])
-if said[1] and said[2] ~= ARGV[1] and ARGV[3] ~= '1' then
+if said[2] and said[2] ~= ARGV[1] and ARGV[3] ~= '1' then
   return {0, token}
 end
 if said[2] == ARGV[1] and said[3] == ARGV[2] then
