@@ -24,7 +24,7 @@ from indexer.packed_keys import packed_keys
 from indexer.process.tasks import cancel, watched
 from indexer.shared.layout.names import KeyNames
 from indexer.shared.query.lookup import LookUp
-from indexer.shared.query.lost_buckets import Births
+from indexer.shared.query.lost_buckets import Births, Counts
 from indexer.shared.query.places import Places
 from indexer.shared.query.reach import Reach, problem_of
 from indexer.shared.query.segment_cache import Copied, Keys, SegmentCache
@@ -106,6 +106,7 @@ class RemoteIndex:
         self._anew_at = -math.inf
         """When a pod was last found to have a new claim: parts read before that lack its blocks."""
         self.births = Births(names, registry.lost)
+        self._counts = Counts(registry.lost)
         self.reach = Reach(redis, names, timeout=READ_SHARE * deadline, clock=clock)
 
     # Ranks
@@ -299,6 +300,7 @@ class RemoteIndex:
         self._take_records()
 
     def _take_records(self) -> None:
+        self._counts.take({pod: self._registry.record(pod) for pod in self._pods})
         ranks = list(self._ranks.values())
         for rank in ranks:
             rank.record_read(self._registry.problem(rank.pod))

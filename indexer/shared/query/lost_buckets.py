@@ -1,13 +1,32 @@
-"""Finds out that Redis has lost a bucket, by the time at which each bucket was made. Sans-I/O.
+"""Finds out that Redis has lost buckets, or has gone back to old data. Sans-I/O.
 
 Redis may drop one key, or all of them, while every connection stays. A bucket that is made again
-after that has another time (`names.BORN`), and a bucket that is not there has none.
+after that has another time (`names.BORN`), and a bucket that is not there has none. Where Redis loads
+old data, as after DEBUG RELOAD or behind a proxy that hides a failover, its buckets have the same times.
+Then the numbers of claims, or their counts of audits, are lower than before: they only grow.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 
 from indexer.shared.layout.names import BORN, KeyNames
+from indexer.shared.layout.record import Record
 from indexer.shared.redis.command import Command, Reply
+
+
+class Counts:
+    """Calls `lost` where a pod's record has counted further before than it has now."""
+
+    def __init__(self, lost: Callable[[], None]) -> None:
+        self._lost = lost
+        self._of: dict[str, tuple[int, int]] = {}
+
+    def take(self, records: Mapping[str, Record | None]) -> None:
+        """Take the records as read last, by pod; None for a pod without one, which is forgotten."""
+        of = {pod: (one.token, one.audits) for pod, one in records.items() if one is not None}
+        went_back = any(count < self._of.get(pod, count) for pod, count in of.items())
+        self._of = of
+        if went_back:
+            self._lost()
 
 
 class Births:
