@@ -103,7 +103,7 @@ async def _stats(args: argparse.Namespace, access: Access) -> int:
         print(json.dumps(found))
     else:
         print_rich(index_stats.shown(found))
-    return NO_ANSWER if access.silent else FINE
+    return NO_ANSWER if access.lacks() else FINE
 
 
 async def _check(args: argparse.Namespace, access: Access) -> int:
