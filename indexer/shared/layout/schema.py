@@ -37,8 +37,7 @@ class SchemaError(Exception):
 async def fits(redis: Redis, names: KeyNames, *, timeout: float = TIMEOUT) -> bool:
     """Return whether there is a schema under the prefix. Writes nothing.
 
-    Raises SchemaError where the schema is another version's, CommandRefusedError where its key is damaged
-    or may not be read, or UnreachableError.
+    Raises SchemaError where the schema is another version's, CommandRefusedError or UnreachableError.
     """
     [reply] = await redis.run([Command(("HGETALL", names.schema))], timeout=timeout)
     if good(reply):

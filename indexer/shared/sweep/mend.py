@@ -8,12 +8,13 @@ import logging
 from collections.abc import Sequence
 
 from indexer.keys.segment_value import BadSegmentError, decode, spilled_blocks
-from indexer.shared.layout.damage import heal_call, wrong_type
+from indexer.shared.layout.damage import heal_call, is_credible, wrong_type
 from indexer.shared.layout.names import KeyNames, checkpoint
 from indexer.shared.layout.pages import Page, read_checkpoint
 from indexer.shared.layout.record import BadRecordError, fields_of, read_record
-from indexer.shared.redis.command import Command, good
+from indexer.shared.redis.command import Call, Command, good, script
 from indexer.shared.sweep.swept import Asked, Steps, Swept, batches
+from indexer.shared.writer.record_calls import FENCE_MS
 
 log = logging.getLogger(__name__)
 
@@ -22,23 +23,31 @@ def mend_shared(names: KeyNames, swept: Swept) -> Steps[None]:
     """Remove damaged keys that belong to no pod: the hashes of pods and routers, buckets, reports."""
     buckets = [names.bucket(number) for number in range(names.buckets)]
     yield from _heal([(key,) for key in (names.pods, names.routers, *buckets)], swept)
-    (routers,) = yield [Command(("HKEYS", names.routers))]
-    reports = [(names.reports(name.decode(errors="replace")),) for name in good(routers)]
-    yield from _heal(reports, swept)
+    pods, routers = yield [Command(("HKEYS", names.pods)), Command(("HKEYS", names.routers))]
+    yield from _heal([(names.reports(_text(name)),) for name in good(routers)], swept)
+    if unnamed := [name for name in good(pods) if _text(name).encode() != name]:
+        _note(swept, f"{names.pods}: {len(unnamed)} names of pods are no text")
+        for some in batches(unnamed):
+            (reply,) = yield [Command(("HDEL", names.pods, *some))]
+            good(reply)
 
 
 def mend_pods(names: KeyNames, pods: Sequence[str], swept: Swept) -> Steps[None]:
     """Remove the damaged records, logs and fences of pods."""
     for some in batches(pods):
         yield from _heal([_keys_of(names, pod) for pod in some], swept)
-        replies = yield [
-            Command((name, names.record(pod))) for pod in some for name in ("HGETALL", "PTTL")
+        replies = [
+            good(reply) for reply in (yield [one for pod in some for one in _ask(names, pod)])
         ]
         doomed: Asked = []
-        for pod, fields, left in zip(some, replies[::2], replies[1::2], strict=True):
-            if problem := record_problem(good(fields), good(left)):
+        for number, pod in enumerate(some):
+            fields, left, fence = replies[3 * number : 3 * number + 3]
+            if problem := record_problem(fields, left):
                 doomed.append(Command(("UNLINK", names.record(pod))))
                 _note(swept, f"{names.record(pod)}: {problem}")
+            if problem := fence_problem(fence):
+                doomed.append(Call(script("outlive"), (names.fence(pod),), (0, FENCE_MS)))
+                _note(swept, f"{names.fence(pod)}: {problem}")
         if doomed:
             for reply in (yield doomed):
                 good(reply)
@@ -89,6 +98,23 @@ def record_problem(fields: Sequence[bytes], left: int) -> str:
     except BadRecordError as error:
         return str(error)
     return "the record never expires" if is_there and left == -1 else ""
+
+
+def _text(name: bytes) -> str:
+    return name.decode(errors="replace")
+
+
+def fence_problem(fence: bytes | None) -> str:
+    """Return why no writer can have written a fence; empty if one can have, or there is none."""
+    if fence is None or is_credible(fence):
+        return ""
+    return f"{fence[:40]!r} is not the number of a claim"
+
+
+def _ask(names: KeyNames, pod: str) -> list[Command]:
+    record = names.record(pod)
+    keys = ("HGETALL", record), ("PTTL", record), ("GET", names.fence(pod))
+    return [Command(words) for words in keys]
 
 
 def _keys_of(names: KeyNames, pod: str) -> tuple[str, ...]:

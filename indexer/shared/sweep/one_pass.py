@@ -5,9 +5,9 @@ must never remove a living slot. For some buckets together, in bounded steps:
 
 1. The pass reads their fields, and notes those with slots that are dead by the records read at its
    beginning, and the checkpoints of pods without a record.
-2. It reads all checkpoints of the buckets with noted fields. A writer has its checkpoint in a bucket before
-   it writes there, so the writers of all noted fields are among the pods of these checkpoints and those of
-   `names.pods`.
+2. It reads all checkpoints of the buckets with noted fields. A writer has its checkpoint in a bucket
+   before it writes there, so the writers of all noted fields are among the pods of these checkpoints and
+   those of `names.pods`.
 3. It reads the records of all these pods anew. A claim's base is in the pod's record before anything is
    written under the claim, so each living slot that was noted in 1 has its base in a record read in 3.
 4. `outlive.lua` keeps the numbers of the claims of pods without a record, so that none is given again.
@@ -16,7 +16,9 @@ must never remove a living slot. For some buckets together, in bounded steps:
    answer), and the bucket is left alone. The checkpoint of a pod that seems to have no record is
    deleted: should the pod have one after all, its writer's next audit finds the bucket not as it left
    it, and the writer writes everything anew. So even a wrong answer in 3 is found and healed.
-6. `purge.lua` takes the slots that were dead in 3 out of the fields noted in 1.
+6. `purge.lua` takes the slots that were dead at the beginning and in 3 out of the fields noted in 1.
+   Before 3 the pass rests once, so that no reader believes a record from before the pass any more:
+   such a record may name slots that are dead since.
 
 What no writer can have written is removed as well (`indexer.shared.sweep.mend`): before the other steps
 where it is a key, in step 1 where it is a field of a bucket.
@@ -44,6 +46,8 @@ NOTED_BYTES = 4 << 20
 """How many bytes of values with dead slots are noted before they are purged."""
 BUCKETS_AT_ONCE = 16
 """For how many buckets the records are read anew together."""
+DEAD_SECONDS = 3.0
+"""For how long slots are dead before they are purged: no reader believes an older record."""
 REMEMBERED_MS = 3_600_000
 """For how long a pod without a record stays in the hash of pods."""
 
@@ -59,33 +63,38 @@ class _Noted:
 
 
 class _Records:
-    """The records of pods, as read last, and the pods whose claims' numbers are kept."""
+    """The records of pods, and the pods whose claims' numbers are kept."""
 
-    def __init__(self) -> None:
-        self.living = Living()
+    def __init__(self, first: Living) -> None:
+        self.first = first
+        """By the records at the pass's beginning."""
+        self.are_old = False
+        """Whether no reader believes those records any more."""
+        self.met = set(first.owners)
+        """Pods that were listed, or whose checkpoints were met."""
+        self.last = first
+        """By the records as read last."""
         self.kept: dict[str, int] = {}
         """The claim's number that `outlive.lua` kept of each pod without a record."""
-        self.met: set[str] = set()
-        """Pods that were listed, or whose checkpoints were met."""
 
 
 def sweep(names: KeyNames, swept: Swept, *, remembered_ms: int = REMEMBERED_MS) -> Steps[None]:
     """Make one pass: yield commands, and take the replies that are sent back.
 
+    An empty list, at most once a pass, asks for a pause of `DEAD_SECONDS`.
     Raises CommandRefusedError or UnreachableError where a reply is one, and BadRecordError where a
     record cannot be read: without it no slot is known to be dead.
     """
     yield from mend_shared(names, swept)
     yield from mend_pods(names, (yield from _listed(names)), swept)
-    records = _Records()
-    records.living = yield from _living(names, ())
-    listed = records.living.owners.keys()
-    forgotten = yield from _roll(names, records.living.owners, remembered_ms)
+    records = _Records((yield from _living(names, ())))
+    listed = records.first.owners
+    forgotten = yield from _roll(names, listed, remembered_ms)
     for start in range(0, names.buckets, BUCKETS_AT_ONCE):
         buckets = range(start, min(start + BUCKETS_AT_ONCE, names.buckets))
         yield from _sweep_buckets(names, buckets, records, swept)
     # Redis may have lost the hash of pods but not the pods: put those back that the buckets named.
-    found = {pod: records.living.owners.get(pod) for pod in records.met - listed}
+    found = {pod: records.last.owners.get(pod) for pod in records.met - listed.keys()}
     yield from _roll(names, found, remembered_ms)
     living = yield from _living(names, forgotten)
     gone = [pair for pair in forgotten.items() if living.token(pair[0]) is None]
@@ -143,10 +152,10 @@ def _sweep_buckets(
             yield from mend_bucket(names, bucket, page, swept)
             one = noted.setdefault(bucket, _Noted())
             for pod, value in page.checkpoints.items():
-                if records.living.token(pod) is None:
+                if records.first.token(pod) is None:
                     one.gone[pod] = read_checkpoint(value)[0]
             for name, value in page.values.items():
-                if spilled_blocks(value) is None and records.living.dead(slots_of(value)):
+                if spilled_blocks(value) is None and records.first.dead(slots_of(value)):
                     one.fields[name] = value
                     size += len(value)
             if size >= NOTED_BYTES:
@@ -169,8 +178,11 @@ def _remove(
     if not checkpoints:
         return
     pods = set().union(*checkpoints.values())
-    yield from mend_pods(names, sorted(pods - records.living.owners.keys()), swept)
-    living = records.living = yield from _living(names, pods)
+    yield from mend_pods(names, sorted(pods - records.met), swept)
+    if not records.are_old and any(one.fields for one in noted.values()):
+        records.are_old = True
+        yield []
+    living = records.last = yield from _living(names, pods)
     records.met |= living.owners.keys()
     yield from _keep_numbers(names, checkpoints.values(), records)
     for bucket, tokens in checkpoints.items():
@@ -179,7 +191,8 @@ def _remove(
             swept.doubted += 1
             continue
         fields = noted[bucket].fields
-        dead = living.dead({slot for value in fields.values() for slot in slots_of(value)})
+        slots = {slot for value in fields.values() for slot in slots_of(value)}
+        dead = living.dead(records.first.dead(slots))
         for call in purge_calls(names, bucket, fields, dead):
             (reply,) = yield [call]
             swept.purged += good(reply)
@@ -204,7 +217,7 @@ def _keep_numbers(
     highest: dict[str, int] = {}
     for tokens in checkpoints:
         for pod, token in tokens.items():
-            if records.living.token(pod) is None:
+            if records.last.token(pod) is None:
                 highest[pod] = max(highest.get(pod, 0), token)
     calls = [
         Call(script("outlive"), (names.fence(pod),), (token, FENCE_MS))

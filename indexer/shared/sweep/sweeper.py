@@ -23,7 +23,7 @@ from indexer.shared.redis.command import (
     good,
     script,
 )
-from indexer.shared.sweep.one_pass import sweep
+from indexer.shared.sweep.one_pass import DEAD_SECONDS, sweep
 from indexer.shared.sweep.swept import Swept
 
 log = logging.getLogger(__name__)
@@ -191,6 +191,8 @@ class Sweeper:
                     if await self._hold(self._owner, self._lease, self._owner) != self._owner:
                         raise LeaseLostError("the lease ran out, and another process sweeps")
                     renewed = now
+                if not asked:
+                    await self._sleep(DEAD_SECONDS)
                 replies = await self._redis.run(asked, timeout=self._timeout)
                 if self._redis.disruptions != disruptions:
                     raise DisruptedError("a connection to Redis was lost or made meanwhile")

@@ -35,8 +35,8 @@ class Retry:
     def asked(self, asked: Sequence[Command | Call], *, over: bool = True) -> Steps[list[Reply]]:
         """Return the reply to each command; those refused or not answered are repeated.
 
-        Keys of another type than warmpath's are removed. With `over`, the replies end the trouble. Raises
-        AnewError where the record was lost meanwhile.
+        Keys of another type than warmpath's are removed. With `over`, the replies end the trouble.
+        Raises AnewError where the record was lost meanwhile.
         """
         replies = list((yield Commands(asked)))
         pause = FIRST_PAUSE

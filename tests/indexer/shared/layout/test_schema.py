@@ -10,7 +10,7 @@ from indexer.process.version import version
 from indexer.shared.layout import schema
 from indexer.shared.layout.names import KeyNames
 from indexer.shared.layout.schema import SchemaError, check_server, log_server_warnings
-from indexer.shared.redis.command import CommandRefusedError, Redis, UnreachableError
+from indexer.shared.redis.command import Redis, UnreachableError
 from indexer.shared.redis.connect import RedisSettings, connect
 from tests.indexer.shared.ensured_schema import ensure
 from tests.servers.redis_cluster import RedisCluster
