@@ -8,7 +8,7 @@ Words = tuple[str | bytes | int, ...]
 Damage = tuple[Words, ...]
 """Commands to send."""
 
-ABSURD = ("9007199254740992", "999999999999999", "999999999999", "-1", "nan", "")
+ABSURD = ("9007199254740992", "999999999999", "nan")
 """What no number of a pod's claims is."""
 
 
