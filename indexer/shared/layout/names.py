@@ -64,7 +64,7 @@ class KeyNames:
     def pods(self) -> str:
         """The hash of the pods that were claimed, each with the time when it last had a record.
 
-        A sweep forgets a pod that has had no record for a day.
+        A sweep forgets a pod that has had no record for an hour.
         """
         return f"{self.prefix}:pods"
 

@@ -9,11 +9,10 @@ from dataclasses import dataclass, field
 from urllib.parse import unquote
 
 from indexer.keys.word import WORD_BYTES
+from indexer.shared.layout.damage import is_credible
 from indexer.shared.layout.names import BORN, KeyNames, checkpoint
 from indexer.shared.redis.command import Command
 
-MOST_DIGITS = 15
-"""The most digits of a checkpoint's numbers, which are doubles in Lua."""
 CHECKPOINT = checkpoint("")
 """The beginning of each checkpoint's field, which is longer than a block's field."""
 
@@ -62,17 +61,23 @@ def read_page(reply: Sequence[bytes | Sequence[bytes]]) -> Page:
         assert isinstance(value, bytes)
         if len(name) in {WORD_BYTES, 2 * WORD_BYTES}:
             page.values[name] = value
-        elif name.startswith(CHECKPOINT):
-            pod = name[len(CHECKPOINT) :].decode(errors="replace")
-            page.checkpoints[unquote(pod)] = value
+        elif name.startswith(CHECKPOINT) and checkpoint(pod := _pod_of(name)) == name:
+            page.checkpoints[pod] = value
         elif name != BORN:
             page.strange[name] = value
     return page
 
 
+def _pod_of(name: bytes) -> str:
+    return unquote(name[len(CHECKPOINT) :].decode(errors="replace"))
+
+
 def read_checkpoint(checkpoint: bytes) -> tuple[int, int]:
-    """Return a checkpoint's claim number and count of writes. Raises ValueError if it is malformed."""
+    """Return a checkpoint's claim number and count of writes.
+
+    Raises ValueError if no writer can have written it.
+    """
     token, _, count = checkpoint.partition(b":")
-    if not all(digits.isdigit() and len(digits) <= MOST_DIGITS for digits in (token, count)):
+    if not (is_credible(token) and is_credible(count)):
         raise ValueError(f"{checkpoint[:40]!r} is not a checkpoint")
     return int(token), int(count)

@@ -27,6 +27,7 @@ from indexer.engines.event import Tier
 from indexer.message import read_message
 from indexer.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
 from indexer.process.shortened import shortened
+from indexer.shared.layout.damage import MOST_DIGITS
 from indexer.trust import MOST_REASON
 from indexer.unreadable import UNREADABLE
 from indexer.watch.watched_rank import check_state
@@ -36,10 +37,10 @@ SLOTS_OF_A_CLAIM = 1 << 16
 
 LEAST_LEASE, MOST_LEASE = 1, 3600
 """The shortest and the longest lease, seconds: how long a record outlives its writer."""
+MOST_BASE = (1 << 47) - 1
 MOST_RANKS = 1024
-MOST_COUNT = 1 << 53
-"""The highest count of batches, claims or blocks: Lua in Redis counts in floats, which have every whole
-number up to here."""
+MOST_COUNT = 10**MOST_DIGITS - 1
+"""The highest count of batches, claims or blocks."""
 
 Rank = Annotated[int, Meta(ge=0, lt=MOST_RANKS)]
 Count = Annotated[int, Meta(ge=0, le=MOST_COUNT)]
@@ -58,7 +59,7 @@ class Claim(msgspec.Struct, frozen=True):
 
     owner: str
     """A random name for one life of one writer."""
-    base: Annotated[int, Meta(ge=0, lt=1 << 47)]
+    base: Annotated[int, Meta(ge=0, le=MOST_BASE)]
     """Random, 47 bits: the slots of this claim are base * SLOTS_OF_A_CLAIM + n."""
     places: Annotated[list[SpotOf | None], Meta(max_length=SLOTS_OF_A_CLAIM)]
     """The place of each of its slots, by number; None for a dropped place."""
@@ -143,7 +144,7 @@ def _read(fields: Mapping[bytes, bytes]) -> Record:
         states=states,
         blocks=blocks,
         owner=fields.get(b"owner", b"").decode(),
-        building=_count(fields.get(b"building", b"0")),
+        building=_count(fields.get(b"building", b"0"), MOST_BASE),
     )
 
 

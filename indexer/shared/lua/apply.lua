@@ -21,7 +21,7 @@ for at = 6, #ARGV, 4 do fields[#fields + 1] = ARGV[at] end
 local read = redis.call("HMGET", bucket, checkpoint, unpack(fields))
 
 local stored_token, stored_count = string.match(read[1] or "", "^(%d+):(%d+)$")
-if not stored_token or #stored_token > 15 or #stored_count > 15 then return {-2, 0, 0} end
+if not stored_token or #stored_token > 12 or #stored_count > 12 then return {-2, 0, 0} end
 stored_token, stored_count = tonumber(stored_token), tonumber(stored_count)
 if stored_token > token then return {-1, stored_token, stored_count} end
 if stored_token < token or stored_count ~= tonumber(ARGV[3]) then

@@ -7,23 +7,27 @@
 -- Returns {1, token, the server's time (ms)}, also where an earlier call made this claim; {0, token} where
 --         another writer has the record.
 --
--- The record goes on describing the earlier claim's content until the new claim's is complete.
+-- The record goes on describing the earlier claim's content until the new claim's is complete. A number that
+-- no writer can have reached counts as none (indexer/shared/layout/damage.py).
 if redis.replicate_commands then
   redis.replicate_commands()  -- Redis 6 needs it where a script writes after it has asked for the time
+end
+local function known(number)
+  return number and #number <= 12 and string.find(number, '^%d+$') and tonumber(number) or 0
 end
 local record, fence = KEYS[1], KEYS[2]
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local said = redis.call('HMGET', record, 'token', 'owner', 'building')
-local token = tonumber(said[1] or 0)
-if said[1] and said[2] ~= ARGV[1] and ARGV[3] ~= '1' then
+local token = known(said[1])
+if said[2] and said[2] ~= ARGV[1] and ARGV[3] ~= '1' then
   return {0, token}
 end
 if said[2] == ARGV[1] and said[3] == ARGV[2] then
   redis.call('PEXPIRE', record, ARGV[5])
   return {1, token, now}
 end
-token = math.max(token, tonumber(redis.call('GET', fence) or 0), tonumber(ARGV[4])) + 1
+token = math.max(token, known(redis.call('GET', fence)), known(ARGV[4])) + 1
 redis.call('SET', fence, token, 'PX', ARGV[6])
 redis.call('HSET', record, 'token', token, 'owner', ARGV[1], 'building', ARGV[2], 'audits', 0, 'reason', ARGV[7])
 redis.call('HDEL', record, 'sound')

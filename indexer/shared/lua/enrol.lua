@@ -14,11 +14,11 @@ redis.call('HSET', KEYS[1], ARGV[1], string.format('%.0f', now))
 local found = {}
 local all = redis.call('HGETALL', KEYS[1])
 for at = 1, #all, 2 do
-  -- A time in the future was noted before the server's clock was set back.
-  local age = math.abs(now - tonumber(all[at + 1]))
+  -- A time in the future was noted before the server's clock was set back; what is no time was not noted.
+  local age = math.abs(now - (tonumber(all[at + 1]) or 0))
   if age <= there then
     found[#found + 1] = all[at]
-  elseif age > listed then
+  elseif not (age <= listed) then
     redis.call('HDEL', KEYS[1], all[at])
   end
 end

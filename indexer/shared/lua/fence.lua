@@ -12,9 +12,9 @@ if redis.replicate_commands then
 end
 local read = redis.call("HMGET", KEYS[1], ARGV[1], "born")
 local stored, born = read[1], read[2]
--- A checkpoint that no script wrote is replaced.
+-- A checkpoint that no writer can have written is replaced (indexer/shared/layout/damage.py).
 local token, count = string.match(stored or "", "^(%d+):(%d+)$")
-if token and #token < 16 and #count < 16 then
+if token and #token <= 12 and #count <= 12 then
   token, count = tonumber(token), tonumber(count)
   if token > tonumber(ARGV[2]) then return {-1, token, count} end
   if token == tonumber(ARGV[2]) then return {0, token, count} end

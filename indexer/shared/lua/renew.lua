@@ -16,15 +16,17 @@ if said[1] ~= ARGV[1] then return {-1, tonumber(said[1])} end
 if said[3] or said[2] ~= ARGV[2] then return {-2} end
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
--- A renewal that arrives late or twice counts no audit again.
-local audited = tonumber(said[4] or 0) < tonumber(ARGV[3])
+-- A renewal that arrives twice counts no audit again, and one that others have overtaken does nothing.
+local audits = tonumber(said[4] or 0)
+local confirmed = tonumber(string.match(said[5] or '', '^%d+') or 0)
+if not audits or audits > tonumber(ARGV[3]) or confirmed > tonumber(ARGV[5]) then return {-2} end
+local audited = audits < tonumber(ARGV[3])
 if audited then
   redis.call('HSET', record, 'audits', ARGV[3])
   redis.call('HDEL', record, 'reason')
 end
 -- How long this call took on its way counts as well. Where the clock was set back nobody knows it.
 local late = ARGV[7] ~= '' and now - tonumber(ARGV[7])
-local confirmed = tonumber(string.match(said[5] or '', '^%d+') or 0)
 if late and late > -10 and (audited or said[5]) and confirmed < tonumber(ARGV[5]) then
   redis.call('HSET', record, 'sound', string.format('%s:%.0f', ARGV[5], ARGV[6] + math.max(late, 0)))
 end

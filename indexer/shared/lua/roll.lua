@@ -18,6 +18,8 @@ redis.call('HDEL', KEYS[1], '')
 for i = 3, #ARGV do
   local seen = redis.call('HGET', KEYS[1], ARGV[i])
   local age = seen and now - (tonumber(seen) or 0)
+  -- A time in the future was noted before the server's clock was set back, or not by a sweep.
+  if age and not (age >= 0) then age = nil end
   if i < 3 + there then
     -- A noted time may be old by a tenth of the time for which a pod is remembered; that spares a write
     -- in each pass.

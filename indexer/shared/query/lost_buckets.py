@@ -1,7 +1,8 @@
 """Finds out that Redis has lost a bucket, by the time at which each bucket was made. Sans-I/O.
 
 Redis may drop one key, or all of them, while every connection stays. A bucket that is made again
-after that has another time (`names.BORN`), and a bucket that is not there has none.
+after that has another time (`names.BORN`), and a bucket that is not there has none. Where Redis loads
+old data, the buckets have the times that they had; `indexer.shared.records.moment` finds that out.
 """
 
 from collections.abc import Callable, Mapping, Sequence

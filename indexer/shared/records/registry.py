@@ -96,23 +96,22 @@ class Registry:
     async def _check_schema(self, timeout: float) -> str:
         """Return why this version cannot read the index; empty where it can.
 
-        The schema is checked again after each disruption, and at each reading while there is no
-        schema: a writer of another version may come.
+        The schema is checked again after each disruption, and at each reading while there is none or one
+        that does not fit: a writer of another version may come, and a damaged schema is healed.
         """
         if self._checked_at == self._redis.disruptions:
-            return self._unfit
+            return ""
         try:
             is_said = await fits(self._redis, self._names, timeout=timeout)
         except SchemaError as error:
             self._unfit = str(error)
         except (CommandRefusedError, UnreachableError):
             # The replies for the records fail alike; the last finding about the schema stands.
-            return self._unfit
+            pass
         else:
             self._unfit = ""
-            if not is_said:
-                return ""
-        self._checked_at = self._redis.disruptions
+            if is_said:
+                self._checked_at = self._redis.disruptions
         return self._unfit
 
     def _take(
@@ -128,8 +127,11 @@ class Registry:
             reading = self._of(pod)
             self._take_one(reading, reply)
             record = reading.record
-            if reading.problem or not reading.moment.read(record, asked_at):
+            if reading.problem:
                 reading.doubt.lost()
+            elif not reading.moment.read(record, asked_at):
+                # Redis has gone back to old data, as after DEBUG RELOAD or behind a proxy.
+                self.lost()
             if not reading.problem and before == now:
                 reading.doubt.read(*((record.token, record.audits) if record else (0, 0)))
 

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from indexer.shared.layout.names import KeyNames
-from indexer.shared.layout.schema import SchemaError, fits
+from indexer.shared.layout.schema import SchemaError, ensure_call, fits, judge
 from indexer.shared.redis.command import (
     Call,
     Command,
@@ -23,7 +23,8 @@ from indexer.shared.redis.command import (
     good,
     script,
 )
-from indexer.shared.sweep.one_pass import Swept, sweep
+from indexer.shared.sweep.one_pass import DEAD_SECONDS, sweep
+from indexer.shared.sweep.swept import Swept
 
 log = logging.getLogger(__name__)
 
@@ -32,6 +33,8 @@ FIELDS_PER_SECOND = 5_000.0
 LEASE = 15.0
 """Seconds for which a process may sweep alone; it renews this lease when a third of it is over."""
 TIMEOUT = 5.0
+LEAST_SLEEP = 0.01
+"""Seconds: a shorter sleep takes much longer than it says."""
 ATTEMPTS = 3
 """How often a pass is begun, at most, where connections are lost or made meanwhile."""
 AT_REST = "rest "
@@ -162,33 +165,43 @@ class Sweeper:
 
     async def _is_there(self) -> bool:
         """Return whether there is an index. Raises SchemaError where it is another version's."""
-        return await fits(self._redis, self._names, timeout=self._timeout)
+        try:
+            return await fits(self._redis, self._names, timeout=self._timeout)
+        except (CommandRefusedError, SchemaError):
+            # Where the key of the schema is damaged, this writes it anew.
+            [reply] = await self._redis.run([ensure_call(self._names)], timeout=self._timeout)
+            judge(self._names, good(reply))
+            return True
 
     async def _pass(self) -> None:
         # Each node is connected to before disruptions count, since a first connection is one too.
         everywhere = [
-            Command(("HLEN", self._names.bucket(bucket))) for bucket in range(self._names.buckets)
+            Command(("EXISTS", self._names.bucket(bucket))) for bucket in range(self._names.buckets)
         ]
         for reply in await self._redis.run(everywhere, timeout=self._timeout):
             good(reply)
         disruptions = self._redis.disruptions
         steps = sweep(self._names, self.counts)
-        renewed = self._clock()
+        renewed = due = self._clock()
         try:
             asked = next(steps)
             while True:
-                begun, looked = self._clock(), self.counts.fields
-                if begun - renewed > self._lease / 3:
+                now, looked = self._clock(), self.counts.fields
+                if now - renewed > self._lease / 3:
                     if await self._hold(self._owner, self._lease, self._owner) != self._owner:
                         raise LeaseLostError("the lease ran out, and another process sweeps")
-                    renewed = begun
+                    renewed = now
+                if not asked:
+                    await self._sleep(DEAD_SECONDS)
                 replies = await self._redis.run(asked, timeout=self._timeout)
                 if self._redis.disruptions != disruptions:
                     raise DisruptedError("a connection to Redis was lost or made meanwhile")
                 asks = len(asked)
                 asked = steps.send(replies)
-                cost = (self.counts.fields - looked + asks) / self._fields_per_second
-                await self._sleep(max(0.0, begun + cost - self._clock()))
+                # What a step took longer than planned is not made up for later.
+                due = max(due, now) + (self.counts.fields - looked + asks) / self._fields_per_second
+                if due - self._clock() > LEAST_SLEEP:
+                    await self._sleep(due - self._clock())
         except StopIteration:
             return
         finally:

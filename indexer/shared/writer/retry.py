@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Sequence
 
+from indexer.shared.layout.damage import heal_call, is_wrong_type
 from indexer.shared.redis.command import Call, Command, Reply
 from indexer.shared.writer.lease import Lease
 from indexer.shared.writer.steps import Commands, Rest, Steps, WriterCounts
@@ -34,12 +35,15 @@ class Retry:
     def asked(self, asked: Sequence[Command | Call], *, over: bool = True) -> Steps[list[Reply]]:
         """Return the reply to each command; those refused or not answered are repeated.
 
-        With `over`, the replies end the trouble. Raises AnewError where the record was lost meanwhile.
+        Keys of another type than warmpath's are removed. With `over`, the replies end the trouble.
+        Raises AnewError where the record was lost meanwhile.
         """
         replies = list((yield Commands(asked)))
         pause = FIRST_PAUSE
         while failed := [n for n, reply in enumerate(replies) if isinstance(reply, Exception)]:
             self.in_trouble(str(replies[failed[0]]))
+            if damaged := [asked[n] for n in failed if is_wrong_type(replies[n])]:
+                yield Commands([heal_call(*_keys_of(one)) for one in damaged])
             yield from self._lease.keep(self.trouble)
             yield Rest(pause)
             pause = self.longer(pause)
@@ -63,3 +67,7 @@ class Retry:
             log.info("pod %s: shared index: it can be written again", self._pod)
             self.trouble = ""
             self._lease.demand_audit()
+
+
+def _keys_of(one: Command | Call) -> tuple[str, ...]:
+    return one.keys if isinstance(one, Call) else (str(one.words[1]),)

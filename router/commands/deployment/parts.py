@@ -9,6 +9,7 @@ from typing import Any
 from indexer.shared.redis.fault import OUT_OF_MEMORY, Fault, hint_of
 from router.commands.deployment.check import Check
 from router.commands.index.access import MOST_NAMED, AccessError
+from router.commands.index.damage import HEALS, damage
 from router.commands.index.open import FILES, opened
 from router.commands.index.stats import read_servers
 from router.config.certificates import dated
@@ -45,7 +46,8 @@ async def shared_index(config: Path, url: str, seconds: float) -> list[Check]:
     )
     try:
         async with opened(options, may_be_empty=True) as access:
-            # These three calls use the rights that a router needs to read.
+            # These four calls use the rights that a router needs to read.
+            damaged = await damage(access)
             pods = await access.pods()
             empty, found = access.lacking, await read_servers(access)
     except AccessError as error:
@@ -62,7 +64,16 @@ async def shared_index(config: Path, url: str, seconds: float) -> list[Check]:
         answer = Check(REDIS, "answer", "ok", text)
     records = {pod: seen.record for pod, seen in pods.items() if seen.record}
     reasons = {pod: record.reason for pod, record in records.items() if not record.sound}
-    return [answer, _policy(found), _memory(found, reasons)]
+    return [answer, _keys(damaged), _policy(found), _memory(found, reasons)]
+
+
+def _keys(damaged: Sequence[str]) -> Check:
+    """Return whether all keys are as warmpath writes them."""
+    if not damaged:
+        return Check(REDIS, "keys", "ok", "all are as warmpath writes them")
+    more = len(damaged) - MOST_NAMED
+    text = "; ".join(damaged[:MOST_NAMED]) + (f"; and {more} more" if more > 0 else "")
+    return Check(REDIS, "keys", "WRONG", text, HEALS)
 
 
 def _policy(servers: Sequence[Mapping[str, Any]]) -> Check:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 import grpc
 
+from indexer.shared.layout.damage import is_credible, is_wrong_type, wrong_type
 from indexer.shared.layout.living import Living, Owner, read_owner
 from indexer.shared.layout.names import KeyNames
 from indexer.shared.layout.record import BadRecordError, Record, fields_of, read_record
@@ -62,7 +63,8 @@ class PodSeen:
 class Access:
     """The index under one prefix. Methods raise AccessError if Redis refuses a command.
 
-    If a node does not answer, `ask` raises it too; the other methods note the node in `silent`.
+    If a node does not answer, `ask` raises it too; the other methods note the node in `silent`, and a
+    key of a wrong type in `damaged`.
     """
 
     def __init__(
@@ -85,7 +87,9 @@ class Access:
         self._fault = Fault.SILENCE
         """What is wrong with the last of them."""
         self._away: set[Argument] = set()
-        """Keys on those nodes."""
+        """Keys on those nodes, and damaged keys."""
+        self.damaged: dict[str, str] = {}
+        """A sentence for each key that no process of warmpath can have written."""
 
     async def ask(self, asked: Sequence[Command | Call]) -> list[Reply]:
         """Return the replies, none of which is an error."""
@@ -103,14 +107,19 @@ class Access:
             raise AccessError(problem_of(error, self.url), fault_of(error)) from error
 
     async def look(self, asked: Sequence[Command]) -> list[Reply]:
-        """Return the replies; None for keys whose node does not answer (see `silent`)."""
+        """Return the replies; None for keys whose node does not answer (see `silent`), or `damaged`."""
         before = frozenset(self._away)
         there = [one for one in asked if one.words[1] not in before]
         replies = iter(await self.redis.run(there, timeout=self.timeout))
         answers = []
         for one in asked:
             reply = None if one.words[1] in before else next(replies)
-            if isinstance(reply, CommandRefusedError | UnreachableError):
+            if is_wrong_type(reply):
+                key = str(one.words[1])
+                self._away.add(key)
+                self.damaged[key] = wrong_type(key)
+                reply = None
+            elif isinstance(reply, CommandRefusedError | UnreachableError):
                 if isinstance(reply, CommandRefusedError) and not str(reply).startswith(NO_NODE):
                     raise AccessError(problem_of(reply, self.url), fault_of(reply))
                 self._away.add(one.words[1])
@@ -123,16 +132,20 @@ class Access:
 
     @property
     def buckets(self) -> list[int]:
-        """The buckets whose nodes answer."""
+        """The buckets whose nodes answer, and that are not damaged."""
         names = self.names
         return [n for n in range(names.buckets) if names.bucket(n) not in self._away]
 
     def lacks(self) -> str:
         """Return how many buckets could not be read, and why; empty if all could."""
-        if not self.silent:
-            return ""
         count, most = self.names.buckets - len(self.buckets), self.names.buckets
-        return f"{count} of {most} buckets were not reached: {'; '.join(self.silent)}"
+        if not (self.silent or count):
+            return ""
+        return f"{count} of {most} buckets were not reached: {'; '.join(self._problems)}"
+
+    @property
+    def _problems(self) -> list[str]:
+        return [*self.silent, *self.damaged.values()]
 
     async def check_schema(self) -> None:
         """Raise AccessError if Redis does not answer, or has no index or one of another version."""
@@ -140,11 +153,11 @@ class Access:
         schema, *_ = await self.look(
             [
                 Command(("HGETALL", names.schema)),
-                *(Command(("EXISTS", names.bucket(n))) for n in range(names.buckets)),
+                *(Command(("HLEN", names.bucket(n))) for n in range(names.buckets)),
             ]
         )
         if not self.buckets:
-            problem = _without_place("; ".join(self.silent), self.url)
+            problem = _without_place("; ".join(self._problems), self.url)
             raise AccessError(f"no Redis answers at {self.url}: {problem}", self._fault)
         if schema is None:
             return
@@ -153,6 +166,9 @@ class Access:
                 f"no blocks lie under the prefix {names.prefix!r} at {self.url}: no publisher, and no "
                 f"router with `write`, has written there ({self._named}prefix)"
             )
+        if not is_credible(fields_of(schema).get(b"schema", b"")):
+            self.damaged[names.schema] = f"{names.schema} names no version"
+            return
         try:
             judge(names, schema)
         except SchemaError as error:
@@ -168,13 +184,13 @@ class Access:
             some = pods[start : start + 64]
             replies = await self.look([one for pod in some for one in self._ask_pod(pod)])
             for number, pod in enumerate(some):
-                one = _seen(pod, *replies[3 * number : 3 * number + 3])
+                one = self._seen(pod, *replies[3 * number : 3 * number + 3])
                 seen[pod] = replace(one, is_known=pod in known)
         return seen
 
     async def pod(self, name: str) -> PodSeen:
         """Return one pod."""
-        return _seen(name, *await self.look(self._ask_pod(name)))
+        return self._seen(name, *await self.look(self._ask_pod(name)))
 
     def unread(self, pods: Mapping[str, PodSeen]) -> str:
         """Return which records, needed to know the live slots, were not read; empty if all were."""
@@ -205,20 +221,21 @@ class Access:
             Command(("XLEN", self.names.log(pod))),
         ]
 
-
-def _seen(
-    pod: str, fields: Sequence[bytes] | None, lease: int | None, length: int | None
-) -> PodSeen:
-    if fields is None or lease is None or length is None:
-        return PodSeen(pod, None, "the node of its record does not answer", None, None, 0)
-    named = fields_of(fields)
-    left = lease / 1000 if lease >= 0 else None
-    try:
-        record = read_record(named)
-        words = [named.get(name) for name in (b"token", b"claim", b"building")]
-        return PodSeen(pod, record, "", read_owner(pod, words), left, length)
-    except BadRecordError as error:
-        return PodSeen(pod, None, str(error), None, left, length)
+    def _seen(
+        self, pod: str, fields: Sequence[bytes] | None, lease: int | None, length: int | None
+    ) -> PodSeen:
+        if fields is None or lease is None:
+            damaged = self.damaged.get(self.names.record(pod), "")
+            problem = damaged or "the node of its record does not answer"
+            return PodSeen(pod, None, problem, None, None, length or 0)
+        named = fields_of(fields)
+        left = lease / 1000 if lease >= 0 else None
+        try:
+            record = read_record(named)
+            words = [named.get(name) for name in (b"token", b"claim", b"building")]
+            return PodSeen(pod, record, "", read_owner(pod, words), left, length or 0)
+        except BadRecordError as error:
+            return PodSeen(pod, None, str(error), None, left, length or 0)
 
 
 def living_of(pods: dict[str, PodSeen]) -> Living:

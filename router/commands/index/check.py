@@ -7,7 +7,7 @@ ROUNDS times, and a difference counts only if it is found each time.
 """
 
 import asyncio
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,7 @@ from rich.text import Text
 from indexer.shared.layout.record import Claim, SpotOf
 from indexer.shared.replica.scan import Scan
 from router.commands.index.access import Access, PodSeen, dead_words
+from router.commands.index.damage import damage
 from router.commands.index.difference import Compared, Difference, compare, in_both
 from router.commands.index.structure import Structure, check_structure
 from router.commands.index.truth import NOTHING, Keys, NoTruthError, Truth, truth_of
@@ -44,11 +45,13 @@ class Checked:
     """The text that no publisher has written to the index; empty if one has."""
     not_reached: str = ""
     """How many buckets could not be read, and why; empty if all could."""
+    damaged: Sequence[str] = ()
+    """A sentence for each key that no process of warmpath can have written."""
 
     @property
     def is_well(self) -> bool:
         """Whether no fault was found in the pods and buckets that could be read."""
-        return not self.structure.problems and not any(
+        return not (self.structure.problems or self.damaged) and not any(
             one.differences for one in self.pods.values()
         )
 
@@ -78,17 +81,19 @@ class Checked:
 
 async def check(access: Access) -> Checked:
     """Check the buckets' structure, and compare every pod with its publisher."""
+    damaged = await damage(access)
     structure = await check_structure(access)
     pods = await access.pods(sorted({*structure.pods, *access.configured}))
     if lacks := access.lacks():
         # A publisher does not say which keys lie in the buckets that were not reached.
         unread = {name: Compared(seen.problem or lacks) for name, seen in pods.items()}
-        return Checked(unread, structure, not_reached=lacks)
+        return Checked(unread, structure, not_reached=lacks, damaged=damaged)
     names = list(pods)
     compared: dict[str, Compared] = {}
     for start in range(0, len(names), PODS_AT_ONCE):
         compared |= await _compare_pods(access, names[start : start + PODS_AT_ONCE])
-    return Checked(compared, structure, access.empty(pods, structure.pods), access.lacks())
+    empty = access.empty(pods, structure.pods)
+    return Checked(compared, structure, empty, access.lacks(), damaged)
 
 
 async def _compare_pods(access: Access, names: Iterable[str]) -> dict[str, Compared]:
@@ -217,6 +222,7 @@ def as_json(checked: Checked) -> dict[str, Any]:
         "empty": checked.empty,
         "not_reached": checked.not_reached,
         "structure": checked.structure.problems,
+        "damaged": checked.damaged,
         "dead_entries": checked.structure.dead,
         "unknown_entries": checked.structure.unknown,
         "not_read": checked.structure.unread,
@@ -268,7 +274,7 @@ def shown(checked: Checked) -> RenderableType:
         words = "\n".join(_words(spot, difference) for spot, difference in one.differences.items())
         table.add_row(Text(name), f"{one.keys:,}", f"{one.changed:,}", Text(words or "none"))
     structure = checked.structure
-    lines = [Text(problem) for problem in structure.problems]
+    lines = [Text(problem) for problem in (*checked.damaged, *structure.problems)]
     if not lines and not (checked.empty or checked.not_reached):
         lines = [Text("Every value can be read, and every sound pod's writer has every bucket.")]
     if structure.dead is None:

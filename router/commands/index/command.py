@@ -103,7 +103,7 @@ async def _stats(args: argparse.Namespace, access: Access) -> int:
         print(json.dumps(found))
     else:
         print_rich(index_stats.shown(found))
-    return NO_ANSWER if access.silent else FINE
+    return NO_ANSWER if access.lacks() else FINE
 
 
 async def _check(args: argparse.Namespace, access: Access) -> int:
@@ -140,8 +140,8 @@ async def _sweep(args: argparse.Namespace, access: Access) -> int:
     )
     if counts.doubted:
         print(f"{counts.doubted:,} buckets were left alone: a pod was claimed again meanwhile")
-    if counts.odd:
-        print(f"{counts.odd:,} values cannot be read: warmpath index check")
+    if counts.healed:
+        print(f"{counts.healed:,} keys and fields removed that warmpath cannot have written")
     return FINE
 
 

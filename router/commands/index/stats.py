@@ -16,6 +16,7 @@ from indexer.shared.redis.command import Call, Command, script
 from indexer.shared.sweep.sweeper import AT_REST
 from indexer.trust import Level
 from router.commands.index.access import Access, PodSeen, dead_words, living_of
+from router.commands.index.damage import damage
 from router.commands.index.survey import Survey, survey
 
 NO_RECORD = "no record: its lease is over, or no claim of it was completed"
@@ -23,6 +24,7 @@ NO_RECORD = "no record: its lease is over, or no claim of it was completed"
 
 async def stats(access: Access) -> dict[str, Any]:
     """Return all statistics as a dict for JSON."""
+    damaged = await damage(access)
     found = await survey(access)
     # After the content, so that each claim with content has its record by now.
     pods = await access.pods(sorted({*found.pods, *access.configured}))
@@ -39,6 +41,7 @@ async def stats(access: Access) -> dict[str, Any]:
         "prefix": access.names.prefix,
         "schema": SCHEMA,
         "not_reached": access.lacks(),
+        "damaged": damaged,
         "empty": access.empty(pods, found.pods),
         "servers": servers,
         "memory_bytes": _sum(one["index_bytes"] for one in servers),
@@ -205,6 +208,7 @@ def _head(stats: dict[str, Any]) -> str:
         f"{stats['bytes']:,} bytes, {stats['bytes_per_block']} a block\n"
         f"{dead_words(stats['dead_entries'], stats['not_read'])}; {sweeping}"
         + "".join(f"\n{stats[key]}" for key in ("not_reached", "empty") if stats[key])
+        + "".join(f"\n{problem}" for problem in stats["damaged"])
         + (f"\n{odd:,} fields cannot be read: warmpath index check" if odd else "")
     )
 

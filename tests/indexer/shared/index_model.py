@@ -2,8 +2,8 @@
 
 import asyncio
 import math
-from collections.abc import Callable, Mapping
-from typing import Any, Protocol, Self
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any, Protocol, Self, TypeVar
 
 import redis
 
@@ -13,6 +13,8 @@ from indexer.shared.layout.names import KeyNames
 from indexer.shared.redis.command import Call, Command, CommandRefusedError, Reply
 from indexer.shared.redis.connect import RedisSettings, connect
 from tests.indexer.shared.ensured_schema import ensure
+
+Result = TypeVar("Result")
 
 
 class Does(Protocol):
@@ -46,20 +48,24 @@ class Edge:
 
     def __init__(self, url: str) -> None:
         self._runner = asyncio.Runner()
-        self._redis = self._runner.run(connect(RedisSettings(url)))
+        self.redis = self._runner.run(connect(RedisSettings(url)))
+
+    def run(self, work: Coroutine[Any, Any, Result]) -> Result:
+        """Do what needs the connections."""
+        return self._runner.run(work)
 
     def do(self, one: Command | Call) -> Reply:
-        (reply,) = self._runner.run(self._redis.run([one], timeout=10))
+        (reply,) = self._runner.run(self.redis.run([one], timeout=10))
         return reply
 
     def ensure(self, names: KeyNames) -> None:
-        self._runner.run(ensure(self._redis, names))
+        self._runner.run(ensure(self.redis, names))
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._runner.run(self._redis.close())
+        self._runner.run(self.redis.close())
         self._runner.close()
 
 
@@ -81,6 +87,8 @@ class Model:
             return run(*one.keys, *(_bytes(word) for word in one.arguments))
         name, key, *words = one.words
         assert isinstance(key, str)
+        if name == "GET":
+            return self.strings.get(key)
         fields = self.hashes.setdefault(key, {})
         if name == "HKEYS":
             return list(fields)
@@ -88,8 +96,10 @@ class Model:
             return [fields.get(_bytes(word)) for word in words]
         if name == "HGETALL":
             return [part for pair in fields.items() for part in pair]
-        if name == "DEL":
+        if name in {"DEL", "UNLINK"}:
             return 1 if self.hashes.pop(key) else 0
+        if name == "PTTL":
+            return 1000 if fields else -2
         if name == "HSCAN":
             return self._page(fields, *words)
         raise AssertionError(name)
@@ -177,6 +187,14 @@ class Model:
         for field in doomed:
             del fields[field]
         return len(doomed)
+
+    def _heal(self, *_keys_and_commands: str | bytes) -> Reply:
+        return []
+
+    def _outlive(self, fence: str, token: bytes, _life: bytes) -> Reply:
+        kept = max(int(token), int(self.strings.get(fence, 0)))
+        self.strings[fence] = b"%d" % kept
+        return kept
 
     def _roll(self, pods: str, remembered: bytes, there: bytes, *names: bytes) -> Reply:
         fields = self.hashes.setdefault(pods, {})

@@ -10,7 +10,7 @@ from indexer.process.version import version
 from indexer.shared.layout import schema
 from indexer.shared.layout.names import KeyNames
 from indexer.shared.layout.schema import SchemaError, check_server, log_server_warnings
-from indexer.shared.redis.command import CommandRefusedError, Redis, UnreachableError
+from indexer.shared.redis.command import Redis, UnreachableError
 from indexer.shared.redis.connect import RedisSettings, connect
 from tests.indexer.shared.ensured_schema import ensure
 from tests.servers.redis_cluster import RedisCluster
@@ -90,12 +90,17 @@ async def test_what_a_newer_version_adds_is_its_own_matter(
     await ensure(redis, names)
 
 
-async def test_something_else_under_the_name_is_an_error(
-    redis: Redis, redis_server: RedisServer, names: KeyNames
+@pytest.mark.parametrize(
+    "planted",
+    [("SET", "x"), ("RPUSH", "x"), ("HSET", "schema", "x"), ("HSET", "buckets", "64")],
+)
+async def test_a_key_that_names_no_version_is_replaced(
+    redis: Redis, redis_server: RedisServer, names: KeyNames, planted: tuple[str, ...]
 ) -> None:
-    redis_server.ask("SET", names.schema, "x")
-    with pytest.raises(CommandRefusedError, match="WRONGTYPE"):
-        await ensure(redis, names)
+    command, *words = planted
+    redis_server.ask(command, names.schema, *words)
+    await ensure(redis, names)
+    assert redis_server.facts("HGETALL", names.schema)["segment"] == "64"
 
 
 async def test_nobody_there_is_an_error() -> None:

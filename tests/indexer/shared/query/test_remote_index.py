@@ -356,6 +356,26 @@ async def test_where_a_bucket_is_lost_behind_everyones_back_nothing_is_exact_bef
         await until_exact(made)
 
 
+async def test_where_redis_goes_back_to_old_data_over_the_same_connection_nothing_stays_exact(
+    prefix: str,
+) -> None:
+    with RedisServer() as server:
+        async with stand(server.url, prefix) as made:
+            await made.pod.hold(PROMPT)
+            server.ask("SAVE")
+            await made.pod.change({PROMPT[0]: ((), PROMPT[:SEGMENT])})
+            await until_exact(made)
+            await made.pod.tell()
+            await made.remote.poll()
+            before = made.remote._redis.disruptions
+            server.ask("DEBUG", "RELOAD", "NOSAVE")
+            await made.remote.poll()
+            await made.ask(PROMPT)
+            assert made.level is Level.DEGRADED
+            assert made.remote._redis.disruptions == before
+            await until_exact(made)
+
+
 async def test_a_loss_while_nobody_asked_is_over_for_the_next_who_asks_when_it_was_made_good(
     server: RedisServer, prefix: str
 ) -> None:

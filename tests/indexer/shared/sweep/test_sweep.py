@@ -8,10 +8,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from indexer.shared.layout.names import KeyNames
+from indexer.shared.layout.names import KeyNames, checkpoint
 from indexer.shared.layout.record import SLOTS_OF_A_CLAIM
-from indexer.shared.redis.command import Call, Command, Reply
-from indexer.shared.sweep.one_pass import REMEMBERED_MS, Swept, sweep
+from indexer.shared.redis.command import Call, Command, Reply, script
+from indexer.shared.sweep.one_pass import REMEMBERED_MS, sweep
+from indexer.shared.sweep.swept import Swept
 from tests.examples import examples
 from tests.indexer.shared.index_model import Does, Model, Server
 from tests.indexer.shared.model_writer import ModelWriter, content
@@ -31,14 +32,14 @@ class OnePass:
         self._does = does
         self._stale = stale or {}
         self._steps = sweep(names, self.swept)
-        self._asked = next(self._steps)
+        self.asked = next(self._steps)
         self.is_over = False
 
     def step(self) -> None:
         """Do what is asked now."""
-        replies = [self._answer(one) for one in self._asked]
+        replies = [self._answer(one) for one in self.asked]
         try:
-            self._asked = self._steps.send(replies)
+            self.asked = self._steps.send(replies)
         except StopIteration:
             self.is_over = True
 
@@ -330,15 +331,15 @@ def test_a_record_that_is_wrongly_taken_for_gone_is_found_by_its_writers_next_au
     assert not writer.audit()
 
 
-def test_a_pod_is_forgotten_a_day_after_its_record_was_last_there(prefix: str) -> None:
+def test_a_pod_is_forgotten_an_hour_after_its_record_was_last_there(prefix: str) -> None:
     does, names = Model(), KeyNames(prefix, buckets=2)
     writer = published(does, names)
-    day = REMEMBERED_MS
+    hour = REMEMBERED_MS
     does.hashes[names.pods] = {b"one": b"%d" % does.now}
-    does.now += 2 * day
+    does.now += 2 * hour
     assert OnePass(does, names).finish().forgotten == 0
     writer.record_ends()
-    does.now += day - 1
+    does.now += hour - 1
     assert OnePass(does, names).finish().forgotten == 0
     assert does.do(Command(("HKEYS", names.pods))) == [b"one"]
     does.now += 2
@@ -374,6 +375,58 @@ def test_the_clock_of_pods_is_the_servers(redis_server: RedisServer, prefix: str
         seconds, _ = client.time()
         assert abs(int(client.hget(names.pods, "one") or 0) - seconds * 1000) < 60_000
         assert client.hget(names.pods, "two") is None
+
+
+def test_a_gone_pods_checkpoints_go_at_once_and_the_number_of_its_claim_stays(
+    does: Does, prefix: str
+) -> None:
+    names = KeyNames(prefix, buckets=4)
+    writer = ModelWriter(does, names, "gone", 1)
+    for _ in range(3):
+        writer.claim()
+        while writer.fenced < names.buckets:
+            writer.fence()
+    writer.record_ends()
+    assert OnePass(does, names).finish().retired == names.buckets
+    later = ModelWriter(does, names, "gone", 2)
+    later.claim()
+    assert later.token == 4
+
+
+def test_a_number_that_is_kept_is_the_highest_that_anything_has(
+    redis_server: RedisServer, prefix: str
+) -> None:
+    names = KeyNames(prefix, buckets=2)
+    with redis_server.client() as client:
+        writer = ModelWriter(Server(client), names, "gone", 1)
+        writer.claim()
+        writer.fence()
+        writer.record_ends()
+        for fence, kept in ((None, b"1"), (b"7", b"7"), (b"%d" % 10**12, b"1"), (b"x", b"1")):
+            client.hset(names.bucket(0), checkpoint("gone"), "1:0")
+            client.delete(names.fence("gone"))
+            if fence is not None:
+                client.set(names.fence("gone"), fence)
+            OnePass(Server(client), names).finish()
+            assert client.get(names.fence("gone")) == kept
+            assert client.pttl(names.fence("gone")) > 0
+
+
+def test_what_died_since_the_pass_began_stays_for_who_still_believes_it(
+    does: Does, prefix: str
+) -> None:
+    names = KeyNames(prefix, buckets=2)
+    published(does, names, "gone", 1).record_ends()
+    ended = published(does, names, "ends", 2)
+    does.do(Call(script("enlist"), (names.pods,), ("ends",)))
+    one = OnePass(does, names)
+    while one.asked:
+        one.step()
+    ended.record_ends()
+    one.finish()
+    assert {slot // SLOTS_OF_A_CLAIM for slot in content(does, names)} == {ended.base}
+    OnePass(does, names).finish()
+    assert content(does, names) == {}
 
 
 def test_a_record_that_cannot_be_read_stops_the_pass(does: Does, prefix: str) -> None:

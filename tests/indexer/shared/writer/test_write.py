@@ -212,6 +212,47 @@ async def test_what_the_engine_holds_is_in_redis_and_follows_it(
         assert sequences == list(range(record.applied - len(sequences) + 1, record.applied + 1))
 
 
+@pytest.mark.parametrize(
+    ("planted", "keys"),
+    [
+        (
+            ("RPUSH", "x"),
+            lambda names: [names.schema, names.pods, names.record("p"), names.fence("p")],
+        ),
+        (("SET", "x"), lambda names: [names.log("p"), names.bucket(0), names.bucket(1)]),
+        (("SET", str(2**53)), lambda names: [names.fence("p")]),
+        (("HSET", "token", str(2**53)), lambda names: [names.record("p")]),
+        (("DEL HSET", "token", "1"), lambda names: [names.record("p")]),
+        (
+            ("HSET", checkpoint("p"), f"{10**15 - 1}:{10**15 - 1}"),
+            lambda names: [names.bucket(n) for n in range(names.buckets)],
+        ),
+    ],
+)
+async def test_a_writer_needs_nobodys_help_where_keys_are_planted(
+    redis_server: RedisServer,
+    prefix: str,
+    planted: tuple[str, ...],
+    keys: Callable[[KeyNames], list[str]],
+) -> None:
+    names, pod = KeyNames(prefix), Pod()
+    pod.store(range(300))
+    command, *words = planted
+    async with writing(pod, redis_server.url, names) as one:
+        await told(pod, redis_server.ask, names)
+        for key in keys(names):
+            if command != "HSET":
+                redis_server.ask("DEL", key)
+            redis_server.ask(command.removeprefix("DEL "), key, *words)
+        pod.store(range(1000, 1050))
+        # A claim meets what a writer leaves alone while all is well: its fence, the schema.
+        redis_server.ask("HDEL", names.bucket(2), checkpoint("p"))
+        await until(lambda: one.writer.counts.rebuilds.total() > 1, "the claim")
+        await until(lambda: one.writer.state is WriterState.CURRENT, "all is written")
+        await told(pod, redis_server.ask, names)
+        assert one.writer.token < 10**12
+
+
 @pytest.mark.deep
 async def test_in_a_cluster_it_goes_on_when_a_master_is_lost_and_a_replica_takes_over(
     redis_cluster: RedisCluster, prefix: str

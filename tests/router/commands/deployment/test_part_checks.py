@@ -1,13 +1,16 @@
 """Redis and certificates, as `warmpath doctor --config` sees them."""
 
 import asyncio
+import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
-from indexer.shared.layout.names import KeyNames
+from indexer.shared.layout.names import KeyNames, checkpoint
+from indexer.shared.redis.command import Call, script
 from indexer.shared.redis.fault import Fault
+from indexer.shared.sweep.sweeper import Sweeper
 from router.commands.deployment.check import Check
 from router.commands.deployment.parts import CHANGES, NO_INFO, certificates, shared_index
 from router.config.read import load
@@ -48,6 +51,37 @@ def test_a_redis_that_may_delete_the_index_is_named(
     assert "no Redis answers" in away["answer"].text
     assert away["answer"].text.count(f"127.0.0.1:{held_port}") == 1
     assert away["answer"].change == CHANGES[Fault.SILENCE]
+
+
+def test_a_key_that_warmpath_cannot_have_written_is_named_until_a_sweep_removes_it(
+    tmp_path: Path, redis_server: RedisServer, prefix: str
+) -> None:
+    names = KeyNames(prefix)
+    ask = redis_server.ask
+    with Edge(redis_server.url) as edge:
+        edge.ensure(names)
+        edge.do(Call(script("enlist"), (names.pods,), ("a",)))
+        for words, key in (
+            (("RPUSH", names.record("a"), "x"), names.record("a")),
+            (("HSET", names.record("a"), "token", 2**53), names.record("a")),
+            (("HSET", names.record("a"), "token", 1), names.record("a")),
+            (("SET", names.log("a"), "x"), names.log("a")),
+            (("SET", names.fence("a"), 10**12), names.fence("a")),
+            (("HSET", names.bucket(7), checkpoint("a"), f"{10**12}:0"), names.bucket(7)),
+            (("SET", names.bucket(7), "x"), names.bucket(7)),
+            (("SET", names.routers, "x"), names.routers),
+            (("SET", names.sweeper, "x"), names.sweeper),
+            (("HSET", names.schema, "schema", "x"), names.schema),
+        ):
+            if key != names.schema:
+                ask("DEL", key)
+            ask(*words)
+            found = of_redis(tmp_path, redis_server.url, prefix)["keys"]
+            assert (found.verdict, key in found.text) == ("WRONG", True), found
+            sweeper = Sweeper(edge.redis, names, owner="a", clock=time.monotonic)
+            assert edge.run(sweeper.sweep(insist=True)) == ""
+            found = of_redis(tmp_path, redis_server.url, prefix)["keys"]
+            assert found.verdict == "ok", found
 
 
 @pytest.mark.parametrize("kind", ["redis", "valkey"])

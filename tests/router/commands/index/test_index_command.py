@@ -146,7 +146,7 @@ async def test_check_finds_values_that_cannot_be_read_and_a_checkpoint_that_is_l
     names, ask = stand.names, stand.server.ask
     await stand.pod.publisher.stop()
     # Its record stays, as it would for a lease.
-    ask("PERSIST", names.record("p"))
+    ask("PEXPIRE", names.record("p"), 600_000)
     ask("HSET", names.record("p"), "sound", "1")
     bucket, name, _ = stand.field(KEYS[0])
     others = [names.bucket(n) for n in range(names.buckets) if names.bucket(n) != bucket]

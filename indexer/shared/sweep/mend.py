@@ -1,0 +1,135 @@
+"""Removes what no writer can have written, as after a command by hand (`indexer.shared.layout.damage`).
+
+Whatever is removed is missed by its writer, which then writes everything anew. So a thing that is
+removed by mistake, since it was written while it was looked at, does no harm either.
+"""
+
+import logging
+from collections.abc import Sequence
+
+from indexer.keys.segment_value import BadSegmentError, decode, spilled_blocks
+from indexer.shared.layout.damage import heal_call, is_credible, wrong_type
+from indexer.shared.layout.names import KeyNames, checkpoint
+from indexer.shared.layout.pages import Page, read_checkpoint
+from indexer.shared.layout.record import BadRecordError, fields_of, read_record
+from indexer.shared.redis.command import Call, Command, good, script
+from indexer.shared.sweep.swept import Asked, Steps, Swept, batches
+from indexer.shared.writer.record_calls import FENCE_MS
+
+log = logging.getLogger(__name__)
+
+
+def mend_shared(names: KeyNames, swept: Swept) -> Steps[None]:
+    """Remove damaged keys that belong to no pod: the hashes of pods and routers, buckets, reports."""
+    buckets = [names.bucket(number) for number in range(names.buckets)]
+    yield from _heal([(key,) for key in (names.pods, names.routers, *buckets)], swept)
+    pods, routers = yield [Command(("HKEYS", names.pods)), Command(("HKEYS", names.routers))]
+    yield from _heal([(names.reports(_text(name)),) for name in good(routers)], swept)
+    if unnamed := [name for name in good(pods) if _text(name).encode() != name]:
+        _note(swept, f"{names.pods}: {len(unnamed)} names of pods are no text")
+        for some in batches(unnamed):
+            (reply,) = yield [Command(("HDEL", names.pods, *some))]
+            good(reply)
+
+
+def mend_pods(names: KeyNames, pods: Sequence[str], swept: Swept) -> Steps[None]:
+    """Remove the damaged records, logs and fences of pods."""
+    for some in batches(pods):
+        yield from _heal([_keys_of(names, pod) for pod in some], swept)
+        replies = [
+            good(reply) for reply in (yield [one for pod in some for one in _ask(names, pod)])
+        ]
+        doomed: Asked = []
+        for number, pod in enumerate(some):
+            fields, left, fence = replies[3 * number : 3 * number + 3]
+            if problem := record_problem(fields, left):
+                doomed.append(Command(("UNLINK", names.record(pod))))
+                _note(swept, f"{names.record(pod)}: {problem}")
+            if problem := fence_problem(fence):
+                doomed.append(Call(script("outlive"), (names.fence(pod),), (0, FENCE_MS)))
+                _note(swept, f"{names.fence(pod)}: {problem}")
+        if doomed:
+            for reply in (yield doomed):
+                good(reply)
+
+
+def mend_bucket(names: KeyNames, bucket: int, page: Page, swept: Swept) -> Steps[None]:
+    """Remove what is damaged on a page of a bucket, and leave it out of the page.
+
+    For a segment that cannot be read the whole bucket is removed: every writer misses that.
+    """
+    key = names.bucket(bucket)
+    doomed = list(page.strange)
+    if doomed:
+        _note(
+            swept, f"{key}: {len(doomed)} fields are none of warmpath's, such as {doomed[0][:40]!r}"
+        )
+    for pod, value in list(page.checkpoints.items()):
+        try:
+            read_checkpoint(value)
+        except ValueError as error:
+            doomed.append(checkpoint(pod))
+            del page.checkpoints[pod]
+            _note(swept, f"{key}: pod {pod}: {error}")
+    problem = ""
+    for field, value in list(page.values.items()):
+        try:
+            if spilled_blocks(value) is None:
+                decode(value)
+        except BadSegmentError as error:
+            del page.values[field]
+            problem = problem or f"{key}: field {field.hex()}: {error}"
+    commands: Asked = [Command(("HDEL", key, *some)) for some in batches(doomed)]
+    if problem:
+        commands.append(Command(("UNLINK", key)))
+        _note(swept, problem)
+    if commands:
+        for reply in (yield commands):
+            good(reply)
+
+
+def record_problem(fields: Sequence[bytes], left: int) -> str:
+    """Return why no writer can have written a record; empty if one can have.
+
+    `fields` are HGETALL's, `left` PTTL's: a writer's record always expires.
+    """
+    try:
+        is_there = read_record(fields_of(fields)) is not None
+    except BadRecordError as error:
+        return str(error)
+    return "the record never expires" if is_there and left == -1 else ""
+
+
+def _text(name: bytes) -> str:
+    return name.decode(errors="replace")
+
+
+def fence_problem(fence: bytes | None) -> str:
+    """Return why no writer can have written a fence; empty if one can have, or there is none."""
+    if fence is None or is_credible(fence):
+        return ""
+    return f"{fence[:40]!r} is not the number of a claim"
+
+
+def _ask(names: KeyNames, pod: str) -> list[Command]:
+    record = names.record(pod)
+    keys = ("HGETALL", record), ("PTTL", record), ("GET", names.fence(pod))
+    return [Command(words) for words in keys]
+
+
+def _keys_of(names: KeyNames, pod: str) -> tuple[str, ...]:
+    return names.record(pod), names.log(pod), names.fence(pod)
+
+
+def _heal(parts: Sequence[tuple[str, ...]], swept: Swept) -> Steps[None]:
+    """Remove the keys that are of another type than warmpath's; those of a part have one hash tag."""
+    for some in batches(parts):
+        replies = yield [heal_call(*keys) for keys in some]
+        for keys, removed in zip(some, replies, strict=True):
+            for place in good(removed):
+                _note(swept, wrong_type(keys[place - 1]))
+
+
+def _note(swept: Swept, problem: str) -> None:
+    swept.healed += 1
+    log.warning("the shared index: %s; it was removed", problem)
