@@ -260,9 +260,9 @@ class EventsTable(Table, frozen=True):
     reconnect_seconds: Seconds = 0.25
     """Pause between attempts to connect."""
     stale_seconds: Seconds = 1.0
-    """Time without a connection after which a rank is stale; it is degraded after 0.5 s. Where the other
-    side is silent and does not close it (a cut network, a stopped process), a connection counts for up to
-    2.5 s more, and one to TensorRT-LLM for replay-seconds, but the rank is degraded then."""
+    """Time without a connection after which a rank is stale; after 0.5 s it is degraded. Where the
+    other side is silent and does not close it (a cut network, a stopped process), a connection counts for
+    up to 2.5 s more, and one to TensorRT-LLM for replay-seconds, but degraded by then."""
     lag_seconds: Seconds = 2.0
     """Lag of events above which a rank is degraded, until the lag is below half of it."""
     max_frame_bytes: Bytes = 64 * MIB
