@@ -261,8 +261,8 @@ class EventsTable(Table, frozen=True):
     """Pause between attempts to connect."""
     stale_seconds: Seconds = 1.0
     """Time without a connection after which a rank is stale; after 0.5 s it is degraded. Where the
-    other side is silent and does not close it (a cut network, a stopped process), a connection counts for
-    up to 2.5 s more, and one to TensorRT-LLM for replay-seconds, but degraded by then."""
+    other side is silent and does not close it (a cut network, a stopped process), a connection counts
+    for up to 2.5 s more, and one to TensorRT-LLM for replay-seconds, but degraded by then."""
     lag_seconds: Seconds = 2.0
     """Lag of events above which a rank is degraded, until the lag is below half of it."""
     max_frame_bytes: Bytes = 64 * MIB
