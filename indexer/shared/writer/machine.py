@@ -166,12 +166,13 @@ class Writer:
         # may have any lower one.
         floor = max(floor, self.token)
         call = self._calls.claim(base, take_over=self._take_over, floor=floor, reason=reason)
+        at = self._server_clock.at_least()
         ((claimed, token, *time),) = yield from self._retry.asked([call])
         self._take_over = False
         if not claimed:
             raise TakenError
         self._lease.hold(token)
-        self._server_clock.heard(*time)
+        self._server_clock.heard(time[0], at)
         claim = Claim(
             owner=self._owner,
             base=base,
@@ -221,15 +222,17 @@ class Writer:
 
     def _go_on(self, tenure: Tenure) -> Steps[NoReturn]:
         while True:
+            # A batch comes first, so that the confirmation after it counts for what was in it.
+            has_news = self._cache.journal.sequence > tenure.applied
+            if has_news:
+                yield from tenure.batch()
+                self.written_at = self._clock()
             seconds = min(self._lease.seconds_to_audit, self._lease.seconds_to_confirmation)
             if seconds <= 0:
                 now = self._clock()
                 yield from tenure.audit() if self._lease.seconds_to_audit <= 0 else tenure.confirm()
                 self.written_at = now
-            elif self._cache.journal.sequence > tenure.applied:
-                yield from tenure.batch()
-                self.written_at = self._clock()
-            else:
+            elif not has_news:
                 yield Rest(seconds, until_news=True)
 
     def _wait(self) -> Steps[None]:

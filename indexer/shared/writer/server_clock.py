@@ -9,8 +9,10 @@ between two times of each clock matter, so the two clocks are never compared.
 import math
 from collections.abc import Callable
 
-LONGEST = 60.0
-"""Seconds for which a reply counts: clocks that differ by 100 ppm are 6 ms apart by then."""
+DRIFT = 200e-6
+"""By how much of the time since a reply the server's clock may have gone slower than the writer's."""
+SET_BACK = 10
+"""Milliseconds by which the server's clock may be behind a time that it must have reached."""
 
 
 class ServerClock:
@@ -21,11 +23,20 @@ class ServerClock:
         self._said = 0
         self._heard_at = -math.inf
 
-    def heard(self, milliseconds: int) -> None:
-        """Take the server's time from a reply that came just now."""
-        self._said, self._heard_at = milliseconds, self._clock()
+    def heard(self, milliseconds: int, sent: int | None) -> None:
+        """Take the server's time from a reply that came just now; `sent` was `at_least` at its request.
+
+        Of several replies the one that was read soonest says most: others waited, perhaps because
+        this process stood still.
+        """
+        bound = self.at_least()
+        is_set_back = sent is not None and milliseconds < sent - SET_BACK
+        if bound is None or milliseconds >= bound or is_set_back:
+            self._said, self._heard_at = milliseconds, self._clock()
 
     def at_least(self) -> int | None:
-        """Return the least that it can show now, in milliseconds; None where that is not known."""
+        """Return the least that it can show now, in milliseconds; None before the first reply."""
+        if self._heard_at == -math.inf:
+            return None
         since = self._clock() - self._heard_at
-        return self._said + math.floor(since * 1000) if since <= LONGEST else None
+        return self._said + math.floor(since * (1 - DRIFT) * 1000)

@@ -192,20 +192,20 @@ class Tenure:
         self._note_moment()
         while self._moments and self._moments[0][0] <= self.applied:
             self._shown = max(self._shown, self._moments.popleft()[1])
-        is_known = self._shown > -math.inf
+        at = self._server_clock.at_least() if self._shown > -math.inf else None
         self._confirmations += 1
         call = self._calls.renew(
             self._token,
             self.applied,
             self._audits,
             confirmation=self._confirmations,
-            behind=math.ceil((now - self._shown) * 1000) if is_known else 0,
-            at=self._server_clock.at_least() if is_known else None,
+            behind=0 if at is None else math.ceil((now - self._shown) * 1000),
+            at=at,
         )
-        ((status, time),) = yield from self._retry.asked([call])
+        ((status, *time),) = yield from self._retry.asked([call])
         if status < 0:
             raise AnewError(Cause.RECORD)
-        self._server_clock.heard(time)
+        self._server_clock.heard(time[0], at)
         self._lease.confirmed(now)
 
     def _note_moment(self) -> None:
