@@ -28,7 +28,7 @@ from indexer.shared.query.lost_buckets import Births
 from indexer.shared.query.places import Places
 from indexer.shared.query.reach import Reach, problem_of
 from indexer.shared.query.segment_cache import Copied, Keys, SegmentCache
-from indexer.shared.records.registry import AWAY, LATE, UNCONFIRMED, Registry
+from indexer.shared.records.registry import AWAY, UNCONFIRMED, Registry
 from indexer.shared.records.remote_rank import RemoteRank
 from indexer.shared.redis.command import Redis
 from indexer.trust import PROMISED_SECONDS, Level, Trust
@@ -94,8 +94,8 @@ class RemoteIndex:
         self.due = math.inf
         """When, by the clock, the first rank is to be degraded by `expire`, unless more is read."""
         self._registry = registry
-        self._late: set[str] = set()
-        """The pods whose records showed no moment of the last `PROMISED_SECONDS`."""
+        self._moments: dict[str, float] = {}
+        """The last moment, by the clock, that each pod's record showed when it was last taken."""
         self._fresh = fresh
         self._stale_after = stale_after
         self._clock = clock
@@ -309,13 +309,15 @@ class RemoteIndex:
 
     def _take_records(self) -> None:
         ranks = list(self._ranks.values())
-        limits = {pod: self._registry.limit(pod) for pod in self._pods}
-        late = {pod for pod, limit in limits.items() if limit == LATE}
-        if self._late - late:
-            # Parts that were read before may lack changes that were written since.
+        before, self._moments = (
+            self._moments,
+            {pod: self._registry.moment(pod) for pod in self._pods},
+        )
+        # A part that was read before shows no later moment than the record did then.
+        late = self._clock() + self._fresh + SLACK_SECONDS - PROMISED_SECONDS
+        if any(before.get(pod, -math.inf) < min(late, at) for pod, at in self._moments.items()):
             self._anew_at = self._clock()
-        self._late = late
-        moments = (self._registry.moment(pod) for pod, limit in limits.items() if not limit)
+        moments = (at for pod, at in self._moments.items() if not self._registry.limit(pod))
         self.due = min(moments, default=math.inf) + PROMISED_SECONDS
         for rank in ranks:
             rank.record_read(self._registry.problem(rank.pod))

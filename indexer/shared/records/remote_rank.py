@@ -109,13 +109,15 @@ class RemoteRank:
     def record_read(self, problem: str) -> None:
         """Take the record as last read; `problem` says why that failed this time, else is empty.
 
-        If the index does not answer, nothing is learnt about the engine: `is_connected` stays.
+        If the index does not answer, or nobody confirms the record any more, nothing is learnt about the
+        engine: `is_connected` stays.
         """
         self._problem = problem
         self._take_record()
-        if not problem:
+        recorded = self.recorded
+        if not problem and (recorded.level, recorded.reason) != (Level.STALE, LATE):
             is_read = self._registry.read_at(self.pod) is not None
-            self.is_connected = is_read and self.recorded.level not in {Level.STALE, Level.COLD}
+            self.is_connected = is_read and recorded.level not in {Level.STALE, Level.COLD}
 
     def _take_record(self) -> None:
         """Update the layout and the trust, by the record and by the time since it was read."""
@@ -176,7 +178,7 @@ class RemoteRank:
         if reason == LATE and -math.inf < moment <= self._clock() - self._stale_after:
             return Level.STALE, LATE
         problem = problem or self._problem
-        if problem and (level is Level.EXACT or reason == UNCONFIRMED):
+        if problem and (level is Level.EXACT or reason in {UNCONFIRMED, LATE}):
             return Level.DEGRADED, problem
         return level, reason
 

@@ -204,7 +204,7 @@ class PodCopy:
             has_more = self._follow(record, before, entries)
         if self.state is CopyState.FOLLOWING and self.position >= record.applied:
             self.moment = moment
-        self._limit(limit or self._late(now))
+        self._limit(limit, now)
         return has_more and self.state is CopyState.FOLLOWING
 
     def _late(self, now: float) -> str:
@@ -217,7 +217,7 @@ class PodCopy:
 
     def expire(self, now: float) -> None:
         """Degrade the ranks if the copy shows no moment that is late enough. Thread-safe."""
-        if late := self._late(now):
+        if not self._is_limited and (late := self._late(now)):
             for rank in self._ranks:
                 rank.limit(late)
 
@@ -274,7 +274,7 @@ class PodCopy:
         self.counts.entries += 1
         return True
 
-    def _limit(self, limit: str) -> None:
+    def _limit(self, limit: str, now: float) -> None:
         mark, record = self._mark, self._record
         if record and self.state is CopyState.FOLLOWING:
             self._doubt.read(record.token, record.audits)
@@ -286,6 +286,7 @@ class PodCopy:
             limit = limit or OLD
         elif mark or self._doubt.holds:
             limit = limit or CATCHING_UP
+        limit = limit or self._late(now)
         self._is_limited = bool(limit)
         for rank in self._ranks:
             rank.limit(limit)
