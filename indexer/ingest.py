@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
+from threading import Lock
 
 from indexer.embedded import new_state
 from indexer.follow.blind import BlindRank
@@ -60,6 +61,7 @@ class Ingest:
         self.replica: Replica | None = None
         """Copies ranks from the shared index, if any are copied."""
         self._stood_still = False
+        self._judging = Lock()
         self._hash_seed = hash_seed
         self._pending_bytes = pending_bytes
         self._orphan_bytes = orphan_bytes
@@ -232,12 +234,22 @@ class Ingest:
         """Record that the loop that follows the ranks runs, and that it reads what comes."""
         now = self._clock()
         self.pulse.beat(now)
-        if self._stood_still and now <= self._still_at:
-            self._stand(still=False)
+        self._judge(now)
 
-    @property
-    def _still_at(self) -> float:
-        return self.pulse.known_until + max(LEAST_STILL, PROMISED_SECONDS - self._lag_seconds)
+    def _judge(self, now: float) -> None:
+        """Limit all ranks where the loop stands still, or lift that limit where it goes on."""
+        if self._stands_still(now) is self._stood_still:
+            return
+        # Of a thread that answers and the loop, which has just gone on, the loop is right.
+        with self._judging:
+            still = self._stands_still(now)
+            self._stood_still = still
+            for rank in list(self._ranks.values()):
+                rank.limit(STOOD_STILL if still else "", STOOD_STILL)
+
+    def _stands_still(self, now: float) -> bool:
+        least = max(LEAST_STILL, PROMISED_SECONDS - self._lag_seconds)
+        return self.pulse.is_known and now > self.pulse.known_until + least
 
     def expire(self) -> None:
         """Degrade the ranks that may show nothing of the last `PROMISED_SECONDS`; call it for an answer.
@@ -245,17 +257,11 @@ class Ingest:
         Any thread may call it. Mostly nothing is due, and it costs a look at the clock.
         """
         now = self._clock()
-        if self.pulse.is_known and now > self._still_at and not self._stood_still:
-            self._stand(still=True)
+        self._judge(now)
         if self.replica is not None and now > self.replica.due:
             self.replica.expire(now)
         if self.remote is not None and now > self.remote.due:
             self.remote.expire(now)
-
-    def _stand(self, *, still: bool) -> None:
-        self._stood_still = still
-        for rank in list(self._ranks.values()):
-            rank.limit(STOOD_STILL if still else "", STOOD_STILL)
 
     def check(self) -> None:
         """Raise BrokenInvariantError where any part contradicts itself."""
