@@ -28,8 +28,10 @@ from indexer.shared.replica.run import Replica
 from indexer.shared.writer.machine import Writer
 from indexer.shared.writer.run import News, random_base, write
 from indexer.trust import Level
+from indexer.watch.engine_cache import collect_forever
 from indexer.watch.journal import Journal
 from indexer.watch.pod_cache import Pending, PodCache
+from publisher.assemble import COLLECT_SECONDS
 from router.commands.local.redis.server import RedisServer
 from router.match.scorer import Scorer
 from router.prompt.token_prompt import TokenPrompt
@@ -122,11 +124,16 @@ class Publisher:
 @asynccontextmanager
 async def writing(redis: Redis, publisher: Publisher) -> AsyncIterator[None]:
     """Write a publisher's pod to Redis while the context is open."""
-    task = asyncio.create_task(write(redis, publisher.writer, publisher.news, timeout=5.0))
+    wake = [publisher.news.wake]
+    works = [
+        write(redis, publisher.writer, publisher.news, timeout=5.0),
+        collect_forever(publisher.cache, wake, pause=COLLECT_SECONDS, clock=time.monotonic),
+    ]
+    tasks = [asyncio.create_task(work) for work in works]
     try:
         yield
     finally:
-        await cancel([task])
+        await cancel(tasks)
 
 
 @asynccontextmanager

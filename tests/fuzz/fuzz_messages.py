@@ -311,7 +311,7 @@ def seeds(target: str) -> list[bytes]:
             "owner": "o", "base": 1, "places": [[0, "gpu", 0]], "keyspace": "k", "model": "m", "ranks": 1,
         }  # fmt: skip
         fields = {
-            b"token": b"5", b"claim": json.dumps(claim).encode(), b"applied": b"4", b"sound": b"",
+            b"token": b"5", b"claim": json.dumps(claim).encode(), b"applied": b"4", b"sound": b"7:120",
             b"audits": b"1", b"owner": b"o", b"reason": b"r", b"blocks:0": b'{"gpu": 2}',
             b"state:0": state.SerializeToString(),
             b"log": watch_pb.Deltas(deltas=deltas[:2]).SerializeToString(),

@@ -1,6 +1,7 @@
 """A real server that gets one command at a time; a test sets the state of the connections to it."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 
 from indexer.shared.redis.command import (
     Call,
@@ -9,6 +10,7 @@ from indexer.shared.redis.command import (
     Reply,
     UnreachableError,
 )
+from tests.indexer.shared.server_time import source_at
 from tests.servers.redis_server import RedisServer
 
 
@@ -21,10 +23,12 @@ class AskedServer:
         self.is_away = False
         self.refused = ""
         """The name of a command that is refused; empty: none is."""
+        self.clock: Callable[[], float] = lambda: 0.0
+        """The server's own clock, seconds, as its scripts see it."""
 
     def do(self, asked: Command | Call) -> Reply:
         if isinstance(asked, Call):
-            script = asked.script.source
+            script = source_at(asked, math.floor(self.clock() * 1000))
             return self.client.eval(script, len(asked.keys), *asked.keys, *asked.arguments)
         with self.client.pipeline(transaction=False) as pipeline:
             pipeline.response_callbacks = {}

@@ -1,5 +1,6 @@
 """Engines, a publisher that follows them, and its writer, one command at a time."""
 
+import contextlib
 from collections.abc import Callable
 
 from indexer.engines import vllm
@@ -12,12 +13,13 @@ from indexer.resolve.resolver import Resolver
 from indexer.shared.layout.names import KeyNames
 from indexer.shared.redis.command import Call, Command, Reply
 from indexer.shared.writer.machine import Writer
-from indexer.shared.writer.steps import Commands, WriterState
+from indexer.shared.writer.steps import AnewError, Commands, WriterState
 from indexer.watch.journal import Journal
 from indexer.watch.pod_cache import Pending, PodCache
+from tests.indexer.awake import Awake
 from tests.indexer.engine_model import EngineModel
 
-LEASE = 1000.0
+LEASE = 60.0
 """Seconds: nothing expires while a test runs."""
 
 Holdings = dict[tuple[Tier, int], set[int]]
@@ -50,6 +52,7 @@ class PublisherModel:
         self._do = do
         self._clock = clock
         self.cache = PodCache(pod, Journal(f"life-{life}", max_bytes=1500))
+        self.cache.pulse = Awake(clock)
         self._resolvers: list[Resolver] = []
         for number in range(len(engines)):
             self._follow(number)
@@ -112,7 +115,9 @@ class PublisherModel:
         """Let the writer take `commands` steps: a command, a wait, or the reading of replies."""
         for _ in range(commands):
             if not isinstance(self._step, Commands):
-                self.waits += self._step.seconds
+                has_news = self.cache.journal.sequence > self.writer.applied
+                if not (self._step.until_news and has_news):
+                    self.waits += self._step.seconds
                 self._step = self._steps.send(())
                 # A claim begins with the cache's content at that time.
                 self.note()
@@ -122,3 +127,28 @@ class PublisherModel:
                 replies, self._replies = self._replies, []
                 self._step = self._steps.send(replies)
                 self.note()
+
+    def audit(self) -> None:
+        """Let the writer audit now, however long ago its last audit was, until one has succeeded."""
+        audits = self.writer.counts.audits
+        while self.writer.counts.audits == audits:
+            self.writer._lease.demand_audit()
+            self.write(1)
+
+    def confirm(self) -> None:
+        """Confirm the record now, if the writer rests, as it does by itself again and again."""
+        tenure = self.writer.tenure
+        if self.writer.state is not WriterState.CURRENT or isinstance(self._step, Commands):
+            return
+        assert tenure is not None
+        steps = tenure.confirm()
+        step = next(steps)
+        assert isinstance(step, Commands)
+        # That the record is lost the writer finds at its next audit.
+        with contextlib.suppress(StopIteration, AnewError):
+            steps.send([self._do(one) for one in step.asked])
+
+    def end(self) -> None:
+        """End in order."""
+        for one in self.writer.farewell():
+            self._do(one)

@@ -9,6 +9,7 @@ from indexer.index.memory import MemoryIndex
 from indexer.ingest import Ingest
 from indexer.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
 from indexer.process.tasks import Work, kept
+from indexer.rank import Rank
 from indexer.shared.layout.names import KeyNames
 from indexer.shared.layout.record import BadRecordError, read_record
 from indexer.shared.query.index import RemoteIndex
@@ -52,6 +53,14 @@ async def until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0.005)
 
 
+async def until_exact(rank: Rank, pod: WrittenPod) -> None:
+    """Wait until a rank is exact, while its publisher audits and confirms."""
+    async with asyncio.timeout(PATIENCE):
+        while rank.trust.level is not Level.EXACT:
+            await pod.tell()
+            await asyncio.sleep(0.05)
+
+
 async def test_after_a_bug_a_copy_is_read_anew_before_it_is_believed(
     redis_server: RedisServer, prefix: str
 ) -> None:
@@ -77,15 +86,11 @@ async def test_after_a_bug_a_copy_is_read_anew_before_it_is_believed(
     running = kept(Work("copying", replica.run, failed), pause=0.0)
     try:
         await until(lambda: rank.trust.level is Level.DEGRADED)
-        await pod.tell()
-        await until(lambda: rank.trust.level is Level.EXACT)
+        await until_exact(rank, pod)
         redis.bugs = 3
         await until(lambda: len(levels) == 3)
         assert set(levels) == {Level.DEGRADED}
-        async with asyncio.timeout(PATIENCE):
-            while rank.trust.level is not Level.EXACT:
-                await pod.tell()
-                await asyncio.sleep(0.05)
+        await until_exact(rank, pod)
         assert replica.resyncs() == {Resync.START: 1, Resync.FAILED: 1}
         assert sum(rank.blocks().values()) == 3
     finally:
@@ -107,12 +112,11 @@ async def test_after_a_bug_records_are_read_again_and_what_they_said_is_doubted(
     running = kept(Work("asking", remote.run, remote.failed), pause=0.05)
     try:
         await until(lambda: rank.trust.level is Level.DEGRADED)
-        await pod.tell()
-        await until(lambda: rank.trust.level is Level.EXACT)
+        await until_exact(rank, pod)
         redis.bugs = 1
         await until(lambda: rank.trust.level is Level.DEGRADED)
         assert "bug" in rank.trust.reason
-        await until(lambda: rank.trust.level is Level.EXACT)
+        await until_exact(rank, pod)
     finally:
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)

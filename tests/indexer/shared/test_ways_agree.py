@@ -66,6 +66,7 @@ class Ways:
 
     def __init__(self, server: AskedServer, names: KeyNames) -> None:
         self.now = 1000.0
+        server.clock = lambda: self.now
         self.runner = asyncio.Runner()
         self.direct = Side("pure")
         engines = [EngineModel() for _ in range(RANKS)]
@@ -123,10 +124,9 @@ class Ways:
         for _ in range(200):
             for publisher in self.publishers.values():
                 publisher.write(20)
-                self.now += publisher.waits
-                publisher.waits = 0.0
-            # Past the time for which an answer and a record count as fresh.
-            self.now += 2.0
+                publisher.audit()
+            # Past the time for which an answer counts as fresh.
+            self.now += 0.5
             self.runner.run(self.step())
             if all(map(self.is_current, PODS)):
                 break

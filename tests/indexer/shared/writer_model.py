@@ -5,6 +5,7 @@ beside a real server, which must reply and hold the same.
 """
 
 import copy
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -37,9 +38,16 @@ class RedisModel:
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self.full = False
+        self.clock_ahead = 0.0
+        """Seconds by which the server's own clock is ahead of `clock`; no time to live depends on it."""
         self.keys: dict[str, Any] = {}
         self.expiry: dict[str, float] = {}
         self._clock = clock
+
+    @property
+    def time(self) -> int:
+        """The server's time in milliseconds."""
+        return math.floor((self._clock() + self.clock_ahead) * 1000)
 
     def expire(self) -> list[str]:
         """Remove keys whose time to live is over; return their names."""
@@ -63,6 +71,8 @@ class RedisModel:
         assert isinstance(key, str)
         if verb == "PEXPIRE":
             return self._pexpire(key, rest[0])
+        if verb == "PTTL":
+            return self._pttl(key)
         assert verb == "HGET"
         return self._hget(key, rest[0])
 
@@ -81,6 +91,11 @@ class RedisModel:
             return 0
         self.expiry[key] = self._clock() + int(ms) / 1000
         return 1
+
+    def _pttl(self, key: str) -> int:
+        if key not in self.keys:
+            return -2
+        return round((self.expiry[key] - self._clock()) * 1000) if key in self.expiry else -1
 
     def _schema(self, key: str, *words: Any) -> Reply:
         said = self.keys.setdefault(key, dict(zip(words[::2], words[1::2], strict=True)))
@@ -102,7 +117,7 @@ class RedisModel:
             return [0, token]
         if said.get("owner") == owner and said.get("building") == str(base):
             self._pexpire(record, lease)
-            return [1, token]
+            return [1, token, self.time]
         token = max(token, int(self.keys.get(fence, 0)), floor) + 1
         self.keys[fence] = str(token)
         self._pexpire(fence, life)
@@ -111,7 +126,7 @@ class RedisModel:
         said["reason"] = reason
         said.pop("sound", None)
         self._pexpire(record, lease)
-        return [1, token]
+        return [1, token, self.time]
 
     def _fence(self, key: str, field: bytes, token: int, ttl: int) -> Reply:
         bucket = self.keys.get(key) or Bucket()
@@ -163,7 +178,7 @@ class RedisModel:
         if self.keys[record].get("building") != str(base):
             return [0]
         said = {"token": str(token), "owner": owner, "applied": str(applied), "audits": "0"}
-        self.keys[record] = said | {"sound": "1"} | dict(zip(words[::2], words[1::2], strict=True))
+        self.keys[record] = said | dict(zip(words[::2], words[1::2], strict=True))
         self.drop(log)
         self._pexpire(record, lease)
         return [1]
@@ -189,17 +204,25 @@ class RedisModel:
         self._pexpire(log, 10 * lease)
         return [1]
 
-    def _renew(self, record: str, token: int, applied: int, audits: int, lease: int) -> Reply:
+    def _renew(
+        self, record: str, token: int, applied: int, audits: int, lease: int, confirmation: int,
+        behind: int, at: int | str,
+    ) -> Reply:  # fmt: skip
         if problem := self._problem(record, token):
             return problem
         said = self.keys[record]
         if "building" in said or said.get("applied") != str(applied):
             return [-2]
-        if int(said["audits"]) < audits:
-            said |= {"audits": str(audits), "sound": "1"}
+        audited = int(said["audits"]) < audits
+        if audited:
+            said["audits"] = str(audits)
             said.pop("reason", None)
+        confirmed = int(said.get("sound", "0").partition(":")[0])
+        late = -math.inf if at == "" else self.time - int(at)
+        if late > -10 and (audited or "sound" in said) and confirmed < confirmation:
+            said["sound"] = f"{confirmation}:{behind + max(late, 0)}"
         self._pexpire(record, lease)
-        return [1]
+        return [1, self.time]
 
     def _keep(self, record: str, token: int, lease: int, reason: str) -> Reply:
         if problem := self._problem(record, token):

@@ -41,6 +41,7 @@ class WrittenPod:
         self.token = 1
         self.places: list[SpotOf | None] = [GPU]
         self.audits = 0
+        self.confirmations = 0
         self._redis = redis
         self._names = names
         self._counts: dict[int, int] = {}
@@ -61,8 +62,12 @@ class WrittenPod:
         self._counts = {}
 
     async def tell(self, state: pb.RankState = EXACT, *, sound: bool = True) -> None:
-        """Write the pod's record, with enough new audits that routers do not doubt it."""
+        """Write the pod's record, with enough new audits that routers do not doubt it.
+
+        If `sound`, it confirms that the index has what the engine holds at this moment.
+        """
         self.audits += 3
+        self.confirmations += 1
         fields = {
             "token": self.token,
             "claim": msgspec.json.encode(self._claim),
@@ -70,7 +75,7 @@ class WrittenPod:
             "audits": self.audits,
             "state:0": state.SerializeToString(),
             "blocks:0": b'{"gpu": 1}',
-        } | ({"sound": 1} if sound else {})
+        } | ({"sound": f"{self.confirmations}:0"} if sound else {})
         words = [word for pair in fields.items() for word in pair]
         record = self._names.record(self.pod)
         await self._do(Command(("DEL", record)), Command(("HSET", record, *words)))

@@ -4,6 +4,7 @@ What is told as fresh is the truth. What is not is what was last read, and says 
 """
 
 import asyncio
+import math
 from collections.abc import Sequence
 from itertools import count
 
@@ -16,11 +17,11 @@ from indexer.keys.segment_value import decode, encode, holders, pack
 from indexer.keys.word import pack_words
 from indexer.shared.layout.names import BORN, KeyNames
 from indexer.shared.query.index import RemoteIndex
-from indexer.shared.records.registry import Registry
+from indexer.shared.records.registry import LATE, Registry
 from indexer.shared.redis.command import Call, Command, Reply, UnreachableError
-from indexer.trust import Level
+from indexer.trust import PROMISED_SECONDS, Level
 from tests.examples import examples
-from tests.indexer.shared.written_pod import EXACT, GPU, KEYSPACE, WrittenPod, prompt_of
+from tests.indexer.shared.written_pod import GPU, KEYSPACE, WrittenPod, prompt_of
 
 SPILLED = bytes([2, 0, 0, 0, 9, 0, 0, 0])
 SEGMENTS = range(4)
@@ -99,15 +100,35 @@ class RemoteMachine(RuleBasedStateMachine):
             self.redis.hashes[self.names.bucket(bucket)] = {BORN: self.birth()}
         self.pod = WrittenPod(self.redis, self.names, "p", 77)
         self.rank = self.remote.add("p", 0, keyspace=KEYSPACE, ranks=1)
-        self.runner.run(self.pod.tell())
+        self.read_at = self.confirmed_at = -math.inf
+        """When the record was last read, and before its last confirmation was read."""
+        self.tell()
         self.poll()
-        self.runner.run(self.pod.tell(EXACT))
-        self.poll()
+        self.confirm()
         assert self.rank.trust.level is Level.EXACT
         self.truth: dict[int, set[int]] = {segment: set() for segment in SEGMENTS}
 
     def poll(self) -> None:
         self.runner.run(self.remote.poll())
+        if self.is_told:
+            self.is_told = False
+            self.confirmed_at = self.read_at
+        self.read_at = self.now
+
+    def tell(self) -> None:
+        self.runner.run(self.pod.tell())
+        self.is_told = True
+
+    def confirm(self) -> None:
+        """Let the pod's writer confirm its record, and the router read that."""
+        self.tell()
+        self.poll()
+
+    def grow_old(self) -> None:
+        """Let what was read so far be old, while the pod's writer goes on."""
+        self.poll()
+        self.now += 1
+        self.confirm()
 
     def birth(self) -> bytes:
         return b"%d.0" % next(self.births)
@@ -122,7 +143,7 @@ class RemoteMachine(RuleBasedStateMachine):
     )
     def change(self, segment: int, held: set[int], *, spilled: bool) -> None:
         """Let the pod hold these blocks of a segment; what was read before is old by then."""
-        self.now += 10
+        self.grow_old()
         self.truth[segment] = held
         bucket = self.redis.hashes.setdefault(self.names.bucket(self.bucket(segment)), {})
         name = pack_words([key(segment, 0)])
@@ -139,7 +160,7 @@ class RemoteMachine(RuleBasedStateMachine):
     @rule()
     def come_back_empty(self) -> None:
         """Lose everything and have it written again: nobody is sure of it before the records say so."""
-        self.now += 10
+        self.grow_old()
         kept = self.redis.hashes
         self.redis.hashes = {}
         self.redis.disruptions += 1
@@ -149,17 +170,14 @@ class RemoteMachine(RuleBasedStateMachine):
         assert self.rank.in_answer(doubt).level is not Level.EXACT
         assert not reachable or not found
         self.redis.hashes = kept
-        self.runner.run(self.pod.tell())
-        self.poll()
-        self.runner.run(self.pod.tell())
-        self.poll()
-        self.now += 10
+        self.confirm()
+        self.grow_old()
 
     @precondition(lambda self: not self.redis.unreachable and not self.remote.reach.open_buckets)
     @rule(segment=st.sampled_from(SEGMENTS), is_made_anew=st.booleans())
     def lose_a_bucket(self, segment: int, *, is_made_anew: bool) -> None:
         """Lose it behind everyone's back: nobody is sure before its writers have looked again."""
-        self.now += 10
+        self.grow_old()
         name = self.names.bucket(self.bucket(segment))
         kept = self.redis.hashes.pop(name)
         if is_made_anew:
@@ -173,14 +191,13 @@ class RemoteMachine(RuleBasedStateMachine):
             assert trust.level is Level.DEGRADED
             assert "lost" in trust.reason
             self.poll()
-            self.now += 10
+            self.now += 1
         self.redis.hashes[name] = kept | {BORN: self.birth()}
         self.runner.run(self.remote.refresh([pack_words(keys)], 1.0))
         self.poll()
         assert self.rank.trust.level is Level.DEGRADED
-        self.runner.run(self.pod.tell())
-        self.poll()
-        self.now += 10
+        self.confirm()
+        self.grow_old()
 
     @rule()
     def claim_anew(self) -> None:
@@ -200,8 +217,7 @@ class RemoteMachine(RuleBasedStateMachine):
                     fields[name] = encode(pack(held))
         assert self.pod.slot != old
         self.now += 0.001
-        self.runner.run(self.pod.tell())
-        self.poll()
+        self.confirm()
 
     @rule(seconds=st.floats(0, 3))
     def wait(self, seconds: float) -> None:
@@ -248,6 +264,7 @@ class RemoteMachine(RuleBasedStateMachine):
         }
         self.runner.run(self.remote.refresh([pack_words(keys)], 1.0))
         self.redis.fails_in = None
+        self.remote.expire(self.now)
         names = {self.names.bucket(bucket) for bucket in range(BUCKETS) if may_ask[bucket]}
         assert {one.words[1] for one in self.redis.asked[asked:]} <= names
         found, doubt = self.remote.match(prompt_of(keys))
@@ -261,9 +278,12 @@ class RemoteMachine(RuleBasedStateMachine):
         if trust.level is Level.EXACT:
             truth = {key(segment, block) for segment in SEGMENTS for block in self.truth[segment]}
             assert held == truth & set(keys)
-        else:
+        elif LATE not in trust.reason:
             assert not all(reachable.values())
             assert "it is away" in trust.reason
+        is_late = self.now - self.confirmed_at > PROMISED_SECONDS
+        assert is_late is (self.rank.recorded.reason == LATE)
+        assert not is_late or trust.level is not Level.EXACT
 
     @rule(segments=st.integers(1, len(SEGMENTS)))
     def ask_again(self, segments: int) -> None:
@@ -282,6 +302,7 @@ class RemoteMachine(RuleBasedStateMachine):
         life = self.remote.life("p", 0)
         before = self.pod.places
         self.runner.run(self.pod.empty())
+        self.is_told = True
         self.poll()
         assert self.pod.places == [*(None for _ in before), GPU]
         assert self.remote.life("p", 0) == life + 1
@@ -308,6 +329,26 @@ def test_what_was_read_before_a_new_claim_says_nothing_of_its_blocks() -> None:
     # Nothing was read since, though it was a moment ago.
     found, doubt = machine.remote.match(prompt_of([key(0, 0)]))
     assert found == []
+    assert machine.rank.in_answer(doubt).level is Level.DEGRADED
+    machine.ask(segments=1, blocks=3, fails_in=None)
+    assert machine.trust.level is Level.EXACT
+    machine.teardown()
+
+
+def test_what_was_read_before_a_late_confirmation_is_as_old_as_the_one_before() -> None:
+    machine = RemoteMachine()
+    machine.begin()
+    machine.change(segment=0, held={0, 1, 2}, spilled=False)
+    confirmed_at = machine.confirmed_at
+    machine.now = confirmed_at + PROMISED_SECONDS - 0.1
+    machine.poll()
+    machine.ask(segments=1, blocks=3, fails_in=None)
+    assert machine.trust.level is Level.EXACT
+    machine.now += 0.2
+    machine.confirm()
+    # The copy is fresh, and the record is late no more.
+    assert machine.rank.trust.level is Level.EXACT
+    _, doubt = machine.remote.match(prompt_of([key(0, 0)]))
     assert machine.rank.in_answer(doubt).level is Level.DEGRADED
     machine.ask(segments=1, blocks=3, fails_in=None)
     assert machine.trust.level is Level.EXACT

@@ -13,10 +13,11 @@ from indexer.index.memory import MemoryIndex
 from indexer.ingest import Ingest
 from indexer.shared.layout.names import KeyNames
 from indexer.shared.layout.record import Claim
+from indexer.shared.records.registry import LATE
 from indexer.shared.redis.command import Call, Command, Reply
-from indexer.shared.replica.pod_copy import PAGE, CopyState, Resync
-from indexer.shared.replica.run import Replica
-from indexer.trust import Level
+from indexer.shared.replica.pod_copy import CopyState, Resync
+from indexer.shared.replica.run import SCAN_PAUSE, Replica
+from indexer.trust import PROMISED_SECONDS, Level
 from indexer.watch.watched_rank import WatchedRank
 from tests.indexer.engine_model import EngineModel
 from tests.indexer.shared.asked_server import AskedServer
@@ -33,6 +34,7 @@ class Stand:
         self.server = server
         self.names = KeyNames(prefix, buckets=3)
         self.now = 0.0
+        server.clock = lambda: self.now
         self.lives = 0
         self.engine = EngineModel()
         self.begin_publisher()
@@ -75,14 +77,14 @@ class Stand:
         raise AssertionError("the writer never catches up")
 
     def audit(self) -> None:
-        audits = self.publisher.writer.counts.audits
-        while self.publisher.writer.counts.audits == audits:
-            self.publisher.write(1)
-            self.now += 1.0
+        self.publisher.audit()
 
-    async def poll(self, times: int = 1) -> None:
+    async def poll(self, times: int = 1, *, confirms: bool = True) -> None:
+        """Let the router poll, and mostly the publisher confirm before each poll."""
         for _ in range(times):
-            self.now += 1.0
+            self.now += SCAN_PAUSE
+            if confirms:
+                self.publisher.confirm()
             await self.replica.step()
             self.ingest.tick(1000)
             self.replica.check()
@@ -324,7 +326,9 @@ async def test_redis_away_leaves_a_degraded_copy_that_is_stale_in_the_end(stand:
     stand.store((5, 5))
     stand.write()
     await stand.poll()
-    assert stand.rank.trust.level is Level.DEGRADED
+    assert stand.rank.trust.level is not Level.EXACT, (
+        "all of it may be as old as the last good poll"
+    )
     stand.audit()
     stand.audit()
     await stand.poll()
@@ -332,22 +336,82 @@ async def test_redis_away_leaves_a_degraded_copy_that_is_stale_in_the_end(stand:
     assert stand.resyncs() == {Resync.START: 1}
 
 
-async def test_a_copy_whose_log_was_refused_is_exact_once_it_has_read_all_of_the_log(
+async def test_a_record_that_is_confirmed_no_more_is_late_and_then_stale_until_it_goes_on(
     stand: Stand,
 ) -> None:
     stand.store()
     await stand.believe()
-    stand.server.refused = "XRANGE"
-    for number in range(PAGE + 1):
-        stand.store((number, number + 1))
-        stand.write()
-    await stand.poll()
+    begun = stand.replica._copies["p"].moment
+    while stand.now + SCAN_PAUSE <= begun + PROMISED_SECONDS:
+        await stand.poll(confirms=False)
+        stand.is_true()
+    await stand.poll(2, confirms=False)
     assert stand.rank.trust.level is Level.DEGRADED
-    assert "no XRANGE" in stand.rank.trust.reason
-    stand.server.refused = ""
-    await stand.poll()
-    assert stand.rank.trust.level is Level.DEGRADED, "there is a second page"
-    await stand.poll()
+    assert stand.rank.trust.reason == LATE
+    assert stand.rank.is_connected, "that its publisher is silent says nothing of the pod"
+    while stand.now < begun + PROMISED_SECONDS + 31:
+        await stand.poll(confirms=False)
+    assert (stand.rank.trust.level, stand.rank.trust.reason) == (Level.STALE, LATE)
+    assert stand.rank.is_connected
+    await stand.poll(2)
+    stand.is_true()
+    assert stand.resyncs() == {Resync.START: 1}
+
+
+async def test_what_becomes_late_between_two_polls_is_exact_in_no_answer(stand: Stand) -> None:
+    stand.store()
+    await stand.believe()
+    stand.ingest.replica = stand.replica
+    stand.now += PROMISED_SECONDS - 2 * SCAN_PAUSE
+    stand.ingest.expire()
+    stand.is_true()
+    stand.now += 3 * SCAN_PAUSE
+    stand.ingest.expire()
+    assert stand.rank.trust.level is Level.DEGRADED
+    assert stand.rank.trust.reason == LATE
+    await stand.poll(2)
+    stand.is_true()
+    stand.ingest.expire()
+    stand.is_true()
+
+
+async def test_what_is_limited_for_another_reason_keeps_it_when_other_pods_become_late(
+    stand: Stand,
+) -> None:
+    stand.store()
+    await stand.believe()
+    stand.publisher.end()
+    await stand.poll(confirms=False)
+    said = stand.rank.trust
+    assert "has ended" in said.reason
+    stand.now += 2 * PROMISED_SECONDS
+    stand.replica.expire(stand.now)
+    assert stand.rank.trust == said
+
+
+async def test_a_copy_that_has_not_what_was_confirmed_is_as_old_as_before(
+    stand: Stand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stand.store()
+    await stand.believe()
+    copy = stand.replica._copies["p"]
+    before = copy.moment
+
+    def write_and_confirm() -> None:
+        stand.store((5, 5))
+        stand.write()
+        stand.audit()
+
+    # All of it comes between the reading of the log and that of the record.
+    Hooked(stand, monkeypatch, "XRANGE", write_and_confirm, after=True)
+    stand.now += SCAN_PAUSE
+    await stand.replica.step()
+    assert copy.position < stand.publisher.writer.applied
+    assert copy.moment == before
+    stand.now += SCAN_PAUSE
+    await stand.replica.step()
+    assert copy.position == stand.publisher.writer.applied
+    assert copy.moment > before
     stand.is_true()
 
 
@@ -383,7 +447,7 @@ async def test_a_router_without_pods_is_settled_after_a_while(stand: Stand) -> N
     stand.replica.remove("p")
     await stand.poll()
     assert not stand.settled
-    await stand.poll(2)
+    await stand.poll(4)
     assert len(stand.settled) == 1
 
 
@@ -480,6 +544,7 @@ async def test_what_was_being_written_when_the_buckets_were_read_is_not_exact_ye
 ) -> None:
     stand.store()
     stand.write()
+    stand.audit()
     await stand.replica._poll()
     hooked = Hooked(stand, monkeypatch, "HSCAN", lambda: half_a_batch(stand))
     await stand.poll(3)

@@ -57,6 +57,7 @@ class Copying(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.now = 0.0
+        self.server.clock = self.clock
         self.lives = 0
         self.server.client.flushall()
         self.server.is_away = False
@@ -219,14 +220,14 @@ class Copying(RuleBasedStateMachine):
     @rule()
     def heal(self) -> None:
         """Let no fault happen: every copy comes to be what its publisher holds, and is believed."""
-        for _ in range(60):
+        for _ in range(200):
             for pod in PODS:
-                self.write(pod, 20)
+                self.write(pod, 4)
                 # What fell back to a writer that is no more goes with its lease.
                 owner = self.server.client.hget(NAMES.record(pod), "owner")
                 if owner and owner.decode() != self.publishers[pod].owner:
                     self.lease_ends(pod)
-            self.poll(2)
+            self.poll(1)
             if all(map(self.is_whole, PODS)):
                 return
         raise AssertionError(f"it does not heal: {[r.trust for r in self.ranks['p/1']]}")

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 
@@ -25,6 +26,7 @@ from indexer.shared.writer.script_calls import Status, apply_calls, outcome
 from indexer.shared.writer.steps import Cause, WriterState
 from indexer.watch.journal import Journal
 from indexer.watch.pod_cache import Pending, PodCache
+from tests.indexer.awake import Awake
 from tests.indexer.engine_model import EngineModel
 from tests.indexer.shared.writer_model import read_bucket
 from tests.servers.redis_cluster import RedisCluster
@@ -45,6 +47,7 @@ class Pod:
     def __init__(self) -> None:
         self.engine = EngineModel(capacity=BLOCKS)
         self.cache = PodCache("p", Journal("epoch", max_bytes=1 << 20))
+        self.cache.pulse = Awake(time.monotonic)
         source = RankSource("p", 0, "m", vllm.decode, has_replay=False)
         sink = Pending()
         self.resolver = Resolver("m", "", orphan_bytes=1 << 20, segments=Segments())
@@ -100,11 +103,10 @@ async def writing(
     redis = await connect(RedisSettings(url))
     news = News()
     pod.news.append(news)
-    loop = asyncio.get_running_loop()
     writer = Writer(
         names, pod.cache, owner=owner, keyspace="k", model="m", watch="127.0.0.1:1",
         take_over=take_over, lease=lease, bucket_life=1000.0, random_base=random_base,
-        clock=loop.time,
+        clock=time.monotonic,
     )  # fmt: skip
     task = watched(write(redis, writer, news, timeout=timeout, pause=0.001), "writing")
     try:

@@ -14,6 +14,7 @@ from indexer.shared.writer.retry import FIRST_PAUSE, LAST_PAUSE
 from indexer.shared.writer.steps import Cause, Commands, Rest, WriterState
 from indexer.watch.journal import Journal
 from indexer.watch.pod_cache import PodCache
+from tests.indexer.awake import Awake
 from tests.indexer.shared.writer_model import Bucket, RedisModel
 
 LEASE = 10.0
@@ -27,9 +28,11 @@ class Stand:
         self.names = KeyNames("t", buckets=3)
         self.redis = RedisModel(lambda: self.now)
         self.rests: list[float] = []
+        cache = PodCache("p", Journal("epoch", 1000))
+        cache.pulse = Awake(lambda: self.now)
         self.writer = Writer(
             self.names,
-            PodCache("p", Journal("epoch", 1000)),
+            cache,
             owner="one",
             keyspace="k",
             model="m",
@@ -81,8 +84,8 @@ def test_tokens_do_not_go_back_where_redis_was_emptied(stand: Stand) -> None:
     assert stand.writer.token == 2
     stand.redis.keys.clear()
     stand.go_on(lambda: stand.writer.token == 3 and stand.writer.state is WriterState.CURRENT)
-    # That its list has gone is found first; nothing else was in the way.
-    assert stand.writer.counts.rebuilds == {Cause.START: 1, Cause.LOST: 1, Cause.FORGOTTEN: 1}
+    # That its record has gone is found first; nothing else was in the way.
+    assert stand.writer.counts.rebuilds == {Cause.START: 1, Cause.LOST: 1, Cause.RECORD: 1}
 
 
 def test_what_is_lost_after_a_lease_or_more_is_written_anew_at_once(stand: Stand) -> None:
@@ -126,13 +129,13 @@ def test_what_the_other_writer_of_a_pod_has_otherwise_is_named_once_for_each(
         said |= {"owner": owner, "token": str(int(said["token"]) + 1)}
         said.pop("sound", None)
         # What it says of the content is the earlier writer's until its own is complete.
-        end = stand.now + LEASE / 2
+        end = stand.now + LEASE / 4
         stand.redis.expiry[record] = end + 10 * LEASE
         stand.go_on(lambda: stand.now > end)  # noqa: B023 - called within the round
         assert f"writer {owner}" not in caplog.text
         claim = Claim(owner, 1, [], "other keys", "other", 1, watch="h:1" if owner == "two" else "")
         said["claim"] = msgspec.json.encode(claim)
-        end += LEASE
+        end += LEASE / 4
         stand.go_on(lambda: stand.now > end)  # noqa: B023 - called within the round
     told = [one.message for one in caplog.records if one.levelno == logging.WARNING][-2:]
     unlike = "with model 'other', not 'm' and keyspace 'other keys', not 'k'"
