@@ -11,7 +11,7 @@ from indexer.engines.event import Tier
 from indexer.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
 from indexer.shared.layout.names import SCHEMA, KeyNames
 from indexer.shared.layout.record import Claim, SpotOf
-from indexer.shared.records.registry import UNCONFIRMED, Registry
+from indexer.shared.records.registry import LATE, UNCONFIRMED, Registry
 from indexer.shared.records.remote_rank import RemoteRank
 from indexer.shared.redis.command import (
     Call,
@@ -184,6 +184,8 @@ async def test_what_cannot_be_read_is_degraded_and_then_stale(stand: Stand) -> N
     assert await stand.read() == (Level.STALE, "the shared index: no answer")
     stand.redis.records["p"] = dict(RECORD)
     assert (await stand.read(9))[0] is Level.DEGRADED
+    assert (await stand.read(10))[0] is Level.DEGRADED
+    assert await stand.read(11) == (Level.EXACT, "all was seen")
 
 
 @pytest.mark.parametrize(
@@ -322,16 +324,16 @@ async def test_the_log_has_the_level_from_before_also_where_redis_lowered_it(
     stand = Stand()
     await stand.confirmed()
     caplog.set_level(logging.INFO)
-    stand.now = 10.0
-    stand.trouble = Trust(Level.DEGRADED, "left alone", 9.0)
+    stand.now = 2.0
+    stand.trouble = Trust(Level.DEGRADED, "left alone", 1.0)
     assert (await stand.read(8))[0] is Level.DEGRADED
     stand.now = 20.0
     stand.redis.records["p"] = UnreachableError("refused")
     assert (await stand.read())[0] is Level.STALE
-    assert (stand.rank.trust.since, stand.rank.inexact_since) == (20.0, 9.0)
+    assert (stand.rank.trust.since, stand.rank.inexact_since) == (20.0, 1.0)
     stand.trouble, stand.redis.records["p"] = None, {}
     assert (await stand.read())[0] is Level.COLD
-    assert stand.rank.inexact_since == 9.0
+    assert stand.rank.inexact_since == 1.0
     assert [line.split(": ")[1] for line in caplog.messages] == [
         "degraded, was exact",
         "stale, was degraded",
@@ -367,3 +369,74 @@ async def test_a_record_that_is_lost_says_nothing_of_the_engine(stand: Stand) ->
     assert (await stand.read())[0] is Level.COLD
     assert not stand.rank.is_connected
     assert stand.rank.lost_at == -math.inf, "Redis lost its data; the pod goes on serving"
+
+
+async def confirmed_at(stand: Stand, *confirmations: tuple[float, bytes]) -> tuple[Level, str]:
+    """Read the record at these times with these values of `sound`; return what is said at the last."""
+    said = stand.rank.trust.level, stand.rank.trust.reason
+    for stand.now, sound in confirmations:
+        said = await stand.read(100, sound=sound)
+    return said
+
+
+async def test_a_record_that_is_confirmed_no_more_is_late_and_then_stale_until_it_goes_on(
+    stand: Stand,
+) -> None:
+    await stand.confirmed()
+    assert (await confirmed_at(stand, (0.5, b"101:0"), (1.0, b"102:0")))[0] is Level.EXACT
+    assert stand.registry.moment("p") == 0.5
+    assert (await confirmed_at(stand, (3.5, b"102:0")))[0] is Level.EXACT
+    assert await confirmed_at(stand, (3.6, b"102:0")) == (Level.DEGRADED, LATE)
+    assert await confirmed_at(stand, (5.5, b"102:0")) == (Level.STALE, LATE)
+    # That its writer is silent says nothing about the engine's connection.
+    assert stand.rank.is_connected
+    assert await confirmed_at(stand, (6.0, b"103:0")) == (Level.EXACT, "all was seen")
+
+
+async def test_what_a_confirmation_is_behind_counts(stand: Stand) -> None:
+    await stand.confirmed()
+    for number in range(101, 130):
+        level, _ = await confirmed_at(stand, (number / 2 - 50, b"%d:2400" % number))
+        assert level is Level.EXACT
+    for number in range(130, 140):
+        level, reason = await confirmed_at(stand, (number / 2 - 50, b"%d:2900" % number))
+    assert (level, reason) == (Level.DEGRADED, LATE)
+
+
+async def test_a_confirmation_that_nobody_saw_come_says_nothing_of_when_it_came(
+    stand: Stand,
+) -> None:
+    await stand.read(5, sound=b"7:0")
+    assert await confirmed_at(stand, (1.0, b"7:0")) == (Level.DEGRADED, LATE)
+    assert (await confirmed_at(stand, (2.0, b"8:0")))[0] is Level.EXACT
+    assert stand.registry.moment("p") == 1.0
+
+
+async def test_a_record_that_goes_back_is_doubted_until_it_was_audited_twice(stand: Stand) -> None:
+    await stand.confirmed()
+    await confirmed_at(stand, (0.5, b"101:0"))
+    stand.now = 1.0
+    assert await stand.read(100, sound=b"100:0") == (Level.DEGRADED, UNCONFIRMED)
+    assert stand.registry.moment("p") == -math.inf
+    stand.now = 1.5
+    assert await stand.read(101, sound=b"105:0") == (Level.DEGRADED, UNCONFIRMED)
+    assert await stand.read(102, sound=b"106:0") == (Level.EXACT, "all was seen")
+
+
+async def test_readings_that_fail_say_nothing_of_when_a_confirmation_came(stand: Stand) -> None:
+    await stand.confirmed()
+    await confirmed_at(stand, (1.0, b"101:0"))
+    kept, stand.redis.records["p"] = stand.redis.records["p"], UnreachableError("no answer")
+    for stand.now in (2.0, 3.0, 4.0):
+        await stand.read()
+    stand.redis.records["p"] = kept
+    await confirmed_at(stand, (4.5, b"102:0"))
+    assert stand.registry.moment("p") == 1.0, "it may have come at once after the last good reading"
+
+
+async def test_where_version_0_1_writes_each_audit_confirms_the_record(stand: Stand) -> None:
+    await stand.confirmed()
+    for stand.now in (1.0, 2.0):
+        assert (await stand.read(7))[0] is Level.EXACT
+    assert (await stand.read(8))[0] is Level.EXACT
+    assert stand.registry.moment("p") == 2.0
