@@ -132,6 +132,7 @@ class Registry:
             elif not reading.moment.read(record, asked_at):
                 # Redis has gone back to old data, as after DEBUG RELOAD or behind a proxy.
                 self.lost()
+                reading.doubt.lost()
             if not reading.problem and before == now:
                 reading.doubt.read(*((record.token, record.audits) if record else (0, 0)))
 

@@ -213,11 +213,13 @@ class RedisModel:
         said = self.keys[record]
         if "building" in said or said.get("applied") != str(applied):
             return [-2]
+        confirmed = int(said.get("sound", "0").partition(":")[0])
+        if int(said["audits"]) > audits or confirmed > confirmation:
+            return [-2]
         audited = int(said["audits"]) < audits
         if audited:
             said["audits"] = str(audits)
             said.pop("reason", None)
-        confirmed = int(said.get("sound", "0").partition(":")[0])
         late = -math.inf if at == "" else self.time - int(at)
         if late > -10 and (audited or "sound" in said) and confirmed < confirmation:
             said["sound"] = f"{confirmation}:{behind + max(late, 0)}"

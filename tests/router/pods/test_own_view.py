@@ -7,7 +7,7 @@ import pytest
 from indexer.compiled.array_index import ArrayIndex
 from indexer.ingest import Ingest
 from indexer.shared.layout.names import KeyNames
-from indexer.shared.replica.run import Replica
+from indexer.shared.replica.run import SCAN_PAUSE, Replica
 from indexer.trust import Level
 from router.pods.own_view import BY_INDEX, PATIENCE_SECONDS, OwnView
 from tests.indexer.engine_model import EngineModel
@@ -25,6 +25,7 @@ class Stand:
     def __init__(self, server: AskedServer, prefix: str) -> None:
         self.server = server
         self.now = 0.0
+        server.clock = lambda: self.now
         names = KeyNames(prefix, buckets=3)
         self.engines = [EngineModel(), EngineModel()]
         self.other, self.own = (
@@ -61,19 +62,15 @@ class Stand:
         if own:
             self.own.heard(rank, message)
 
-    async def go_on(self, seconds: float = 1.0) -> None:
+    async def go_on(self, seconds: float = 3.0) -> None:
         """Let the other router write and audit, and this one read and choose."""
         for _ in range(500):
             self.other.write(1)
             if self.other.is_current:
                 break
-        audits = self.other.writer.counts.audits
-        for _ in range(1000):
-            if self.other.writer.counts.audits > audits + 1:
-                break
-            self.other.write(1)
-            self.now += 1.0
-        await self.pass_time(seconds)
+        for _ in range(round(seconds / SCAN_PAUSE)):
+            self.other.audit()
+            await self.pass_time(SCAN_PAUSE)
 
     async def pass_time(self, seconds: float = 1.0) -> None:
         for _ in range(3):

@@ -48,6 +48,7 @@ class Choosing(RuleBasedStateMachine):
         self.now = 0.0
         self.server.client.flushall()
         self.server.is_away = False
+        self.server.clock = lambda: self.now
         self.engines = [EngineModel(), EngineModel()]
         self.other, self.own = (
             PublisherModel(NAMES, "p", self.engines, life=life, do=self.server.do, clock=self.clock)
@@ -145,11 +146,11 @@ class Choosing(RuleBasedStateMachine):
         """Let no fault happen: of two views the better one answers, and is believed."""
         try:
             self.server.is_away = False
-            for _ in range(80):
+            for _ in range(200):
                 self.other.write(40)
                 if self.own.writer.state is not WriterState.UNCLAIMED:
                     self.own.write(40)
-                self.poll(50.0)  # an audit comes each 100 s
+                self.poll(0.5)
                 self.choose()
                 if self.is_best():
                     return
