@@ -22,6 +22,9 @@ class Level(StrEnum):
     """The event stream has ended; the present cache is not known."""
 
 
+PROMISED_SECONDS = 3.0
+"""An answer that is called exact shows the engine's cache as it was at a moment of the last 3 s."""
+
 MOST_REASON = 400
 """The most characters of a reason that a peer gives."""
 

@@ -1,7 +1,7 @@
 """A pod under faults: an engine whose cache is the truth, and publishers that follow it."""
 
 import asyncio
-from collections import deque
+import time
 from collections.abc import Callable
 from functools import lru_cache
 from random import Random
@@ -23,6 +23,7 @@ from indexer.shared.writer.run import News, random_base, write
 from indexer.shared.writer.steps import WriterState
 from indexer.watch.journal import Journal
 from indexer.watch.pod_cache import Pending, PodCache
+from tests.faults.history import Held, History
 from tests.indexer.engine_model import BLOCK, Block, EngineModel
 
 MODEL = "m"
@@ -30,9 +31,6 @@ KEYSPACE = "faults"
 CAPACITY = 120
 TIMEOUT_OF_A_LEASE = 0.2
 """The same share of the lease as in `publisher.assemble`."""
-
-Held = dict[Tier, set[int]]
-"""The keys of the held blocks, by tier."""
 
 Clock = Callable[[], float]
 
@@ -65,6 +63,7 @@ class Pod:
     def __init__(self, name: str, seed: int) -> None:
         self.name = name
         self.engine = Engine(capacity=CAPACITY)
+        self.history = History()
         self.publishers: list[Publisher] = []
         """All publishers, ended ones included."""
         self._rng = Random(seed)
@@ -75,10 +74,6 @@ class Pod:
         """The publisher that was started last."""
         return self.publishers[-1]
 
-    def publisher_of(self, base: int) -> "Publisher":
-        """Return the publisher whose claim has this base."""
-        return next(one for one in self.publishers if base in one.bases)
-
     def follow(self, publisher: "Publisher") -> None:
         """Give a publisher all earlier and later messages of the engine."""
         self.publishers.append(publisher)
@@ -87,6 +82,7 @@ class Pod:
 
     def step(self) -> None:
         """Serve a request, or cause another random change of the cache."""
+        before = time.monotonic()
         chance, which = self._rng.random(), self._rng.randrange(1 << 16)
         engine = self.engine
         message: tuple[int, bytes] | None
@@ -107,6 +103,7 @@ class Pod:
         self._said.append(said)
         for publisher in self.publishers:
             publisher.hear(*said)
+        self.history.changed(before, time.monotonic(), said[1])
 
 
 class Publisher:
@@ -123,12 +120,9 @@ class Publisher:
         take_over: bool,
     ) -> None:
         self.pod = pod
-        self.bases: set[int] = set()
-        """The bases of its claims."""
-        self.truths: dict[int, Held] = {0: {Tier.GPU: set(), Tier.CPU: set()}}
-        """The engine's holdings, by sequence of the publisher's journal."""
         self.redis = redis
         number = len(pod.publishers)
+        self.owner = f"publisher {number} of {pod.name}"
         self.cache = PodCache(pod.name, Journal(f"life-{number}", max_bytes=4 << 20))
         source = RankSource(pod.name, 0, MODEL, vllm.decode, has_replay=False)
         sink = Pending()
@@ -146,24 +140,18 @@ class Publisher:
         self.writer = Writer(
             names,
             self.cache,
-            owner=f"publisher {number} of {pod.name}",
+            owner=self.owner,
             keyspace=KEYSPACE,
             model=MODEL,
             watch="",
             take_over=take_over,
             lease=lease,
             bucket_life=86_400.0,
-            random_base=self._random_base,
+            random_base=random_base,
             clock=clock,
         )
         self.task: asyncio.Task[None] | None = None
         self._timeout = TIMEOUT_OF_A_LEASE * lease
-        self._applied: deque[tuple[float, int]] = deque([(0.0, 0)], maxlen=2000)
-
-    def _random_base(self) -> int:
-        base = random_base()
-        self.bases.add(base)
-        return base
 
     def start(self) -> None:
         """Start the writer."""
@@ -177,7 +165,6 @@ class Publisher:
         held = {tier: set(keys) for (tier, _), keys in self._resolver.names.held().items() if keys}
         assert held == {tier: keys for tier, keys in truth.items() if keys}
         self.cache.collect()
-        self.truths[self.sequence] = truth
         self._news.wake()
 
     @property
@@ -194,15 +181,6 @@ class Publisher:
             and writer.applied == self.sequence
             and not writer.trouble
         )
-
-    def note(self, now: float) -> None:
-        """Record the sequence that Redis has confirmed by now."""
-        if self._applied[-1][1] != self.writer.applied:
-            self._applied.append((now, self.writer.applied))
-
-    def applied_at(self, moment: float) -> int:
-        """Return a sequence that Redis had confirmed by `moment`."""
-        return next((applied for at, applied in reversed(self._applied) if at <= moment), 0)
 
     async def end(self, *, in_order: bool = True) -> None:
         """Stop the publisher; unless `in_order`, it does not give up its claim."""
