@@ -26,9 +26,11 @@ from indexer.shared.writer.steps import Cause
 from indexer.trust import PROMISED_SECONDS, Level
 from tests.faults.history import Held
 from tests.faults.pod import PROMPTS, Clock, Pod, Publisher
-from tests.faults.reader import Copying, Looking, Reader
+from tests.faults.reader import Copying, Looking, Reader, WrongError
 
 LEASE = 2.0
+DEFAULT_LEASE = 10.0
+"""That of `warmpath publish`, for faults during which leases do not end."""
 PATIENCE = 90.0
 """Longest wait for any condition, in seconds."""
 STEP_PAUSE = 0.04
@@ -148,8 +150,8 @@ class Rig:
                 await publisher.end()
         await self.inspector.close()
         self.look()
-        for reader in self.readers:
-            reader.judge()
+        if told := "; ".join(filter(None, (reader.told() for reader in self.readers))):
+            raise WrongError(told)
 
     def look(self) -> None:
         """Raise errors of background tasks, and check that all parts are consistent."""
