@@ -5,9 +5,11 @@ import time
 import pytest
 
 from indexer.shared.writer.steps import Cause, WriterState
-from tests.faults.rig import Outcome, rig
+from tests.faults.refusals import BEHIND
+from tests.faults.rig import DEFAULT_LEASE, Outcome, rig
 from tests.servers.redis_server import RedisServer
 from tests.servers.relay import Relay
+from tests.servers.wrong_clock import WrongClock
 
 HOUR = 3600.0
 
@@ -73,6 +75,20 @@ async def restarted(prefix: str, hold: float) -> Outcome:
             assert record.claim is not None
             assert record.claim.owner == second.owner
             return outcome
+
+
+async def dead_when_time_goes_back(prefix: str, hold: float) -> Outcome:
+    """Kill a publisher, and set the server's clock back by an hour, so that its lease seems to last."""
+    with WrongClock() as clock, RedisServer(environment=clock.environment) as server:
+        async with rig(server.url, prefix, lease=DEFAULT_LEASE) as made:
+            await made.begin()
+            pod = made.pods["a"]
+            await pod.publisher.end(in_order=False)
+            clock.set(-HOUR)
+            await made.lasts(BEHIND + hold)
+            assert server.ask("PTTL", made.names.record("a")) > 500 * HOUR
+            await made.publish(pod)
+            return await made.healed()
 
 
 async def gone_for_good(prefix: str, hold: float) -> Outcome:

@@ -52,7 +52,7 @@ async def slow(prefix: str, hold: float) -> Outcome:
     async with relayed(prefix, PATIENT_LEASE) as (made, relays):
         for relay in relays:
             relay.latency = LATENCY
-        await made.doubted(made.looking)
+        await made.doubted(made.readers[1])
         await made.lasts(hold)
         for relay in relays:
             relay.latency = 0.0

@@ -10,7 +10,7 @@ from indexer.engines import vllm
 from indexer.engines.event import Tier
 from indexer.follow.rank_ingest import RankIngest
 from indexer.follow.rank_source import RankSource
-from indexer.keys.key import Keyspace, chain
+from indexer.keys.key import Keyspace, chain, fingerprint
 from indexer.keys.segment import Segments
 from indexer.keys.token import pack_tokens
 from indexer.process.tasks import cancel, watched
@@ -27,12 +27,14 @@ from tests.faults.history import Held, History
 from tests.indexer.engine_model import BLOCK, Block, EngineModel
 
 MODEL = "m"
-KEYSPACE = "faults"
+KEYSPACE = fingerprint(MODEL, "")
 CAPACITY = 120
 TIMEOUT_OF_A_LEASE = 0.2
 """The same share of the lease as in `publisher.assemble`."""
 
 Clock = Callable[[], float]
+Message = tuple[int, bytes]
+"""A batch of events: its sequence, and its payload."""
 
 _RNG = Random(1)
 BASES = [[_RNG.randrange(50_000) for _ in range(2 * length)] for length in (3, 40, 60)]
@@ -51,6 +53,10 @@ def _key_of(block: Block) -> int:
 class Engine(EngineModel):
     """The engine model, which also remembers the keys of all blocks that it computed."""
 
+    def timestamp(self) -> float:
+        """Return the time of a batch, as vLLM's publisher says it."""
+        return time.time()
+
     def truth(self) -> Held:
         """Return the keys that each tier holds."""
         tiers = {Tier.GPU: self.gpu, Tier.CPU: self.cpu}
@@ -67,25 +73,26 @@ class Pod:
         self.publishers: list[Publisher] = []
         """All publishers, ended ones included."""
         self._rng = Random(seed)
-        self._said: list[tuple[tuple[int, bytes], Held]] = []
+        self._said: list[tuple[Message, Held]] = []
+        self._followers: list[Callable[[Message, Held], object]] = []
 
     @property
     def publisher(self) -> "Publisher":
         """The publisher that was started last."""
         return self.publishers[-1]
 
-    def follow(self, publisher: "Publisher") -> None:
-        """Give a publisher all earlier and later messages of the engine."""
-        self.publishers.append(publisher)
-        for message, truth in self._said:
-            publisher.hear(message, truth)
+    def follow(self, hear: Callable[[Message, Held], object]) -> None:
+        """Tell a follower all earlier and later messages of the engine, each with what it then held."""
+        for message, held in self._said:
+            hear(message, held)
+        self._followers.append(hear)
 
     def step(self) -> None:
         """Serve a request, or cause another random change of the cache."""
         before = time.monotonic()
         chance, which = self._rng.random(), self._rng.randrange(1 << 16)
         engine = self.engine
-        message: tuple[int, bytes] | None
+        message: Message | None
         if chance < 0.8:
             message = engine.store(self._rng.choice(PROMPTS))
         elif chance < 0.9:
@@ -99,11 +106,11 @@ class Pod:
         engine.snapshots.clear()
         if message is None:
             return
-        said = message, engine.truth()
-        self._said.append(said)
-        for publisher in self.publishers:
-            publisher.hear(*said)
-        self.history.changed(before, time.monotonic(), said[1])
+        held = engine.truth()
+        self._said.append((message, held))
+        for hear in self._followers:
+            hear(message, held)
+        self.history.changed(before, time.monotonic(), held)
 
 
 class Publisher:
@@ -159,7 +166,7 @@ class Publisher:
             write(self.redis, self.writer, self._news, timeout=self._timeout), "writing"
         )
 
-    def hear(self, message: tuple[int, bytes], truth: Held) -> None:
+    def hear(self, message: Message, truth: Held) -> None:
         """Apply one batch of the engine, after which the engine held `truth`."""
         self._rank.live("", *message)
         held = {tier: set(keys) for (tier, _), keys in self._resolver.names.held().items() if keys}

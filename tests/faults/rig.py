@@ -71,8 +71,12 @@ class Rig:
         self.steps = True
         """Whether the engines change."""
         self.lease = lease
+        self.readers: list[Reader] = []
+        """The router in replica mode, that in shared mode, and others."""
         self.answers = 0
         self.writers_url = ""
+        self.outside = AsyncExitStack()
+        """Closed after the rig: what it asks or tells outside of this process."""
         self._clocks = clocks
         self._rng = Random(7)
         self._tasks: list[asyncio.Task[None]] = []
@@ -81,35 +85,30 @@ class Rig:
         self._over = math.inf
         self._rebuilt: Counter[Cause] = Counter()
 
-    async def start(self, url: str, readers: str, writers: str) -> None:
+    async def start(self, url: str, readers: str, writers: str, *, publishes: bool) -> None:
         """Start everything; `url` is for the checks, the others for readers and writers."""
         self.writers_url = writers
         self.inspector = await connect(RedisSettings(url))
         for pod in self.pods.values():
             for _ in range(20):
                 pod.step()
-            await self.publish(pod)
+            if publishes:
+                await self.publish(pod)
+        self._tasks = [watched(self._step_forever(), "engines")]
         for kind in (Copying, Looking):
             redis = await connect(RedisSettings(readers))
-            reader = kind(self.pods, redis, self.names, self.clock(kind.__name__))
-            setattr(self, kind.__name__.lower(), reader)
-        self._tasks = [
-            watched(self._step_forever(), "engines"),
-            *(watched(self._ask_forever(one), f"asking the {one.name}") for one in self.readers),
-        ]
+            self.add(kind(self.pods, redis, self.names, self.clock(kind.__name__)))
 
-    copying: Copying
-    looking: Looking
     inspector: Redis
+
+    def add(self, reader: Reader) -> None:
+        """Let prompts be scored by a router."""
+        self.readers.append(reader)
+        self._tasks.append(watched(self._ask_forever(reader), f"asking the {reader.name}"))
 
     def clock(self, name: str) -> Clock:
         """Return the clock of a part, by name."""
         return self._clocks.get(name, asyncio.get_running_loop().time)
-
-    @property
-    def readers(self) -> list[Reader]:
-        """Both readers."""
-        return [self.copying, self.looking]
 
     async def publish(self, pod: Pod, *, take_over: bool = True) -> Publisher:
         """Start a publisher of a pod."""
@@ -122,7 +121,8 @@ class Rig:
             clock=self.clock(pod.name),
             take_over=take_over,
         )
-        pod.follow(publisher)
+        pod.publishers.append(publisher)
+        pod.follow(publisher.hear)
         publisher.start()
         return publisher
 
@@ -364,11 +364,15 @@ async def rig(
     writers: str = "",
     lease: float = LEASE,
     clocks: Mapping[str, Clock] | None = None,
+    publishes: bool = True,
 ) -> AsyncIterator[Rig]:
-    """Run all parts with a Redis; readers and writers may have URLs of their own."""
+    """Run all parts with a Redis; readers and writers may have URLs of their own.
+
+    Unless `publishes`, others have to write what the engines hold (`tests/faults/outside.py`).
+    """
     made = Rig(KeyNames(prefix), lease, clocks or {})
-    async with AsyncExitStack() as stack:
-        await made.start(url, readers or url, writers or url)
+    async with made.outside, AsyncExitStack() as stack:
+        await made.start(url, readers or url, writers or url, publishes=publishes)
         stack.push_async_callback(made.close)
         yield made
 
