@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from indexer.engines.event import Tier
+from indexer.keys.segment import SEGMENT
 
 Held = dict[Tier, set[int]]
 """The keys of the held blocks, by tier."""
@@ -60,3 +61,25 @@ class History:
     def least_held(self, keys: Sequence[int], since: float) -> int:
         """Return the leading blocks of a prompt that were held all the time since a moment."""
         return min(content.leading(keys) for content in self.since(since))
+
+    def flaw(self, keys: Sequence[int], blocks: int, held: Held | None, since: float) -> str:
+        """Return what is wrong with a claim on the present content; empty if it was true since a moment.
+
+        The claim is of a prompt's leading blocks, and of all its blocks by tier where it tells them.
+        """
+        if blocks > self.most_held(keys, since):
+            return "too high"
+        if blocks < self.least_held(keys, since):
+            return "too low"
+        if held is None:
+            return ""
+        if Content(held, since).leading(keys) != blocks:
+            return "not what its tiers hold"
+        # Segments are read one by one, so each may be from another moment.
+        for start in range(0, len(keys), SEGMENT):
+            part = set(keys[start : start + SEGMENT])
+            for tier in (Tier.GPU, Tier.CPU):
+                found = held.get(tier, set()) & part
+                if not any(found == one.held[tier] & part for one in self.since(since)):
+                    return "other blocks of a segment"
+        return ""

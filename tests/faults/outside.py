@@ -147,8 +147,8 @@ async def starve(process: WatchedProcess, share: float) -> None:
         until = time.clock_gettime(clock_of_process) + left
         if left > 0:
             proceed([process])
-        while time.clock_gettime(clock_of_process) < until and time.monotonic() < ends:
-            await asyncio.sleep(LOOK_PAUSE)
-        stop([process])
-        left = until - time.clock_gettime(clock_of_process)
-        await asyncio.sleep(max(0.0, ends - time.monotonic()))
+        while (now := time.monotonic()) < ends:
+            left = until - time.clock_gettime(clock_of_process)
+            if left <= 0:
+                stop([process])
+            await asyncio.sleep(LOOK_PAUSE if left > 0 else ends - now)

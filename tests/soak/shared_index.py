@@ -47,7 +47,7 @@ async def clocks_lie(prefix: str, hold: float) -> Outcome:
 
 
 FAULTS: dict[str, Fault] = {
-    "nothing": partial(processes.starved, share=1.0),
+    "no fault": partial(processes.starved, share=1.0),
     "publishers have a tenth of a core": partial(processes.starved, share=0.1),
     "publishers stopped for 5 s of each 5.3 s": processes.stopped_in_turn,
     "the router that writes is killed": processes.writing_router_killed,
