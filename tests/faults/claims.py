@@ -5,9 +5,11 @@ import time
 import pytest
 
 from indexer.shared.writer.steps import Cause, WriterState
-from tests.faults.rig import Outcome, rig
+from tests.faults.refusals import BEHIND
+from tests.faults.rig import DEFAULT_LEASE, Outcome, rig
 from tests.servers.redis_server import RedisServer
 from tests.servers.relay import Relay
+from tests.servers.wrong_clock import WrongClock
 
 HOUR = 3600.0
 
@@ -27,13 +29,10 @@ async def contended(prefix: str, hold: float) -> Outcome:
             record = await made.record("a")
             assert record is not None
             assert record.claim is not None
-            assert record.claim.base in second.bases
+            assert record.claim.owner == second.owner
             await made.exact()
             await made.lasts(hold)
             await second.end(in_order=False)
-            # Earlier answers are still judged by what it knew; from now on the first one writes.
-            pod.publishers.remove(second)
-            pod.publishers.insert(0, second)
             await made.until(lambda: first.is_current, "the first one has it back")
             outcome = await made.healed()
             assert outcome.rebuilds[Cause.FREE] == 1
@@ -67,16 +66,29 @@ async def restarted(prefix: str, hold: float) -> Outcome:
         async with rig(server.url, prefix) as made:
             await made.begin()
             pod = made.pods["a"]
-            bases = pod.publisher.bases.copy()
             await pod.publisher.end(in_order=False)
             await made.lasts(hold)
-            await made.publish(pod)
+            second = await made.publish(pod)
             outcome = await made.healed()
             record = await made.record("a")
             assert record is not None
             assert record.claim is not None
-            assert record.claim.base not in bases
+            assert record.claim.owner == second.owner
             return outcome
+
+
+async def dead_when_time_goes_back(prefix: str, hold: float) -> Outcome:
+    """Kill a publisher, and set the server's clock back by an hour, so that its lease seems to last."""
+    with WrongClock() as clock, RedisServer(environment=clock.environment) as server:
+        async with rig(server.url, prefix, lease=DEFAULT_LEASE) as made:
+            await made.begin()
+            pod = made.pods["a"]
+            await pod.publisher.end(in_order=False)
+            clock.set(-HOUR)
+            await made.lasts(BEHIND + hold)
+            assert server.ask("PTTL", made.names.record("a")) > 500 * HOUR
+            await made.publish(pod)
+            return await made.healed()
 
 
 async def gone_for_good(prefix: str, hold: float) -> Outcome:

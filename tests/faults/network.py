@@ -7,7 +7,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from random import Random
 
-from tests.faults.rig import Outcome, Rig, rig
+from tests.faults.refusals import BEHIND
+from tests.faults.rig import DEFAULT_LEASE, Outcome, Rig, rig
 from tests.servers.redis_server import RedisServer
 from tests.servers.relay import Relay
 
@@ -15,8 +16,8 @@ CUTS = 6
 """Least number of cuts of each kind."""
 LATENCY = 0.2
 """Seconds each way; a round trip then exceeds the deadline of a look-up but not that of a poll."""
-NARROW = 40_000
-"""Bytes per second, for each direction of each connection."""
+NARROW, THIN = 40_000, 6_000
+"""Bytes per second, for each direction of each connection. Over a thin line publishers fall behind."""
 PATIENT_LEASE = 4.0
 """Lease of distant publishers, in seconds; an audit comes each tenth of it, a timeout is a fifth."""
 
@@ -51,10 +52,28 @@ async def slow(prefix: str, hold: float) -> Outcome:
     async with relayed(prefix, PATIENT_LEASE) as (made, relays):
         for relay in relays:
             relay.latency = LATENCY
-        await made.doubted(made.looking)
+        await made.doubted(made.readers[1])
         await made.lasts(hold)
         for relay in relays:
             relay.latency = 0.0
+        return await made.healed()
+
+
+async def far(prefix: str, hold: float, *, latency: float = 0.0, rate: int = 0) -> Outcome:
+    """Put publishers alone far away: seconds each way, or bytes per second each way."""
+    async with relayed(prefix, DEFAULT_LEASE) as (made, [writers, _]):
+        writers.latency, writers.bytes_per_second = latency, rate
+        await made.lasts(BEHIND + hold)
+        writers.latency, writers.bytes_per_second = 0.0, 0
+        return await made.healed()
+
+
+async def silent(prefix: str, hold: float) -> Outcome:
+    """Let nothing of publishers through for a time; their connections stay, and their leases hold."""
+    async with relayed(prefix, DEFAULT_LEASE) as (made, [writers, _]):
+        writers.pause()
+        await made.lasts(BEHIND + hold)
+        writers.resume()
         return await made.healed()
 
 

@@ -1,7 +1,7 @@
 """A pod under faults: an engine whose cache is the truth, and publishers that follow it."""
 
 import asyncio
-from collections import deque
+import time
 from collections.abc import Callable
 from functools import lru_cache
 from random import Random
@@ -10,7 +10,7 @@ from indexer.engines import vllm
 from indexer.engines.event import Tier
 from indexer.follow.rank_ingest import RankIngest
 from indexer.follow.rank_source import RankSource
-from indexer.keys.key import Keyspace, chain
+from indexer.keys.key import Keyspace, chain, fingerprint
 from indexer.keys.segment import Segments
 from indexer.keys.token import pack_tokens
 from indexer.process.tasks import cancel, watched
@@ -23,18 +23,18 @@ from indexer.shared.writer.run import News, random_base, write
 from indexer.shared.writer.steps import WriterState
 from indexer.watch.journal import Journal
 from indexer.watch.pod_cache import Pending, PodCache
+from tests.faults.history import Held, History
 from tests.indexer.engine_model import BLOCK, Block, EngineModel
 
 MODEL = "m"
-KEYSPACE = "faults"
+KEYSPACE = fingerprint(MODEL, "")
 CAPACITY = 120
 TIMEOUT_OF_A_LEASE = 0.2
 """The same share of the lease as in `publisher.assemble`."""
 
-Held = dict[Tier, set[int]]
-"""The keys of the held blocks, by tier."""
-
 Clock = Callable[[], float]
+Message = tuple[int, bytes]
+"""A batch of events: its sequence, and its payload."""
 
 _RNG = Random(1)
 BASES = [[_RNG.randrange(50_000) for _ in range(2 * length)] for length in (3, 40, 60)]
@@ -53,6 +53,10 @@ def _key_of(block: Block) -> int:
 class Engine(EngineModel):
     """The engine model, which also remembers the keys of all blocks that it computed."""
 
+    def timestamp(self) -> float:
+        """Return the time of a batch, as vLLM's publisher says it."""
+        return time.time()
+
     def truth(self) -> Held:
         """Return the keys that each tier holds."""
         tiers = {Tier.GPU: self.gpu, Tier.CPU: self.cpu}
@@ -65,31 +69,30 @@ class Pod:
     def __init__(self, name: str, seed: int) -> None:
         self.name = name
         self.engine = Engine(capacity=CAPACITY)
+        self.history = History()
         self.publishers: list[Publisher] = []
         """All publishers, ended ones included."""
         self._rng = Random(seed)
-        self._said: list[tuple[tuple[int, bytes], Held]] = []
+        self._said: list[tuple[Message, Held]] = []
+        self._followers: list[Callable[[Message, Held], object]] = []
 
     @property
     def publisher(self) -> "Publisher":
         """The publisher that was started last."""
         return self.publishers[-1]
 
-    def publisher_of(self, base: int) -> "Publisher":
-        """Return the publisher whose claim has this base."""
-        return next(one for one in self.publishers if base in one.bases)
-
-    def follow(self, publisher: "Publisher") -> None:
-        """Give a publisher all earlier and later messages of the engine."""
-        self.publishers.append(publisher)
-        for message, truth in self._said:
-            publisher.hear(message, truth)
+    def follow(self, hear: Callable[[Message, Held], object]) -> None:
+        """Tell a follower all earlier and later messages of the engine, each with what it then held."""
+        for message, held in self._said:
+            hear(message, held)
+        self._followers.append(hear)
 
     def step(self) -> None:
         """Serve a request, or cause another random change of the cache."""
+        before = time.monotonic()
         chance, which = self._rng.random(), self._rng.randrange(1 << 16)
         engine = self.engine
-        message: tuple[int, bytes] | None
+        message: Message | None
         if chance < 0.8:
             message = engine.store(self._rng.choice(PROMPTS))
         elif chance < 0.9:
@@ -103,10 +106,11 @@ class Pod:
         engine.snapshots.clear()
         if message is None:
             return
-        said = message, engine.truth()
-        self._said.append(said)
-        for publisher in self.publishers:
-            publisher.hear(*said)
+        held = engine.truth()
+        self._said.append((message, held))
+        for hear in self._followers:
+            hear(message, held)
+        self.history.changed(before, time.monotonic(), held)
 
 
 class Publisher:
@@ -123,12 +127,9 @@ class Publisher:
         take_over: bool,
     ) -> None:
         self.pod = pod
-        self.bases: set[int] = set()
-        """The bases of its claims."""
-        self.truths: dict[int, Held] = {0: {Tier.GPU: set(), Tier.CPU: set()}}
-        """The engine's holdings, by sequence of the publisher's journal."""
         self.redis = redis
         number = len(pod.publishers)
+        self.owner = f"publisher {number} of {pod.name}"
         self.cache = PodCache(pod.name, Journal(f"life-{number}", max_bytes=4 << 20))
         source = RankSource(pod.name, 0, MODEL, vllm.decode, has_replay=False)
         sink = Pending()
@@ -146,24 +147,18 @@ class Publisher:
         self.writer = Writer(
             names,
             self.cache,
-            owner=f"publisher {number} of {pod.name}",
+            owner=self.owner,
             keyspace=KEYSPACE,
             model=MODEL,
             watch="",
             take_over=take_over,
             lease=lease,
             bucket_life=86_400.0,
-            random_base=self._random_base,
+            random_base=random_base,
             clock=clock,
         )
         self.task: asyncio.Task[None] | None = None
         self._timeout = TIMEOUT_OF_A_LEASE * lease
-        self._applied: deque[tuple[float, int]] = deque([(0.0, 0)], maxlen=2000)
-
-    def _random_base(self) -> int:
-        base = random_base()
-        self.bases.add(base)
-        return base
 
     def start(self) -> None:
         """Start the writer."""
@@ -171,13 +166,12 @@ class Publisher:
             write(self.redis, self.writer, self._news, timeout=self._timeout), "writing"
         )
 
-    def hear(self, message: tuple[int, bytes], truth: Held) -> None:
+    def hear(self, message: Message, truth: Held) -> None:
         """Apply one batch of the engine, after which the engine held `truth`."""
         self._rank.live("", *message)
         held = {tier: set(keys) for (tier, _), keys in self._resolver.names.held().items() if keys}
         assert held == {tier: keys for tier, keys in truth.items() if keys}
         self.cache.collect()
-        self.truths[self.sequence] = truth
         self._news.wake()
 
     @property
@@ -194,15 +188,6 @@ class Publisher:
             and writer.applied == self.sequence
             and not writer.trouble
         )
-
-    def note(self, now: float) -> None:
-        """Record the sequence that Redis has confirmed by now."""
-        if self._applied[-1][1] != self.writer.applied:
-            self._applied.append((now, self.writer.applied))
-
-    def applied_at(self, moment: float) -> int:
-        """Return a sequence that Redis had confirmed by `moment`."""
-        return next((applied for at, applied in reversed(self._applied) if at <= moment), 0)
 
     async def end(self, *, in_order: bool = True) -> None:
         """Stop the publisher; unless `in_order`, it does not give up its claim."""

@@ -18,6 +18,21 @@ async def test_far_away_look_ups_say_that_they_are_late_and_copies_follow(prefix
     assert any("did not answer" in reason for reason in outcome.reasons["shared"])
 
 
+@pytest.mark.parametrize("latency", [0.2, 0.6])
+async def test_publishers_far_away_are_exact_only_as_far_as_they_keep_up(
+    latency: float, prefix: str
+) -> None:
+    await network.far(prefix, HOLD, latency=latency)
+
+
+async def test_publishers_on_a_thin_line_are_exact_only_as_far_as_they_keep_up(prefix: str) -> None:
+    await network.far(prefix, HOLD, rate=network.THIN)
+
+
+async def test_publishers_of_which_nothing_arrives_are_not_exact_for_long(prefix: str) -> None:
+    await network.silent(prefix, HOLD)
+
+
 async def test_over_a_narrow_line_publishers_go_on_writing(prefix: str) -> None:
     await network.narrow(prefix, HOLD)
 

@@ -61,11 +61,14 @@ class EngineModel:
         """Return the keys that each tier holds."""
         return {Tier.GPU: keys_of(self.gpu), Tier.CPU: keys_of(self.cpu)}
 
+    def timestamp(self) -> float:
+        """Return the time of a batch; no two have the same."""
+        return self.life * 1e6 + self.sequence
+
     def publish(self, events: list[dict[str, object]]) -> tuple[int, bytes]:
         """Publish one batch; return its sequence and payload."""
         self.sequence += 1
-        timestamp = self.life * 1e6 + self.sequence  # no two batches have the same time
-        batch = msgspec.msgpack.encode([timestamp, events, 0])
+        batch = msgspec.msgpack.encode([self.timestamp(), events, 0])
         self.buffer.append((self.sequence, batch))
         self.snapshots[self.sequence] = self.truth()
         return self.sequence, batch

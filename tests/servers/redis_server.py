@@ -6,7 +6,7 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -47,7 +47,7 @@ class RedisServer(Service):
     """One server on loopback, with a folder of its own. Nothing is saved unless asked for.
 
     `config` holds directives of redis.conf: `maxmemory="4mb"`, `appendonly="yes"`; `users` the lines of
-    an ACL file; `sentinel` the lines of a sentinel's file.
+    an ACL file; `sentinel` the lines of a sentinel's file. `environment` is added to this process's own.
     """
 
     def __init__(
@@ -57,6 +57,7 @@ class RedisServer(Service):
         users: tuple[str, ...] = (),
         sentinel: str = "",
         port: int = 0,
+        environment: Mapping[str, str] | None = None,
         **config: str | int,
     ) -> None:
         self.name = binary
@@ -64,6 +65,7 @@ class RedisServer(Service):
         self.port = port
         """Reserved from the start to `close`, so that a restart finds it free; a given port is not."""
         self._held = HeldPorts()
+        self._environment = environment or {}
         self._config = {"save": "", "appendonly": "no"} | config
         self._users = users
         self._sentinel = sentinel
@@ -168,6 +170,7 @@ class RedisServer(Service):
                 stdout=log,
                 stderr=log,
                 cwd=self.folder,
+                env=os.environ | self._environment,
             )
 
     def _answers(self) -> bool:

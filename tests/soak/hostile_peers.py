@@ -13,7 +13,8 @@ import zmq
 import zmq.asyncio
 
 from indexer.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
-from tests.soak.honest_engine import BLOCK, http
+from tests.engine_sockets import http
+from tests.soak.honest_engine import BLOCK
 
 ABSURD = (-(1 << 63), -5, -1, 0, 1, 1 << 20, 1 << 31, 1 << 32, 1 << 62, (1 << 64) - 1)
 MOST_STORED = 3000

@@ -7,8 +7,9 @@ from typing import Any
 import zmq.asyncio
 from aiohttp import web
 
+from tests.engine_sockets import PAGES
 from tests.servers.relay import Relay
-from tests.soak.honest_engine import PAGES, HonestEngine
+from tests.soak.honest_engine import HonestEngine
 
 LATE_SECONDS = 3.0
 """By how much late pages come late: more than the router's probe.timeout-seconds."""
