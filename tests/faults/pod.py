@@ -21,8 +21,10 @@ from indexer.shared.redis.command import Redis
 from indexer.shared.writer.machine import Writer
 from indexer.shared.writer.run import News, random_base, write
 from indexer.shared.writer.steps import WriterState
+from indexer.watch.engine_cache import collect_forever
 from indexer.watch.journal import Journal
 from indexer.watch.pod_cache import Pending, PodCache
+from publisher.assemble import COLLECT_SECONDS
 from tests.faults.history import Held, History
 from tests.indexer.engine_model import BLOCK, Block, EngineModel
 
@@ -157,14 +159,17 @@ class Publisher:
             random_base=random_base,
             clock=clock,
         )
-        self.task: asyncio.Task[None] | None = None
+        self.tasks: list[asyncio.Task[None]] = []
+        self._clock = clock
         self._timeout = TIMEOUT_OF_A_LEASE * lease
 
     def start(self) -> None:
-        """Start the writer."""
-        self.task = watched(
-            write(self.redis, self.writer, self._news, timeout=self._timeout), "writing"
+        """Start the writer, and what tells it that this process keeps up."""
+        collecting = collect_forever(
+            self.cache, [self._news.wake], pause=COLLECT_SECONDS, clock=self._clock
         )
+        writing = write(self.redis, self.writer, self._news, timeout=self._timeout)
+        self.tasks = [watched(collecting, "collecting"), watched(writing, "writing")]
 
     def hear(self, message: Message, truth: Held) -> None:
         """Apply one batch of the engine, after which the engine held `truth`."""
@@ -193,7 +198,6 @@ class Publisher:
         """Stop the publisher; unless `in_order`, it does not give up its claim."""
         if not in_order:
             self.writer.farewell = list  # type: ignore[method-assign]
-        if self.task is not None:
-            await cancel([self.task])
-            self.task = None
+        await cancel(self.tasks)
+        self.tasks = []
         await self.redis.close()

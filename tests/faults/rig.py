@@ -171,7 +171,7 @@ class Rig:
         publishers = [one for pod in self.pods.values() for one in pod.publishers]
         return [
             *(task for reader in self.readers for task in reader.tasks),
-            *(one.task for one in publishers if one.task is not None),
+            *(task for one in publishers for task in one.tasks),
         ]
 
     async def until(self, condition: Callable[[], object], what: str) -> None:
