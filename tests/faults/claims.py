@@ -131,10 +131,10 @@ class Clock:
 async def clocks_lie(prefix: str, hold: float, monkeypatch: pytest.MonkeyPatch) -> Outcome:
     """Give each process a monotonic clock of its own, and let wall clocks jump by hours."""
     clocks = {
-        "a": Clock(-5 * HOUR, 1.3),
-        "b": Clock(90 * HOUR, 0.7),
-        "Copying": Clock(-40 * HOUR, 2.0),
-        "Looking": Clock(7 * HOUR, 0.5),
+        "a": Clock(-5 * HOUR, 1.1),
+        "b": Clock(90 * HOUR, 0.9),
+        "Copying": Clock(-40 * HOUR, 1.1),
+        "Looking": Clock(7 * HOUR, 0.9),
     }
     true = time.time
     jumps = [0.0]
