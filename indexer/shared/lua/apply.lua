@@ -7,7 +7,7 @@
 -- Returns {status, stored token, stored count}: 1 applied; 0 an earlier call applied it; -1 a later claim
 --       has this bucket; -2 the bucket is not as this writer left it.
 -- Values are as in indexer/keys/segment_value.py. The script computes everything before its first write, and
---       only the first write can fail (at the memory limit), so a call has its whole effect or none. A call
+--       at the memory limit only the first write can fail, so a call has its whole effect or none. A call
 --       that only removes keys begins with PEXPIRE, which Redis never refuses, so it works at the memory
 --       limit too.
 
@@ -327,7 +327,8 @@ for at = 6, #ARGV, 4 do
   end
 end
 
-local stored, dropped = {checkpoint, ARGV[2] .. ":" .. ARGV[4]}, {}
+-- The checkpoint comes last: a user who may not HDEL must not leave a write that counts and is half done.
+local stored, dropped = {}, {}
 if not adds then redis.call("PEXPIRE", bucket, ARGV[5]) end
 for field in pairs(changed) do
   if values[field] then
@@ -340,9 +341,14 @@ for field in pairs(changed) do
     dropped[#dropped + 1] = field
   end
 end
-if #stored > 0 then redis.call("HSET", bucket, unpack(stored)) end
+if #dropped > 0 and #stored > 0 then
+  redis.call("HSET", bucket, unpack(stored))
+  stored = {}
+end
 for at = 1, #dropped, 1000 do
   redis.call("HDEL", bucket, unpack(dropped, at, math.min(at + 999, #dropped)))
 end
+stored[#stored + 1], stored[#stored + 2] = checkpoint, ARGV[2] .. ":" .. ARGV[4]
+redis.call("HSET", bucket, unpack(stored))
 if adds then redis.call("PEXPIRE", bucket, ARGV[5]) end
 return {1, token, after}
