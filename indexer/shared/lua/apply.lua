@@ -7,9 +7,9 @@
 -- Returns {status, stored token, stored count}: 1 applied; 0 an earlier call applied it; -1 a later claim
 --       has this bucket; -2 the bucket is not as this writer left it.
 -- Values are as in indexer/keys/segment_value.py. The script computes everything before its first write, and
---       at the memory limit only the first write can fail, so a call has its whole effect or none. A call
---       that only removes keys begins with PEXPIRE, which Redis never refuses, so it works at the memory
---       limit too.
+-- at the memory limit only the first write can fail, so a call has its whole effect or none. A call
+-- that only removes keys begins with PEXPIRE, which Redis never refuses, so it works at the memory
+-- limit too.
 
 local MOST = 512 -- the most records of a packed segment
 local byte, char, find, sub, floor = string.byte, string.char, string.find, string.sub, math.floor
