@@ -1,6 +1,7 @@
 """Parses requests from bytes; an error names the field that is not valid."""
 
 import asyncio
+from functools import cache
 from typing import Any, TypeVar
 
 from google.protobuf.descriptor import FieldDescriptor
@@ -10,6 +11,7 @@ from google.protobuf.unknown_fields import UnknownFieldSet
 
 from router.api.entries import check_entries
 from router.prompt.bad_request import BadRequestError
+from router.prompt.bounds import check_name
 
 Parsed = TypeVar("Parsed", bound=Message)
 
@@ -22,11 +24,13 @@ LARGE_BYTES = 256 << 10
 async def parse(kind: type[Parsed], raw: bytes) -> Parsed:
     """Parse a request; yield to other tasks if it is large.
 
-    Raises BadRequestError if it is not a valid message or a list in it is too long.
+    Raises BadRequestError if it is not a valid message, or a list or a name in it is too long.
     """
     for _ in check_entries(raw, kind.DESCRIPTOR):
         await asyncio.sleep(0)
     parsed = _parsed(kind, raw)
+    for name in _names(kind):
+        check_name(name, getattr(parsed, name))
     if len(raw) > LARGE_BYTES:
         await asyncio.sleep(0)
     return parsed
@@ -39,6 +43,18 @@ def _parsed(kind: type[Parsed], raw: bytes) -> Parsed:
         field = _bad_text(raw, kind.DESCRIPTOR)
         problem = "is not UTF-8" if field else f"is not a {kind.DESCRIPTOR.name}"
         raise BadRequestError(field or "request", problem) from error
+
+
+@cache
+def _names(kind: type[Message]) -> list[str]:
+    """Return the fields of a request of our own that are one text: all of them are names."""
+    if not kind.DESCRIPTOR.full_name.startswith("warmpath."):
+        return []
+    return [
+        field.name
+        for field in kind.DESCRIPTOR.fields
+        if field.type == FieldDescriptor.TYPE_STRING and not field.is_repeated
+    ]
 
 
 def _bad_text(raw: bytes, kind: Any) -> str:
