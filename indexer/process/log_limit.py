@@ -95,8 +95,11 @@ class LogLimit(logging.Filter):
         return may
 
     def _allowance(self, kind: tuple[str, int, int], most: int, now: float) -> _Allowance:
+        found = self._kinds.pop(kind, None)
+        if found is None:
+            found = _Allowance(most, now)
         # The one that was used last stays longest.
-        found = self._kinds[kind] = self._kinds.pop(kind, None) or _Allowance(most, now)
+        self._kinds[kind] = found
         if len(self._kinds) > MOST_KINDS:
             del self._kinds[next(iter(self._kinds))]
         return found
