@@ -37,7 +37,7 @@ from router.pick.weigh import Ask, Choice, Traits
 from router.pods.namespaces import set_apart
 from router.pods.table import PodTable
 from router.prompt.bad_request import BadRequestError
-from router.prompt.bounds import MOST_TENANT_BYTES, check_name
+from router.prompt.bounds import check_name
 from router.prompt.deadline import TimeLeft
 from router.prompt.read_prompt import Form
 from router.prompt.reader import PromptReader
@@ -50,8 +50,6 @@ from router.tracing.tracer import Attributes
 from scorer.policy import UnknownPolicyError
 
 log = logging.getLogger(__name__)
-
-MOST_SESSION_BYTES = 256
 
 DECISIONS_AT_ONCE = 16
 """Decisions listed before other tasks get a turn: about two milliseconds' work."""
@@ -302,8 +300,6 @@ class PickAnswerer:
         patience: float,
     ) -> Ask:
         left = TimeLeft(patience)
-        check_name("session_id", request.session_id, MOST_SESSION_BYTES)
-        check_name("tenant", request.tenant, MOST_TENANT_BYTES)
         for name in request.pods:
             check_name("pods", name)
         read = await self._reader.read(request.prompt, timeout, may_reckon=True)
