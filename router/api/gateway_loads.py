@@ -9,6 +9,7 @@ from router.load.table import LoadTable
 from router.loop.turns import in_turns
 from router.pb.warmpath.v1 import router_pb2 as pb
 from router.prompt.bad_request import BadRequestError
+from router.prompt.bounds import check_name
 
 AT_ONCE = 64
 """Loads recorded before other tasks get a turn: about two milliseconds' work."""
@@ -23,6 +24,7 @@ async def check_loads(loads: Sequence[pb.PodLoad]) -> None:
     position = -1
     async for one in in_turns(loads, CHECKED_AT_ONCE):
         position += 1
+        check_name(f"loads[{position}].pod", one.pod)
         found = problem_of(
             running=one.running, waiting=one.waiting, kv_usage=one.kv_usage, age=one.age
         )

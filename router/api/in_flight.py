@@ -13,10 +13,11 @@ they have no more than one client may have, so connections that send nothing can
 do. Where others wait, a stranger's message may take `STRANGER_SECONDS`. Those that were late come last.
 """
 
-from collections import Counter, OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Callable
-from enum import Enum
 
+from router.api.reservation import CallState, Reservation
+from router.api.waiting_calls import WaitingCalls
 from router.transport.peer import address_of
 
 MOST_WAITING = 512
@@ -33,15 +34,6 @@ STRANGER_SECONDS = 0.25
 """How long a stranger's message of unknown length may take while others wait for its place."""
 
 
-class CallState(Enum):
-    """The progress of a call."""
-
-    WAITING = 0
-    READING = 1
-    READ = 2
-    LEFT = 3
-
-
 class NoPlaceError(Exception):
     """A call is refused because too many calls wait for a place."""
 
@@ -52,29 +44,6 @@ class LateError(Exception):
     def __init__(self, seconds: float) -> None:
         super().__init__()
         self.seconds = seconds
-
-
-class Reservation:
-    """A call's share of the limit.
-
-    `wake(None)` lets a waiting call read its message; `wake(error)` ends a call.
-    """
-
-    __slots__ = ("bytes", "client", "connection", "seconds", "since", "state", "wake")
-
-    def __init__(
-        self, connection: str, client: str, size: int, wake: Callable[[Exception | None], None]
-    ) -> None:
-        self.connection = connection
-        self.client = client
-        """The connection's address; of a stranger one that begins with `STRANGER`."""
-        self.seconds = 0.0
-        """How long its message may take while others wait."""
-        self.bytes = max(size, 1)
-        self.wake = wake
-        self.state = CallState.WAITING
-        self.since = 0.0
-        """Time of the clock from which the call could read its message."""
 
 
 class InFlight:
@@ -96,8 +65,6 @@ class InFlight:
         self.limit = limit
         self.bytes = 0
         """Bytes of all places."""
-        self.waiting = 0
-        """Number of calls that wait for a place."""
         self.refused = 0
         """Calls refused because too many waited."""
         self.late = 0
@@ -110,14 +77,16 @@ class InFlight:
         """Bytes of each client with places."""
         self._strangers = 0
         """Bytes of all strangers."""
-        self._waiting_of: Counter[str] = Counter()
-        """Number of calls of each client that wait for a place."""
+        self._waiting = WaitingCalls(_kind, self._rank)
         self._reading: dict[Reservation, None] = {}
         """Places whose message has not arrived yet, the oldest first."""
-        self._queues: OrderedDict[str, deque[Reservation]] = OrderedDict()
-        """Waiting calls by connection, in the order of the connections' turns."""
         self._known: OrderedDict[str, bool] = OrderedDict()
         """Whether each connection's last message came in time, the latest connection last."""
+
+    @property
+    def waiting(self) -> int:
+        """Number of calls that wait for a place."""
+        return self._waiting.number
 
     def enter(
         self, connection: str, wake: Callable[[Exception | None], None], size: int | None = None
@@ -134,9 +103,7 @@ class InFlight:
         if not self.waiting and self._fits(place) and self._is_fair(place):
             self._let_in(place)
             return place
-        self._queues.setdefault(connection, deque()).append(place)
-        self.waiting += 1
-        self._waiting_of[client] += 1
+        self._waiting.add(place)
         self._go_on(place)
         if self.waiting > self._most_waiting:
             self._refuse_one(place)
@@ -170,7 +137,7 @@ class InFlight:
         if state is CallState.LEFT:
             return
         if state is CallState.WAITING:
-            self._forget(place)
+            self._waiting.drop(place)
         else:
             self._reading.pop(place, None)
             self._resize(place, 0)
@@ -188,7 +155,7 @@ class InFlight:
         if not self.waiting:
             return
         now = self._clock()
-        waiting = self._waiting_of.keys()
+        waiting = self._waiting.clients
         kept_out = any(client not in self._taken for client in waiting)
         for place in list(self._reading):
             if now - place.since < place.seconds:
@@ -210,9 +177,7 @@ class InFlight:
         """Give places to the waiting calls whose turn it is; return them."""
         let_in = []
         while place := self._next():
-            self._forget(place)
-            if place.connection in self._queues:
-                self._queues.move_to_end(place.connection)
+            self._waiting.drop(place, has_turn=True)
             self._let_in(place)
             let_in.append(place)
         return let_in
@@ -220,8 +185,7 @@ class InFlight:
     def _next(self) -> Reservation | None:
         """Return the waiting call whose turn it is if it may read its message now, otherwise None."""
         fair = None
-        for connection in sorted(self._queues, key=self._rank):
-            place = self._queues[connection][0]
+        for place in self._waiting.firsts():
             if place.client not in self._taken and self._is_fair(place):
                 # A client without places comes first: others wait until its message fits.
                 return place if self._fits(place) else None
@@ -229,10 +193,9 @@ class InFlight:
                 fair = place
         return fair
 
-    def _rank(self, connection: str) -> tuple[bool, int, int]:
-        client = self._queues[connection][0].client
+    def _rank(self, client: str) -> tuple[bool, int, int]:
         # The one with few calls among many strangers is hardly the one that says nothing.
-        waiting = self._waiting_of[client] if client.startswith(STRANGER) else 0
+        waiting = self._waiting.of_client(client) if client.startswith(STRANGER) else 0
         return client == LATE, self._taken.get(client, 0), waiting
 
     def _client(self, connection: str) -> str:
@@ -243,20 +206,25 @@ class InFlight:
         return address if came else STRANGER + address
 
     def _remember(self, connection: str, *, came: bool) -> None:
+        before = self._client(connection)
         self._known[connection] = came
         self._known.move_to_end(connection)
+        self._rename(connection, before)
         if len(self._known) > MOST_KNOWN:
-            self._known.popitem(last=False)
-        client = self._client(connection)
-        for place in self._queues.get(connection, ()):
-            self._leave_queue(place.client)
-            place.client = client
-            self._waiting_of[client] += 1
+            oldest = next(iter(self._known))
+            before = self._client(oldest)
+            del self._known[oldest]
+            self._rename(oldest, before)
 
-    def _leave_queue(self, client: str) -> None:
-        self._waiting_of[client] -= 1
-        if not self._waiting_of[client]:
-            del self._waiting_of[client]
+    def _rename(self, connection: str, before: str) -> None:
+        """Let a connection's waiting calls be those of the client that it belongs to now."""
+        client = self._client(connection)
+        if client == before:
+            return
+        for place in self._waiting.of_connection(before, connection):
+            self._waiting.drop(place)
+            place.client = client
+            self._waiting.add(place)
 
     def _fits(self, place: Reservation) -> bool:
         return not self.bytes or self.bytes + place.bytes <= self.limit
@@ -279,6 +247,7 @@ class InFlight:
         if place.client.startswith(STRANGER):
             self._strangers += place.bytes
         self._taken[place.client] = self._taken.get(place.client, 0) + place.bytes
+        self._waiting.rank(place.client)
 
     def _resize(self, place: Reservation, size: int) -> None:
         more = size - place.bytes
@@ -291,33 +260,13 @@ class InFlight:
             self._taken[place.client] = taken
         else:
             del self._taken[place.client]
-
-    def _forget(self, place: Reservation) -> None:
-        queue = self._queues[place.connection]
-        queue.remove(place)
-        self.waiting -= 1
-        self._leave_queue(place.client)
-        if not queue:
-            del self._queues[place.connection]
+        self._waiting.rank(place.client)
 
     def _refuse_one(self, newest: Reservation) -> None:
-        """Refuse the latest call of the client with the most. Raises NoPlaceError if that is `newest`.
-
-        Of the client's connections, that with the most loses it.
-        """
+        """Refuse a call of the client with the most. Raises NoPlaceError if that is `newest`."""
         self.refused += 1
-        waiting = self._waiting_of
-        client = max(waiting, key=waiting.__getitem__)
-        if waiting[newest.client] == waiting[client]:
-            client = newest.client
-        longest = max(
-            (queue for queue in self._queues.values() if queue[0].client == client), key=len
-        )
-        own = self._queues[newest.connection]
-        if newest.client == client and len(own) == len(longest):
-            longest = own
-        refused = longest[-1]
-        self._forget(refused)
+        refused = self._waiting.to_refuse(newest)
+        self._waiting.drop(refused)
         refused.state = CallState.LEFT
         if refused is newest:
             raise NoPlaceError
@@ -325,18 +274,19 @@ class InFlight:
 
     def check(self) -> None:
         """Raise AssertionError if the totals do not match the places."""
-        assert self.waiting == sum(map(len, self._queues.values()))
-        assert all(self._queues.values())
+        self._waiting.check()
         assert self.waiting <= self._most_waiting
         assert self.bytes == sum(self._taken.values())
         strangers = (self._taken[one] for one in self._taken if one.startswith(STRANGER))
         assert self._strangers == sum(strangers)
-        waiting = Counter(place.client for queue in self._queues.values() for place in queue)
-        assert self._waiting_of == waiting
-        assert all(
-            one.client == self._client(one.connection) for q in self._queues.values() for one in q
-        )
+        for client in self._waiting.clients:
+            assert all(client == self._client(one) for one in self._waiting.connections(client))
         assert all(taken > 0 for taken in self._taken.values())
         assert all(place.state is CallState.READING for place in self._reading)
         assert len(self._known) <= MOST_KNOWN
         assert self._next() is None, "a call waits though it has room"
+
+
+def _kind(client: str) -> int:
+    # One rule says for all clients of a kind whether they may have a place.
+    return client.startswith(STRANGER) + (client == LATE)

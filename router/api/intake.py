@@ -21,7 +21,8 @@ import grpc.aio
 from router.api.admission.admission import Admission, BusyError, LongestWait
 from router.api.admission.waiting import Turn
 from router.api.failures import reason_of, refusal_of
-from router.api.in_flight import CallState, InFlight, LateError, NoPlaceError, Reservation
+from router.api.in_flight import InFlight, LateError, NoPlaceError
+from router.api.reservation import CallState, Reservation
 from router.queue.give_room import GIVE_ROOM
 from router.transport.server import AtOnceHandler, Refusal
 

@@ -1,6 +1,7 @@
 """Parses requests from bytes; an error names the field that is not valid."""
 
 import asyncio
+from functools import cache
 from typing import Any, TypeVar
 
 from google.protobuf.descriptor import FieldDescriptor
@@ -9,10 +10,23 @@ from google.protobuf.message import DecodeError, Message
 from google.protobuf.unknown_fields import UnknownFieldSet
 
 from router.api.entries import check_entries
+from router.peers.booking_id import MOST_BYTES as MOST_BOOKING_BYTES
 from router.prompt.bad_request import BadRequestError
+from router.prompt.bounds import (
+    MOST_NAME_BYTES,
+    MOST_SESSION_BYTES,
+    MOST_TENANT_BYTES,
+    check_name,
+)
 
 Parsed = TypeVar("Parsed", bound=Message)
 
+LIMITS = {
+    "booking_id": MOST_BOOKING_BYTES,
+    "session_id": MOST_SESSION_BYTES,
+    "tenant": MOST_TENANT_BYTES,
+}
+"""The most bytes of names that may not have MOST_NAME_BYTES."""
 BYTES = 2
 """The wire type of strings and messages."""
 LARGE_BYTES = 256 << 10
@@ -22,11 +36,13 @@ LARGE_BYTES = 256 << 10
 async def parse(kind: type[Parsed], raw: bytes) -> Parsed:
     """Parse a request; yield to other tasks if it is large.
 
-    Raises BadRequestError if it is not a valid message or a list in it is too long.
+    Raises BadRequestError if it is not a valid message, or a list or a name in it is too long.
     """
     for _ in check_entries(raw, kind.DESCRIPTOR):
         await asyncio.sleep(0)
     parsed = _parsed(kind, raw)
+    for name, most in _names(kind.DESCRIPTOR):
+        check_name(name, getattr(parsed, name), most)
     if len(raw) > LARGE_BYTES:
         await asyncio.sleep(0)
     return parsed
@@ -39,6 +55,21 @@ def _parsed(kind: type[Parsed], raw: bytes) -> Parsed:
         field = _bad_text(raw, kind.DESCRIPTOR)
         problem = "is not UTF-8" if field else f"is not a {kind.DESCRIPTOR.name}"
         raise BadRequestError(field or "request", problem) from error
+
+
+@cache
+def _names(kind: Any) -> list[tuple[str, int]]:
+    """Return the fields of a request of our own that are one text, and the most bytes of each.
+
+    All of them are names.
+    """
+    if not kind.full_name.startswith("warmpath."):
+        return []
+    return [
+        (field.name, LIMITS.get(field.name, MOST_NAME_BYTES))
+        for field in kind.fields
+        if field.type == FieldDescriptor.TYPE_STRING and not field.is_repeated
+    ]
 
 
 def _bad_text(raw: bytes, kind: Any) -> str:

@@ -51,8 +51,6 @@ from scorer.policy import UnknownPolicyError
 
 log = logging.getLogger(__name__)
 
-MOST_SESSION_BYTES = 256
-
 DECISIONS_AT_ONCE = 16
 """Decisions listed before other tasks get a turn: about two milliseconds' work."""
 
@@ -302,7 +300,6 @@ class PickAnswerer:
         patience: float,
     ) -> Ask:
         left = TimeLeft(patience)
-        check_name("session_id", request.session_id, MOST_SESSION_BYTES)
         for name in request.pods:
             check_name("pods", name)
         read = await self._reader.read(request.prompt, timeout, may_reckon=True)

@@ -44,14 +44,16 @@ class ReportAnswerer:
         self._held = held
         self._peers = peers
 
-    async def report(self, request: pb.ReportRequest) -> pb.ReportResponse:
-        """Answer Report."""
+    async def report(
+        self, request: pb.ReportRequest, *, is_refusal: bool = False
+    ) -> pb.ReportResponse:
+        """Answer Report; the contract does not say `is_refusal` (`Report.is_refusal`)."""
         if not request.booking_id:
             raise BadRequestError("booking_id", "is missing")
         check_booking_id(request.booking_id)
         await check_loads(request.loads)
         await self._gateways.observe(request.loads)
-        report = self._checked(request)
+        report = self._checked(request, is_refusal=is_refusal)
         now = self._clock()
         known = self._reported(report, now)
         if not known:
@@ -100,12 +102,12 @@ class ReportAnswerer:
             self._held.news()
         return is_known or was_underway
 
-    def _checked(self, request: pb.ReportRequest) -> Report:
+    def _checked(self, request: pb.ReportRequest, *, is_refusal: bool = False) -> Report:
         if request.event not in EVENT_NAMES:
             problem = f"is {request.event}, not an event" if request.event else "is missing"
             names = (pb.ReportRequest.Event.Name(event) for event in EVENTS.values())
             raise BadRequestError("event", f"{problem}; give {', '.join(names)}")
-        check_report(report := report_of(request), self._pods)
+        check_report(report := report_of(request, is_refusal=is_refusal), self._pods)
         return report
 
 

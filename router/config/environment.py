@@ -26,7 +26,6 @@ OTHERS = frozenset(
         "WARMPATH_PUBLISH",
         "WARMPATH_REVISION",
         "WARMPATH_TEST",
-        "WARMPATH_TRANSPORT",
         "WARMPATH_VLLM_FOLDER",
     }
 )

@@ -19,9 +19,9 @@ ROWS_AT_ONCE, PODS_AT_ONCE = 256, 16
 """Rows and pods handled before other tasks get a turn: about two milliseconds' work."""
 
 LATE = (
-    "its /health does not answer in time (probe.timeout-seconds): it is picked all the same, as its "
-    "events or its answers to requests arrive, but its models and its metrics may be old. Do this: look "
-    "whether the engine's HTTP server is overloaded"
+    "it may be overloaded ({}; probe.timeout-seconds): it is picked all the same, as its events or its "
+    "answers to requests arrive, but its models and its metrics may be old. Do this: look whether the "
+    "engine's HTTP server, or a proxy before it, is overloaded"
 )
 
 
@@ -71,7 +71,8 @@ async def diagnose(
             text = f"it is not ready: {_unready(pod)}{_still_picked(pod)}"
             response.findings.add(pod=pod.id, model=pod.model, kind="ready", text=text)
         elif pod.status.is_late:
-            response.findings.add(pod=pod.id, model=pod.model, kind="late", text=LATE)
+            text = LATE.format(pod.status.reason)
+            response.findings.add(pod=pod.id, model=pod.model, kind="late", text=text)
         facts = PodFacts(
             has_events=pod.has_events,
             is_well=pod.status.healthy is True,

@@ -125,6 +125,8 @@ class WantReport(msgspec.Struct, frozen=True):
     prompt_tokens: int | None = None
     cached_tokens: int | None = None
     output_tokens: int | None = None
+    is_refusal: bool = False
+    """With `failed`: whether the picked rank refused the request, or another endpoint answered it."""
 
 
 Action = WantPick | Reply | WantReport

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from itertools import islice
 
-from router.api.pick import MOST_SESSION_BYTES, PickAnswerer, Reckoned
+from router.api.pick import PickAnswerer, Reckoned
 from router.config.schema import EndpointPickerTable
 from router.endpoint_picker.actions import Endpoint, Picked, WantPick
 from router.endpoint_picker.addresses import endpoint, pods_at
@@ -18,6 +18,7 @@ from router.pick.options import MOST_CANDIDATES, Option
 from router.pick.predicted import held
 from router.pods.table import PodTable
 from router.prompt.bad_request import BadRequestError
+from router.prompt.bounds import MOST_SESSION_BYTES
 from router.prompt.models import ModelTable, UnknownModelError
 from router.prompt.tokenising.tokenise import CHARS_PER_TOKEN
 from router.queue.place import ANYBODY, Asker

@@ -30,6 +30,8 @@ from router.report_event import ReportEvent
 RENAMED_KINDS = ("application/json", "text/event-stream")
 LEAST_ERROR = 400
 """HTTP statuses from here on mean that the engine has not computed the request."""
+TIMED_OUT = ("408", "504")
+"""Those with which a proxy on the way says that the engine has not answered."""
 
 
 class ResponseState(Enum):
@@ -158,7 +160,7 @@ class ResponseSide:
         if where is not None and (is_elsewhere or self.modes.is_watched):
             yield self._report("started", where)
         if where is None or _is_error(event):
-            yield from self._end("failed")
+            yield from self._end("failed", is_refusal=_is_refusal(event))
 
     def _told(self, where: Endpoint | None, *, is_error: bool) -> Settings:
         """Return the headers about the endpoint: what it held only where it has read a known prompt."""
@@ -179,14 +181,16 @@ class ResponseSide:
             self._usage.end()
         yield from self._end("finished")
 
-    def _end(self, event: ReportEvent) -> Iterator[WantReport]:
+    def _end(self, event: ReportEvent, *, is_refusal: bool = False) -> Iterator[WantReport]:
         if self._is_booked:
             self._is_booked = False
-            yield self._report(event)
+            yield self._report(event, is_refusal=is_refusal)
 
-    def _report(self, event: ReportEvent, where: Endpoint | None = None) -> WantReport:
+    def _report(
+        self, event: ReportEvent, where: Endpoint | None = None, *, is_refusal: bool = False
+    ) -> WantReport:
         assert self._picked is not None
-        report = WantReport(self._picked.booking_id, event, where)
+        report = WantReport(self._picked.booking_id, event, where, is_refusal=is_refusal)
         if event != "finished" or self._usage is None:
             return report
         usage = self._usage.usage
@@ -200,3 +204,8 @@ class ResponseSide:
 def _is_error(event: ResponseHeaders) -> bool:
     status = value_of(event.headers, ":status")
     return status.isdecimal() and int(status) >= LEAST_ERROR
+
+
+def _is_refusal(event: ResponseHeaders) -> bool:
+    """Return whether an endpoint has answered, not only a gateway that waited for one in vain."""
+    return not event.own_reason and value_of(event.headers, ":status") not in TIMED_OUT

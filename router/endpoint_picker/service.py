@@ -140,7 +140,7 @@ class EndpointPickerService:
         if report.where is not None:
             request.pod, request.rank = report.where.pod, report.where.rank
         try:
-            await self._reports.report(request)
+            await self._reports.report(request, is_refusal=report.is_refusal)
         except BadRequestError as error:
             # The pod has gone since the pick, for example.
             log.info("a report on a pick was refused: %s", error)

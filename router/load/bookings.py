@@ -17,7 +17,7 @@ from indexer.invariant import BrokenInvariantError
 from router.load.overdue import Overdue
 from router.load.precedence import FIRST_COME, Precedence
 from router.load.rank_bookings import Booking, RankBook, Work
-from router.load.stuck import StuckRanks, no_batch
+from router.load.stuck import Failure, StuckRanks, no_batch
 from scorer.candidate import IDLE, Load
 
 __all__ = ["Booking", "Bookings", "Work"]
@@ -173,7 +173,7 @@ class Bookings:
         is_same = (work.pod, work.rank) == (old.pod, old.rank)
         if is_same and (booking.dispatched or booking.first_token_at is not None):
             return True
-        is_owed = self._take(booking, now, waited=False)
+        is_owed = self._take(booking, now, "unsent")
         booking.work = old if is_same else work
         booking.dispatched = True
         booking.since = now
@@ -216,12 +216,12 @@ class Bookings:
             self._end(booking, now)
         return booking is not None
 
-    def fail(self, booking_id: str, now: float) -> bool:
+    def fail(self, booking_id: str, now: float, failure: Failure = "failed") -> bool:
         """Release all of a booking whose request failed; return False if it is not known."""
         now = self.expire(now)
         booking = self._bookings.get(booking_id)
         if booking is not None:
-            self._end(booking, now)
+            self._end(booking, now, failure)
         return booking is not None
 
     def lose(self, booking_id: str, now: float) -> bool:
@@ -303,7 +303,7 @@ class Bookings:
                 booking.prefill_from = turn
             if not booking.is_watched and booking.id in book.unanswered:
                 del book.unanswered[booking.id]
-                self.stuck.ended(name, booking, now, waited=False)
+                self.stuck.ended(name, booking, now, "unsent")
                 book.changed()
             self._overdue.presumed(booking, now)
         while self._bookings:
@@ -413,18 +413,18 @@ class Bookings:
             book.free_since = now
         return book.take_waiting(booking)
 
-    def _end(self, booking: Booking, now: float) -> None:
+    def _end(self, booking: Booking, now: float, failure: Failure = "failed") -> None:
         self._let_go(booking, now)
-        self._take(booking, now)
+        self._take(booking, now, failure)
         del self._bookings[booking.id]
 
-    def _take(self, booking: Booking, now: float, *, waited: bool = True) -> bool:
+    def _take(self, booking: Booking, now: float, failure: Failure) -> bool:
         """Remove a booking from its rank; return whether that still owed an answer to it."""
         name = booking.work.pod, booking.work.rank
         book = self._ranks[name]
         is_owed = book.unanswered.pop(booking.id, None) is not None
         if is_owed:
-            self.stuck.ended(name, booking, now, waited=waited)
+            self.stuck.ended(name, booking, now, failure)
         book.take(booking)
         return is_owed
 

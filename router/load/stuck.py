@@ -1,9 +1,10 @@
 """Finds stuck ranks: requests went there, and nothing is answered, neither a first token nor an end.
 
 A rank owes an answer from the moment when a request goes out to it until any request there gets its
-first token or ends well. A rank that owes one for several times the predicted wait is stuck, whatever
-its health and its metrics say: an engine whose loop hangs, or that is paused, still tells both. An
-engine whose cache events go on works, though: only the answers to these requests are not reported.
+first token or ends well. A refusal ends that, too, but a client that goes away does not, however short
+its patience. A rank that lets requests wait for several times the predicted wait is stuck, whatever its
+health and its metrics say: an engine whose loop hangs, or that is paused, still tells both. An engine
+whose cache events go on works, though: only the answers to these requests are not reported.
 Picks avoid a stuck rank until it answers; now and then one more request tries whether it does.
 
 How much later than predicted answers come is learnt from those that come: answers that do not stream
@@ -16,6 +17,7 @@ import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
+from typing import Literal
 
 from indexer.invariant import BrokenInvariantError
 from router.load.rank_bookings import Booking, RankBook
@@ -24,6 +26,9 @@ log = logging.getLogger(__name__)
 
 Name = tuple[str, int]
 """A pod, and the number of its rank."""
+Failure = Literal["failed", "refused", "unsent"]
+"""How a request ended without an answer: `refused` by its engine, or not sent to that rank at all.
+`failed`: its client went away or waited too long; callers that only report call a refusal so, too."""
 
 TIMES = 4.0
 """An answer is owed for too long after this many times the predicted seconds,"""
@@ -40,7 +45,10 @@ MOST_LATE_SECONDS = 300.0
 ENOUGH = 8
 """Answers from which on it is known that answers are reported, and how late they come."""
 LONG_SECONDS = 1.0
-"""A request that fails sooner than this after several times its predicted wait may have been refused."""
+"""A refusal that comes later than this after several times its predicted wait is none: whoever gave it
+has waited in vain, too."""
+REFUSED_SECONDS = 0.1
+"""A failure within these seconds is taken for a refusal where callers do not say which it was."""
 RETRY_SECONDS = 10.0
 """Pause after which another request may try a stuck rank where all others have ended,"""
 OPEN_SECONDS = 30.0
@@ -54,7 +62,8 @@ class Owing:
     """A rank's debt of an answer. Times are seconds of the bookings' clock."""
 
     since: float
-    """When the first request went out that has no answer, or the rank's last answer after that."""
+    """When the first request went out that has no answer, or the rank's last answer after that; later by
+    the time in which no request waited."""
     seconds: float
     """The predicted wait for that answer."""
     tried_at: float
@@ -62,6 +71,10 @@ class Owing:
     batch: int | None
     """The engine's last batch of events when the rank began to owe it, or was last looked at."""
     is_stuck: bool = False
+    is_left: bool = False
+    """Whether a client has gone without its answer: the debt then stays though no request waits."""
+    waited: float | None = None
+    """How long requests have waited, while none does; None: one does."""
 
 
 def no_batch(_pod: str, _rank: int) -> None:
@@ -95,8 +108,12 @@ class StuckRanks:
         owing = self._owing.get(name)
         if owing is None:
             self._owe(name, booking, now)
-        else:
-            owing.tried_at = now
+            return
+        owing.tried_at = now
+        if owing.waited is not None:
+            owing.since, owing.waited = now - owing.waited, None
+            owing.seconds = max(owing.seconds, booking.predicted)
+            self._look(name, owing.since + self._patience(name, owing))
 
     def answered(self, name: Name, booking: Booking, now: float, *, is_first: bool) -> None:
         """Record a first token or an end; `is_first` if it is the booking's first answer."""
@@ -115,22 +132,23 @@ class StuckRanks:
         if owing is not None and head is not None:
             self._owe(name, head, now)
 
-    def ended(self, name: Name, booking: Booking, now: float, *, waited: bool = True) -> None:
-        """Record that a booking left a rank, or is not waited for any more, without an answer.
-
-        If it `waited` for long, a client that lost patience has ended it, and the rank still owes.
-        """
+    def ended(self, name: Name, booking: Booking, now: float, failure: Failure) -> None:
+        """Record that a booking left a rank, or is not waited for any more, without an answer."""
         owing = self._owing.get(name)
         if owing is None:
             return
         owing.tried_at = now
-        head = self._books[name].owed
-        if owing.is_stuck or (
-            waited and now - booking.since > TIMES * booking.predicted + LONG_SECONDS
-        ):
+        if owing.is_stuck or owing.waited is not None:
             return
-        if head is None:
+        owing.is_left = owing.is_left or _has_left(booking, now, failure)
+        head = self._books[name].owed
+        if head is None and owing.is_left:
+            owing.waited = now - owing.since
+        elif head is None:
             del self._owing[name]
+        elif owing.is_left:
+            # The client that left may have waited behind a shorter prompt than those that wait now.
+            owing.seconds = max(owing.seconds, head.predicted)
         elif head.since > owing.since:
             owing.since, owing.seconds = head.since, head.predicted
 
@@ -149,7 +167,7 @@ class StuckRanks:
                 continue
             del self._look_at[name]
             owing = self._owing.get(name)
-            if owing is None or owing.is_stuck:
+            if owing is None or owing.is_stuck or owing.waited is not None:
                 continue
             due = owing.since + self._patience(name, owing)
             if due > now or self._answers < ENOUGH:
@@ -157,7 +175,7 @@ class StuckRanks:
                 continue
             before, owing.batch = owing.batch, self._batch(*name)
             if owing.batch != before:
-                owing.since = now
+                owing.since, owing.is_left = now, False
                 self._look(name, now + self._patience(name, owing))
                 continue
             owing.is_stuck, owing.tried_at = True, now
@@ -211,7 +229,8 @@ class StuckRanks:
             raise BrokenInvariantError("a stuck rank owes nothing")
         looks = {(at, name) for at, name in self._due}
         for name, owing in self._owing.items():
-            if not owing.is_stuck and (self._look_at.get(name), name) not in looks:
+            is_due = not owing.is_stuck and owing.waited is None
+            if is_due and (self._look_at.get(name), name) not in looks:
                 raise BrokenInvariantError("a rank that owes an answer is not looked at again")
         if not self._owing.keys() <= self._books.keys():
             raise BrokenInvariantError("a rank that is gone owes an answer")
@@ -230,3 +249,11 @@ class StuckRanks:
         has_answered = self._books[name].answered_at > -math.inf
         least = LEAST_SECONDS if has_answered else FIRST_SECONDS
         return TIMES * owing.seconds + LATE_TIMES * self._late + least
+
+
+def _has_left(booking: Booking, now: float, failure: Failure) -> bool:
+    """Return whether a request that ended now without an answer was not refused."""
+    waited = now - booking.since
+    if failure == "refused":
+        return waited > TIMES * booking.predicted + LONG_SECONDS
+    return failure == "failed" and (booking.is_watched or waited > REFUSED_SECONDS)

@@ -144,8 +144,10 @@ class Assigner:
                 self._bookings.finish(booking.id, now)
             elif booking is not None and end == "expired":
                 self._bookings.lose(booking.id, now)
+            elif booking is not None and end == "cancelled":
+                self._bookings.fail(booking.id, now, "unsent")
             elif booking is not None:
-                self._bookings.fail(booking.id, now)
+                self._bookings.fail(booking.id, now, "refused" if placed.is_refused else "failed")
         if placed.ticket is not None:
             if end in {"failed", "cancelled"} and placed.first_token_at is None:
                 self._believed.withdraw(placed.ticket)

@@ -53,6 +53,8 @@ class Placed:
     """The ticket of its arriving blocks."""
     is_reported: bool = False
     """Whether any report of it has come."""
+    is_refused: bool = False
+    """Whether its rank is known to have refused it, or another one to have answered."""
     has_cached_tokens: bool = False
     """Whether a report has given the engine's cached tokens."""
     first_token_at: float | None = None

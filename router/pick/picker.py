@@ -220,7 +220,7 @@ class Picker:
         if self._placed.get(placed.booking_id) is not placed or placed.choice is None:
             return
         self._let_go(placed)
-        self._assigner.ended(placed, "failed", now)
+        self._assigner.ended(placed, "cancelled", now)
         self.withdrawn += 1
         for witness in self._witnesses:
             witness.withdrawn(placed, placed.choice)

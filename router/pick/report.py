@@ -24,9 +24,11 @@ class Report(msgspec.Struct, frozen=True):
     cached_tokens: int | None = None
     prompt_tokens: int | None = None
     output_tokens: int = 0
+    is_refusal: bool = False
+    """With `failed`: `Placed.is_refused`."""
 
 
-def report_of(request: pb.ReportRequest) -> Report:
+def report_of(request: pb.ReportRequest, *, is_refusal: bool = False) -> Report:
     """Return a report of the contract; its event must be one of EVENT_NAMES."""
     return Report(
         request.booking_id,
@@ -36,6 +38,7 @@ def report_of(request: pb.ReportRequest) -> Report:
         cached_tokens=request.cached_tokens if request.HasField("cached_tokens") else None,
         prompt_tokens=request.prompt_tokens if request.HasField("prompt_tokens") else None,
         output_tokens=request.output_tokens,
+        is_refusal=is_refusal,
     )
 
 
@@ -70,6 +73,7 @@ def carry_out(report: Report, picker: Picker, now: float) -> bool:
     if placed is not None:
         picker.settle(placed, now)
         placed.is_reported = True
+        placed.is_refused = report.is_refusal
     if report.event == "started":
         return picker.started(name, now, (report.pod, report.rank) if report.pod else None)
     if report.cached_tokens is not None:

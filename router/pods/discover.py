@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Mapping
+from dataclasses import replace
 from typing import Protocol
 
 from router.config import schema as config
@@ -15,6 +16,7 @@ log = logging.getLogger(__name__)
 
 CONFIGURATION = "the configuration"
 """The name of the place of [[pods]] in the configuration's own file."""
+LAST = "pod %s: %s finds it no longer; it takes requests all the same, as no listed pod is well"
 
 
 class SourceError(OSError):
@@ -55,8 +57,14 @@ class Follows(Protocol):
     def withhold(self, pod_id: str, why: str) -> None:
         """Give a followed pod no requests, for this reason; where it is empty, give it some again."""
 
+    def serves(self, pod_id: str) -> bool:
+        """Whether requests may be sent to a followed pod."""
+
     def is_heard(self, pod_id: str) -> bool:
         """Whether the events of a followed pod arrive."""
+
+    def is_alive(self, pod_id: str) -> bool:
+        """Whether the events of a followed pod arrive, or its engine has said that it is well."""
 
     async def drop(self, pod_id: str) -> None:
         """Stop following a pod."""
@@ -95,7 +103,8 @@ class Reconciler:
         """Follow the pods that a source has found and drop those that it finds no longer.
 
         A pod whose description has changed is dropped and followed again as a new one. One that takes no
-        requests stays followed.
+        requests stays followed. Unlisted pods take requests for as long as they live and no listed pod
+        could in their place, since the source is then more likely to be wrong than all engines gone.
         """
         async with self._turn:
             self._said[source] = {name: one for name, one in found.items() if _fits(name, source)}
@@ -107,18 +116,24 @@ class Reconciler:
         """Follow and drop pods as one source has found them, by id."""
         before = self._found.get(source, {})
         self._found[source] = found
-        for pod_id, (owner, followed) in list(self._followed.items()):
-            if owner != source:
-                continue
+        ours = {pod_id: one for pod_id, (owner, one) in self._followed.items() if owner == source}
+        has_unlisted = any(one.is_unlisted for one in (*ours.values(), *found.values()))
+        served = self._served() if has_unlisted else frozenset()
+        for pod_id, followed in ours.items():
             one = found.get(pod_id)
-            if (
-                one is None
-                or one != followed
-                or (one.is_unlisted and not self._follower.is_heard(pod_id))
-            ):
+            is_last = served.isdisjoint({_part(followed), (followed.spec.model, "both")})
+            if one is None and followed.is_unlisted and is_last:
+                one = followed
+            is_there = self._follower.is_alive if is_last else self._follower.is_heard
+            if one is None or one != followed or (one.is_unlisted and not is_there(pod_id)):
                 await self._drop(pod_id, source)
-            elif one.withheld != followed.withheld:
-                self._followed[pod_id] = source, one
+                continue
+            if one.is_unlisted and is_last:
+                one = replace(one, withheld="")
+                if not followed.is_unlisted:
+                    log.warning(LAST, pod_id, source)
+            self._followed[pod_id] = source, one
+            if one.withheld != followed.withheld:
                 self._follower.withhold(pod_id, one.withheld)
                 log.info("pod %s: %s", pod_id, one.withheld or "it may take requests again")
         for pod_id in {**before, **found}:
@@ -130,6 +145,16 @@ class Reconciler:
                     "pod %s: %s finds it too; it is followed as %s describes it",
                     pod_id, source, owner,
                 )  # fmt: skip
+
+    def _served(self) -> frozenset[tuple[str, str]]:
+        """Return the models, each with a role, that pods serve which their sources still list."""
+        return frozenset(
+            _part(followed)
+            for pod_id, (owner, followed) in self._followed.items()
+            if (one := self._found[owner].get(pod_id)) is not None
+            and not one.is_unlisted
+            and self._follower.serves(pod_id)
+        )
 
     def _tell_twins(self) -> None:
         """Log the pods that are the engine of another one, unless that is known already."""
@@ -166,6 +191,11 @@ class Reconciler:
             self._followed[pod_id] = source, one
             log.info("pod %s: found by %s at %s", pod_id, source, one.spec.address)
             return
+
+
+def _part(one: FoundPod) -> tuple[str, str]:
+    """Return the model that a pod serves, and its role."""
+    return one.spec.model, one.spec.role
 
 
 def _fits(pod_id: str, source: str) -> bool:

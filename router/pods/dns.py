@@ -15,7 +15,7 @@ LACKING_SECONDS = 10.0
 """Answers have to lack an address for so long before it counts as gone."""
 SILENT_SECONDS = 30.0
 """A look-up that takes longer does not come back: resolvers give up earlier."""
-LACKS = "its pods are gone once several answers have said so"
+LACKS = "its pods are gone once several answers have said so, unless no others are well"
 UNLISTED = "its DNS name does not have its address any more"
 GONE = (socket.EAI_NONAME, socket.EAI_NODATA)
 NO_NAME = (
@@ -38,7 +38,8 @@ class DnsSource:
     """Resolves a name every `refresh_seconds`; each address is a pod with the id `SET-ADDRESS`.
 
     An address has no identity: if another engine takes it over, only the event stream shows that. One
-    that several answers lack takes no requests, and is forgotten when its events end.
+    that several answers lack takes no requests, and is forgotten when its events end; but see
+    `Reconciler.reconcile` where no other pod is well.
     """
 
     def __init__(
@@ -72,12 +73,11 @@ class DnsSource:
         return {pod.id: FoundPod(pod) for pod in pods}
 
     async def sets(self) -> AsyncIterator[Mapping[str, FoundPod]]:
-        """Yield all pods by id after each change, and after each answer that lacks an address."""
+        """Yield all pods by id after each answer, as what is believed may change while none does."""
         absences = Absences(LACKING_SECONDS, UNLISTED)
-        before: Mapping[str, FoundPod] | None = None
+        is_first = True
         while True:
             answer: Mapping[str, FoundPod] | None
-            lacked = absences.are_there
             try:
                 answer = await self.look()
                 self.state.answered()
@@ -86,11 +86,8 @@ class DnsSource:
                 effect = LACKS if error.empty else STAY
                 self.state.failed(str(error), effect, error.advice)
             if answer is not None:
-                found = absences.believe(answer, self._clock())
-                if found != before or lacked:
-                    before = found
-                    yield found
-            elif before is None:
-                before = {}
-                yield before
+                yield absences.believe(answer, self._clock())
+            elif is_first:
+                yield {}
+            is_first = False
             await asyncio.sleep(self._pods.refresh_seconds)

@@ -181,9 +181,17 @@ class Follower:
         """Give a followed pod no requests, for this reason; where it is empty, give it some again."""
         self._pods.pod(pod_id).withheld = why
 
+    def serves(self, pod_id: str) -> bool:
+        """Whether requests may be sent to a followed pod."""
+        return self._pods.pod(pod_id).serves
+
     def is_heard(self, pod_id: str) -> bool:
         """Whether the events of a followed pod arrive."""
         return any(rank.is_connected for rank in self._pods.pod(pod_id).ranks)
+
+    def is_alive(self, pod_id: str) -> bool:
+        """Whether the events of a followed pod arrive, or its engine has said that it is well."""
+        return self.is_heard(pod_id) or self._pods.pod(pod_id).status.healthy is True
 
     async def drop(self, pod_id: str) -> None:
         """Stop following a pod and remove its ranks from the index."""

@@ -39,6 +39,10 @@ REFUSES = 503
 """The status of /health if the engine itself accepts no requests: SGLang from SIGTERM on and while it
 starts, vLLM while it drains and when its engine is dead. One such answer suffices."""
 
+BUSY = frozenset({408, 425, 429, 504})
+"""The statuses of /health that say no more than a late answer does: whoever answered, the engine or a
+proxy before it, has too much to do."""
+
 LOOKS = 15
 """Number of probes between two requests for a pod's models: adapters are loaded at runtime."""
 
@@ -188,10 +192,11 @@ class Prober:
         except TimeoutError:
             problem, is_late = "/health does not answer in time", True
         except aiohttp.ClientError as error:
-            problem = problem_of(error)
+            problem, is_late = problem_of(error), _is_cut(error)
             self._has_ended = self._has_ended or _is_refused(error)
         else:
             problem = "" if status == 200 else f"/health answers {status}"
+            is_late = status in BUSY
             self._has_ended = self._has_ended or status == REFUSES
         self._failures = self._failures + 1 if problem else 0
         if self._has_ended and self._was_well and self._away is None:
@@ -504,4 +509,13 @@ def _is_refused(error: Exception) -> bool:
     return (
         isinstance(error, aiohttp.ClientConnectorError)
         and error.os_error.errno == errno.ECONNREFUSED
+    )
+
+
+def _is_cut(error: Exception) -> bool:
+    """Return whether an error means that a connection was made and then ended without an answer."""
+    if isinstance(error, aiohttp.ClientConnectorError):
+        return isinstance(error.os_error, ConnectionResetError)
+    return isinstance(
+        error, (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError, aiohttp.ClientPayloadError)
     )

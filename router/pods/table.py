@@ -35,7 +35,8 @@ class Status:
     drafts: bool = False
     """Whether its metrics show that it drafts tokens (vLLM's speculative decoding)."""
     is_late: bool = False
-    """Whether the last probe got no answer in time; nothing else is known against it."""
+    """Whether the last probe got no answer in time, or one that says no more than that; nothing else is
+    known against it."""
     looked_at: float = -math.inf
     """When the last successful probe began, by the ingest's clock."""
 

@@ -10,6 +10,8 @@ from router.prompt.bad_request import BadRequestError
 
 MOST_NAME_BYTES = 1024
 """Longest name (of a model, an adapter, a pod or a multimodal item), salt or extra key."""
+MOST_SESSION_BYTES = MOST_TENANT_BYTES = 256
+"""Longest name of a conversation, and of a tenant."""
 MOST_ENTRIES = 4096
 """Most entries of each list in a request: named pods, ranks with a reported load, multimodal items."""
 

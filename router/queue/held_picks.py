@@ -20,9 +20,10 @@ from router.pb.warmpath.v1 import router_pb2 as pb
 from router.pick.pending import Placed
 from router.pick.picker import Picker
 from router.pick.weigh import Choice
+from router.prompt.bounds import MOST_TENANT_BYTES
 from router.queue.classes import Classes
 from router.queue.give_room import GIVE_ROOM
-from router.queue.place import ANYBODY, MOST_TENANT_BYTES, Asker, QueuePlace, place_of
+from router.queue.place import ANYBODY, Asker, QueuePlace, place_of
 from router.queue.queue import Queue
 from router.queue.released import QueueFullError, Release
 from router.queue.settings import QueueSettings
@@ -81,7 +82,7 @@ class HeldPicks:
     def place(
         self, request: pb.PickRequest | pb.ExplainRequest, asker: Asker = ANYBODY
     ) -> QueuePlace:
-        """Return a request's place. Raises BadRequestError for its priority and its tenant."""
+        """Return a request's place. Raises BadRequestError for its priority."""
         may = self._may(asker.context) if request.priority and asker.context else None
         caller = self._who(asker.context) if asker.context else ""
         return place_of(request, asker.client, self.classes, may, caller)

@@ -6,12 +6,10 @@ from typing import NamedTuple, cast
 
 from router.pb.warmpath.v1 import router_pb2 as pb
 from router.pick.weigh import Ask
-from router.prompt.bounds import check_name
 from router.prompt.token_prompt import TokenPrompt
 from router.queue.classes import Classes
 from router.queue.waiting import Entering, Wanted
 
-MOST_TENANT_BYTES = 256
 ANSWER_SHARE = 0.1
 """Share of the time until the caller's deadline that is kept for the answer; the wait ends before it."""
 MOST_ANSWER_SECONDS = 0.5
@@ -75,7 +73,6 @@ def place_of(
 
     `may` names the classes that its caller may use, None for all of them.
     """
-    check_name("tenant", request.tenant, MOST_TENANT_BYTES)
     return QueuePlace(
         client,
         classes.place(request.priority, may),

@@ -11,7 +11,7 @@ from router.assemble import Running, running
 from router.config.read import parse
 from router.tracing.tracer import NO_TRACER, Tracer
 
-TRANSPORT = os.environ.get("WARMPATH_TRANSPORT", "auto")
+TRANSPORT = os.environ.get("TRANSPORT_UNDER_TEST", "auto")
 """`server.transport` of routers under test; `make test-deep` runs their suites again with grpcio."""
 
 

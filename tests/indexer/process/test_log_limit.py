@@ -8,6 +8,7 @@ from grpc._cython import cygrpc  # type: ignore[attr-defined]
 
 from indexer.process.log_limit import (
     BURST,
+    KINDS_AT_ONCE,
     MOST_CHARACTERS,
     MOST_KINDS,
     MOST_TRACEBACK,
@@ -46,6 +47,20 @@ def test_lines_of_one_kind_are_counted_past_a_burst_and_told_with_the_next() -> 
     log.say("a", "a frame was dropped")
     log.say("a", "a frame was dropped")
     assert log.lines[BURST + 2 :] == ["pod a: a frame was dropped (19980 more of these)"]
+
+
+def test_lines_about_many_clients_have_a_limit_too() -> None:
+    log = Log()
+    most = KINDS_AT_ONCE * BURST
+    for number in range(600):
+        log.say(f"ipv4:127.0.0.{number % 200}", "no preface")
+    assert len(log.lines) == most
+    log.say("a", "another place", line=2)
+    log.now += SECONDS
+    for number in range(600):
+        log.say(f"ipv4:127.0.1.{number}", "no preface")
+    assert log.lines[most + 1] == f"pod ipv4:127.0.1.0: no preface ({600 - most} more of these)"
+    assert len(log.lines) == most + 1 + KINDS_AT_ONCE
 
 
 def test_a_line_has_a_length() -> None:

@@ -1,18 +1,18 @@
 """The bytes of all messages stay within their limit, and no client keeps others out."""
 
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from types import FrameType
+from typing import Any
+
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from router.api.in_flight import (
-    STRANGER_SECONDS,
-    CallState,
-    InFlight,
-    LateError,
-    NoPlaceError,
-    Reservation,
-)
+from router.api.in_flight import MOST_KNOWN, STRANGER_SECONDS, InFlight, LateError, NoPlaceError
+from router.api.reservation import CallState, Reservation
 from tests.examples import examples
 
 LIMIT, LARGEST, SECONDS, MOST_WAITING = 100, 10, 5.0, 12
@@ -309,3 +309,87 @@ def test_the_message_of_a_known_connection_or_length_may_take_longer(
     [error] = ended
     assert isinstance(error, LateError)
     assert error.seconds == STRANGER_SECONDS
+
+
+def test_a_stranger_without_places_comes_before_a_client_that_has_some(places: InFlight) -> None:
+    first = [places.enter(client, _ignored, 50) for client in "ab"]
+    waiting = places.enter("a", _ignored, 20)
+    stranger = places.enter("new:1", _ignored, 20)
+    places.leave(first[1])
+    assert stranger.state is CallState.READING
+    assert waiting.state is CallState.WAITING
+
+
+def test_a_small_message_passes_a_large_one_of_its_client_that_has_no_room(
+    places: InFlight,
+) -> None:
+    places.enter("new:1", _ignored, 20)
+    assert places.enter("new:1", _ignored, 70).state is CallState.WAITING
+    assert places.enter("new:2", _ignored, 1).state is CallState.READING
+
+
+def test_the_connections_of_a_client_take_turns(places: InFlight) -> None:
+    for connection in ("x:1", "x:2"):
+        send(places, connection)
+    whole = places.enter("x:1", _ignored, LIMIT)
+    many = [places.enter("x:1", _ignored, LIMIT) for _ in range(3)]
+    one = places.enter("x:2", _ignored, LIMIT)
+    places.leave(whole)
+    assert many[0].state is CallState.READING
+    places.leave(many[0])
+    assert one.state is CallState.READING
+
+
+def test_a_connection_that_waits_until_it_is_forgotten_is_a_stranger(places: InFlight) -> None:
+    places.enter("b", _ignored, LIMIT)
+    waiting = places.enter("a", _ignored)
+    for number in range(MOST_KNOWN):
+        places.has_come(f"later:{number}")
+    places.check()
+    assert places.enter("a", _ignored).client == waiting.client
+
+
+def _lines_run(work: Callable[[], None]) -> int:
+    """Return how many lines of Python a function runs."""
+    lines = 0
+
+    def trace(_frame: FrameType, event: str, _arg: object) -> Any:
+        nonlocal lines
+        lines += event == "line"
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        work()
+    finally:
+        sys.settrace(before)
+    return lines
+
+
+@pytest.mark.parametrize("addresses", [1, 10_000])
+@pytest.mark.parametrize("size", [None, 7])
+def test_the_work_on_a_call_does_not_grow_with_those_that_wait(
+    addresses: int, size: int | None
+) -> None:
+    def work(waiting: int) -> int:
+        places = InFlight(LIMIT, LARGEST, seconds=SECONDS, clock=Clock(), most_waiting=waiting)
+        send(places, "honest")
+        calls: list[Reservation] = []
+
+        def come(connection: str) -> None:
+            with suppress(NoPlaceError):
+                calls.append(places.enter(connection, _ignored, size))
+
+        for number in range(waiting + 100):
+            come(f"{number % addresses}:{number}")
+        assert places.waiting == waiting
+
+        def go_on() -> None:
+            send(places, "honest")
+            come("one-too-many:1")
+            places.leave(calls[0])
+
+        return _lines_run(go_on)
+
+    assert work(500) < 1.5 * work(50)

@@ -83,6 +83,11 @@ def test_a_contradiction_names_the_variable(file: Path) -> None:
     assert problem.startswith("WARMPATH_SERVER__LISTEN: server.listen: ")
 
 
+def test_a_variable_that_looks_like_a_key_is_not_ignored(file: Path) -> None:
+    [problem] = problems(file, WARMPATH_TRANSPORT="grpcio")
+    assert problem.startswith("WARMPATH_TRANSPORT: names no key")
+
+
 def test_variables_of_kubernetes_services_and_of_the_images_are_passed_over(file: Path) -> None:
     load(
         file,

@@ -6,6 +6,7 @@ import pytest
 
 from router.load.engine_metrics import Observed
 from router.load.stuck import ENOUGH
+from router.pick.report import Report, carry_out
 from scorer.policy import policy_names
 from tests.router.pick.picker_parts import KeyedPrompt, Parts, first
 
@@ -51,6 +52,35 @@ def test_a_hung_engine_loses_its_hot_prefix_and_comes_back_when_it_answers(
         parts.picker.first_token(one, parts.now)
         parts.picker.ended(one, "finished", parts.now)
     assert answered(parts, next(other)) == "pod-0"
+
+
+@pytest.mark.parametrize("is_refusal", [False, True])
+def test_clients_that_leave_early_hide_no_hung_engine_and_its_refusals_make_none(
+    is_refusal: bool,
+) -> None:
+    parts = Parts(pods=2)
+    other = prompts()
+    for _ in range(2 * ENOUGH):
+        answered(parts, next(other))
+    for _ in range(20):
+        booking_id, _ = parts.choose(pods=parts.pods[:1], is_watched=True)
+        parts.now += 0.5
+        carry_out(Report(booking_id, "failed", is_refusal=is_refusal), parts.picker, parts.now)
+    assert set(parts.loads.avoided(parts.now)) == (set() if is_refusal else {("pod-0", 0)})
+
+
+def test_picks_whose_callers_are_gone_before_their_answers_make_no_engine_stuck() -> None:
+    parts = Parts(pods=2)
+    other = prompts()
+    for _ in range(2 * ENOUGH):
+        answered(parts, next(other))
+    for _ in range(20):
+        booking_id, _ = parts.choose(pods=parts.pods[:1], is_watched=True)
+        placed = parts.picker.get(booking_id)
+        assert placed is not None
+        parts.now += 0.5
+        parts.picker.cancel(booking_id, placed.number, parts.now)
+    assert not parts.loads.avoided(parts.now)
 
 
 @pytest.mark.parametrize("policy", policy_names())

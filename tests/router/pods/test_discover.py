@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from router.config.read import MOST_BYTES, ConfigError, parse, parse_pods
 from router.config.schema import MOST_ID_CHARACTERS, ModelSpec, PodSetSpec, PodSpec
@@ -17,14 +18,16 @@ from router.pods.discover import Reconciler
 from router.pods.dns import DnsSource
 from router.pods.file import FileSource
 from router.pods.found_pod import FoundPod
+from router.pods.table import Role
 
 
 class Follower:
-    """Records its calls. `silent` are the pods whose events do not arrive."""
+    """Records its calls. `silent` are pods whose events do not arrive, `dead` whose probe fails, too."""
 
     def __init__(self) -> None:
         self.calls: list[str] = []
         self.silent: set[str] = set()
+        self.dead: set[str] = set()
         self.names: dict[str, str] = {}
 
     def follow(self, spec: PodSpec, name: str) -> None:
@@ -34,8 +37,14 @@ class Follower:
     def withhold(self, pod_id: str, why: str) -> None:
         self.calls.append(f"{pod_id}: {why}")
 
+    def serves(self, pod_id: str) -> bool:
+        return pod_id not in self.dead
+
     def is_heard(self, pod_id: str) -> bool:
-        return pod_id not in self.silent
+        return pod_id not in self.silent | self.dead
+
+    def is_alive(self, pod_id: str) -> bool:
+        return pod_id not in self.dead
 
     async def drop(self, pod_id: str) -> None:
         self.calls.append(f"-{pod_id}")
@@ -256,8 +265,8 @@ async def test_answers_that_are_wrong_many_times_within_seconds_change_nothing()
 
 
 async def test_an_address_that_several_answers_lack_is_withheld_and_goes_in_the_end() -> None:
-    *there, withheld, gone = await Resolver(["10.0.0.1"], *[NO_NAME] * 5, seconds=100.0).found()
-    assert there == [ONE, ONE]
+    *there, withheld, gone = await Resolver(["10.0.0.1"], *[NO_NAME] * 4, seconds=100.0).found()
+    assert there == [ONE] * 3
     assert withheld == {"w-10.0.0.1": dns.UNLISTED}
     assert gone == {}
 
@@ -268,7 +277,7 @@ async def test_an_address_that_comes_back_takes_requests_again() -> None:
 
 
 async def test_a_name_without_pods_has_none_at_once() -> None:
-    assert await Resolver(NO_NAME, NO_NAME, seconds=1.0).found() == [{}]
+    assert await Resolver(NO_NAME, NO_NAME, seconds=1.0).found() == [{}, {}]
 
 
 async def test_a_file_that_is_empty_for_a_moment_keeps_its_pods(tmp_path: Path) -> None:
@@ -311,15 +320,80 @@ async def test_a_pod_that_takes_no_requests_and_has_another_identity_is_forgotte
 async def test_a_pod_that_is_not_listed_any_more_is_forgotten_when_its_events_end() -> None:
     follower = Follower()
     reconciler = Reconciler(follower)
-    await reconciler.reconcile("s", {"a": found("a")})
-    unlisted = replace(found("a"), withheld="not listed", is_unlisted=True)
-    await reconciler.reconcile("s", {"a": unlisted})
+    other = {"b": found("b")}
+    await reconciler.reconcile("s", {"a": found("a")} | other)
+    await reconciler.reconcile("s", {"a": unlisted("a")} | other)
     follower.silent.add("a")
     for _ in range(2):
-        await reconciler.reconcile("s", {"a": unlisted})
-    assert follower.calls == ["+a@h:1", "a: not listed", "-a"]
+        await reconciler.reconcile("s", {"a": unlisted("a")} | other)
+    assert follower.calls == ["+a@h:1", "+b@h:1", "a: not listed", "-a"]
+    await reconciler.reconcile("s", {"a": found("a")} | other)
+    assert follower.calls[4:] == ["+a@h:1"]
+
+
+def unlisted(pod_id: str, role: Role = "both") -> FoundPod:
+    one = found(pod_id)
+    spec = structs.replace(one.spec, role=role)
+    return replace(one, spec=spec, withheld="not listed", is_unlisted=True)
+
+
+@pytest.mark.parametrize("has_events", [False, True])
+async def test_unlisted_pods_that_live_take_requests_while_no_listed_pod_is_well(
+    has_events: bool,
+) -> None:
+    follower = Follower()
+    if not has_events:
+        follower.silent = {"a", "b"}
+    reconciler = Reconciler(follower)
+    lacking = {"a": unlisted("a"), "b": unlisted("b")}
+    await reconciler.reconcile("s", {"a": found("a"), "b": found("b")})
+    follower.calls.clear()
+    follower.dead = {"c"}
+    # The source finds nothing for as long as it likes, or names what does not answer.
+    for said in (lacking, {}, {}, {"c": found("c")}, {"c": found("c")}):
+        await reconciler.reconcile("s", said)
+    assert follower.calls == ["+c@h:1"]
+    follower.dead.add("b")
+    await reconciler.reconcile("s", {"c": found("c")})
+    assert follower.calls == ["+c@h:1", "-b"], "it is dead"
+    follower.dead = {"b"}
+    await reconciler.reconcile("s", {"c": found("c")})
+    assert follower.calls == ["+c@h:1", "-b", "-a"], "the one that the source names is well"
+
+
+async def test_an_unlisted_pod_that_took_requests_waits_when_a_listed_one_is_well() -> None:
+    follower = Follower()
+    reconciler = Reconciler(follower)
     await reconciler.reconcile("s", {"a": found("a")})
-    assert follower.calls[3:] == ["+a@h:1"]
+    await reconciler.reconcile("s", {"a": unlisted("a")})
+    for _ in range(2):
+        await reconciler.reconcile("other", {"b": found("b")})
+        await reconciler.reconcile("s", {"a": unlisted("a")})
+    await reconciler.reconcile("s", {"a": found("a")})
+    assert follower.calls == ["+a@h:1", "+b@h:1", "a: not listed", "a: "]
+
+
+async def test_pods_of_another_role_do_not_take_the_place_of_unlisted_ones() -> None:
+    follower = Follower()
+    reconciler = Reconciler(follower)
+    decode = unlisted("a", role="decode")
+    prefill = unlisted("b", role="prefill")
+    listed = {
+        one.spec.id: replace(one, withheld="", is_unlisted=False) for one in (decode, prefill)
+    }
+    await reconciler.reconcile("s", listed)
+    await reconciler.reconcile("s", listed | {"a": decode})
+    assert follower.calls == ["+a@h:1", "+b@h:1"]
+
+
+async def test_a_pod_that_its_source_removes_for_good_goes_though_it_lives_and_is_the_last() -> (
+    None
+):
+    follower = Follower()
+    reconciler = Reconciler(follower)
+    await reconciler.reconcile("s", {"a": found("a")})
+    await reconciler.reconcile("s", {})
+    assert follower.calls == ["+a@h:1", "-a"]
 
 
 @pytest.mark.parametrize(

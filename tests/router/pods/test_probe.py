@@ -4,7 +4,8 @@ import asyncio
 import math
 import socket
 import ssl
-from collections.abc import AsyncIterator
+import struct
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 import aiohttp
@@ -41,6 +42,8 @@ class Engine:
         self.is_paused = self.is_sleeping = False
         self.late: set[str] = set()
         """Paths that are never answered."""
+        self.cut: Callable[[web.Request], Awaitable[None]] | None = None
+        """Cuts the connection on which /health is asked for."""
         self.version_path = "/version"
         self.version = "0.32.0"
         self.models = b'{"object":"list","data":[{"id":"m","object":"model"},{"id":"tuned"}]}'
@@ -58,6 +61,8 @@ class Engine:
         if request.path in self.late:
             await asyncio.Event().wait()
         self.connections.add(request.transport)
+        if request.path == "/health" and self.cut is not None:
+            await self.cut(request)
         if request.path in self.missing:
             raise web.HTTPNotFound
         if request.path == "/is_paused":
@@ -722,10 +727,10 @@ class Signs:
             clock=lambda: self.now,
         )
 
-    async def look(self, times: int = 1) -> None:
+    async def look(self, times: int = 1, timeout: float = 0.05) -> None:
         for _ in range(times):
             self.now += 4.0
-            await look(self.prober, timeout=0.05)
+            await look(self.prober, timeout=timeout)
 
 
 async def test_a_late_health_is_no_reason_while_answers_to_requests_arrive(
@@ -768,6 +773,49 @@ async def test_a_late_health_is_no_reason_while_events_arrive(
     assert pod.is_only_late
     rank.disconnected()
     assert not pod.is_only_late
+
+
+async def reset_at_once(request: web.Request) -> None:
+    assert request.transport is not None
+    request.transport.get_extra_info("socket").setsockopt(
+        socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0)
+    )
+    request.transport.abort()
+
+
+async def close_at_once(request: web.Request) -> None:
+    assert request.transport is not None
+    request.transport.close()
+
+
+async def break_off(request: web.Request) -> None:
+    response = web.StreamResponse(headers={"Content-Length": "99"})
+    await response.prepare(request)
+    await response.write(b"partly")
+    await close_at_once(request)
+
+
+@pytest.mark.parametrize("says", [408, 425, 429, 504, reset_at_once, close_at_once, break_off])
+async def test_a_busy_health_or_a_cut_connection_is_no_reason_while_answers_arrive(
+    engine: tuple[Engine, Pod, RankIngest], says: int | Callable[[web.Request], Awaitable[None]]
+) -> None:
+    server, pod, _ = engine
+    pod.has_events, signs = False, Signs(pod)
+    await signs.look()
+    if isinstance(says, int):
+        server.health = says
+    else:
+        server.cut = says
+    for _ in range(8):
+        signs.answered = signs.now
+        await signs.look(timeout=30.0)
+        assert (pod.ready, pod.status.is_late) == (True, True)
+    await signs.look(3, timeout=30.0)
+    assert (pod.ready, pod.is_only_late) == (False, True), "no answer comes any more"
+    assert not signs.ended
+    server.health, server.cut = 200, None
+    await signs.look(timeout=30.0)
+    assert (pod.ready, pod.status.is_late) == (True, False)
 
 
 async def test_metrics_are_read_of_a_pod_whose_health_is_late(

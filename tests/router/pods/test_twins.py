@@ -23,6 +23,12 @@ class Follower:
     def withhold(self, pod_id: str, why: str) -> None:
         pass
 
+    def serves(self, pod_id: str) -> bool:
+        return bool(pod_id)
+
+    def is_alive(self, pod_id: str) -> bool:
+        return bool(pod_id)
+
     def is_heard(self, pod_id: str) -> bool:
         return bool(pod_id)
 

@@ -1,0 +1,44 @@
+"""Items in the order of their ranks."""
+
+from bisect import bisect_left, insort
+from typing import Generic, TypeVar
+
+Item = TypeVar("Item")
+Rank = tuple[int, ...]
+
+
+class Ranking(Generic[Item]):
+    """Items in the order of their ranks, no two of which are equal."""
+
+    def __init__(self) -> None:
+        self._ranks: dict[Item, Rank] = {}
+        self._order: list[tuple[Rank, Item]] = []
+
+    def __len__(self) -> int:
+        return len(self._order)
+
+    @property
+    def first(self) -> tuple[Rank, Item]:
+        """The lowest rank, and its item. Raises IndexError if there is none."""
+        return self._order[0]
+
+    @property
+    def last(self) -> Item:
+        """The item of the highest rank. Raises IndexError if there is none."""
+        return self._order[-1][1]
+
+    def rank_of(self, item: Item) -> Rank:
+        """Return the rank of an item. Raises KeyError."""
+        return self._ranks[item]
+
+    def put(self, item: Item, rank: Rank) -> None:
+        """Add an item, or give it another rank."""
+        self.drop(item)
+        self._ranks[item] = rank
+        insort(self._order, (rank, item))
+
+    def drop(self, item: Item) -> None:
+        """Remove an item, if it is there."""
+        rank = self._ranks.pop(item, None)
+        if rank is not None:
+            del self._order[bisect_left(self._order, (rank,))]
