@@ -303,6 +303,13 @@ class Rig:
         assert isinstance(fields, list)
         return read_record(dict(zip(fields[::2], fields[1::2], strict=True)))
 
+    async def _sound_record(self, pod: str) -> Record:
+        """Wait until a record is sound: on a busy machine a call of its writer may come too late."""
+        async with asyncio.timeout(30):
+            while (record := await self.record(pod)) is None or not record.sound:
+                await asyncio.sleep(0.02)
+            return record
+
     async def _ask(self, *asked: tuple[str, ...]) -> list[object]:
         replies = await self.inspector.run([Command(words) for words in asked], timeout=20.0)
         for reply in replies:
@@ -327,9 +334,7 @@ class Rig:
         places: dict[int, tuple[str, Tier]] = {}
         tokens: dict[str, int] = {}
         for name in self.pods:
-            record = await self.record(name)
-            assert record is not None
-            assert record.sound
+            record = await self._sound_record(name)
             assert record.claim is not None
             tokens[name] = record.token
             places |= {
