@@ -215,6 +215,7 @@ class RankIngest:
         self.applier.connected()
         before = self.trust
         self.is_connected = True
+        self._limits.set(GONE, "")
         return self._act(before, self.stream.connected(self._clock()))
 
     def disconnected(self) -> None:

@@ -29,6 +29,8 @@ log = logging.getLogger(__name__)
 
 TOUCHES_OF_A_LIFE = 4
 """How often an idle bucket's time to live is renewed within that time."""
+AUDITS_OF_AN_ENLISTING = 4
+"""Of how many audits one also puts the pod into the list of pods, where it is missing."""
 MOST_PLACES = 4096
 """The most places of a claim. Each clear takes new ones; a writer without more claims the pod again."""
 BATCH_DELTAS = 4096
@@ -160,15 +162,17 @@ class Tenure:
         now = self._lease.begin_audit()
         names, pod = self._names, self._cache.pod
         name = checkpoint(pod)
-        asked: list[Command | Call] = [self._calls.enlist()]
-        asked += [Command(("HGET", names.bucket(one), name)) for one in self.writes]
+        asked: list[Command | Call]
+        asked = [Command(("HGET", names.bucket(one), name)) for one in self.writes]
+        enlists = self._audits % AUDITS_OF_AN_ENLISTING == 0
+        asked += [self._calls.enlist()] if enlists else []
         if now >= self._touch_at:
             self._touch_at = now + self._bucket_life / TOUCHES_OF_A_LIFE
             asked += [
                 Command(("PEXPIRE", names.bucket(one), self._bucket_ms)) for one in self.writes
             ]
-        new, *replies = yield from self._retry.asked(asked)
-        if new:
+        replies = yield from self._retry.asked(asked)
+        if enlists and replies[len(self.writes)]:
             # The pod was not in the hash of pods, so its slots may have been swept.
             raise AnewError(Cause.FORGOTTEN)
         for (bucket, writes), stored in zip(self.writes.items(), replies, strict=False):
