@@ -172,6 +172,7 @@ class WatchedRank:
         self._disconnected_at = None
         self._problem = ""
         self._lost = None
+        self.limit("", SILENT)
 
     def disconnected(self, reason: str, *, presumed: bool = False) -> None:
         """Begin a disconnection; with `presumed`, events are assumed to reach the publisher still."""
@@ -194,8 +195,7 @@ class WatchedRank:
     def tick(self) -> None:
         """Let time pass: a connection gone for too long makes the rank stale."""
         now, gone = self._clock(), self._disconnected_at
-        if not self._presumed:
-            self._limit_silence(now)
+        self._limit_silence(now)
         if gone is None or self._lost or now - gone < self._stale_after:
             return
         if self._published.level is not Level.COLD:
@@ -204,7 +204,8 @@ class WatchedRank:
             self._note_trust()
 
     def _limit_silence(self, now: float) -> None:
-        speaks = self._disconnected_at is not None or self._heartbeat < PROMISED_SECONDS
+        is_gone = self._disconnected_at is not None and not self._presumed
+        speaks = is_gone or self._heartbeat < PROMISED_SECONDS
         is_late = speaks and now - self._heard_at > PROMISED_SECONDS
         if is_late is not (SILENT in self._limits.reasons):
             self.limit(SILENT if is_late else "", SILENT)
