@@ -26,8 +26,9 @@ log = logging.getLogger(__name__)
 TICK_SECONDS = 0.1
 """Pause between two calls of `Ingest.tick`."""
 
-LEAST_STILL = 1.0
-"""Least seconds without a turn of the loop that follows the ranks for which they are degraded."""
+LEAST_STILL, MOST_STILL = 1.0, PROMISED_SECONDS - 1.0
+"""Seconds without a turn of the loop that follows the ranks after which they are degraded: the most if
+no event was late lately. What comes through a publisher may be a second old already."""
 
 STOOD_STILL = "this router stood still, and may not have read yet what came meanwhile"
 
@@ -248,8 +249,12 @@ class Ingest:
                 rank.limit(STOOD_STILL if still else "", STOOD_STILL)
 
     def _stands_still(self, now: float) -> bool:
-        least = max(LEAST_STILL, PROMISED_SECONDS - self._lag_seconds)
-        return self.pulse.is_known and now > self.pulse.known_until + least
+        if not self.pulse.is_known or now <= self.pulse.known_until + LEAST_STILL:
+            return False
+        # An event that was late already may be so much older.
+        ranks = [one for one in list(self._ranks.values()) if isinstance(one, RankIngest)]
+        lag = max((rank.lag.seconds for rank in ranks), default=0.0)
+        return now > self.pulse.known_until + max(LEAST_STILL, MOST_STILL - lag)
 
     def expire(self) -> None:
         """Degrade the ranks that may show nothing of the last `PROMISED_SECONDS`; call it for an answer.

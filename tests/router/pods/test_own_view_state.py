@@ -64,7 +64,7 @@ class Choosing(RuleBasedStateMachine):
         self.runner = asyncio.Runner()
 
     def clock(self) -> float:
-        self.now += 0.02
+        self.now += 0.001
         return self.now
 
     @rule(
