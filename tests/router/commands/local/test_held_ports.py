@@ -1,6 +1,7 @@
 """A held port is its holder's: only a server that gets the port from it can use it."""
 
 import asyncio
+import contextlib
 import socket
 from collections.abc import Iterator
 
@@ -20,6 +21,14 @@ def ports() -> Iterator[HeldPorts]:
 def listen(port: int, host: str = "127.0.0.1") -> socket.socket:
     """Listen as servers do."""
     return socket.create_server((host, port))
+
+
+def free_at(host: str, ports: HeldPorts) -> int:
+    """Return a held port that no other program has at any other address of `host`."""
+    while True:
+        port = ports.take()
+        with contextlib.suppress(OSError), listen(port, host):
+            return port
 
 
 def test_whoever_asks_for_any_port_gets_another(ports: HeldPorts) -> None:
@@ -46,7 +55,7 @@ def test_a_connection_is_refused_until_the_server_listens(ports: HeldPorts) -> N
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
 def test_a_server_may_listen_there_again(ports: HeldPorts, host: str) -> None:
-    port = ports.take()
+    port = free_at(host, ports)
     for _ in range(2):
         with listen(port, host), socket.create_connection(("127.0.0.1", port)):
             pass
