@@ -37,6 +37,7 @@ from indexer.shared.sweep.mend import mend_bucket, mend_pods, mend_shared
 from indexer.shared.sweep.swept import Steps, Swept, batches
 from indexer.shared.writer.record_calls import FENCE_MS
 from indexer.shared.writer.script_calls import purge_calls
+from indexer.trust import PROMISED_SECONDS
 
 PAGE = 64
 """About how many fields a page has: some tens of microseconds of Redis' time, mostly up to 100 KB."""
@@ -46,7 +47,7 @@ NOTED_BYTES = 4 << 20
 """How many bytes of values with dead slots are noted before they are purged."""
 BUCKETS_AT_ONCE = 16
 """For how many buckets the records are read anew together."""
-DEAD_SECONDS = 3.0
+DEAD_SECONDS = PROMISED_SECONDS
 """For how long slots are dead before they are purged: no reader believes an older record."""
 REMEMBERED_MS = 3_600_000
 """For how long a pod without a record stays in the hash of pods."""
