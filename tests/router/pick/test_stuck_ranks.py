@@ -20,6 +20,14 @@ def answered(parts: Parts, prompt: KeyedPrompt, **fields: object) -> str:
     return first(choice)
 
 
+def heard() -> tuple[Parts, Iterator[KeyedPrompt]]:
+    """Return two pods whose answers are known to be reported, and prompts that neither holds."""
+    parts, other = Parts(pods=2), prompts()
+    for _ in range(2 * ENOUGH):
+        answered(parts, next(other))
+    return parts, other
+
+
 def prompts() -> Iterator[KeyedPrompt]:
     number = 1000
     while True:
@@ -31,10 +39,7 @@ def prompts() -> Iterator[KeyedPrompt]:
 def test_a_hung_engine_loses_its_hot_prefix_and_comes_back_when_it_answers(
     is_watched: bool,
 ) -> None:
-    parts = Parts(pods=2)
-    other = prompts()
-    for _ in range(2 * ENOUGH):
-        answered(parts, next(other))
+    parts, other = heard()
     parts.warm(0, 100)
     sent: dict[str, list[str]] = {"pod-0": [], "pod-1": []}
     for _ in range(150):
@@ -58,10 +63,7 @@ def test_a_hung_engine_loses_its_hot_prefix_and_comes_back_when_it_answers(
 def test_clients_that_leave_early_hide_no_hung_engine_and_its_refusals_make_none(
     is_refusal: bool,
 ) -> None:
-    parts = Parts(pods=2)
-    other = prompts()
-    for _ in range(2 * ENOUGH):
-        answered(parts, next(other))
+    parts, _ = heard()
     for _ in range(20):
         booking_id, _ = parts.choose(pods=parts.pods[:1], is_watched=True)
         parts.now += 0.5
@@ -70,10 +72,7 @@ def test_clients_that_leave_early_hide_no_hung_engine_and_its_refusals_make_none
 
 
 def test_picks_whose_callers_are_gone_before_their_answers_make_no_engine_stuck() -> None:
-    parts = Parts(pods=2)
-    other = prompts()
-    for _ in range(2 * ENOUGH):
-        answered(parts, next(other))
+    parts, _ = heard()
     for _ in range(20):
         booking_id, _ = parts.choose(pods=parts.pods[:1], is_watched=True)
         placed = parts.picker.get(booking_id)
@@ -85,10 +84,7 @@ def test_picks_whose_callers_are_gone_before_their_answers_make_no_engine_stuck(
 
 @pytest.mark.parametrize("policy", policy_names())
 def test_no_policy_picks_a_stuck_rank_while_there_is_another(policy: str) -> None:
-    parts = Parts(pods=2)
-    other = prompts()
-    for _ in range(2 * ENOUGH):
-        answered(parts, next(other))
+    parts, other = heard()
     parts.warm(0, 100)
     parts.choose(pods=parts.pods[:1])
     parts.now += 10.0
@@ -98,10 +94,7 @@ def test_no_policy_picks_a_stuck_rank_while_there_is_another(policy: str) -> Non
 
 
 def test_where_all_ranks_are_stuck_all_take_part() -> None:
-    parts = Parts(pods=2)
-    other = prompts()
-    for _ in range(2 * ENOUGH):
-        answered(parts, next(other))
+    parts, other = heard()
     for pod in parts.pods:
         parts.choose(prompt=next(other), pods=[pod])
     parts.now += 10.0
