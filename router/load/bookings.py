@@ -26,6 +26,9 @@ CLOCK_WAS_SET = 1.0
 """A step back of the clock by more than this many seconds means that it was set; after a smaller step,
 reports have overtaken one another."""
 
+MOST_UNREPORTED = 0.8
+"""Share of a rank's requests without a report above which no more reports are waited for."""
+
 MOST_PREFILL = 86400.0
 """Longest accepted prefill, in seconds: a day, which no prefill takes."""
 
@@ -142,7 +145,7 @@ class Bookings:
         if behind is not None:
             booking.first_token_at, booking.due_at = now, behind.due_at
         self._bookings[booking.id] = booking
-        self._place(booking, now, is_owed=is_watched or not self._overdue.expects_none)
+        self._place(booking, now, is_owed=is_watched or self._tells(work.pod, work.rank))
         self._ranks[work.pod, work.rank].picked(booking.number)
         return booking
 
@@ -301,10 +304,11 @@ class Bookings:
             turn = max(booking.since, book.free_since) if book.heads(booking) else None
             if self._let_go(booking, now):
                 booking.prefill_from = turn
-            if not booking.is_watched and booking.id in book.unanswered:
-                del book.unanswered[booking.id]
-                self.stuck.ended(name, booking, now, "unsent")
-                book.changed()
+            if not booking.is_watched and now >= booking.lost_at:
+                book.unreported.count(reported=False)
+                if book.unanswered.pop(booking.id, None) is not None:
+                    self.stuck.ended(name, booking, now, "unsent")
+                    book.changed()
             self._overdue.presumed(booking, now)
         while self._bookings:
             booking = next(iter(self._bookings.values()))
@@ -354,9 +358,18 @@ class Bookings:
             book.unanswered[booking.id] = booking
             self.stuck.sent(name, booking, now)
 
+    def _tells(self, pod: str, rank: int) -> bool:
+        """Return whether the answers of a rank are reported, as a rule."""
+        book = self._ranks.get((pod, rank))
+        if book is None or not book.unreported.counted:
+            return not self._overdue.expects_none
+        return book.unreported.share <= MOST_UNREPORTED
+
     def _let_go_unwatched(self) -> None:
-        """Wait for no answers whose reports may not come."""
+        """Wait for no answers of ranks without any known report, as too many are missing elsewhere."""
         for name, book in self._ranks.items():
+            if book.unreported.counted:
+                continue
             for booking in [*book.unanswered.values()]:
                 if not booking.is_watched:
                     del book.unanswered[booking.id]
@@ -386,8 +399,9 @@ class Bookings:
         self.expired += 1
 
     def _computed(self, booking: Booking, now: float) -> None:
-        """Remove a booking from the waiting ones, since its prefill is done."""
+        """Remove a booking from the waiting ones: its first report shows that its prefill is done."""
         book = self._ranks[booking.work.pod, booking.work.rank]
+        book.unreported.count(reported=True)
         book.take_waiting(booking)
         book.free_since = now
         book.changed()

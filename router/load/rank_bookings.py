@@ -7,10 +7,13 @@ from itertools import takewhile
 from typing import NamedTuple
 
 from indexer.invariant import BrokenInvariantError
+from router.load.silence import Unreported
 from router.load.step import Step
 from scorer.candidate import IDLE, Load
 
 NANOSECONDS = 1_000_000_000
+PRESUMED_REPORTS = 8
+"""A new rank's answers count as reported until about so many were not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +114,7 @@ def wait(nanoseconds: int, head: Head | None, free_since: float, now: float, flo
 
     `nanoseconds` are those of `RankBook.prefill`, `head` is the first waiting request. The time since
     the rank was free for the head is deducted from its prefill, but at least the share `floor` of it
-    remains, as predictions are not exact (`wait_s` in `../shared/bench/policies.py`).
+    remains, as predictions are not exact.
     """
     if head is None:
         return nanoseconds / NANOSECONDS
@@ -142,6 +145,7 @@ class RankBook:
         "reported_at",
         "unanswered",
         "uncached_tokens",
+        "unreported",
         "version",
         "waiting",
     )
@@ -156,6 +160,8 @@ class RankBook:
         """The bookings to which the rank owes an answer (`router.load.stuck`), in the same order."""
         self.answered_at = float("-inf")
         """Time at which a first token or an end was last reported."""
+        self.unreported = Unreported(PRESUMED_REPORTS)
+        """The share of its requests without any report, while the rank answered."""
         self.free_since = float("-inf")
         """Presumed end of the rank's last prefill."""
         self.reported_at = float("-inf")
@@ -238,6 +244,13 @@ class RankBook:
         if latest is None or (not self._watched and self.may_have_ended(latest)):
             return None
         return next((one for one in self.unanswered.values() if not self.may_have_ended(one)), None)
+
+    @property
+    def chance_of_silence(self) -> float:
+        """The probability that nobody reports the answers to all unanswered bookings."""
+        if any(booking.is_watched for booking in self.unanswered.values()):
+            return 0.0
+        return self.unreported.share ** len(self.unanswered)
 
     @property
     def certain(self) -> int:

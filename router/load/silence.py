@@ -12,18 +12,35 @@ LEAST_WEIGHT = 0.02
 """Least weight of the latest first token in the share, a moving average."""
 
 
+class Unreported:
+    """The share of what nobody reported, a moving average that begins as after `presumed` reports."""
+
+    __slots__ = ("_presumed", "counted", "share")
+
+    def __init__(self, presumed: int = 0) -> None:
+        self._presumed = presumed
+        self.counted = 0
+        self.share = 0.0
+
+    def count(self, *, reported: bool) -> None:
+        """Count one that was reported, or is known to be unreported."""
+        self.counted += 1
+        self.share += self._weight() * ((not reported) - self.share)
+
+    def _weight(self) -> float:
+        return max(LEAST_WEIGHT, 1 / (self._presumed + self.counted))
+
+
 class Silence:
-    """A moving average. `expects_first_tokens` counts until the first request does."""
+    """Whether reports are waited for. `expects_first_tokens` counts until the first request does."""
 
     def __init__(self, *, expects_first_tokens: bool) -> None:
         self.expects_none = not expects_first_tokens
         """Whether too many first tokens are unreported, so that the router waits for no reports."""
-        self._counted = 0
-        self._share = 0.0
+        self._unreported = Unreported()
 
     def count(self, *, reported: bool) -> None:
         """Count a first token that was reported, or is known to be unreported."""
-        self._counted += 1
-        self._share += max(LEAST_WEIGHT, 1 / self._counted) * ((not reported) - self._share)
+        self._unreported.count(reported=reported)
         limit = REPORTED_SHARE if self.expects_none else UNREPORTED_SHARE
-        self.expects_none = self._share > limit
+        self.expects_none = self._unreported.share > limit

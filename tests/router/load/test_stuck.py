@@ -92,6 +92,28 @@ def test_silence_of_an_engine_is_not_taken_for_silence_of_gateways(is_watched: b
     assert fleet.bookings.stuck.seconds(("hung", 0), 500.0) == 400.0
 
 
+@pytest.mark.parametrize("share", [2, 5, 20])
+def test_callers_that_never_report_hide_no_rank_that_hangs(share: int) -> None:
+    """One of `share` requests is not reported, to each rank, and all of those to `elsewhere`."""
+    fleet = Fleet(is_watched=False)
+    for number in range(400):
+        fleet.send("elsewhere", 100.0 + number)
+        for pod in ("well", "hung"):
+            one = fleet.send(pod, 100.0 + number)
+            if number % share:
+                fleet.answer(one, 100.0 + number + PREFILL)
+    assert not fleet.bookings.hears_first_tokens
+    assert fleet.avoided(500.0) <= {"elsewhere"}
+    for number in range(60):
+        fleet.send("hung", 500.0 + number / 10)
+        for _ in range(2):
+            fleet.answer(fleet.send("well", 500.0 + number / 10), 500.0 + number / 10 + 0.01)
+    assert fleet.avoided(506.0 + PATIENCE) - {"elsewhere"} == {"hung"}
+    for number in range(520, 900):
+        fleet.answer(fleet.send("well", float(number)), number + PREFILL)
+        assert fleet.bookings.stuck.seconds(("hung", 0), float(number)) > 0
+
+
 @BOTH
 def test_an_engine_whose_cache_events_go_on_is_not_stuck_though_a_caller_reports_nothing(
     is_watched: bool,
@@ -161,9 +183,10 @@ def test_a_report_that_is_lost_makes_no_rank_stuck_that_answered_a_later_request
     fleet.send("a", 100.0)
     fleet.answer(fleet.send("a", 101.0), 101.0 + PREFILL)
     assert fleet.avoided(130.0) == set()
-    fleet.send("a", 130.0)
+    for _ in range(2):
+        fleet.send("a", 130.0)
     assert fleet.avoided(130.0 + LEAST_SECONDS) == set()
-    assert fleet.avoided(140.0) == {"a"}, "this one came after its last answer"
+    assert fleet.avoided(140.0) == {"a"}, "these came after its last answer"
 
 
 def test_little_is_known_of_answers_before_some_have_come() -> None:
