@@ -9,8 +9,11 @@ between two times of each clock matter, so the two clocks are never compared.
 import math
 from collections.abc import Callable
 
-DRIFT = 200e-6
-"""By how much of the time since a reply the server's clock may have gone slower than the writer's."""
+DRIFT = 0.1
+"""By how much of the time since a reply the server's clock may have gone slower than the writer's.
+
+chrony corrects a wrong clock by up to a twelfth (`maxslewrate`), and monotonic clocks with it.
+"""
 SET_BACK = 10
 """Milliseconds by which the server's clock may be behind a time that it must have reached."""
 

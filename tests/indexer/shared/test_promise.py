@@ -23,7 +23,9 @@ from tests.indexer.shared.timed_publisher import World
 
 LOST = UnreachableError("no answer")
 TOKENS = st.lists(st.integers(0, 2), min_size=2, max_size=8).map(tuple)
-RATES = st.sampled_from([1.0, 1.0001, 0.9999])
+CORRECTED = [1.1, 0.9]
+"""How fast clocks go at most and at least while they are being corrected."""
+RATES = st.sampled_from([1.0, 1.0001, 0.9999, *CORRECTED])
 SLACK = 0.015
 """Seconds: Redis rounds times to milliseconds, and takes a call that is 10 ms early as one that is in time."""
 SET_BY = 3600.0
@@ -41,6 +43,8 @@ class Promise(RuleBasedStateMachine):
     @initialize(publisher_rate=RATES, reader_rate=RATES, begun=st.booleans())
     def begin(self, publisher_rate: float, reader_rate: float, begun: bool) -> None:
         self.world = World(publisher_rate, reader_rate)
+        self.promised = PROMISED_SECONDS / min(publisher_rate, reader_rate, 1.0) + SLACK
+        """The promise holds by the clocks of those who give it."""
         self.replies: list[Reply] | None = None
         """What Redis has replied to the writer's commands; None: they are on their way."""
         self.late: list[Command | Call] = []
@@ -191,7 +195,7 @@ class Promise(RuleBasedStateMachine):
     @invariant()
     def what_is_believed_is_of_the_last_seconds(self) -> None:
         if self.world.is_believed:
-            assert self.world.is_of_the_last(PROMISED_SECONDS + SLACK, self.world.found)
+            assert self.world.is_of_the_last(self.promised, self.world.found)
 
     def teardown(self) -> None:
         """Without faults all is believed soon, and is what the engine holds."""
@@ -263,8 +267,8 @@ STARTS = 20.0
 class Day:
     """Time without faults: a publisher with a turn of 0.06 s in each `each` seconds, and a reader."""
 
-    def __init__(self, each: float, *, cut_short: float = 0.0) -> None:
-        self.world = World()
+    def __init__(self, each: float, *, cut_short: float = 0.0, rate: float = 1.0) -> None:
+        self.world = World(publisher_rate=rate)
         self.rng = Random(0)
         self.each = each
         self.cut_short = cut_short
@@ -275,9 +279,9 @@ class Day:
         self.replies: list[Reply] | None = None
         """What Redis has replied while the publisher stood still."""
 
-    def live(self) -> None:
+    def live(self, minutes: int = MINUTES) -> None:
         world, begins = self.world, self.start
-        while begins < self.start + 60 * MINUTES:
+        while begins < self.start + 60 * minutes:
             begins += self.each
             for at in (begins, begins + 0.06):
                 while self.poll_at < at:
@@ -329,6 +333,17 @@ def test_a_day_without_faults_is_exact_all_the_time_also_at_a_tenth_of_a_core(ea
     assert day.polls > MINUTES * 60 * 3
     assert day.doubts == 0
     assert day.world.writer.counts.rebuilds == {Cause.START: 1}
+
+
+@pytest.mark.parametrize("rate", CORRECTED)
+@pytest.mark.parametrize("each", [0.06, 1.0])
+def test_a_publisher_whose_clock_is_being_corrected_is_exact_all_the_time(
+    rate: float, each: float
+) -> None:
+    day = Day(each, rate=rate)
+    day.live(minutes=5)
+    assert day.polls > 5 * 60 * 2
+    assert day.doubts == 0
 
 
 def test_a_publisher_at_a_tenth_of_a_core_that_waits_for_redis_is_hardly_ever_doubted() -> None:
