@@ -9,10 +9,11 @@ import asyncio
 import math
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from random import Random
+from typing import TypeVar
 
 from indexer.engines.event import Tier
 from indexer.process.tasks import cancel, watched
@@ -36,6 +37,8 @@ PATIENCE = 90.0
 STEP_PAUSE = 0.04
 """Seconds between two steps of an engine."""
 ASK_PAUSE = 0.005
+
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,13 +179,22 @@ class Rig:
 
     async def until(self, condition: Callable[[], object], what: str) -> None:
         """Wait until a condition holds; `what` describes it."""
+
+        async def holds() -> object:
+            return condition()
+
+        await self._until_found(holds, what)
+
+    async def _until_found(self, find: Callable[[], Awaitable[_T | None]], what: str) -> _T:
+        """Call `find` again and again until it returns something true, and return that."""
         deadline = time.monotonic() + PATIENCE
-        while not condition():
+        while not (found := await find()):
             self.look()
             if time.monotonic() > deadline:
                 raise AssertionError(f"waited in vain until {what}; {self.told()}")
             await asyncio.sleep(0.02)
         self.look()
+        return found
 
     async def work(self, work: Callable[[], object]) -> None:
         """Run blocking work in a thread."""
@@ -268,12 +280,11 @@ class Rig:
         return outcome
 
     async def _ask_until_exact(self, reader: Reader, prompt: tuple[int, ...]) -> None:
-        for _ in range(200):
+        async def ask() -> bool:
             await reader.ask(prompt)
-            if reader.is_exact:
-                return
-            await asyncio.sleep(0.02)
-        raise AssertionError(f"{reader.name} is not exact again; {self.told()}")
+            return reader.is_exact
+
+        await self._until_found(ask, f"{reader.name} is exact again")
 
     def _outcome(self) -> Outcome:
         rebuilds: Counter[Cause] = Counter()
@@ -305,10 +316,12 @@ class Rig:
 
     async def _sound_record(self, pod: str) -> Record:
         """Wait until a record is sound: on a busy machine a call of its writer may come too late."""
-        async with asyncio.timeout(30):
-            while (record := await self.record(pod)) is None or not record.sound:
-                await asyncio.sleep(0.02)
-            return record
+
+        async def read() -> Record | None:
+            record = await self.record(pod)
+            return record if record and record.sound else None
+
+        return await self._until_found(read, f"the record of {pod} is sound")
 
     async def _ask(self, *asked: tuple[str, ...]) -> list[object]:
         replies = await self.inspector.run([Command(words) for words in asked], timeout=20.0)
