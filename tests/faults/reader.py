@@ -185,7 +185,7 @@ class Copying(Scoring):
         )
         super().__init__("replica", pods, ingest)
         self.redis = redis
-        self.replica = Replica(redis, names, poll_seconds=0.05, clock=clock)
+        self.replica = ingest.replica = Replica(redis, names, poll_seconds=0.05, clock=clock)
         for pod in pods:
             ranks: list[WatchedRank] = [ingest.watch(pod, 0)]
             self._ranks += ranks
