@@ -69,7 +69,7 @@ def look_ups(remote: RemoteIndex) -> Iterator[Metric]:
         ("copy_misses", copy.misses),
         ("copy_evictions", copy.evicted),
         ("openings", remote.reach.openings),
-        ("losses", remote.births.losses),
+        ("losses", remote.lives.losses),
     ):
         yield single(f"{name}_{what}", count)
     yield single(f"{name}_copy_segments", len(copy))

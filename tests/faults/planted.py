@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from indexer.shared.layout.names import BORN, KeyNames, checkpoint
+from indexer.shared.layout.names import BORN, WRITES, KeyNames, checkpoint
 
 Words = tuple[str | bytes | int, ...]
 Damage = tuple[Words, ...]
@@ -65,3 +65,6 @@ def of_buckets(names: KeyNames) -> Iterator[Damage]:
     yield (("HSET", bucket, "strange", "x", b"checkpoint of pod/\xff", "x"),)
     yield (("HSET", bucket, BORN, "x"),)
     yield (("HDEL", bucket, BORN),)
+    yield (("HDEL", bucket, WRITES),)
+    for value in ABSURD:
+        yield (("HSET", bucket, WRITES, value),)

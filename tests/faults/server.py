@@ -6,11 +6,13 @@ Each fault lasts `hold` seconds and is then repaired; everything must heal.
 from functools import partial
 
 from indexer.shared.writer.steps import WriterState
-from tests.faults.rig import Outcome, Rig, rig
+from tests.faults.refusals import BEHIND
+from tests.faults.rig import DEFAULT_LEASE, Outcome, Rig, rig
 from tests.servers.redis_server import Binary, RedisServer
 
 TAIL = 20_000
 """Bytes at the end of the append-only file that a power cut loses."""
+RELOADS = 3
 
 
 async def killed(
@@ -81,6 +83,20 @@ async def _by_hand(made: Rig, hold: float, server: RedisServer, words: tuple[str
     await made.rewritten()
     await made.lasts(hold)
     return await made.healed()
+
+
+async def reloaded(prefix: str, hold: float) -> Outcome:
+    """Let the server go back to old data, again and again, with its connections open."""
+    with RedisServer() as server:
+        async with rig(server.url, prefix, lease=DEFAULT_LEASE) as made:
+            await made.begin()
+            for _ in range(RELOADS):
+                await made.work(partial(server.ask, "SAVE"))
+                await made.lasts(BEHIND + hold)
+                await made.work(partial(server.ask, "DEBUG", "RELOAD", "NOSAVE"))
+                await made.rewritten()
+                await made.exact()
+            return await made.healed()
 
 
 async def full(prefix: str, hold: float, *, binary: Binary = "redis") -> Outcome:

@@ -48,6 +48,10 @@ async def test_buckets_deleted_by_hand_are_written_anew(prefix: str) -> None:
     assert outcome.rebuilds[Cause.LOST] >= 2
 
 
+async def test_old_data_that_a_server_loads_are_not_believed(prefix: str) -> None:
+    await server.reloaded(prefix, HOLD)
+
+
 async def test_at_the_memory_limit_pods_are_doubted_and_nothing_is_written_anew_after_it(
     prefix: str,
 ) -> None:

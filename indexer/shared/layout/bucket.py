@@ -12,7 +12,7 @@ from indexer.keys.segment_value import (
     spilled_blocks,
 )
 from indexer.keys.word import WORD_BYTES
-from indexer.shared.layout.names import BORN
+from indexer.shared.layout.names import BORN, WRITES
 from indexer.shared.layout.pages import CHECKPOINT
 
 Holders = dict[int, set[int]]
@@ -41,7 +41,7 @@ def read_bucket(fields: Mapping[bytes, bytes], *, most: int = MOST_RECORDS) -> B
     counts: dict[int, int] = {}
     blocks: dict[int, Holders] = {}
     for name, value in fields.items():
-        if name == BORN:
+        if name in {BORN, WRITES}:
             continue
         if name.startswith(CHECKPOINT):
             bucket.checkpoints[name] = value

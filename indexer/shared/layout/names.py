@@ -35,7 +35,7 @@ class KeyNames:
     buckets: int = BUCKETS
 
     def bucket(self, number: int) -> str:
-        """Return the key of a bucket, a hash of segments, blocks, writers' checkpoints and `BORN`.
+        """Return the key of a bucket, a hash of segments, blocks, checkpoints, `BORN` and `WRITES`.
 
         Segments and blocks are named by their keys.
         """
@@ -95,6 +95,10 @@ class KeyNames:
 BORN = b"born"
 """A bucket's field with the time when the bucket was made: one that was lost and made again has
 another time. Fields of segments and blocks have 8 or 16 bytes, so none has this name."""
+
+WRITES = b"writes"
+"""A bucket's field with the number of writes since then, by all pods' writers: where it is lower than
+before, Redis has gone back to old data. It is not there before the first write."""
 
 
 def checkpoint(pod: str) -> bytes:

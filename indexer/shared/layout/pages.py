@@ -10,7 +10,7 @@ from urllib.parse import unquote
 
 from indexer.keys.word import WORD_BYTES
 from indexer.shared.layout.damage import is_credible
-from indexer.shared.layout.names import BORN, KeyNames, checkpoint
+from indexer.shared.layout.names import BORN, WRITES, KeyNames, checkpoint
 from indexer.shared.redis.command import Command
 
 CHECKPOINT = checkpoint("")
@@ -63,7 +63,7 @@ def read_page(reply: Sequence[bytes | Sequence[bytes]]) -> Page:
             page.values[name] = value
         elif name.startswith(CHECKPOINT) and checkpoint(pod := _pod_of(name)) == name:
             page.checkpoints[pod] = value
-        elif name != BORN:
+        elif name != BORN and not (name == WRITES and is_credible(value)):
             page.strange[name] = value
     return page
 

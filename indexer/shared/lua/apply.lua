@@ -1,4 +1,5 @@
--- Applies a writer's changes to one bucket exactly once, and counts the write in the writer's checkpoint.
+-- Applies a writer's changes to one bucket exactly once. It counts the write in the writer's checkpoint, and in
+-- the field "writes" among those of all writers, so that readers can tell when Redis goes back to old data.
 --
 -- KEYS  the bucket
 -- ARGV  the writer's checkpoint field, its token, its count of writes before and after this one, the
@@ -18,7 +19,7 @@ local band, lshift = bit.band, bit.lshift
 local bucket, checkpoint, token, after = KEYS[1], ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[4])
 local fields = {}
 for at = 6, #ARGV, 4 do fields[#fields + 1] = ARGV[at] end
-local read = redis.call("HMGET", bucket, checkpoint, unpack(fields))
+local read = redis.call("HMGET", bucket, checkpoint, "writes", unpack(fields))
 
 local stored_token, stored_count = string.match(read[1] or "", "^(%d+):(%d+)$")
 if not stored_token or #stored_token > 12 or #stored_count > 12 then return {-2, 0, 0} end
@@ -29,9 +30,13 @@ if stored_token < token or stored_count ~= tonumber(ARGV[3]) then
   return {before and 0 or -2, stored_token, stored_count}
 end
 
+-- A number that no writer can have reached counts as none (indexer/shared/layout/damage.py).
+local writes = read[2] and #read[2] <= 12 and find(read[2], "^%d+$") and tonumber(read[2]) or 0
+writes = string.format("%.0f", writes + 1)
+
 -- The fast path for one key of a packed segment in which the slot occurs before and after: most calls of a
 -- busy engine. The functions further down do the same, but creating them takes longer than this.
-local value = read[2]
+local value = read[3]
 if #ARGV == 9 and #ARGV[8] + #ARGV[9] == 8 and value and byte(value) == 1 then
   local slot, key, adds = ARGV[7], ARGV[8] .. ARGV[9], ARGV[9] == ""
   local columns = byte(value, 3) + 256 * byte(value, 4)
@@ -69,7 +74,7 @@ if #ARGV == 9 and #ARGV[8] + #ARGV[9] == 8 and value and byte(value) == 1 then
   if new then
     local stamp = ARGV[2] .. ":" .. ARGV[4]
     if not adds then redis.call("PEXPIRE", bucket, ARGV[5]) end
-    redis.call("HSET", bucket, checkpoint, stamp, ARGV[6], new)
+    redis.call("HSET", bucket, checkpoint, stamp, "writes", writes, ARGV[6], new)
     if adds then redis.call("PEXPIRE", bucket, ARGV[5]) end
     return {1, token, after}
   end
@@ -80,7 +85,7 @@ local gmatch, gsub, rep, bor = string.gmatch, string.gsub, string.rep, bit.bor
 
 -- The value of each field after the changes; false for a field that is not there.
 local values, changed = {}, {}
-for at, field in ipairs(fields) do values[field] = read[at + 1] end
+for at, field in ipairs(fields) do values[field] = read[at + 2] end
 
 local function get(field)
   if values[field] == nil then values[field] = redis.call("HGET", bucket, field) end
@@ -348,7 +353,6 @@ end
 for at = 1, #dropped, 1000 do
   redis.call("HDEL", bucket, unpack(dropped, at, math.min(at + 999, #dropped)))
 end
-stored[#stored + 1], stored[#stored + 2] = checkpoint, ARGV[2] .. ":" .. ARGV[4]
-redis.call("HSET", bucket, unpack(stored))
+redis.call("HSET", bucket, "writes", writes, checkpoint, ARGV[2] .. ":" .. ARGV[4], unpack(stored))
 if adds then redis.call("PEXPIRE", bucket, ARGV[5]) end
 return {1, token, after}

@@ -3,8 +3,9 @@
     refresh   reads the parts that were not read lately --HMGET a bucket--> Redis --> the copy
     match     returns who holds which blocks, by the copy alone, and the doubt about it, if any
 
-Each read also returns when the bucket was made (`births`). A bucket that was lost and made again
-may lack blocks, so every rank is in doubt until its writer has audited the index again.
+Each read also returns when the bucket was made, and how many writes it has had since (`lives`). A
+bucket that was lost and made again, or that has gone back to old data, is not what its writers left, so
+every rank is in doubt until its writer has audited the index again.
 
 Buckets that fail several times in a row are left alone for a while (`reach`): answers do not wait for
 them.
@@ -24,7 +25,7 @@ from indexer.packed_keys import packed_keys
 from indexer.process.tasks import cancel, watched
 from indexer.shared.layout.names import KeyNames
 from indexer.shared.query.lookup import LookUp
-from indexer.shared.query.lost_buckets import Births
+from indexer.shared.query.lost_buckets import LIFE, Lives
 from indexer.shared.query.places import Places
 from indexer.shared.query.reach import Reach, problem_of
 from indexer.shared.query.segment_cache import Copied, Keys, SegmentCache
@@ -43,7 +44,7 @@ for others with the same prompt (`router.pick.group_window`), or for its turn.""
 POLL_SECONDS = 0.25
 """Seconds between two readings of the pods' records."""
 POLL_TIMEOUT = 1.0
-BIRTHS_TIMEOUT = 0.5
+LIVES_TIMEOUT = 0.5
 READ_SHARE = 0.9
 """The share of the deadline that a read may take; in the rest, its replies get into the copy."""
 
@@ -59,7 +60,7 @@ class RemoteIndex:
     Counted, for metrics: `look_ups` (prompts that needed Redis), `reads` and their `read_seconds` and
     `read_bytes`, `timeouts` and `errors` (reads that did not end well), `late` (prompts that did not
     wait for a read's end), `old_answers` (answers that were not all fresh), `unknown_slots` (slots that
-    no known claim names), `births.losses`; of the copy
+    no known claim names), `lives.losses`; of the copy
     `copy.bytes`, `copy.max_bytes`, `copy.hits`, `copy.misses`, `copy.evicted` and its length; of the
     breakers `reach.open_buckets` and `reach.openings`.
     """
@@ -109,7 +110,7 @@ class RemoteIndex:
         """Reads under way, by the last key of each part, which stands for all blocks before it."""
         self._anew_at = -math.inf
         """When a pod was last found to have a new claim: parts read before that lack its blocks."""
-        self.births = Births(names, registry.lost)
+        self.lives = Lives(names, registry.lost)
         self.reach = Reach(redis, names, timeout=READ_SHARE * deadline, clock=clock)
 
     # Ranks
@@ -191,17 +192,17 @@ class RemoteIndex:
         asked = look_up.commands()
         while asked:
             left = READ_SHARE * self.deadline - (self._clock() - begun)
-            parts = look_up.asked
+            parts, asked_at = look_up.asked, self._clock()
             replies = await self._redis.run(asked, timeout=max(0.0, left))
             look_up.feed(replies)
-            self.births.compare(look_up.born)
+            self.lives.compare(look_up.lives, asked_at, self._clock())
             for (bucket, fields), reply in zip(parts.items(), replies, strict=True):
-                problem = problem_of(reply, len(fields) + 1)
+                problem = problem_of(reply, len(fields) + len(LIFE))
                 if problem:
                     failed[bucket] = problem
                 else:
                     answered.add(bucket)
-                    self._keep(fields, reply[:-1], begun)
+                    self._keep(fields, reply[: len(fields)], begun)
             asked = look_up.more()
         seconds = self._clock() - begun
         self.reads += 1
@@ -286,7 +287,7 @@ class RemoteIndex:
             await asyncio.sleep(POLL_SECONDS)
 
     async def poll(self) -> None:
-        """Read the records of the ranks' pods; before them, where needed, when each bucket was made."""
+        """Read the records of the ranks' pods; before them, where needed, each bucket's life."""
         pods = {pod for pod, _ in list(self._ranks)}
         for pod in self._pods - pods:
             self._registry.forget(pod)
@@ -294,9 +295,10 @@ class RemoteIndex:
         self._pods = pods
         if pods:
             disruptions = self._redis.disruptions
-            if births := self.births.ask(disruptions):
-                replies = await self._redis.run(births, timeout=BIRTHS_TIMEOUT)
-                self.births.take(replies, disruptions)
+            if asked := self.lives.ask(disruptions):
+                asked_at = self._clock()
+                replies = await self._redis.run(asked, timeout=LIVES_TIMEOUT)
+                self.lives.take(replies, disruptions, asked_at, self._clock())
             await self._registry.read(sorted(pods), [], POLL_TIMEOUT)
         if not pods or self._registry.is_answered:
             self.polled_at = self._clock()
@@ -327,7 +329,7 @@ class RemoteIndex:
                 self._anew_at = self._clock()
                 # Look at all buckets while the new claim is being confirmed anyway: a prompt that finds
                 # a lost bucket only later would begin another doubt.
-                self.births.doubt()
+                self.lives.doubt()
         self._sizes = frozenset(rank.layout.block_size for rank in ranks)
 
     async def close(self) -> None:

@@ -16,7 +16,8 @@ from indexer.keys import segment_value
 from indexer.keys.segment import SEGMENT
 from indexer.keys.segment_value import BadSegmentError, Packed
 from indexer.keys.word import WORD_BYTES, unpack_words
-from indexer.shared.layout.names import BORN, KeyNames
+from indexer.shared.layout.names import KeyNames
+from indexer.shared.query.lost_buckets import LIFE, Life
 from indexer.shared.redis.command import Command, CommandRefusedError, Reply
 
 Values = Mapping[bytes, bytes | None]
@@ -39,8 +40,8 @@ class LookUp:
         self.failed: list[Exception] = []
         """Error replies and errors of malformed values, one entry each. Nobody counts as holding the
         blocks that could not be read."""
-        self.born: dict[int, bytes | None] = {}
-        """When each bucket that was read was made (`names.BORN`); None where it is not there."""
+        self.lives: dict[int, Life] = {}
+        """The life of each bucket in the last replies."""
         self.asked: dict[int, list[bytes]] = {}
         """The fields of each bucket in the commands that wait for their replies, in their order."""
         self._names = names
@@ -68,21 +69,23 @@ class LookUp:
             by_bucket.setdefault(self._names.bucket_of(segment), []).append(field)
         self.asked = by_bucket
         bucket = self._names.bucket
-        return [Command(("HMGET", bucket(number), *of, BORN)) for number, of in by_bucket.items()]
+        return [Command(("HMGET", bucket(number), *of, *LIFE)) for number, of in by_bucket.items()]
 
     def feed(self, replies: Sequence[Reply]) -> None:
         """Take the replies to the last commands, in their order."""
+        self.lives = {}
         for (bucket, fields), reply in zip(self.asked.items(), replies, strict=True):
             if isinstance(reply, Exception):
                 self.failed.append(reply)
                 self.values.update(dict.fromkeys(fields))
-            elif not isinstance(reply, list) or len(reply) != len(fields) + 1:
+            elif not isinstance(reply, list) or len(reply) != len(fields) + len(LIFE):
                 self.failed.append(
                     CommandRefusedError(f"HMGET of {len(fields)} fields: got {reply!r:.60}")
                 )
                 self.values.update(dict.fromkeys(fields))
             else:
-                *values, self.born[bucket] = reply
+                *values, born, writes = reply
+                self.lives[bucket] = born, writes
                 self.values.update(zip(fields, values, strict=True))
         self.asked = {}
 

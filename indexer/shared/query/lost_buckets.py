@@ -1,18 +1,24 @@
-"""Finds out that Redis has lost a bucket, by the time at which each bucket was made. Sans-I/O.
+"""Finds out that Redis has lost a bucket, or has gone back to old data in one. Sans-I/O.
 
 Redis may drop one key, or all of them, while every connection stays. A bucket that is made again
 after that has another time (`names.BORN`), and a bucket that is not there has none. Where Redis loads
-old data, the buckets have the times that they had; `indexer.shared.records.moment` finds that out.
+old data, a bucket has the time that it had, but fewer writes than before (`names.WRITES`).
 """
 
 from collections.abc import Callable, Mapping, Sequence
 
-from indexer.shared.layout.names import BORN, KeyNames
+from indexer.shared.layout.damage import is_credible
+from indexer.shared.layout.names import BORN, WRITES, KeyNames
 from indexer.shared.redis.command import Command, Reply
 
+LIFE = BORN, WRITES
+"""The fields to read for a bucket's life."""
+Life = tuple[bytes | None, bytes | None]
+"""Their values; None for a field that is not there."""
 
-class Births:
-    """Calls `lost` where a bucket was made again since it was last read, or is not there any more.
+
+class Lives:
+    """Calls `lost` where a bucket was made again since it was last read, is gone, or has gone back.
 
     The first reading of a bucket calls `lost` too, since nobody knows what happened before.
     """
@@ -22,7 +28,8 @@ class Births:
         """How often `lost` was called."""
         self._names = names
         self._lost = lost
-        self._of: dict[int, bytes | None] = {}
+        self._of: dict[int, tuple[bytes | None, int, float]] = {}
+        """When each bucket was made, its writes by then, and when that was read."""
         self._read_at: int | None = None
         """The value of `Redis.disruptions` when all buckets were read; None if `ask` has to."""
 
@@ -34,27 +41,38 @@ class Births:
         if self._read_at == disruptions:
             return []
         buckets = range(self._names.buckets)
-        return [Command(("HGET", self._names.bucket(bucket), BORN)) for bucket in buckets]
+        return [Command(("HMGET", self._names.bucket(bucket), *LIFE)) for bucket in buckets]
 
     def doubt(self) -> None:
         """Make the next `ask` read all buckets, since some were probably created anew."""
         self._read_at = None
 
-    def take(self, replies: Sequence[Reply], disruptions: int) -> None:
-        """Take the replies to `ask`, which was called with that number of disruptions."""
-        read = {
-            bucket: reply
+    def take(self, replies: Sequence[Reply], disruptions: int, asked_at: float, now: float) -> None:
+        """Take the replies to `ask`, which was called at `asked_at` with that number of disruptions."""
+        read: dict[int, Life] = {
+            bucket: (reply[0], reply[1])
             for bucket, reply in enumerate(replies)
-            if reply is None or isinstance(reply, bytes)
+            if isinstance(reply, list) and len(reply) == len(LIFE)
         }
-        self.compare(read)
+        self.compare(read, asked_at, now)
         if len(read) == self._names.buckets:
             self._read_at = disruptions
 
-    def compare(self, read: Mapping[int, bytes | None]) -> None:
-        """Compare the times that were read with the known ones, by bucket; None: there is no bucket."""
-        if any(self._of.get(bucket, b"") != born for bucket, born in read.items()):
-            self._of |= read
+    def compare(self, read: Mapping[int, Life], asked_at: float, now: float) -> None:
+        """Compare what was read with what is known, by bucket; the times are of one clock."""
+        is_lost = False
+        for bucket, (born, writes) in read.items():
+            count = int(writes) if writes and is_credible(writes) else 0
+            before = self._of.get(bucket)
+            if before is None or before[0] != born:
+                is_lost = True
+            elif count < before[1]:
+                # A reading that was asked for before the other one came may have been overtaken by it.
+                if asked_at < before[2]:
+                    continue
+                is_lost = True
+            self._of[bucket] = born, count, now
+        if is_lost:
             # Redis mostly loses several buckets together. The next `ask` reads all, so that prompts
             # do not find the other losses one by one.
             self._read_at = None

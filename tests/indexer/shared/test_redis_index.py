@@ -11,7 +11,7 @@ from indexer.invariant import BrokenInvariantError
 from indexer.keys.key import Chain
 from indexer.keys.segment import SEGMENT
 from indexer.shared.layout.living import read_owner
-from indexer.shared.layout.names import BORN, KeyNames, checkpoint
+from indexer.shared.layout.names import BORN, WRITES, KeyNames, checkpoint
 from indexer.shared.layout.record import SpotOf, read_record
 from indexer.shared.redis.command import (
     Call,
@@ -82,7 +82,8 @@ def fields_of(server: RedisServer, names: KeyNames) -> dict[bytes, bytes]:
         found: dict[bytes, bytes] = {}
         for bucket in range(names.buckets):
             found |= client.hgetall(names.bucket(bucket))
-    del found[checkpoint("index")], found[BORN]
+    for field in (checkpoint("index"), BORN, WRITES):
+        found.pop(field, None)
     return found
 
 

@@ -146,15 +146,17 @@ def test_a_bucket_that_does_not_answer_leaves_the_others(error: Exception) -> No
     fields = [word(segment) for segment in content]
     look_up.commands()
     first, last = (encode(pack(content[keys[at]])) for at in (0, 128))
-    look_up.feed([[first, b"1.2"], error, [last, None]])
+    look_up.feed([[first, b"1.2", b"3"], error, [last, None, None]])
     assert not look_up.more()
     assert look_up.stretches() == [Stretch(5, 0, 64), Stretch(5, 128, 192)]
     assert look_up.failed == [error]
     assert look_up.values[fields[1]] is None
-    assert [*look_up.born.values()] == [b"1.2", None], "of the third nothing is known"
+    assert [*look_up.lives.values()] == [(b"1.2", b"3"), (None, None)], (
+        "of the second nothing is known"
+    )
 
 
-@pytest.mark.parametrize("reply", [None, b"what", [], [b"\x01\0\x01\0", None, None], 3])
+@pytest.mark.parametrize("reply", [None, b"what", [], [b"\x01\0\x01\0", None, None, None], 3])
 def test_a_reply_that_is_none_is_an_error_of_its_bucket(reply: Reply) -> None:
     look_up = LookUp(NAMES, [1, 2, 3])
     look_up.commands()
@@ -170,9 +172,9 @@ def test_a_bad_value_says_that_nobody_holds_its_blocks(junk: bytes, kind: int) -
     look_up = LookUp(KeyNames("t", buckets=1), keys)
     look_up.commands()
     good = encode(pack({key: {5} for key in keys[64:]}))
-    look_up.feed([[bytes([kind, 0, 1, 0]) + junk, good, b"1.2"]])
+    look_up.feed([[bytes([kind, 0, 1, 0]) + junk, good, b"1.2", b"3"]])
     for command in look_up.more():
-        look_up.feed([[*[junk] * (len(command.words) - 3), b"1.2"]])
+        look_up.feed([[*[junk] * (len(command.words) - 4), b"1.2", b"3"]])
     assert Stretch(5, 64, 100) in look_up.stretches()
     for error in look_up.failed:
         assert isinstance(error, BadSegmentError)

@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from indexer.keys.segment import SEGMENT
 from indexer.keys.segment_value import decode, encode, holders, pack
 from indexer.keys.word import pack_words
-from indexer.shared.layout.names import BORN, KeyNames
+from indexer.shared.layout.names import BORN, WRITES, KeyNames
 from indexer.shared.query.index import RemoteIndex
 from indexer.shared.records.registry import LATE, Registry
 from indexer.shared.redis.command import Call, Command, Reply, UnreachableError
@@ -196,6 +196,23 @@ class RemoteMachine(RuleBasedStateMachine):
         self.runner.run(self.remote.refresh([pack_words(keys)], 1.0))
         self.poll()
         assert self.rank.trust.level is Level.DEGRADED
+        self.confirm()
+        self.grow_old()
+
+    @precondition(lambda self: not self.redis.unreachable and not self.remote.reach.open_buckets)
+    @rule(segment=st.sampled_from(SEGMENTS))
+    def go_back(self, segment: int) -> None:
+        """Load old data behind everyone's back: nobody believes the first that are read."""
+        name = self.names.bucket(self.bucket(segment))
+        keys = pack_words([key(segment, block) for block in range(BLOCKS)])
+        writes = next(self.births)
+        for count_ in (writes, writes - 1):
+            self.redis.hashes[name][WRITES] = b"%d" % count_
+            self.grow_old()
+            self.runner.run(self.remote.refresh([keys], 1.0))
+        _, doubt = self.remote.match(prompt_of([key(segment, 0)]))
+        assert self.rank.in_answer(doubt).level is Level.DEGRADED
+        self.redis.hashes[name][WRITES] = b"%d" % writes
         self.confirm()
         self.grow_old()
 

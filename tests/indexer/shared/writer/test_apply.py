@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
 from indexer.shared.layout.bucket import read_bucket
-from indexer.shared.layout.names import BORN, KeyNames, checkpoint
+from indexer.shared.layout.names import BORN, WRITES, KeyNames, checkpoint
 from indexer.shared.redis.command import Call, Script, script
 from indexer.shared.writer.script_calls import (
     MOST_KEYS,
@@ -195,7 +195,7 @@ def test_a_segment_spills_past_512_blocks_and_ends_with_its_last(written: Server
     say(written, 2, {(0, 5): ((), keys), (0, 6): (keys[:1], keys[1:])})
     assert read_bucket(written.fields()).segments == {0: {keys[0]: {6}}}
     say(written, 3, {(0, 6): ((), keys)})
-    assert written.fields().keys() == {BORN, checkpoint("a")}
+    assert written.fields().keys() == {BORN, WRITES, checkpoint("a")}
 
 
 def test_a_plan_is_bounded_and_can_be_repeated_from_any_call(written: Servers) -> None:
@@ -217,7 +217,7 @@ def test_a_plan_is_bounded_and_can_be_repeated_from_any_call(written: Servers) -
 def test_what_has_no_change_is_not_written(written: Servers) -> None:
     assert apply_calls(NAMES, "a", 1, {}, {(0, 1): ((), ())}, TTL) == []
     assert say(written, 0, {(0, 1): ((), [4, 5])}) == [ScriptOutcome(Status.APPLIED, 1, 1)]
-    assert written.fields().keys() == {BORN, checkpoint("a")}
+    assert written.fields().keys() == {BORN, WRITES, checkpoint("a")}
 
 
 def test_a_bucket_is_taken_where_redis_repeats_scripts_instead_of_what_they_wrote() -> None:
