@@ -361,14 +361,14 @@ class Bookings:
     def _tells(self, pod: str, rank: int) -> bool:
         """Return whether the answers of a rank are reported, as a rule."""
         book = self._ranks.get((pod, rank))
-        if book is None or not book.unreported.counted:
+        if book is None or not book.unreported.has_reports:
             return not self._overdue.expects_none
         return book.unreported.share <= MOST_UNREPORTED
 
     def _let_go_unwatched(self) -> None:
-        """Wait for no answers of ranks without any known report, as too many are missing elsewhere."""
+        """Wait for no answers of ranks that never had a report, as too many are missing elsewhere."""
         for name, book in self._ranks.items():
-            if book.unreported.counted:
+            if book.unreported.has_reports:
                 continue
             for booking in [*book.unanswered.values()]:
                 if not booking.is_watched:

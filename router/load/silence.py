@@ -15,20 +15,21 @@ LEAST_WEIGHT = 0.02
 class Unreported:
     """The share of what nobody reported, a moving average that begins as after `presumed` reports."""
 
-    __slots__ = ("_presumed", "counted", "share")
+    __slots__ = ("_counted", "has_reports", "share")
 
     def __init__(self, presumed: int = 0) -> None:
-        self._presumed = presumed
-        self.counted = 0
+        self._counted = presumed
+        self.has_reports = False
         self.share = 0.0
 
     def count(self, *, reported: bool) -> None:
         """Count one that was reported, or is known to be unreported."""
-        self.counted += 1
+        self._counted += 1
+        self.has_reports = self.has_reports or reported
         self.share += self._weight() * ((not reported) - self.share)
 
     def _weight(self) -> float:
-        return max(LEAST_WEIGHT, 1 / (self._presumed + self.counted))
+        return max(LEAST_WEIGHT, 1 / self._counted)
 
 
 class Silence:
