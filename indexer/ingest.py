@@ -1,6 +1,7 @@
 """Every rank's ingestion into one index: ranks by (pod, number), and the slots they hold."""
 
 import logging
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from threading import Lock
 
@@ -27,8 +28,8 @@ TICK_SECONDS = 0.1
 """Pause between two calls of `Ingest.tick`."""
 
 LEAST_STILL, MOST_STILL = 1.0, PROMISED_SECONDS - 1.0
-"""Seconds without a turn of the loop that follows the ranks after which they are degraded: the most if
-no event was late lately. What comes through a publisher may be a second old already."""
+"""Seconds without a turn of the loop that follows the ranks after which a rank is degraded: the most if
+none of its events was late lately. What comes through a publisher may be a second old already."""
 
 STOOD_STILL = "this router stood still, and may not have read yet what came meanwhile"
 
@@ -62,6 +63,9 @@ class Ingest:
         self.replica: Replica | None = None
         """Copies ranks from the shared index, if any are copied."""
         self._stood_still = False
+        """Whether some ranks may be limited since the loop stood still."""
+        self._judged = self._due = -math.inf
+        """Up to when all was read at the last judgement, and when the next one is due without a beat."""
         self._judging = Lock()
         self._hash_seed = hash_seed
         self._pending_bytes = pending_bytes
@@ -238,23 +242,29 @@ class Ingest:
         self._judge(now)
 
     def _judge(self, now: float) -> None:
-        """Limit all ranks where the loop stands still, or lift that limit where it goes on."""
-        if self._stands_still(now) is self._stood_still:
+        """Limit the ranks that the loop may be too far behind since it stood still, or lift that limit."""
+        known = self.pulse.known_until
+        if not self.pulse.is_known or (known == self._judged and now <= self._due):
             return
-        # Of a thread that answers and the loop, which has just gone on, the loop is right.
+        if not self._stood_still and now <= known + LEAST_STILL:
+            return
         with self._judging:
-            still = self._stands_still(now)
-            self._stood_still = still
+            # Of a thread that answers and the loop, which may just have gone on, the loop is right.
+            known = self.pulse.known_until
+            self._judged, self._due = known, math.inf
+            self._stood_still = now > known + LEAST_STILL
             for rank in list(self._ranks.values()):
-                rank.limit(STOOD_STILL if still else "", STOOD_STILL)
+                due = known + self._most_still(rank)
+                rank.limit(STOOD_STILL if now > due else "", STOOD_STILL)
+                if now <= due:
+                    self._due = min(self._due, due)
 
-    def _stands_still(self, now: float) -> bool:
-        if not self.pulse.is_known or now <= self.pulse.known_until + LEAST_STILL:
-            return False
+    @staticmethod
+    def _most_still(rank: Rank) -> float:
+        """Return how long the loop may stand still before a rank is degraded."""
         # An event that was late already may be so much older.
-        ranks = [one for one in list(self._ranks.values()) if isinstance(one, RankIngest)]
-        lag = max((rank.lag.seconds for rank in ranks), default=0.0)
-        return now > self.pulse.known_until + max(LEAST_STILL, MOST_STILL - lag)
+        lag = rank.lag.seconds if isinstance(rank, RankIngest) else 0.0
+        return max(LEAST_STILL, MOST_STILL - lag)
 
     def expire(self) -> None:
         """Degrade the ranks that may show nothing of the last `PROMISED_SECONDS`; call it for an answer.

@@ -61,6 +61,20 @@ def test_an_answer_after_a_standstill_is_not_exact_before_the_loop_has_turned_th
     assert stand.answer().level is Level.EXACT
 
 
+def test_a_rank_whose_events_are_late_makes_no_other_one_doubtful() -> None:
+    stand = Stand()
+    late = stand.follow(1)
+    stand.beat(10)
+    late.lag.seconds = 0.8
+    stand.now += 1.3 * LEAST_STILL
+    assert stand.answer().level is Level.EXACT
+    assert late.trust == Trust(Level.DEGRADED, STOOD_STILL, stand.now)
+    stand.now += LEAST_STILL
+    assert stand.answer() == Trust(Level.DEGRADED, STOOD_STILL, stand.now)
+    stand.beat(3)
+    assert {stand.answer().level, late.trust.level} == {Level.EXACT}
+
+
 def test_the_loop_itself_notices_that_it_stood_still() -> None:
     """Answers may come before anybody asks `expire`: as for a pick whose match was made earlier."""
     stand = Stand()

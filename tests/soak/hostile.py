@@ -52,6 +52,9 @@ SUBSCRIBE_SECONDS = 30.0
 """Most seconds until the router follows all engines."""
 MOST_OVERLOADED = 0.01
 """Share of innocent calls that may be refused with OVERLOADED, as docs/failures.md promises."""
+MOST_STILL = 0.001
+"""Share of innocent calls whose answer may say that the router stood still, as docs/failures.md promises:
+other processes may have all of the machine for a second or two."""
 LAST_ACT_SECONDS = 120.0
 """Most seconds for acts that were begun before the time was up."""
 
@@ -332,8 +335,10 @@ async def run(
     made = callers.calls.total() + traffic.figures.total()
     if callers.overloaded + traffic.overloaded > MOST_OVERLOADED * made:
         problems.append("innocent calls were refused as in an overload, more than a few")
+    if callers.still > MOST_STILL * callers.calls.total():
+        problems.append("the router stood still too often")
     figures = {
-        "minutes": minutes, "innocent calls": callers.calls.total(),
+        "minutes": minutes, "answers while it stood still": callers.still, "innocent calls": callers.calls.total(),
         "failed": len(callers.failed) + len(traffic.failed), "overloaded": callers.overloaded + traffic.overloaded,
         "slowest, s": round(callers.slowest, 2), "calls": dict(callers.calls), "gateway": dict(traffic.figures),
         "hostile acts": dict(soak.acts), "loop lag, s": lags, **soak.router.figures(), **soak.publisher.figures(),
