@@ -242,7 +242,7 @@ class Ingest:
         self._judge(now)
 
     def _judge(self, now: float) -> None:
-        """Limit the ranks that the loop may be too far behind since it stood still, or lift that limit."""
+        """Limit the ranks that the loop may be behind, since it stood still, or lift that limit."""
         known = self.pulse.known_until
         if not self.pulse.is_known or (known == self._judged and now <= self._due):
             return
