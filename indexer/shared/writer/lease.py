@@ -51,6 +51,10 @@ class Lease:
         """Let an audit be due now: only an audit makes the record sound."""
         self._audit_at = self._clock()
 
+    def demand_confirmation(self) -> None:
+        """Let a confirmation be due now; a batch takes it along."""
+        self._confirm_at = self._clock()
+
     def begin_audit(self) -> float:
         """Begin an audit, and return the time of its beginning."""
         now = self._clock()

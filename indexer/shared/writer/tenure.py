@@ -8,6 +8,7 @@ import logging
 import math
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
 
 from indexer.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
 from indexer.shared.layout.names import KeyNames, checkpoint
@@ -17,7 +18,7 @@ from indexer.shared.redis.command import Call, Command, Reply
 from indexer.shared.writer.changes import KeysOf, Where, net, portions, whole
 from indexer.shared.writer.claimed import Claimed
 from indexer.shared.writer.kept_log import KeptLog
-from indexer.shared.writer.lease import Lease
+from indexer.shared.writer.lease import CONFIRM_SECONDS, Lease
 from indexer.shared.writer.record_calls import RecordCalls
 from indexer.shared.writer.retry import Retry
 from indexer.shared.writer.script_calls import Status, apply_calls, fence_call, outcome
@@ -37,6 +38,15 @@ BATCH_DELTAS = 4096
 """The most deltas of a batch."""
 BATCH_BYTES = 1 << 20
 """The most bytes of a batch, and so of an entry of the log, unless one delta is larger."""
+
+
+class Confirmation(NamedTuple):
+    """A confirmation of the record that was sent, or will be."""
+
+    call: Call
+    begun: float
+    at: int | None
+    """The least that the server's clock can have shown then; None: not known."""
 
 
 class Tenure:
@@ -147,14 +157,22 @@ class Tenure:
             first_kept=kept,
             moved=moved,
         )
-        ((status, *_),) = yield from self._retry.asked([call])
+        asked = [call]
+        confirming = None
+        if self._lease.seconds_to_confirmation <= CONFIRM_SECONDS / 2:
+            # It goes along, since a round trip may be long. Redis takes it only if it has this batch.
+            confirming = self._confirmation(last)
+            asked.append(confirming.call)
+        (status, *_), *rest = yield from self._retry.asked(asked)
         if status < 0:
             raise AnewError(Cause.RECORD)
         self.applied = last
+        if confirming and rest[0][0] > 0:
+            self._confirmed(confirming, rest[0])
         self._counts.batches += 1
 
     def audit(self) -> Steps[None]:
-        """Check that every bucket is as the writer left it, then confirm the record.
+        """Check that every bucket is as the writer left it; confirm that, now or with the next batch.
 
         Raises AnewError if a bucket is not, or the record is lost. Now and then it renews the buckets'
         time to live, too.
@@ -186,31 +204,42 @@ class Tenure:
                 log.debug("pod %s: bucket %d has %r", pod, bucket, stored)
                 raise AnewError(Cause.LOST)
         self._audits += 1
-        yield from self.confirm()
+        if self._cache.journal.sequence > self.applied:
+            self._lease.demand_confirmation()
+        else:
+            yield from self.confirm()
         self._lease.end_audit()
         self._counts.audits += 1
 
     def confirm(self) -> Steps[None]:
         """Renew the lease, and tell the record by how much the index may be behind the engine."""
-        now = self._clock()
         self._note_moment()
-        while self._moments and self._moments[0][0] <= self.applied:
+        confirming = self._confirmation(self.applied)
+        (reply,) = yield from self._retry.asked([confirming.call])
+        if reply[0] < 0:
+            raise AnewError(Cause.RECORD)
+        self._confirmed(confirming, reply)
+
+    def _confirmation(self, applied: int) -> Confirmation:
+        """Return a confirmation of the record with the changes up to `applied`."""
+        now = self._clock()
+        while self._moments and self._moments[0][0] <= applied:
             self._shown = max(self._shown, self._moments.popleft()[1])
         at = self._server_clock.at_least() if self._shown > -math.inf else None
         self._confirmations += 1
         call = self._calls.renew(
             self._token,
-            self.applied,
+            applied,
             self._audits,
             confirmation=self._confirmations,
             behind=0 if at is None else math.ceil((now - self._shown) * 1000),
             at=at,
         )
-        ((status, *time),) = yield from self._retry.asked([call])
-        if status < 0:
-            raise AnewError(Cause.RECORD)
-        self._server_clock.heard(time[0], at)
-        self._lease.confirmed(now)
+        return Confirmation(call, now, at)
+
+    def _confirmed(self, confirming: Confirmation, reply: Sequence[int]) -> None:
+        self._server_clock.heard(reply[1], confirming.at)
+        self._lease.confirmed(confirming.begun)
 
     def _note_moment(self) -> None:
         """Note which moment of the engine the journal shows now."""
@@ -218,6 +247,7 @@ class Tenure:
 
     def _apply(self, changes: Iterable[tuple[Where, KeysOf]]) -> Steps[None]:
         """Write changes; end when every bucket has confirmed them."""
+        is_long = False
         for portion in portions(changes):
             waiting: dict[int, deque[Call]] = {}
             for bucket, call in apply_calls(
@@ -225,13 +255,15 @@ class Tenure:
             ):
                 waiting.setdefault(bucket, deque()).append(call)
             while waiting:
+                if is_long:
+                    yield from self._lease.keep_in_time()
+                is_long = True
                 # One call of a bucket at a time: in a cluster the next one could overtake it.
                 calls = {bucket: queue.popleft() for bucket, queue in waiting.items()}
                 waiting = {bucket: queue for bucket, queue in waiting.items() if queue}
                 replies = yield from self._retry.asked(list(calls.values()))
                 for bucket, reply in zip(calls, replies, strict=True):
                     self._applied(bucket, reply)
-                yield from self._lease.keep_in_time()
             self._counts.changes += sum(len(a) + len(g) for a, g in portion.values())
 
     def _applied(self, bucket: int, reply: Reply) -> None:

@@ -352,3 +352,40 @@ def test_a_publisher_at_a_tenth_of_a_core_that_waits_for_redis_is_hardly_ever_do
     day.live()
     assert day.doubts <= 0.01 * day.polls
     assert day.world.writer.counts.rebuilds == {Cause.START: 1}
+
+
+class Far(Day):
+    """Time without faults beside a Redis that is so many seconds of round trip away, and a busy engine."""
+
+    def __init__(self, trip: float) -> None:
+        super().__init__(0.06)
+        # Seconds of changes wait for their write.
+        self.world.follower.cache.journal._max_bytes = 1 << 20
+        self.trip = trip
+        self.sent_at = 0.0
+
+    def write(self) -> None:
+        """Let the writer's commands arrive after half of the time, and their replies after all of it."""
+        world = self.world
+        if not isinstance(world.step, Commands):
+            if world.is_due:
+                world.go_on([])
+            self.sent_at = world.now
+        elif self.replies is None and world.now >= self.sent_at + self.trip / 2:
+            self.replies = [world.redis.run(one) for one in world.step.asked]
+        elif self.replies is not None and world.now >= self.sent_at + self.trip:
+            replies, self.replies = self.replies, None
+            world.go_on(replies)
+            self.sent_at = world.now
+
+    def serve(self) -> None:
+        super().serve()
+        self.event_at = self.world.now + 0.1
+
+
+@pytest.mark.parametrize("trip", [0.1, 0.4])
+def test_a_day_beside_a_distant_redis_is_exact_all_the_time(trip: float) -> None:
+    day = Far(trip)
+    day.live(3)
+    assert day.polls > 300
+    assert day.doubts <= 0.01 * day.polls
