@@ -26,9 +26,6 @@ CLOCK_WAS_SET = 1.0
 """A step back of the clock by more than this many seconds means that it was set; after a smaller step,
 reports have overtaken one another."""
 
-MOST_UNREPORTED = 0.8
-"""Share of a rank's requests without a report above which no more reports are waited for."""
-
 MOST_PREFILL = 86400.0
 """Longest accepted prefill, in seconds: a day, which no prefill takes."""
 
@@ -361,14 +358,12 @@ class Bookings:
     def _tells(self, pod: str, rank: int) -> bool:
         """Return whether the answers of a rank are reported, as a rule."""
         book = self._ranks.get((pod, rank))
-        if book is None or not book.unreported.has_reports:
-            return not self._overdue.expects_none
-        return book.unreported.share <= MOST_UNREPORTED
+        return not self._overdue.expects_none or (book is not None and book.is_reported)
 
     def _let_go_unwatched(self) -> None:
-        """Wait for no answers of ranks that never had a report, as too many are missing elsewhere."""
+        """Wait for no answers whose reports may not come."""
         for name, book in self._ranks.items():
-            if book.unreported.has_reports:
+            if book.is_reported:
                 continue
             for booking in [*book.unanswered.values()]:
                 if not booking.is_watched:

@@ -7,13 +7,13 @@ from itertools import takewhile
 from typing import NamedTuple
 
 from indexer.invariant import BrokenInvariantError
-from router.load.silence import Unreported
+from router.load.silence import UNREPORTED_SHARE, Unreported
 from router.load.step import Step
 from scorer.candidate import IDLE, Load
 
 NANOSECONDS = 1_000_000_000
-PRESUMED_REPORTS = 8
-"""A new rank's answers count as reported until about so many were not."""
+KNOWN_REPORTS = 50
+"""Answers after which it is known whether a rank's are reported."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +160,7 @@ class RankBook:
         """The bookings to which the rank owes an answer (`router.load.stuck`), in the same order."""
         self.answered_at = float("-inf")
         """Time at which a first token or an end was last reported."""
-        self.unreported = Unreported(PRESUMED_REPORTS)
+        self.unreported = Unreported()
         """The share of its requests without any report, while the rank answered."""
         self.free_since = float("-inf")
         """Presumed end of the rank's last prefill."""
@@ -246,11 +246,10 @@ class RankBook:
         return next((one for one in self.unanswered.values() if not self.may_have_ended(one)), None)
 
     @property
-    def chance_of_silence(self) -> float:
-        """The probability that nobody reports the answers to all unanswered bookings."""
-        if any(booking.is_watched for booking in self.unanswered.values()):
-            return 0.0
-        return self.unreported.share ** len(self.unanswered)
+    def is_reported(self) -> bool:
+        """Whether it is known that the rank's answers are reported."""
+        of = self.unreported
+        return of.counted >= KNOWN_REPORTS and of.share <= UNREPORTED_SHARE
 
     @property
     def certain(self) -> int:

@@ -13,23 +13,18 @@ LEAST_WEIGHT = 0.02
 
 
 class Unreported:
-    """The share of what nobody reported, a moving average that begins as after `presumed` reports."""
+    """The share of what nobody reported, a moving average."""
 
-    __slots__ = ("_counted", "has_reports", "share")
+    __slots__ = ("counted", "share")
 
-    def __init__(self, presumed: int = 0) -> None:
-        self._counted = presumed
-        self.has_reports = False
+    def __init__(self) -> None:
+        self.counted = 0
         self.share = 0.0
 
     def count(self, *, reported: bool) -> None:
         """Count one that was reported, or is known to be unreported."""
-        self._counted += 1
-        self.has_reports = self.has_reports or reported
-        self.share += self._weight() * ((not reported) - self.share)
-
-    def _weight(self) -> float:
-        return max(LEAST_WEIGHT, 1 / self._counted)
+        self.counted += 1
+        self.share += max(LEAST_WEIGHT, 1 / self.counted) * ((not reported) - self.share)
 
 
 class Silence:

@@ -8,9 +8,8 @@ whose cache events go on works, though: only the answers to these requests are n
 Picks avoid a stuck rank until it answers; now and then one more request tries whether it does.
 
 How much later than predicted answers come is learnt from those that come: answers that do not stream
-show only their end, and on a busy engine requests wait for a place in its batch. Of a rank whose answers
-some callers do not report, so many requests must wait that this explains them no more; a rank of which
-hardly anybody reports owes nothing.
+show only their end, and on a busy engine requests wait for a place in its batch. Where too many answers
+stay unreported, only those ranks owe any whose own are known to be reported.
 """
 
 import logging
@@ -45,8 +44,6 @@ MOST_LATE_SECONDS = 300.0
 """Longest delay that counts as usual."""
 ENOUGH = 8
 """Answers from which on it is known that answers are reported, and how late they come."""
-MOST_CHANCE = 0.02
-"""Probability below which it is ruled out that only the reports of answers are missing."""
 LONG_SECONDS = 1.0
 """A refusal that comes later than this after several times its predicted wait is none: whoever gave it
 has waited in vain, too."""
@@ -173,10 +170,7 @@ class StuckRanks:
             if owing is None or owing.is_stuck or owing.waited is not None:
                 continue
             due = owing.since + self._patience(name, owing)
-            may_be_unreported = not owing.is_left and (
-                self._books[name].chance_of_silence > MOST_CHANCE
-            )
-            if due > now or self._answers < ENOUGH or may_be_unreported:
+            if due > now or self._answers < ENOUGH:
                 self._look(name, due if due > now else now + LEAST_SECONDS)
                 continue
             before, owing.batch = owing.batch, self._batch(*name)
