@@ -14,7 +14,7 @@ PROGRESS = awk -v total="$$(grep -c '^[a-z]' $<)" ' \
   /^Installing/ { printf "\r  unpacking %d packages%20s", count, ""; fflush() } END { print "" }'
 # Sources may be newer than what setup compiled: no process's or test's time limit is there for that.
 COMPILE = echo "loading the index; it is compiled first if its sources are new (a minute or two)"; \
-  $(BIN)/python -c 'from indexer.embedded import embedded_index; embedded_index(1 << 24)'
+  $(BIN)/python -c 'from warmpath.indexer.embedded import embedded_index; embedded_index(1 << 24)'
 
 # Python keeps what it compiled, whatever the environment says: tests start hundreds of processes, and each
 # would compile all of its modules, and each of pytest's workers every test.
@@ -110,7 +110,7 @@ test: setup $(TOKENIZERS) $(ENVOY) $(DEPLOY) $(PROMETHEUS) ## all tests but the 
 test-deep: setup $(TOKENIZERS) $(ENVOY) $(DEPLOY) $(PROMETHEUS) $(SITE) ## what takes long, and random tests at length; then what is compiled with its bounds checked
 	@$(COMPILE)
 	WARMPATH_PROFILE=deep $(BIN)/python -m pytest --numprocesses $(JOBS) -m "deep or hypothesis or random"
-	TRANSPORT_UNDER_TEST=grpcio $(BIN)/python -m pytest --numprocesses $(JOBS) -m "not deep" tests/router/api tests/router/test_drain.py
+	TRANSPORT_UNDER_TEST=grpcio $(BIN)/python -m pytest --numprocesses $(JOBS) -m "not deep" tests/router/calls tests/router/test_drain.py
 	@export NUMBA_BOUNDSCHECK=1; $(COMPILE)
 	NUMBA_BOUNDSCHECK=1 $(BIN)/python -m pytest --numprocesses $(JOBS) -k "not redis and not valkey and not server" tests/indexer/compiled/test_scan.py \
 	  tests/conformance/test_index.py tests/conformance/test_index_bounds.py tests/indexer/shared/query/test_lookup.py \
@@ -125,7 +125,7 @@ $(TENSORS): constraints-tensors.txt $(STAMP)
 test-tensors: setup ## the simulated v0 memory in PyTorch's tensors: an installed torch, or the CPU build that is pinned
 	@$(BIN)/python -c 'import torch' 2>/dev/null || $(MAKE) --no-print-directory $(TENSORS)
 	PYTHONPATH=$(VENV)/tensors WARMPATH_ARRAYS=torch $(BIN)/python -m pytest \
-	  tests/simworker/v0/memory/test_cache_engine.py tests/simworker/v0/memory/test_block_content.py
+	  tests/lab/simworker/v0/memory/test_cache_engine.py tests/lab/simworker/v0/memory/test_block_content.py
 
 check: setup ## format, lint, types, import contracts, stubs current
 	$(BIN)/ruff format --check .
@@ -133,8 +133,8 @@ check: setup ## format, lint, types, import contracts, stubs current
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(MAKE) --no-print-directory proto PROTO_OUT=$(VENV)/proto-check
-	diff -r -x __pycache__ -x __init__.py -x py.typed $(VENV)/proto-check/router/pb router/pb
-	diff -r -x __pycache__ -x __init__.py -x py.typed $(VENV)/proto-check/indexer/pb indexer/pb
+	diff -r -x __pycache__ -x __init__.py -x py.typed $(VENV)/proto-check/router/pb proto/pb
+	diff -r -x __pycache__ -x __init__.py -x py.typed $(VENV)/proto-check/indexer/pb proto/pb
 
 PROTO_OUT ?= .
 PROTOC = $(BIN)/python -m grpc_tools.protoc --plugin=protoc-gen-mypy=$(BIN)/protoc-gen-mypy -I proto
@@ -147,8 +147,8 @@ PLACED = find $(PROTO_OUT)/$(1)/pb \( -name '*.py' -o -name '*.pyi' \) -exec sed
 	  -e 's/_descriptor_pool\.Default()/_descriptor_pool.DescriptorPool()/' \
 	  -e "s/\(BuildTopDescriptorsAndMessages(DESCRIPTOR, '\)\([a-z]\)/\1$(1).pb.\2/" \
 	  -e 's/^from \(warmpath\|indexer\)\.\([a-z0-9.]* import [a-z_]*_pb2\)/from $(1).pb.\1.\2/' {} +
-proto: setup ## regenerate the stubs in router/pb and indexer/pb from proto/
-	@mkdir -p $(PROTO_OUT)/router/pb $(PROTO_OUT)/indexer/pb
+proto: setup ## regenerate the stubs in proto/pb and proto/pb from proto/
+	@mkdir -p $(PROTO_OUT)/proto/pb $(PROTO_OUT)/proto/pb
 	@$(PROTOC) $(call GRPC_STUBS,router) warmpath/v1/router.proto
 	@$(PROTOC) $(call STUBS,router) warmpath/wire/v1/score_request.proto warmpath/wire/v1/status_details.proto \
 	  indexer/v1/indexer.proto
@@ -157,8 +157,8 @@ proto: setup ## regenerate the stubs in router/pb and indexer/pb from proto/
 	@$(call PLACED,indexer)
 
 docs: setup ## write docs/config.md and docs/metrics.md from the code
-	@$(BIN)/python -m router.config.document > $(VENV)/page.md && mv $(VENV)/page.md docs/config.md
-	@$(BIN)/python -m router.metrics.page > $(VENV)/page.md && mv $(VENV)/page.md docs/metrics.md
+	@$(BIN)/python -m warmpath.lab.pages.config > $(VENV)/page.md && mv $(VENV)/page.md docs/config.md
+	@$(BIN)/python -m warmpath.lab.pages.metrics > $(VENV)/page.md && mv $(VENV)/page.md docs/metrics.md
 
 site: setup $(SITE) ## the pages as a site in out/site, for a browser or any web server; a broken link fails
 	@PYTHONPATH=$(VENV)/site $(BIN)/python -m sphinx -q -W --keep-going -d $(VENV)/site/doctrees -c docs/site . out/site

@@ -4,13 +4,13 @@ import logging
 import time
 from functools import cache
 
-from indexer.follow.rank_source import RankSource
-from indexer.index.contract import Index
-from indexer.index.memory import MemoryIndex
-from indexer.index.reference import ReferenceIndex
-from indexer.resolve.rank_slots import RankSlots
-from indexer.resolve.rank_state import PureState, RankState
-from indexer.resolve.resolver import Resolver
+from warmpath.indexer.follow.rank_source import RankSource
+from warmpath.indexer.index.contract import Index
+from warmpath.indexer.index.memory import MemoryIndex
+from warmpath.indexer.index.reference import ReferenceIndex
+from warmpath.indexer.resolve.rank_slots import RankSlots
+from warmpath.indexer.resolve.rank_state import (PureState, RankState)
+from warmpath.indexer.resolve.resolver import Resolver
 
 log = logging.getLogger(__name__)
 
@@ -24,7 +24,7 @@ def embedded_index(max_bytes: int, *, pure: bool = False) -> Index:
     if pure:
         return MemoryIndex(max_bytes)
     try:
-        from indexer.compiled.array_index import ArrayIndex  # noqa: PLC0415  may be missing
+        from warmpath.indexer.compiled.array_index import ArrayIndex  # noqa: PLC0415  may be missing
     except ImportError as error:
         log.warning("the index runs in pure Python, about six times slower: %s", error)
         return MemoryIndex(max_bytes)
@@ -38,9 +38,9 @@ def warm_up_compiled() -> None:
 
     Raises ImportError if Numba is not installed.
     """
-    from indexer.compiled.array_index import ArrayIndex  # noqa: PLC0415
-    from indexer.compiled.jit import is_compiled  # noqa: PLC0415
-    from indexer.compiled.warm_up import warm_up  # noqa: PLC0415
+    from warmpath.indexer.compiled.array_index import ArrayIndex  # noqa: PLC0415
+    from warmpath.indexer.compiled.jit import is_compiled  # noqa: PLC0415
+    from warmpath.indexer.compiled.warm_up import warm_up  # noqa: PLC0415
 
     if not is_compiled():
         log.info("compiling the index, which takes a minute or two, once")
@@ -54,8 +54,8 @@ def new_state(
 ) -> RankState:
     """Return the state to which a rank's batches are applied."""
     if source.dialect and not isinstance(index, MemoryIndex | ReferenceIndex):
-        from indexer.compiled.array_index import ArrayIndex  # noqa: PLC0415  may be missing
-        from indexer.compiled.array_rank import ArrayState  # noqa: PLC0415
+        from warmpath.indexer.compiled.array_index import ArrayIndex  # noqa: PLC0415  may be missing
+        from warmpath.indexer.compiled.array_rank import ArrayState  # noqa: PLC0415
 
         if isinstance(index, ArrayIndex):
             return ArrayState(

@@ -3,9 +3,9 @@
 import functools
 from collections.abc import Callable
 
-from indexer.keys.key import Chain
-from indexer.keys.token import TOKEN_BYTES
-from indexer.keys.word import WORD_BYTES, pack_words, unpack_words
+from warmpath.indexer.keys.key import Chain
+from warmpath.indexer.keys.token import TOKEN_BYTES
+from warmpath.indexer.keys.word import (WORD_BYTES, pack_words, unpack_words)
 
 
 def packed_keys(chain: Chain) -> bytes:
@@ -39,7 +39,7 @@ def stored_keys(chain: Chain) -> bytes:
 def _compiled() -> Callable[[bytes, int, int, int], bytes] | None:
     # Imported at the first call: importing Numba takes a while, and not every router has it.
     try:
-        from indexer.compiled.make_keys import packed  # noqa: PLC0415
+        from warmpath.indexer.compiled.make_keys import packed  # noqa: PLC0415
     except ImportError:
         return None
     return packed

@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from typing import Protocol
 
-from indexer.engines.cache_groups import Layout
-from indexer.engines.event import Tier
-from indexer.trust import Trust
+from warmpath.indexer.engines.cache_groups import Layout
+from warmpath.indexer.engines.event import Tier
+from warmpath.indexer.trust import Trust
 
 
 class Rank(Protocol):

@@ -1,7 +1,7 @@
 """Trust: how far the router's view of a rank may be believed, with a reason and a time.
 
-These files decide it: `indexer.stream.trust` for an engine's own stream, `indexer.watch.watched_rank`
-for a publisher over gRPC, `indexer.shared.records.remote_rank` for a record in Redis, to which
+These files decide it: `indexer.stream.trust` for an engine's own stream, `indexer.watch.watched_source`
+for a publisher over gRPC, `indexer.shared.records.record_source` for a record in Redis, to which
 `indexer.shared.query.index` adds a doubt for each answer in shared mode.
 """
 

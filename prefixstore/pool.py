@@ -15,17 +15,12 @@ from functools import partial
 
 import msgspec
 
-from prefixstore.cuts.slices import CUT_BYTES, slices_of
-from prefixstore.store.contract import Entry, PrefixStore
-from prefixstore.store.memo import KeyMemo
-from prefixstore.tokenizers.ids import ID_BYTES
-from prefixstore.tokenizers.tokenizer import (
-    InvalidTextError,
-    Tokenizer,
-    TokenizerUnavailableError,
-    check_text,
-)
-from prefixstore.workers import Workers, WorkFailedError, outcome
+from warmpath.prefixstore.cuts.slices import (CUT_BYTES, slices_of)
+from warmpath.prefixstore.store.contract import (Entry, PrefixStore)
+from warmpath.prefixstore.store.memo import KeyMemo
+from warmpath.prefixstore.tokenizers.ids import ID_BYTES
+from warmpath.prefixstore.tokenizers.tokenizer import (InvalidTextError, Tokenizer, TokenizerUnavailableError, check_text)
+from warmpath.prefixstore.workers import (Workers, WorkFailedError, outcome)
 
 INLINE_BYTES = 4096
 """An unknown rest up to this length may be tokenised on the loop, in about a millisecond.

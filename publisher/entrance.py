@@ -11,13 +11,13 @@ from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 from prometheus_client.registry import Collector
 
-from indexer.process.certificate_names import auth_context
-from indexer.process.grpc_tls import server_credentials
-from indexer.process.listen import GRPC_OPTIONS, http_listener, is_loopback
-from indexer.process.reread import Reread
-from indexer.process.tls_files import ServerTls, TlsFilesError, TlsPaths
-from publisher.settings import Settings
-from publisher.watch_server import is_named
+from warmpath.process.certificate_names import auth_context
+from warmpath.process.grpc_tls import server_credentials
+from warmpath.process.listen import (GRPC_OPTIONS, http_listener, is_loopback)
+from warmpath.process.reread import Reread
+from warmpath.process.tls import (ServerTls, TlsFilesError, TlsPaths)
+from warmpath.publisher.settings import Settings
+from warmpath.publisher.watch_server import is_named
 
 log = logging.getLogger(__name__)
 

@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from indexer.process.tls_files import ClientTls, ServerTls, expiries
-from indexer.shared.writer.machine import Writer
-from indexer.shared.writer.steps import Cause, WriterState
-from indexer.trust import Level
-from indexer.watch.pod_cache import PodCache
-from publisher.watch_server import WatchServer
+from warmpath.process.tls import (ClientTls, ServerTls, expiries)
+from warmpath.indexer.shared.writer.machine import Writer
+from warmpath.indexer.shared.writer.steps import (Cause, WriterState)
+from warmpath.indexer.trust import Level
+from warmpath.indexer.watch.pod_cache import PodCache
+from warmpath.publisher.watch_server import WatchServer
 
 
 class PublisherCollector(Collector):

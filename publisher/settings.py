@@ -7,7 +7,7 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The options, which `--help` explains (`publisher.__main__`)."""
+    """The options, which `--help` explains (`publisher.main`)."""
 
     pod: str
     model: str

@@ -60,7 +60,7 @@ def start() -> None:
         log.error("%s cannot be read: %s; no publisher is started", VARIABLE, error)  # noqa: TRY400
         return
     command = [sys.executable, "-m", "publisher", *words, "--exit-with-parent"]
-    # As in `router.cli`: otherwise gRPC writes a line for each failed TLS handshake.
+    # As in `cli.main`: otherwise gRPC writes a line for each failed TLS handshake.
     environment = {"GRPC_VERBOSITY": "NONE"} | os.environ
     del environment[VARIABLE]
 

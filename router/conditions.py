@@ -2,10 +2,10 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from indexer.trust import Level
-from router.pods.source_state import SourceState, unasked
-from router.pods.table import Pod
-from router.readiness import Condition
+from warmpath.indexer.trust import Level
+from warmpath.router.pods.source_state import (SourceState, unasked)
+from warmpath.router.pods.table import Pod
+from warmpath.router.readiness import Condition
 
 PODS = "pods"
 INDEX = "index"

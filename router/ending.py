@@ -8,8 +8,8 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
-from router.drain import Drain
-from router.readiness import Readiness
+from warmpath.router.drain import Drain
+from warmpath.router.readiness import Readiness
 
 log = logging.getLogger(__name__)
 

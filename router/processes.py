@@ -16,9 +16,9 @@ from collections.abc import Callable, Sequence
 
 from msgspec.structs import replace
 
-from indexer.process.command_line import in_words
-from router.config.schema import Config
-from router.config.state_files import state_file_of
+from warmpath.process.command_line import in_words
+from warmpath.router.config.schema import Config
+from warmpath.router.config.state_files import state_file_of
 
 log = logging.getLogger(__name__)
 

@@ -7,24 +7,24 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from indexer.process.reread import LOOK_SECONDS, read_bytes
-from router.api.admission.admission import Admission
-from router.api.in_flight import InFlight
-from router.api.pick import PickAnswerer
-from router.api.service import RouterService
-from router.conditions import COVERAGE, pods_are_covered
-from router.config.doubts import warnings
-from router.config.read import MOST_BYTES, ConfigError, check
-from router.config.reloadable import differing, reloaded
-from router.config.schema import Config, PodSpec
-from router.endpoint_picker.pick import EndpointPicks
-from router.pick.picker import Picker
-from router.pick.picking import precedence_of
-from router.pods.source_state import SourceState
-from router.pods.table import PodTable
-from router.queue.held_picks import HeldPicks
-from router.queue.queueing import reload_queue
-from router.readiness import Readiness
+from warmpath.process.reread import (LOOK_SECONDS, read_bytes)
+from warmpath.router.admission.admission import Admission
+from warmpath.router.admission.in_flight import InFlight
+from warmpath.router.calls.pick import PickAnswerer
+from warmpath.router.calls.service import RouterService
+from warmpath.router.conditions import (COVERAGE, pods_are_covered)
+from warmpath.router.config.doubts import warnings
+from warmpath.router.config.read import (MOST_BYTES, ConfigError, check)
+from warmpath.router.config.reloadable import (differing, reloaded)
+from warmpath.router.config.schema import (Config, PodSpec)
+from warmpath.router.endpoint_picker.pick import EndpointPicks
+from warmpath.router.pick.picker import Picker
+from warmpath.router.pick.picking import precedence_of
+from warmpath.router.pods.source_state import SourceState
+from warmpath.router.pods.table import PodTable
+from warmpath.router.queue.held_picks import HeldPicks
+from warmpath.router.queue.queueing import reload_queue
+from warmpath.router.readiness import Readiness
 
 log = logging.getLogger(__name__)
 

@@ -13,23 +13,23 @@ from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 
-from indexer.embedded import warm_up_compiled
-from indexer.process.command_line import command_parser, in_words
-from indexer.process.end_signals import end_at_once, on_signals
-from indexer.process.http_log import ignore_malformed_http
-from indexer.process.log_format import FORMS, formatter
-from indexer.process.log_limit import limited_handler
-from indexer.process.tasks import Work, cancel, kept
-from indexer.process.version import version
-from router.assemble import running
-from router.config.doubts import doubts
-from router.config.read import ConfigError, load, mistakes, without_mistakes
-from router.config.schema import Config
-from router.loop.event_loop import new_loop
-from router.processes import Processes, check_free, share_of
-from router.reload import Reloader, content_of
-from router.tracing.environment import tracer_of
-from router.tracing.tracer import Tracer
+from warmpath.indexer.embedded import warm_up_compiled
+from warmpath.process.command_line import (command_parser, in_words)
+from warmpath.process.signals import (end_at_once, on_signals)
+from warmpath.process.http_log import ignore_malformed_http
+from warmpath.process.logs import (FORMS, formatter)
+from warmpath.process.log_limit import limited_handler
+from warmpath.process.tasks import (Work, cancel, kept)
+from warmpath.process.version import version
+from warmpath.router.assemble.running import running
+from warmpath.router.config.doubts import doubts
+from warmpath.router.config.read import (ConfigError, load, mistakes, without_mistakes)
+from warmpath.router.config.schema import Config
+from warmpath.process.loop import new_loop
+from warmpath.router.processes import (Processes, check_free, share_of)
+from warmpath.router.reload import (Reloader, content_of)
+from warmpath.router.tracing.environment import tracer_of
+from warmpath.router.tracing.tracer import Tracer
 
 log = logging.getLogger(__name__)
 

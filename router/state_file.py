@@ -17,11 +17,11 @@ from pathlib import Path
 
 import msgspec
 
-from indexer.follow.saved import SavedRank
-from indexer.keys.key import fingerprint
-from indexer.process.reread import KINDS
-from indexer.unreadable import UNREADABLE
-from router.folder import folder_problem
+from warmpath.indexer.follow.saved import SavedRank
+from warmpath.indexer.keys.key import fingerprint
+from warmpath.process.reread import KINDS
+from warmpath.process.bytes import UNREADABLE
+from warmpath.router.folder import folder_problem
 
 log = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from scorer.candidate import Load
+from warmpath.scorer.candidate import Load
 
 Column = NDArray[np.float64]
 

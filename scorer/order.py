@@ -11,8 +11,8 @@ from random import Random
 
 import numpy as np
 
-from scorer.columns import Columns, Costs
-from scorer.load_columns import Column
+from warmpath.scorer.columns import (Columns, Costs)
+from warmpath.scorer.load_columns import Column
 
 DIGITS = 30
 """Number of binary digits of costs that are compared: nine decimal digits."""

@@ -6,7 +6,7 @@ would need weights so far apart that the lesser part is lost in rounding.
 
 import numpy as np
 
-from scorer.load_columns import Column
+from warmpath.scorer.load_columns import Column
 
 
 def places(*parts: Column) -> Column:

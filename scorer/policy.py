@@ -19,8 +19,8 @@ from importlib.metadata import EntryPoint, entry_points
 from random import Random
 from typing import Protocol
 
-from scorer.candidate import Request
-from scorer.columns import Columns, Costs
+from warmpath.scorer.candidate import Request
+from warmpath.scorer.columns import (Columns, Costs)
 
 DEFAULT = "warmpath"
 

@@ -6,8 +6,8 @@ Source: "KV pulled from a peer and counted" in `../shared/bench/policy-study-2.m
 
 import numpy as np
 
-from scorer.load_columns import Column
-from scorer.prefill import PrefillModel
+from warmpath.scorer.load_columns import Column
+from warmpath.scorer.prefill import PrefillModel
 
 
 def with_pull(

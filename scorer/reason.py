@@ -3,9 +3,9 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
-from scorer.candidate import Candidate
-from scorer.match import Match
-from scorer.order import rounded_one
+from warmpath.scorer.candidate import Candidate
+from warmpath.scorer.match import Match
+from warmpath.scorer.order import rounded_one
 
 GUARD = "hot_spot"
 """The cost term of candidates above the load margin."""

@@ -3,7 +3,7 @@
 import subprocess
 import sys
 
-from router.cli import PARTS
+from warmpath.cli.main import PARTS
 
 LEFT_OUT = (*PARTS, "llvmlite")
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from router.commands.local.held_ports import HeldPorts
+from warmpath.lab.local.ports import HeldPorts
 from tests.examples import examples
 from tests.recordings import TOKENIZER
 

@@ -15,26 +15,26 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from indexer.engines.event import Cleared, Moved, Removed, Stored, Tier
-    from indexer.keys.extra import Item, pack_extra
-    from indexer.keys.token import pack_tokens
-    from indexer.process.tls_files import TlsPaths
-    from indexer.trust import Level, Trust
-    from router.client.async_client import AsyncClient
-    from router.client.client import Client
-    from router.client.credentials import SettingError
-    from router.client.failure import CallError
-    from router.client.load import PodLoad
-    from router.client.prompt import AnyPrompt, Prompt
-    from router.client.retry import Retry
-    from router.client.stream import StreamAnswer
-    from router.config.schema import BookingTable, PickTable
-    from router.pick.eligible import NoPodError
-    from warmpath.index import Index
-    from warmpath.picked import Candidate, Picked, Source
-    from warmpath.picker import Picker
-    from warmpath.reader import Tokenizer
-    from warmpath.scorer import PodScore, Scorer
+    from warmpath.indexer.engines.event import (Cleared, Moved, Removed, Stored, Tier)
+    from warmpath.indexer.keys.extra import (Item, pack_extra)
+    from warmpath.indexer.keys.token import pack_tokens
+    from warmpath.process.tls import TlsPaths
+    from warmpath.indexer.trust import (Level, Trust)
+    from warmpath.client.async_client import AsyncClient
+    from warmpath.client.sync_client import Client
+    from warmpath.client.credentials import SettingError
+    from warmpath.client.failure import CallError
+    from warmpath.client.load import PodLoad
+    from warmpath.client.prompt import (AnyPrompt, Prompt)
+    from warmpath.client.retry import Retry
+    from warmpath.client.stream import StreamAnswer
+    from warmpath.router.config.schema import (BookingTable, PickTable)
+    from warmpath.router.pick.eligible import NoPodError
+    from warmpath.library.index import Index
+    from warmpath.library.picked import (Candidate, Picked, Source)
+    from warmpath.library.picker import Picker
+    from warmpath.library.reader import Tokenizer
+    from warmpath.library.pod_score import (PodScore, Scorer)
 
 __all__ = [
     "AnyPrompt",
@@ -71,26 +71,26 @@ __all__ = [
 ]
 
 _MODULES = {
-    "indexer.engines.event": ("Cleared", "Moved", "Removed", "Stored", "Tier"),
-    "indexer.keys.extra": ("Item", "pack_extra"),
-    "indexer.keys.token": ("pack_tokens",),
-    "indexer.process.tls_files": ("TlsPaths",),
-    "indexer.trust": ("Level", "Trust"),
-    "router.client.async_client": ("AsyncClient",),
-    "router.client.client": ("Client",),
-    "router.client.credentials": ("SettingError",),
-    "router.client.failure": ("CallError",),
-    "router.client.load": ("PodLoad",),
-    "router.client.prompt": ("AnyPrompt", "Prompt"),
-    "router.client.retry": ("Retry",),
-    "router.client.stream": ("StreamAnswer",),
-    "router.config.schema": ("BookingTable", "PickTable"),
-    "router.pick.eligible": ("NoPodError",),
-    "warmpath.index": ("Index",),
-    "warmpath.picked": ("Candidate", "Picked", "Source"),
-    "warmpath.picker": ("Picker",),
-    "warmpath.reader": ("Tokenizer",),
-    "warmpath.scorer": ("PodScore", "Scorer"),
+    "warmpath.indexer.engines.event": ("Cleared", "Moved", "Removed", "Stored", "Tier"),
+    "warmpath.indexer.keys.extra": ("Item", "pack_extra"),
+    "warmpath.indexer.keys.token": ("pack_tokens",),
+    "warmpath.process.tls": ("TlsPaths",),
+    "warmpath.indexer.trust": ("Level", "Trust"),
+    "warmpath.client.async_client": ("AsyncClient",),
+    "warmpath.client.sync_client": ("Client",),
+    "warmpath.client.credentials": ("SettingError",),
+    "warmpath.client.failure": ("CallError",),
+    "warmpath.client.load": ("PodLoad",),
+    "warmpath.client.prompt": ("AnyPrompt", "Prompt"),
+    "warmpath.client.retry": ("Retry",),
+    "warmpath.client.stream": ("StreamAnswer",),
+    "warmpath.router.config.schema": ("BookingTable", "PickTable"),
+    "warmpath.router.pick.eligible": ("NoPodError",),
+    "warmpath.library.index": ("Index",),
+    "warmpath.library.picked": ("Candidate", "Picked", "Source"),
+    "warmpath.library.picker": ("Picker",),
+    "warmpath.library.reader": ("Tokenizer",),
+    "warmpath.library.pod_score": ("PodScore", "Scorer"),
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from itertools import islice
 from math import inf
 
-from indexer.believed.slots import Belief, BeliefSlots
-from indexer.invariant import BrokenInvariantError
+from warmpath.indexer.believed.slots import (Belief, BeliefSlots)
+from warmpath.process.invariant import BrokenInvariantError
 
 
 @dataclass(slots=True)

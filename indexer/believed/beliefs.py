@@ -10,13 +10,13 @@ from collections.abc import Iterator
 from math import inf
 from typing import NamedTuple
 
-from indexer.believed.arriving import Arriving
-from indexer.believed.assumed import Assumed
-from indexer.believed.slots import Belief, BeliefSlots
-from indexer.index.contract import Index
-from indexer.invariant import BrokenInvariantError
-from indexer.keys.key import Chain
-from indexer.keys.word import WORD_BYTES, words_of
+from warmpath.indexer.believed.arriving import Arriving
+from warmpath.indexer.believed.assumed import Assumed
+from warmpath.indexer.believed.slots import (Belief, BeliefSlots)
+from warmpath.indexer.index.contract import Index
+from warmpath.process.invariant import BrokenInvariantError
+from warmpath.indexer.keys.key import Chain
+from warmpath.indexer.keys.word import (WORD_BYTES, words_of)
 
 BUDGET = 1024
 """Blocks of each kind that `expire` drops at once, in about half a millisecond."""

@@ -4,8 +4,8 @@ import heapq
 from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
-from indexer.index.contract import Index
-from indexer.invariant import BrokenInvariantError
+from warmpath.indexer.index.contract import Index
+from warmpath.process.invariant import BrokenInvariantError
 
 
 class Belief(NamedTuple):

@@ -15,14 +15,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from indexer.compiled.arrays import STEP, Arrays
-from indexer.compiled.blocks import blocks as blocks_of
-from indexer.compiled.blocks import give_up as leave
-from indexer.compiled.blocks import look_up, table
-from indexer.compiled.blocks.blocks import LIVE, TOP
-from indexer.compiled.scan.scanned import room
-from indexer.index.contract import IndexStats, Links, Stretch
-from indexer.keys.key import Chain
+from warmpath.indexer.compiled.arrays import (STEP, Arrays)
+from warmpath.indexer.compiled.blocks import blocks as blocks_of
+from warmpath.indexer.compiled.blocks import give_up as leave
+from warmpath.indexer.compiled.blocks import (look_up, table)
+from warmpath.indexer.compiled.blocks.blocks import (LIVE, TOP)
+from warmpath.indexer.compiled.scan.scanned import room
+from warmpath.indexer.index.contract import (IndexStats, Links, Stretch)
+from warmpath.indexer.keys.key import Chain
 
 DEFAULT_BYTES = 1 << 30
 LEAST_BYTES = 512 << 10

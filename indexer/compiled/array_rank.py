@@ -12,25 +12,25 @@ import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from indexer.compiled.array_index import ArrayIndex
-from indexer.compiled.names import follow as following
-from indexer.compiled.names.hold import OTHER_NAMES, STRANGE
-from indexer.compiled.names.odd import OddNames
-from indexer.compiled.names.restore import TIERS
-from indexer.compiled.names.saving import claim_slots, hold_saved
-from indexer.compiled.names.saving import save as save_plain
-from indexer.compiled.names.trust_bounds import NEVER, Bounds
-from indexer.compiled.scan.dialect import DIALECTS
-from indexer.compiled.scan.scan import scan
-from indexer.compiled.scan.scanned import room
-from indexer.engines.cache_groups import WINDOW_KINDS
-from indexer.engines.event import Batch, Event, Removed, Stored, Tier
-from indexer.invariant import BrokenInvariantError
-from indexer.keys.token import TOKEN_BYTES
-from indexer.resolve import hits
-from indexer.resolve.change import Spot
-from indexer.resolve.rank_slots import RankSlots
-from indexer.resolve.saved import SavedResolver
+from warmpath.indexer.compiled.array_index import ArrayIndex
+from warmpath.indexer.compiled.names import follow as following
+from warmpath.indexer.compiled.names.hold import (OTHER_NAMES, STRANGE)
+from warmpath.indexer.compiled.names.odd import OddNames
+from warmpath.indexer.compiled.names.restore import TIERS
+from warmpath.indexer.compiled.names.saving import (claim_slots, hold_saved)
+from warmpath.indexer.compiled.names.saving import save as save_plain
+from warmpath.indexer.compiled.names.trust_bounds import (NEVER, Bounds)
+from warmpath.indexer.compiled.scan.dialect import DIALECTS
+from warmpath.indexer.compiled.scan.scan import scan
+from warmpath.indexer.compiled.scan.scanned import room
+from warmpath.indexer.engines.cache_groups import WINDOW_KINDS
+from warmpath.indexer.engines.event import (Batch, Event, Removed, Stored, Tier)
+from warmpath.process.invariant import BrokenInvariantError
+from warmpath.indexer.keys.token import TOKEN_BYTES
+from warmpath.indexer.resolve import hits
+from warmpath.indexer.resolve.change import Spot
+from warmpath.indexer.resolve.rank_slots import RankSlots
+from warmpath.indexer.resolve.saved import SavedResolver
 
 
 class ArrayState:

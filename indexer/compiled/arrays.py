@@ -14,16 +14,16 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from indexer.compiled.blocks import blocks as blocks_of
-from indexer.compiled.blocks import give_up as leave
-from indexer.compiled.blocks import look_up, table
-from indexer.compiled.blocks import sets as sets_of
-from indexer.compiled.blocks.blocks import LIVE, NAMED, RESTED, TOP, Blocks
-from indexer.compiled.blocks.check import check
-from indexer.compiled.blocks.sets import Sets
-from indexer.compiled.memory import zeros
-from indexer.compiled.outside import Outside
-from indexer.index.orphans import AllOrphans
+from warmpath.indexer.compiled.blocks import blocks as blocks_of
+from warmpath.indexer.compiled.blocks import give_up as leave
+from warmpath.indexer.compiled.blocks import (look_up, table)
+from warmpath.indexer.compiled.blocks import sets as sets_of
+from warmpath.indexer.compiled.blocks.blocks import (LIVE, NAMED, RESTED, TOP, Blocks)
+from warmpath.indexer.compiled.blocks.check import check
+from warmpath.indexer.compiled.blocks.sets import Sets
+from warmpath.indexer.compiled.memory import zeros
+from warmpath.indexer.compiled.outside import Outside
+from warmpath.indexer.index.orphans import AllOrphans
 
 STEP = 256
 """The most blocks that the writer changes before it lets readers in."""

@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from indexer.compiled.jit import compiled
+from warmpath.indexer.compiled.jit import compiled
 
 
 @compiled

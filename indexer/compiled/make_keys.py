@@ -3,8 +3,8 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from indexer.compiled.jit import compiled
-from indexer.compiled.xxh64 import block_key
+from warmpath.indexer.compiled.jit import compiled
+from warmpath.indexer.compiled.keys import block_key
 
 
 @compiled

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from indexer.invariant import BrokenInvariantError
+from warmpath.process.invariant import BrokenInvariantError
 
 
 class Outside:

@@ -4,18 +4,18 @@ import msgspec
 import numpy as np
 from msgspec.structs import replace
 
-from indexer.compiled.array_index import ArrayIndex
-from indexer.compiled.array_rank import ArrayState
-from indexer.compiled.blocks import blocks as blocks_of
-from indexer.compiled.blocks import give_up as leave
-from indexer.compiled.highest import highest
-from indexer.compiled.make_keys import packed
-from indexer.compiled.scan.varint import unpack
-from indexer.compiled.segments import stretches_of
-from indexer.engines import vllm
-from indexer.index.slot import SlotTable
-from indexer.keys.key import Chain
-from indexer.resolve.rank_slots import RankSlots
+from warmpath.indexer.compiled.array_index import ArrayIndex
+from warmpath.indexer.compiled.array_rank import ArrayState
+from warmpath.indexer.compiled.blocks import blocks as blocks_of
+from warmpath.indexer.compiled.blocks import give_up as leave
+from warmpath.indexer.compiled.highest import highest
+from warmpath.indexer.compiled.make_keys import packed
+from warmpath.indexer.compiled.scan.varint import unpack
+from warmpath.indexer.compiled.segments import stretches_of
+from warmpath.indexer.engines import vllm
+from warmpath.indexer.index.slot import SlotTable
+from warmpath.indexer.keys.key import Chain
+from warmpath.indexer.resolve.rank_slots import RankSlots
 
 
 def warm_up(index: ArrayIndex) -> None:

@@ -1,6 +1,6 @@
 """Engines' names of the media where blocks lie, and their tiers."""
 
-from indexer.engines.event import Tier
+from warmpath.indexer.engines.event import Tier
 
 TIERS = {
     "gpu": Tier.GPU,

@@ -12,9 +12,9 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from indexer.engines.cache_groups import MOST_GROUP
-from indexer.engines.event import Batch, Cleared, Event, MalformedEventError, UnreadableEvent
-from indexer.unreadable import UNREADABLE
+from warmpath.indexer.engines.cache_groups import MOST_GROUP
+from warmpath.indexer.engines.event import (Batch, Cleared, Event, MalformedEventError, UnreadableEvent)
+from warmpath.process.bytes import UNREADABLE
 
 LONGEST_KIND = 40
 """The most characters of an unknown event's type in a message."""

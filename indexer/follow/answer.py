@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping
 
-from indexer.engines.event import MalformedEventError
-from indexer.engines.trtllm import address, split
-from indexer.follow.rank_ingest import RankIngest
+from warmpath.indexer.engines.event import MalformedEventError
+from warmpath.indexer.engines.trtllm import (address, split)
+from warmpath.indexer.follow.stream_source import RankIngest
 
 
 def take_answer(ranks: Mapping[int, RankIngest], answer: bytes) -> None:

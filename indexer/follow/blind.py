@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping
 
-from indexer.engines.cache_groups import Layout
-from indexer.engines.event import Tier
-from indexer.trust import Level, Trust
+from warmpath.indexer.engines.cache_groups import Layout
+from warmpath.indexer.engines.event import Tier
+from warmpath.indexer.trust import (Level, Trust)
 
 
 class BlindRank:

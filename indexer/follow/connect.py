@@ -5,13 +5,13 @@ from dataclasses import dataclass
 
 import zmq.asyncio
 
-from indexer.follow.endpoint import rank_endpoint
-from indexer.follow.engine import Engine
-from indexer.follow.engine_tls import EngineTls
-from indexer.follow.poll import Poller
-from indexer.follow.rank_ingest import RankIngest
-from indexer.follow.subscribe import Subscriber
-from indexer.process.tasks import Work
+from warmpath.indexer.follow.endpoint import rank_endpoint
+from warmpath.indexer.follow.instance import Engine
+from warmpath.indexer.follow.engine_tls import EngineTls
+from warmpath.indexer.follow.poll import Poller
+from warmpath.indexer.follow.stream_source import RankIngest
+from warmpath.indexer.follow.subscribe import Subscriber
+from warmpath.process.tasks import Work
 
 POLL_SECONDS = 0.05
 

@@ -14,7 +14,7 @@ from typing import Any
 import zmq
 from zmq.utils.monitor import parse_monitor_message
 
-from indexer.follow.endpoint import ENDPOINT
+from warmpath.indexer.follow.endpoint import ENDPOINT
 
 CONNECTED = zmq.Event.HANDSHAKE_SUCCEEDED
 GONE = zmq.Event.DISCONNECTED

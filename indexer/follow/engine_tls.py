@@ -3,7 +3,7 @@
 import ssl
 from dataclasses import dataclass
 
-from indexer.process.tls_files import ClientTls
+from warmpath.process.tls import ClientTls
 
 
 @dataclass(frozen=True, slots=True)

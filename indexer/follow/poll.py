@@ -12,10 +12,10 @@ from collections.abc import Mapping
 
 import aiohttp
 
-from indexer.follow.answer import take_answer
-from indexer.follow.engine_tls import EngineTls
-from indexer.follow.rank_ingest import SILENT_SECONDS, RankIngest
-from indexer.process.command_line import in_words
+from warmpath.indexer.follow.answer import take_answer
+from warmpath.indexer.follow.engine_tls import EngineTls
+from warmpath.indexer.follow.stream_source import (SILENT_SECONDS, RankIngest)
+from warmpath.process.command_line import in_words
 
 SILENT = f"no answer for {SILENT_SECONDS:g} s: its events may be late"
 """The reason, and the subject, of a limit."""

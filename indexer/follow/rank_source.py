@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from indexer.engines.event import Batch
+from warmpath.indexer.engines.event import Batch
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,12 +8,12 @@ import asyncio
 import zmq
 import zmq.asyncio
 
-from indexer.follow.backlog import Backlog
-from indexer.follow.dial import dial
-from indexer.follow.drain import READ_BYTES, drain
-from indexer.follow.rank_ingest import RankIngest
-from indexer.follow.tap import END, replay_frames
-from indexer.stream.action import AskReplay
+from warmpath.indexer.follow.backlog import Backlog
+from warmpath.indexer.follow.dial import dial
+from warmpath.indexer.follow.drain import (READ_BYTES, drain)
+from warmpath.indexer.follow.stream_source import RankIngest
+from warmpath.indexer.follow.tap import (END, replay_frames)
+from warmpath.indexer.stream.action import AskReplay
 
 
 class Replays:

@@ -2,8 +2,8 @@
 
 import msgspec
 
-from indexer.resolve.saved import SavedResolver
-from indexer.stream.machine import SavedStream
+from warmpath.indexer.resolve.saved import SavedResolver
+from warmpath.indexer.stream.machine import SavedStream
 
 
 class SavedRank(msgspec.Struct, frozen=True):

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from indexer.keys.key import Chain
+from warmpath.indexer.keys.key import Chain
 
 Links = Sequence[tuple[int, int]]
 """Positions of keys that are not chained to the key listed before them, and the key that each is chained

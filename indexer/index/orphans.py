@@ -11,8 +11,8 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from indexer.engines.event import EngineHash, Moved, Stored
-from indexer.invariant import BrokenInvariantError
+from warmpath.indexer.engines.event import (EngineHash, Moved, Stored)
+from warmpath.process.invariant import BrokenInvariantError
 
 STORE_BYTES = 900
 """A high estimate of a waiting store's bytes without its blocks."""

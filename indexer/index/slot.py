@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from indexer.engines.event import Tier
-from indexer.invariant import BrokenInvariantError
+from warmpath.indexer.engines.event import Tier
+from warmpath.process.invariant import BrokenInvariantError
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,8 +19,8 @@ from dataclasses import dataclass
 import msgspec
 import xxhash
 
-from indexer.keys.token import TOKEN_BYTES
-from indexer.keys.word import unpack_words
+from warmpath.indexer.keys.token import TOKEN_BYTES
+from warmpath.indexer.keys.word import unpack_words
 
 
 @dataclass(frozen=True, slots=True)

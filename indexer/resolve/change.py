@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from indexer.engines.event import Tier
-from indexer.index.contract import Links
+from warmpath.indexer.engines.event import Tier
+from warmpath.indexer.index.contract import Links
 
 Spot = tuple[Tier, int]
 """A tier and a cache group: one place in which a rank holds blocks."""

@@ -3,8 +3,8 @@
 from collections.abc import Iterable
 from typing import Protocol
 
-from indexer.engines.event import EngineHash
-from indexer.resolve.change import Spot
+from warmpath.indexer.engines.event import EngineHash
+from warmpath.indexer.resolve.change import Spot
 
 
 class Elsewhere(Protocol):

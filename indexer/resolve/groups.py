@@ -1,8 +1,8 @@
 """The cache groups that a rank's stores have shown in its present life."""
 
-from indexer.engines.cache_groups import WINDOW_KINDS, Group, Layout
-from indexer.engines.event import Stored, Tier
-from indexer.resolve.saved import SavedResolver
+from warmpath.indexer.engines.cache_groups import (WINDOW_KINDS, Group, Layout)
+from warmpath.indexer.engines.event import (Stored, Tier)
+from warmpath.indexer.resolve.saved import SavedResolver
 
 
 class Groups:

@@ -6,11 +6,11 @@ blocks than its cache has.
 
 from collections.abc import Collection, Sequence
 
-from indexer.engines.cache_groups import TRTLLM_WINDOW
-from indexer.engines.event import EngineHash, Stored, Tier
-from indexer.resolve.groups import Groups
-from indexer.resolve.holding import Holding
-from indexer.resolve.names import Names
+from warmpath.indexer.engines.cache_groups import TRTLLM_WINDOW
+from warmpath.indexer.engines.event import (EngineHash, Stored, Tier)
+from warmpath.indexer.resolve.groups import Groups
+from warmpath.indexer.resolve.holding import Holding
+from warmpath.indexer.resolve.names import Names
 
 
 def blocks_in_use(groups: Groups, names: Names) -> int | None:

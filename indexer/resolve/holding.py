@@ -5,9 +5,9 @@ A place is a tier and a cache group of a rank.
 
 from collections.abc import Iterable, Mapping
 
-from indexer.engines.event import EngineHash
-from indexer.invariant import BrokenInvariantError
-from indexer.resolve.saved import SavedHolding
+from warmpath.indexer.engines.event import EngineHash
+from warmpath.process.invariant import BrokenInvariantError
+from warmpath.indexer.resolve.saved import SavedHolding
 
 
 class Holding:

@@ -3,12 +3,12 @@
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 
-from indexer.engines.event import EngineHash
-from indexer.invariant import BrokenInvariantError
-from indexer.resolve.change import Spot
-from indexer.resolve.elsewhere import Elsewhere
-from indexer.resolve.holding import Holding
-from indexer.resolve.saved import SavedHolding, SavedResolver
+from warmpath.indexer.engines.event import EngineHash
+from warmpath.process.invariant import BrokenInvariantError
+from warmpath.indexer.resolve.change import Spot
+from warmpath.indexer.resolve.elsewhere import Elsewhere
+from warmpath.indexer.resolve.holding import Holding
+from warmpath.indexer.resolve.saved import (SavedHolding, SavedResolver)
 
 
 class Names:

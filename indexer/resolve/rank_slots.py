@@ -3,12 +3,12 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
-from indexer.engines.cache_groups import Layout
-from indexer.engines.event import Tier
-from indexer.index.contract import Index
-from indexer.index.slot import Place, SlotTable
-from indexer.invariant import BrokenInvariantError
-from indexer.resolve.change import Added, Change, Gone, Spot
+from warmpath.indexer.engines.cache_groups import Layout
+from warmpath.indexer.engines.event import Tier
+from warmpath.indexer.index.contract import Index
+from warmpath.indexer.index.slot import (Place, SlotTable)
+from warmpath.process.invariant import BrokenInvariantError
+from warmpath.indexer.resolve.change import (Added, Change, Gone, Spot)
 
 
 class RankSlots:

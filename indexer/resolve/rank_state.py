@@ -3,15 +3,15 @@
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from indexer.engines.cache_groups import Layout
-from indexer.engines.event import Event, Tier
-from indexer.index.orphans import Orphans
-from indexer.resolve import hits
-from indexer.resolve.change import Change, Spot
-from indexer.resolve.counts import ResolverCounts
-from indexer.resolve.groups import Groups
-from indexer.resolve.resolver import Resolver
-from indexer.resolve.saved import SavedResolver
+from warmpath.indexer.engines.cache_groups import Layout
+from warmpath.indexer.engines.event import (Event, Tier)
+from warmpath.indexer.index.orphans import Orphans
+from warmpath.indexer.resolve import hits
+from warmpath.indexer.resolve.change import (Change, Spot)
+from warmpath.indexer.resolve.counts import ResolverCounts
+from warmpath.indexer.resolve.groups import Groups
+from warmpath.indexer.resolve.resolver import Resolver
+from warmpath.indexer.resolve.saved import SavedResolver
 
 
 class Sink(Protocol):

@@ -18,19 +18,19 @@ blocks that were cached at that time to other content.
 
 from collections.abc import Collection, Iterable, Sequence
 
-from indexer.engines.cache_groups import WINDOW_KINDS, Group, Way
-from indexer.engines.event import Cleared, EngineHash, Event, Moved, Removed, Stored, Tier
-from indexer.index.orphans import AllOrphans, Orphans
-from indexer.keys.key import chain
-from indexer.keys.segment import Segments
-from indexer.resolve import hits
-from indexer.resolve.change import Added, Change, Emptied, Gone, Spot
-from indexer.resolve.counts import ResolverCounts
-from indexer.resolve.elsewhere import Elsewhere
-from indexer.resolve.groups import Groups
-from indexer.resolve.names import Names
-from indexer.resolve.roots import Roots
-from indexer.resolve.saved import SavedResolver
+from warmpath.indexer.engines.cache_groups import (WINDOW_KINDS, Group, Way)
+from warmpath.indexer.engines.event import (Cleared, EngineHash, Event, Moved, Removed, Stored, Tier)
+from warmpath.indexer.index.orphans import (AllOrphans, Orphans)
+from warmpath.indexer.keys.key import chain
+from warmpath.indexer.keys.segment import Segments
+from warmpath.indexer.resolve import hits
+from warmpath.indexer.resolve.change import (Added, Change, Emptied, Gone, Spot)
+from warmpath.indexer.resolve.counts import ResolverCounts
+from warmpath.indexer.resolve.elsewhere import Elsewhere
+from warmpath.indexer.resolve.groups import Groups
+from warmpath.indexer.resolve.names import Names
+from warmpath.indexer.resolve.roots import Roots
+from warmpath.indexer.resolve.saved import SavedResolver
 
 
 class Resolver:

@@ -1,6 +1,6 @@
 """Roots, the keys before a prompt's first block, by adapter, salt and block size."""
 
-from indexer.keys.key import Keyspace
+from warmpath.indexer.keys.key import Keyspace
 
 MOST = 4096
 """The most roots remembered (adapters times salts); past that all are forgotten and computed again."""

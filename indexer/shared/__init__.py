@@ -1,4 +1,1 @@
-"""The shared index: which pods hold which blocks, in Redis, for every router of a deployment.
-
-The index in a router's own memory is `indexer.index`.
-"""
+"""The shared index in Redis."""

@@ -2,7 +2,7 @@
 
 from collections import deque
 
-from indexer.invariant import BrokenInvariantError
+from warmpath.process.invariant import BrokenInvariantError
 
 
 class HeldBatches:

@@ -2,7 +2,7 @@
 
 from collections import deque
 
-from indexer.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
+from warmpath.proto.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
 
 DELTA_BYTES = 64
 """An estimate of a delta's bytes in memory beside its serialized ones."""

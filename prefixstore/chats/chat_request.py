@@ -8,8 +8,8 @@ only bodies that it could not render as vLLM would.
 from collections.abc import Mapping
 from typing import Any
 
-from prefixstore.chats.chat import Chat
-from prefixstore.chats.template import RESERVED, TemplateError
+from warmpath.prefixstore.chats.chat import Chat
+from warmpath.prefixstore.chats.template import (RESERVED, TemplateError)
 
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 

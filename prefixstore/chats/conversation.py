@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from prefixstore.chats.jinja_template import TemplateError
+from warmpath.prefixstore.chats.jinja_template import TemplateError
 
 TEXTS = {
     "text": "text",

@@ -14,17 +14,11 @@ from dataclasses import dataclass
 
 import msgspec
 
-from prefixstore.chats.chat import Chat, ModelTemplate, TemplateTraits
-from prefixstore.chats.render_frame import Begin, Render, Try, frame
-from prefixstore.chats.render_worker import START_SECONDS, RenderWorker
-from prefixstore.chats.renderer import (
-    BrokenTemplateError,
-    RenderCrashedError,
-    RendererClosedError,
-    RendererFullError,
-    RenderTimeoutError,
-)
-from prefixstore.chats.template import TemplateError
+from warmpath.prefixstore.chats.chat import (Chat, ModelTemplate, TemplateTraits)
+from warmpath.prefixstore.chats.render_frame import (Begin, Render, Try, frame)
+from warmpath.prefixstore.chats.render_worker import (START_SECONDS, RenderWorker)
+from warmpath.prefixstore.chats.renderer import (BrokenTemplateError, RenderCrashedError, RendererClosedError, RendererFullError, RenderTimeoutError)
+from warmpath.prefixstore.chats.template import TemplateError
 
 log = logging.getLogger(__name__)
 

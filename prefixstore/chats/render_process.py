@@ -15,21 +15,9 @@ from typing import BinaryIO
 
 import msgspec
 
-from prefixstore.chats.render_frame import (
-    LENGTH_BYTES,
-    Begin,
-    Done,
-    Load,
-    Refused,
-    Render,
-    Reply,
-    Request,
-    Try,
-    frame,
-    request_decoder,
-)
-from prefixstore.chats.template import ChatTemplate, RenderLimitError, TemplateError
-from prefixstore.chats.traits import traits_of
+from warmpath.prefixstore.chats.render_frame import (LENGTH_BYTES, Begin, Done, Load, Refused, Render, Reply, Request, Try, frame, request_decoder)
+from warmpath.prefixstore.chats.template import (ChatTemplate, RenderLimitError, TemplateError)
+from warmpath.prefixstore.chats.traits import traits_of
 
 
 def main() -> None:

@@ -10,21 +10,13 @@ from typing import cast
 
 import msgspec
 
-from prefixstore.chats.chat import ModelTemplate
-from prefixstore.chats.render_frame import (
-    LENGTH_BYTES,
-    REPLY_ROOM,
-    Begin,
-    Done,
-    Load,
-    frame,
-    reply_decoder,
-)
-from prefixstore.chats.renderer import RenderCrashedError, RenderTimeoutError
-from prefixstore.chats.template import RenderLimitError, TemplateError
-from prefixstore.isolated import isolated
+from warmpath.prefixstore.chats.chat import ModelTemplate
+from warmpath.prefixstore.chats.render_frame import (LENGTH_BYTES, REPLY_ROOM, Begin, Done, Load, frame, reply_decoder)
+from warmpath.prefixstore.chats.renderer import (RenderCrashedError, RenderTimeoutError)
+from warmpath.prefixstore.chats.template import (RenderLimitError, TemplateError)
+from warmpath.prefixstore.isolated import isolated
 
-COMMAND = isolated("prefixstore.chats.render_process")
+COMMAND = isolated("warmpath.prefixstore.chats.render_process")
 
 START_SECONDS = 60.0
 """Longest wait for each step of a process's start: a busy machine takes a while to start Python."""

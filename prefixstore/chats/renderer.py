@@ -8,9 +8,9 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Protocol
 
-from prefixstore.chats.chat import Chat, ModelTemplate, TemplateTraits
-from prefixstore.chats.template import ChatTemplate, TemplateError
-from prefixstore.chats.traits import traits_of
+from warmpath.prefixstore.chats.chat import (Chat, ModelTemplate, TemplateTraits)
+from warmpath.prefixstore.chats.template import (ChatTemplate, TemplateError)
+from warmpath.prefixstore.chats.traits import traits_of
 
 
 class RendererFullError(Exception):

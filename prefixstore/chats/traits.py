@@ -10,9 +10,9 @@ import jinja2
 import jinja2.ext
 import jinja2.sandbox
 
-from prefixstore.chats.chat import Chat, TemplateTraits
-from prefixstore.chats.jinja_template import RenderLimitError, TemplateError
-from prefixstore.chats.template import ChatTemplate
+from warmpath.prefixstore.chats.chat import (Chat, TemplateTraits)
+from warmpath.prefixstore.chats.jinja_template import (RenderLimitError, TemplateError)
+from warmpath.prefixstore.chats.template import ChatTemplate
 
 EFFORTS = ("low", "medium", "high", "xhigh", "max")
 SYSTEM = {"role": "system", "content": "t"}

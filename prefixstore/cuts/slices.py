@@ -9,8 +9,8 @@ beginning are cut at the same places there.
 import re
 from collections.abc import Callable
 
-from prefixstore.cuts.expressions import LETTERS
-from prefixstore.cuts.proof import Cuts
+from warmpath.prefixstore.cuts.expressions import LETTERS
+from warmpath.prefixstore.cuts.proof import Cuts
 
 SLICE = 512
 """Bytes of a slice. When a text grows, about half a slice of known text is encoded again."""

@@ -14,13 +14,13 @@ from typing import cast
 
 import xxhash
 
-from prefixstore.store.contract import BrokenInvariantError, Entry, StoreStats, relabel
+from warmpath.prefixstore.store.contract import (BrokenInvariantError, Entry, StoreStats, relabel)
 
 ENTRY_BYTES = 480
 """Bytes of memory per entry in addition to its tokens and keys.
 
 Measured on CPython 3.11 as the growth of the process's memory over a million entries
-(`python -m bench.speed.store_memory`) and rounded up, so that the bound is kept.
+(`python -m warmpath.lab.bench.speed.store_memory`) and rounded up, so that the bound is kept.
 """
 
 

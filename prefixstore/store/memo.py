@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from prefixstore.store.contract import Entry, PrefixStore
-from prefixstore.tokenizers.ids import ID_BYTES
+from warmpath.prefixstore.store.contract import (Entry, PrefixStore)
+from warmpath.prefixstore.tokenizers.ids import ID_BYTES
 
 KEY_BYTES = 8
 

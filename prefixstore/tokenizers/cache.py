@@ -9,9 +9,9 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from prefixstore.tokenizers.own_thread import in_own_thread
-from prefixstore.tokenizers.source import TokenizerSource
-from prefixstore.tokenizers.tokenizer import Tokenizer, TokenizerUnavailableError
+from warmpath.prefixstore.own_thread import in_own_thread
+from warmpath.prefixstore.tokenizers.source import TokenizerSource
+from warmpath.prefixstore.tokenizers.tokenizer import (Tokenizer, TokenizerUnavailableError)
 
 _CLOSED = "the tokenizer cache is closed"
 

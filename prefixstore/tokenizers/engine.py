@@ -17,13 +17,8 @@ from typing import Any, Protocol
 
 import httpx2
 
-from prefixstore.tokenizers.ids import ID_BYTES, IdsError, pack
-from prefixstore.tokenizers.tokenizer import (
-    InvalidTextError,
-    TokenizerUnavailableError,
-    check_text,
-    in_words,
-)
+from warmpath.prefixstore.tokenizers.ids import (ID_BYTES, IdsError, pack)
+from warmpath.prefixstore.tokenizers.tokenizer import (InvalidTextError, TokenizerUnavailableError, check_text, in_words)
 
 log = logging.getLogger(__name__)
 

@@ -8,14 +8,9 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, TypeGuard, runtime_checkable
 
-from prefixstore.tokenizers.engine import Engine
-from prefixstore.tokenizers.ids import ID_BYTES
-from prefixstore.tokenizers.tokenizer import (
-    InvalidTextError,
-    Tokenizer,
-    TokenizerUnavailableError,
-    Uncut,
-)
+from warmpath.prefixstore.tokenizers.engine import Engine
+from warmpath.prefixstore.tokenizers.ids import ID_BYTES
+from warmpath.prefixstore.tokenizers.tokenizer import (InvalidTextError, Tokenizer, TokenizerUnavailableError, Uncut)
 
 PROBE = "a"
 

@@ -8,8 +8,8 @@ engines.
 from pathlib import Path
 from typing import Protocol
 
-from prefixstore.tokenizers.tokenizer import FolderTokenizer, Tokenizer
-from prefixstore.tokenizers.trial import try_tokenizer
+from warmpath.prefixstore.tokenizers.tokenizer import (FolderTokenizer, Tokenizer)
+from warmpath.prefixstore.tokenizers.trial import try_tokenizer
 
 
 class TokenizerSource(Protocol):

@@ -8,10 +8,10 @@ from enum import Enum
 from functools import partial
 from pathlib import Path
 
-from indexer.process.reread import Reread
-from router.access.roles import ROLES
-from router.config.schema import ClientSpec
-from router.config.token_file import TokenError, read_token, token_of
+from warmpath.process.reread import Reread
+from warmpath.router.access.roles import ROLES
+from warmpath.router.config.schema import ClientSpec
+from warmpath.process.token_file import (TokenError, read_token, token_of)
 
 SCHEME = "bearer"
 
@@ -37,7 +37,7 @@ class Callers:
     """The clients of a configuration. A caller has the roles of every client that it proves to be.
 
     Files are relative to `folder`; `files` are those of tokens, to be kept current
-    (`indexer.process.reread`).
+    (`process.reread`).
     """
 
     def __init__(self, clients: Sequence[ClientSpec], folder: Path) -> None:

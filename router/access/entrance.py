@@ -8,14 +8,14 @@ from typing import Any
 
 import grpc
 
-from indexer.process.reread import Reread
-from indexer.process.tls_files import ServerTls
-from router.access.callers import Callers
-from router.access.guard import Context, Guard, KeptOutMeter, shown_by
-from router.config.access import exposed
-from router.config.credentials import server_tls
-from router.config.schema import Config
-from router.transport.peer import address_of
+from warmpath.process.reread import Reread
+from warmpath.process.tls import ServerTls
+from warmpath.router.access.callers import Callers
+from warmpath.router.access.guard import (Context, Guard, KeptOutMeter, shown_by)
+from warmpath.router.config.access import exposed
+from warmpath.router.config.files import server_tls
+from warmpath.router.config.schema import Config
+from warmpath.h2grpc.peer import address_of
 
 log = logging.getLogger(__name__)
 

@@ -13,11 +13,11 @@ from typing import Any, Protocol
 import grpc
 import grpc.aio
 
-from indexer.process.certificate_names import names
-from router.access.callers import Callers, RefusalKind
-from router.access.roles import is_open
-from router.error_info import Reason, details
-from router.transport.server import CheckedHandler, Refusal
+from warmpath.process.certificate_names import names
+from warmpath.router.access.callers import (Callers, RefusalKind)
+from warmpath.router.access.roles import is_open
+from warmpath.proto.errors import (Reason, details)
+from warmpath.router.transport.call import (CheckedHandler, Refusal)
 
 log = logging.getLogger(__name__)
 

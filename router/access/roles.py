@@ -1,6 +1,6 @@
 """The role that each call needs. A method that is not listed here is refused to everybody."""
 
-from router.config.schema import Right
+from warmpath.router.config.schema import Right
 
 ROUTER = "/warmpath.v1.Router/"
 

@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 from ipaddress import ip_address
 
-from indexer.process.listen import is_host_port, is_loopback
-from router.config.form import Problem
-from router.config.schema import ClientSpec, Config
-from router.config.toml_lines import Path
+from warmpath.process.listen import (is_host_port, is_loopback)
+from warmpath.router.config.form import Problem
+from warmpath.router.config.schema import (ClientSpec, Config)
+from warmpath.router.config.toml_lines import Path
 
 
 def contradictions(config: Config) -> Iterator[Problem]:

@@ -5,11 +5,11 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import NamedTuple
 
-from indexer.process.certificate_dates import Validity, validities
-from indexer.process.reread import read_bytes
-from router.config.credentials import tls_files
-from router.config.schema import Config
-from router.config.toml_lines import Path as KeyPath
+from warmpath.process.certificates import (Validity, validities)
+from warmpath.process.reread import read_bytes
+from warmpath.router.config.files import tls_files
+from warmpath.router.config.schema import Config
+from warmpath.router.config.toml_lines import Path as KeyPath
 
 SOON = timedelta(days=14)
 """Time before its end in which a certificate is warned of."""

@@ -4,17 +4,17 @@ import importlib.util
 import re
 from collections.abc import Iterator
 
-from indexer.follow.endpoint import endpoint_problem, ports_meet, rank_endpoint
-from indexer.process.listen import is_host_port
-from indexer.shared.layout.names import prefix_problem
-from indexer.shared.redis.address import AddressError
-from indexer.shared.redis.address import contradictions as redis_contradictions
-from indexer.shared.redis.address import parse as parse_address
-from prefixstore.tokenizers.pin import Pin
-from router.config.access import contradictions as access_contradictions
-from router.config.form import Problem
-from router.config.schema import Config, HubTable, PickTable, ServerTable, SharedIndexTable
-from scorer.policy import UnknownPolicyError, make_policy
+from warmpath.indexer.follow.endpoint import (endpoint_problem, ports_meet, rank_endpoint)
+from warmpath.process.listen import is_host_port
+from warmpath.indexer.shared.layout.names import prefix_problem
+from warmpath.indexer.shared.redis.address import AddressError
+from warmpath.indexer.shared.redis.address import contradictions as redis_contradictions
+from warmpath.indexer.shared.redis.address import parse as parse_address
+from warmpath.prefixstore.tokenizers.pin import Pin
+from warmpath.router.config.access import contradictions as access_contradictions
+from warmpath.router.config.form import Problem
+from warmpath.router.config.schema import (Config, HubTable, PickTable, ServerTable, SharedIndexTable)
+from warmpath.scorer.policy import (UnknownPolicyError, make_policy)
 
 ALL_HOSTS = frozenset({"", "0.0.0.0", "[::]"})  # noqa: S104  no listener
 """Hosts with which a listener is on all addresses of the machine."""

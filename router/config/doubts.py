@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator
 
-from router.config.form import Problem
-from router.config.mistakes import dotted
-from router.config.schema import Config, LimitsTable, SharedIndexTable
-from router.config.unused import unused
+from warmpath.router.config.form import Problem
+from warmpath.router.config.mistakes import dotted
+from warmpath.router.config.schema import (Config, LimitsTable, SharedIndexTable)
+from warmpath.router.config.unused import unused
 
 
 def warnings(config: Config) -> list[str]:

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from indexer.process.command_line import in_words
-from indexer.process.reread import read_bytes
+from warmpath.process.command_line import in_words
+from warmpath.process.reread import read_bytes
 
 
 class EngineKeyError(ValueError):

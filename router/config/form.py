@@ -12,9 +12,9 @@ from typing import Annotated, Any, get_args, get_origin
 import msgspec
 from msgspec import Meta
 
-from indexer.process.shortened import shortened
-from router.config.schema import Config, Table
-from router.config.toml_lines import Path
+from warmpath.process.shortened import shortened
+from warmpath.router.config.schema import (Config, Table)
+from warmpath.router.config.toml_lines import Path
 
 Problem = tuple[Path, str]
 """The path of a key, and the problem with it or its value."""

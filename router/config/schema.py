@@ -1,7 +1,7 @@
 """The router's configuration: one frozen tree, read from TOML once.
 
 Every default stands beside its unit and its reason. `router.config.read` reads and checks it;
-`router.config.document` makes docs/config.md of it, where docs/PAGE.md#HEADING becomes a link.
+`lab.pages.config` makes docs/config.md of it, where docs/PAGE.md#HEADING becomes a link.
 This one module has every key, however many there are, since it describes one file.
 """
 
@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from indexer.shared.layout.record import LEAST_LEASE, MOST_LEASE
+from warmpath.indexer.shared.layout.record import (LEAST_LEASE, MOST_LEASE)
 
 MIB = 1 << 20
 MOST_BYTES = 1 << 42

@@ -1,6 +1,6 @@
 """Names the state files of one router's processes: each process has its own."""
 
-from router.config.schema import Config
+from warmpath.router.config.schema import Config
 
 
 def state_files(config: Config) -> list[str]:

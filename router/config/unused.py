@@ -5,9 +5,9 @@ from typing import Any
 
 import msgspec
 
-from router.config.form import Problem
-from router.config.schema import Config, PodSetSpec, PodSpec, Table
-from router.config.toml_lines import Path
+from warmpath.router.config.form import Problem
+from warmpath.router.config.schema import (Config, PodSetSpec, PodSpec, Table)
+from warmpath.router.config.toml_lines import Path
 
 ONLY_IN_QUEUE = (
     "hold-seconds", "passed-seconds", "wait-seconds", "max-requests", "max-bytes", "max-looks",

@@ -9,10 +9,10 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from indexer.invariant import BrokenInvariantError
-from router.diagnosis.evidence import Evidence
-from router.pick.pending import End, Placed
-from router.pick.weigh import Choice
+from warmpath.process.invariant import BrokenInvariantError
+from warmpath.router.diagnosis.evidence import Evidence
+from warmpath.router.pick.pick import (End, Placed)
+from warmpath.router.pick.weigh import Choice
 
 
 @dataclass(slots=True)

@@ -5,10 +5,10 @@ from random import Random
 
 import msgspec
 
-from router.diagnosis.decision_view import decision_view
-from router.diagnosis.decisions import Decisions
-from router.pick.pending import End, Placed
-from router.pick.weigh import Choice
+from warmpath.router.diagnosis.decision_view import decision_view
+from warmpath.router.diagnosis.decisions import Decisions
+from warmpath.router.pick.pick import (End, Placed)
+from warmpath.router.pick.weigh import Choice
 
 MOST_OPEN = 10_000
 """Most picks whose end is waited for; of more, the oldest gets no line."""

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from router.pb.warmpath.v1 import router_pb2 as pb
+from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 
 
 class CandidateView(msgspec.Struct, frozen=True):

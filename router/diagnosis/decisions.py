@@ -5,12 +5,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from indexer.invariant import BrokenInvariantError
-from router.pb.warmpath.v1 import router_pb2 as pb
-from router.pick.candidate_message import Weighed, candidate_message, weighed
-from router.pick.pending import End, Placed
-from router.pick.weigh import Choice
-from scorer.reason import seconds
+from warmpath.process.invariant import BrokenInvariantError
+from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
+from warmpath.router.pick.messages import (Weighed, candidate_message, weighed)
+from warmpath.router.pick.pick import (End, Placed)
+from warmpath.router.pick.weigh import Choice
+from warmpath.scorer.reason import seconds
 
 KEPT_CANDIDATES = 4
 """Most candidates kept of a decision: the pick and its first fall-backs."""

@@ -4,16 +4,16 @@ from collections.abc import Callable, Iterable, Mapping
 from statistics import median
 from types import MappingProxyType
 
-from indexer.follow.rank_ingest import RankIngest
-from indexer.rank import Rank
-from indexer.trust import Level
-from router.diagnosis.attribution import Attribution, Row, ShadowRow
-from router.diagnosis.facts import PodFacts, RankFacts, RouterFacts
-from router.diagnosis.findings import findings, is_other_keyspace, router_findings
-from router.load.table import LoadTable
-from router.loop.turns import in_turns
-from router.pb.warmpath.v1 import router_pb2 as pb
-from router.pods.table import Pod
+from warmpath.indexer.follow.stream_source import RankIngest
+from warmpath.indexer.rank import Rank
+from warmpath.indexer.trust import Level
+from warmpath.router.diagnosis.attribution import (Attribution, Row, ShadowRow)
+from warmpath.router.diagnosis.facts import (PodFacts, RankFacts, RouterFacts)
+from warmpath.router.diagnosis.findings import (findings, is_other_keyspace, router_findings)
+from warmpath.router.load.table import LoadTable
+from warmpath.process.turns import in_turns
+from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
+from warmpath.router.pods.table import Pod
 
 ROWS_AT_ONCE, PODS_AT_ONCE = 256, 16
 """Rows and pods handled before other tasks get a turn: about two milliseconds' work."""

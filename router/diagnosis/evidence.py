@@ -7,9 +7,9 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from indexer.invariant import BrokenInvariantError
-from router.pick.pending import End
-from router.pick.weigh import Traits
+from warmpath.process.invariant import BrokenInvariantError
+from warmpath.router.pick.pick import End
+from warmpath.router.pick.weigh import Traits
 
 FADING = 0.98
 """Each report multiplies the weights of earlier ones by this. After 34 reports half a weight is

@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from indexer.trust import Trust
-from router.diagnosis.attribution import Row
-from router.peers.exchange import PeerBookings
-from router.pods.source_state import SourceState
-from router.readiness import Readiness
+from warmpath.indexer.trust import Trust
+from warmpath.router.diagnosis.attribution import Row
+from warmpath.router.peers.exchange import PeerBookings
+from warmpath.router.pods.source_state import SourceState
+from warmpath.router.readiness import Readiness
 
 
 @dataclass(frozen=True, slots=True)

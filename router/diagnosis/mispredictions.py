@@ -8,11 +8,11 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from router.diagnosis.evidence import Evidence, ReportCounts
-from router.diagnosis.facts import Finding, PodFacts
-from router.match.scorer import ASSUMED_BLOCK_SIZE
-from router.pick.weigh import Traits
-from scorer.warmth import ASSUMED
+from warmpath.router.diagnosis.evidence import (Evidence, ReportCounts)
+from warmpath.router.diagnosis.facts import (Finding, PodFacts)
+from warmpath.router.match.match import ASSUMED_BLOCK_SIZE
+from warmpath.router.pick.weigh import Traits
+from warmpath.scorer.weigh import ASSUMED
 
 ENOUGH = 30
 """Least number of reports for a finding: among fewer, some simultaneous evictions look like a fault."""

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from functools import lru_cache
 from ipaddress import ip_address
 
-from router.pods.table import Pod
+from warmpath.router.pods.table import Pod
 
 
 @lru_cache(4096)

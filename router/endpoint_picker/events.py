@@ -2,7 +2,7 @@
 
 import msgspec
 
-from router.endpoint_picker.protocol import BodyMode
+from warmpath.router.endpoint_picker.protocol import BodyMode
 
 Headers = tuple[tuple[str, str], ...]
 """Names in lower case, and values; a name may come more than once."""

@@ -5,14 +5,14 @@ from enum import Enum
 
 import grpc
 
-from router.api.admission.admission import BusyError
-from router.api.failures import reason_of, text_of
-from router.endpoint_picker.actions import NoPickResponse
-from router.endpoint_picker.error_response import TOO_MANY, UNAVAILABLE
-from router.endpoint_picker.pick import UnmatchedSubsetError
-from router.error_info import Reason
-from router.pick.eligible import NoPodError
-from router.queue.released import QueueFullError
+from warmpath.router.admission.admission import BusyError
+from warmpath.router.calls.failures import (reason_of, text_of)
+from warmpath.router.endpoint_picker.actions import NoPickResponse
+from warmpath.router.endpoint_picker.error_response import (TOO_MANY, UNAVAILABLE)
+from warmpath.router.endpoint_picker.pick import UnmatchedSubsetError
+from warmpath.proto.errors import Reason
+from warmpath.router.pick.eligible import NoPodError
+from warmpath.router.queue.released import QueueFullError
 
 
 class Outcome(Enum):

@@ -12,7 +12,7 @@ from typing import TypeAlias, Union
 
 import msgspec
 
-from indexer.unreadable import UNREADABLE
+from warmpath.process.bytes import UNREADABLE
 
 Paths: TypeAlias = Mapping[bytes, Union[str, "Paths"]]
 """The wanted values by key: a name for a value, or the paths within an object or a list of objects."""

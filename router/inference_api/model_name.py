@@ -7,11 +7,11 @@ from typing import NamedTuple
 
 import msgspec
 
-from indexer.unreadable import UNREADABLE
-from router.inference_api.json_values import JsonValues, Paths
-from router.prompt.bodies.fields import MOST_VALUES
-from router.prompt.bodies.json_strings import SLICE_BYTES
-from router.prompt.bounds import MOST_NAME_BYTES
+from warmpath.process.bytes import UNREADABLE
+from warmpath.router.inference_api.json_values import (JsonValues, Paths)
+from warmpath.router.prompt.bodies.fields import MOST_VALUES
+from warmpath.router.prompt.bodies.json_strings import SLICE_BYTES
+from warmpath.router.prompt.limits import MOST_NAME_BYTES
 
 MODEL: Paths = {b"model": "model"}
 HEAD: Paths = {b"model": "model", b"stream": "stream"}

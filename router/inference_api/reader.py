@@ -4,18 +4,18 @@ from collections.abc import Callable
 
 from msgspec.structs import replace
 
-from router.inference_api.apis.api import Api, UnreadApi
-from router.inference_api.apis.paths import api_of
-from router.inference_api.body import Body
-from router.inference_api.model_name import BodyHead, read_head
-from router.inference_api.multipart import form_model
-from router.inference_api.reckon import reckon
-from router.inference_api.request import InferenceRequest
-from router.inference_api.traits import TraitsOf, no_traits
-from router.inference_api.unread import Unread, UnreadError
-from router.prompt.bodies.fields import MOST_VALUES, FieldError, FieldLimitError, raw_fields
-from router.prompt.bounds import PromptLimits
-from router.prompt.tokenising.tokenise import CHARS_PER_TOKEN
+from warmpath.router.inference_api.apis.api import (Api, UnreadApi)
+from warmpath.router.inference_api.apis.table import api_of
+from warmpath.router.inference_api.body import Body
+from warmpath.router.inference_api.model_name import (BodyHead, read_head)
+from warmpath.router.inference_api.multipart import form_model
+from warmpath.router.inference_api.reckon import reckon
+from warmpath.router.inference_api.request import InferenceRequest
+from warmpath.router.inference_api.traits import (TraitsOf, no_traits)
+from warmpath.router.inference_api.unread import (Unread, UnreadError)
+from warmpath.router.prompt.bodies.fields import (MOST_VALUES, FieldError, FieldLimitError, raw_fields)
+from warmpath.router.prompt.limits import PromptLimits
+from warmpath.router.prompt.tokenise import CHARS_PER_TOKEN
 
 
 class InferenceReader:

@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 from typing import Any
 
-from router.inference_api.body import Body
-from router.loop.turns import in_turns
-from router.prompt.bodies.fields import FieldError
-from router.prompt.tokenising.tokenise import CHARS_PER_TOKEN
+from warmpath.router.inference_api.body import Body
+from warmpath.process.turns import in_turns
+from warmpath.router.prompt.bodies.fields import FieldError
+from warmpath.router.prompt.tokenise import CHARS_PER_TOKEN
 
 MEDIA = frozenset(
     ("data", "url", "image_url", "file_data", "image_data", "audio_data", "video_data")

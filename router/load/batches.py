@@ -10,7 +10,7 @@ Without a limit the highest number is an exception, or has only just been reache
 
 from typing import NamedTuple
 
-from router.load.engine_metrics import Observed
+from warmpath.router.load.engine_metrics import Observed
 
 SETTLED = 512.0
 """Requests x seconds: a highest number of requests counts as the limit after this, divided by it. In

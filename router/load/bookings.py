@@ -13,12 +13,12 @@ from dataclasses import replace
 from functools import partial
 from itertools import takewhile
 
-from indexer.invariant import BrokenInvariantError
-from router.load.overdue import Overdue
-from router.load.precedence import FIRST_COME, Precedence
-from router.load.rank_bookings import Booking, RankBook, Work
-from router.load.stuck import Failure, StuckRanks, no_batch
-from scorer.candidate import IDLE, Load
+from warmpath.process.invariant import BrokenInvariantError
+from warmpath.router.load.overdue import Overdue
+from warmpath.router.load.precedence import (FIRST_COME, Precedence)
+from warmpath.router.load.rank_bookings import (Booking, RankBook, Work)
+from warmpath.router.load.stuck import (Failure, StuckRanks, no_batch)
+from warmpath.scorer.candidate import (IDLE, Load)
 
 __all__ = ["Booking", "Bookings", "Work"]
 

@@ -4,11 +4,11 @@ from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import Literal, NamedTuple
 
-from router.load.engine_metrics import Observed
-from router.load.other_routers import OthersBook
-from router.load.rank_bookings import NANOSECONDS, Booking, Head, RankBook
-from scorer.candidate import Load
-from scorer.prefill import PrefillModel
+from warmpath.router.load.engine_metrics import Observed
+from warmpath.router.load.other_routers import OthersBook
+from warmpath.router.load.rank_bookings import (NANOSECONDS, Booking, Head, RankBook)
+from warmpath.scorer.candidate import Load
+from warmpath.scorer.prefill import PrefillModel
 
 Source = Literal["engine", "gateway"]
 

@@ -19,7 +19,7 @@ from typing import Any
 
 import msgspec
 
-from indexer.unreadable import UNREADABLE
+from warmpath.process.bytes import UNREADABLE
 
 MOST_REQUESTS = 1_000_000
 """Most credible requests of a rank; a higher figure counts as an error."""

@@ -9,10 +9,10 @@ prefill is over.
 from collections.abc import Callable, Iterable
 from heapq import heapify, heappop, heappush
 
-from indexer.invariant import BrokenInvariantError
-from router.load.precedence import Precedence
-from router.load.rank_bookings import Booking
-from router.load.silence import Silence
+from warmpath.process.invariant import BrokenInvariantError
+from warmpath.router.load.precedence import Precedence
+from warmpath.router.load.rank_bookings import Booking
+from warmpath.router.load.silence import Silence
 
 LEAST_TIMES = 10.0
 """Least multiple of its prefill for which a prompt may stand behind later ones: engines may let short

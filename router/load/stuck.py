@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from typing import Literal
 
-from indexer.invariant import BrokenInvariantError
-from router.load.rank_bookings import Booking, RankBook
+from warmpath.process.invariant import BrokenInvariantError
+from warmpath.router.load.rank_bookings import (Booking, RankBook)
 
 log = logging.getLogger(__name__)
 

@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 
-from indexer.engines.cache_groups import Layout, Lookahead
-from indexer.rank import Rank
+from warmpath.indexer.engines.cache_groups import (Layout, Lookahead)
+from warmpath.indexer.rank import Rank
 
 BlockForm = tuple[int, Lookahead]
 """The form of a rank's blocks (`Layout.form`): tokens in each, and whether its key also covers the next

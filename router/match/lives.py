@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from indexer.believed.beliefs import Believed
-from indexer.ingest import Ingest
-from indexer.rank import Rank
+from warmpath.indexer.believed.beliefs import Believed
+from warmpath.indexer.ranks import Ingest
+from warmpath.indexer.rank import Rank
 
 MOST_LIVES = 100_000
 """Remembered ranks, removed ones included, beyond which all are forgotten at the next call."""

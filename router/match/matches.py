@@ -1,10 +1,10 @@
 """How much of one prompt each rank could reuse, and the trust in that."""
 
-from indexer.keys.key import Chain
-from indexer.rank import Rank
-from indexer.trust import Trust
-from router.match.forms import BlockForm
-from scorer.match import Match
+from warmpath.indexer.keys.key import Chain
+from warmpath.indexer.rank import Rank
+from warmpath.indexer.trust import Trust
+from warmpath.router.match.forms import BlockForm
+from warmpath.scorer.match import Match
 
 
 class Matches(dict[Rank, Match]):

@@ -3,10 +3,10 @@
 import math
 from collections.abc import Collection, Iterable, Sequence
 
-from indexer.engines.cache_groups import Layout
-from indexer.rank import Rank
-from scorer.match import Match, Span, match_of, spans_of
-from scorer.reuse import Window, reusable
+from warmpath.indexer.engines.cache_groups import Layout
+from warmpath.indexer.rank import Rank
+from warmpath.scorer.match import (Match, Span, match_of, spans_of)
+from warmpath.scorer.reuse import (Window, reusable)
 
 Held = tuple[int, int, int, str]
 """The number of a cache group, blocks of it (first, past the last) and the tier that holds them."""

@@ -4,27 +4,27 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from prometheus_client.core import Metric
 
-from indexer.ingest import Ingest
-from indexer.process.tls_files import ClientTls, ServerTls
-from indexer.process.version import version
-from router.api.admission.admission import Admission
-from router.api.in_flight import InFlight
-from router.diagnosis.attribution import Attribution
-from router.diagnosis.decision_log import DecisionLog
-from router.endpoint_picker.service import EndpointPickerService
-from router.metrics.declared import gauge, single
-from router.metrics.picks import picks, queued
-from router.metrics.ranks import loads, ranks
-from router.metrics.readiness import certificates, pod_sources, readiness, ready_pods
-from router.metrics.shared_index import copies, look_ups, poll_age, written
-from router.metrics.texts import texts
-from router.pick.picking import Picking
-from router.pods.shared_index import SharedPods
-from router.pods.source_state import SourceState
-from router.pods.table import PodTable
-from router.prompt.tokenising.assemble import Texts
-from router.queue.held_picks import HeldPicks
-from router.readiness import Readiness
+from warmpath.indexer.ranks import Ingest
+from warmpath.process.tls import (ClientTls, ServerTls)
+from warmpath.process.version import version
+from warmpath.router.admission.admission import Admission
+from warmpath.router.admission.in_flight import InFlight
+from warmpath.router.diagnosis.attribution import Attribution
+from warmpath.router.diagnosis.decision_log import DecisionLog
+from warmpath.router.endpoint_picker.service import EndpointPickerService
+from warmpath.router.metrics.declared import (gauge, single)
+from warmpath.router.metrics.picks import (picks, queued)
+from warmpath.router.metrics.ranks import (loads, ranks)
+from warmpath.router.metrics.readiness import (certificates, pod_sources, readiness, ready_pods)
+from warmpath.router.metrics.shared_index import (copies, look_ups, poll_age, written)
+from warmpath.router.metrics.texts import texts
+from warmpath.router.pick.picking import Picking
+from warmpath.router.pods.shared_index import SharedPods
+from warmpath.router.pods.source_state import SourceState
+from warmpath.router.pods.table import PodTable
+from warmpath.router.prompt.texts import Texts
+from warmpath.router.queue.held_picks import HeldPicks
+from warmpath.router.readiness import Readiness
 
 
 class Parts:

@@ -5,12 +5,12 @@ from collections.abc import Iterator
 
 from prometheus_client.core import Metric
 
-from router.diagnosis.attribution import Attribution
-from router.metrics.declared import counter, gauge, single
-from router.peers.exchange import PeerBookings
-from router.pick.picking import Picking
-from router.queue.held_picks import HeldPicks
-from router.queue.step_back import StepBack
+from warmpath.router.diagnosis.attribution import Attribution
+from warmpath.router.metrics.declared import (counter, gauge, single)
+from warmpath.router.peers.exchange import PeerBookings
+from warmpath.router.pick.picking import Picking
+from warmpath.router.queue.held_picks import HeldPicks
+from warmpath.router.queue.step_back import StepBack
 
 
 def picks(picking: Picking, attribution: Attribution) -> Iterator[Metric]:

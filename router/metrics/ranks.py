@@ -5,12 +5,12 @@ from collections.abc import Iterator
 
 from prometheus_client.core import Metric
 
-from indexer.follow.blind import BlindRank
-from indexer.follow.rank_ingest import RankIngest
-from indexer.ingest import Ingest
-from indexer.trust import Level
-from router.load.table import LoadTable
-from router.metrics.declared import counter, gauge
+from warmpath.indexer.follow.blind import BlindRank
+from warmpath.indexer.follow.stream_source import RankIngest
+from warmpath.indexer.ranks import Ingest
+from warmpath.indexer.trust import Level
+from warmpath.router.load.table import LoadTable
+from warmpath.router.metrics.declared import (counter, gauge)
 
 RANKS_AT_ONCE = 32
 """Ranks that are read without a pause: about two milliseconds' work."""

@@ -4,11 +4,11 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from prometheus_client.core import Metric
 
-from indexer.process.tls_files import ClientTls, ServerTls, expiries
-from router.metrics.declared import gauge, single
-from router.pods.source_state import SourceState
-from router.pods.table import PodTable
-from router.readiness import Readiness
+from warmpath.process.tls import (ClientTls, ServerTls, expiries)
+from warmpath.router.metrics.declared import (gauge, single)
+from warmpath.router.pods.source_state import SourceState
+from warmpath.router.pods.table import PodTable
+from warmpath.router.readiness import Readiness
 
 
 def readiness(router: Readiness) -> Iterator[Metric]:

@@ -5,12 +5,12 @@ from collections.abc import Iterator, Mapping
 
 from prometheus_client.core import Metric
 
-from indexer.shared.query.index import RemoteIndex
-from indexer.shared.replica.pod_copy import Resync
-from indexer.shared.replica.run import Replica
-from indexer.shared.writer.steps import Cause, WriterState
-from router.metrics.declared import counter, gauge, single
-from router.pods.own_view import OwnView
+from warmpath.indexer.shared.query.index import RemoteIndex
+from warmpath.indexer.shared.replica.pod_copy import Resync
+from warmpath.indexer.shared.replica.run import Replica
+from warmpath.indexer.shared.writer.steps import (Cause, WriterState)
+from warmpath.router.metrics.declared import (counter, gauge, single)
+from warmpath.router.pods.own_view import OwnView
 
 
 def copies(replica: Replica) -> Iterator[Metric]:

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 from prometheus_client.core import Metric
 
-from router.metrics.declared import counter, single
-from router.prompt.tokenising.assemble import Texts
+from warmpath.router.metrics.declared import (counter, single)
+from warmpath.router.prompt.texts import Texts
 
 
 def texts(of: Texts) -> Iterator[Metric]:

@@ -20,22 +20,16 @@ from typing import Any, Literal
 
 import msgspec
 
-from indexer.believed.beliefs import Believed
-from indexer.keys.key import fingerprint
-from indexer.shared.layout.names import KeyNames
-from indexer.shared.redis.command import Call, Command, Reply, script
-from router.load.bookings import Bookings
-from router.load.other_routers import rank_sums
-from router.peers.booking_id import router_of
-from router.peers.marks import marked
-from router.peers.received import (
-    EXPIRE_SECONDS,
-    FORGET_SECONDS,
-    MOST_MARKED,
-    ReceivedBookings,
-    RouterSums,
-)
-from router.peers.report_relay import BATCH, MOST_REPORTS, ReportRelay
+from warmpath.indexer.believed.beliefs import Believed
+from warmpath.indexer.keys.key import fingerprint
+from warmpath.indexer.shared.layout.names import KeyNames
+from warmpath.indexer.shared.redis.command import (Call, Command, Reply, script)
+from warmpath.router.load.bookings import Bookings
+from warmpath.router.load.other_routers import rank_sums
+from warmpath.router.peers.booking_id import router_of
+from warmpath.router.peers.marks import marked
+from warmpath.router.peers.received import (EXPIRE_SECONDS, FORGET_SECONDS, MOST_MARKED, ReceivedBookings, RouterSums)
+from warmpath.router.peers.report_relay import (BATCH, MOST_REPORTS, ReportRelay)
 
 HEARTBEAT_SECONDS = 1.0
 """Seconds after which a router writes its bookings again even without a change."""

@@ -15,8 +15,8 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from indexer.keys.word import WORD_BYTES, pack_words, words_of
-from router.load.other_routers import Count
+from warmpath.indexer.keys.word import (WORD_BYTES, pack_words, words_of)
+from warmpath.router.load.other_routers import Count
 
 PER_OCTAVE = 12
 OCTAVES = 20

@@ -8,7 +8,7 @@ from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 
-from indexer.invariant import BrokenInvariantError
+from warmpath.process.invariant import BrokenInvariantError
 
 MOST_REPORTS = 10_000
 """Most reports that wait: here in total, and in Redis for each router, which takes no more then."""

@@ -8,12 +8,12 @@ from contextlib import asynccontextmanager
 from functools import partial
 from random import Random
 
-from indexer.process.tasks import Work, cancel, kept
-from indexer.shared.redis.command import Redis
-from router.load.table import LoadTable
-from router.loop.turns import in_turns
-from router.peers.exchange import PeerBookings
-from router.peers.received import EXPIRE_SECONDS
+from warmpath.process.tasks import (Work, cancel, kept)
+from warmpath.indexer.shared.redis.command import Redis
+from warmpath.router.load.table import LoadTable
+from warmpath.process.turns import in_turns
+from warmpath.router.peers.exchange import PeerBookings
+from warmpath.router.peers.received import EXPIRE_SECONDS
 
 log = logging.getLogger(__name__)
 

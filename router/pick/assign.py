@@ -3,14 +3,14 @@
 from collections import deque
 from collections.abc import Callable, Iterable
 
-from indexer.believed.beliefs import Believed
-from indexer.invariant import BrokenInvariantError
-from router.load.bookings import MOST_PREFILL, Bookings, Work
-from router.match.forms import BlockForm
-from router.pick.options import Option
-from router.pick.pending import End, Placed
-from router.pick.predicted import Predicted
-from scorer.prefill import PrefillModel
+from warmpath.indexer.believed.beliefs import Believed
+from warmpath.process.invariant import BrokenInvariantError
+from warmpath.router.load.bookings import (MOST_PREFILL, Bookings, Work)
+from warmpath.router.match.forms import BlockForm
+from warmpath.router.pick.options import Option
+from warmpath.router.pick.pick import (End, Placed)
+from warmpath.router.pick.predicted import Predicted
+from warmpath.scorer.prefill import PrefillModel
 
 LOOKS = 4
 """Number of ended requests whose blocks each `expire` looks for in the index."""

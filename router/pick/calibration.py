@@ -32,9 +32,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from indexer.invariant import BrokenInvariantError
-from router.load.rank_bookings import Booking
-from router.load.step import Step
+from warmpath.process.invariant import BrokenInvariantError
+from warmpath.router.load.rank_bookings import Booking
+from warmpath.router.load.step import Step
 
 FASTEST, SLOWEST = 0.1, 10.0
 """Bounds of a factor; a value beyond them means a wrong configuration."""

@@ -3,8 +3,8 @@
 import math
 from collections.abc import Callable
 
-from router.pick.pending import End, Placed
-from router.pick.weigh import Choice
+from warmpath.router.pick.pick import (End, Placed)
+from warmpath.router.pick.weigh import Choice
 
 PAUSE_SECONDS = 0.1
 """Least time between two doubts of a model: a doubt takes a walk over all its pods."""

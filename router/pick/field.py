@@ -3,8 +3,8 @@
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from indexer.rank import Rank
-from router.pods.table import Pod
+from warmpath.indexer.rank import Rank
+from warmpath.router.pods.table import Pod
 
 
 @dataclass(frozen=True, slots=True)

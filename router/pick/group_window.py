@@ -16,11 +16,11 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from indexer.invariant import BrokenInvariantError
-from router.pick.pending import Placed
-from router.pick.picker import Picker
-from router.pick.weigh import Ask, Choice
-from router.tracing.steps import NO_STEPS, Step, Steps
+from warmpath.process.invariant import BrokenInvariantError
+from warmpath.router.pick.pick import Placed
+from warmpath.router.pick.picker import Picker
+from warmpath.router.pick.weigh import (Ask, Choice)
+from warmpath.router.tracing.steps import (NO_STEPS, Step, Steps)
 
 Chosen = tuple[Placed, Choice]
 """A pick and the choice that it was made from."""

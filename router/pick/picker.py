@@ -12,26 +12,26 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
 
-from indexer.believed.beliefs import Believed
-from indexer.invariant import BrokenInvariantError
-from indexer.packed_keys import stored_keys
-from indexer.rank import Rank
-from indexer.trust import Level
-from router.load.bookings import Bookings
-from router.load.precedence import Precedence
-from router.load.table import LoadTable
-from router.match.scorer import Scorer
-from router.pick.assign import Assigner
-from router.pick.calibration import Calibration
-from router.pick.options import MOST_CANDIDATES
-from router.pick.pending import End, Placed, Witness
-from router.pick.predicted import Predicted, Predictions, held, predicted
-from router.pick.sessions import Sessions
-from router.pick.weigh import NOBODY, Ask, Choice, Weigher
-from router.pods.table import Pod
-from router.tracing.steps import NO_STEPS, Step, Steps
-from scorer.policy import DEFAULT
-from scorer.prefill import PrefillModel
+from warmpath.indexer.believed.beliefs import Believed
+from warmpath.process.invariant import BrokenInvariantError
+from warmpath.indexer.packed_keys import stored_keys
+from warmpath.indexer.rank import Rank
+from warmpath.indexer.trust import Level
+from warmpath.router.load.bookings import Bookings
+from warmpath.router.load.precedence import Precedence
+from warmpath.router.load.table import LoadTable
+from warmpath.router.match.match import Scorer
+from warmpath.router.pick.assign import Assigner
+from warmpath.router.pick.calibration import Calibration
+from warmpath.router.pick.options import MOST_CANDIDATES
+from warmpath.router.pick.pick import (End, Placed, Witness)
+from warmpath.router.pick.predicted import (Predicted, Predictions, held, predicted)
+from warmpath.router.pick.sessions import Sessions
+from warmpath.router.pick.weigh import (NOBODY, Ask, Choice, Weigher)
+from warmpath.router.pods.table import Pod
+from warmpath.router.tracing.steps import (NO_STEPS, Step, Steps)
+from warmpath.scorer.policy import DEFAULT
+from warmpath.scorer.prefill import PrefillModel
 
 
 @dataclass(frozen=True, slots=True)

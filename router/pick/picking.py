@@ -8,23 +8,23 @@ import math
 from collections.abc import Callable, Sequence
 from random import Random
 
-from indexer.believed.beliefs import Believed
-from indexer.index.contract import Index
-from router.config import schema as config
-from router.load.bookings import Bookings
-from router.load.engine_metrics import Observed
-from router.load.precedence import Precedence
-from router.load.stuck import no_batch
-from router.load.table import LoadTable
-from router.match.scorer import Scorer
-from router.peers.exchange import PeerBookings
-from router.pick.calibration import Calibration
-from router.pick.pending import Witness
-from router.pick.picker import Picker, PickSettings
-from router.pick.sessions import Sessions
-from router.pods.table import Pod
-from router.tracing.steps import NO_STEPS, Steps
-from scorer.prefill import PrefillModel
+from warmpath.indexer.believed.beliefs import Believed
+from warmpath.indexer.index.contract import Index
+from warmpath.router.config import schema as config
+from warmpath.router.load.bookings import Bookings
+from warmpath.router.load.engine_metrics import Observed
+from warmpath.router.load.precedence import Precedence
+from warmpath.router.load.stuck import no_batch
+from warmpath.router.load.table import LoadTable
+from warmpath.router.match.match import Scorer
+from warmpath.router.peers.exchange import PeerBookings
+from warmpath.router.pick.calibration import Calibration
+from warmpath.router.pick.pick import Witness
+from warmpath.router.pick.picker import (Picker, PickSettings)
+from warmpath.router.pick.sessions import Sessions
+from warmpath.router.pods.table import Pod
+from warmpath.router.tracing.steps import (NO_STEPS, Steps)
+from warmpath.scorer.prefill import PrefillModel
 
 BELIEVED_BYTES = 100
 """Bytes of the index that one believed block takes, estimated on the high side."""

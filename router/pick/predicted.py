@@ -3,11 +3,11 @@
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
-from indexer.rank import Rank
-from router.match.scorer import NOTHING
-from router.pick.options import Option, Options
-from router.pods.table import Pod
-from scorer.match import Match
+from warmpath.indexer.rank import Rank
+from warmpath.router.match.match import NOTHING
+from warmpath.router.pick.options import (Option, Options)
+from warmpath.router.pods.table import Pod
+from warmpath.scorer.match import Match
 
 
 class Predicted(NamedTuple):

@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from router.load.rank_bookings import NANOSECONDS
-from scorer.load_columns import LoadColumns
+from warmpath.router.load.rank_bookings import NANOSECONDS
+from warmpath.scorer.load_columns import LoadColumns
 
 SECONDS = 20.0
 """Time constant of the shares: longer than a prefill, shorter than a change of traffic."""

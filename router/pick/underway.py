@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from indexer.invariant import BrokenInvariantError
+from warmpath.process.invariant import BrokenInvariantError
 
 
 class PickEndedError(RuntimeError):

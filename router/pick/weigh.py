@@ -20,29 +20,29 @@ from typing import Literal, NamedTuple
 import msgspec
 import numpy as np
 
-from indexer.trust import Level
-from router.load.table import LoadTable
-from router.match.matches import Matches
-from router.match.scorer import NOTHING, KeyedPrompt, Scorer
-from router.pick.calibration import Calibration
-from router.pick.eligible import NoPodError, model_phrase
-from router.pick.field import Field, field_of
-from router.pick.options import Option, Options
-from router.pick.sessions import Sessions
-from router.pick.traffic import Shares, Traffic, shares_of
-from router.pods.table import Pod
-from scorer.candidate import Request
-from scorer.columns import Columns
-from scorer.decode import decode_costs
-from scorer.load_columns import Column, LoadColumns
-from scorer.match import Match
-from scorer.order import order_of
-from scorer.policy import Policy, costs_seconds, make_policy
-from scorer.prefill import PrefillModel
-from scorer.pull import with_pull
-from scorer.reason import Contender, reason
-from scorer.strategies.longest_prefix import longest_prefix
-from scorer.warmth import warmth
+from warmpath.indexer.trust import Level
+from warmpath.router.load.table import LoadTable
+from warmpath.router.match.matches import Matches
+from warmpath.router.match.match import (NOTHING, KeyedPrompt, Scorer)
+from warmpath.router.pick.calibration import Calibration
+from warmpath.router.pick.eligible import (NoPodError, model_phrase)
+from warmpath.router.pick.field import (Field, field_of)
+from warmpath.router.pick.options import (Option, Options)
+from warmpath.router.pick.sessions import Sessions
+from warmpath.router.pick.traffic import (Shares, Traffic, shares_of)
+from warmpath.router.pods.table import Pod
+from warmpath.scorer.candidate import Request
+from warmpath.scorer.columns import Columns
+from warmpath.scorer.decode import decode_costs
+from warmpath.scorer.load_columns import (Column, LoadColumns)
+from warmpath.scorer.match import Match
+from warmpath.scorer.order import order_of
+from warmpath.scorer.policy import (Policy, costs_seconds, make_policy)
+from warmpath.scorer.prefill import PrefillModel
+from warmpath.scorer.pull import with_pull
+from warmpath.scorer.reason import (Contender, reason)
+from warmpath.scorer.longest_prefix import longest_prefix
+from warmpath.scorer.weigh import warmth
 
 NOBODY: Mapping[tuple[str, int], float] = MappingProxyType({})
 

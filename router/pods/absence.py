@@ -7,7 +7,7 @@ written.
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from router.pods.found_pod import FoundPod
+from warmpath.router.pods.found_pod import FoundPod
 
 ANSWERS = 3
 """How many answers in a row have to lack a pod."""

@@ -6,11 +6,11 @@ from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
 from typing import Protocol
 
-from router.config import schema as config
-from router.pods.found_pod import FoundPod
-from router.pods.names import Names
-from router.pods.source_state import SourceState
-from router.pods.twins import of_twin, twins
+from warmpath.router.config import schema as config
+from warmpath.router.pods.found_pod import FoundPod
+from warmpath.router.pods.names import Names
+from warmpath.router.pods.source_state import SourceState
+from warmpath.router.pods.twins import (of_twin, twins)
 
 log = logging.getLogger(__name__)
 

@@ -5,11 +5,11 @@ import socket
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 
-from router.config import schema as config
-from router.pods.absence import Absences
-from router.pods.discover import SourceError
-from router.pods.found_pod import FoundPod
-from router.pods.source_state import STAY, SourceState
+from warmpath.router.config import schema as config
+from warmpath.router.pods.absence import Absences
+from warmpath.router.pods.discover import SourceError
+from warmpath.router.pods.found_pod import FoundPod
+from warmpath.router.pods.source_state import (STAY, SourceState)
 
 LACKING_SECONDS = 10.0
 """Answers have to lack an address for so long before it counts as gone."""

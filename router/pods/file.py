@@ -6,13 +6,13 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 
-from indexer.process.command_line import in_words
-from indexer.process.reread import read_bytes
-from router.config import read as read_config
-from router.config import schema as config
-from router.pods.absence import Absences
-from router.pods.found_pod import FoundPod
-from router.pods.source_state import STAY, SourceState
+from warmpath.process.command_line import in_words
+from warmpath.process.reread import read_bytes
+from warmpath.router.config import read as read_config
+from warmpath.router.config import schema as config
+from warmpath.router.pods.absence import Absences
+from warmpath.router.pods.found_pod import FoundPod
+from warmpath.router.pods.source_state import (STAY, SourceState)
 
 log = logging.getLogger(__name__)
 

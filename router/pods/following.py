@@ -1,6 +1,6 @@
 """Finds and follows pods while the router runs; at its end, saves the blocks that they hold.
 
-All of this runs in a thread of its own (`router.loop.event_loop`), beside the one that answers.
+All of this runs in a thread of its own (`process.loop`), beside the one that answers.
 """
 
 import asyncio
@@ -11,14 +11,14 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
 
-from indexer.follow.saved import SavedRank
-from indexer.ingest import SWEEP_BUDGET, TICK_SECONDS, Ingest
-from indexer.process.tasks import Work, kept
-from router import state_file
-from router.config.schema import Config, IndexTable, PodSpec
-from router.pods.discover import CONFIGURATION, PodSource, Reconciler
-from router.pods.follow import Follower
-from router.pods.found_pod import FoundPod
+from warmpath.indexer.follow.saved import SavedRank
+from warmpath.indexer.ranks import (SWEEP_BUDGET, TICK_SECONDS, Ingest)
+from warmpath.process.tasks import (Work, kept)
+from warmpath.router import state_file
+from warmpath.router.config.schema import (Config, IndexTable, PodSpec)
+from warmpath.router.pods.discover import (CONFIGURATION, PodSource, Reconciler)
+from warmpath.router.pods.follow import Follower
+from warmpath.router.pods.found_pod import FoundPod
 
 log = logging.getLogger(__name__)
 

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import msgspec.structs
 
-from router.config import schema as config
+from warmpath.router.config import schema as config
 
 
 class Place(NamedTuple):

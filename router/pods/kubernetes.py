@@ -16,13 +16,13 @@ from typing import Any, NamedTuple
 import aiohttp
 from aiohttp.http import HttpProcessingError
 
-from indexer.process.command_line import in_words
-from indexer.process.tasks import cancel
-from router.config import schema as config
-from router.pods.discover import SourceError
-from router.pods.found_pod import FoundPod, Place
-from router.pods.inference_pool import InferencePool, active_ports, read_pool
-from router.pods.source_state import STAY, SourceState
+from warmpath.process.command_line import in_words
+from warmpath.process.tasks import cancel
+from warmpath.router.config import schema as config
+from warmpath.router.pods.discover import SourceError
+from warmpath.router.pods.found_pod import (FoundPod, Place)
+from warmpath.router.pods.inference_pool import (InferencePool, active_ports, read_pool)
+from warmpath.router.pods.source_state import (STAY, SourceState)
 
 POOL_GROUPS = (("inference.networking.k8s.io", "v1"), ("inference.networking.x-k8s.io", "v1alpha2"))
 RETRY_SECONDS = 2.0

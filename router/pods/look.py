@@ -6,12 +6,12 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from threading import Thread
 from typing import Any, NamedTuple
 
-from indexer.process.command_line import in_words
-from router.config.read import ConfigError
-from router.config.schema import PodSpec
-from router.pods.discover import PodSource
-from router.pods.found_pod import FoundPod
-from router.pods.names import Names
+from warmpath.process.command_line import in_words
+from warmpath.router.config.read import ConfigError
+from warmpath.router.config.schema import PodSpec
+from warmpath.router.pods.discover import PodSource
+from warmpath.router.pods.found_pod import FoundPod
+from warmpath.router.pods.names import Names
 
 
 class Looked(NamedTuple):

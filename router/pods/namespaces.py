@@ -12,10 +12,10 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from indexer.follow.rank_ingest import NAMESPACES
-from router.pods.table import Pod
-from router.prompt.read_prompt import ReadPrompt
-from router.prompt.token_prompt import TokenPrompt
+from warmpath.indexer.follow.stream_source import NAMESPACES
+from warmpath.router.pods.table import Pod
+from warmpath.router.prompt.read_prompt import ReadPrompt
+from warmpath.router.prompt.token_prompt import TokenPrompt
 
 NEVER = (1 << 31,)
 

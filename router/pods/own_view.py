@@ -9,14 +9,14 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import NoReturn
 
-from indexer.follow.rank_ingest import RankIngest
-from indexer.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
-from indexer.resolve.change import Change
-from indexer.shared.replica.run import Replica
-from indexer.shared.writer.machine import Writer
-from indexer.trust import PROMISED_SECONDS, Level
-from indexer.watch.pod_cache import PodCache
-from indexer.watch.watched_rank import WatchedRank
+from warmpath.indexer.follow.stream_source import RankIngest
+from warmpath.proto.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
+from warmpath.indexer.resolve.change import Change
+from warmpath.indexer.shared.replica.run import Replica
+from warmpath.indexer.shared.writer.machine import Writer
+from warmpath.indexer.trust import (PROMISED_SECONDS, Level)
+from warmpath.indexer.watch.pod_cache import PodCache
+from warmpath.indexer.watch.watched_source import WatchedRank
 
 CHOICE_SECONDS = 0.1
 """Seconds between two choices."""

@@ -15,17 +15,17 @@ from typing import Any
 import aiohttp
 import msgspec
 
-from indexer.follow.engine_tls import EngineTls
-from indexer.follow.poll import problem_of
-from indexer.follow.rank_ingest import RankIngest
-from indexer.rank import Rank
-from indexer.unreadable import UNREADABLE
-from router.load.engine_metrics import NAMES, Observed, cache_blocks, lines, parse
-from router.pods.engine_key import REFUSALS, EngineKey
-from router.pods.namespaces import limit_known
-from router.pods.sleep import PATHS, Sleep
-from router.pods.table import WELL, Pod, Status
-from router.prompt.bounds import MOST_NAME_BYTES
+from warmpath.indexer.follow.engine_tls import EngineTls
+from warmpath.indexer.follow.poll import problem_of
+from warmpath.indexer.follow.stream_source import RankIngest
+from warmpath.indexer.rank import Rank
+from warmpath.process.bytes import UNREADABLE
+from warmpath.router.load.engine_metrics import (NAMES, Observed, cache_blocks, lines, parse)
+from warmpath.router.pods.engine_key import (REFUSALS, EngineKey)
+from warmpath.router.pods.namespaces import limit_known
+from warmpath.router.pods.sleep import (PATHS, Sleep)
+from warmpath.router.pods.table import (WELL, Pod, Status)
+from warmpath.router.prompt.limits import MOST_NAME_BYTES
 
 log = logging.getLogger(__name__)
 

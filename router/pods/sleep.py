@@ -13,8 +13,8 @@ from collections.abc import Collection
 
 import msgspec
 
-from indexer.unreadable import UNREADABLE
-from router.load.engine_metrics import samples_of
+from warmpath.process.bytes import UNREADABLE
+from warmpath.router.load.engine_metrics import samples_of
 
 SLEEP_STATE = b"vllm:engine_sleep_state"
 PATHS = ("/is_paused", "/is_sleeping")

@@ -2,11 +2,11 @@
 
 from pathlib import Path
 
-from router.config.schema import Config
-from router.pods.discover import PodSource
-from router.pods.dns import DnsSource
-from router.pods.file import FileSource
-from router.pods.kubernetes import KubernetesSource
+from warmpath.router.config.schema import Config
+from warmpath.router.pods.discover import PodSource
+from warmpath.router.pods.dns import DnsSource
+from warmpath.router.pods.file import FileSource
+from warmpath.router.pods.kubernetes import KubernetesSource
 
 
 def sources(config: Config, folder: Path) -> list[PodSource]:

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from indexer.rank import Rank
+from warmpath.indexer.rank import Rank
 
 Role = Literal["both", "prefill", "decode"]
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 
-from router.config.schema import PodSpec
+from warmpath.router.config.schema import PodSpec
 
 FoundBy = tuple[str, PodSpec]
 """The name of the place where a pod is found, and the pod."""

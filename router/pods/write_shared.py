@@ -12,20 +12,20 @@ from functools import partial
 
 import zmq.asyncio
 
-from indexer.follow.connect import Patience, connections
-from indexer.follow.engine import Engine
-from indexer.follow.rank_ingest import RankIngest
-from indexer.keys.key import fingerprint
-from indexer.process.tasks import Work
-from indexer.shared.layout.names import KeyNames
-from indexer.shared.redis.command import Redis
-from indexer.shared.replica.run import Replica
-from indexer.shared.writer.machine import BUCKET_LIFE, Writer
-from indexer.shared.writer.run import News, random_base, write
-from indexer.watch.engine_cache import collect_forever, engine_cache
-from indexer.watch.watched_rank import WatchedRank
-from router.config import schema as config
-from router.pods.own_view import OwnView
+from warmpath.indexer.follow.connect import (Patience, connections)
+from warmpath.indexer.follow.instance import Engine
+from warmpath.indexer.follow.stream_source import RankIngest
+from warmpath.indexer.keys.key import fingerprint
+from warmpath.process.tasks import Work
+from warmpath.indexer.shared.layout.names import KeyNames
+from warmpath.indexer.shared.redis.command import Redis
+from warmpath.indexer.shared.replica.run import Replica
+from warmpath.indexer.shared.writer.machine import (BUCKET_LIFE, Writer)
+from warmpath.indexer.shared.writer.run import (News, random_base, write)
+from warmpath.indexer.watch.engine_cache import (collect_forever, engine_cache)
+from warmpath.indexer.watch.watched_source import WatchedRank
+from warmpath.router.config import schema as config
+from warmpath.router.pods.own_view import OwnView
 
 JOURNAL_BYTES = 16 << 20
 """Most bytes of changes that are not written yet; beyond it the whole cache is written again."""

@@ -1,8 +1,8 @@
 """Checks a request's multimodal items, which are in the order of their placeholder tokens."""
 
-from indexer.keys.extra import Item
-from router.prompt.bad_request import BadRequestError
-from router.prompt.bounds import check_name
+from warmpath.indexer.keys.extra import Item
+from warmpath.router.prompt.bad_request import BadRequestError
+from warmpath.router.prompt.limits import check_name
 
 
 def check_item(field: str, item: Item, *, begin: int, tokens: int | None) -> int:

@@ -7,18 +7,18 @@ from typing import Literal
 from google.protobuf.unknown_fields import UnknownFieldSet
 from msgspec.structs import replace
 
-from indexer.keys.extra import Item
-from indexer.keys.token import TOKEN_BYTES, pack_tokens
-from router.loop.turns import in_turns
-from router.pb.warmpath.v1 import router_pb2 as pb
-from router.pb.warmpath.wire.v1 import score_request_pb2 as wire
-from router.prompt.bad_request import BadRequestError
-from router.prompt.bodies.openai import ChatBody, PromptBody, Text, parse_chat, parse_completions
-from router.prompt.bounds import PromptLimits, check_name
-from router.prompt.items import check_item
-from router.prompt.models import Model, ModelTable
-from router.prompt.plain import PlainPrompt, highest_token, unpacked
-from router.prompt.prompt import CheckedPrompt
+from warmpath.indexer.keys.extra import Item
+from warmpath.indexer.keys.token import (TOKEN_BYTES, pack_tokens)
+from warmpath.process.turns import in_turns
+from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
+from warmpath.proto.pb.warmpath.wire.v1 import score_request_pb2 as wire
+from warmpath.router.prompt.bad_request import BadRequestError
+from warmpath.router.prompt.bodies.openai import (ChatBody, PromptBody, Text, parse_chat, parse_completions)
+from warmpath.router.prompt.limits import (PromptLimits, check_name)
+from warmpath.router.prompt.items import check_item
+from warmpath.router.prompt.models import (Model, ModelTable)
+from warmpath.router.prompt.plain import (PlainPrompt, highest_token, unpacked)
+from warmpath.router.prompt.prompt import CheckedPrompt
 
 AnyPrompt = pb.Prompt | wire.Prompt
 """A prompt of the contract, or of Score's own schema, which leaves a list of ids packed."""

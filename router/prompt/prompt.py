@@ -2,11 +2,11 @@
 
 import msgspec
 
-from indexer.keys.extra import Item
-from router.prompt.bodies.openai import ChatBody, Text
-from router.prompt.models import Model
-from router.prompt.read_prompt import Form
-from router.prompt.truncate import Truncation
+from warmpath.indexer.keys.extra import Item
+from warmpath.router.prompt.bodies.openai import (ChatBody, Text)
+from warmpath.router.prompt.models import Model
+from warmpath.router.prompt.read_prompt import Form
+from warmpath.router.prompt.truncate import Truncation
 
 
 class CheckedPrompt(msgspec.Struct, frozen=True):

@@ -4,7 +4,7 @@ from typing import Literal
 
 import msgspec
 
-from router.prompt.token_prompt import TokenPrompt
+from warmpath.router.prompt.token_prompt import TokenPrompt
 
 Form = Literal["ids", "text", "chat"]
 """The form in which a request gives its prompt."""

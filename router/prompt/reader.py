@@ -2,25 +2,20 @@
 
 import asyncio
 
-from prefixstore.chats.renderer import (
-    RenderCrashedError,
-    RendererClosedError,
-    RendererFullError,
-    RenderTimeoutError,
-)
-from prefixstore.pool import PoolClosedError, PoolFullError
-from prefixstore.tokenizers.tokenizer import TokenizerUnavailableError
-from router.prompt.bad_request import NoTokenizerError
-from router.prompt.bounds import PromptLimits
-from router.prompt.parse import LONG, AnyPrompt, PromptParser
-from router.prompt.plain import PlainPrompt
-from router.prompt.prompt import CheckedPrompt
-from router.prompt.read_prompt import ReadPrompt
-from router.prompt.token_prompt import TokenPrompt
-from router.prompt.tokenising.assemble import Texts
-from router.prompt.tokenising.tokenise import Ids, Tokeniser, reckoned
-from router.prompt.tokenising.trace import Trace
-from router.tracing.steps import NO_STEPS, Step, Steps
+from warmpath.prefixstore.chats.renderer import (RenderCrashedError, RendererClosedError, RendererFullError, RenderTimeoutError)
+from warmpath.prefixstore.pool import (PoolClosedError, PoolFullError)
+from warmpath.prefixstore.tokenizers.tokenizer import TokenizerUnavailableError
+from warmpath.router.prompt.bad_request import NoTokenizerError
+from warmpath.router.prompt.limits import PromptLimits
+from warmpath.router.prompt.parse import (LONG, AnyPrompt, PromptParser)
+from warmpath.router.prompt.plain import PlainPrompt
+from warmpath.router.prompt.prompt import CheckedPrompt
+from warmpath.router.prompt.read_prompt import ReadPrompt
+from warmpath.router.prompt.token_prompt import TokenPrompt
+from warmpath.router.prompt.texts import Texts
+from warmpath.router.prompt.tokenise import (Ids, Tokeniser, reckoned)
+from warmpath.router.prompt.trace import Trace
+from warmpath.router.tracing.steps import (NO_STEPS, Step, Steps)
 
 UNREAD = (
     NoTokenizerError,

@@ -7,12 +7,12 @@ from typing import Protocol
 
 import msgspec
 
-from indexer.engines.cache_groups import Lookahead
-from indexer.keys.extra import Item, extras_of, next_token
-from indexer.keys.key import Chain, Keyspace
-from indexer.keys.token import TOKEN_BYTES, unpack_tokens
-from indexer.keys.word import WORD_BYTES, unpack_words
-from indexer.packed_keys import packed_keys
+from warmpath.indexer.engines.cache_groups import Lookahead
+from warmpath.indexer.keys.extra import (Item, extras_of, next_token)
+from warmpath.indexer.keys.key import (Chain, Keyspace)
+from warmpath.indexer.keys.token import (TOKEN_BYTES, unpack_tokens)
+from warmpath.indexer.keys.word import (WORD_BYTES, unpack_words)
+from warmpath.indexer.packed_keys import packed_keys
 
 
 class Memo(Protocol):

@@ -7,7 +7,7 @@ others. Token ids, and any prompt for which a side is named, are cut with their 
 from dataclasses import dataclass
 from typing import Literal
 
-from indexer.keys.token import TOKEN_BYTES
+from warmpath.indexer.keys.token import TOKEN_BYTES
 
 Side = Literal["left", "right"]
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Sequence
 
-from router.prompt.bad_request import BadRequestError
+from warmpath.router.prompt.bad_request import BadRequestError
 
 
 class Classes:

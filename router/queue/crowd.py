@@ -14,9 +14,9 @@ from bisect import bisect_left, insort
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from indexer.invariant import BrokenInvariantError
-from router.queue.settings import QueueSettings
-from router.queue.waiting import Waiting
+from warmpath.process.invariant import BrokenInvariantError
+from warmpath.router.queue.settings import QueueSettings
+from warmpath.router.queue.request import Waiting
 
 NO_WEIGHTS: Mapping[str, float] = {}
 

@@ -1,4 +1,4 @@
-"""Lets a call that waits for long free the room of its message (`router.api.intake`)."""
+"""Lets a call that waits for long free the room of its message (`router.calls.intake`)."""
 
 from collections.abc import Callable
 from contextvars import ContextVar

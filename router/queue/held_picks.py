@@ -15,20 +15,20 @@ from collections.abc import Callable, Collection, Mapping
 from contextvars import Context
 from typing import Any, Protocol
 
-from indexer.invariant import BrokenInvariantError
-from router.pb.warmpath.v1 import router_pb2 as pb
-from router.pick.pending import Placed
-from router.pick.picker import Picker
-from router.pick.weigh import Choice
-from router.prompt.bounds import MOST_TENANT_BYTES
-from router.queue.classes import Classes
-from router.queue.give_room import GIVE_ROOM
-from router.queue.place import ANYBODY, Asker, QueuePlace, place_of
-from router.queue.queue import Queue
-from router.queue.released import QueueFullError, Release
-from router.queue.settings import QueueSettings
-from router.queue.waiting import Entering, Waiting
-from router.tracing.steps import NO_STEPS, Step, Steps
+from warmpath.process.invariant import BrokenInvariantError
+from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
+from warmpath.router.pick.pick import Placed
+from warmpath.router.pick.picker import Picker
+from warmpath.router.pick.weigh import Choice
+from warmpath.router.prompt.limits import MOST_TENANT_BYTES
+from warmpath.router.queue.classes import Classes
+from warmpath.router.queue.give_room import GIVE_ROOM
+from warmpath.router.queue.place import (ANYBODY, Asker, QueuePlace, place_of)
+from warmpath.router.queue.queue import Queue
+from warmpath.router.queue.released import (QueueFullError, Release)
+from warmpath.router.queue.settings import QueueSettings
+from warmpath.router.queue.request import (Entering, Waiting)
+from warmpath.router.tracing.steps import (NO_STEPS, Step, Steps)
 
 Chosen = tuple[Placed, Choice]
 """A pick and the choice that it was made from."""
@@ -44,7 +44,7 @@ class QueueMeter(Protocol):
 class HeldPicks:
     """The waiting picks of one router.
 
-    `clock` returns seconds; it is the clock of the events' ingestion (`indexer.ingest`). At most
+    `clock` returns seconds; it is the clock of the events' ingestion (`indexer.ranks`). At most
     `most_of_client` picks of one client (one connection) wait. `may` takes a call's context and returns
     the classes of priority (`queue.classes`) that the caller may name besides the class of requests that
     name none (`queue.usual-class`); None: all. `who` takes it and returns who the caller is.

@@ -13,8 +13,8 @@ the best room is about 0.6 s, at 0.5 s it is 1.2 s and the queue gains nothing.
 from collections import deque
 from statistics import median
 
-from router.pick.pending import End, Placed
-from router.pick.weigh import Choice
+from warmpath.router.pick.pick import (End, Placed)
+from warmpath.router.pick.weigh import Choice
 
 WINDOW = 64
 """The latest samples that are kept."""
@@ -28,7 +28,7 @@ BUSY_SECONDS = 1e-6
 
 
 class FirstTokenLag:
-    """The median of the latest samples. It sees picks as a witness (`router.pick.pending.Witness`)."""
+    """The median of the latest samples. It sees picks as a witness (`router.pick.pick.Witness`)."""
 
     def __init__(self) -> None:
         self._samples: deque[tuple[float, float]] = deque(maxlen=WINDOW)

@@ -7,9 +7,9 @@ shortens the waits of all busy ranks alike.
 
 from collections.abc import Mapping
 
-from router.pick.weigh import Choice
-from router.queue.rooms import Name, Rooms
-from router.queue.waiting import Look, Waiting
+from warmpath.router.pick.weigh import Choice
+from warmpath.router.queue.rooms import (Name, Rooms)
+from warmpath.router.queue.request import (Look, Waiting)
 
 SAME_SECONDS = 0.002
 """Waits that differ by no more count as equal."""

@@ -4,14 +4,14 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 from itertools import islice
 
-from router.pick.eligible import NoPodError
-from router.pick.picker import Picker
-from router.pick.weigh import Choice
-from router.queue.margin import Margin
-from router.queue.order import Order
-from router.queue.released import Standing
-from router.queue.rooms import Rooms
-from router.queue.waiting import Waiting, Wanted
+from warmpath.router.pick.eligible import NoPodError
+from warmpath.router.pick.picker import Picker
+from warmpath.router.pick.weigh import Choice
+from warmpath.router.queue.margin import Margin
+from warmpath.router.queue.order import Order
+from warmpath.router.queue.released import Standing
+from warmpath.router.queue.rooms import Rooms
+from warmpath.router.queue.request import (Waiting, Wanted)
 
 MOST_COUNTED = 1000
 """Most requests that are counted before another one."""

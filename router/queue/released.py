@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from router.pick.eligible import NoPodError
-from router.pick.pending import Placed
-from router.pick.weigh import Choice
-from router.queue.waiting import Waiting
+from warmpath.router.pick.eligible import NoPodError
+from warmpath.router.pick.pick import Placed
+from warmpath.router.pick.weigh import Choice
+from warmpath.router.queue.request import Waiting
 
 
 class QueueFullError(Exception):

@@ -2,8 +2,8 @@
 
 from collections.abc import Collection, Mapping, Sequence
 
-from router.load.table import LoadTable
-from router.queue.waiting import Wanted
+from warmpath.router.load.table import LoadTable
+from warmpath.router.queue.request import Wanted
 
 Name = tuple[str, int]
 """A pod, and the number of its rank."""

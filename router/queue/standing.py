@@ -3,14 +3,14 @@
 from collections.abc import Iterator
 from itertools import chain, islice
 
-from router.load.precedence import Precedence
-from router.pb.warmpath.v1 import router_pb2 as pb
-from router.pick.candidate_message import candidate_message
-from router.pick.pending import Placed
-from router.pick.weigh import Choice
-from router.queue.queue import Queue
-from router.queue.released import Standing
-from scorer.reason import seconds
+from warmpath.router.load.precedence import Precedence
+from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
+from warmpath.router.pick.messages import candidate_message
+from warmpath.router.pick.pick import Placed
+from warmpath.router.pick.weigh import Choice
+from warmpath.router.queue.queue import Queue
+from warmpath.router.queue.released import Standing
+from warmpath.scorer.reason import seconds
 
 
 def waits(standing: Standing | None) -> str:

@@ -5,7 +5,7 @@ import re
 import time
 from collections.abc import Mapping
 
-from router.tracing.tracer import NO_TRACER, Tracer
+from warmpath.router.tracing.tracer import (NO_TRACER, Tracer)
 
 log = logging.getLogger(__name__)
 
@@ -39,11 +39,7 @@ def tracer_of(environ: Mapping[str, str], version: str) -> Tracer:
         return NO_TRACER
     try:
         # Nothing is loaded where nobody asks for traces.
-        from router.tracing.otel_tracer import (  # noqa: PLC0415
-            NoExporterError,
-            OtelTracer,
-            processors_of,
-        )
+        from warmpath.router.tracing.otel_tracer import (NoExporterError, OtelTracer, processors_of)
     except ImportError as error:
         text = "no traces, though %s is set: %s is not installed; pip install 'warmpath[otel]'"
         log.warning(text, asking, error.name)

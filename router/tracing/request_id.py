@@ -1,6 +1,6 @@
 """The id that a caller or gateway gives to a request, by which its log lines are found elsewhere."""
 
-from router.tracing.tracer import Carrier
+from warmpath.router.tracing.tracer import Carrier
 
 HEADER = "x-request-id"
 """Envoy's, which most proxies and frameworks share; in lower case."""

@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from random import Random
 
-from scorer.candidate import Request
-from scorer.columns import Columns, Costs
-from scorer.option import check_option
+from warmpath.scorer.candidate import Request
+from warmpath.scorer.columns import (Columns, Costs)
+from warmpath.scorer.option import check_option
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,8 @@ from random import Random
 
 import numpy as np
 
-from scorer.candidate import Request
-from scorer.columns import Columns, Costs
+from warmpath.scorer.candidate import Request
+from warmpath.scorer.columns import (Columns, Costs)
 
 
 @dataclass(frozen=True, slots=True)

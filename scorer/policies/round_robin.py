@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from random import Random
 
-from scorer.candidate import Request
-from scorer.columns import Columns, Costs
+from warmpath.scorer.candidate import Request
+from warmpath.scorer.columns import (Columns, Costs)
 
 
 @dataclass(frozen=True, slots=True)

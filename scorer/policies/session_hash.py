@@ -8,8 +8,8 @@ from random import Random
 import numpy as np
 from numpy.typing import NDArray
 
-from scorer.candidate import Request
-from scorer.columns import Columns, Costs
+from warmpath.scorer.candidate import Request
+from warmpath.scorer.columns import (Columns, Costs)
 
 Words = NDArray[np.uint64]
 

@@ -18,9 +18,9 @@ from typing import Any
 
 import yaml
 
-from router.commands import check_health
-from router.commands.local.redis.server import find_server
-from tests.deploy.manifests import ROOT, printed
+from warmpath.cli import health as check_health
+from warmpath.lab.local.redis_server import find_server
+from tests.deploy.manifests import (ROOT, printed)
 from tests.servers import envoy
 from tests.servers.service import Service
 

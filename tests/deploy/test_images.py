@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from router.commands import check_health
+from warmpath.cli import health as check_health
 from tests.deploy.lock_files import locked
 
 ROOT = Path(__file__).parents[2]

@@ -11,24 +11,11 @@ from typing import Any
 import pytest
 import yaml
 
-from publisher.__main__ import main as publish_main
-from router.commands.check_config import main as check_config
-from router.config.read import load
-from router.pods import kubernetes
-from tests.deploy.manifests import (
-    CHART,
-    DEPLOY,
-    ROOT,
-    VERSIONS,
-    Object,
-    chart,
-    needs_helm,
-    objects,
-    only,
-    overlay,
-    problems,
-    run,
-)  # fmt: skip
+from warmpath.publisher.main import main as publish_main
+from warmpath.cli.check_config import main as check_config
+from warmpath.router.config.read import load
+from warmpath.router.pods import kubernetes
+from tests.deploy.manifests import (CHART, DEPLOY, ROOT, VERSIONS, Object, chart, needs_helm, objects, only, overlay, problems, run)  # fmt: skip
 from tests.servers.certificates import Authority
 
 OVERLAYS = ("direct", "watch", "redis", "gateway")

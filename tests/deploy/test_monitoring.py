@@ -12,16 +12,16 @@ import yaml
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import Metric
 
-from indexer.trust import Level
-from publisher.assemble import publishing
-from router.commands.local.cluster import MODEL
-from router.error_info import Reason
-from router.metrics.parts import Parts
-from tests.deploy.manifests import DEPLOY, ROOT, needs_helm
+from warmpath.indexer.trust import Level
+from warmpath.publisher.assemble import publishing
+from warmpath.lab.local.cluster import MODEL
+from warmpath.proto.errors import Reason
+from warmpath.router.metrics.parts import Parts
+from tests.deploy.manifests import (DEPLOY, ROOT, needs_helm)
 from tests.deploy.promql import read
-from tests.router.shared_stand import WORKER, publisher, router, seen, until
+from tests.router.shared_stand import (WORKER, publisher, router, seen, until)
 from tests.servers.redis_server import RedisServer
-from tests.simworker.local_worker import LocalWorker
+from tests.lab.simworker.local_worker import LocalWorker
 
 pytestmark = needs_helm
 
@@ -86,15 +86,15 @@ async def exported(
         registries.append(CollectorRegistry())
         return registries[-1]
 
-    monkeypatch.setattr("router.assemble.CollectorRegistry", registry)
-    monkeypatch.setattr("publisher.entrance.CollectorRegistry", registry)
+    monkeypatch.setattr("warmpath.router.assemble.running.CollectorRegistry", registry)
+    monkeypatch.setattr("warmpath.publisher.entrance.CollectorRegistry", registry)
     parts: list[Parts] = []
 
     def reads(*args: Any, **options: Any) -> Parts:
         parts.append(Parts(*args, **options))
         return parts[-1]
 
-    monkeypatch.setattr("router.assemble.Parts", reads)
+    monkeypatch.setattr("warmpath.router.assemble.running.Parts", reads)
     url = redis_server.url
     exported = Exported()
     async with LocalWorker.of(WORKER) as worker, LocalWorker.of(WORKER) as other:

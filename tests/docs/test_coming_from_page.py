@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from router.commands.local.held_ports import HeldPorts
+from warmpath.lab.local.ports import HeldPorts
 from tests.docs.own_ports import with_own_ports
 from tests.docs.test_pages import ROOT
 

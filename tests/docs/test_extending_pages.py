@@ -15,8 +15,8 @@ import pytest
 from hypothesis import is_hypothesis_test, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from scorer.policy import make_policy
-from tests.docs.page_code import blocks, module
+from warmpath.scorer.policy import make_policy
+from tests.docs.page_code import (blocks, module)
 from tests.docs.test_pages import ROOT
 
 PAGES = ROOT / "docs" / "extending"
@@ -56,7 +56,7 @@ def shown(code: str, names: dict[str, Any]) -> None:
 
 def test_the_codec_passes_the_tests_of_its_page(monkeypatch: pytest.MonkeyPatch) -> None:
     codec, test = blocks(PAGES / "engine.md")
-    module("indexer.engines.acme", codec, monkeypatch)
+    module("warmpath.indexer.engines.acme", codec, monkeypatch)
     suite = module("test_acme", test, monkeypatch)
     for check in checks_of(suite):
         run(check)
@@ -73,7 +73,7 @@ def test_the_page_names_each_file_that_has_a_list_of_engines() -> None:
         if '"sglang"' in path.read_text(encoding="utf-8")
     }
     # The dialects are the compiled scanner's, the APIs and the simulation have another list each.
-    others = ("indexer/compiled/", "router/inference_api/", "router/commands/simulate/")
+    others = ("indexer/compiled/", "router/inference_api/", "lab/simulate/")
     assert {one for one in having if not one.startswith(others)} == named
 
 
@@ -96,7 +96,7 @@ def declare(monkeypatch: pytest.MonkeyPatch) -> str:
     name, value = line.replace('"', "").split(" = ")
     declared = EntryPoint(name, value, "warmpath.policies")
     # A process looks once for its policies: those that it has found stay as they are.
-    monkeypatch.setattr("scorer.policy._registered", lambda: {name: declared})
+    monkeypatch.setattr("warmpath.scorer.policy._registered", lambda: {name: declared})
     module("my_package", "", monkeypatch)
     module(value.partition(":")[0], code, monkeypatch)
     return name

@@ -16,10 +16,10 @@ from typing import Any
 import grpc
 import pytest
 
-from router.commands.local.held_ports import HeldPorts
-from router.error_info import Reason, details
-from router.pb.warmpath.v1 import router_pb2 as pb
-from router.pb.warmpath.v1 import router_pb2_grpc
+from warmpath.lab.local.ports import HeldPorts
+from warmpath.proto.errors import (Reason, details)
+from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
+from warmpath.proto.pb.warmpath.v1 import router_pb2_grpc
 from tests.docs.own_ports import with_own_ports
 from tests.docs.test_pages import ROOT
 

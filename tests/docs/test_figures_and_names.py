@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from bench.__main__ import BENCHMARKS, POLICY
-from router.config.form import usable
+from warmpath.lab.bench.__main__ import (BENCHMARKS, POLICY)
+from warmpath.router.config.form import usable
 from tests.docs.test_pages import ROOT
 
 DOCS = ROOT / "docs"

@@ -4,7 +4,7 @@ from importlib.metadata import EntryPoint
 
 import pytest
 
-from tests.docs.page_code import blocks, module
+from tests.docs.page_code import (blocks, module)
 from tests.docs.test_pages import ROOT
 
 PAGE = ROOT / "CONTRIBUTING.md"
@@ -18,7 +18,7 @@ def test_the_policy_of_the_page_passes_the_test_of_the_page(
     name, value = line.strip().replace('"', "").split(" = ")
     declared = EntryPoint(name, value, "warmpath.policies")
     # A process looks once for its policies: those that it has found stay as they are.
-    monkeypatch.setattr("scorer.policy._registered", lambda: {name: declared})
+    monkeypatch.setattr("warmpath.scorer.policy._registered", lambda: {name: declared})
     module(value.partition(":")[0], policy, monkeypatch)
     written = module("first_change", test, monkeypatch)
     [check] = [one for called, one in vars(written).items() if called.startswith("test_")]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from router.commands.gateway.command import main
+from warmpath.cli.gateway.command import main
 from tests.docs.test_pages import ROOT
 
 PAGE = (ROOT / "docs" / "gateway.md").read_text(encoding="utf-8")

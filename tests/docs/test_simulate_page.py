@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from router.commands.simulate.access_log import read_traffic
+from warmpath.lab.simulate.traffic.access_log import read_traffic
 from tests.docs.test_pages import ROOT
 
 PAGE = (ROOT / "docs" / "simulate.md").read_text(encoding="utf-8")

@@ -13,11 +13,11 @@ import aiohttp
 import grpc.aio
 import pytest
 
-from bench.stand.servers import Python
-from indexer.keys.token import pack_tokens
-from router.pb.warmpath.v1 import router_pb2 as pb
-from router.pb.warmpath.v1 import router_pb2_grpc
-from scorer.policies.warmpath import Warmpath
+from warmpath.lab.bench.stand.servers import Python
+from warmpath.indexer.keys.token import pack_tokens
+from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
+from warmpath.proto.pb.warmpath.v1 import router_pb2_grpc
+from warmpath.scorer.policies.warmpath import Warmpath
 
 pytestmark = pytest.mark.deep
 

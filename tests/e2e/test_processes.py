@@ -11,9 +11,9 @@ import aiohttp
 import grpc.aio
 import pytest
 
-from router.commands.local.held_ports import HeldPorts
-from router.pb.warmpath.v1 import router_pb2 as pb
-from router.pb.warmpath.v1 import router_pb2_grpc
+from warmpath.lab.local.ports import HeldPorts
+from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
+from warmpath.proto.pb.warmpath.v1 import router_pb2_grpc
 
 pytestmark = pytest.mark.deep
 

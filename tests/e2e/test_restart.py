@@ -7,10 +7,10 @@ import aiohttp
 import grpc.aio
 import pytest
 
-from indexer.keys.token import pack_tokens
-from router.commands.local.cluster import MODEL, Cluster, WorkerSettings
-from router.pb.warmpath.v1 import router_pb2 as pb
-from router.pb.warmpath.v1 import router_pb2_grpc
+from warmpath.indexer.keys.token import pack_tokens
+from warmpath.lab.local.cluster import (MODEL, Cluster, WorkerSettings)
+from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
+from warmpath.proto.pb.warmpath.v1 import router_pb2_grpc
 
 SETTINGS = WorkerSettings(blocks=500, block_size=16, speed=500.0, vocab_size=32000)
 IDS = list(range(100, 500))

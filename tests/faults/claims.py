@@ -4,9 +4,9 @@ import time
 
 import pytest
 
-from indexer.shared.writer.steps import Cause, WriterState
+from warmpath.indexer.shared.writer.steps import (Cause, WriterState)
 from tests.faults.refusals import BEHIND
-from tests.faults.rig import DEFAULT_LEASE, Outcome, rig
+from tests.faults.rig import (DEFAULT_LEASE, Outcome, rig)
 from tests.servers.redis_server import RedisServer
 from tests.servers.relay import Relay
 from tests.servers.wrong_clock import WrongClock

@@ -4,8 +4,8 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from indexer.engines.event import Tier
-from indexer.keys.segment import SEGMENT
+from warmpath.indexer.engines.event import Tier
+from warmpath.indexer.keys.segment import SEGMENT
 
 Held = dict[Tier, set[int]]
 """The keys of the held blocks, by tier."""

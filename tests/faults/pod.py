@@ -6,27 +6,27 @@ from collections.abc import Callable
 from functools import lru_cache
 from random import Random
 
-from indexer.engines import vllm
-from indexer.engines.event import Tier
-from indexer.follow.rank_ingest import RankIngest
-from indexer.follow.rank_source import RankSource
-from indexer.keys.key import Keyspace, chain, fingerprint
-from indexer.keys.segment import Segments
-from indexer.keys.token import pack_tokens
-from indexer.process.tasks import cancel, watched
-from indexer.resolve.rank_state import PureState
-from indexer.resolve.resolver import Resolver
-from indexer.shared.layout.names import KeyNames
-from indexer.shared.redis.command import Redis
-from indexer.shared.writer.machine import Writer
-from indexer.shared.writer.run import News, random_base, write
-from indexer.shared.writer.steps import WriterState
-from indexer.watch.engine_cache import collect_forever
-from indexer.watch.journal import Journal
-from indexer.watch.pod_cache import Pending, PodCache
-from publisher.assemble import COLLECT_SECONDS
-from tests.faults.history import Held, History
-from tests.indexer.engine_model import BLOCK, Block, EngineModel
+from warmpath.indexer.engines import vllm
+from warmpath.indexer.engines.event import Tier
+from warmpath.indexer.follow.stream_source import RankIngest
+from warmpath.indexer.follow.rank_source import RankSource
+from warmpath.indexer.keys.key import (Keyspace, chain, fingerprint)
+from warmpath.indexer.keys.segment import Segments
+from warmpath.indexer.keys.token import pack_tokens
+from warmpath.process.tasks import (cancel, watched)
+from warmpath.indexer.resolve.rank_state import PureState
+from warmpath.indexer.resolve.resolver import Resolver
+from warmpath.indexer.shared.layout.names import KeyNames
+from warmpath.indexer.shared.redis.command import Redis
+from warmpath.indexer.shared.writer.machine import Writer
+from warmpath.indexer.shared.writer.run import (News, random_base, write)
+from warmpath.indexer.shared.writer.steps import WriterState
+from warmpath.indexer.watch.engine_cache import collect_forever
+from warmpath.indexer.watch.journal import Journal
+from warmpath.indexer.watch.pod_cache import (Pending, PodCache)
+from warmpath.publisher.assemble import COLLECT_SECONDS
+from tests.faults.history import (Held, History)
+from tests.indexer.engine_model import (BLOCK, Block, EngineModel)
 
 MODEL = "m"
 KEYSPACE = fingerprint(MODEL, "")

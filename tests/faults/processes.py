@@ -3,10 +3,10 @@
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from indexer.process.tasks import cancel, watched
-from tests.faults.outside import Outside, proceed, starve, stop
+from warmpath.process.tasks import (cancel, watched)
+from tests.faults.outside import (Outside, proceed, starve, stop)
 from tests.faults.refusals import BEHIND
-from tests.faults.rig import DEFAULT_LEASE, Outcome, Rig, rig
+from tests.faults.rig import (DEFAULT_LEASE, Outcome, Rig, rig)
 from tests.servers.redis_server import RedisServer
 
 STOPPED, RUNNING = 5.0, 0.3

@@ -9,26 +9,26 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from indexer.compiled.array_index import ArrayIndex
-from indexer.index.slot import Place
-from indexer.ingest import Ingest
-from indexer.keys.key import Chain
-from indexer.keys.token import pack_tokens
-from indexer.process.tasks import cancel, watched
-from indexer.rank import Rank
-from indexer.shared.layout.names import KeyNames
-from indexer.shared.query.index import RemoteIndex
-from indexer.shared.records.registry import Registry
-from indexer.shared.records.remote_rank import RemoteRank
-from indexer.shared.redis.command import Redis
-from indexer.shared.replica.run import Replica
-from indexer.trust import PROMISED_SECONDS, Level, Trust
-from indexer.watch.watched_rank import WatchedRank
-from router.match.scorer import NOTHING, Scorer
-from router.prompt.token_prompt import TokenPrompt
-from scorer.strategies.longest_prefix import longest_prefix
+from warmpath.indexer.compiled.array_index import ArrayIndex
+from warmpath.indexer.index.slot import Place
+from warmpath.indexer.ranks import Ingest
+from warmpath.indexer.keys.key import Chain
+from warmpath.indexer.keys.token import pack_tokens
+from warmpath.process.tasks import (cancel, watched)
+from warmpath.indexer.rank import Rank
+from warmpath.indexer.shared.layout.names import KeyNames
+from warmpath.indexer.shared.query.index import RemoteIndex
+from warmpath.indexer.shared.records.registry import Registry
+from warmpath.indexer.shared.records.record_source import RemoteRank
+from warmpath.indexer.shared.redis.command import Redis
+from warmpath.indexer.shared.replica.run import Replica
+from warmpath.indexer.trust import (PROMISED_SECONDS, Level, Trust)
+from warmpath.indexer.watch.watched_source import WatchedRank
+from warmpath.router.match.match import (NOTHING, Scorer)
+from warmpath.router.prompt.token_prompt import TokenPrompt
+from warmpath.scorer.longest_prefix import longest_prefix
 from tests.faults.history import Held
-from tests.faults.pod import KEYSPACE, MODEL, Clock, Pod
+from tests.faults.pod import (KEYSPACE, MODEL, Clock, Pod)
 from tests.indexer.engine_model import BLOCK
 
 DEADLINE = 0.25

@@ -4,7 +4,7 @@ from typing import Literal
 
 import pytest
 
-from indexer.shared.writer.steps import Cause
+from warmpath.indexer.shared.writer.steps import Cause
 from tests.faults import server
 
 pytestmark = pytest.mark.deep

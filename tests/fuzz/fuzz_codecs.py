@@ -28,16 +28,16 @@ COMPILED = [
 ]
 
 with atheris.instrument_imports(include=["indexer"], exclude=COMPILED):
-    from indexer.compiled.array_index import ArrayIndex
-    from indexer.compiled.scan.dialect import DIALECTS
-    from indexer.compiled.warm_up import warm_up
-    from indexer.engines import sglang, trtllm, vllm
-    from indexer.engines.event import Batch, MalformedEventError, Stored
-    from indexer.follow.rank_ingest import RankIngest
-    from indexer.follow.rank_source import RankSource
-    from indexer.index.contract import Index
-    from indexer.index.memory import MemoryIndex
-    from indexer.ingest import Ingest
+    from warmpath.indexer.compiled.array_index import ArrayIndex
+    from warmpath.indexer.compiled.scan.dialect import DIALECTS
+    from warmpath.indexer.compiled.warm_up import warm_up
+    from warmpath.indexer.engines import (sglang, trtllm, vllm)
+    from warmpath.indexer.engines.event import (Batch, MalformedEventError, Stored)
+    from warmpath.indexer.follow.stream_source import RankIngest
+    from warmpath.indexer.follow.rank_source import RankSource
+    from warmpath.indexer.index.contract import Index
+    from warmpath.indexer.index.memory import MemoryIndex
+    from warmpath.indexer.ranks import Ingest
     from tests.fuzz.guided import fuzz
 
 MOST_EVENTS = 4

@@ -39,34 +39,34 @@ COMPILED = [
 ]
 
 with atheris.instrument_imports(include=["indexer", "router", "prefixstore"], exclude=COMPILED):
-    from indexer.compiled.array_index import ArrayIndex
-    from indexer.compiled.segments import stretches_of
-    from indexer.compiled.warm_up import warm_up
-    from indexer.index.memory import MemoryIndex
-    from indexer.ingest import Ingest
-    from indexer.keys import segment_value
-    from indexer.keys.key import Chain
-    from indexer.keys.segment import SEGMENT
-    from indexer.keys.word import WORD_BYTES, pack_words
-    from indexer.message import read_message
-    from indexer.pb.warmpath.watch.v1 import cache_watch_pb2 as watch_pb
-    from indexer.shared.layout.record import BadRecordError, read_record
-    from indexer.shared.query import lookup
-    from indexer.watch.client import ProtocolError, Watcher
-    from router.api.parse import parse
-    from router.match.scorer import Scorer
-    from router.pb.warmpath.v1 import router_pb2 as pb
-    from router.pb.warmpath.wire.v1 import score_request_pb2 as wire
-    from router.prompt.bad_request import BadRequestError
-    from router.prompt.bodies import fields as body_fields
-    from router.prompt.bodies import json_strings
-    from router.prompt.bodies import openai as body
-    from router.prompt.parse import listed_ids
-    from router.prompt.token_prompt import TokenPrompt
-    from scorer.strategies.by_name import longest_prefix
+    from warmpath.indexer.compiled.array_index import ArrayIndex
+    from warmpath.indexer.compiled.segments import stretches_of
+    from warmpath.indexer.compiled.warm_up import warm_up
+    from warmpath.indexer.index.memory import MemoryIndex
+    from warmpath.indexer.ranks import Ingest
+    from warmpath.indexer.keys import segment_value
+    from warmpath.indexer.keys.key import Chain
+    from warmpath.indexer.keys.segment import SEGMENT
+    from warmpath.indexer.keys.word import (WORD_BYTES, pack_words)
+    from warmpath.process.message import read_message
+    from warmpath.proto.pb.warmpath.watch.v1 import cache_watch_pb2 as watch_pb
+    from warmpath.indexer.shared.layout.record import (BadRecordError, read_record)
+    from warmpath.indexer.shared.query import lookup
+    from warmpath.indexer.watch.client import (ProtocolError, Watcher)
+    from warmpath.router.calls.parse import parse
+    from warmpath.router.match.match import Scorer
+    from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
+    from warmpath.proto.pb.warmpath.wire.v1 import score_request_pb2 as wire
+    from warmpath.router.prompt.bad_request import BadRequestError
+    from warmpath.router.prompt.bodies import fields as body_fields
+    from warmpath.router.prompt.bodies import json_strings
+    from warmpath.router.prompt.bodies import openai as body
+    from warmpath.router.prompt.parse import listed_ids
+    from warmpath.router.prompt.token_prompt import TokenPrompt
+    from warmpath.scorer.strategies import longest_prefix
     from tests.fuzz.asked_service import AskedService
     from tests.fuzz.guided import fuzz
-    from tests.fuzz.http2_input import SEEDS, attack
+    from tests.fuzz.http2_input import (SEEDS, attack)
 
 Target = Callable[[bytes], None]
 TOKENS = b"".join(struct.pack("<I", token) for token in range(33))

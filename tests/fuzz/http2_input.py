@@ -8,13 +8,13 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterator
 
-from router.transport.connection import Connection
-from router.transport.http2 import session as sessions
-from router.transport.http2.limits import Http2Limits
+from warmpath.h2grpc.connection import Connection
+from warmpath.h2grpc.http2 import session as sessions
+from warmpath.h2grpc.http2.limits import Http2Limits
 from tests.router.http2_client import frame
-from tests.router.transport.fake_socket import FakeSocket, FakeTimeLoop
-from tests.router.transport.http2 import raw_frames as raw
-from tests.router.transport.small_service import Service
+from tests.h2grpc.fake_socket import (FakeSocket, FakeTimeLoop)
+from tests.h2grpc.http2 import raw_frames as raw
+from tests.h2grpc.small_service import Service
 
 METHODS = ("Echo", "Take", "Each", "Many", "Hold", "Large", "None", "Once")
 LIMITS = Http2Limits(
@@ -162,7 +162,7 @@ class Attack:
 def attack(data: bytes) -> None:
     """Attack a connection as arbitrary bytes say. Raises AssertionError for anything but its end."""
     fault = Fault()
-    logger = logging.getLogger("router.transport")
+    logger = logging.getLogger("warmpath.router.transport")
     logger.addHandler(fault)
     before = len(sessions.OPEN)
     try:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from indexer.watch.pulse import Pulse
+from warmpath.indexer.watch.pulse import Pulse
 
 
 class Awake(Pulse):

@@ -10,9 +10,9 @@ from collections.abc import Iterable
 
 import msgspec
 
-from indexer.engines.event import Tier
-from indexer.keys.key import Keyspace, chain
-from indexer.keys.token import pack_tokens
+from warmpath.indexer.engines.event import Tier
+from warmpath.indexer.keys.key import (Keyspace, chain)
+from warmpath.indexer.keys.token import pack_tokens
 
 BLOCK = 2
 

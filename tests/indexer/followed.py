@@ -2,13 +2,13 @@
 
 from collections.abc import Callable
 
-from indexer.compiled.array_index import ArrayIndex
-from indexer.engines import vllm
-from indexer.engines.event import Tier
-from indexer.follow.rank_ingest import RankIngest
-from indexer.follow.rank_source import RankSource
-from indexer.index.contract import Index
-from indexer.ingest import Ingest
+from warmpath.indexer.compiled.array_index import ArrayIndex
+from warmpath.indexer.engines import vllm
+from warmpath.indexer.engines.event import Tier
+from warmpath.indexer.follow.stream_source import RankIngest
+from warmpath.indexer.follow.rank_source import RankSource
+from warmpath.indexer.index.contract import Index
+from warmpath.indexer.ranks import Ingest
 
 
 def new_ingest(index: Callable[[], Index] = ArrayIndex) -> Ingest:

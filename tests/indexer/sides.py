@@ -4,17 +4,17 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
-from indexer.compiled.array_index import ArrayIndex
-from indexer.engines import sglang, vllm
-from indexer.follow.rank_ingest import RankIngest
-from indexer.follow.rank_source import RankSource
-from indexer.follow.saved import SavedRank
-from indexer.index.contract import Index
-from indexer.index.memory import MemoryIndex
-from indexer.index.reference import ReferenceIndex
-from indexer.ingest import Ingest
-from indexer.keys.key import Chain, Keyspace
-from indexer.keys.token import pack_tokens
+from warmpath.indexer.compiled.array_index import ArrayIndex
+from warmpath.indexer.engines import (sglang, vllm)
+from warmpath.indexer.follow.stream_source import RankIngest
+from warmpath.indexer.follow.rank_source import RankSource
+from warmpath.indexer.follow.saved import SavedRank
+from warmpath.indexer.index.contract import Index
+from warmpath.indexer.index.memory import MemoryIndex
+from warmpath.indexer.index.reference import ReferenceIndex
+from warmpath.indexer.ranks import Ingest
+from warmpath.indexer.keys.key import (Chain, Keyspace)
+from warmpath.indexer.keys.token import pack_tokens
 
 FORMS: dict[str, Callable[[], Index]] = {
     "compiled": ArrayIndex,

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from indexer.compiled.array_index import ArrayIndex
-from indexer.embedded import embedded_index
-from indexer.index.memory import MemoryIndex
+from warmpath.indexer.compiled.array_index import ArrayIndex
+from warmpath.indexer.embedded import embedded_index
+from warmpath.indexer.index.memory import MemoryIndex
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -21,7 +21,7 @@ def test_the_compiled_index_is_chosen_where_numba_is() -> None:
 def test_the_pure_index_serves_where_numba_is_not(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    for name in [name for name in sys.modules if name.startswith("indexer.compiled")]:
+    for name in [name for name in sys.modules if name.startswith("warmpath.indexer.compiled")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "numba", None)
     assert isinstance(embedded_index(1 << 24), MemoryIndex)
@@ -31,10 +31,10 @@ def test_the_pure_index_serves_where_numba_is_not(
 def test_nothing_is_left_to_compile_when_the_index_is_ready() -> None:
     """What other compiled functions call is compiled with them; what Python calls is used at once."""
     script = (
-        "import pkgutil, importlib, indexer.compiled as package\n"
-        "from indexer.embedded import embedded_index\n"
+        "import pkgutil, importlib, warmpath.indexer.compiled as package\n"
+        "from warmpath.indexer.embedded import embedded_index\n"
         "embedded_index(1 << 24)\n"
-        "modules = pkgutil.walk_packages(package.__path__, 'indexer.compiled.')\n"
+        "modules = pkgutil.walk_packages(package.__path__, 'warmpath.indexer.compiled.')\n"
         "names = [one.name for one in modules]\n"
         "values = [vars(importlib.import_module(name)).values() for name in names]\n"
         "functions = {one for each in values for one in each if hasattr(one, 'py_func')}\n"
@@ -54,8 +54,8 @@ def test_compiled_code_is_used_from_a_folder_that_cannot_be_written_to(tmp_path:
     package = tmp_path / "indexer"
     shutil.copytree(ROOT / "indexer", package, ignore=shutil.ignore_patterns("__pycache__"))
     script = (
-        "from indexer.compiled import jit\n"
-        "from indexer.compiled.blocks.table import refill\n"
+        "from warmpath.indexer.compiled import jit\n"
+        "from warmpath.indexer.compiled.blocks.table import refill\n"
         "import numpy as np\n"
         "places, words = np.zeros(4, np.uint32), np.zeros((1, 2), np.uint64)\n"
         "refill(places, words, places, np.zeros(4, np.uint64))\n"
@@ -73,13 +73,13 @@ def test_compiled_code_is_used_from_a_folder_that_cannot_be_written_to(tmp_path:
     assert hits == "0"
     # Root may write anywhere, so writing there is made to fail.
     patched = script.replace(
-        "from indexer.compiled import jit",
+        "from warmpath.indexer.compiled import jit",
         "import pathlib, tempfile; real = tempfile.TemporaryFile\n"
         "def refuse(dir=None, **more):\n"
         f"    if str(dir).startswith({str(package)!r}): raise OSError('read-only')\n"
         "    return real(dir=dir, **more)\n"
         "tempfile.TemporaryFile = refuse\n"
-        "from indexer.compiled import jit",
+        "from warmpath.indexer.compiled import jit",
     )
     folder, hits = run(patched)
     assert "warmpath-compiled-" in folder

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from indexer.keys.key import Chain
-from indexer.keys.word import pack_words
-from indexer.packed_keys import _compiled, packed_keys, stored_keys
+from warmpath.indexer.keys.key import Chain
+from warmpath.indexer.keys.word import pack_words
+from warmpath.indexer.packed_keys import (_compiled, packed_keys, stored_keys)
 
 
 @given(
@@ -56,7 +56,7 @@ def test_too_few_tokens_are_an_error() -> None:
 
 def test_keys_are_made_without_numba(monkeypatch: pytest.MonkeyPatch) -> None:
     chain = Chain(5, bytes(range(256)), 4, 16)
-    for name in [name for name in sys.modules if name.startswith("indexer.compiled")]:
+    for name in [name for name in sys.modules if name.startswith("warmpath.indexer.compiled")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "numba", None)
     _compiled.cache_clear()

@@ -8,17 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from prefixstore.cuts.slices import CUT_BYTES, SLICE
-from prefixstore.pool import LONG_BYTES, PoolClosedError, PoolFullError, TokenizerPool, Tokens
-from prefixstore.store.lru import LruStore
-from prefixstore.tokenizers.tokenizer import (
-    ByteTokenizer,
-    FolderTokenizer,
-    InvalidTextError,
-    Tokenizer,
-    TokenizerUnavailableError,
-)
-from prefixstore.workers import Workers
+from warmpath.prefixstore.cuts.slices import (CUT_BYTES, SLICE)
+from warmpath.prefixstore.pool import (LONG_BYTES, PoolClosedError, PoolFullError, TokenizerPool, Tokens)
+from warmpath.prefixstore.store.lru import LruStore
+from warmpath.prefixstore.tokenizers.tokenizer import (ByteTokenizer, FolderTokenizer, InvalidTextError, Tokenizer, TokenizerUnavailableError)
+from warmpath.prefixstore.workers import Workers
 from tests.recordings import TOKENIZER
 
 BYTES = ByteTokenizer()

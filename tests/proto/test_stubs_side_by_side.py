@@ -9,10 +9,10 @@ import pytest
 from google.protobuf import descriptor_pool
 from grpc_tools import protoc
 
-from indexer.pb.warmpath.watch.v1 import cache_watch_pb2
-from router.pb.indexer.v1 import indexer_pb2
-from router.pb.warmpath.v1 import router_pb2
-from router.pb.warmpath.wire.v1 import score_request_pb2, status_details_pb2
+from warmpath.proto.pb.warmpath.watch.v1 import cache_watch_pb2
+from warmpath.proto.pb.indexer.v1 import indexer_pb2
+from warmpath.proto.pb.warmpath.v1 import router_pb2
+from warmpath.proto.pb.warmpath.wire.v1 import (score_request_pb2, status_details_pb2)
 
 ROOT = Path(__file__).parents[2]
 OURS = {
@@ -48,7 +48,7 @@ def load(folder: Path, *steps: str) -> None:
 
 def test_a_users_stubs_from_another_root_load_before_ours_and_after(tmp_path: Path) -> None:
     user = stubs(tmp_path / "out", f"mine={ROOT / 'proto'}", "mine")
-    ours = "import router.client.client, indexer.pb.warmpath.watch.v1.cache_watch_pb2"
+    ours = "import warmpath.client.sync_client, warmpath.proto.pb.warmpath.watch.v1.cache_watch_pb2"
     for steps in permutations((f"import {user}", ours)):
         load(tmp_path / "out", *steps)
 
@@ -58,7 +58,7 @@ def test_messages_of_both_are_the_same_on_the_wire(tmp_path: Path) -> None:
     load(
         tmp_path / "out",
         f"import {user.removesuffix('_grpc')} as theirs",
-        "from router.pb.warmpath.v1 import router_pb2 as ours",
+        "from warmpath.proto.pb.warmpath.v1 import router_pb2 as ours",
         "raw = theirs.PodScore(pod='pod-1', score=3).SerializeToString()",
         "assert ours.PodScore.FromString(raw).pod == 'pod-1'",
         "assert theirs.PodScore.DESCRIPTOR.full_name == ours.PodScore.DESCRIPTOR.full_name",
@@ -67,7 +67,7 @@ def test_messages_of_both_are_the_same_on_the_wire(tmp_path: Path) -> None:
 
 def test_a_users_stubs_of_another_version_load_beside_ours(tmp_path: Path) -> None:
     user = stubs(tmp_path / "out", f"mine={of_another_version(tmp_path / 'proto')}", "mine")
-    for steps in permutations((f"import {user}", "import router.client.client")):
+    for steps in permutations((f"import {user}", "import warmpath.client.sync_client")):
         load(tmp_path / "out", *steps)
 
 
@@ -75,7 +75,7 @@ def test_a_users_stubs_from_our_root_load_beside_ours(tmp_path: Path) -> None:
     """Their module `warmpath.v1` is hidden by our library: the user moves it to a folder of theirs."""
     stubs(tmp_path / "out", str(ROOT / "proto"), "")
     (tmp_path / "out/warmpath").rename(tmp_path / "out/theirs")
-    for steps in permutations(("import theirs.v1.router_pb2", "import router.client.client")):
+    for steps in permutations(("import theirs.v1.router_pb2", "import warmpath.client.sync_client")):
         load(tmp_path / "out", *steps)
 
 

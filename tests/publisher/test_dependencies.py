@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from router.cli import PARTS
+from warmpath.cli.main import PARTS
 from tests.base_install import run
 
 
@@ -20,15 +20,15 @@ def test_the_router_is_an_extra_and_what_it_takes_besides_is_left_out_here() -> 
 
 
 def test_the_publisher_runs_without_the_routers_parts() -> None:
-    done = run("from publisher.__main__ import main; main(['--help'])")
+    done = run("from warmpath.publisher.main import main; main(['--help'])")
     assert "usage: warmpath publish" in done.stdout, done.stderr
-    done = run("import publisher.assemble, publisher.vllm_plugin; print('fine')")
+    done = run("import warmpath.publisher.assemble, warmpath.publisher.vllm_plugin; print('fine')")
     assert done.stdout == "fine\n", done.stderr
 
 
 @pytest.mark.parametrize("command", ["serve", "pods", "simulate"])
 def test_a_command_whose_parts_are_missing_names_the_extra(command: str) -> None:
-    code = "from router.cli import main; sys.exit(main(sys.argv[1:]))"
+    code = "from warmpath.cli.main import main; sys.exit(main(sys.argv[1:]))"
     done = run(code, command, "--help")
     assert done.returncode == 1
     assert "pip install 'warmpath[router]'" in done.stderr
@@ -36,7 +36,7 @@ def test_a_command_whose_parts_are_missing_names_the_extra(command: str) -> None
 
 
 def test_what_there_is_is_listed_all_the_same() -> None:
-    done = run("from router.cli import main; sys.exit(main([]))")
+    done = run("from warmpath.cli.main import main; sys.exit(main([]))")
     assert done.returncode == 0, done.stderr
     assert "  publish       Follow an engine" in done.stdout
     assert "pip install 'warmpath[router]'" in done.stdout

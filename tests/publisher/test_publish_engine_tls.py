@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from publisher.__main__ import main
-from publisher.assemble import publishing
-from publisher.settings import Settings
-from tests.indexer.trtllm_answers import CREATED, answer
+from warmpath.publisher.main import main
+from warmpath.publisher.assemble import publishing
+from warmpath.publisher.settings import Settings
+from tests.indexer.trtllm_answers import (CREATED, answer)
 from tests.servers.certificates import Authority
 from tests.servers.https import serving
 

@@ -8,18 +8,18 @@ import aiohttp
 import grpc.aio
 import pytest
 
-from indexer.engines.event import Tier
-from indexer.keys.key import Keyspace, chain, fingerprint
-from indexer.keys.segment import SEGMENT
-from indexer.keys.token import pack_tokens
-from indexer.pb.warmpath.watch.v1 import cache_watch_pb2 as watch_pb
-from indexer.pb.warmpath.watch.v1 import cache_watch_pb2_grpc
-from indexer.shared.layout.names import KeyNames
-from indexer.shared.layout.record import Record, read_record
-from publisher.__main__ import main
-from router.commands.local.cluster import MODEL
+from warmpath.indexer.engines.event import Tier
+from warmpath.indexer.keys.key import (Keyspace, chain, fingerprint)
+from warmpath.indexer.keys.segment import SEGMENT
+from warmpath.indexer.keys.token import pack_tokens
+from warmpath.proto.pb.warmpath.watch.v1 import cache_watch_pb2 as watch_pb
+from warmpath.proto.pb.warmpath.watch.v1 import cache_watch_pb2_grpc
+from warmpath.indexer.shared.layout.names import KeyNames
+from warmpath.indexer.shared.layout.record import (Record, read_record)
+from warmpath.publisher.main import main
+from warmpath.lab.local.cluster import MODEL
 from tests.indexer.shared.writer_model import read_bucket
-from tests.publisher.published_pod import IDS, Pod
+from tests.publisher.published_pod import (IDS, Pod)
 from tests.servers.redis_server import RedisServer
 
 LEASE = 2

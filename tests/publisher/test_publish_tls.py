@@ -8,10 +8,10 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from publisher.__main__ import main
-from router.pb.warmpath.v1 import router_pb2 as pb
-from tests.publisher.published_pod import FULL, IDS, Pod, asking, router_config
-from tests.servers.certificates import Authority, Certificate
+from warmpath.publisher.main import main
+from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
+from tests.publisher.published_pod import (FULL, IDS, Pod, asking, router_config)
+from tests.servers.certificates import (Authority, Certificate)
 
 
 @pytest.fixture

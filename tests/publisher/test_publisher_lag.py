@@ -2,17 +2,17 @@
 
 import msgspec
 
-from indexer.follow.engine import Engine
-from indexer.index.memory import MemoryIndex
-from indexer.ingest import Ingest
-from indexer.trust import BEHIND, Level
-from indexer.watch.engine_cache import engine_cache
-from publisher.metrics import PublisherCollector
-from publisher.places import Places
-from publisher.watch_server import WatchServer
-from router.diagnosis.attribution import Row
-from router.diagnosis.facts import PodFacts, RankFacts
-from router.diagnosis.findings import findings
+from warmpath.indexer.follow.instance import Engine
+from warmpath.indexer.index.memory import MemoryIndex
+from warmpath.indexer.ranks import Ingest
+from warmpath.indexer.trust import (BEHIND, Level)
+from warmpath.indexer.watch.engine_cache import engine_cache
+from warmpath.publisher.metrics import PublisherCollector
+from warmpath.publisher.places import Places
+from warmpath.publisher.watch_server import WatchServer
+from warmpath.router.diagnosis.attribution import Row
+from warmpath.router.diagnosis.facts import (PodFacts, RankFacts)
+from warmpath.router.diagnosis.findings import findings
 
 
 def test_a_rank_that_a_publisher_follows_late_is_degraded_at_the_routers_and_doctor_names_it() -> (

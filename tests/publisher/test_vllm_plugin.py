@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from publisher import vllm_plugin
+from warmpath.publisher import vllm_plugin
 
 CORE = """
 import multiprocessing, sys

@@ -8,13 +8,13 @@ from contextlib import AsyncExitStack
 import grpc.aio
 import pytest
 
-import publisher.assemble
-import publisher.entrance
-from indexer.keys.key import fingerprint
-from indexer.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
-from indexer.pb.warmpath.watch.v1 import cache_watch_pb2_grpc
-from indexer.process.listen import GRPC_OPTIONS
-from publisher.assemble import Publishing, Settings, publishing
+import warmpath.publisher.assemble
+import warmpath.publisher.entrance
+from warmpath.indexer.keys.key import fingerprint
+from warmpath.proto.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
+from warmpath.proto.pb.warmpath.watch.v1 import cache_watch_pb2_grpc
+from warmpath.process.listen import GRPC_OPTIONS
+from warmpath.publisher.assemble import (Publishing, Settings, publishing)
 
 KEYSPACE = fingerprint("m", "")
 CHANGE = pb.Change(added=pb.Keys(keys=bytes(512 << 10)))

@@ -8,7 +8,7 @@ from urllib.parse import unquote_to_bytes
 import grpc
 import grpc.aio
 
-from router.pb.warmpath.wire.v1 import status_details_pb2 as wire
+from warmpath.proto.pb.warmpath.wire.v1 import status_details_pb2 as wire
 
 DETAILS = "grpc-status-details-bin"
 PUSHBACK = "grpc-retry-pushback-ms"

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from typing import Any
 
-from indexer.keys.token import pack_tokens
-from router.prompt.reader import ReadPrompt
-from router.prompt.token_prompt import TokenPrompt
+from warmpath.indexer.keys.token import pack_tokens
+from warmpath.router.prompt.reader import ReadPrompt
+from warmpath.router.prompt.token_prompt import TokenPrompt
 
 
 class ReadyPrompts:

@@ -7,11 +7,11 @@ from pathlib import Path
 import grpc.aio
 import pytest
 
-from indexer.keys.token import pack_tokens
-from router import cli
-from router.commands import client
-from router.pb.warmpath.v1 import router_pb2 as pb
-from router.pb.warmpath.v1 import router_pb2_grpc
+from warmpath.indexer.keys.token import pack_tokens
+from warmpath.cli import main as cli
+from warmpath.cli import asking as client
+from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
+from warmpath.proto.pb.warmpath.v1 import router_pb2_grpc
 
 
 class OnePod(router_pb2_grpc.RouterServicer):

@@ -15,13 +15,13 @@ import grpc
 import grpc.aio
 import pytest
 
-from router.drain import Drain, EndingError
-from router.ending import Ending
-from router.pb.warmpath.v1 import router_pb2 as pb
-from router.pb.warmpath.v1 import router_pb2_grpc
-from router.readiness import LISTENING, Readiness
-from tests.router.error_details import ErrorDetails, details_of
-from tests.router.pick_stand import QUIET, pod, prompt
+from warmpath.router.drain import (Drain, EndingError)
+from warmpath.router.ending import Ending
+from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
+from warmpath.proto.pb.warmpath.v1 import router_pb2_grpc
+from warmpath.router.readiness import (LISTENING, Readiness)
+from tests.router.error_details import (ErrorDetails, details_of)
+from tests.router.pick_stand import (QUIET, pod, prompt)
 from tests.router.running_router import TRANSPORT
 
 LATE = "the router is about to end; ask another one"
@@ -46,7 +46,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
         clock.now += seconds
         await sleep(0)
 
-    monkeypatch.setattr("router.drain.asyncio.sleep", pass_time)
+    monkeypatch.setattr("warmpath.router.drain.asyncio.sleep", pass_time)
     return clock
 
 

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from router.processes import Processes
+from warmpath.router.processes import Processes
 
 
 @pytest.mark.parametrize(

@@ -11,13 +11,13 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from indexer.process.grpc_health import HealthService
-from indexer.trust import Level, Trust
-from router.conditions import a_pod_is_well, pods_are_covered, tokenizers_are_loaded
-from router.http import Pages, http_app
-from router.metrics.readiness import readiness
-from router.pods.table import Pod, Status
-from router.readiness import ALWAYS, LISTENING, STAYING, Condition, Readiness
+from warmpath.process.health import HealthService
+from warmpath.indexer.trust import (Level, Trust)
+from warmpath.router.conditions import (a_pod_is_well, pods_are_covered, tokenizers_are_loaded)
+from warmpath.router.pages.listener import (Pages, http_app)
+from warmpath.router.metrics.readiness import readiness
+from warmpath.router.pods.table import (Pod, Status)
+from warmpath.router.readiness import (ALWAYS, LISTENING, STAYING, Condition, Readiness)
 from tests.examples import examples
 from tests.router.pick.weighed import FakeRank
 

@@ -7,11 +7,11 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from router.api import server
-from router.config.read import parse
-from router.pb.warmpath.v1 import router_pb2
-from router.pb.warmpath.v1.router_pb2_grpc import RouterStub
-from router.refusal_log import RefusalLog, Refusals
+from warmpath.router.calls import server
+from warmpath.router.config.read import parse
+from warmpath.proto.pb.warmpath.v1 import router_pb2
+from warmpath.proto.pb.warmpath.v1.router_pb2_grpc import RouterStub
+from warmpath.router.refusal_log import (RefusalLog, Refusals)
 from tests.router.pick_stand import until
 from tests.router.running_router import running_router
 

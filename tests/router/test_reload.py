@@ -14,17 +14,17 @@ from typing import Any
 import grpc.aio
 import pytest
 
-from router.config.read import load, parse
-from router.config.reloadable import differing, reloadable_keys
-from router.config.schema import Config
-from router.pb.warmpath.v1 import router_pb2 as pb
-from router.pb.warmpath.v1 import router_pb2_grpc
-from router.processes import share_of
-from router.reload import ReloadableParts, Reloader, content_of
-from scorer.policy import make_policy
-from tests.odd_files import ODD, become, remove
-from tests.router.pick_stand import QUIET, pod, prompt
-from tests.router.running_router import TRANSPORT, running_router
+from warmpath.router.config.read import (load, parse)
+from warmpath.router.config.reloadable import (differing, reloadable_keys)
+from warmpath.router.config.schema import Config
+from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
+from warmpath.proto.pb.warmpath.v1 import router_pb2_grpc
+from warmpath.router.processes import share_of
+from warmpath.router.reload import (ReloadableParts, Reloader, content_of)
+from warmpath.scorer.policy import make_policy
+from tests.odd_files import (ODD, become, remove)
+from tests.router.pick_stand import (QUIET, pod, prompt)
+from tests.router.running_router import (TRANSPORT, running_router)
 
 MODEL = '[[models]]\nname = "demo"\n'
 
@@ -126,7 +126,7 @@ class Looks:
 async def test_a_file_is_read_when_two_looks_find_the_same_change_by_its_content(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO, "router.reload")
+    caplog.set_level(logging.INFO, "warmpath.router.reload")
     for name, text in (
         ("first", MODEL),
         ("same", MODEL),

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from router import serve
-from router.config.read import parse
+from warmpath.router import serve
+from warmpath.router.config.read import parse
 
 MODEL = '[[models]]\nname = "m"\n'
 PLAIN = parse(MODEL, "test")

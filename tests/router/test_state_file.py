@@ -15,16 +15,16 @@ import aiohttp
 import grpc.aio
 import pytest
 
-from indexer.keys.token import pack_tokens
-from router import serve, state_file
-from router.assemble import running
-from router.commands import check_config
-from router.commands.local.cluster import MODEL, Process, Worker, WorkerSettings
-from router.commands.local.held_ports import HeldPorts
-from router.config.read import parse
-from router.config.schema import Config
-from router.pb.warmpath.v1 import router_pb2 as pb
-from router.pb.warmpath.v1 import router_pb2_grpc
+from warmpath.indexer.keys.token import pack_tokens
+from warmpath.router import (serve, state_file)
+from warmpath.router.assemble.running import running
+from warmpath.cli import check_config
+from warmpath.lab.local.cluster import (MODEL, Process, Worker, WorkerSettings)
+from warmpath.lab.local.ports import HeldPorts
+from warmpath.router.config.read import parse
+from warmpath.router.config.schema import Config
+from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
+from warmpath.proto.pb.warmpath.v1 import router_pb2_grpc
 
 SETTINGS = WorkerSettings(blocks=400, block_size=16, speed=1000.0, vocab_size=32000)
 IDS = list(range(100, 260))

@@ -7,11 +7,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from scorer.candidate import Candidate, Request
-from scorer.columns import Columns, Costs
-from scorer.load_columns import columns_of
-from scorer.order import order_of
-from scorer.policy import Policy
+from warmpath.scorer.candidate import (Candidate, Request)
+from warmpath.scorer.columns import (Columns, Costs)
+from warmpath.scorer.load_columns import columns_of
+from warmpath.scorer.order import order_of
+from warmpath.scorer.policy import Policy
 
 
 class Ranked(NamedTuple):

@@ -6,17 +6,9 @@ from random import Random
 
 import pytest
 
-from scorer.candidate import Candidate, Request
-from scorer.policies.load_band import LoadBand
-from scorer.policy import (
-    DEFAULT,
-    GROUP,
-    UnknownPolicyError,
-    _registered,
-    costs_seconds,
-    make_policy,
-    policy_names,
-)
+from warmpath.scorer.candidate import (Candidate, Request)
+from warmpath.lab.policies.load_band import LoadBand
+from warmpath.scorer.policy import (DEFAULT, GROUP, UnknownPolicyError, _registered, costs_seconds, make_policy, policy_names)
 from tests.scorer.ranked import rank
 
 PACKAGE = """
@@ -24,7 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from scorer.columns import Costs
+from warmpath.scorer.columns import Costs
 
 
 @dataclass(frozen=True)

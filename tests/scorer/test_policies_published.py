@@ -8,9 +8,9 @@ from types import MappingProxyType
 import numpy as np
 import pytest
 
-from scorer.candidate import Candidate, Load, Request
-from scorer.places import places
-from scorer.policy import Policy, make_policy
+from warmpath.scorer.candidate import (Candidate, Load, Request)
+from warmpath.scorer.places import places
+from warmpath.scorer.policy import (Policy, make_policy)
 from tests.scorer.ranked import rank
 
 

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scorer.prefill import PrefillModel
-from scorer.pull import with_pull
+from warmpath.scorer.prefill import PrefillModel
+from warmpath.scorer.pull import with_pull
 
 TOKENS = 1000
 

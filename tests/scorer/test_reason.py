@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scorer.candidate import Candidate, Load, Request
-from scorer.columns import Costs
-from scorer.match import Match, Span
-from scorer.policy import costs_seconds, make_policy, policy_names
-from scorer.reason import reason, seconds
-from tests.scorer.ranked import figures, rank, ranked
+from warmpath.scorer.candidate import (Candidate, Load, Request)
+from warmpath.scorer.columns import Costs
+from warmpath.scorer.match import (Match, Span)
+from warmpath.scorer.policy import (costs_seconds, make_policy, policy_names)
+from warmpath.scorer.reason import (reason, seconds)
+from tests.scorer.ranked import (figures, rank, ranked)
 
 TOKENS = 9000
 

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scorer.match import TIERS, Match, Span, match_of
-from scorer.strategies.by_name import STRATEGIES
+from warmpath.scorer.match import (TIERS, Match, Span, match_of)
+from warmpath.scorer.strategies import STRATEGIES
 
 SIZE = 16
 

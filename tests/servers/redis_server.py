@@ -14,9 +14,9 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from router.commands.local.held_ports import HeldPorts
-from router.commands.local.redis.cluster import BUS
-from router.commands.local.redis.server import find_server
+from warmpath.lab.local.ports import HeldPorts
+from warmpath.lab.local.redis_cluster import BUS
+from warmpath.lab.local.redis_server import find_server
 from tests.servers.service import Service
 
 Binary = Literal["redis", "valkey"]

@@ -15,12 +15,12 @@ from random import Random
 import aiohttp
 import grpc.aio
 
-from indexer.keys.token import pack_tokens
-from router.client.failure import failure_of
-from router.pb.warmpath.v1 import router_pb2 as pb
-from router.pb.warmpath.v1 import router_pb2_grpc
+from warmpath.indexer.keys.token import pack_tokens
+from warmpath.client.failure import failure_of
+from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
+from warmpath.proto.pb.warmpath.v1 import router_pb2_grpc
 from tests.soak.honest_engine import new_prompt
-from tests.soak.serving_engine import Fault, ServingEngine
+from tests.soak.serving_engine import (Fault, ServingEngine)
 
 PAUSE = 0.08
 """Mean pause between two requests, which come whether others are answered or not."""

@@ -12,7 +12,7 @@ import msgspec
 import zmq
 import zmq.asyncio
 
-from indexer.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
+from warmpath.proto.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
 from tests.engine_sockets import http
 from tests.soak.honest_engine import BLOCK
 

@@ -20,16 +20,16 @@ from typing import Any
 
 import msgspec
 
-from indexer.engines import vllm
-from indexer.engines.event import Tier
-from indexer.follow.rank_ingest import RankIngest
-from indexer.follow.rank_source import RankSource
-from indexer.index.memory import MemoryIndex
-from indexer.ingest import Ingest
-from indexer.keys.key import Keyspace, chain
-from indexer.keys.token import pack_tokens
-from indexer.stream.action import AskReplay
-from indexer.trust import Level
+from warmpath.indexer.engines import vllm
+from warmpath.indexer.engines.event import Tier
+from warmpath.indexer.follow.stream_source import RankIngest
+from warmpath.indexer.follow.rank_source import RankSource
+from warmpath.indexer.index.memory import MemoryIndex
+from warmpath.indexer.ranks import Ingest
+from warmpath.indexer.keys.key import (Keyspace, chain)
+from warmpath.indexer.keys.token import pack_tokens
+from warmpath.indexer.stream.action import AskReplay
+from warmpath.indexer.trust import Level
 
 BLOCK = 16
 MOST_GROWTH = 0.02

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from router.commands.local.cluster import START_SECONDS, ClusterError, Process
+from warmpath.lab.local.cluster import (START_SECONDS, ClusterError, Process)
 
 ROOT = Path(__file__).parents[2]
 OLDER = "WARMPATH_OLDER"

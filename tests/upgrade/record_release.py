@@ -15,18 +15,18 @@ from typing import Any
 import grpc.aio
 import msgspec
 
-from indexer.engines.event import Tier
-from indexer.keys.key import fingerprint
-from indexer.keys.token import pack_tokens
-from indexer.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
-from indexer.pb.warmpath.watch.v1 import cache_watch_pb2_grpc
-from indexer.process.version import version
-from indexer.shared.layout.names import KeyNames
-from indexer.shared.layout.record import read_record
-from indexer.trust import Level
-from router.commands.local.cluster import MODEL
-from router.pb.warmpath.v1 import router_pb2 as router_pb
-from tests.publisher.published_pod import FULL, IDS, SETTINGS, Pod, asking
+from warmpath.indexer.engines.event import Tier
+from warmpath.indexer.keys.key import fingerprint
+from warmpath.indexer.keys.token import pack_tokens
+from warmpath.proto.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
+from warmpath.proto.pb.warmpath.watch.v1 import cache_watch_pb2_grpc
+from warmpath.process.version import version
+from warmpath.indexer.shared.layout.names import KeyNames
+from warmpath.indexer.shared.layout.record import read_record
+from warmpath.indexer.trust import Level
+from warmpath.lab.local.cluster import MODEL
+from warmpath.proto.pb.warmpath.v1 import router_pb2 as router_pb
+from tests.publisher.published_pod import (FULL, IDS, SETTINGS, Pod, asking)
 from tests.servers.redis_server import RedisServer
 
 LATER = list(range(1000, 1100))

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from publisher.assemble import publishing
-from router.commands.local.redis.server import find_server
-from tests.deploy.manifests import CHART, ROOT, chart, needs_helm, overlay
-from tests.router.shared_stand import WORKER, publisher, router, seen, until
+from warmpath.publisher.assemble import publishing
+from warmpath.lab.local.redis_server import find_server
+from tests.deploy.manifests import (CHART, ROOT, chart, needs_helm, overlay)
+from tests.router.shared_stand import (WORKER, publisher, router, seen, until)
 from tests.servers.redis_server import RedisServer
-from tests.simworker.local_worker import LocalWorker
+from tests.lab.simworker.local_worker import LocalWorker
 
 PAGE = (ROOT / "docs" / "upgrade.md").read_text()
 STAY = {"CustomResourceDefinition", "Namespace", "PersistentVolumeClaim", "ClusterRole", "ClusterRoleBinding"}  # fmt: skip

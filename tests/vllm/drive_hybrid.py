@@ -1,8 +1,8 @@
 """Drive vLLM's own `KVCacheManager` with several groups of layers, and record every outcome.
 
-    VLLM/bin/python tests/vllm/drive_hybrid.py --out tests/simworker/v1/vllm_hybrid.jsonl.gz
+    VLLM/bin/python tests/vllm/drive_hybrid.py --out tests/lab/simworker/v1/vllm_hybrid.jsonl.gz
 
-Needs vLLM 0.32, no model. The lines are those that `simworker/v1/replay/replay_trace.py` reads. Unlike
+Needs vLLM 0.32, no model. The lines are those that `lab/simworker/v1/replay/replay_trace.py` reads. Unlike
 the recording in `../shared/vllm-cpu` they have sliding windows, groups of several kinds and block sizes,
 hashes finer than blocks, drafters that read some groups, sparse retention, tokens in flight.
 

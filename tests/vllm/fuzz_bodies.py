@@ -20,14 +20,14 @@ from vllm.entrypoints.anthropic.serving import AnthropicServingMessages
 from vllm.entrypoints.openai.responses.protocol import ResponsesRequest
 from vllm.entrypoints.openai.responses.utils import construct_input_messages, construct_tool_dicts
 
-from prefixstore.chats.chat import TemplateTraits
-from prefixstore.chats.chat_request import chat_of
-from prefixstore.chats.conversation import Conversation
-from prefixstore.chats.template import TemplateError
-from router.inference_api.chats.vllm_messages import vllm_messages
-from router.inference_api.chats.vllm_responses import vllm_responses
-from router.inference_api.unread import UnreadError
-from tests.vllm.api_bodies import MESSAGES, RESPONSES
+from warmpath.prefixstore.chats.chat import TemplateTraits
+from warmpath.prefixstore.chats.chat_request import chat_of
+from warmpath.prefixstore.chats.conversation import Conversation
+from warmpath.prefixstore.chats.template import TemplateError
+from warmpath.router.inference_api.chats.vllm_messages import vllm_messages
+from warmpath.router.inference_api.chats.vllm_responses import vllm_responses
+from warmpath.router.inference_api.unread import UnreadError
+from tests.vllm.api_bodies import (MESSAGES, RESPONSES)
 
 Path = tuple[Any, ...]
 LEAVES: list[Any] = [

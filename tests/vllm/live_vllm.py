@@ -16,14 +16,14 @@ from random import Random
 import grpc.aio
 import pytest
 
-from router.assemble import running
-from router.commands.local.held_ports import HeldPorts
-from router.commands.verify.predict import verify
-from router.commands.verify.recording import read_recording
-from router.config.read import parse
-from router.pb.warmpath.v1 import router_pb2 as pb
-from router.pb.warmpath.v1 import router_pb2_grpc
-from tests.vllm.engine import FOLDER, TOPIC, Engine
+from warmpath.router.assemble.running import running
+from warmpath.lab.local.ports import HeldPorts
+from warmpath.lab.verify.predict import verify
+from warmpath.lab.verify.recording import read_recording
+from warmpath.router.config.read import parse
+from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
+from warmpath.proto.pb.warmpath.v1 import router_pb2_grpc
+from tests.vllm.engine import (FOLDER, TOPIC, Engine)
 from tests.vllm.words import text
 
 RANKS = 2

@@ -1,7 +1,7 @@
 """The KV cache's memory as vLLM 0.32 computes it, for many random models.
 
 Run by vLLM's interpreter: `VLLM_LOGGING_LEVEL=ERROR PYTHON tests/vllm/record_memory.py SCENARIOS FILE`.
-Writes gzipped JSON lines, a scenario and its outcome each; read by `tests/simworker/v1/memory/test_memory.py`.
+Writes gzipped JSON lines, a scenario and its outcome each; read by `tests/lab/simworker/v1/memory/test_memory.py`.
 """
 
 import gzip

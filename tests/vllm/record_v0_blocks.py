@@ -1,6 +1,6 @@
 """Records vLLM 0.9.2's own block manager and allocators under random operations.
 
-    python tests/vllm/record_v0_blocks.py FOLDER tests/simworker/v0/block_recording.jsonl.gz
+    python tests/vllm/record_v0_blocks.py FOLDER tests/lab/simworker/v0/block_recording.jsonl.gz
 
 FOLDER and the packages to install are as in `record_v0_scheduler.py`. A line of the recording is a
 stream: its settings, and operations, each with its result. No hash is recorded, as Python's differ

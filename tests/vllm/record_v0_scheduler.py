@@ -1,6 +1,6 @@
 """Records vLLM 0.9.2's own scheduler under random streams of requests.
 
-    python tests/vllm/record_v0_scheduler.py FOLDER tests/simworker/v0/scheduler_recording.jsonl.gz
+    python tests/vllm/record_v0_scheduler.py FOLDER tests/lab/simworker/v0/scheduler_recording.jsonl.gz
 
 FOLDER holds the unpacked wheel of vLLM 0.9.2 (the folder with `vllm` in it). Its `vllm.core` and
 `vllm.sequence` are run as they are, with stubs for the other modules that they import, so only torch and

@@ -6,21 +6,21 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from indexer.embedded import embedded_index
-from indexer.follow.engine import Engine
-from indexer.ingest import Ingest
-from router.api.score import Answerer
-from router.client.call import RouterCalls
-from router.client.prompt import AnyPrompt
-from router.config import schema as config
-from router.config.credentials import engine_credentials
-from router.match.scorer import Scorer
-from router.pb.warmpath.v1 import router_pb2 as pb
-from router.pb.warmpath.wire.v1 import score_request_pb2 as wire
-from router.pods.table import Pod, PodTable
-from router.prompt.bounds import PromptLimits
-from router.prompt.reader import PromptReader
-from router.prompt.tokenising.assemble import texts
+from warmpath.indexer.embedded import embedded_index
+from warmpath.indexer.follow.instance import Engine
+from warmpath.indexer.ranks import Ingest
+from warmpath.router.calls.score import Answerer
+from warmpath.client.calls import RouterCalls
+from warmpath.client.prompt import AnyPrompt
+from warmpath.router.config import schema as config
+from warmpath.router.config.files import engine_credentials
+from warmpath.router.match.match import Scorer
+from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
+from warmpath.proto.pb.warmpath.wire.v1 import score_request_pb2 as wire
+from warmpath.router.pods.table import (Pod, PodTable)
+from warmpath.router.prompt.limits import PromptLimits
+from warmpath.router.prompt.reader import PromptReader
+from warmpath.router.prompt.texts import texts
 from warmpath import PodScore
 
 MODEL = "m"

@@ -7,9 +7,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from indexer.follow.rank_ingest import RankIngest
-from tests.indexer.sides import CLEARED, removed, stored
-from warmpath import Cleared, Index, Level, Moved, Removed, Scorer, Stored, Tier
+from warmpath.indexer.follow.stream_source import RankIngest
+from tests.indexer.sides import (CLEARED, removed, stored)
+from warmpath import (Cleared, Index, Level, Moved, Removed, Scorer, Stored, Tier)
 
 IDS = list(range(32))
 STORED = Stored.of([1, 2], IDS, block_size=16)
@@ -213,7 +213,7 @@ def test_batches_with_and_without_numbers_are_not_mixed(index: Index) -> None:
 
 
 def test_an_index_has_at_most_so_many_pods(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("warmpath.index.MOST_PODS", 1)
+    monkeypatch.setattr("warmpath.library.index.MOST_PODS", 1)
     index.feed("p", [])
     with pytest.raises(ValueError, match="pod 'q' is one too many; an index has at most 1"):
         index.feed("q", [])

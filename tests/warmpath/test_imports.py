@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 
 import warmpath
-from indexer.engines.event import Stored
+from warmpath.indexer.engines.event import Stored
 from tests.base_install import run
-from warmpath import Index, picked, picker, reader, scorer
-from warmpath import index as index_module
+from warmpath import Index
+from warmpath.library import (picked, picker, reader, pod_score as scorer)
+from warmpath.library import index as index_module
 
 HEAVY = ("numpy", "numba", "google.protobuf", "grpc", "msgspec", "tokenizers", "zmq", "aiohttp")
 

@@ -4,10 +4,10 @@ from typing import Any
 
 import numpy as np
 
-from indexer.compiled.blocks import table
-from indexer.compiled.blocks.blocks import DEPTH, FREED, LIVE, NAMED, SET, TOP, Blocks
-from indexer.compiled.blocks.sets import USED, Sets, slots_of
-from indexer.invariant import BrokenInvariantError
+from warmpath.indexer.compiled.blocks import table
+from warmpath.indexer.compiled.blocks.blocks import (DEPTH, FREED, LIVE, NAMED, SET, TOP, Blocks)
+from warmpath.indexer.compiled.blocks.sets import (USED, Sets, slots_of)
+from warmpath.process.invariant import BrokenInvariantError
 
 
 def check(blocks: Blocks, sets: Sets) -> None:

@@ -19,26 +19,15 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from indexer.compiled.blocks import sets as of
-from indexer.compiled.blocks import table
-from indexer.compiled.blocks.blocks import (
-    DEPTH,
-    FREED,
-    SET,
-    TOP,
-    Blocks,
-    hold,
-    name,
-    parent_of,
-    release,
-    unname,
-)
-from indexer.compiled.blocks.sets import Sets
-from indexer.compiled.blocks.table import after, home, number_at, seek, stays
-from indexer.compiled.jit import compiled, inlined
-from indexer.compiled.names.words import LEAST, has
-from indexer.engines.cache_groups import Way
-from indexer.engines.event import Tier
+from warmpath.indexer.compiled.blocks import sets as of
+from warmpath.indexer.compiled.blocks import table
+from warmpath.indexer.compiled.blocks.blocks import (DEPTH, FREED, SET, TOP, Blocks, hold, name, parent_of, release, unname)
+from warmpath.indexer.compiled.blocks.sets import Sets
+from warmpath.indexer.compiled.blocks.table import (after, home, number_at, seek, stays)
+from warmpath.indexer.compiled.jit import (compiled, inlined)
+from warmpath.indexer.compiled.names.words import (LEAST, has)
+from warmpath.indexer.engines.cache_groups import Way
+from warmpath.indexer.engines.event import Tier
 
 CERTAIN, DOUBTED = 0, 1
 """Columns of `Own.slots`."""

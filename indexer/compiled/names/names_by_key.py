@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from indexer.engines.event import EngineHash
-from indexer.invariant import BrokenInvariantError
+from warmpath.indexer.engines.event import EngineHash
+from warmpath.process.invariant import BrokenInvariantError
 
 Marks = tuple[list[int], list[int]]
 """Words that became odd, and words that are no longer odd."""

@@ -11,16 +11,16 @@ from itertools import chain as chain_of
 
 import numpy as np
 
-from indexer.compiled.array_index import ArrayIndex
-from indexer.compiled.blocks import table
-from indexer.compiled.names.names import COUNTS, FASTEST, OTHERS, REMOVED, STORED, UNKNOWN, UNPLACED
-from indexer.compiled.names.names_by_key import NamesByKey
-from indexer.compiled.names.plain import PlainNames
-from indexer.compiled.names.restore import TIERS
-from indexer.engines.event import EngineHash, Event, Moved, Removed, Stored
-from indexer.resolve.change import Change, Emptied, Gone, Spot
-from indexer.resolve.rank_slots import RankSlots
-from indexer.resolve.resolver import Resolver
+from warmpath.indexer.compiled.array_index import ArrayIndex
+from warmpath.indexer.compiled.blocks import table
+from warmpath.indexer.compiled.names.names import (COUNTS, FASTEST, OTHERS, REMOVED, STORED, UNKNOWN, UNPLACED)
+from warmpath.indexer.compiled.names.names_by_key import NamesByKey
+from warmpath.indexer.compiled.names.plain import PlainNames
+from warmpath.indexer.compiled.names.restore import TIERS
+from warmpath.indexer.engines.event import (EngineHash, Event, Moved, Removed, Stored)
+from warmpath.indexer.resolve.change import (Change, Emptied, Gone, Spot)
+from warmpath.indexer.resolve.rank_slots import RankSlots
+from warmpath.indexer.resolve.resolver import Resolver
 
 ODD_BYTES = 600
 """An estimate of an odd name's bytes."""

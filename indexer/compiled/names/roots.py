@@ -11,9 +11,9 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from indexer.compiled.blocks.table import after, home
-from indexer.compiled.jit import inlined
-from indexer.compiled.xxh64 import bytes_key
+from warmpath.indexer.compiled.blocks.table import (after, home)
+from warmpath.indexer.compiled.jit import inlined
+from warmpath.indexer.compiled.keys import bytes_key
 
 TEXT = 128
 """The most bytes of an adapter and a salt together."""

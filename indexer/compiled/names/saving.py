@@ -8,13 +8,13 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from indexer.compiled.array_index import ArrayIndex
-from indexer.compiled.arrays import STEP
-from indexer.compiled.names.plain import PlainNames
-from indexer.compiled.names.restore import TIERS, pack, restore
-from indexer.keys.word import WORD_BYTES
-from indexer.resolve.rank_slots import RankSlots
-from indexer.resolve.saved import DOUBT_BITS, SavedPlain
+from warmpath.indexer.compiled.array_index import ArrayIndex
+from warmpath.indexer.compiled.arrays import STEP
+from warmpath.indexer.compiled.names.plain import PlainNames
+from warmpath.indexer.compiled.names.restore import (TIERS, pack, restore)
+from warmpath.indexer.keys.word import WORD_BYTES
+from warmpath.indexer.resolve.rank_slots import RankSlots
+from warmpath.indexer.resolve.saved import (DOUBT_BITS, SavedPlain)
 
 
 def save(index: ArrayIndex, slots: RankSlots, plain: PlainNames) -> SavedPlain:

@@ -9,9 +9,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from indexer.compiled.blocks.blocks import Blocks
-from indexer.compiled.jit import inlined
-from indexer.compiled.names.names import FASTEST, Own
+from warmpath.indexer.compiled.blocks.blocks import Blocks
+from warmpath.indexer.compiled.jit import inlined
+from warmpath.indexer.compiled.names.names import (FASTEST, Own)
 
 NEVER = 1 << 62
 """A bound that no count reaches."""

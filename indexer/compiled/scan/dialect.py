@@ -5,9 +5,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from indexer.compiled.jit import compiled
-from indexer.engines.event import Tier
-from indexer.engines.medium import TIERS
+from warmpath.indexer.compiled.jit import compiled
+from warmpath.indexer.engines.event import Tier
+from warmpath.indexer.engines.medium import TIERS
 
 STORED, REMOVED = 1, 2
 

@@ -6,7 +6,7 @@ Each function reads from position `at` on. Source: github.com/msgpack/msgpack, s
 import numpy as np
 from numpy.typing import NDArray
 
-from indexer.compiled.jit import compiled
+from warmpath.indexer.compiled.jit import compiled
 
 
 @compiled

@@ -6,7 +6,7 @@ Source: protobuf.dev/programming-guides/encoding, "Base 128 Varints".
 import numpy as np
 from numpy.typing import NDArray
 
-from indexer.compiled.jit import compiled
+from warmpath.indexer.compiled.jit import compiled
 
 
 @compiled

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 
 import msgspec
 
-from indexer.shared.layout.names import KeyNames
-from indexer.shared.layout.record import SLOTS_OF_A_CLAIM, BadRecordError, Claim, SpotOf
-from indexer.shared.redis.command import Command
-from indexer.unreadable import UNREADABLE
+from warmpath.indexer.shared.layout.names import KeyNames
+from warmpath.indexer.shared.layout.record import (SLOTS_OF_A_CLAIM, BadRecordError, Claim, SpotOf)
+from warmpath.indexer.shared.redis.command import Command
+from warmpath.process.bytes import UNREADABLE
 
 
 class Owner(msgspec.Struct, frozen=True):

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from urllib.parse import unquote
 
-from indexer.keys.word import WORD_BYTES
-from indexer.shared.layout.damage import is_credible
-from indexer.shared.layout.names import BORN, WRITES, KeyNames, checkpoint
-from indexer.shared.redis.command import Command
+from warmpath.indexer.keys.word import WORD_BYTES
+from warmpath.indexer.shared.layout.damage import is_credible
+from warmpath.indexer.shared.layout.names import (BORN, WRITES, KeyNames, checkpoint)
+from warmpath.indexer.shared.redis.command import Command
 
 CHECKPOINT = checkpoint("")
 """The beginning of each checkpoint's field, which is longer than a block's field."""

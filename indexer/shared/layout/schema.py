@@ -5,19 +5,10 @@ import logging
 import re
 from collections.abc import Iterator
 
-from indexer.keys.segment import SEGMENT
-from indexer.process.version import version
-from indexer.shared.layout.names import SCHEMA, KeyNames
-from indexer.shared.redis.command import (
-    Call,
-    Command,
-    CommandRefusedError,
-    Redis,
-    Reply,
-    UnreachableError,
-    good,
-    script,
-)
+from warmpath.indexer.keys.segment import SEGMENT
+from warmpath.process.version import version
+from warmpath.indexer.shared.layout.names import (SCHEMA, KeyNames)
+from warmpath.indexer.shared.redis.command import (Call, Command, CommandRefusedError, Redis, Reply, UnreachableError, good, script)
 
 log = logging.getLogger(__name__)
 

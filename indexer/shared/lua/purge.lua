@@ -4,7 +4,7 @@
 -- KEYS  the bucket
 -- ARGV  the dead slots (8 bytes each), then fields: segments, and blocks of spilled segments
 -- Returns how many fields changed. The work grows with the bytes of the fields' values; the caller bounds
---       them (indexer/shared/writer/script_calls.py). Values are as in indexer/keys/segment_value.py.
+--       them (indexer/shared/writer/calls.py). Values are as in indexer/keys/segment_value.py.
 
 local KEY = "........"
 local byte, char, sub, rep, floor = string.byte, string.char, string.sub, string.rep, math.floor

@@ -14,7 +14,7 @@ but one failure opens the breaker again.
 
 from enum import StrEnum
 
-from indexer.invariant import BrokenInvariantError
+from warmpath.process.invariant import BrokenInvariantError
 
 FAILURES = 3
 """How many failures in a row open a breaker."""

@@ -18,21 +18,21 @@ from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
-from indexer.index.slot import Place
-from indexer.keys.key import Chain
-from indexer.keys.segment import SEGMENT
-from indexer.packed_keys import packed_keys
-from indexer.process.tasks import cancel, watched
-from indexer.shared.layout.names import KeyNames
-from indexer.shared.query.lookup import LookUp
-from indexer.shared.query.lost_buckets import LIFE, Lives
-from indexer.shared.query.places import Places
-from indexer.shared.query.reach import Reach, problem_of
-from indexer.shared.query.segment_cache import Copied, Keys, SegmentCache
-from indexer.shared.records.registry import AWAY, UNCONFIRMED, Registry
-from indexer.shared.records.remote_rank import RemoteRank
-from indexer.shared.redis.command import Redis
-from indexer.trust import PROMISED_SECONDS, Level, Trust
+from warmpath.indexer.index.slot import Place
+from warmpath.indexer.keys.key import Chain
+from warmpath.indexer.keys.segment import SEGMENT
+from warmpath.indexer.packed_keys import packed_keys
+from warmpath.process.tasks import (cancel, watched)
+from warmpath.indexer.shared.layout.names import KeyNames
+from warmpath.indexer.shared.query.lookup import LookUp
+from warmpath.indexer.shared.query.lost_buckets import (LIFE, Lives)
+from warmpath.indexer.shared.query.places import Places
+from warmpath.indexer.shared.query.reach import (Reach, problem_of)
+from warmpath.indexer.shared.query.segment_cache import (Copied, Keys, SegmentCache)
+from warmpath.indexer.shared.records.registry import (AWAY, UNCONFIRMED, Registry)
+from warmpath.indexer.shared.records.record_source import RemoteRank
+from warmpath.indexer.shared.redis.command import Redis
+from warmpath.indexer.trust import (PROMISED_SECONDS, Level, Trust)
 
 log = logging.getLogger(__name__)
 

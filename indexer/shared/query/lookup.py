@@ -11,14 +11,14 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from indexer.index.contract import Stretch
-from indexer.keys import segment_value
-from indexer.keys.segment import SEGMENT
-from indexer.keys.segment_value import BadSegmentError, Packed
-from indexer.keys.word import WORD_BYTES, unpack_words
-from indexer.shared.layout.names import KeyNames
-from indexer.shared.query.lost_buckets import LIFE, Life
-from indexer.shared.redis.command import Command, CommandRefusedError, Reply
+from warmpath.indexer.index.contract import Stretch
+from warmpath.indexer.keys import segment_value
+from warmpath.indexer.keys.segment import SEGMENT
+from warmpath.indexer.keys.segment_value import (BadSegmentError, Packed)
+from warmpath.indexer.keys.word import (WORD_BYTES, unpack_words)
+from warmpath.indexer.shared.layout.names import KeyNames
+from warmpath.indexer.shared.query.lost_buckets import (LIFE, Life)
+from warmpath.indexer.shared.redis.command import (Command, CommandRefusedError, Reply)
 
 Values = Mapping[bytes, bytes | None]
 """The values of fields, which are named as in their bucket; None for a field that is not there."""
@@ -152,7 +152,7 @@ def stretches(
 def _compiled() -> "Callable[[NDArray[np.uint64], list[Part]], Found] | None":
     # Imported on first use: Numba takes a while, and not every process that looks up has it.
     try:
-        from indexer.compiled.segments import stretches_of  # noqa: PLC0415
+        from warmpath.indexer.compiled.segments import stretches_of  # noqa: PLC0415
     except ImportError:
         return None
     return stretches_of

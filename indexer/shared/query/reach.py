@@ -8,17 +8,11 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
 
-from indexer.shared.layout.names import KeyNames
-from indexer.shared.query.breaker import Breaker
-from indexer.shared.records.registry import AWAY
-from indexer.shared.redis.command import (
-    Command,
-    CommandRefusedError,
-    Redis,
-    Reply,
-    UnreachableError,
-)
-from indexer.trust import Level, Trust
+from warmpath.indexer.shared.layout.names import KeyNames
+from warmpath.indexer.shared.query.breaker import Breaker
+from warmpath.indexer.shared.records.registry import AWAY
+from warmpath.indexer.shared.redis.command import (Command, CommandRefusedError, Redis, Reply, UnreachableError)
+from warmpath.indexer.trust import (Level, Trust)
 
 log = logging.getLogger(__name__)
 

@@ -10,10 +10,10 @@ from math import inf
 import numpy as np
 from numpy.typing import NDArray
 
-from indexer.index.contract import Stretch
-from indexer.invariant import BrokenInvariantError
-from indexer.keys.segment_value import is_spilled
-from indexer.shared.query.lookup import block_fields, spans, stretches
+from warmpath.indexer.index.contract import Stretch
+from warmpath.process.invariant import BrokenInvariantError
+from warmpath.indexer.keys.segment_value import is_spilled
+from warmpath.indexer.shared.query.lookup import (block_fields, spans, stretches)
 
 ENTRY_BYTES = 500
 """The bytes of a part besides its value, estimated on the high side: three dict entries, name, time."""

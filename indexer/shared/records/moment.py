@@ -8,7 +8,7 @@ a record whose confirmations do not move shows an ever older moment.
 
 import math
 
-from indexer.shared.layout.record import Record
+from warmpath.indexer.shared.layout.record import Record
 
 
 class Moment:

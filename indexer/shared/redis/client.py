@@ -3,17 +3,10 @@
 import asyncio
 from collections.abc import Callable, Sequence
 
-from indexer.shared.redis.command import (
-    Argument,
-    Call,
-    Command,
-    CommandRefusedError,
-    Reply,
-    UnreachableError,
-)
-from indexer.shared.redis.fault import NO_CONNECTION, SLOW_TLS_HINT, Fault, fault_of, hint_of
-from indexer.shared.redis.node import Node, NotSentError
-from indexer.shared.redis.topology import Topology
+from warmpath.indexer.shared.redis.command import (Argument, Call, Command, CommandRefusedError, Reply, UnreachableError)
+from warmpath.indexer.shared.redis.fault import (NO_CONNECTION, SLOW_TLS_HINT, Fault, fault_of, hint_of)
+from warmpath.indexer.shared.redis.node import (Node, NotSentError)
+from warmpath.indexer.shared.redis.topology import Topology
 
 FIRST_PAUSE = 0.01
 """Seconds before a node that cannot answer just now is asked again; doubled each time."""

@@ -3,7 +3,7 @@
 import re
 from enum import Enum, auto
 
-from indexer.shared.redis.command import CommandRefusedError
+from warmpath.indexer.shared.redis.command import CommandRefusedError
 
 
 class Fault(Enum):

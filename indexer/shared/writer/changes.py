@@ -3,11 +3,11 @@
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 
-from indexer.engines.event import Tier
-from indexer.keys.word import words_of
-from indexer.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
-from indexer.shared.writer.claimed import Claimed
-from indexer.watch.pod_cache import Contents
+from warmpath.indexer.engines.event import Tier
+from warmpath.indexer.keys.word import words_of
+from warmpath.proto.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
+from warmpath.indexer.shared.writer.claimed import Claimed
+from warmpath.indexer.watch.pod_cache import Contents
 
 PORTION_KEYS = 8192
 """Keys written in one round trip to all buckets: 64 KiB."""

@@ -2,12 +2,12 @@
 
 from collections.abc import Iterable, Mapping
 
-from indexer.engines.event import Tier
-from indexer.invariant import BrokenInvariantError
-from indexer.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
-from indexer.resolve.change import Spot
-from indexer.shared.layout.record import Claim, SpotOf
-from indexer.watch.watched_rank import layout_of
+from warmpath.indexer.engines.event import Tier
+from warmpath.process.invariant import BrokenInvariantError
+from warmpath.proto.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
+from warmpath.indexer.resolve.change import Spot
+from warmpath.indexer.shared.layout.record import (Claim, SpotOf)
+from warmpath.indexer.watch.watched_source import layout_of
 
 
 class Claimed:

@@ -2,7 +2,7 @@
 
 from collections import deque
 
-from indexer.invariant import BrokenInvariantError
+from warmpath.process.invariant import BrokenInvariantError
 
 LOG_ENTRIES = 10_000
 LOG_BYTES = 4 << 20

@@ -2,8 +2,8 @@
 
 from collections.abc import Callable
 
-from indexer.shared.writer.record_calls import RecordCalls
-from indexer.shared.writer.steps import AnewError, Cause, Commands, Steps
+from warmpath.indexer.shared.writer.record_calls import RecordCalls
+from warmpath.indexer.shared.writer.steps import (AnewError, Cause, Commands, Steps)
 
 AUDITS_OF_A_LEASE = 10
 CONFIRM_SECONDS = 0.5

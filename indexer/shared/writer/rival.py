@@ -4,8 +4,8 @@ import logging
 
 import msgspec
 
-from indexer.shared.layout.record import Claim
-from indexer.unreadable import UNREADABLE
+from warmpath.indexer.shared.layout.record import Claim
+from warmpath.process.bytes import UNREADABLE
 
 log = logging.getLogger(__name__)
 

@@ -7,10 +7,10 @@ import secrets
 from collections.abc import Sequence
 from typing import NoReturn
 
-from indexer.shared.redis.command import Call, Command, Redis, Reply, UnreachableError
-from indexer.shared.writer.machine import Writer
-from indexer.shared.writer.retry import LAST_PAUSE
-from indexer.shared.writer.steps import Commands
+from warmpath.indexer.shared.redis.command import (Call, Command, Redis, Reply, UnreachableError)
+from warmpath.indexer.shared.writer.machine import Writer
+from warmpath.indexer.shared.writer.retry import LAST_PAUSE
+from warmpath.indexer.shared.writer.steps import Commands
 
 log = logging.getLogger(__name__)
 

@@ -2,11 +2,11 @@
 
 import msgspec
 
-from indexer.unreadable import UNREADABLE
-from router.inference_api.apis.api import Api
-from router.inference_api.body import Body
-from router.inference_api.unread import Unread, UnreadError
-from router.pb.warmpath.v1 import router_pb2 as pb
+from warmpath.process.bytes import UNREADABLE
+from warmpath.router.inference_api.apis.api import Api
+from warmpath.router.inference_api.body import Body
+from warmpath.router.inference_api.unread import (Unread, UnreadError)
+from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 
 
 async def _most_output_tokens(body: Body) -> int | None:

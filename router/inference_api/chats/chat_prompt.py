@@ -6,11 +6,11 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from prefixstore.chats.chat import TemplateTraits
-from router.inference_api.body import Body
-from router.inference_api.unread import not_exact
-from router.pb.warmpath.v1 import router_pb2 as pb
-from router.prompt.bodies.json_strings import LARGE_BYTES
+from warmpath.prefixstore.chats.chat import TemplateTraits
+from warmpath.router.inference_api.body import Body
+from warmpath.router.inference_api.unread import not_exact
+from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
+from warmpath.router.prompt.bodies.json_strings import LARGE_BYTES
 
 Chat: TypeAlias = Callable[
     [Mapping[str, Any], TemplateTraits | None], tuple[list[dict[str, Any]], dict[str, Any]]

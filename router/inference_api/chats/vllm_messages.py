@@ -10,9 +10,9 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from prefixstore.chats.chat import TemplateTraits
-from prefixstore.chats.conversation import BILLING_HEADER
-from router.inference_api.unread import list_of, not_allowed, not_exact, object_of, text_of
+from warmpath.prefixstore.chats.chat import TemplateTraits
+from warmpath.prefixstore.chats.conversation import BILLING_HEADER
+from warmpath.router.inference_api.unread import (list_of, not_allowed, not_exact, object_of, text_of)
 
 EFFORTS = ("low", "medium", "high", "xhigh", "max")
 

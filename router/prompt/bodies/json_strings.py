@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from indexer.unreadable import UNREADABLE
+from warmpath.process.bytes import UNREADABLE
 
 SLICE_BYTES = 32 << 10
 """Bytes that are processed without a pause: about a millisecond's work."""

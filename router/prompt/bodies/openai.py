@@ -11,12 +11,12 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from prefixstore.chats.chat import Chat
-from prefixstore.chats.chat_request import chat_of
-from prefixstore.chats.template import TemplateError
-from router.prompt.bad_request import BadRequestError
-from router.prompt.bodies.fields import MOST_VALUES, FieldError, RawFields, packed_ids, raw_fields
-from router.prompt.truncate import Truncation
+from warmpath.prefixstore.chats.chat import Chat
+from warmpath.prefixstore.chats.chat_request import chat_of
+from warmpath.prefixstore.chats.template import TemplateError
+from warmpath.router.prompt.bad_request import BadRequestError
+from warmpath.router.prompt.bodies.fields import (MOST_VALUES, FieldError, RawFields, packed_ids, raw_fields)
+from warmpath.router.prompt.truncate import Truncation
 
 T = TypeVar("T", str, bool)
 

@@ -18,13 +18,13 @@ from typing import Any
 import grpc.aio
 import pytest
 
-from indexer.trust import Level
-from router.assemble import running
-from router.commands.local.held_ports import HeldPorts
-from router.config.read import parse
-from router.pb.warmpath.v1 import router_pb2 as pb
-from router.pb.warmpath.v1 import router_pb2_grpc
-from tests.engines.sglang.replay import Answer, answers
+from warmpath.indexer.trust import Level
+from warmpath.router.assemble.running import running
+from warmpath.lab.local.ports import HeldPorts
+from warmpath.router.config.read import parse
+from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
+from warmpath.proto.pb.warmpath.v1 import router_pb2_grpc
+from tests.engines.sglang.replay import (Answer, answers)
 from tests.fake_http import Answer as Http
 from tests.fake_http import FakeHttp
 

@@ -11,20 +11,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from indexer.embedded import embedded_index
-from indexer.engines import sglang
-from indexer.engines.event import Tier
-from indexer.follow.rank_source import RankSource
-from indexer.index.memory import MemoryIndex
-from indexer.ingest import Ingest
-from indexer.keys.token import pack_tokens
-from indexer.trust import Trust
-from router.match.scorer import Scorer
-from router.pods.namespaces import limit_known, set_apart
-from router.pods.table import Pod, Status
-from router.prompt.read_prompt import ReadPrompt
-from router.prompt.token_prompt import TokenPrompt
-from scorer.strategies.longest_prefix import longest_prefix
+from warmpath.indexer.embedded import embedded_index
+from warmpath.indexer.engines import sglang
+from warmpath.indexer.engines.event import Tier
+from warmpath.indexer.follow.rank_source import RankSource
+from warmpath.indexer.index.memory import MemoryIndex
+from warmpath.indexer.ranks import Ingest
+from warmpath.indexer.keys.token import pack_tokens
+from warmpath.indexer.trust import Trust
+from warmpath.router.match.match import Scorer
+from warmpath.router.pods.namespaces import (limit_known, set_apart)
+from warmpath.router.pods.table import (Pod, Status)
+from warmpath.router.prompt.read_prompt import ReadPrompt
+from warmpath.router.prompt.token_prompt import TokenPrompt
+from warmpath.scorer.longest_prefix import longest_prefix
 
 
 @dataclass(frozen=True)

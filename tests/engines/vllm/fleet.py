@@ -13,12 +13,12 @@ from typing import Self
 
 import aiohttp
 
-from router.client.async_client import AsyncClient
-from router.commands.local.cluster import Process
-from router.commands.local.held_ports import HeldPorts
+from warmpath.client.async_client import AsyncClient
+from warmpath.lab.local.cluster import Process
+from warmpath.lab.local.ports import HeldPorts
 from tests.engines.vllm.published import Published
 from tests.servers.redis_server import RedisServer
-from tests.vllm.engine import FOLDER, Engine
+from tests.vllm.engine import (FOLDER, Engine)
 from tests.vllm.record_apis import model_folder
 
 BLOCKS = 96

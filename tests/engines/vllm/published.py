@@ -5,8 +5,8 @@ from collections import Counter
 import zmq
 import zmq.asyncio
 
-from indexer.engines import vllm
-from indexer.engines.event import Event, Removed, Stored
+from warmpath.indexer.engines import vllm
+from warmpath.indexer.engines.event import (Event, Removed, Stored)
 
 END = (-1).to_bytes(8, "big", signed=True)
 

@@ -5,8 +5,8 @@ from typing import Any
 
 import aiohttp
 
-from indexer.keys.token import unpack_tokens
-from router.client.prompt import Prompt
+from warmpath.indexer.keys.token import unpack_tokens
+from warmpath.client.prompt import Prompt
 from tests.engines.vllm.fleet import Fleet
 
 UNKNOWN_TO_TOKENIZE = {"truncate_prompt_tokens", "truncation_side", "reasoning_effort"}

@@ -4,9 +4,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from router.commands.verify.cause import found_after
-from router.commands.verify.stay import EventKeys
-from router.pb.warmpath.v1 import router_pb2 as pb
+from warmpath.lab.verify.cause import found_after
+from warmpath.lab.verify.stay import EventKeys
+from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 
 
 @dataclass(frozen=True)

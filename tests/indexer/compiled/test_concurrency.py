@@ -7,16 +7,16 @@ from random import Random
 import numpy as np
 import pytest
 
-from bench.stand.made_up_fleet import batches_of, prompt_of
-from indexer.compiled.array_index import ArrayIndex
-from indexer.compiled.arrays import STEP
-from indexer.engines import vllm
-from indexer.follow.rank_source import RankSource
-from indexer.index.contract import Index
-from indexer.index.memory import MemoryIndex
-from indexer.ingest import Ingest
-from indexer.keys.key import Chain, Keyspace
-from indexer.keys.token import pack_tokens
+from warmpath.lab.bench.stand.made_up_fleet import (batches_of, prompt_of)
+from warmpath.indexer.compiled.array_index import ArrayIndex
+from warmpath.indexer.compiled.arrays import STEP
+from warmpath.indexer.engines import vllm
+from warmpath.indexer.follow.rank_source import RankSource
+from warmpath.indexer.index.contract import Index
+from warmpath.indexer.index.memory import MemoryIndex
+from warmpath.indexer.ranks import Ingest
+from warmpath.indexer.keys.key import (Chain, Keyspace)
+from warmpath.indexer.keys.token import pack_tokens
 from tests.examples import examples
 
 BLOCKS = 4 * STEP

@@ -5,8 +5,8 @@ from types import ModuleType
 
 import pytest
 
-from indexer.compiled import jit
-from router.transport.http2.library import LibraryError
+from warmpath.indexer.compiled import jit
+from warmpath.h2grpc.http2.library import LibraryError
 
 
 def test_another_constant_in_a_neighbour_of_what_is_compiled_is_noticed(
@@ -27,7 +27,7 @@ def test_another_constant_in_a_neighbour_of_what_is_compiled_is_noticed(
 
 def test_the_callbacks_of_libnghttp2_take_constants_only_from_folders_that_are_looked_at() -> None:
     try:
-        from router.transport.http2 import callbacks
+        from warmpath.h2grpc.http2 import callbacks
     except LibraryError as error:
         pytest.skip(str(error))
     neighbours = [

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from indexer.compiled.outside import Outside
-from indexer.invariant import BrokenInvariantError
+from warmpath.indexer.compiled.outside import Outside
+from warmpath.process.invariant import BrokenInvariantError
 
 
 class Owner:

@@ -13,19 +13,19 @@ from array import array
 from msgspec.structs import replace
 from numba.core.dispatcher import Dispatcher
 
-from indexer.compiled.array_index import ArrayIndex
-from indexer.compiled.warm_up import warm_up
-from indexer.keys.key import Chain
-from indexer.packed_keys import packed_keys
-from router.pb.warmpath.wire.v1 import score_request_pb2 as wire
-from router.prompt.parse import listed_ids
+from warmpath.indexer.compiled.array_index import ArrayIndex
+from warmpath.indexer.compiled.warm_up import warm_up
+from warmpath.indexer.keys.key import Chain
+from warmpath.indexer.packed_keys import packed_keys
+from warmpath.proto.pb.warmpath.wire.v1 import score_request_pb2 as wire
+from warmpath.router.prompt.parse import listed_ids
 
 
 def kinds():
     named = [
         (f"{name}.{key}", value)
         for name, module in list(sys.modules.items())
-        if name.startswith("indexer.compiled")
+        if name.startswith("warmpath.indexer.compiled")
         for key, value in vars(module).items()
         if isinstance(value, Dispatcher)
     ]

@@ -2,12 +2,12 @@
 
 import json
 
-from indexer.engines import trtllm
-from indexer.engines.event import Tier
-from indexer.keys.key import Keyspace, chain
-from indexer.keys.token import pack_tokens
-from indexer.trust import Level
-from tests.indexer.followed import new_ingest, source
+from warmpath.indexer.engines import trtllm
+from warmpath.indexer.engines.event import Tier
+from warmpath.indexer.keys.key import (Keyspace, chain)
+from warmpath.indexer.keys.token import pack_tokens
+from warmpath.indexer.trust import Level
+from tests.indexer.followed import (new_ingest, source)
 from tests.recordings import TRTLLM_V2_EVENTS
 
 WINDOW = 64

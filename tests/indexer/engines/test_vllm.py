@@ -9,17 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from indexer.engines import vllm
-from indexer.engines.event import (
-    Cleared,
-    MalformedEventError,
-    Removed,
-    Stored,
-    Tier,
-    UnreadableEvent,
-)
-from indexer.keys.extra import Item, extras_of, next_token
-from indexer.keys.token import pack_tokens
+from warmpath.indexer.engines import vllm
+from warmpath.indexer.engines.event import (Cleared, MalformedEventError, Removed, Stored, Tier, UnreadableEvent)
+from warmpath.indexer.keys.extra import (Item, extras_of, next_token)
+from warmpath.indexer.keys.token import pack_tokens
 from tests.recordings import VLLM_EVENTS
 
 FILE = json.loads(VLLM_EVENTS.read_text())

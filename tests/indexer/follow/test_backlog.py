@@ -4,7 +4,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from indexer.follow.backlog import Backlog
+from warmpath.indexer.follow.backlog import Backlog
 from tests.examples import examples
 
 BOUND = 100

@@ -10,21 +10,21 @@ from typing import Any
 import pytest
 import zmq.asyncio
 
-from indexer.engines import vllm
-from indexer.engines.event import Tier
-from indexer.follow.dial import CONNECTED, GONE, dial, monitored
-from indexer.follow.rank_ingest import RankIngest
-from indexer.follow.rank_source import RankSource
-from indexer.follow.subscribe import Subscriber
-from indexer.index.memory import MemoryIndex
-from indexer.ingest import Ingest
-from indexer.trust import Level
-from router.commands.deployment.check import Placed
-from router.commands.deployment.events import check_events
-from router.config.schema import PodSpec
-from simworker.events.faulty_outlet import FaultyOutlet
-from simworker.events.journal import Journal
-from simworker.events.publisher import Publisher
+from warmpath.indexer.engines import vllm
+from warmpath.indexer.engines.event import Tier
+from warmpath.indexer.follow.dial import (CONNECTED, GONE, dial, monitored)
+from warmpath.indexer.follow.stream_source import RankIngest
+from warmpath.indexer.follow.rank_source import RankSource
+from warmpath.indexer.follow.subscribe import Subscriber
+from warmpath.indexer.index.memory import MemoryIndex
+from warmpath.indexer.ranks import Ingest
+from warmpath.indexer.trust import Level
+from warmpath.cli.deployment.check import Placed
+from warmpath.cli.deployment.events import check_events
+from warmpath.router.config.schema import PodSpec
+from warmpath.lab.simworker.events.faulty_outlet import FaultyOutlet
+from warmpath.lab.simworker.events.journal import Journal
+from warmpath.lab.simworker.events.publisher import Publisher
 from tests.indexer.engine_model import EngineModel
 
 BOTH, FOUR, SIX = ("::1", "127.0.0.1"), ("127.0.0.1",), ("::1",)
@@ -155,8 +155,8 @@ async def test_a_name_that_gets_an_address_later_is_followed_then(
     context: zmq.asyncio.Context, system: System, caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr("indexer.follow.subscribe.RETRY_SECONDS", 0.01)
-    monkeypatch.setattr("indexer.follow.subscribe.NAME_SECONDS", 0.05)
+    monkeypatch.setattr("warmpath.indexer.follow.subscribe.RETRY_SECONDS", 0.01)
+    monkeypatch.setattr("warmpath.indexer.follow.subscribe.NAME_SECONDS", 0.05)
     async with engine(context, "[::1]") as publisher:
         rank = follow(context, "engine.test", publisher)
         await until(lambda: "Name or service not known" in caplog.text)
@@ -206,8 +206,8 @@ async def test_problems_of_a_name_that_alternate_are_said_once(
     context: zmq.asyncio.Context, system: System, caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr("indexer.follow.subscribe.RETRY_SECONDS", 0.001)
-    monkeypatch.setattr("indexer.follow.subscribe.NAME_SECONDS", 0.02)
+    monkeypatch.setattr("warmpath.indexer.follow.subscribe.RETRY_SECONDS", 0.001)
+    monkeypatch.setattr("warmpath.indexer.follow.subscribe.NAME_SECONDS", 0.02)
     asked = 0
 
     def alternate(host: Any, *more: Any, **named: Any) -> list[Any]:

@@ -5,14 +5,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from indexer.engines import vllm
-from indexer.engines.wire import timestamp_of
-from indexer.follow.lag import WINDOW_SECONDS, Lag
-from indexer.follow.rank_ingest import RankIngest
-from indexer.follow.rank_source import RankSource
-from indexer.index.memory import MemoryIndex
-from indexer.ingest import Ingest
-from indexer.trust import BEHIND, Level
+from warmpath.indexer.engines import vllm
+from warmpath.indexer.engines.wire import timestamp_of
+from warmpath.indexer.follow.lag import (WINDOW_SECONDS, Lag)
+from warmpath.indexer.follow.stream_source import RankIngest
+from warmpath.indexer.follow.rank_source import RankSource
+from warmpath.indexer.index.memory import MemoryIndex
+from warmpath.indexer.ranks import Ingest
+from warmpath.indexer.trust import (BEHIND, Level)
 
 AHEAD = 1.7e9
 """How far the engine's clock is from ours."""

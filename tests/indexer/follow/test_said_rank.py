@@ -2,11 +2,11 @@
 
 import msgspec
 
-from indexer.follow.engine import Engine
-from indexer.follow.rank_ingest import RankIngest
-from indexer.index.memory import MemoryIndex
-from indexer.ingest import Ingest
-from indexer.trust import Level
+from warmpath.indexer.follow.instance import Engine
+from warmpath.indexer.follow.stream_source import RankIngest
+from warmpath.indexer.index.memory import MemoryIndex
+from warmpath.indexer.ranks import Ingest
+from warmpath.indexer.trust import Level
 
 ENGINE = Engine("p", "m", "vllm", "tcp://engine:5557", ranks=2, first_rank=4)
 

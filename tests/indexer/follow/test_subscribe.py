@@ -8,18 +8,18 @@ import pytest
 import zmq
 import zmq.asyncio
 
-from indexer.engines import vllm
-from indexer.engines.event import Tier
-from indexer.follow.endpoint import is_exposed, rank_endpoint
-from indexer.follow.rank_ingest import RankIngest
-from indexer.follow.rank_source import RankSource
-from indexer.follow.subscribe import Subscriber
-from indexer.follow.tap import END
-from indexer.index.memory import MemoryIndex
-from indexer.ingest import Ingest
-from indexer.stream.action import AskReplay
-from indexer.stream.machine import StreamState
-from indexer.trust import BEHIND, Level
+from warmpath.indexer.engines import vllm
+from warmpath.indexer.engines.event import Tier
+from warmpath.indexer.follow.endpoint import (is_exposed, rank_endpoint)
+from warmpath.indexer.follow.stream_source import RankIngest
+from warmpath.indexer.follow.rank_source import RankSource
+from warmpath.indexer.follow.subscribe import Subscriber
+from warmpath.indexer.follow.tap import END
+from warmpath.indexer.index.memory import MemoryIndex
+from warmpath.indexer.ranks import Ingest
+from warmpath.indexer.stream.action import AskReplay
+from warmpath.indexer.stream.machine import StreamState
+from warmpath.indexer.trust import (BEHIND, Level)
 from tests.indexer.engine_model import EngineModel
 
 
@@ -366,7 +366,7 @@ async def test_a_replayed_number_that_no_batch_has_is_no_batch(
 async def test_a_batch_published_before_the_subscription_is_in_force_is_asked_for(
     context: zmq.asyncio.Context, publisher: Publisher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("indexer.stream.machine.CHECKS", (0.05, 0.05))
+    monkeypatch.setattr("warmpath.indexer.stream.machine.CHECKS", (0.05, 0.05))
     publisher.live.close(linger=0)
     # It takes a subscription only when it is told to.
     publisher.live = context.socket(zmq.XPUB)

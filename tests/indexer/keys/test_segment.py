@@ -13,15 +13,15 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from indexer.engines.event import Cleared, Event, Moved, Removed, Stored, Tier, name_of
-from indexer.invariant import BrokenInvariantError
-from indexer.keys import segment
-from indexer.keys.key import Keyspace, chain
-from indexer.keys.segment import SEGMENT, Segments
-from indexer.keys.token import pack_tokens
-from indexer.resolve.change import Added, Change, Emptied, Gone
-from indexer.resolve.resolver import Resolver
-from indexer.resolve.saved import SavedResolver
+from warmpath.indexer.engines.event import (Cleared, Event, Moved, Removed, Stored, Tier, name_of)
+from warmpath.process.invariant import BrokenInvariantError
+from warmpath.indexer.keys import segment
+from warmpath.indexer.keys.key import (Keyspace, chain)
+from warmpath.indexer.keys.segment import (SEGMENT, Segments)
+from warmpath.indexer.keys.token import pack_tokens
+from warmpath.indexer.resolve.change import (Added, Change, Emptied, Gone)
+from warmpath.indexer.resolve.resolver import Resolver
+from warmpath.indexer.resolve.saved import SavedResolver
 from tests.examples import examples
 
 BLOCK = 2

@@ -3,13 +3,7 @@
 import math
 from collections.abc import Callable, Sequence
 
-from indexer.shared.redis.command import (
-    Call,
-    Command,
-    CommandRefusedError,
-    Reply,
-    UnreachableError,
-)
+from warmpath.indexer.shared.redis.command import (Call, Command, CommandRefusedError, Reply, UnreachableError)
 from tests.indexer.shared.server_time import source_at
 from tests.servers.redis_server import RedisServer
 

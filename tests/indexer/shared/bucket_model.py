@@ -2,9 +2,9 @@
 
 from collections.abc import Iterable
 
-from indexer.shared.layout.bucket import Bucket
-from indexer.shared.layout.names import checkpoint
-from indexer.shared.writer.script_calls import Status
+from warmpath.cli.index.bucket import Bucket
+from warmpath.indexer.shared.layout.names import checkpoint
+from warmpath.indexer.shared.writer.calls import Status
 
 Change = tuple[int, int, list[int], list[int]]
 """Segment, slot, added keys, gone keys."""

@@ -7,11 +7,11 @@ from typing import Any, Protocol, Self, TypeVar
 
 import redis
 
-from indexer.keys.segment_value import decode, encode, holders, pack, slots_of
-from indexer.keys.word import unpack_words
-from indexer.shared.layout.names import KeyNames
-from indexer.shared.redis.command import Call, Command, CommandRefusedError, Reply
-from indexer.shared.redis.connect import RedisSettings, connect
+from warmpath.indexer.keys.segment_value import (decode, encode, holders, pack, slots_of)
+from warmpath.indexer.keys.word import unpack_words
+from warmpath.indexer.shared.layout.names import KeyNames
+from warmpath.indexer.shared.redis.command import (Call, Command, CommandRefusedError, Reply)
+from warmpath.indexer.shared.redis.connect import (RedisSettings, connect)
 from tests.indexer.shared.ensured_schema import ensure
 
 Result = TypeVar("Result")

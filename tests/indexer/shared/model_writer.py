@@ -2,12 +2,12 @@
 
 import msgspec
 
-from indexer.engines.event import Tier
-from indexer.keys.segment_value import decode, holders
-from indexer.shared.layout.names import KeyNames, checkpoint
-from indexer.shared.layout.record import Claim, SpotOf
-from indexer.shared.redis.command import Call, Command, Script, script
-from indexer.shared.writer.script_calls import Status, apply_calls, fence_call, outcome
+from warmpath.indexer.engines.event import Tier
+from warmpath.indexer.keys.segment_value import (decode, holders)
+from warmpath.indexer.shared.layout.names import (KeyNames, checkpoint)
+from warmpath.indexer.shared.layout.record import (Claim, SpotOf)
+from warmpath.indexer.shared.redis.command import (Call, Command, Script, script)
+from warmpath.indexer.shared.writer.calls import (Status, apply_calls, fence_call, outcome)
 from tests.indexer.shared.index_model import Does
 
 TTL = 86_400_000

@@ -11,21 +11,21 @@ from typing import Any, Self
 import msgspec
 import numpy as np
 
-from indexer.engines.event import Tier
-from indexer.index.contract import IndexStats, Links, Stretch
-from indexer.invariant import BrokenInvariantError
-from indexer.keys.key import Chain
-from indexer.keys.segment import Segments
-from indexer.keys.segment_value import holders
-from indexer.packed_keys import packed_keys
-from indexer.shared.layout.bucket import read_bucket
-from indexer.shared.layout.names import KeyNames, checkpoint
-from indexer.shared.layout.pages import ask_page, read_page
-from indexer.shared.layout.record import SLOTS_OF_A_CLAIM, Claim, SpotOf
-from indexer.shared.query.lookup import LookUp, blocks_of
-from indexer.shared.redis.command import Call, Command, Redis, Reply, UnreachableError
-from indexer.shared.writer.record_calls import RecordCalls
-from indexer.shared.writer.script_calls import Status, apply_calls, fence_call, outcome, purge_calls
+from warmpath.indexer.engines.event import Tier
+from warmpath.indexer.index.contract import (IndexStats, Links, Stretch)
+from warmpath.process.invariant import BrokenInvariantError
+from warmpath.indexer.keys.key import Chain
+from warmpath.indexer.keys.segment import Segments
+from warmpath.indexer.keys.segment_value import holders
+from warmpath.indexer.packed_keys import packed_keys
+from warmpath.cli.index.bucket import read_bucket
+from warmpath.indexer.shared.layout.names import (KeyNames, checkpoint)
+from warmpath.indexer.shared.layout.pages import (ask_page, read_page)
+from warmpath.indexer.shared.layout.record import (SLOTS_OF_A_CLAIM, Claim, SpotOf)
+from warmpath.indexer.shared.query.lookup import (LookUp, blocks_of)
+from warmpath.indexer.shared.redis.command import (Call, Command, Redis, Reply, UnreachableError)
+from warmpath.indexer.shared.writer.record_calls import RecordCalls
+from warmpath.indexer.shared.writer.calls import (Status, apply_calls, fence_call, outcome, purge_calls)
 from tests.indexer.shared.ensured_schema import ensure
 
 TTL_MS = 86_400_000

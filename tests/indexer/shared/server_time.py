@@ -1,6 +1,6 @@
 """Scripts for a real server whose clock shows what a test says."""
 
-from indexer.shared.redis.command import Call
+from warmpath.indexer.shared.redis.command import Call
 
 
 def source_at(call: Call, milliseconds: int) -> str:

@@ -5,22 +5,22 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from indexer.index.memory import MemoryIndex
-from indexer.ingest import Ingest
-from indexer.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
-from indexer.process.tasks import Work, kept
-from indexer.rank import Rank
-from indexer.shared.layout.names import KeyNames
-from indexer.shared.layout.record import BadRecordError, read_record
-from indexer.shared.query.index import RemoteIndex
-from indexer.shared.records.registry import Registry
-from indexer.shared.redis.command import Call, Command, Reply
-from indexer.shared.replica.pod_copy import Resync
-from indexer.shared.replica.run import Replica
-from indexer.trust import Level
+from warmpath.indexer.index.memory import MemoryIndex
+from warmpath.indexer.ranks import Ingest
+from warmpath.proto.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
+from warmpath.process.tasks import (Work, kept)
+from warmpath.indexer.rank import Rank
+from warmpath.indexer.shared.layout.names import KeyNames
+from warmpath.indexer.shared.layout.record import (BadRecordError, read_record)
+from warmpath.indexer.shared.query.index import RemoteIndex
+from warmpath.indexer.shared.records.registry import Registry
+from warmpath.indexer.shared.redis.command import (Call, Command, Reply)
+from warmpath.indexer.shared.replica.pod_copy import Resync
+from warmpath.indexer.shared.replica.run import Replica
+from warmpath.indexer.trust import Level
 from tests.indexer.shared.asked_server import AskedServer
 from tests.indexer.shared.ensured_schema import ensure
-from tests.indexer.shared.written_pod import KEYSPACE, WrittenPod
+from tests.indexer.shared.written_pod import (KEYSPACE, WrittenPod)
 from tests.servers.redis_server import RedisServer
 
 PATIENCE = 30.0

@@ -15,9 +15,9 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from indexer.shared.redis.command import Call, Command, Reply, UnreachableError
-from indexer.shared.writer.steps import Cause, Commands
-from indexer.trust import PROMISED_SECONDS
+from warmpath.indexer.shared.redis.command import (Call, Command, Reply, UnreachableError)
+from warmpath.indexer.shared.writer.steps import (Cause, Commands)
+from warmpath.indexer.trust import PROMISED_SECONDS
 from tests.examples import examples
 from tests.indexer.shared.timed_publisher import World
 

@@ -9,10 +9,10 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from indexer.keys.segment_value import holders
-from indexer.keys.word import unpack_words
-from indexer.shared.query.lookup import blocks_of
-from indexer.shared.redis.command import Call, Command, CommandRefusedError, Reply
+from warmpath.indexer.keys.segment_value import holders
+from warmpath.indexer.keys.word import unpack_words
+from warmpath.indexer.shared.query.lookup import blocks_of
+from warmpath.indexer.shared.redis.command import (Call, Command, CommandRefusedError, Reply)
 
 Blocks = dict[int, set[int]]
 """Block's key -> the slots that hold it."""

@@ -4,15 +4,15 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from indexer.engines.event import Tier
-from indexer.keys.key import Chain
-from indexer.keys.segment import SEGMENT
-from indexer.keys.word import pack_words
-from indexer.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
-from indexer.shared.layout.names import KeyNames
-from indexer.shared.layout.record import Claim, SpotOf
-from indexer.shared.redis.command import Call, Command, Redis
-from indexer.shared.writer.script_calls import Status, apply_calls, fence_call, outcome
+from warmpath.indexer.engines.event import Tier
+from warmpath.indexer.keys.key import Chain
+from warmpath.indexer.keys.segment import SEGMENT
+from warmpath.indexer.keys.word import pack_words
+from warmpath.proto.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
+from warmpath.indexer.shared.layout.names import KeyNames
+from warmpath.indexer.shared.layout.record import (Claim, SpotOf)
+from warmpath.indexer.shared.redis.command import (Call, Command, Redis)
+from warmpath.indexer.shared.writer.calls import (Status, apply_calls, fence_call, outcome)
 
 KEYSPACE = "test"
 BLOCK_SIZE = 16

@@ -2,11 +2,11 @@
 
 import pytest
 
-from indexer.stream.action import Action, Apply, AskReplay, Doubt, Reset
-from indexer.stream.digests import KEPT
-from indexer.stream.machine import CHECKS, Stream, StreamState
-from indexer.stream.replay_call import FIRST_PATIENCE, LONGEST_BACK_OFF, PATIENCE
-from indexer.trust import Level
+from warmpath.indexer.stream.action import (Action, Apply, AskReplay, Doubt, Reset)
+from warmpath.indexer.stream.digests import KEPT
+from warmpath.indexer.stream.machine import (CHECKS, Stream, StreamState)
+from warmpath.indexer.stream.replay import (FIRST_PATIENCE, LONGEST_BACK_OFF, PATIENCE)
+from warmpath.indexer.trust import Level
 
 
 def payload(sequence: int, life: int = 0) -> bytes:

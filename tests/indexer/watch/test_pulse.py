@@ -5,7 +5,7 @@ import math
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from indexer.watch.pulse import STEP, Pulse
+from warmpath.indexer.watch.pulse import (STEP, Pulse)
 from tests.examples import examples
 
 

@@ -9,17 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from indexer.embedded import embedded_index
-from indexer.index.contract import Index
-from indexer.index.memory import MemoryIndex
-from indexer.ingest import Ingest
-from indexer.keys.key import Chain
-from indexer.keys.word import pack_words
-from indexer.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
-from indexer.pb.warmpath.watch.v1 import cache_watch_pb2_grpc
-from indexer.trust import MOST_REASON, Level
-from indexer.watch.client import ProtocolError, Watcher
-from indexer.watch.watched_rank import WatchedRank
+from warmpath.indexer.embedded import embedded_index
+from warmpath.indexer.index.contract import Index
+from warmpath.indexer.index.memory import MemoryIndex
+from warmpath.indexer.ranks import Ingest
+from warmpath.indexer.keys.key import Chain
+from warmpath.indexer.keys.word import pack_words
+from warmpath.proto.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
+from warmpath.proto.pb.warmpath.watch.v1 import cache_watch_pb2_grpc
+from warmpath.indexer.trust import (MOST_REASON, Level)
+from warmpath.indexer.watch.client import (ProtocolError, Watcher)
+from warmpath.indexer.watch.watched_source import WatchedRank
 
 GROUPS = [pb.Group(number=0, kind="full_attention", block_size=16)]
 

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers.utils.chat_template_utils import render_jinja_template
 
-from prefixstore.chats.jinja_template import JinjaTemplate, TemplateError
+from warmpath.prefixstore.chats.jinja_template import (JinjaTemplate, TemplateError)
 from tests.examples import examples
 
 HERE = Path(__file__).parents[1]

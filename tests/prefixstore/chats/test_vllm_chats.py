@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from prefixstore.chats.chat_request import chat_of
-from prefixstore.chats.content_format import takes_parts
-from prefixstore.chats.conversation import Conversation
-from prefixstore.chats.jinja_template import JinjaTemplate
-from prefixstore.chats.template import ChatTemplate, _without_developers
-from prefixstore.chats.traits import traits_of
+from warmpath.prefixstore.chats.chat_request import chat_of
+from warmpath.prefixstore.chats.content_format import takes_parts
+from warmpath.prefixstore.chats.conversation import Conversation
+from warmpath.prefixstore.chats.jinja_template import JinjaTemplate
+from warmpath.prefixstore.chats.template import (ChatTemplate, _without_developers)
+from warmpath.prefixstore.chats.traits import traits_of
 
 HERE = Path(__file__).parents[1]
 RECORDED = [

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from transformers import AutoTokenizer
 
-from prefixstore.tokenizers.tokenizer import FolderTokenizer, TokenizerUnavailableError
+from warmpath.prefixstore.tokenizers.tokenizer import (FolderTokenizer, TokenizerUnavailableError)
 from tests.recordings import TOKENIZER
 
 NEW = {"content": "<|new|>", "normalized": False, "special": True}

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from prefixstore.tokenizers.tokenizer import MOST_GROWN_BYTES, FolderTokenizer, LongPieceError
+from warmpath.prefixstore.tokenizers.tokenizer import (MOST_GROWN_BYTES, FolderTokenizer, LongPieceError)
 
 MEASURE = """
 import sys, threading
 from pathlib import Path
-from prefixstore.tokenizers.tokenizer import FolderTokenizer
+from warmpath.prefixstore.tokenizers.tokenizer import FolderTokenizer
 
 def megabytes(name):
     lines = Path("/proc/self/status").read_text().splitlines()

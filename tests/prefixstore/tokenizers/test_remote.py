@@ -8,25 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from indexer.keys.token import pack_tokens
-from prefixstore.tokenizers.engine import Engine
-from prefixstore.tokenizers.fallback import FallbackSource, FallbackTokenizer
-from prefixstore.tokenizers.remote import (
-    ChatEncoder,
-    RemoteSource,
-    RemoteTokenizer,
-    chat_text,
-    takes_chats,
-)
-from prefixstore.tokenizers.source import FolderSource
-from prefixstore.tokenizers.tokenizer import (
-    ByteTokenizer,
-    FolderTokenizer,
-    InvalidTextError,
-    TokenizerUnavailableError,
-)
-from tests.fake_engine import BEGIN, FakeEngine, listed, tokenized
-from tests.fake_http import Answer, Asked
+from warmpath.indexer.keys.token import pack_tokens
+from warmpath.prefixstore.tokenizers.engine import Engine
+from warmpath.prefixstore.tokenizers.fallback import (FallbackSource, FallbackTokenizer)
+from warmpath.prefixstore.tokenizers.remote import (ChatEncoder, RemoteSource, RemoteTokenizer, chat_text, takes_chats)
+from warmpath.prefixstore.tokenizers.source import FolderSource
+from warmpath.prefixstore.tokenizers.tokenizer import (ByteTokenizer, FolderTokenizer, InvalidTextError, TokenizerUnavailableError)
+from tests.fake_engine import (BEGIN, FakeEngine, listed, tokenized)
+from tests.fake_http import (Answer, Asked)
 from tests.servers.certificates import Authority
 
 PROMPT = "a prompt nobody may read"
@@ -212,7 +201,7 @@ def test_an_answer_that_is_none_is_refused_and_not_quoted(
 def test_an_answer_without_end_is_cut_off(
     engine: Engine, fake: FakeEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("prefixstore.tokenizers.engine.MAX_ANSWER_BYTES", 1000)
+    monkeypatch.setattr("warmpath.prefixstore.tokenizers.engine.MAX_ANSWER_BYTES", 1000)
     fake.answer = lambda _: listed([1] * 1000)
     with pytest.raises(TokenizerUnavailableError, match="more than 1000 bytes"):
         engine.tokenize(PROMPT, add_special_tokens=False)

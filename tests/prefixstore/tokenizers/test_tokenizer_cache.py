@@ -10,9 +10,9 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from prefixstore.tokenizers.cache import TokenizerCache
-from prefixstore.tokenizers.source import FolderSource
-from prefixstore.tokenizers.tokenizer import ByteTokenizer, TokenizerUnavailableError
+from warmpath.prefixstore.tokenizers.cache import TokenizerCache
+from warmpath.prefixstore.tokenizers.source import FolderSource
+from warmpath.prefixstore.tokenizers.tokenizer import (ByteTokenizer, TokenizerUnavailableError)
 
 RETRY = 10.0
 MOST = 2

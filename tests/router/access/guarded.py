@@ -11,10 +11,10 @@ import aiohttp
 import grpc
 import grpc.aio
 
-from router.assemble import Running, running
-from router.config.read import load
-from router.pb.warmpath.v1 import router_pb2 as pb
-from tests.servers.certificates import Authority, Certificate
+from warmpath.router.assemble.running import (Running, running)
+from warmpath.router.config.read import load
+from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
+from tests.servers.certificates import (Authority, Certificate)
 
 TOKENS = {"scorer": "token-of-the-scorer", "reader": "token-of-the-reader"}
 MODEL = '[[models]]\nname = "m"\n'

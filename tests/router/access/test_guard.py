@@ -10,10 +10,10 @@ import grpc
 import grpc.aio
 import pytest
 
-from router.access.callers import Callers
-from router.access.guard import Guard
-from router.access.roles import ROLES
-from router.config.schema import ClientSpec
+from warmpath.router.access.callers import Callers
+from warmpath.router.access.guard import Guard
+from warmpath.router.access.roles import ROLES
+from warmpath.router.config.schema import ClientSpec
 
 TOKEN = "correct-horse-battery"
 KNOWN = (("authorization", f"Bearer {TOKEN}"),)

@@ -8,15 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from router.commands import check_config
-from router.commands.local.cluster import Process
-from tests.router.access.guarded import (
-    TOKENS,
-    Folder,
-    channel_to,
-    code_of,
-    serving,
-)
+from warmpath.cli import check_config
+from warmpath.lab.local.cluster import Process
+from tests.router.access.guarded import (TOKENS, Folder, channel_to, code_of, serving)
 
 
 @pytest.fixture
@@ -93,7 +87,7 @@ async def test_whoever_fails_to_shake_hands_gets_one_line_in_the_log_and_no_trac
     finally:
         await router.stop()
     lines = (folder.path / "log").read_text().splitlines()
-    said = [line for line in lines if " INFO indexer.process.listener: 127.0.0.1:" in line]
+    said = [line for line in lines if " INFO warmpath.process.listener: 127.0.0.1:" in line]
     assert all("the connection was not opened: " in line for line in said)
     assert len(said) == 5
     assert not [line for line in lines if "Traceback" in line or " ERROR " in line]

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.config.check import contradictions
-from router.config.form import usable
-from router.config.mistakes import Mistakes, dotted
-from router.config.read import ConfigError, load, mistakes, parse
-from router.config.schema import Config
+from warmpath.router.config.check import contradictions
+from warmpath.router.config.form import usable
+from warmpath.router.config.mistakes import (Mistakes, dotted)
+from warmpath.router.config.read import (ConfigError, load, mistakes, parse)
+from warmpath.router.config.schema import Config
 from tests.servers.certificates import Authority
 
 MANY = """\

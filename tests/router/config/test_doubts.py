@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from router import serve
-from router.config.doubts import warnings
-from router.config.read import parse
+from warmpath.router import serve
+from warmpath.router.config.doubts import warnings
+from warmpath.router.config.read import parse
 
 MODEL = '[[models]]\nname = "m"\n'
 SHARED = MODEL + '[shared-index]\nurl = "redis://h"\n'

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from router.config.document import sections
-from router.config.form import usable
-from router.config.read import load
-from router.config.schema import Config
+from warmpath.lab.pages.config import sections
+from warmpath.router.config.form import usable
+from warmpath.router.config.read import load
+from warmpath.router.config.schema import Config
 
 FILE = Path(__file__).parents[3] / "deploy" / "warmpath.toml"
 TEXT = FILE.read_text(encoding="utf-8")

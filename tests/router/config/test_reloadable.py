@@ -3,9 +3,9 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from router.config.read import parse
-from router.config.reloadable import differing, reloadable_keys, reloaded
-from router.config.schema import Config
+from warmpath.router.config.read import parse
+from warmpath.router.config.reloadable import (differing, reloadable_keys, reloaded)
+from warmpath.router.config.schema import Config
 from tests.examples import examples
 
 VALUES = {

@@ -2,8 +2,8 @@
 
 import pytest
 
-from router.config.doubts import warnings
-from router.config.read import parse
+from warmpath.router.config.doubts import warnings
+from warmpath.router.config.read import parse
 
 MODEL = '[[models]]\nname = "m"\n'
 POD = MODEL + '[[pods]]\nid = "a"\nmodel = "m"\naddress = "h:1"\n'

@@ -7,13 +7,13 @@ from random import Random
 
 import pytest
 
-from router.diagnosis import decision_log
-from router.diagnosis.decision_file import write_now
-from router.diagnosis.decision_log import DecisionLog
-from router.pb.warmpath.v1 import router_pb2 as pb
-from router.pb.warmpath.v1 import router_pb2_grpc
-from tests.router.live_page.stand import pods
-from tests.router.pick.weighed import choice, option, placed
+from warmpath.router.diagnosis import decision_log
+from warmpath.router.diagnosis.decision_file import write_now
+from warmpath.router.diagnosis.decision_log import DecisionLog
+from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
+from warmpath.proto.pb.warmpath.v1 import router_pb2_grpc
+from tests.router.pages.stand import pods
+from tests.router.pick.weighed import (choice, option, placed)
 from tests.router.running_router import running_router
 
 

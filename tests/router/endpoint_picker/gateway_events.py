@@ -3,18 +3,12 @@
 import json
 from typing import Any
 
-from router.config.schema import PickerHeadersTable
-from router.endpoint_picker.actions import Endpoint, Picked, WantPick
-from router.endpoint_picker.events import (
-    Modes,
-    RequestBody,
-    RequestHeaders,
-    ResponseBody,
-    ResponseHeaders,
-)
-from router.endpoint_picker.exchange import Exchange
-from router.endpoint_picker.names import HeaderNames, names_of
-from router.endpoint_picker.protocol import BodyMode
+from warmpath.router.config.schema import PickerHeadersTable
+from warmpath.router.endpoint_picker.actions import (Endpoint, Picked, WantPick)
+from warmpath.router.endpoint_picker.events import (Modes, RequestBody, RequestHeaders, ResponseBody, ResponseHeaders)
+from warmpath.router.endpoint_picker.exchange import Exchange
+from warmpath.router.endpoint_picker.names import (HeaderNames, names_of)
+from warmpath.router.endpoint_picker.protocol import BodyMode
 
 NAMES: HeaderNames = names_of(PickerHeadersTable())
 ONE, TWO = "10.0.0.1:80", "10.0.0.2:80"

@@ -3,10 +3,10 @@
 import json
 from pathlib import Path
 
-from router.pb.warmpath.v1 import router_pb2 as pb
-from router.pb.warmpath.v1 import router_pb2_grpc
+from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
+from warmpath.proto.pb.warmpath.v1 import router_pb2_grpc
 from tests.recordings import TOKENIZER
-from tests.router.inference_api.recorded_apis import HEAD, VLLM, Reading
+from tests.router.inference_api.recorded_apis import (HEAD, VLLM, Reading)
 from tests.router.running_router import running_router
 
 

@@ -4,17 +4,10 @@ from datetime import UTC, datetime
 
 import pytest
 
-from prefixstore.chats.chat import ModelTemplate, TemplateTraits
-from prefixstore.chats.renderer import (
-    InlineRenderer,
-    RenderCrashedError,
-    Renderer,
-    RendererClosedError,
-    RendererFullError,
-    RenderTimeoutError,
-)
-from router.inference_api.traits import ModelTraits
-from router.prompt.models import Model, ModelTable
+from warmpath.prefixstore.chats.chat import (ModelTemplate, TemplateTraits)
+from warmpath.prefixstore.chats.renderer import (InlineRenderer, RenderCrashedError, Renderer, RendererClosedError, RendererFullError, RenderTimeoutError)
+from warmpath.router.inference_api.traits import ModelTraits
+from warmpath.router.prompt.models import (Model, ModelTable)
 
 
 def renderer() -> InlineRenderer:

@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.load.batches import FORGOTTEN, SETTLED, Batches
-from router.load.engine_metrics import Observed
+from warmpath.router.load.batches import (FORGOTTEN, SETTLED, Batches)
+from warmpath.router.load.engine_metrics import Observed
 
 RANK = ("pod-1", 0)
 LIMIT = 128

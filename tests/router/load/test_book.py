@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from router.load.bookings import Bookings, Work
-from scorer.candidate import IDLE, Load
+from warmpath.router.load.bookings import (Bookings, Work)
+from warmpath.scorer.candidate import (IDLE, Load)
 from tests.examples import examples
 
 

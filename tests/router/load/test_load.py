@@ -7,12 +7,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from router.load.bookings import Bookings, Work
-from router.load.correction import UNKNOWN_TOKENS
-from router.load.engine_metrics import Observed
-from router.load.table import LoadTable
-from scorer.candidate import Load
-from scorer.prefill import PrefillModel
+from warmpath.router.load.bookings import (Bookings, Work)
+from warmpath.router.load.correction import UNKNOWN_TOKENS
+from warmpath.router.load.engine_metrics import Observed
+from warmpath.router.load.table import LoadTable
+from warmpath.scorer.candidate import Load
+from warmpath.scorer.prefill import PrefillModel
 from tests.examples import examples
 
 STALE, SLACK = 5.0, 1.0

@@ -10,13 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from router.load.bookings import Bookings, Work
-from router.load.engine_metrics import Observed
-from router.load.other_routers import rank_sums
-from router.load.table import LoadTable
-from router.peers.received import ReceivedBookings, RouterSums
-from scorer.candidate import Load
-from scorer.load_columns import LoadColumns
+from warmpath.router.load.bookings import (Bookings, Work)
+from warmpath.router.load.engine_metrics import Observed
+from warmpath.router.load.other_routers import rank_sums
+from warmpath.router.load.table import LoadTable
+from warmpath.router.peers.received import (ReceivedBookings, RouterSums)
+from warmpath.scorer.candidate import Load
+from warmpath.scorer.load_columns import LoadColumns
 from tests.examples import examples
 
 STALE = 5.0
@@ -28,7 +28,7 @@ FAR = 1 << 62
 def _few() -> Iterator[None]:
     """Let columns be kept of a few ranks, too."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("router.load.table.FEW", 1)
+        patch.setattr("warmpath.router.load.table.FEW", 1)
         yield
 
 

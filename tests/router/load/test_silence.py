@@ -4,9 +4,9 @@ from itertools import count
 
 import pytest
 
-from router.load.bookings import Bookings, Work
-from router.load.precedence import Precedence
-from router.load.silence import Silence
+from warmpath.router.load.bookings import (Bookings, Work)
+from warmpath.router.load.precedence import Precedence
+from warmpath.router.load.silence import Silence
 
 
 @pytest.mark.parametrize(("every", "expects_none"), [(2, True), (10, True), (100, False)])

@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from indexer.engines.cache_groups import Group, Layout
-from router.match.forms import KeptForms
+from warmpath.indexer.engines.cache_groups import (Group, Layout)
+from warmpath.router.match.forms import KeptForms
 from tests.router.pick.weighed import FakeRank
 
 LAYOUTS = st.sampled_from(

@@ -11,19 +11,19 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from indexer.embedded import embedded_index
-from indexer.engines import vllm
-from indexer.engines.cache_groups import Lookahead
-from indexer.follow.rank_ingest import RankIngest
-from indexer.follow.rank_source import RankSource
-from indexer.index.memory import MemoryIndex
-from indexer.ingest import Ingest
-from indexer.keys.extra import Item
-from indexer.keys.token import pack_tokens
-from indexer.trust import Level
-from router.match.scorer import Scorer
-from router.prompt.token_prompt import TokenPrompt
-from scorer.strategies.longest_prefix import longest_prefix
+from warmpath.indexer.embedded import embedded_index
+from warmpath.indexer.engines import vllm
+from warmpath.indexer.engines.cache_groups import Lookahead
+from warmpath.indexer.follow.stream_source import RankIngest
+from warmpath.indexer.follow.rank_source import RankSource
+from warmpath.indexer.index.memory import MemoryIndex
+from warmpath.indexer.ranks import Ingest
+from warmpath.indexer.keys.extra import Item
+from warmpath.indexer.keys.token import pack_tokens
+from warmpath.indexer.trust import Level
+from warmpath.router.match.match import Scorer
+from warmpath.router.prompt.token_prompt import TokenPrompt
+from warmpath.scorer.longest_prefix import longest_prefix
 from tests.recordings import VLLM_LOOKAHEAD
 
 

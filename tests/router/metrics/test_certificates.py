@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from indexer.process.tls_files import ServerTls, TlsPaths, expiries
-from router.metrics.readiness import certificates
+from warmpath.process.tls import (ServerTls, TlsPaths, expiries)
+from warmpath.router.metrics.readiness import certificates
 from tests.servers.certificates import Authority
 
 SOON, LATER = (dt.datetime(year, 1, 1, tzinfo=dt.UTC) for year in (2190, 2191))

@@ -5,8 +5,8 @@ from prometheus_client.openmetrics.exposition import generate_latest as open_met
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from prometheus_client.samples import Exemplar, Timestamp
 
-from router.metrics.calls import Metrics
-from router.tracing.tracer import NoTracer
+from warmpath.router.metrics.calls import Metrics
+from warmpath.router.tracing.tracer import NoTracer
 
 TRACE = "0af7651916cd43dd8448eb211c80319c"
 

@@ -1,10 +1,10 @@
 """The metrics of ranks say nothing of what nobody can know."""
 
-from indexer.engines import vllm
-from indexer.follow.rank_source import RankSource
-from indexer.index.reference import ReferenceIndex
-from indexer.ingest import Ingest
-from router.metrics.ranks import ranks
+from warmpath.indexer.engines import vllm
+from warmpath.indexer.follow.rank_source import RankSource
+from warmpath.indexer.index.reference import ReferenceIndex
+from warmpath.indexer.ranks import Ingest
+from warmpath.router.metrics.ranks import ranks
 
 
 def test_only_ranks_with_events_have_a_level_of_trust() -> None:

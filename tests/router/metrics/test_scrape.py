@@ -9,8 +9,8 @@ from aiohttp import web
 from prometheus_client import CollectorRegistry, Counter
 from prometheus_client.core import GaugeMetricFamily, Metric
 
-from indexer.process.listen import http_listener
-from router.metrics.scrape import REST, MetricsPage
+from warmpath.process.listen import http_listener
+from warmpath.router.metrics.scrape import (REST, MetricsPage)
 
 STEPS = 50
 

@@ -9,24 +9,24 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from indexer.believed.beliefs import Believed
-from indexer.index.reference import ReferenceIndex
-from indexer.keys.word import WORD_BYTES, pack_words
-from indexer.shared.layout.names import KeyNames
-from indexer.shared.redis.command import Command, CommandRefusedError, UnreachableError
-from router.load.bookings import Bookings, Work
-from router.load.engine_metrics import Observed
-from router.load.other_routers import NOBODY
-from router.load.table import LoadTable
-from router.peers import booking_id
-from router.peers.exchange import HEARTBEAT_SECONDS, PeerBookings
-from router.peers.received import EXPIRE_SECONDS, FORGET_SECONDS, MOST_MARKED, RouterSums
-from router.peers.report_relay import BATCH, MOST_REPORTS
-from scorer.candidate import Load
-from scorer.policies.warmpath import Warmpath
+from warmpath.indexer.believed.beliefs import Believed
+from warmpath.indexer.index.reference import ReferenceIndex
+from warmpath.indexer.keys.word import (WORD_BYTES, pack_words)
+from warmpath.indexer.shared.layout.names import KeyNames
+from warmpath.indexer.shared.redis.command import (Command, CommandRefusedError, UnreachableError)
+from warmpath.router.load.bookings import (Bookings, Work)
+from warmpath.router.load.engine_metrics import Observed
+from warmpath.router.load.other_routers import NOBODY
+from warmpath.router.load.table import LoadTable
+from warmpath.router.peers import booking_id
+from warmpath.router.peers.exchange import (HEARTBEAT_SECONDS, PeerBookings)
+from warmpath.router.peers.received import (EXPIRE_SECONDS, FORGET_SECONDS, MOST_MARKED, RouterSums)
+from warmpath.router.peers.report_relay import (BATCH, MOST_REPORTS)
+from warmpath.scorer.candidate import Load
+from warmpath.scorer.policies.warmpath import Warmpath
 from tests.examples import examples
 from tests.router.peers.fake_store import FakeStore
-from tests.router.pick.picker_parts import KeyedPrompt, Parts, first
+from tests.router.pick.picker_parts import (KeyedPrompt, Parts, first)
 
 NAMES = KeyNames("test")
 NUMBERS = count(1)

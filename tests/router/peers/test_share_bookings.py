@@ -13,19 +13,19 @@ import aiohttp
 import grpc
 import pytest
 
-from indexer.believed.beliefs import Believed
-from indexer.index.reference import ReferenceIndex
-from indexer.shared.layout.names import KeyNames
-from indexer.shared.redis.command import Redis, Reply
-from indexer.shared.redis.connect import RedisSettings, connect
-from router.load.bookings import Bookings, Work
-from router.load.table import LoadTable
-from router.pb.warmpath.v1 import router_pb2 as pb
-from router.peers import booking_id
-from router.peers.exchange import PeerBookings
-from router.peers.run import sharing
-from scorer.policies.warmpath import Warmpath
-from tests.router.pick_stand import QUIET, UNENDING, Stand, by_pod, pod, prompt, standing, until
+from warmpath.indexer.believed.beliefs import Believed
+from warmpath.indexer.index.reference import ReferenceIndex
+from warmpath.indexer.shared.layout.names import KeyNames
+from warmpath.indexer.shared.redis.command import (Redis, Reply)
+from warmpath.indexer.shared.redis.connect import (RedisSettings, connect)
+from warmpath.router.load.bookings import (Bookings, Work)
+from warmpath.router.load.table import LoadTable
+from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
+from warmpath.router.peers import booking_id
+from warmpath.router.peers.exchange import PeerBookings
+from warmpath.router.peers.run import sharing
+from warmpath.scorer.policies.warmpath import Warmpath
+from tests.router.pick_stand import (QUIET, UNENDING, Stand, by_pod, pod, prompt, standing, until)
 from tests.servers.redis_cluster import RedisCluster
 from tests.servers.redis_server import RedisServer
 from tests.servers.relay import Relay
@@ -95,7 +95,7 @@ async def test_three_routers_tell_each_other_and_hand_reports_on(
     url: str, prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # A server that is late on a busy machine is no failure here.
-    monkeypatch.setattr("router.peers.run.TIMEOUT_SECONDS", 60.0)
+    monkeypatch.setattr("warmpath.router.peers.run.TIMEOUT_SECONDS", 60.0)
     routers = [Sharer(prefix) for _ in range(3)]
     async with AsyncExitStack() as stack:
         for router in routers:

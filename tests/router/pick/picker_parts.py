@@ -5,21 +5,21 @@ from functools import partial
 from itertools import count
 from random import Random
 
-from indexer.engines.cache_groups import Lookahead
-from indexer.index.reference import ReferenceIndex
-from indexer.ingest import Ingest
-from indexer.keys.key import Chain
-from indexer.keys.word import pack_words
-from indexer.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
-from indexer.shared.layout.names import KeyNames
-from indexer.watch.watched_rank import WatchedRank
-from router.config import schema as config
-from router.match.scorer import Scorer
-from router.peers.exchange import PeerBookings
-from router.pick.pending import Placed, Witness
-from router.pick.picking import Picking
-from router.pick.weigh import Ask, Choice
-from router.pods.table import Pod, Role
+from warmpath.indexer.engines.cache_groups import Lookahead
+from warmpath.indexer.index.reference import ReferenceIndex
+from warmpath.indexer.ranks import Ingest
+from warmpath.indexer.keys.key import Chain
+from warmpath.indexer.keys.word import pack_words
+from warmpath.proto.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
+from warmpath.indexer.shared.layout.names import KeyNames
+from warmpath.indexer.watch.watched_source import WatchedRank
+from warmpath.router.config import schema as config
+from warmpath.router.match.match import Scorer
+from warmpath.router.peers.exchange import PeerBookings
+from warmpath.router.pick.pick import (Placed, Witness)
+from warmpath.router.pick.picking import Picking
+from warmpath.router.pick.weigh import (Ask, Choice)
+from warmpath.router.pods.table import (Pod, Role)
 
 BLOCK = 16
 

@@ -2,7 +2,7 @@
 
 from itertools import chain
 
-from router.pick.candidate_message import AT_ONCE, candidate_message, candidate_messages
+from warmpath.router.pick.messages import (AT_ONCE, candidate_message, candidate_messages)
 from tests.router.pick.picker_parts import Parts
 
 

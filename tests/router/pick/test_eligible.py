@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from indexer.trust import Level, Trust
-from router.pick.eligible import NoPodError, eligible
-from router.pods.table import Pod, PodTable, Role, Status
+from warmpath.indexer.trust import (Level, Trust)
+from warmpath.router.pick.eligible import (NoPodError, eligible)
+from warmpath.router.pods.table import (Pod, PodTable, Role, Status)
 from tests.router.pick.weighed import FakeRank
 
 WELL = Status(healthy=True, reason="/health answers", looked_at=100.0)

@@ -3,18 +3,9 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.pick.traffic import (
-    FULL,
-    LEAST_PREFILLS,
-    LONG,
-    PREFILLS,
-    SECONDS,
-    Shares,
-    Traffic,
-    shares_of,
-)
-from scorer.candidate import Load
-from scorer.load_columns import columns_of
+from warmpath.router.pick.traffic import (FULL, LEAST_PREFILLS, LONG, PREFILLS, SECONDS, Shares, Traffic, shares_of)
+from warmpath.scorer.candidate import Load
+from warmpath.scorer.load_columns import columns_of
 
 
 def after(*prefills: float) -> Traffic:

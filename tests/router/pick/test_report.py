@@ -2,8 +2,8 @@
 
 import pytest
 
-from router.pick.report import Report, carry_out, check_report
-from router.prompt.bad_request import BadRequestError
+from warmpath.router.pick.report import (Report, carry_out, check_report)
+from warmpath.router.prompt.bad_request import BadRequestError
 from tests.router.pick.picker_parts import Parts
 
 

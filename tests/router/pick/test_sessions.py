@@ -6,7 +6,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from router.pick.sessions import Sessions
+from warmpath.router.pick.sessions import Sessions
 from tests.examples import examples
 
 

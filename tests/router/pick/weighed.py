@@ -5,20 +5,20 @@ from itertools import count
 
 import numpy as np
 
-from indexer.engines.cache_groups import Group, Layout
-from indexer.trust import Level, Trust
-from router.load.rank_bookings import Booking, Work
-from router.match.matches import Matches
-from router.pick.field import field_of
-from router.pick.options import Option, Options
-from router.pick.pending import Placed
-from router.pick.predicted import Predicted
-from router.pick.traffic import Shares
-from router.pick.weigh import Choice, Traits
-from router.pods.table import Pod
-from scorer.candidate import Candidate, Load
-from scorer.columns import Costs
-from scorer.match import Match, Span
+from warmpath.indexer.engines.cache_groups import (Group, Layout)
+from warmpath.indexer.trust import (Level, Trust)
+from warmpath.router.load.rank_bookings import (Booking, Work)
+from warmpath.router.match.matches import Matches
+from warmpath.router.pick.field import field_of
+from warmpath.router.pick.options import (Option, Options)
+from warmpath.router.pick.pick import Placed
+from warmpath.router.pick.predicted import Predicted
+from warmpath.router.pick.traffic import Shares
+from warmpath.router.pick.weigh import (Choice, Traits)
+from warmpath.router.pods.table import Pod
+from warmpath.scorer.candidate import (Candidate, Load)
+from warmpath.scorer.columns import Costs
+from warmpath.scorer.match import (Match, Span)
 from tests.scorer.ranked import figures
 
 BLOCK = 16

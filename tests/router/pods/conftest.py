@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from tests.router.shared_stand import WORKER
-from tests.simworker.local_worker import LocalWorker
+from tests.lab.simworker.local_worker import LocalWorker
 
 
 @pytest.fixture

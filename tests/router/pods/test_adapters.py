@@ -11,16 +11,16 @@ import msgspec
 import pytest
 from aiohttp import web
 
-from indexer.engines import vllm
-from indexer.follow.rank_ingest import RankIngest
-from indexer.follow.rank_source import RankSource
-from indexer.index.memory import MemoryIndex
-from indexer.ingest import Ingest
-from indexer.keys.token import pack_tokens
-from router.pb.warmpath.v1 import router_pb2 as pb
-from router.pb.warmpath.v1 import router_pb2_grpc
-from router.pods.probe import LOOKS, Prober
-from router.pods.table import Pod, PodTable, Status
+from warmpath.indexer.engines import vllm
+from warmpath.indexer.follow.stream_source import RankIngest
+from warmpath.indexer.follow.rank_source import RankSource
+from warmpath.indexer.index.memory import MemoryIndex
+from warmpath.indexer.ranks import Ingest
+from warmpath.indexer.keys.token import pack_tokens
+from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
+from warmpath.proto.pb.warmpath.v1 import router_pb2_grpc
+from warmpath.router.pods.probe import (LOOKS, Prober)
+from warmpath.router.pods.table import (Pod, PodTable, Status)
 from tests.router.running_router import running_router
 
 IDS = list(range(200))

@@ -11,14 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from router.config.read import MOST_BYTES, ConfigError, parse, parse_pods
-from router.config.schema import MOST_ID_CHARACTERS, ModelSpec, PodSetSpec, PodSpec
-from router.pods import dns
-from router.pods.discover import Reconciler
-from router.pods.dns import DnsSource
-from router.pods.file import FileSource
-from router.pods.found_pod import FoundPod
-from router.pods.table import Role
+from warmpath.router.config.read import (MOST_BYTES, ConfigError, parse, parse_pods)
+from warmpath.router.config.schema import (MOST_ID_CHARACTERS, ModelSpec, PodSetSpec, PodSpec)
+from warmpath.router.pods import dns
+from warmpath.router.pods.discover import Reconciler
+from warmpath.router.pods.dns import DnsSource
+from warmpath.router.pods.file import FileSource
+from warmpath.router.pods.found_pod import FoundPod
+from warmpath.router.pods.table import Role
 
 
 class Follower:

@@ -7,12 +7,12 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from router.diagnosis.attribution import Row
-from router.diagnosis.facts import PodFacts
-from router.diagnosis.findings import findings
-from router.pods.engine_key import EngineKey
-from router.pods.probe import LOOKS, Prober
-from router.pods.table import Pod
+from warmpath.router.diagnosis.attribution import Row
+from warmpath.router.diagnosis.facts import PodFacts
+from warmpath.router.diagnosis.findings import findings
+from warmpath.router.pods.engine_key import EngineKey
+from warmpath.router.pods.probe import (LOOKS, Prober)
+from warmpath.router.pods.table import Pod
 
 
 class Guarded:

@@ -9,11 +9,11 @@ from aiohttp import web
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from router.assemble import running
-from router.config.read import ConfigError, load, parse
-from router.pb.warmpath.v1 import router_pb2 as pb
-from router.pb.warmpath.v1 import router_pb2_grpc
-from tests.indexer.trtllm_answers import CREATED, answer
+from warmpath.router.assemble.running import running
+from warmpath.router.config.read import (ConfigError, load, parse)
+from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
+from warmpath.proto.pb.warmpath.v1 import router_pb2_grpc
+from tests.indexer.trtllm_answers import (CREATED, answer)
 from tests.servers.certificates import Authority
 from tests.servers.https import serving
 

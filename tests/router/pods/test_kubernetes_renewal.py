@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from router.config.schema import PodSetSpec
-from router.pods.kubernetes import KubernetesSource
+from warmpath.router.config.schema import PodSetSpec
+from warmpath.router.pods.kubernetes import KubernetesSource
 from tests.servers.certificates import Authority
 
 
@@ -60,7 +60,7 @@ class Cluster:
 async def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Cluster]:
     from kubernetes_asyncio.config import incluster_config
 
-    monkeypatch.setattr("router.pods.kubernetes.RETRY_SECONDS", 0.001)
+    monkeypatch.setattr("warmpath.router.pods.kubernetes.RETRY_SECONDS", 0.001)
     monkeypatch.setattr(incluster_config, "SERVICE_TOKEN_FILENAME", str(tmp_path / "token"))
     monkeypatch.setattr(incluster_config, "SERVICE_CERT_FILENAME", str(tmp_path / "ca.crt"))
     cluster = Cluster(tmp_path)

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.config.schema import PodSetSpec
-from router.pods.discover import Reconciler
-from router.pods.found_pod import FoundPod, Place
-from router.pods.names import Names
+from warmpath.router.config.schema import PodSetSpec
+from warmpath.router.pods.discover import Reconciler
+from warmpath.router.pods.found_pod import (FoundPod, Place)
+from warmpath.router.pods.names import Names
 from tests.router.pods.test_discover import Follower
 
 

@@ -4,12 +4,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from indexer.compiled.array_index import ArrayIndex
-from indexer.ingest import Ingest
-from indexer.shared.layout.names import KeyNames
-from indexer.shared.replica.run import SCAN_PAUSE, Replica
-from indexer.trust import Level
-from router.pods.own_view import BY_INDEX, PATIENCE_SECONDS, OwnView
+from warmpath.indexer.compiled.array_index import ArrayIndex
+from warmpath.indexer.ranks import Ingest
+from warmpath.indexer.shared.layout.names import KeyNames
+from warmpath.indexer.shared.replica.run import (SCAN_PAUSE, Replica)
+from warmpath.indexer.trust import Level
+from warmpath.router.pods.own_view import (BY_INDEX, PATIENCE_SECONDS, OwnView)
 from tests.indexer.engine_model import EngineModel
 from tests.indexer.shared.asked_server import AskedServer
 from tests.indexer.shared.publisher_model import PublisherModel

@@ -13,14 +13,14 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
-from indexer.compiled.array_index import ArrayIndex
-from indexer.ingest import Ingest
-from indexer.shared.layout.names import KeyNames
-from indexer.shared.replica import scan
-from indexer.shared.replica.run import Replica
-from indexer.shared.writer.steps import WriterState
-from indexer.trust import Level
-from router.pods.own_view import ORDER, PATIENCE_SECONDS, OwnView
+from warmpath.indexer.compiled.array_index import ArrayIndex
+from warmpath.indexer.ranks import Ingest
+from warmpath.indexer.shared.layout.names import KeyNames
+from warmpath.indexer.shared.replica import scan
+from warmpath.indexer.shared.replica.run import Replica
+from warmpath.indexer.shared.writer.steps import WriterState
+from warmpath.indexer.trust import Level
+from warmpath.router.pods.own_view import (ORDER, PATIENCE_SECONDS, OwnView)
 from tests.examples import examples
 from tests.indexer.engine_model import EngineModel
 from tests.indexer.shared.asked_server import AskedServer
@@ -175,7 +175,7 @@ def test_the_view_that_answers_is_the_better_one_and_true(
 ) -> None:
     monkeypatch.setattr(scan, "FIELDS", 1)
     monkeypatch.setattr(scan, "AT_ONCE", 1)
-    monkeypatch.setattr("indexer.shared.replica.run.SCAN_PAUSE", 0.1)
+    monkeypatch.setattr("warmpath.indexer.shared.replica.run.SCAN_PAUSE", 0.1)
     Choosing.server = AskedServer(server)
     run: Any = run_state_machine_as_test
     run(Choosing, settings=settings(max_examples=examples(30), stateful_step_count=40))

@@ -13,22 +13,22 @@ import msgspec
 import pytest
 from aiohttp import web
 
-from indexer.engines import vllm
-from indexer.engines.event import Tier
-from indexer.follow.rank_ingest import RankIngest
-from indexer.follow.rank_source import RankSource
-from indexer.follow.subscribe import Subscriber
-from indexer.index.memory import MemoryIndex
-from indexer.ingest import Ingest
-from indexer.trust import Level
-from router.config.credentials import engine_credentials
-from router.config.schema import ProbeTable
-from router.load.engine_metrics import Observed
-from router.pods.probe import LOOKS, MOST_BYTES, Prober
-from router.pods.table import Pod, Status
+from warmpath.indexer.engines import vllm
+from warmpath.indexer.engines.event import Tier
+from warmpath.indexer.follow.stream_source import RankIngest
+from warmpath.indexer.follow.rank_source import RankSource
+from warmpath.indexer.follow.subscribe import Subscriber
+from warmpath.indexer.index.memory import MemoryIndex
+from warmpath.indexer.ranks import Ingest
+from warmpath.indexer.trust import Level
+from warmpath.router.config.files import engine_credentials
+from warmpath.router.config.schema import ProbeTable
+from warmpath.router.load.engine_metrics import Observed
+from warmpath.router.pods.probe import (LOOKS, MOST_BYTES, Prober)
+from warmpath.router.pods.table import (Pod, Status)
 from tests.indexer.engine_model import EngineModel
 from tests.servers.certificates import Authority
-from tests.simworker.local_worker import LocalWorker
+from tests.lab.simworker.local_worker import LocalWorker
 
 
 class Engine:
@@ -475,7 +475,7 @@ async def test_a_worker_that_restarts_while_its_sockets_stay_up_is_found_out(
 ) -> None:
     caplog.set_level("INFO")
     # No process lives for less than ten milliseconds, but this simulated engine may.
-    monkeypatch.setattr("router.pods.probe.LATER_SECONDS", 0.0)
+    monkeypatch.setattr("warmpath.router.pods.probe.LATER_SECONDS", 0.0)
     clock = asyncio.get_running_loop().time
     ingest = Ingest(
         MemoryIndex(), hash_seed="", pending_bytes=1 << 20, stale_after=60.0, clock=clock

@@ -6,23 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from indexer.keys.token import pack_tokens
-from indexer.shared.layout.names import KeyNames
-from publisher.assemble import publishing
-from router.commands.local.cluster import MODEL
-from router.pb.warmpath.v1 import router_pb2 as pb
-from tests.router.shared_stand import (
-    IDS,
-    OTHER,
-    generate,
-    page,
-    publisher,
-    router,
-    seen,
-    until,
-)
+from warmpath.indexer.keys.token import pack_tokens
+from warmpath.indexer.shared.layout.names import KeyNames
+from warmpath.publisher.assemble import publishing
+from warmpath.lab.local.cluster import MODEL
+from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
+from tests.router.shared_stand import (IDS, OTHER, generate, page, publisher, router, seen, until)
 from tests.servers.redis_server import RedisServer
-from tests.simworker.local_worker import LocalWorker
+from tests.lab.simworker.local_worker import LocalWorker
 
 
 async def test_router_and_publisher_say_once_which_index_they_use(
@@ -253,7 +244,7 @@ async def test_a_router_sweeps_once_however_it_uses_the_index(
         owners.append(owner)
         await asyncio.Event().wait()
 
-    monkeypatch.setattr("router.pods.shared_index.sweep_forever", sweep_forever)
+    monkeypatch.setattr("warmpath.router.pods.shared_index.sweep_forever", sweep_forever)
     async with router(tmp_path, redis_server.url, prefix, "", options):
         pass
     assert len(owners) == 1

@@ -1,10 +1,10 @@
 """What the table says of a pod whose events end, and of one that its source withholds."""
 
-from indexer.embedded import embedded_index
-from indexer.engines import vllm
-from indexer.follow.rank_source import RankSource
-from indexer.ingest import Ingest
-from router.pods.table import Pod, Status, that_serve
+from warmpath.indexer.embedded import embedded_index
+from warmpath.indexer.engines import vllm
+from warmpath.indexer.follow.rank_source import RankSource
+from warmpath.indexer.ranks import Ingest
+from warmpath.router.pods.table import (Pod, Status, that_serve)
 
 
 class Stand:

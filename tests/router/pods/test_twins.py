@@ -2,10 +2,10 @@
 
 import pytest
 
-from router.config.schema import PodSpec
-from router.pods.discover import Reconciler
-from router.pods.found_pod import FoundPod
-from router.pods.twins import twins
+from warmpath.router.config.schema import PodSpec
+from warmpath.router.pods.discover import Reconciler
+from warmpath.router.pods.found_pod import FoundPod
+from warmpath.router.pods.twins import twins
 
 
 def pod(

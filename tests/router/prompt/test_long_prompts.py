@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from indexer.keys.token import pack_tokens
-from router.pb.warmpath.v1 import router_pb2 as pb
-from router.prompt.bad_request import BadRequestError
-from router.prompt.bodies import json_strings
-from router.prompt.bounds import PromptLimits
-from router.prompt.models import Model, ModelTable
-from router.prompt.parse import LONG, PromptParser
+from warmpath.indexer.keys.token import pack_tokens
+from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
+from warmpath.router.prompt.bad_request import BadRequestError
+from warmpath.router.prompt.bodies import json_strings
+from warmpath.router.prompt.limits import PromptLimits
+from warmpath.router.prompt.models import (Model, ModelTable)
+from warmpath.router.prompt.parse import (LONG, PromptParser)
 
 BYTES = 5 * LONG
 

@@ -11,18 +11,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prefixstore.chats.renderer import RendererClosedError
-from prefixstore.pool import PoolClosedError
-from router.api.failures import FAILURES
-from router.config.credentials import engine_credentials
-from router.config.read import parse
-from router.error_info import Reason
-from router.pb.warmpath.v1 import router_pb2 as pb
-from router.prompt.bad_request import BadRequestError
-from router.prompt.bounds import PromptLimits
-from router.prompt.reader import UNREAD, PromptReader
-from router.prompt.tokenising.assemble import Texts, texts
-from router.prompt.tokenising.tokenise import CHARS_PER_TOKEN, Ids
+from warmpath.prefixstore.chats.renderer import RendererClosedError
+from warmpath.prefixstore.pool import PoolClosedError
+from warmpath.router.calls.failures import FAILURES
+from warmpath.router.config.files import engine_credentials
+from warmpath.router.config.read import parse
+from warmpath.proto.errors import Reason
+from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
+from warmpath.router.prompt.bad_request import BadRequestError
+from warmpath.router.prompt.limits import PromptLimits
+from warmpath.router.prompt.reader import (UNREAD, PromptReader)
+from warmpath.router.prompt.texts import (Texts, texts)
+from warmpath.router.prompt.tokenise import (CHARS_PER_TOKEN, Ids)
 
 LIMITS = PromptLimits(max_prompt_bytes=1 << 20, max_prompt_tokens=1 << 20)
 OF_TOKENIZERS = {
@@ -102,7 +102,7 @@ async def test_whatever_ails_a_tokenizer_the_length_is_known(
 
         class Models:
             def resolve(self, name: str) -> tuple[Any, str]:
-                from router.prompt.models import Model
+                from warmpath.router.prompt.models import Model
 
                 return Model(name), ""
 

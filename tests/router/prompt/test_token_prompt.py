@@ -1,8 +1,8 @@
 """What a prompt's blocks are, and what is kept for the next prompt."""
 
-from indexer.keys.token import pack_tokens
-from router.prompt import token_prompt
-from router.prompt.token_prompt import TokenPrompt
+from warmpath.indexer.keys.token import pack_tokens
+from warmpath.router.prompt import token_prompt
+from warmpath.router.prompt.token_prompt import TokenPrompt
 
 
 def test_nothing_is_kept_of_what_sets_one_request_apart() -> None:

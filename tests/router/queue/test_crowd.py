@@ -7,10 +7,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from router.pick.weigh import Ask
-from router.queue.crowd import Crowd
-from router.queue.settings import QueueSettings
-from router.queue.waiting import Waiting, Wanted
+from warmpath.router.pick.weigh import Ask
+from warmpath.router.queue.crowd import Crowd
+from warmpath.router.queue.settings import QueueSettings
+from warmpath.router.queue.request import (Waiting, Wanted)
 from tests.examples import examples
 from tests.router.pick.picker_parts import PROMPT
 

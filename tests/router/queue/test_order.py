@@ -5,9 +5,9 @@ from itertools import count, islice
 
 import pytest
 
-from router.pick.weigh import Ask
-from router.queue.order import Order
-from router.queue.waiting import Waiting, Wanted
+from warmpath.router.pick.weigh import Ask
+from warmpath.router.queue.order import Order
+from warmpath.router.queue.request import (Waiting, Wanted)
 from tests.router.pick.picker_parts import PROMPT
 
 NUMBERS = count()

@@ -6,11 +6,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from router.load.engine_metrics import Observed
-from router.pick.eligible import NoPodError
-from router.queue.released import QueueFullError, Sent
-from router.queue.settings import QueueSettings
-from router.queue.waiting import Waiting
+from warmpath.router.load.engine_metrics import Observed
+from warmpath.router.pick.eligible import NoPodError
+from warmpath.router.queue.released import (QueueFullError, Sent)
+from warmpath.router.queue.settings import QueueSettings
+from warmpath.router.queue.request import Waiting
 from tests.examples import examples
 from tests.router.queue.queue_stand import QueueStand
 

@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
-from router.tracing.environment import asked_by, exporters, tracer_of, wrong_endpoint
-from router.tracing.tracer import NO_TRACER
+from warmpath.router.tracing.environment import (asked_by, exporters, tracer_of, wrong_endpoint)
+from warmpath.router.tracing.tracer import NO_TRACER
 
 ENDPOINT = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9"}
 
@@ -91,7 +91,7 @@ def test_a_protocol_without_a_package_is_said_and_the_router_serves_without_trac
 def test_a_missing_extra_is_said_with_what_to_install(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delitem(sys.modules, "router.tracing.otel_tracer", raising=False)
+    monkeypatch.delitem(sys.modules, "warmpath.router.tracing.otel_tracer", raising=False)
     monkeypatch.setitem(sys.modules, "opentelemetry.sdk.trace", None)
     assert tracer_of(ENDPOINT, "1") is NO_TRACER
     assert "pip install 'warmpath[otel]'" in caplog.messages[0]
@@ -99,8 +99,8 @@ def test_a_missing_extra_is_said_with_what_to_install(
 
 def test_nothing_of_opentelemetry_is_loaded_unless_traces_are_asked_for() -> None:
     code = (
-        "import sys, router.serve, router.assemble, router.endpoint_picker.messages\n"
-        "from router.tracing.environment import tracer_of\n"
+        "import sys, warmpath.router.serve, warmpath.router.assemble.running, warmpath.router.endpoint_picker.messages\n"
+        "from warmpath.router.tracing.environment import tracer_of\n"
         "tracer_of({'OTEL_SERVICE_NAME': 'router'}, '1')\n"
         "print([name for name in sys.modules if name.partition('.')[0] == 'opentelemetry'])"
     )

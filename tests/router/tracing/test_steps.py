@@ -5,8 +5,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from router.tracing.steps import NO_STEPS, Step, Steps
-from router.tracing.tracer import NoTracer
+from warmpath.router.tracing.steps import (NO_STEPS, Step, Steps)
+from warmpath.router.tracing.tracer import NoTracer
 
 
 class Meter:

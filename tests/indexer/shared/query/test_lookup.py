@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from indexer.index.contract import Stretch
-from indexer.keys.segment import SEGMENT
-from indexer.keys.segment_value import BadSegmentError, encode, holders, pack
-from indexer.shared.layout.names import KeyNames, checkpoint
-from indexer.shared.query import lookup
-from indexer.shared.query.lookup import LookUp, blocks_of
-from indexer.shared.redis.command import CommandRefusedError, Reply, UnreachableError
+from warmpath.indexer.index.contract import Stretch
+from warmpath.indexer.keys.segment import SEGMENT
+from warmpath.indexer.keys.segment_value import (BadSegmentError, encode, holders, pack)
+from warmpath.indexer.shared.layout.names import (KeyNames, checkpoint)
+from warmpath.indexer.shared.query import lookup
+from warmpath.indexer.shared.query.lookup import (LookUp, blocks_of)
+from warmpath.indexer.shared.redis.command import (CommandRefusedError, Reply, UnreachableError)
 
 NAMES = KeyNames("t", buckets=4)
 Content = dict[int, dict[int, set[int]]]

@@ -3,9 +3,9 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from indexer.shared.layout.names import KeyNames
-from indexer.shared.query.lost_buckets import Life, Lives
-from indexer.shared.redis.command import Reply, UnreachableError
+from warmpath.indexer.shared.layout.names import KeyNames
+from warmpath.indexer.shared.query.lost_buckets import (Life, Lives)
+from warmpath.indexer.shared.redis.command import (Reply, UnreachableError)
 
 NAMES = KeyNames("t", buckets=3)
 WRITES = st.sampled_from([None, b"7", b"12"])

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from indexer.engines.event import Tier
-from indexer.index.slot import Place
-from indexer.shared.layout.record import Claim, SpotOf
-from indexer.shared.query.places import Places
+from warmpath.indexer.engines.event import Tier
+from warmpath.indexer.index.slot import Place
+from warmpath.indexer.shared.layout.record import (Claim, SpotOf)
+from warmpath.indexer.shared.query.places import Places
 
 GPU = SpotOf(0, Tier.GPU, 0)
 CPU = SpotOf(0, Tier.CPU, 0)

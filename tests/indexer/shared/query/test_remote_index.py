@@ -9,26 +9,26 @@ from random import Random
 import numpy as np
 import pytest
 
-from indexer.engines.event import Tier
-from indexer.index.reference import ReferenceIndex
-from indexer.index.slot import Place
-from indexer.ingest import Ingest
-from indexer.keys.segment import SEGMENT
-from indexer.keys.word import pack_words
-from indexer.shared.layout.names import KeyNames
-from indexer.shared.query.index import RemoteIndex
-from indexer.shared.query.segment_cache import SegmentCache
-from indexer.shared.records.registry import Registry
-from indexer.shared.records.remote_rank import RemoteRank
-from indexer.shared.redis.command import Redis
-from indexer.shared.redis.connect import RedisSettings, connect
-from indexer.trust import Level, Trust
-from router.config import schema as config
-from router.match.scorer import Scorer
-from router.pick.picking import Picking
-from router.pick.weigh import Ask, Choice
-from router.pods.table import Pod
-from tests.indexer.shared.written_pod import KEYSPACE, WrittenPod, prompt_of
+from warmpath.indexer.engines.event import Tier
+from warmpath.indexer.index.reference import ReferenceIndex
+from warmpath.indexer.index.slot import Place
+from warmpath.indexer.ranks import Ingest
+from warmpath.indexer.keys.segment import SEGMENT
+from warmpath.indexer.keys.word import pack_words
+from warmpath.indexer.shared.layout.names import KeyNames
+from warmpath.indexer.shared.query.index import RemoteIndex
+from warmpath.indexer.shared.query.segment_cache import SegmentCache
+from warmpath.indexer.shared.records.registry import Registry
+from warmpath.indexer.shared.records.record_source import RemoteRank
+from warmpath.indexer.shared.redis.command import Redis
+from warmpath.indexer.shared.redis.connect import (RedisSettings, connect)
+from warmpath.indexer.trust import (Level, Trust)
+from warmpath.router.config import schema as config
+from warmpath.router.match.match import Scorer
+from warmpath.router.pick.picking import Picking
+from warmpath.router.pick.weigh import (Ask, Choice)
+from warmpath.router.pods.table import Pod
+from tests.indexer.shared.written_pod import (KEYSPACE, WrittenPod, prompt_of)
 from tests.router.pick.picker_parts import KeyedPrompt
 from tests.servers.redis_cluster import RedisCluster
 from tests.servers.redis_server import RedisServer

@@ -7,12 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from indexer.index.contract import Stretch
-from indexer.index.reference import ReferenceIndex
-from indexer.keys.segment import SEGMENT
-from indexer.keys.segment_value import encode, pack
-from indexer.keys.word import pack_words
-from indexer.shared.query.segment_cache import ENTRY_BYTES, SegmentCache
+from warmpath.indexer.index.contract import Stretch
+from warmpath.indexer.index.reference import ReferenceIndex
+from warmpath.indexer.keys.segment import SEGMENT
+from warmpath.indexer.keys.segment_value import (encode, pack)
+from warmpath.indexer.keys.word import pack_words
+from warmpath.indexer.shared.query.segment_cache import (ENTRY_BYTES, SegmentCache)
 
 ROOMY = 1 << 30
 

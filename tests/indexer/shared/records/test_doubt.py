@@ -8,7 +8,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
-from indexer.shared.records.unconfirmed import Unconfirmed
+from warmpath.indexer.shared.records.unconfirmed import Unconfirmed
 from tests.examples import examples
 
 EXAMPLES = examples(300)

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from indexer.shared.layout.record import Record
-from indexer.shared.records.moment import Moment
+from warmpath.indexer.shared.layout.record import Record
+from warmpath.indexer.shared.records.moment import Moment
 from tests.examples import examples
 
 

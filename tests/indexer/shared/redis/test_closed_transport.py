@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import uvloop
 
-from indexer.shared.redis.command import Command, Redis, UnreachableError
-from indexer.shared.redis.connect import RedisSettings, connect
-from indexer.shared.redis.node import Node
+from warmpath.indexer.shared.redis.command import (Command, Redis, UnreachableError)
+from warmpath.indexer.shared.redis.connect import (RedisSettings, connect)
+from warmpath.indexer.shared.redis.node import Node
 from tests.servers.certificates import Authority
 from tests.servers.redis_server import RedisServer
 from tests.servers.relay import Relay

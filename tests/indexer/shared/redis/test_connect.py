@@ -11,18 +11,10 @@ from typing import Any
 import pytest
 import redis as redis_py
 
-from indexer.shared.redis import link
-from indexer.shared.redis.command import (
-    Call,
-    Command,
-    CommandRefusedError,
-    Redis,
-    Reply,
-    Script,
-    UnreachableError,
-)
-from indexer.shared.redis.connect import RedisSettings, SettingsError, connect
-from indexer.shared.redis.fault import Fault, fault_of
+from warmpath.indexer.shared.redis import link
+from warmpath.indexer.shared.redis.command import (Call, Command, CommandRefusedError, Redis, Reply, Script, UnreachableError)
+from warmpath.indexer.shared.redis.connect import (RedisSettings, SettingsError, connect)
+from warmpath.indexer.shared.redis.fault import (Fault, fault_of)
 from tests.servers.redis_server import RedisServer
 from tests.servers.relay import Relay
 

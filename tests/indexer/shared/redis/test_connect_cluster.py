@@ -6,16 +6,9 @@ from typing import Any
 
 import pytest
 
-from indexer.shared.redis.command import (
-    Call,
-    Command,
-    CommandRefusedError,
-    Redis,
-    Script,
-    UnreachableError,
-)
-from indexer.shared.redis.connect import RedisSettings, connect
-from indexer.shared.redis.topology import slot_of
+from warmpath.indexer.shared.redis.command import (Call, Command, CommandRefusedError, Redis, Script, UnreachableError)
+from warmpath.indexer.shared.redis.connect import (RedisSettings, connect)
+from warmpath.indexer.shared.redis.topology import slot_of
 from tests.servers.redis_cluster import RedisCluster
 
 KEYS = [f"{{tag{number}}}:k" for number in range(64)]

@@ -5,8 +5,8 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
-from indexer.shared.redis.command import Command, Redis, UnreachableError
-from indexer.shared.redis.connect import RedisSettings, connect
+from warmpath.indexer.shared.redis.command import (Command, Redis, UnreachableError)
+from warmpath.indexer.shared.redis.connect import (RedisSettings, connect)
 from tests.servers.redis_sentinel import RedisSentinel
 
 

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from indexer.shared.redis import connect as connecting
-from indexer.shared.redis.command import Command, Reply, UnreachableError
-from indexer.shared.redis.connect import RedisSettings, SettingsError, connect
-from indexer.shared.redis.fault import SLOW_TLS_HINT
+from warmpath.indexer.shared.redis import connect as connecting
+from warmpath.indexer.shared.redis.command import (Command, Reply, UnreachableError)
+from warmpath.indexer.shared.redis.connect import (RedisSettings, SettingsError, connect)
+from warmpath.indexer.shared.redis.fault import SLOW_TLS_HINT
 from tests.servers.certificates import Authority
 from tests.servers.redis_server import RedisServer
 from tests.servers.relay import Relay

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from indexer.shared.redis.command import Argument, Reply, UnreachableError
-from indexer.shared.redis.link import Link
+from warmpath.indexer.shared.redis.command import (Argument, Reply, UnreachableError)
+from warmpath.indexer.shared.redis.link import Link
 
 
 class Echo:

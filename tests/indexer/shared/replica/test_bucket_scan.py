@@ -5,13 +5,13 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from indexer.shared.layout.names import KeyNames
-from indexer.shared.redis.command import Command, Redis
-from indexer.shared.redis.connect import RedisSettings, connect
-from indexer.shared.redis.topology import slot_of
-from indexer.shared.replica import scan
-from indexer.shared.replica.scan import Scan
-from indexer.shared.writer.script_calls import apply_calls, fence_call
+from warmpath.indexer.shared.layout.names import KeyNames
+from warmpath.indexer.shared.redis.command import (Command, Redis)
+from warmpath.indexer.shared.redis.connect import (RedisSettings, connect)
+from warmpath.indexer.shared.redis.topology import slot_of
+from warmpath.indexer.shared.replica import scan
+from warmpath.indexer.shared.replica.scan import Scan
+from warmpath.indexer.shared.writer.calls import (apply_calls, fence_call)
 from tests.servers.redis_cluster import RedisCluster
 from tests.servers.redis_server import RedisServer
 

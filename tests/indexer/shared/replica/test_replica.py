@@ -6,19 +6,19 @@ from collections.abc import Callable, Iterator
 import msgspec
 import pytest
 
-from indexer.compiled.array_index import ArrayIndex
-from indexer.engines.event import Tier
-from indexer.index.contract import Index
-from indexer.index.memory import MemoryIndex
-from indexer.ingest import Ingest
-from indexer.shared.layout.names import KeyNames
-from indexer.shared.layout.record import Claim
-from indexer.shared.records.registry import LATE
-from indexer.shared.redis.command import Call, Command, Reply
-from indexer.shared.replica.pod_copy import CopyState, Resync
-from indexer.shared.replica.run import SCAN_PAUSE, Replica
-from indexer.trust import PROMISED_SECONDS, Level
-from indexer.watch.watched_rank import WatchedRank
+from warmpath.indexer.compiled.array_index import ArrayIndex
+from warmpath.indexer.engines.event import Tier
+from warmpath.indexer.index.contract import Index
+from warmpath.indexer.index.memory import MemoryIndex
+from warmpath.indexer.ranks import Ingest
+from warmpath.indexer.shared.layout.names import KeyNames
+from warmpath.indexer.shared.layout.record import Claim
+from warmpath.indexer.shared.records.registry import LATE
+from warmpath.indexer.shared.redis.command import (Call, Command, Reply)
+from warmpath.indexer.shared.replica.pod_copy import (CopyState, Resync)
+from warmpath.indexer.shared.replica.run import (SCAN_PAUSE, Replica)
+from warmpath.indexer.trust import (PROMISED_SECONDS, Level)
+from warmpath.indexer.watch.watched_source import WatchedRank
 from tests.indexer.engine_model import EngineModel
 from tests.indexer.shared.asked_server import AskedServer
 from tests.indexer.shared.publisher_model import PublisherModel

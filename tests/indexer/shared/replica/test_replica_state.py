@@ -20,15 +20,15 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from indexer.compiled.array_index import ArrayIndex
-from indexer.ingest import Ingest
-from indexer.shared.layout.names import KeyNames
-from indexer.shared.replica import pod_copy, scan
-from indexer.shared.replica.pod_copy import CopyState
-from indexer.shared.replica.run import Replica
-from indexer.shared.writer.steps import WriterState
-from indexer.trust import Level
-from indexer.watch.watched_rank import WatchedRank
+from warmpath.indexer.compiled.array_index import ArrayIndex
+from warmpath.indexer.ranks import Ingest
+from warmpath.indexer.shared.layout.names import KeyNames
+from warmpath.indexer.shared.replica import (pod_copy, scan)
+from warmpath.indexer.shared.replica.pod_copy import CopyState
+from warmpath.indexer.shared.replica.run import Replica
+from warmpath.indexer.shared.writer.steps import WriterState
+from warmpath.indexer.trust import Level
+from warmpath.indexer.watch.watched_source import WatchedRank
 from tests.examples import examples
 from tests.indexer.engine_model import EngineModel
 from tests.indexer.shared.asked_server import AskedServer
@@ -258,7 +258,7 @@ def test_what_is_exact_is_true_whatever_is_lost(
     monkeypatch.setattr(pod_copy, "PAGE", 2)
     monkeypatch.setattr(scan, "FIELDS", 1)
     monkeypatch.setattr(scan, "AT_ONCE", 1)
-    monkeypatch.setattr("indexer.shared.replica.run.SCAN_PAUSE", 0.1)
+    monkeypatch.setattr("warmpath.indexer.shared.replica.run.SCAN_PAUSE", 0.1)
     Copying.server = AskedServer(server)
     run: Any = run_state_machine_as_test
     run(Copying, settings=settings(max_examples=EXAMPLES, stateful_step_count=40))

@@ -8,14 +8,14 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from indexer.shared.layout.names import KeyNames, checkpoint
-from indexer.shared.layout.record import SLOTS_OF_A_CLAIM
-from indexer.shared.redis.command import Call, Command, Reply, script
-from indexer.shared.sweep.one_pass import REMEMBERED_MS, sweep
-from indexer.shared.sweep.swept import Swept
+from warmpath.indexer.shared.layout.names import (KeyNames, checkpoint)
+from warmpath.indexer.shared.layout.record import SLOTS_OF_A_CLAIM
+from warmpath.indexer.shared.redis.command import (Call, Command, Reply, script)
+from warmpath.indexer.shared.sweep.one_pass import (REMEMBERED_MS, sweep)
+from warmpath.indexer.shared.sweep.swept import Swept
 from tests.examples import examples
-from tests.indexer.shared.index_model import Does, Model, Server
-from tests.indexer.shared.model_writer import ModelWriter, content
+from tests.indexer.shared.index_model import (Does, Model, Server)
+from tests.indexer.shared.model_writer import (ModelWriter, content)
 from tests.servers.redis_server import RedisServer
 
 PODS = ("one", "two/2")

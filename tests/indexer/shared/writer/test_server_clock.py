@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from indexer.shared.writer.server_clock import DRIFT, ServerClock
+from warmpath.indexer.shared.writer.server_clock import (DRIFT, ServerClock)
 from tests.examples import examples
 
 WAY = st.floats(0, 2)

@@ -8,24 +8,24 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
 
-from indexer.engines import vllm
-from indexer.engines.event import Tier
-from indexer.follow.rank_ingest import RankIngest
-from indexer.follow.rank_source import RankSource
-from indexer.keys.segment import Segments
-from indexer.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
-from indexer.process.tasks import cancel, watched
-from indexer.resolve.rank_state import PureState
-from indexer.resolve.resolver import Resolver
-from indexer.shared.layout.names import KeyNames, checkpoint
-from indexer.shared.layout.record import Record, read_record
-from indexer.shared.redis.connect import RedisSettings, connect
-from indexer.shared.writer.machine import Writer
-from indexer.shared.writer.run import News, random_base, write
-from indexer.shared.writer.script_calls import Status, apply_calls, outcome
-from indexer.shared.writer.steps import Cause, WriterState
-from indexer.watch.journal import Journal
-from indexer.watch.pod_cache import Pending, PodCache
+from warmpath.indexer.engines import vllm
+from warmpath.indexer.engines.event import Tier
+from warmpath.indexer.follow.stream_source import RankIngest
+from warmpath.indexer.follow.rank_source import RankSource
+from warmpath.indexer.keys.segment import Segments
+from warmpath.proto.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
+from warmpath.process.tasks import (cancel, watched)
+from warmpath.indexer.resolve.rank_state import PureState
+from warmpath.indexer.resolve.resolver import Resolver
+from warmpath.indexer.shared.layout.names import (KeyNames, checkpoint)
+from warmpath.indexer.shared.layout.record import (Record, read_record)
+from warmpath.indexer.shared.redis.connect import (RedisSettings, connect)
+from warmpath.indexer.shared.writer.machine import Writer
+from warmpath.indexer.shared.writer.run import (News, random_base, write)
+from warmpath.indexer.shared.writer.calls import (Status, apply_calls, outcome)
+from warmpath.indexer.shared.writer.steps import (Cause, WriterState)
+from warmpath.indexer.watch.journal import Journal
+from warmpath.indexer.watch.pod_cache import (Pending, PodCache)
 from tests.indexer.awake import Awake
 from tests.indexer.engine_model import EngineModel
 from tests.indexer.shared.writer_model import read_bucket

@@ -25,28 +25,28 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from indexer.engines import vllm
-from indexer.engines.event import Tier
-from indexer.follow.rank_ingest import RankIngest
-from indexer.follow.rank_source import RankSource
-from indexer.keys import segment
-from indexer.keys.segment import Segments
-from indexer.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
-from indexer.resolve.rank_state import PureState
-from indexer.resolve.resolver import Resolver
-from indexer.shared.layout.names import KeyNames
-from indexer.shared.layout.record import Claim
-from indexer.shared.redis.command import Call, Command, CommandRefusedError, Reply, UnreachableError
-from indexer.shared.writer import tenure
-from indexer.shared.writer.machine import Writer
-from indexer.shared.writer.steps import Cause, Commands, Rest, WriterState
-from indexer.watch.journal import Journal
-from indexer.watch.pod_cache import Pending, PodCache
+from warmpath.indexer.engines import vllm
+from warmpath.indexer.engines.event import Tier
+from warmpath.indexer.follow.stream_source import RankIngest
+from warmpath.indexer.follow.rank_source import RankSource
+from warmpath.indexer.keys import segment
+from warmpath.indexer.keys.segment import Segments
+from warmpath.proto.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
+from warmpath.indexer.resolve.rank_state import PureState
+from warmpath.indexer.resolve.resolver import Resolver
+from warmpath.indexer.shared.layout.names import KeyNames
+from warmpath.indexer.shared.layout.record import Claim
+from warmpath.indexer.shared.redis.command import (Call, Command, CommandRefusedError, Reply, UnreachableError)
+from warmpath.indexer.shared.writer import tenure
+from warmpath.indexer.shared.writer.machine import Writer
+from warmpath.indexer.shared.writer.steps import (Cause, Commands, Rest, WriterState)
+from warmpath.indexer.watch.journal import Journal
+from warmpath.indexer.watch.pod_cache import (Pending, PodCache)
 from tests.examples import examples
 from tests.indexer.awake import Awake
 from tests.indexer.engine_model import EngineModel
 from tests.indexer.shared.server_time import source_at
-from tests.indexer.shared.writer_model import Blocks, Bucket, RedisModel, read_bucket
+from tests.indexer.shared.writer_model import (Blocks, Bucket, RedisModel, read_bucket)
 from tests.servers.redis_server import RedisServer
 
 RANKS = 2
@@ -470,7 +470,7 @@ class Writing(RuleBasedStateMachine):
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Bounds that a small cache reaches."""
     monkeypatch.setattr(segment, "SEGMENT", 2)
-    monkeypatch.setattr("indexer.shared.writer.changes.PORTION_KEYS", 3)
+    monkeypatch.setattr("warmpath.indexer.shared.writer.changes.PORTION_KEYS", 3)
     monkeypatch.setattr(tenure, "BATCH_DELTAS", 3)
     monkeypatch.setattr(tenure, "MOST_PLACES", 6)
 

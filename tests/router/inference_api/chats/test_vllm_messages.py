@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from prefixstore.chats.chat import TemplateTraits
-from prefixstore.chats.conversation import Conversation
-from router.inference_api.chats.vllm_messages import vllm_messages
-from router.inference_api.unread import Unread, UnreadError
+from warmpath.prefixstore.chats.chat import TemplateTraits
+from warmpath.prefixstore.chats.conversation import Conversation
+from warmpath.router.inference_api.chats.vllm_messages import vllm_messages
+from warmpath.router.inference_api.unread import (Unread, UnreadError)
 
 RECORDED = [
     json.loads(line)

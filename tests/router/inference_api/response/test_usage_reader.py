@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.inference_api.response.usage import MOST_TOKENS, Usage
-from router.inference_api.response.usage_reader import UsageReader
+from warmpath.router.inference_api.usage import (MOST_TOKENS, Usage)
+from warmpath.router.inference_api.response import UsageReader
 from tests.examples import examples
 from tests.router.inference_api.recorded_apis import VLLM
 

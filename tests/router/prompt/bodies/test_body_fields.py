@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from indexer.keys.token import pack_tokens
-from router.prompt.bad_request import BadRequestError
-from router.prompt.bodies import fields as body_fields
-from router.prompt.bodies.fields import MOST_VALUES, value_counts
-from router.prompt.bodies.openai import Text, parse_chat, parse_completions
+from warmpath.indexer.keys.token import pack_tokens
+from warmpath.router.prompt.bad_request import BadRequestError
+from warmpath.router.prompt.bodies import fields as body_fields
+from warmpath.router.prompt.bodies.fields import (MOST_VALUES, value_counts)
+from warmpath.router.prompt.bodies.openai import (Text, parse_chat, parse_completions)
 
 MESSAGES = [{"role": "user", "content": "a"}]
 LISTS: list[Any] = [[]] * MOST_VALUES

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from router.prompt.bodies import json_strings
-from router.prompt.bodies.json_strings import StringError, take_out
+from warmpath.router.prompt.bodies import json_strings
+from warmpath.router.prompt.bodies.json_strings import (StringError, take_out)
 
 MOST = 1000
 SLICE_BYTES = 24

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import grpc.aio
 
-from router.pb.warmpath.v1 import router_pb2 as pb
-from router.pb.warmpath.v1 import router_pb2_grpc
+from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
+from warmpath.proto.pb.warmpath.v1 import router_pb2_grpc
 from tests.fake_engine import FakeEngine
 from tests.router.running_router import running_router
 

@@ -1,1 +1,0 @@
-"""Benchmarks of the parts, one a module, and their curves; the shared index is `bench.redis`."""

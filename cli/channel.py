@@ -1,0 +1,38 @@
+"""The options by which commands connect to a router: TLS, and the token that says who asks."""
+
+import argparse
+from pathlib import Path
+
+from warmpath.process.tls import TlsPaths
+from warmpath.client.sync_client import Client
+from warmpath.client.credentials import SettingError
+from warmpath.cli.tls_options import (TlsOptionError, add_tls, check_tls)
+
+OPTIONS = {
+    "target": "--router", "tls.ca": "--tls-ca", "tls.cert": "--tls-cert", "token_file": "--token-file",
+}  # fmt: skip
+"""The option of each of the client's arguments."""
+
+
+class ChannelError(Exception):
+    """The options do not fit each other, or a file cannot be used; the message names the option."""
+
+
+def add_channel(parser: argparse.ArgumentParser) -> None:
+    """Add the options of the connection."""
+    group = parser.add_argument_group("connection")
+    add_tls(group, authority="PEM of the router's authority; a plain connection without it")
+    group.add_argument("--token-file", type=Path, help="file with the token to send")
+
+
+def open_client(args: argparse.Namespace) -> Client:
+    """Return the client that the options describe. Raises ChannelError."""
+    try:
+        check_tls(args)
+    except TlsOptionError as error:
+        raise ChannelError(str(error)) from None
+    tls = None if args.tls_ca is None else TlsPaths(args.tls_ca, args.tls_cert, args.tls_key)
+    try:
+        return Client(args.router, tls=tls, token_file=args.token_file, timeout=args.timeout)
+    except SettingError as error:
+        raise ChannelError(f"{OPTIONS[error.argument]}: {error.problem}") from error

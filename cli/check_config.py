@@ -1,0 +1,226 @@
+"""`warmpath check-config`: checks whether the router would start with a configuration file."""
+
+import argparse
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from warmpath.process.command_line import (FINE, FOUND, USAGE, command_parser)
+from warmpath.prefixstore.chats.jinja_template import (TemplateError, check_syntax)
+from warmpath.prefixstore.tokenizers.tokenizer import TokenizerUnavailableError
+from warmpath.router.config.certificates import (Dated, dated)
+from warmpath.router.config.files import engine_credentials
+from warmpath.router.config.doubts import doubts
+from warmpath.router.config.form import Problem
+from warmpath.router.config.mistakes import (Mistakes, dotted)
+from warmpath.router.config.read import (ConfigError, mistakes)
+from warmpath.router.config.schema import ProbeTable
+from warmpath.router.config.toml_lines import Path as KeyPath
+from warmpath.router.pods.discover import CONFIGURATION
+from warmpath.router.pods.look import (Looked, look)
+from warmpath.router.pods.sources import sources
+from warmpath.router.pods.twins import (of_twin, twins)
+from warmpath.router.prompt.tokenizer_sources import (Sources, template_of)
+
+MOST_NAMES = 8
+"""Pods of one source that are named; --json has all."""
+
+
+class Warned(NamedTuple):
+    """A warning: its place, such as FILE:LINE, and its text."""
+
+    place: str
+    text: str
+
+
+class Checked(NamedTuple):
+    """The results of a check."""
+
+    found: Mistakes
+    certificates: list[Dated]
+    looked: list[Looked]
+
+    @property
+    def mistakes(self) -> list[str]:
+        """Every mistake on a line of its own, those of a file of pods last."""
+        return [
+            *self.found.described(),
+            *(mistake for one in self.looked for mistake in one.mistakes),
+        ]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Check a configuration file and find its pods, without serving or asking a hub or an engine."""
+    parser = command_parser(
+        "check-config", main.__doc__, "warmpath check-config deploy/warmpath.toml"
+    )
+    parser.add_argument("file", type=Path, help="the TOML file")
+    parser.add_argument(
+        "--seconds", type=_seconds, default=5.0, help="longest time to look for pods; 5 by default"
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    args = parser.parse_args(argv)
+    now = datetime.now(UTC)
+    try:
+        checked = _check(args.file, now, args.seconds)
+    except ConfigError as error:
+        if args.json:
+            print(json.dumps({"file": str(args.file), "ok": False, "mistakes": error.problems}))
+        else:
+            print(error, file=sys.stderr)
+        return USAGE if isinstance(error.__cause__, OSError) else FOUND
+    if args.json:
+        print(json.dumps(_fields(args.file, checked, now)))
+    else:
+        _print(args.file, checked, now)
+    return FOUND if checked.mistakes else FINE
+
+
+def _seconds(text: str) -> float:
+    value = float(text)
+    if not 0 < value <= 600:
+        raise argparse.ArgumentTypeError(f"{text} is not above 0 and at most 600")
+    return value
+
+
+def _check(file: Path, now: datetime, longest: float) -> Checked:
+    """Check a file; pods are looked for only where it has no mistake. Raises ConfigError."""
+    folder = file.parent
+    found = mistakes(file, os.environ)
+    found.add([*_tokenizers(found, folder)])
+    certificates = [*dated(found.config, folder)]
+    found.add((one.at, problem) for one in certificates if (problem := one.problem(now)))
+    if found.in_order():
+        return Checked(found, certificates, [])
+    return Checked(found, certificates, look(sources(found.config, folder), longest))
+
+
+def _print(file: Path, checked: Checked, now: datetime) -> None:
+    for line in checked.mistakes:
+        print(line, file=sys.stderr)
+    for warning in _warnings(checked, now):
+        print(f"{warning.place}: warning: {warning.text}", file=sys.stderr)
+    if checked.mistakes:
+        return
+    for variable, key in _replaced(checked):
+        print(f"{file}: {key}: replaced by {variable}")
+    config = checked.found.config
+    print(f"{file}: ok: models {len(config.models)}, pods {len(config.pods)}")
+    for looked in _sources(checked):
+        said = looked.problem and f"cannot be asked from here: {looked.problem}"
+        print(f"{file}: pods found by {looked.source}: {said or _names(looked.pods)}")
+    for one in checked.certificates:
+        print(f"{file}: {dotted(one.at)}: valid until {one.validity.ends:%Y-%m-%d}")
+
+
+def _replaced(checked: Checked) -> list[tuple[str, str]]:
+    """Return the variables of the environment that replace keys, and the keys."""
+    return [(one.variable, dotted(one.at)) for one in checked.found.overrides if not one.problem]
+
+
+def _warnings(checked: Checked, now: datetime) -> list[Warned]:
+    """Return the doubtful settings, the doubtful pods and the certificates that end soon."""
+    found = checked.found
+    ending = [
+        _at(found, one.at, warning)
+        for one in checked.certificates
+        if not one.problem(now) and (warning := one.warning(now))
+    ]
+    if found.in_order():
+        # Its values may be mistaken, so that nothing can be said of what they mean.
+        return ending
+    settings = [_at(found, *doubt) for doubt in doubts(found.config)]
+    return [*settings, *_doubtful_pods(checked), *ending]
+
+
+def _at(found: Mistakes, at: KeyPath, doubt: str) -> Warned:
+    placed = found.placed(at, doubt)
+    return Warned(found.where(placed), f"{placed.key}: {doubt}")
+
+
+def _doubtful_pods(checked: Checked) -> Iterator[Warned]:
+    """Yield the pods that two sources find, and those that are the engine of another one."""
+    found = checked.found
+    named = [(CONFIGURATION, pod) for pod in found.config.pods]
+    others = [(one.source, spec) for one in checked.looked for spec in one.specs]
+    places: dict[str, str] = {}
+    followed = []
+    for source, spec in (*named, *others):
+        first = places.setdefault(spec.id, source)
+        if first == source:
+            followed.append((source, spec))
+            continue
+        chosen = first if first == CONFIGURATION else "the first of them to answer"
+        problem = f"{first} has it, too; it is followed as {chosen} describes it"
+        yield Warned(source, f"pod {spec.id!r}: {problem}")
+    numbers = {pod.id: number for number, pod in enumerate(found.config.pods)}
+    for (source, spec), twin in twins(followed):
+        doubt = of_twin(spec.address, twin)
+        if source == CONFIGURATION:
+            yield _at(found, ("pods", numbers[spec.id], "address"), doubt)
+        else:
+            yield Warned(source, f"pod {spec.id!r}: {doubt}")
+
+
+def _sources(checked: Checked) -> list[Looked]:
+    """Return the pods by source, those of the file itself first."""
+    named = sorted(pod.id for pod in checked.found.config.pods)
+    return [Looked(CONFIGURATION, named, ""), *checked.looked]
+
+
+def _names(pods: Sequence[str]) -> str:
+    if not pods:
+        return "0"
+    more = f" and {len(pods) - MOST_NAMES} more" if len(pods) > MOST_NAMES else ""
+    return f"{len(pods)}: {', '.join(pods[:MOST_NAMES])}{more}"
+
+
+def _fields(file: Path, checked: Checked, now: datetime) -> dict[str, Any]:
+    return {
+        "file": str(file),
+        "ok": not checked.mistakes,
+        "mistakes": checked.mistakes,
+        "warnings": [": ".join(warning) for warning in _warnings(checked, now)],
+        "replaced": [{"key": key, "variable": variable} for variable, key in _replaced(checked)],
+        "sources": [
+            {"source": one.source, "pods": one.pods, "problem": one.problem}
+            for one in _sources(checked)
+        ],
+        "certificates": [
+            {"key": dotted(one.at), "file": str(one.path), "ends": one.validity.ends.isoformat()}
+            for one in checked.certificates
+        ],
+    }
+
+
+def _tokenizers(found: Mistakes, folder: Path) -> Iterator[Problem]:
+    """Yield the key of each local tokenizer or template that cannot be used, with the reason.
+
+    Models with other mistakes are passed over.
+    """
+    config = found.config
+    local = [
+        (position, model)
+        for position, model in enumerate(config.models)
+        if (model.tokenizer or model.hub.offline) and found.spares(("models", position))
+    ]
+    if not local:
+        return
+    # No engine is asked, so that a mistake in [probe] plays no part.
+    probe = config.probe if found.spares(("probe",)) else ProbeTable()
+    with Sources(folder, config, time.monotonic, engine_credentials(probe, folder)) as tokenizers:
+        for position, model in local:
+            source = tokenizers.local(model)
+            assert source is not None
+            try:
+                template = template_of(source.load(), model)
+                for text in template.texts() if template else ():
+                    check_syntax(text)
+            except (TokenizerUnavailableError, TemplateError) as error:
+                key = "tokenizer" if model.tokenizer else "hub"
+                yield ("models", position, key), str(error)

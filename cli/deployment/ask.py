@@ -1,0 +1,87 @@
+"""Asks one engine over HTTP, for a bounded time and number of bytes."""
+
+import email.utils
+import json
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import aiohttp
+
+from warmpath.indexer.follow.engine_tls import EngineTls
+from warmpath.indexer.follow.poll import problem_of
+
+MOST_BYTES = 16 << 20
+"""Most bytes of an answer; more count as none. The metrics of 64 ranks have about 8 MB."""
+
+
+class Answer(NamedTuple):
+    """An engine's answer to one request."""
+
+    status: int = 0
+    """0: there was none."""
+    body: bytes = b""
+    problem: str = ""
+    """Why there is no answer; empty if there is one."""
+    ahead: tuple[float, float] | None = None
+    """By how many seconds the engine's clock may be ahead of ours: least and most, since its `Date` is
+    rounded and the answer took a time. None without a `Date`."""
+
+    def json(self) -> Any:
+        """Return the body's value; None for a body that is not JSON, or another status than 200."""
+        try:
+            return json.loads(self.body) if self.status == 200 else None
+        except (ValueError, RecursionError):
+            return None
+
+
+class Engine:
+    """One engine's HTTP server at `address`; with `tls` by HTTPS."""
+
+    def __init__(
+        self,
+        session: aiohttp.ClientSession,
+        address: str,
+        tls: EngineTls | None,
+        key: str = "",
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """`key` is the API key to send; `clock` returns seconds since the Unix epoch."""
+        self._session = session
+        self._base = f"{'https' if tls else 'http'}://{address}"
+        self._tls = tls
+        self._headers = {"Authorization": f"Bearer {key}"} if key else {}
+        self._clock = clock
+
+    async def ask(self, path: str, body: Mapping[str, Any] | None = None) -> Answer:
+        """Send a GET, or a POST with a JSON `body`; return the answer. Raises nothing."""
+        before = self._clock()
+        try:
+            async with self._session.request(
+                "GET" if body is None else "POST",
+                f"{self._base}{path}",
+                json=body,
+                headers=self._headers,
+                allow_redirects=False,
+                ssl=self._tls.context if self._tls else True,
+                server_hostname=self._tls.name if self._tls else None,
+            ) as response:
+                answer = bytearray()
+                async for part in response.content.iter_any():
+                    answer += part
+                    if len(answer) > MOST_BYTES:
+                        return Answer(problem=f"{path} has more than {MOST_BYTES} bytes")
+                ahead = _ahead(response.headers.get("Date", ""), before, self._clock())
+                return Answer(response.status, bytes(answer), "", ahead)
+        except (aiohttp.ClientError, TimeoutError) as error:
+            return Answer(problem=problem_of(error))
+
+
+def _ahead(date: str, before: float, after: float) -> tuple[float, float] | None:
+    """Return by how much a clock that said `date` between two of our times may be ahead of ours."""
+    try:
+        said = email.utils.parsedate_to_datetime(date).timestamp()
+    except (ValueError, OverflowError):
+        return None
+    # The date has no fractions, and it was written at a moment between the two times.
+    return said - after, said + 1.0 - before

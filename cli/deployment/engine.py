@@ -1,0 +1,197 @@
+"""Compares what an engine says of itself over HTTP with what the configuration says of it.
+
+Sources: `../shared/engine-events.md`; `vllm:cache_config_info` and `/v1/models` of vLLM 0.32,
+`/server_info` of SGLang 0.5.23 (its server arguments).
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from warmpath.cli.deployment.ask import Answer
+from warmpath.cli.deployment.check import (Check, Placed)
+from warmpath.router.config.schema import ModelSpec
+from warmpath.router.load.engine_metrics import (CACHE_CONFIG, lines)
+from warmpath.router.pods.engine_key import REFUSALS
+from warmpath.router.pods.probe import REFUSES
+
+CLOCK_SECONDS = 2.0
+"""The difference of two clocks that is no fault."""
+LABEL = re.compile(r'(\w{1,64})="([^"]{0,256})"')
+PREFIXES = {"vllm": b"vllm:", "sglang": b"sglang:", "trtllm": b"trtllm_"}
+"""How the names of each engine's metrics begin."""
+
+
+def reachable(pod: Placed, health: Answer) -> Check:
+    """Return whether the engine answers and accepts requests."""
+    name = "engine"
+    if health.status == 200:
+        return pod.ok(name, f"answers at {pod.spec.address}")
+    if health.status == REFUSES:
+        return pod.wrong(
+            name, "it refuses requests (/health answers 503)", "look at the engine's log"
+        )
+    if health.status:
+        text = f"/health answers {health.status}"
+        return pod.wrong(name, text, f"{pod.key('address')} may be another server's")
+    scheme = f"{pod.key('https')} or probe.ca" if pod.spec.https else pod.key("https")
+    return pod.wrong(
+        name, health.problem, f"start the engine, or change {pod.key('address')} or {scheme}"
+    )
+
+
+def clock(pod: Placed, health: Answer) -> Check:
+    """Return whether the engine's clock is as ours, within CLOCK_SECONDS."""
+    name, ahead = "clock", health.ahead
+    if ahead is None:
+        return pod.unknown(name, "its answers have no Date")
+    if ahead[0] <= CLOCK_SECONDS and ahead[1] >= -CLOCK_SECONDS:
+        return pod.ok(name, f"differs from this machine's by less than {CLOCK_SECONDS + 1:g} s")
+    by, word = (ahead[0], "ahead of") if ahead[0] > 0 else (-ahead[1], "behind")
+    text = f"it is {by:,.0f} s or more {word} this machine's"
+    return pod.wrong(name, text, "synchronise both machines' clocks (NTP)")
+
+
+def served(pod: Placed, models: Answer, model: ModelSpec) -> Check:
+    """Return whether the engine serves the pod's model under a name that requests use."""
+    name = "model"
+    if models.status in REFUSALS:
+        text = f"/v1/models answers {models.status}, so its models and adapters are not known"
+        return pod.wrong(name, text, f"{pod.key('key-file')}: a file with the engine's API key")
+    value = models.json()
+    listed = value.get("data") if isinstance(value, dict) else None
+    if not isinstance(listed, list):
+        return pod.unknown(name, "/v1/models lists none")
+    names = {str(one.get("id")) for one in listed if isinstance(one, dict)}
+    if names & {model.name, *model.aliases}:
+        return pod.ok(name, f"serves {model.name}")
+    said = ", ".join(sorted(names)[:4]) or "none"
+    return pod.wrong(
+        name,
+        f"it serves {said}, not {model.name}",
+        f"{pod.key('model')}, or the engine's --served-model-name",
+    )
+
+
+def kind(pod: Placed, metrics: Answer) -> Check:
+    """Return whether the names of the engine's metrics are those of its kind."""
+    name, page = "engine kind", metrics.body
+    if metrics.status != 200 or not page:
+        return pod.unknown(name, "/metrics cannot be read")
+    found = [one for one, prefix in PREFIXES.items() if any(lines(page, prefix))]
+    if pod.spec.engine in found:
+        return pod.ok(name, pod.spec.engine)
+    if not found:
+        return pod.unknown(name, "/metrics has no names of an engine")
+    return pod.wrong(
+        name,
+        f"its metrics are those of {found[0]}, not of {pod.spec.engine}",
+        f'{pod.key("engine")} = "{found[0]}"',
+    )
+
+
+def cache(pod: Placed, metrics: Answer, info: Answer, seen: Mapping[int, int]) -> Iterator[Check]:
+    """Yield whether prefix caching is on, and whether ranks, blocks and block sizes are as said.
+
+    `seen` has the block size of each rank's events, as far as the router knows them.
+    """
+    if pod.spec.engine == "vllm":
+        configs = [
+            dict(LABEL.findall(line.decode(errors="replace")))
+            for line in lines(metrics.body, CACHE_CONFIG)
+        ]
+        if not configs:
+            yield pod.unknown("prefix cache", "/metrics has no vllm:cache_config_info")
+            return
+        yield from _of_vllm(pod, configs, seen)
+    elif pod.spec.engine == "sglang":
+        said = info.json()
+        if not isinstance(said, dict):
+            yield pod.unknown("prefix cache", "/server_info cannot be read")
+            return
+        yield from _of_sglang(pod, said, seen)
+    else:
+        yield pod.unknown(
+            "block size",
+            f"TensorRT-LLM does not tell it; {pod.key('block-size')} ({pod.spec.block_size}) must be "
+            "its tokens_per_block",
+        )
+
+
+def _of_vllm(
+    pod: Placed, configs: Sequence[dict[str, str]], seen: Mapping[int, int]
+) -> Iterator[Check]:
+    first, spec = configs[0], pod.spec
+    yield _caching(
+        pod, is_on=first.get("enable_prefix_caching") != "False", option="--enable-prefix-caching"
+    )
+    size = first.get("block_size", "")
+    if size.isdecimal():
+        yield _block_size(pod, int(size), seen)
+    if algorithm := first.get("prefix_caching_hash_algo"):
+        yield pod.ok("block hashes", f"{algorithm}; any algorithm and seed will do")
+    ranks = sorted({int(one["engine"]) for one in configs if one.get("engine", "").isdecimal()})
+    if ranks:
+        yield _ranks(pod, ranks)
+    blocks = first.get("num_gpu_blocks", "")
+    # One of vLLM's blocks is the null block, which is never cached.
+    if spec.blocks and blocks.isdecimal() and int(blocks) - 1 != spec.blocks:
+        yield pod.wrong(
+            "blocks",
+            f"its cache has {int(blocks) - 1:,} blocks, not {spec.blocks:,}",
+            f"leave {pod.key('blocks')} out: the engine's /metrics have it",
+        )
+
+
+def _of_sglang(pod: Placed, said: Mapping[str, Any], seen: Mapping[int, int]) -> Iterator[Check]:
+    yield _caching(
+        pod, is_on=said.get("disable_radix_cache") is not True, option="no --disable-radix-cache"
+    )
+    if isinstance(size := said.get("page_size"), int) and size > 0:
+        yield _block_size(pod, size, seen)
+    if "kv_events_config" in said and pod.spec.events:
+        if said["kv_events_config"]:
+            yield pod.ok("events on", "the engine has --kv-events-config")
+        else:
+            yield pod.wrong(
+                "events on",
+                "the engine publishes no events",
+                """start it with --kv-events-config '{"publisher":"zmq",...}'""",
+            )
+    if isinstance(ranks := said.get("dp_size"), int) and ranks > 0:
+        first = pod.spec.first_rank
+        yield _ranks(pod, list(range(first, first + ranks)))
+
+
+def _caching(pod: Placed, *, is_on: bool, option: str) -> Check:
+    name = "prefix cache"
+    if is_on:
+        return pod.ok(name, "is on")
+    return pod.wrong(name, "is off: the engine computes every prompt anew", f"give it {option}")
+
+
+def _block_size(pod: Placed, size: int, seen: Mapping[int, int]) -> Check:
+    name = "block size"
+    # Groups of a hybrid model have blocks of several sizes, which are multiples of each other.
+    other = [of for of in seen.values() if of and of % size and size % of]
+    if other:
+        return pod.wrong(
+            name,
+            f"the engine says {size} tokens, its events say {other[0]}",
+            f"{pod.key('address')} and {pod.key('events')} are of two engines",
+        )
+    known = [of for of in seen.values() if of]
+    return pod.ok(name, f"{size} tokens{'' if known else '; its events have not shown theirs yet'}")
+
+
+def _ranks(pod: Placed, found: Sequence[int]) -> Check:
+    spec = pod.spec
+    wanted = list(range(spec.first_rank, spec.first_rank + spec.ranks))
+    if list(found) == wanted or len(found) == spec.ranks == 1:
+        return pod.ok("ranks", f"{spec.ranks}")
+    return pod.wrong(
+        "ranks",
+        f"the engine has {len(found)}, from {found[0]} on; the configuration has {spec.ranks}, from "
+        f"{spec.first_rank} on",
+        f"{pod.key('ranks')} = {len(found)}, {pod.key('first-rank')} = {found[0]}",
+    )

@@ -1,0 +1,146 @@
+"""Envoy as a child process."""
+
+import asyncio
+import json
+import socket
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import aiohttp
+
+from warmpath.process.command_line import in_words
+from warmpath.cli.gateway.bootstrap import bootstrap
+from warmpath.cli.gateway.description import (GatewayDescription, HostPort)
+from warmpath.cli.gateway.fields import Fields
+from warmpath.cli.gateway.reread import (write_all, write_pods)
+from warmpath.lab.local.cluster import (START_SECONDS, Child, ClusterError)
+
+PAUSE = 0.05
+"""Seconds between two looks at whether it listens."""
+ASK_SECONDS = 10.0
+"""Longest wait for an answer from its admin socket."""
+
+
+class EnvoyProcess(Child):
+    """An Envoy that serves while the context is open; its output goes to our standard error."""
+
+    def __init__(
+        self,
+        program: Path,
+        gateway: GatewayDescription,
+        configure: Callable[[GatewayDescription], Fields] = bootstrap,
+    ) -> None:
+        super().__init__("Envoy", Path("standard error"))
+        self.address = ""
+        """host:port at which it listens."""
+        self.admin = Path()
+        """The socket of its administration interface, which exists while it runs."""
+        self._program = program
+        self._gateway = gateway
+        self._configure = configure
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+
+    async def __aenter__(self) -> Self:
+        # Only its owner may enter the folder: the admin socket can end Envoy.
+        self._folder = tempfile.TemporaryDirectory(prefix="warmpath-")
+        try:
+            await self._start(Path(self._folder.name))
+        except BaseException:
+            await self._close()
+            raise
+        return self
+
+    async def _start(self, folder: Path) -> None:
+        config, gateway = folder / "envoy.json", replace(self._gateway, folder=folder)
+        assert gateway.admin is not None
+        self.admin = gateway.admin
+        write_all(gateway, folder)
+        config.write_text(json.dumps(self._configure(gateway)), encoding="utf-8")
+        words = (
+            str(self._program), "--config-path", str(config), "--disable-hot-restart",
+            "--log-level", "warning", "--component-log-level", "ext_proc:error,main:error",
+        )  # fmt: skip
+        await self.launch(*words)
+        try:
+            async with asyncio.timeout(START_SECONDS):
+                self.address = await self._listening(str(self.admin))
+        except TimeoutError:
+            raise ClusterError(f"Envoy does not listen after {START_SECONDS:g} s") from None
+
+    async def _listening(self, admin: str) -> str:
+        """Return the address of its listener once it serves."""
+        timeout = aiohttp.ClientTimeout(total=ASK_SECONDS)
+        connector = aiohttp.UnixConnector(admin)
+        async with aiohttp.ClientSession(connector=connector, timeout=timeout) as session:
+            while True:
+                self.check()
+                try:
+                    if await _is_ready(session):
+                        return await _first_listener(session)
+                except aiohttp.ClientError:
+                    # The socket is not there yet, or is being set up.
+                    pass
+                await asyncio.sleep(PAUSE)
+
+    @property
+    def pid(self) -> int:
+        """The process's id, once it is started."""
+        assert self._process is not None
+        return self._process.pid
+
+    def replace_pods(self, pods: Sequence[HostPort]) -> None:
+        """Send requests to other pods from now on; those under way go on."""
+        assert self._folder is not None
+        write_pods(pods, Path(self._folder.name))
+
+    def check(self) -> None:
+        """Raise ClusterError if the process has ended."""
+        if self._process is not None and self._process.returncode is not None:
+            why = "" if self.address else self._unbound()
+            raise ClusterError(f"Envoy ended with {self._process.returncode}{why}")
+
+    def _unbound(self) -> str:
+        """Return why nobody could listen where it should; empty if somebody can."""
+        host, port = self._gateway.listen
+        try:
+            family = socket.AF_INET6 if ":" in host else socket.AF_INET
+            socket.create_server((host, port), family=family).close()
+        except OSError as error:
+            return f"; --listen {host}:{port}: {in_words(error)}"
+        return ""
+
+    async def ended(self) -> None:
+        """Wait until the process has ended. Raises ClusterError."""
+        assert self._process is not None
+        await self._process.wait()
+        self.check()
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self._close()
+
+    async def _close(self) -> None:
+        await self.stop()
+        if self._folder is not None:
+            self._folder.cleanup()
+
+
+async def _is_ready(session: aiohttp.ClientSession) -> bool:
+    async with session.get("http://envoy/ready") as answer:
+        return answer.status == 200
+
+
+async def _first_listener(session: aiohttp.ClientSession) -> str:
+    async with session.get("http://envoy/listeners?format=json") as answer:
+        listed: dict[str, Any] = await answer.json(content_type=None)
+    bound = listed["listener_statuses"][0]["local_address"]["socket_address"]
+    host = f"[{bound['address']}]" if ":" in bound["address"] else bound["address"]
+    return f"{host}:{bound['port_value']}"

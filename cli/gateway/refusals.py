@@ -1,0 +1,60 @@
+"""The responses of Envoy's own, which get the form of the router's refusals."""
+
+from warmpath.cli.gateway.description import GatewayDescription
+from warmpath.cli.gateway.fields import (Fields, extension)
+
+ROUTER_AWAY = "ROUTER_AWAY"
+"""The reason where Envoy cannot ask the router."""
+GATEWAY_ERROR = "GATEWAY_ERROR"
+"""The reason of all that have no other."""
+OWN_RESPONSES = {
+    "upstream_reset_before_response_started{overflow": "OVERLOADED",
+    "no_healthy_upstream": "NO_POD",
+    "upstream_reset_before_response_started": "NO_POD",
+    "request_payload_too_large": "TOO_LARGE",
+    "stream_idle_timeout": "SILENT",
+}
+"""The beginnings of Envoy's words for why a response is its own, and the reasons that the router gives
+them; the first that fits counts."""
+OF_REASONS = {
+    "OVERLOADED": "too many requests are under way",
+    "NO_POD": "no pod gave an answer",
+    "TOO_LARGE": "the body is longer than {limits.body_bytes} bytes",
+    "SILENT": "nothing came for {limits.silence_seconds:g} s",
+}
+"""The messages for clients."""
+
+
+def refusals(gateway: GatewayDescription) -> list[Fields]:
+    """Return the mappers of a gateway's local replies; the first that fits counts."""
+    found = [
+        _refusal(
+            f"response.code_details.startsWith('{beginning}')",
+            reason,
+            OF_REASONS[reason].format(limits=gateway.limits),
+        )
+        for beginning, reason in OWN_RESPONSES.items()
+    ]
+    away = "response.code_details.startsWith('ext_proc_error')"
+    found.append(_refusal(away, ROUTER_AWAY, "the router cannot be asked for a pod"))
+    # A refusal of the router has its reason already.
+    others = "!('x-warmpath-reason' in response.headers)"
+    found.append(_refusal(others, GATEWAY_ERROR, "%RESPONSE_CODE_DETAILS%"))
+    return found
+
+
+def _refusal(expression: str, reason: str, message: str) -> Fields:
+    """Return the mapper of responses for which an expression of CEL is true."""
+    kind = "invalid_request_error" if reason == "TOO_LARGE" else "service_unavailable"
+    which = extension(
+        "envoy.access_loggers.extension_filters.cel",
+        "extensions.access_loggers.filters.cel.v3.ExpressionFilter",
+        expression=expression,
+    )
+    return {
+        "filter": {"extension_filter": which},
+        "headers_to_add": [{"header": {"key": "x-warmpath-reason", "value": reason}}],
+        "body_format_override": {
+            "json_format": {"error": {"message": message, "type": kind, "code": reason}}
+        },
+    }

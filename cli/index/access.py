@@ -1,0 +1,264 @@
+"""The view of `warmpath index` on the shared index: its schema and the records of the pods."""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import grpc
+
+from warmpath.indexer.shared.layout.damage import (is_credible, is_wrong_type, wrong_type)
+from warmpath.indexer.shared.layout.living import (Living, Owner, read_owner)
+from warmpath.indexer.shared.layout.names import KeyNames
+from warmpath.indexer.shared.layout.record import (BadRecordError, Record, fields_of, read_record)
+from warmpath.indexer.shared.layout.schema import (SchemaError, judge)
+from warmpath.indexer.shared.redis.client import RedisClient
+from warmpath.indexer.shared.redis.command import (Argument, Call, Command, CommandRefusedError, Reply, UnreachableError)
+from warmpath.indexer.shared.redis.fault import (Fault, fault_of)
+
+NO_NODE = ("CLUSTERDOWN", "MASTERDOWN", "LOADING", "TRYAGAIN")
+"""Error codes of Redis nodes that temporarily cannot answer."""
+MOST_NAMED = 3
+"""The most pods named in a message about unread records."""
+
+
+class AccessError(Exception):
+    """The index cannot be read; the message has the reason, and `fault` its kind."""
+
+    def __init__(self, message: str, fault: Fault = Fault.OTHER) -> None:
+        super().__init__(message)
+        self.fault = fault
+
+
+class EmptyIndexError(AccessError):
+    """Redis answers, and nothing lies under the prefix."""
+
+
+class AccessOptionError(AccessError):
+    """The options or files do not lead to an index; the message has the reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class PodSeen:
+    """One pod, as read from its record and log."""
+
+    name: str
+    record: Record | None
+    problem: str
+    """Why the record cannot be read; empty if it can, or if there is none."""
+    owner: Owner | None
+    lease: float | None
+    """Seconds until the record expires; None without a record or without an expiry."""
+    log_length: int
+    """Number of entries of the pod's log in Redis."""
+    is_known: bool = False
+    """Whether the list of pods has it: it was claimed, and no sweep has forgotten it since."""
+
+
+class Access:
+    """The index under one prefix. Methods raise AccessError if Redis refuses a command.
+
+    If a node does not answer, `ask` raises it too; the other methods note the node in `silent`, and a
+    key of a wrong type in `damaged`.
+    """
+
+    def __init__(
+        self, redis: RedisClient, names: KeyNames, url: str, *, named: str, timeout: float
+    ) -> None:
+        """`named` is the prefix of settings' names where the user gave them ("--", say)."""
+        self.redis = redis
+        self.names = names
+        self.url = url
+        self.timeout = timeout
+        self._named = named
+        self.credentials: grpc.ChannelCredentials | None = None
+        """Credentials for publishers; None: plain connections."""
+        self.configured: Sequence[str] = ()
+        """Pods that the --config file follows through the shared index."""
+        self.lacking = ""
+        """That nothing lies under the prefix, if so."""
+        self.silent: list[str] = []
+        """Nodes that do not answer, each with the reason; their content is not known."""
+        self._fault = Fault.SILENCE
+        """What is wrong with the last of them."""
+        self._away: set[Argument] = set()
+        """Keys on those nodes, and damaged keys."""
+        self.damaged: dict[str, str] = {}
+        """A sentence for each key that no process of warmpath can have written."""
+
+    async def ask(self, asked: Sequence[Command | Call]) -> list[Reply]:
+        """Return the replies, none of which is an error."""
+        replies = await self.redis.run(asked, timeout=self.timeout)
+        for reply in replies:
+            if isinstance(reply, CommandRefusedError | UnreachableError):
+                raise AccessError(problem_of(reply, self.url), fault_of(reply))
+        return replies
+
+    async def place_of(self, bucket: int) -> str:
+        """Return the node of a bucket, with its host and port, or the sentinels' name for it."""
+        try:
+            return await self.redis.place_of(self.names.bucket(bucket))
+        except (CommandRefusedError, UnreachableError) as error:
+            raise AccessError(problem_of(error, self.url), fault_of(error)) from error
+
+    async def look(self, asked: Sequence[Command]) -> list[Reply]:
+        """Return the replies; None for keys whose node does not answer (see `silent`), or `damaged`."""
+        before = frozenset(self._away)
+        there = [one for one in asked if one.words[1] not in before]
+        replies = iter(await self.redis.run(there, timeout=self.timeout))
+        answers = []
+        for one in asked:
+            reply = None if one.words[1] in before else next(replies)
+            if is_wrong_type(reply):
+                key = str(one.words[1])
+                self._away.add(key)
+                self.damaged[key] = wrong_type(key)
+                reply = None
+            elif isinstance(reply, CommandRefusedError | UnreachableError):
+                if isinstance(reply, CommandRefusedError) and not str(reply).startswith(NO_NODE):
+                    raise AccessError(problem_of(reply, self.url), fault_of(reply))
+                self._away.add(one.words[1])
+                self._fault = fault_of(reply)
+                if str(reply) not in self.silent:
+                    self.silent.append(str(reply))
+                reply = None
+            answers.append(reply)
+        return answers
+
+    @property
+    def buckets(self) -> list[int]:
+        """The buckets whose nodes answer, and that are not damaged."""
+        names = self.names
+        return [n for n in range(names.buckets) if names.bucket(n) not in self._away]
+
+    def lacks(self) -> str:
+        """Return how many buckets could not be read, and why; empty if all could."""
+        count, most = self.names.buckets - len(self.buckets), self.names.buckets
+        if not (self.silent or count):
+            return ""
+        return f"{count} of {most} buckets were not reached: {'; '.join(self._problems)}"
+
+    @property
+    def _problems(self) -> list[str]:
+        return [*self.silent, *self.damaged.values()]
+
+    async def check_schema(self) -> None:
+        """Raise AccessError if Redis does not answer, or has no index or one of another version."""
+        names = self.names
+        schema, *_ = await self.look(
+            [
+                Command(("HGETALL", names.schema)),
+                *(Command(("HLEN", names.bucket(n))) for n in range(names.buckets)),
+            ]
+        )
+        if not self.buckets:
+            problem = _without_place("; ".join(self._problems), self.url)
+            raise AccessError(f"no Redis answers at {self.url}: {problem}", self._fault)
+        if schema is None:
+            return
+        if not schema:
+            raise EmptyIndexError(
+                f"no blocks lie under the prefix {names.prefix!r} at {self.url}: no publisher, and no "
+                f"router with `write`, has written there ({self._named}prefix)"
+            )
+        if not is_credible(fields_of(schema).get(b"schema", b"")):
+            self.damaged[names.schema] = f"{names.schema} names no version"
+            return
+        try:
+            judge(names, schema)
+        except SchemaError as error:
+            raise AccessError(str(error)) from error
+
+    async def pods(self, others: Sequence[str] = ()) -> dict[str, PodSeen]:
+        """Return all registered pods, and `others`, by name."""
+        (listed,) = await self.look([Command(("HKEYS", self.names.pods))])
+        known = {name.decode(errors="replace") for name in listed or ()}
+        pods = sorted({*known, *others})
+        seen = {}
+        for start in range(0, len(pods), 64):
+            some = pods[start : start + 64]
+            replies = await self.look([one for pod in some for one in self._ask_pod(pod)])
+            for number, pod in enumerate(some):
+                one = self._seen(pod, *replies[3 * number : 3 * number + 3])
+                seen[pod] = replace(one, is_known=pod in known)
+        return seen
+
+    async def pod(self, name: str) -> PodSeen:
+        """Return one pod."""
+        return self._seen(name, *await self.look(self._ask_pod(name)))
+
+    def unread(self, pods: Mapping[str, PodSeen]) -> str:
+        """Return which records, needed to know the live slots, were not read; empty if all were."""
+        missing = [f"the record of pod {name}" for name, seen in pods.items() if seen.problem]
+        if self.names.pods in self._away:
+            missing.insert(0, "the list of pods")
+        more = f" and of {len(missing) - MOST_NAMED} more" if len(missing) > MOST_NAMED else ""
+        return ", ".join(missing[:MOST_NAMED]) + more
+
+    def empty(self, pods: Mapping[str, PodSeen], written: Collection[str]) -> str:
+        """Return a text that no publisher has written under the prefix; empty if one has.
+
+        `written` are pods that have checkpoints.
+        """
+        is_written = any(seen.is_known or seen.record or seen.problem for seen in pods.values())
+        if self.silent or written or is_written:
+            return ""
+        return (
+            f"nothing under the prefix {self.names.prefix!r} but a schema: "
+            "no publisher has written there"
+        )
+
+    def _ask_pod(self, pod: str) -> list[Command]:
+        record = self.names.record(pod)
+        return [
+            Command(("HGETALL", record)),
+            Command(("PTTL", record)),
+            Command(("XLEN", self.names.log(pod))),
+        ]
+
+    def _seen(
+        self, pod: str, fields: Sequence[bytes] | None, lease: int | None, length: int | None
+    ) -> PodSeen:
+        if fields is None or lease is None:
+            damaged = self.damaged.get(self.names.record(pod), "")
+            problem = damaged or "the node of its record does not answer"
+            return PodSeen(pod, None, problem, None, None, length or 0)
+        named = fields_of(fields)
+        left = lease / 1000 if lease >= 0 else None
+        try:
+            record = read_record(named)
+            words = [named.get(name) for name in (b"token", b"claim", b"building")]
+            return PodSeen(pod, record, "", read_owner(pod, words), left, length or 0)
+        except BadRecordError as error:
+            return PodSeen(pod, None, str(error), None, left, length or 0)
+
+
+def living_of(pods: dict[str, PodSeen]) -> Living:
+    """Return the slots that the pods' records name."""
+    living = Living()
+    for name, seen in pods.items():
+        living.add(name, seen.owner)
+    return living
+
+
+def dead_words(dead: int | None, unread: str) -> str:
+    """Return the text about entries that wait for the sweep, or why their number is not known."""
+    if dead is None:
+        return f"how many entries are dead is not known: {unread} could not be read"
+    return f"{dead:,} dead entries wait for the sweep"
+
+
+def problem_of(error: Exception, url: str) -> str:
+    """Return the text of a Redis error for the user of the command."""
+    text = _without_place(str(error), url)
+    if isinstance(error, UnreachableError):
+        return f"no Redis answers at {url}: {text}"
+    fault = fault_of(error)
+    if fault is Fault.LOGIN:
+        return f"{url} refuses user or password: {text}"
+    if fault is Fault.RIGHT:
+        return f"{url} refuses the user a command: {text}"
+    return f"{url}: {text}"
+
+
+def _without_place(problem: str, url: str) -> str:
+    """Return a problem without the address of a single server, which the URL names already."""
+    return problem.removeprefix(f"{url.partition('://')[2]}: ")

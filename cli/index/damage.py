@@ -1,0 +1,64 @@
+"""Finds keys that no process of warmpath can have written: of another type, with absurd numbers."""
+
+from collections.abc import Iterator, Sequence
+
+from warmpath.indexer.shared.layout.damage import ask_type
+from warmpath.indexer.shared.layout.names import (KeyNames, checkpoint)
+from warmpath.indexer.shared.layout.pages import read_checkpoint
+from warmpath.indexer.shared.redis.command import (Command, Reply)
+from warmpath.indexer.shared.sweep.mend import (fence_problem, record_problem)
+from warmpath.indexer.shared.sweep.swept import batches
+from warmpath.cli.index.access import Access
+
+HEALS = "wait a minute for the next sweep, which removes it, or call warmpath index sweep"
+
+
+async def damage(access: Access) -> list[str]:
+    """Return a sentence for each damaged key whose node answers; values in segments are not read."""
+    names = access.names
+    shared = names.schema, names.pods, names.routers, names.sweeper
+    buckets = [names.bucket(number) for number in access.buckets]
+    await access.look([ask_type(key) for key in (*shared, *buckets)])
+    (left,) = await access.look([Command(("PTTL", names.sweeper))])
+    found = [f"{names.sweeper} never expires"] if left == -1 else []
+    (listed,) = await access.look([Command(("HKEYS", names.pods))])
+    for some in batches([name.decode(errors="replace") for name in listed or ()]):
+        replies = await access.look([one for pod in some for one in _ask(names, pod)])
+        for number, pod in enumerate(some):
+            found += _of_pod(names, pod, *replies[4 * number : 4 * number + 4])
+        found += await _checkpoints(access, some)
+    return [*access.damaged.values(), *found]
+
+
+def _ask(names: KeyNames, pod: str) -> list[Command]:
+    record = names.record(pod)
+    keys = (
+        ("HGETALL", record),
+        ("PTTL", record),
+        ("XLEN", names.log(pod)),
+        ("GET", names.fence(pod)),
+    )
+    return [Command(words) for words in keys]
+
+
+def _of_pod(
+    names: KeyNames, pod: str, fields: Reply, left: Reply, _length: Reply, fence: Reply
+) -> Iterator[str]:
+    if fields is not None and left is not None and (problem := record_problem(fields, left)):
+        yield f"{names.record(pod)}: {problem}"
+    if problem := fence_problem(fence):
+        yield f"{names.fence(pod)}: {problem}"
+
+
+async def _checkpoints(access: Access, pods: Sequence[str]) -> list[str]:
+    names, buckets = access.names, access.buckets
+    words = [checkpoint(pod) for pod in pods]
+    asked = [Command(("HMGET", names.bucket(number), *words)) for number in buckets]
+    found: list[str] = []
+    for number, values in zip(buckets, await access.look(asked), strict=True):
+        for pod, value in zip(pods, values or (), strict=False):
+            try:
+                read_checkpoint(value or b"0:0")
+            except ValueError as error:
+                found.append(f"{names.bucket(number)}: pod {pod}: {error}")
+    return found

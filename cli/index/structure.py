@@ -1,0 +1,115 @@
+"""Checks that the buckets have the structure that this version writes.
+
+Buckets change while they are read, so a fault is looked at again and counts only if it is found each
+time.
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from itertools import chain
+
+from warmpath.process.invariant import BrokenInvariantError
+from warmpath.cli.index.bucket import (Bucket, read_bucket)
+from warmpath.indexer.shared.layout.living import Living
+from warmpath.indexer.shared.layout.names import checkpoint
+from warmpath.indexer.shared.layout.pages import (ask_page, read_checkpoint, read_page)
+from warmpath.cli.index.access import (Access, PodSeen, living_of)
+
+PAGE = 256
+READINGS = 5
+"""Number of successive readings in which a fault must be found."""
+
+
+@dataclass(slots=True)
+class Structure:
+    """The result of the check."""
+
+    problems: list[str]
+    pods: set[str] = field(default_factory=set)
+    """Pods that have checkpoints."""
+    dead: int | None = 0
+    """Entries that wait for the sweep; None: not known, as a record was not read."""
+    unknown: int | None = 0
+    """Entries whose place the pod's record does not name yet; None: not known."""
+    unread: str = ""
+    """Which records were not read."""
+
+
+async def check_structure(access: Access) -> Structure:
+    """Read every bucket whose node answers."""
+    found = Structure([])
+    for number in access.buckets:
+        problem = ""
+        for _ in range(READINGS):
+            try:
+                bucket = read_bucket(await _fields(access, number, found))
+                _check_segments(access, number, bucket)
+                # Read after the content, so that each claim with content has its record by now.
+                pods = await access.pods(sorted(found.pods))
+                _check_checkpoints(pods, bucket)
+            except (BrokenInvariantError, ValueError) as error:
+                problem = str(error)
+                continue
+            _count(bucket, living_of(pods), access.unread(pods), found)
+            problem = ""
+            break
+        if problem:
+            found.problems.append(f"bucket {number}: {problem}")
+    return found
+
+
+async def _fields(access: Access, number: int, found: Structure) -> dict[bytes, bytes]:
+    fields: dict[bytes, bytes] = {}
+    cursor, is_last = b"0", False
+    while not is_last:
+        (reply,) = await access.ask([ask_page(access.names, number, cursor, PAGE)])
+        page = read_page(reply)
+        found.pods |= page.checkpoints.keys()
+        fields |= page.values | page.strange
+        fields |= {checkpoint(pod): value for pod, value in page.checkpoints.items()}
+        cursor, is_last = page.cursor, page.is_last
+    return fields
+
+
+def _check_segments(access: Access, number: int, bucket: Bucket) -> None:
+    for segment in bucket.segments:
+        if access.names.bucket_of(segment) != number:
+            raise BrokenInvariantError(
+                f"segment {segment:016x} lies in another bucket than its own"
+            )
+
+
+def _check_checkpoints(pods: Mapping[str, PodSeen], bucket: Bucket) -> None:
+    """Raise BrokenInvariantError or ValueError if a bucket lacks a valid pod's checkpoint."""
+    stored = {field: read_checkpoint(value)[0] for field, value in bucket.checkpoints.items()}
+    for name, seen in pods.items():
+        expected = _token(seen)
+        there = stored.get(checkpoint(name), 0)
+        if expected is not None and there < expected:
+            raise BrokenInvariantError(
+                f"pod {name} is said to be sound, and its writer does not have the bucket "
+                f"(its checkpoint is of claim {there}, not {expected})"
+            )
+
+
+def _token(seen: PodSeen) -> int | None:
+    sound = seen.record is not None and seen.record.sound
+    return seen.record.token if sound and seen.record else None
+
+
+def _count(bucket: Bucket, living: Living, unread: str, found: Structure) -> None:
+    sets = chain.from_iterable(held.values() for held in bucket.segments.values())
+    dead = unknown = 0
+    for slot, count in Counter(chain.from_iterable(sets)).items():
+        place = living.place(slot)
+        if place is None:
+            dead += count
+        elif place.spot is None:
+            unknown += count
+    if dead and unread:
+        found.dead = found.unknown = None
+        found.unread = unread
+    if found.dead is not None and found.unknown is not None:
+        found.dead += dead
+        found.unknown += unknown

@@ -1,0 +1,197 @@
+"""`warmpath explain` and `warmpath decisions`: show why a running router makes its picks."""
+
+import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from warmpath.process.command_line import (USAGE, in_words)
+from warmpath.cli.asking import (add_prompt, call, prompt_of, router_parser, trust_words)
+from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
+from warmpath.scorer.reason import seconds
+
+NO_PICKS = "no picks: the router has made none since its start, or none that fits the options"
+
+
+def explain_main(argv: Sequence[str] | None = None) -> int:
+    """Show what each pod would cost for a prompt, and why the first one wins. Books nothing."""
+    parser = router_parser("explain", explain_main.__doc__, "--model demo 'Once upon a time'")
+    add_prompt(parser)
+    parser.add_argument("--session", default="", help="the session's id")
+    parser.add_argument("--policy", default="", help="the configured one by default")
+    parser.add_argument(
+        "--priority", default="", help="its class in the queue; the usual one by default"
+    )
+    parser.add_argument("--tenant", default="", help="its tenant in the queue")
+    parser.add_argument(
+        "--disaggregated", action="store_true", help="one pod for the prefill and one for decoding"
+    )
+    args = parser.parse_args(argv)
+    try:
+        prompt = prompt_of(args)
+    except (OSError, ValueError) as error:
+        print(f"warmpath explain: {in_words(error)}", file=sys.stderr)
+        return USAGE
+    return call(
+        args,
+        lambda client: client.explain(
+            prompt,
+            pods=args.pod,
+            policy=args.policy,
+            session=args.session,
+            disaggregated=args.disaggregated,
+            priority=args.priority,
+            tenant=args.tenant,
+        ),
+        _explained,
+    )
+
+
+def decisions_main(argv: Sequence[str] | None = None) -> int:
+    """List the last picks, newest first, with reasons and outcomes. No prompt is kept."""
+    parser = router_parser("decisions", decisions_main.__doc__, "--limit 5 --model demo")
+    parser.add_argument(
+        "--limit", type=int, default=20, help="how many to list at most; 0: all; 20 by default"
+    )
+    parser.add_argument("--model", default="", help="only those of this model")
+    parser.add_argument("--pod", default="", help="only those that chose this pod")
+    args = parser.parse_args(argv)
+    if not 0 <= args.limit < 1 << 32:
+        print(f"warmpath decisions: --limit: {args.limit} is not 0 to 4294967295", file=sys.stderr)
+        return USAGE
+    return call(
+        args,
+        lambda client: client.decisions(args.limit, model=args.model, pod=args.pod),
+        _decisions,
+    )
+
+
+def _explained(response: pb.ExplainResponse) -> RenderableType:
+    title = (
+        f"{response.prompt_tokens:,} tokens, policy {response.policy}, "
+        f"utilisation {response.utilisation:.0%}"
+    )
+    parts: list[RenderableType] = [_candidates(title, response.candidates)]
+    if response.decode_candidates:
+        parts.append(_candidates("where to decode", response.decode_candidates))
+    parts.append(Text(response.reason))
+    if response.reckoned_because:
+        reckoned = f"{response.reckoned_tokens:,} of its tokens are reckoned from its length"
+        parts.append(Text(f"{reckoned}: {response.reckoned_because}."))
+    if response.HasField("source"):
+        source = response.source
+        parts.append(
+            Text(f"{_name(source)} holds {source.matched_tokens:,} tokens that could be pulled.")
+        )
+    return Group(*parts)
+
+
+def _candidates(title: str, candidates: Sequence[pb.Candidate]) -> Table:
+    table = Table(title=title, title_justify="left")
+    for name in ("#", "pod"):
+        table.add_column(name)
+    for name in ("matched", "counted", "wait", "prefill", "in flight", "cost"):
+        table.add_column(name, justify="right")
+    for name in ("terms", "load", "trust"):
+        table.add_column(name)
+    for place, one in enumerate(candidates, 1):
+        details = one.details
+        table.add_row(
+            str(place),
+            Text(_name(one) + (" (session)" if details.is_session else "")),
+            _matched(one),
+            f"{details.counted_tokens:,}",
+            seconds(details.wait_seconds) if details.wait_seconds else "-",
+            seconds(details.prefill_seconds) + _slower(details.calibration),
+            _in_flight(details),
+            _figure(one.cost),
+            ", ".join(f"{term.name} {_figure(term.value)}" for term in details.terms if term.value)
+            or "-",
+            _load(details),
+            "exact" if one.trust.level == pb.Trust.EXACT else Text(trust_words(one.trust)),
+        )
+    return table
+
+
+def _name(one: pb.Candidate | pb.Source) -> str:
+    return f"{one.pod} rank {one.rank}" if one.rank else one.pod
+
+
+def _matched(one: pb.Candidate) -> str:
+    """Return the matched tokens as text, with tiers and beliefs."""
+    details = one.details
+    parts = [f"{tier.tier} {tier.tokens:,}" for tier in details.tiers]
+    if details.arriving_tokens:
+        parts.append(f"arriving {details.arriving_tokens:,}")
+    if details.assumed_tokens:
+        parts.append(f"assumed {details.assumed_tokens:,}")
+    return f"{one.matched_tokens:,}" + (f" ({', '.join(parts)})" if parts else "")
+
+
+def _in_flight(details: pb.CandidateDetails) -> str:
+    waiting = f" ({details.waiting:,} waiting)" if details.waiting else ""
+    return f"{details.in_flight:,}{waiting}"
+
+
+def _figure(value: float) -> str:
+    """Return a cost, in any unit, with three significant digits or, from 1000, as an integer."""
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+
+
+def _slower(calibration: float) -> str:
+    """Return the text about a rank's calibration; empty if it is near 1."""
+    return f" (x{calibration:.2g})" if abs(calibration - 1) >= 0.05 else ""
+
+
+def _load(details: pb.CandidateDetails) -> str:
+    source = details.load_source or "-"
+    if not details.HasField("load_age"):
+        return source
+    return f"{source}, {details.load_age:.1f} s old: queue {details.queue:,}, KV {details.kv_usage:.0%}"
+
+
+def _decisions(response: pb.ListDecisionsResponse) -> RenderableType:
+    if not response.decisions:
+        return Text(NO_PICKS)
+    table = Table(caption="cached, first token: predicted / reported", caption_justify="left")
+    for name in ("at (UTC)", "model", "tokens", "pod", "cached", "first token", "state", "why"):
+        numeric = name in ("tokens", "cached", "first token")
+        table.add_column(name, justify="right" if numeric else "left")
+    for one in response.decisions:
+        first = one.candidates[0]
+        table.add_row(
+            datetime.fromtimestamp(one.at, UTC).strftime("%H:%M:%S.%f")[:-3],
+            Text(one.model),
+            f"{one.prompt_tokens:,}",
+            Text(_went(one, first)),
+            _predicted(f"{first.matched_tokens:,}", _cached(one)),
+            _predicted(seconds(first.predicted_ttft), _ttft(one)),
+            pb.Decision.State.Name(one.state).lower().replace("_", " "),
+            Text(one.reason),
+        )
+    return table
+
+
+def _went(one: pb.Decision, first: pb.Candidate) -> str:
+    """Return the pod that was picked and, if it differs, the pod that served the request.
+
+    For a request that waits in the queue, return the pod that is best for it now.
+    """
+    went = f"{one.pod} rank {one.rank}" if one.rank else one.pod
+    text = _name(first) if went in ("", _name(first)) else f"{_name(first)}, went to {went}"
+    return f"{text} (shadow)" if one.shadow else text
+
+
+def _predicted(predicted: str, actual: str) -> str:
+    return f"{predicted} / {actual}"
+
+
+def _cached(one: pb.Decision) -> str:
+    return f"{one.cached_tokens:,}" if one.HasField("cached_tokens") else "?"
+
+
+def _ttft(one: pb.Decision) -> str:
+    return seconds(one.ttft) if one.HasField("ttft") else "?"

@@ -1,0 +1,39 @@
+"""The options by which commands connect with TLS, and the rule that they keep."""
+
+import argparse
+from pathlib import Path
+
+from warmpath.client.unanswered import (Names, unanswered)
+
+OPTIONS = Names(
+    "--router HOST:PORT", "--timeout", "--tls-ca", "--tls-cert, --tls-key",
+    "--tls-ca, --tls-cert, --tls-key",
+)  # fmt: skip
+"""How commands name the settings of their connection."""
+
+
+class TlsOptionError(Exception):
+    """The options do not fit each other; the message names them."""
+
+
+def add_tls(options: "argparse._ActionsContainer", *, authority: str) -> None:
+    """Add the options; `authority` is the help of --tls-ca."""
+    options.add_argument("--tls-ca", type=Path, help=authority)
+    options.add_argument("--tls-cert", type=Path, help="PEM of the certificate to show")
+    options.add_argument("--tls-key", type=Path, help="PEM of its private key")
+
+
+def check_tls(args: argparse.Namespace) -> None:
+    """Raise TlsOptionError unless a certificate has its key, and an authority beside it."""
+    if bool(args.tls_cert) != bool(args.tls_key):
+        raise TlsOptionError("--tls-cert and --tls-key: give both or none")
+    if args.tls_cert and args.tls_ca is None:
+        raise TlsOptionError("--tls-cert: needs --tls-ca")
+
+
+def without_answer(
+    code: str, message: str, args: argparse.Namespace, *, asked: str, names: Names = OPTIONS
+) -> str:
+    """Return why no answer came, by a status's name and text; empty if the status is an answer."""
+    has_tls, has_cert = args.tls_ca is not None, args.tls_cert is not None
+    return unanswered(code, message, names, asked=asked, has_tls=has_tls, has_cert=has_cert)

@@ -1,0 +1,114 @@
+"""Calls that have sent their headers, and whose first message has not come.
+
+Such a call costs its caller a hundred bytes, before anything is known of it but who calls. So it runs no
+handler, counts against no other address, and ends after a while.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+
+import grpc
+
+from warmpath.proto.errors import Reason
+from warmpath.h2grpc.begin import Beginnings
+from warmpath.h2grpc.call import Call
+from warmpath.router.transport.call import (Gate, Refusal)
+
+MOST_AT_ONCE = 64
+"""The most that end in one turn of the event loop, in about 2 ms."""
+MOST = 8192
+"""The most of them; beyond it the oldest of the address with the most ends. Each takes about 4 KB."""
+
+
+@dataclass(slots=True)
+class _Announced:
+    since: float
+    came: Callable[[], None] | None
+    """What the gate is told once the message has come, or the call has ended without."""
+
+
+class Announced:
+    """These calls of all connections of a server, by address; the oldest of an address first.
+
+    A call ends if its first message has not come `seconds` after its headers, or at once where the
+    `gate` refuses it, since the server ends; the gate counts both.
+    """
+
+    def __init__(self, seconds: float, gate: Gate | None, clock: Callable[[], float]) -> None:
+        self._seconds = seconds
+        self.gate = gate
+        self._clock = clock
+        self._of: dict[str, dict[Call, _Announced]] = {}
+        self._all = 0
+        self.beginnings = Beginnings()
+
+    def __len__(self) -> int:
+        return self._all
+
+    def add(self, call: Call) -> None:
+        """Add a call, and tell the gate that it has passed."""
+        call.on_came = self._came
+        came = self.gate.passed(call.method, call.peer()) if self.gate is not None else None
+        self._of.setdefault(call.address, {})[call] = _Announced(self._clock(), came)
+        self._all += 1
+        if (refusal := self._refusal(call)) is not None:
+            self._end(call, refusal)
+        elif self._all > MOST:
+            most = max(self._of.values(), key=len)
+            self._end(next(iter(most)), _too_many())
+
+    def _came(self, call: Call) -> None:
+        """Forget a call whose message has come, or that has ended without."""
+        calls = self._of[call.address]
+        announced = calls.pop(call)
+        if not calls:
+            del self._of[call.address]
+        self._all -= 1
+        if announced.came is not None:
+            announced.came()
+
+    def end_late(self, now: float) -> bool:
+        """End the calls whose first message is late, at most MOST_AT_ONCE; return whether more are."""
+        before = now - self._seconds
+        late: list[Call] = []
+        for calls in self._of.values():
+            for call, announced in calls.items():
+                if announced.since > before or len(late) > MOST_AT_ONCE:
+                    break
+                late.append(call)
+        refusal = _late(self._seconds)
+        for call in late[:MOST_AT_ONCE]:
+            # The end of one may show that its connection is lost, and so end others.
+            if call.on_came is not None:
+                self._end(call, refusal)
+        return len(late) > MOST_AT_ONCE
+
+    def end_refused(self) -> None:
+        """End the calls that the gate refuses since the server ends."""
+        for call in [call for calls in self._of.values() for call in calls]:
+            if call.on_came is not None and (refusal := self._refusal(call)) is not None:
+                self._end(call, refusal)
+
+    def _refusal(self, call: Call) -> Refusal | None:
+        return None if self.gate is None else self.gate.ending(call.method)
+
+    def _end(self, call: Call, refusal: Refusal) -> None:
+        if self.gate is not None:
+            since = self._of[call.address][call].since
+            self.gate.ended(call.method, refusal, self._clock() - since)
+        call.give_up(refusal.code, refusal.text, refusal.metadata)
+
+
+@lru_cache(1)
+def _late(seconds: float) -> Refusal:
+    limit = "limits.message-seconds"
+    text = f"no message came within {seconds:g} s ({limit})"
+    code = grpc.StatusCode.RESOURCE_EXHAUSTED
+    return Refusal.because(code, text, Reason.MESSAGE_LATE, limit=limit)
+
+
+@lru_cache(1)
+def _too_many() -> Refusal:
+    text = f"{MOST} calls have sent no message, and most of them come from this address"
+    return Refusal.because(grpc.StatusCode.RESOURCE_EXHAUSTED, text, Reason.OVERLOADED)

@@ -1,0 +1,243 @@
+"""The calls of one connection: their beginnings, bytes and ends, as its session finds them."""
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache, partial
+from typing import Any
+
+import grpc
+
+from warmpath.proto.errors import (Reason, details)
+from warmpath.h2grpc.announced import Announced
+from warmpath.h2grpc.call import Call
+from warmpath.h2grpc.context import Link
+from warmpath.h2grpc.handler import (find, run)
+from warmpath.h2grpc.http2 import library as lib
+from warmpath.h2grpc.http2.header_block import Headers
+from warmpath.h2grpc.http2.limits import Http2Limits
+from warmpath.h2grpc.metadata import (BEGINNING, BadHeaderError, NoCallError, read_request, trailers_of)
+from warmpath.h2grpc.receipts import Receipts
+from warmpath.router.transport.call import (AtOnceHandler, CheckedHandler, Refusal)
+
+CANCEL_SECONDS = 1.0
+"""Longest wait for handlers that are cancelled when the server ends."""
+
+
+class Calls:
+    """The calls of a connection by stream: the `Events` of its session."""
+
+    def __init__(
+        self,
+        link: Link,
+        handlers: Sequence[grpc.GenericRpcHandler],
+        limits: Http2Limits,
+        announced: Announced,
+        clock: Callable[[], float],
+    ) -> None:
+        self._link = link
+        self._handlers = handlers
+        self._found: dict[str, Any] = {}
+        """Cached handlers by method: the choice of a handler must not depend on a call's metadata."""
+        self._limits = limits
+        self._announced = announced
+        self._clock = clock
+        self._of: dict[int, Call] = {}
+        self.fresh: list[Call] = []
+        """Calls without a task of which bytes have come since the last `answer_at_once`."""
+        self._receipts = Receipts(limits.streams)
+        self.tasks: set[asyncio.Task[None]] = set()
+        self.idle_since = clock()
+        """The time since which there is no call, if there is none."""
+
+    def __len__(self) -> int:
+        return len(self._of)
+
+    def __iter__(self) -> Iterator[Call]:
+        return iter(self._of.values())
+
+    def requested(self, stream: int, block: bytes, *, is_too_long: bool) -> None:
+        """Begin a call."""
+        if is_too_long:
+            text = (
+                f"the headers have more than {self._limits.header_bytes} bytes "
+                "(server.http2.max-header-bytes)"
+            )
+            self._refuse_because(stream, grpc.StatusCode.RESOURCE_EXHAUSTED, text, Reason.TOO_LARGE)
+            return
+        try:
+            request = read_request(block)
+        except NoCallError as error:
+            status = str(error.status).encode()
+            self._link.session.answer_at_once(stream, [(b":status", status)])
+            return
+        except BadHeaderError as error:
+            self._refuse_because(stream, grpc.StatusCode.INTERNAL, str(error), Reason.BAD_CALL)
+            return
+        handler = self._found.get(request.method)
+        if handler is None:
+            handler = find(self._handlers, request.method, request.metadata)
+            if handler is not None:
+                self._found[request.method] = handler
+        if handler is None:
+            code, text = grpc.StatusCode.UNIMPLEMENTED, "Method not found!"
+            self._refuse_because(stream, code, text, Reason.UNKNOWN_METHOD)
+            return
+        if self._link.session.unsent > self._limits.unsent_bytes:
+            code, text = grpc.StatusCode.RESOURCE_EXHAUSTED, "the client does not read its answers"
+            self._refuse_because(stream, code, text, Reason.ANSWERS_UNREAD)
+            return
+        is_checked = isinstance(handler, CheckedHandler)
+        runs = handler.behind if is_checked else handler
+        call = Call(self._link, stream, request, runs, self._limits.message_bytes)
+        self._of[stream] = call
+        if is_checked and (refusal := handler.refusal(call)) is not None:
+            call.give_up(refusal.code, refusal.text, refusal.metadata)
+            return
+        self._announced.add(call)
+
+    def answer_at_once(self) -> None:
+        """Answer the fresh calls whose first message is there; run those that must wait for anything.
+
+        A message that does not fit into a stream's window comes only if it is asked for, so its call
+        runs before that.
+        """
+        fresh, self.fresh = self.fresh, []
+        for call in fresh:
+            if call.on_came is None:
+                # It has begun, or will do so.
+                continue
+            message = call.whole()
+            if message is None:
+                if not call.waits_for_rest:
+                    self._run(call)
+                continue
+            call.came()
+            answer = None
+            if isinstance(call.handler, AtOnceHandler):
+                answer = call.handler.at_once(message, call)
+            if answer is None:
+                self._run(call)
+            else:
+                # Its client may have to send the end of its request, for which it needs a window.
+                call.take_whole()
+                call.finish(answer)
+                if not self.tasks:
+                    self._link.works(is_busy=False)
+
+    def _run(self, call: Call) -> None:
+        call.came()
+        self._announced.beginnings.add(self._link.loop, call.address, partial(self._begin, call))
+
+    def _begin(self, call: Call) -> None:
+        if call.done():
+            return
+        task = self._link.loop.create_task(run(call))
+        call.task = task
+        if not self.tasks:
+            self._link.works(is_busy=True)
+        self.tasks.add(task)
+        task.add_done_callback(self._ran)
+
+    def _ran(self, task: asyncio.Task[None]) -> None:
+        self.tasks.discard(task)
+        if not self.tasks:
+            self._link.works(is_busy=False)
+
+    def _refuse_because(
+        self, stream: int, code: grpc.StatusCode, text: str, reason: "Reason.ValueType"
+    ) -> None:
+        refusal = Refusal.because(code, text, reason)
+        self._link.session.answer_at_once(stream, headers_of(refusal))
+
+    def refused(self, method: str, count: int) -> None:
+        """Count calls that found no room."""
+        if (gate := self._announced.gate) is not None:
+            gate.refused(method, self._link.peer, count)
+
+    def received(self, stream: int, chunks: Sequence[memoryview]) -> None:
+        """Take data of a call."""
+        call = self._of.get(stream)
+        if call is not None:
+            call.received(chunks)
+            if call.task is None:
+                self.fresh.append(call)
+
+    def ended(self, stream: int) -> None:
+        """Note that a call has all its messages."""
+        call = self._of.get(stream)
+        if call is not None:
+            call.no_more()
+            if call.task is None:
+                self.fresh.append(call)
+
+    def closed(self, stream: int, *, is_whole: bool) -> None:
+        """End a call."""
+        call = self._of.pop(stream, None)
+        if call is not None:
+            call.closed()
+            if not is_whole:
+                self._receipts.reset(stream)
+        if not self._of:
+            self.idle_since = self._clock()
+
+    def reset_late(self, stream: int) -> None:
+        """Note that the client has given up a call that was answered."""
+        self._receipts.reset(stream)
+
+    def ponged(self) -> None:
+        """Note that the client has read what was sent before the last ping."""
+        self._receipts.answered()
+        self._ask()
+
+    def _ask(self) -> None:
+        """Ping the client if it has to show that it reads answers."""
+        session = self._link.session
+        if not session.pings and self._receipts.ask():
+            session.ping()
+
+    # Calls of the connection.
+
+    def if_gone(self, stream: int, call: Callable[[], None]) -> None:
+        """Call `call`, once, if the client turns out not to have read what was sent on a stream."""
+        self._receipts.sent(stream, call)
+        self._ask()
+
+    def drained(self, streams: Sequence[int]) -> None:
+        """Note that all data of some answers are sent."""
+        for stream in streams:
+            if stream in self._of:
+                self._of[stream].drained()
+
+    def look(self, now: float) -> None:
+        """Reset the streams whose answers the client does not read."""
+        session = self._link.session
+        for stream, call in self._of.items():
+            if call.done() and now - session.unread_since(stream, now) > self._limits.stall_seconds:
+                session.reset(stream, lib.CANCEL)
+
+    def end(self) -> None:
+        """End all calls: the connection is lost."""
+        calls = list(self._of.values())
+        self._of.clear()
+        for call in calls:
+            call.closed()
+        self._receipts.lost()
+
+    async def cut_off(self) -> None:
+        """Answer all calls with an error, and cancel their handlers."""
+        code, text = grpc.StatusCode.UNAVAILABLE, "the server ends"
+        trailing = details(code, text, Reason.ENDING, retry_seconds=0.0)
+        for call in list(self._of.values()):
+            call.set_trailing_metadata(trailing)
+            call.end(code, text)
+        for task in list(self.tasks):
+            task.cancel()
+        if self.tasks:
+            await asyncio.wait(self.tasks, timeout=CANCEL_SECONDS)
+
+
+@lru_cache(64)
+def headers_of(refusal: Refusal) -> Headers:
+    """Return the headers of the answer that ends a call with a refusal."""
+    trailers = trailers_of(refusal.code, refusal.text, refusal.metadata)
+    return (*BEGINNING, *trailers)

@@ -1,0 +1,157 @@
+"""Turns changes of the index into calls of scripts, each of bounded work."""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any
+
+from warmpath.indexer.keys.segment_value import (BadSegmentError, slots_of, spilled_blocks)
+from warmpath.indexer.keys.word import (WORD_BYTES, pack_words)
+from warmpath.indexer.shared.layout.names import (KeyNames, checkpoint)
+from warmpath.indexer.shared.redis.command import (Argument, Call, Reply, script)
+
+Changes = Mapping[tuple[int, int], tuple[Sequence[int], Sequence[int]]]
+"""The keys added and the keys gone, by segment and slot; no key is in both."""
+
+MOST_CHANGES = 256
+"""The most changes in one call."""
+MOST_KEYS = 2048
+"""The most keys in one call: 1 to 2 ms of the server's time, and at most 32 KiB."""
+MOST_PURGED = 64 << 10
+"""The most bytes that one call looks through, unless one value has more: about 3 ms."""
+MOST_PURGED_SLOTS = 1024
+"""The most dead slots in one call."""
+
+
+class Status(IntEnum):
+    """The result of a script's call for a bucket."""
+
+    APPLIED = 1
+    DUPLICATE = 0
+    """An earlier call has made this change already."""
+    FENCED = -1
+    """A later claim has the bucket."""
+    GAP = -2
+    """The bucket is not as the writer left it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScriptOutcome:
+    """A script's status, and the bucket's checkpoint after it."""
+
+    status: Status
+    token: int
+    count: int
+
+
+def outcome(reply: Reply) -> ScriptOutcome:
+    """Return the outcome in a reply of `apply.lua` or `fence.lua`. Raises a reply that is an error."""
+    if isinstance(reply, Exception):
+        raise reply
+    status, token, count = reply
+    return ScriptOutcome(Status(status), token, count)
+
+
+def apply_calls(  # noqa: PLR0917 - whose writer, how far it is, what it writes: none can be left out
+    names: KeyNames,
+    pod: str,
+    token: int,
+    counts: Mapping[int, int],
+    changes: Changes,
+    ttl_ms: int,
+) -> list[tuple[int, Call]]:
+    """Return the calls that bring `changes` into the index, each with its bucket.
+
+    `counts` says how many calls each bucket has seen under this token. A bucket's calls have to reach it
+    in this order; repeating a call, with all after it, changes nothing more. In a cluster the next
+    call may overtake one that is redirected, and then finds a gap: send a bucket's calls one at a time.
+    """
+    field = checkpoint(pod)
+    apply = script("apply")
+    calls: list[tuple[int, Call]] = []
+    for bucket, parts in _by_bucket(names, changes).items():
+        count = counts.get(bucket, 0)
+        for arguments in _bounded(parts):
+            head: tuple[Argument, ...] = (field, token, count, count + 1, ttl_ms)
+            calls.append((bucket, Call(apply, (names.bucket(bucket),), head + tuple(arguments))))
+            count += 1
+    return calls
+
+
+Part = tuple[int, int, Sequence[int], Sequence[int]]
+
+
+def _by_bucket(names: KeyNames, changes: Changes) -> dict[int, list[Part]]:
+    parts: dict[int, list[Part]] = {}
+    for (segment, slot), (added, gone) in changes.items():
+        if added or gone:
+            part = segment, slot, added, gone
+            parts.setdefault(names.bucket_of(segment), []).append(part)
+    return parts
+
+
+def _bounded(parts: Iterable[Part]) -> Iterator[list[bytes]]:
+    """Yield the arguments of calls: changes one after the other, four arguments each."""
+    arguments: list[bytes] = []
+    keys = 0
+    for segment, slot, added, gone in parts:
+        head = [segment.to_bytes(WORD_BYTES, "little"), slot.to_bytes(WORD_BYTES, "little")]
+        for start in range(0, max(len(added), len(gone)), MOST_KEYS // 2):
+            more = added[start : start + MOST_KEYS // 2]
+            less = gone[start : start + MOST_KEYS // 2]
+            wanted = len(more) + len(less)
+            if arguments and (keys + wanted > MOST_KEYS or len(arguments) >= 4 * MOST_CHANGES):
+                yield arguments
+                arguments, keys = [], 0
+            arguments += [*head, pack_words(more), pack_words(less)]
+            keys += wanted
+    if arguments:
+        yield arguments
+
+
+def fence_call(names: KeyNames, bucket: int, pod: str, token: int, ttl_ms: int) -> Call:
+    """Return the call that takes a bucket for a claim."""
+    return Call(script("fence"), (names.bucket(bucket),), (checkpoint(pod), token, ttl_ms))
+
+
+def purge_calls(
+    names: KeyNames, bucket: int, page: Mapping[bytes, bytes], dead: Collection[int]
+) -> list[Call]:
+    """Return the calls that take `dead` slots out of those fields of a bucket that are in `page`.
+
+    Fields without dead slots are left out, and so are malformed ones.
+    """
+    calls: list[Call] = []
+    fields: list[bytes] = []
+    slots: dict[int, None] = {}
+    size = 0
+
+    def end() -> None:
+        if fields:
+            arguments: tuple[Any, ...] = (pack_words(slots), *fields)
+            calls.append(Call(script("purge"), (names.bucket(bucket),), arguments))
+
+    for field, value in page.items():
+        found = _dead_in(field, value, dead)
+        while found:
+            if size + len(value) > MOST_PURGED or len(slots) >= MOST_PURGED_SLOTS:
+                end()
+                fields, slots, size = [], {}, 0
+            room = MOST_PURGED_SLOTS - len(slots)
+            slots.update(dict.fromkeys(found[:room]))
+            found = found[room:]
+            fields.append(field)
+            size += len(value)
+    end()
+    return calls
+
+
+def _dead_in(field: bytes, value: bytes, dead: Collection[int]) -> list[int]:
+    if len(field) not in {WORD_BYTES, 2 * WORD_BYTES}:
+        return []
+    try:
+        if spilled_blocks(value) is not None:
+            return []
+        return [slot for slot in slots_of(value) if slot in dead]
+    except BadSegmentError:
+        return []

@@ -1,0 +1,113 @@
+"""`python -m bench`: measures the parts, and prints ratios."""
+
+import argparse
+import importlib
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from warmpath.lab.bench import peer
+from warmpath.lab.bench.figure import Figure
+from warmpath.lab.bench.policy import command as policy
+from warmpath.lab.bench.speed import (gateway, holds, index, ingest, memory, overload, pick, recover, score, simworker, tokenize)
+
+
+def _redis(*, quick: bool) -> list[Figure]:
+    # redis-py is an extra, which the other benchmarks do not need.
+    figures: list[Figure] = importlib.import_module("warmpath.lab.bench.redis.command").measure(quick=quick)
+    return figures
+
+
+def _scale(*, quick: bool) -> list[Figure]:
+    figures: list[Figure] = importlib.import_module("warmpath.lab.bench.scale.command").measure(quick=quick)
+    return figures
+
+
+BENCHMARKS = {
+    "index": index.measure,
+    "memory": memory.measure,
+    "ingest": ingest.measure,
+    "score": score.measure,
+    "overload": overload.measure,
+    "tokenize": tokenize.measure,
+    "recover": recover.measure,
+    "simworker": simworker.measure,
+    "pick": pick.measure,
+    "holds": holds.measure,
+    "gateway": gateway.measure,
+    "redis": _redis,
+    "scale": _scale,
+}
+
+BY_NAME_ONLY = frozenset({"gateway", "redis", "scale"})
+"""Benchmarks that run by name only: `gateway` needs Envoy (`make envoy`), the others Redis' server."""
+POLICY = "policy"
+"""The benchmark with options of its own: `python -m bench policy --help`. It takes many hours."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measure index, ingestion, Score, overload, text, recovery, workers, picks, Envoy, Redis, scale."""
+    given = sys.argv[1:] if argv is None else [*argv]
+    if given[:1] == [POLICY]:
+        return policy.main(given[1:])
+    parser = argparse.ArgumentParser(
+        prog="python -m bench",
+        description=main.__doc__,
+        epilog="Ratios to the peer are printed where it is installed; `make bench` installs it. "
+        f"`python -m bench {POLICY}` compares policies, and has options of its own.",
+    )
+    names = list(BENCHMARKS)
+    usual = [name for name in names if name not in BY_NAME_ONLY]
+    parser.add_argument(
+        "which",
+        nargs="*",
+        help=f"any of {', '.join(names)}; all except {', '.join(BY_NAME_ONLY)} by default",
+    )
+    parser.add_argument(
+        "--quick",
+        action="store_true",
+        help="few rounds and small sizes, which do not decide about goals",
+    )
+    parser.add_argument("--json", action="store_true", help="print a list of JSON objects")
+    args = parser.parse_args(given)
+    unknown = set(args.which) - set(names)
+    if unknown:
+        parser.error(f"which: no benchmark {', '.join(unknown)}; known: {', '.join(names)}")
+    figures = [
+        figure for name in args.which or usual for figure in BENCHMARKS[name](quick=args.quick)
+    ]
+    # A Python that was compiled without optimization takes a tenth longer.
+    print(f"Measured with {sys.version}, {Path(sys.executable).resolve()}.", file=sys.stderr)
+    if args.json:
+        print(json.dumps([asdict(figure) for figure in figures]))
+        return 0
+    table = Table("figure", box=None)
+    for name in ("here", "unit", "ratio", "goal", "", "to"):
+        table.add_column(name, justify="left" if name in ("unit", "to") else "right")
+    for one in figures:
+        goal = "" if one.goal is None else f"{'>=' if one.least else '<='} {one.goal:g}"
+        table.add_row(
+            one.name,
+            f"{one.value:,.1f}" if one.value < 100 else f"{one.value:,.0f}",
+            one.unit,
+            "" if one.ratio is None else f"{one.ratio:.2f} x",
+            goal,
+            {None: "", True: "met", False: "missed"}[one.met],
+            one.baseline,
+        )
+    console = Console(width=150)
+    console.print(table)
+    if args.quick:
+        console.print("Small sizes and few rounds: the goals are those of a whole run.")
+    if not peer.is_installed():
+        console.print("The peer is not installed: make bench installs it.")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,159 @@
+"""Processor time and memory of a router's process: calls, events, and the ranks that it follows."""
+
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+from google.protobuf.message import Message
+
+from warmpath.lab.bench.figure import Figure
+from warmpath.lab.bench.speed.memory import bytes_of
+from warmpath.lab.bench.speed.score import GRPC
+from warmpath.lab.bench.stand.look_up import TOKENS
+from warmpath.lab.bench.stand.made_up_fleet import (BLOCK_SIZE, MODEL, prompt_of)
+from warmpath.lab.bench.stand.process import (busy, resident)
+from warmpath.lab.bench.stand.servers import (Fleet, framed, h2load, order, release, until)
+from warmpath.indexer.keys.token import pack_tokens
+from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
+
+LENGTHS = (1_000, TOKENS, 100_000)
+PACES = (0, 10_000, 100_000)
+"""Blocks that are stored in a second; as many are removed."""
+PODS = 8
+CALLS = 1000
+PROMPT = 640
+"""Blocks of a prompt whose events pour in."""
+KNOWN_SEED = 1
+POURED_SEED = 1000
+FOLLOWED = (8, 400)
+"""Ranks that are followed directly, for the memory of one."""
+
+
+def name_of(tokens: int, pace: int) -> str:
+    """Return the name of the figure of Scores of a length while blocks pour in, by their pace."""
+    return f"router: {CALLS:,} Scores of {tokens:,} ids and {pace:,} blocks"
+
+
+PICKS = f"router: {CALLS:,} Picks of {TOKENS:,} ids, {PODS} ranks"
+REPORTS = f"router: {CALLS:,} Reports"
+
+
+def measure(*, quick: bool) -> Iterator[Figure]:
+    """Measure calls beside events, then the memory of blocks and ranks."""
+    rounds = 1 if quick else 3
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="warmpath-")))
+        fleet = stack.enter_context(Fleet(PODS, transports=("nghttp2",)))
+        router = _Loaded(fleet, folder)
+        for tokens in LENGTHS:
+            router.know(tokens)
+        for tokens in LENGTHS:
+            for pace in PACES:
+                yield Figure(
+                    name_of(tokens, pace), router.scores(tokens, pace, rounds), "s", None, ""
+                )
+        yield Figure(PICKS, router.picks(rounds), "s", None, "")
+        yield Figure(REPORTS, router.reports(rounds), "s", None, "")
+    yield from _memory(quick=quick)
+
+
+def _memory(*, quick: bool) -> Iterator[Figure]:
+    blocks = 50_000 if quick else 1_000_000
+    for holders, names in ((1, "same"), (8, "own")):
+        each = bytes_of("direct", holders, blocks // holders, names) or 0.0
+        yield Figure(f"memory: a million blocks, each held by {holders}", each, "MB", None, "")
+    few, many = (8, 40) if quick else FOLLOWED
+    sizes, spent = [], []
+    for ranks in (few, many):
+        with Fleet(ranks, transports=("nghttp2",)) as fleet:
+            sizes.append(resident(fleet.router.pid))
+            spent.append(_idle(fleet.router.pid, 1.0 if quick else 10.0))
+    yield Figure(f"memory: a router of {few} ranks without blocks", sizes[0] / 1e6, "MB", None, "")
+    each = (sizes[1] - sizes[0]) / (many - few) / 1e3
+    yield Figure("memory: a further rank that is followed directly", each, "kB", None, "")
+    for ranks, seconds in zip((few, many), spent, strict=True):
+        yield Figure(f"router: 1,000 s in which {ranks} ranks say nothing", seconds, "s", None, "")
+
+
+def _idle(process: int, seconds: float) -> float:
+    """Return the processor seconds of a process in 1,000 seconds without work."""
+    begun, at = busy(process), time.monotonic()
+    time.sleep(seconds)
+    return (busy(process) - begun) / (time.monotonic() - at) * 1e3
+
+
+class _Loaded:
+    """A router whose processor time is measured for given numbers of calls and blocks."""
+
+    def __init__(self, fleet: Fleet, folder: Path) -> None:
+        self._fleet = fleet
+        self._folder = folder
+        self._seed = POURED_SEED
+
+    def know(self, tokens: int) -> None:
+        """Let all pods hold a prompt of so many tokens."""
+        seed, blocks, before = (
+            KNOWN_SEED + tokens,
+            tokens // BLOCK_SIZE,
+            self._fleet.router.stored(),
+        )
+        order(
+            self._fleet.flood, seed=seed, prompts=1, blocks=blocks, events=1, each=blocks, pods=PODS
+        )
+        release(self._fleet.flood)
+        assert self._fleet.flood.hear() == "sent\n"
+        self._await(before + PODS * blocks)
+
+    def scores(self, tokens: int, pace: int, rounds: int) -> float:
+        """Return the seconds of `CALLS` Scores and of a second's blocks at that pace."""
+        request = pb.ScoreRequest(prompt=self._prompt(tokens))
+        [answer] = {
+            one.matched_tokens for one in self._fleet.router.stub.Score(request, timeout=30).scores
+        }
+        assert answer == (tokens - 1) // BLOCK_SIZE * BLOCK_SIZE
+        prompts = rounds * pace // PROMPT
+        if prompts:
+            shape = {"blocks": PROMPT, "events": 8, "each": 8, "removes": 1, "pace": pace}
+            order(self._fleet.flood, seed=self._seed, prompts=prompts, **shape)
+            self._seed += prompts
+        begun, stored = busy(self._fleet.router.pid), self._fleet.router.stored()
+        if prompts:
+            release(self._fleet.flood)
+        self._ask("Score", request, rounds)
+        if prompts:
+            assert self._fleet.flood.hear() == "sent\n"
+            self._await(stored + prompts * PROMPT)
+        return (busy(self._fleet.router.pid) - begun) / rounds
+
+    def picks(self, rounds: int) -> float:
+        """Return the seconds of `CALLS` Picks."""
+        return self._of_calls("Pick", pb.PickRequest(prompt=self._prompt(TOKENS)), rounds)
+
+    def reports(self, rounds: int) -> float:
+        """Return the seconds of `CALLS` Reports of one pick."""
+        stub, name = self._fleet.router.stub, "bench"
+        stub.Pick(pb.PickRequest(prompt=self._prompt(TOKENS), booking_id=name), timeout=30)
+        report = pb.ReportRequest(booking_id=name, event=pb.ReportRequest.STARTED)
+        assert stub.Report(report, timeout=30).known
+        return self._of_calls("Report", report, rounds)
+
+    def _of_calls(self, method: str, request: Message, rounds: int) -> float:
+        begun = busy(self._fleet.router.pid)
+        self._ask(method, request, rounds)
+        return (busy(self._fleet.router.pid) - begun) / rounds
+
+    def _ask(self, method: str, request: Message, rounds: int) -> None:
+        body = self._folder / method
+        body.write_bytes(framed(request))
+        url = f"http://127.0.0.1:{self._fleet.router.port}/warmpath.v1.Router/{method}"
+        h2load(url, body, *GRPC, f"-n{rounds * CALLS}", "-c4", "-m1")
+
+    def _prompt(self, tokens: int) -> pb.Prompt:
+        ids = prompt_of(KNOWN_SEED + tokens, tokens // BLOCK_SIZE)[:tokens]
+        ids += [0] * (tokens - len(ids))
+        return pb.Prompt(model=MODEL, token_ids_packed=pack_tokens(ids))
+
+    def _await(self, blocks: int) -> None:
+        until(lambda: self._fleet.router.stored() >= blocks, "the events become known", 0.1)

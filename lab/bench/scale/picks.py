@@ -1,0 +1,141 @@
+"""Processor time of picks by the number of ranks, and of routers that share their bookings."""
+
+import statistics
+import time
+from collections.abc import Iterator, Sequence
+from functools import partial
+from random import Random
+from typing import Any
+
+from warmpath.lab.bench.figure import Figure
+from warmpath.lab.bench.stand.asked import (BOOKED, Asked)
+from warmpath.lab.bench.stand.look_up import (TOKENS, no_collector)
+from warmpath.lab.bench.stand.made_up_fleet import MODEL
+from warmpath.indexer.embedded import embedded_index
+from warmpath.indexer.shared.layout.names import KeyNames
+from warmpath.indexer.shared.redis.command import (Call, Command)
+from warmpath.router.config import schema as config
+from warmpath.router.load.rank_bookings import Work
+from warmpath.router.peers import booking_id
+from warmpath.router.peers.exchange import PeerBookings
+from warmpath.router.pick.picking import Picking
+
+RANKS = 8
+"""Ranks of a pod."""
+SIZES = (8, 64, 512, 8000)
+"""Ranks of a fleet."""
+PROMPTS = 20
+
+
+def pick_name(ranks: int) -> str:
+    """Return the name of the figure of picks among so many ranks."""
+    return f"router: 1,000 picks in process, {TOKENS:,} ids, {ranks:,} ranks"
+
+
+def write_name(ranks: int) -> str:
+    """Return the name of the figure of writing a router's bookings on so many ranks."""
+    return f"router: its bookings on {ranks:,} ranks written 1,000 times"
+
+
+def read_name(ranks: int) -> str:
+    """Return the name of the figure of reading another router's bookings on so many ranks."""
+    return f"router: another router's bookings on {ranks:,} ranks read 1,000 times"
+
+
+def renew_name(ranks: int) -> str:
+    """Return the name of the figure of making so many ranks' loads current after a round."""
+    return f"router: loads of {ranks:,} ranks made current 1,000 times"
+
+
+def sizes(*, quick: bool) -> tuple[int, ...]:
+    """Return the numbers of ranks that are measured."""
+    return SIZES[:2] if quick else SIZES
+
+
+def measure(*, quick: bool) -> Iterator[Figure]:
+    """Measure picks, then rounds in which bookings are shared."""
+    for ranks in sizes(quick=quick):
+        yield Figure(pick_name(ranks), _pick(ranks, 20 if quick else 100) * 1e3, "s", None, "")
+    for ranks in sizes(quick=quick):
+        names = (write_name, read_name, renew_name)
+        for name, seconds in zip(names, _share(ranks, 3 if quick else 12), strict=True):
+            yield Figure(name(ranks), seconds * 1e3, "s", None, "")
+
+
+def _pick(ranks: int, calls: int) -> float:
+    """Return the processor seconds of a pick with its answer: the median."""
+    asked = Asked(ranks // RANKS, PROMPTS, each=RANKS)
+    asked.load()
+    for call in range(2 * PROMPTS):
+        asked.answer(call)
+    taken = []
+    with no_collector():
+        for call in range(calls):
+            begun = time.process_time()
+            asked.answer(call)
+            taken.append(time.process_time() - begun)
+    return statistics.median(taken)
+
+
+def _share(ranks: int, rounds: int) -> tuple[float, float, float]:
+    """Return the seconds to write bookings, to read another router's, and to renew loads: medians."""
+    names = [(f"pod-{place // RANKS}", place % RANKS) for place in range(ranks)]
+    (writer, wrote), (reader, read) = _router(), _router()
+    for number, (pod, rank) in enumerate(names):
+        for nth in range(BOOKED + 1):
+            for each in (writer, reader):
+                work = Work(MODEL, pod, rank, TOKENS, 100 * (number % 37), 0.1)
+                booking = each.bookings.book(work, 0.0)
+                if nth:
+                    each.bookings.first_token(booking.id, 0.0)
+    reader.loads.columns(names, 0.0)
+    kept = {b"": b""}
+    writes, reads, renewals = [], [], []
+    with no_collector():
+        for turn in range(rounds + 2):
+            now = 0.1 * turn
+            writer.bookings.book(Work(MODEL, *names[0], TOKENS, 0, 0.1), now)
+            begun = time.process_time()
+            commands = wrote.ask(now)
+            wrote.answer([_reply(one, kept, wrote, read) for one in commands], now)
+            writes.append(time.process_time() - begun)
+            replies = [_reply(one, kept, wrote, read) for one in read.ask(now)]
+            begun = time.process_time()
+            read.answer(replies, now)
+            reads.append(time.process_time() - begun)
+            begun = time.process_time()
+            for name in reader.loads.take_changes(now):
+                reader.loads.renew(*name, now)
+            renewals.append(time.process_time() - begun)
+    assert read.received.routers(now) == 1
+    # A router is listed in the first round and read in the second.
+    write, receive, renew = (statistics.median(taken[2:]) for taken in (writes, reads, renewals))
+    return write, receive, renew
+
+
+def _router() -> tuple[Picking, PeerBookings]:
+    """Return the parts of a router that shares its bookings."""
+    name = booking_id.new_router()
+    picking = Picking(
+        config.PickTable(),
+        config.BookingTable(),
+        config.QueueTable(),
+        index=embedded_index(1 << 20),
+        new_id=lambda: booking_id.new_id(name),
+        rng=Random(1),
+        share=partial(PeerBookings, name, KeyNames("bench")),
+    )
+    assert picking.peers is not None
+    return picking, picking.peers
+
+
+def _reply(asked: Command | Call, kept: dict[bytes, bytes], *routers: PeerBookings) -> Any:
+    """Answer a command as Redis does; `kept` has the keys that are set."""
+    if isinstance(asked, Call):
+        return [one.router.encode() for one in routers]
+    words: Sequence[Any] = asked.words
+    key = str(words[1]).encode()
+    if words[0] == "SET":
+        kept[key] = words[2]
+        return b"OK"
+    return kept.get(key) if words[0] == "GET" else []

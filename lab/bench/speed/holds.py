@@ -1,0 +1,253 @@
+"""The longest hold of the event loop by a call to a router with a very large fleet.
+
+A call runs through the whole service, from the request's bytes to the answer's; its longest step counts.
+"""
+
+import asyncio
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+from warmpath.lab.bench.figure import Figure
+from warmpath.lab.bench.stand.look_up import (BLOCKS, TOKENS, no_collector)
+from warmpath.lab.bench.stand.made_up_fleet import (MODEL, batches_of, feed, new_ingest, prompt_of)
+from warmpath.lab.bench.stand.picking import new_picking
+from warmpath.lab.bench.stand.steps import Steps
+from warmpath.indexer.embedded import embedded_index
+from warmpath.indexer.keys.token import pack_tokens
+from warmpath.router.admission.in_flight import InFlight
+from warmpath.router.calls.intake import Intake
+from warmpath.router.calls.pick import PickAnswerer
+from warmpath.router.calls.score import Answerer
+from warmpath.router.calls.service import (SERVICE, RouterService)
+from warmpath.router.config import schema as config
+from warmpath.router.config.files import engine_credentials
+from warmpath.router.diagnosis.attribution import Attribution
+from warmpath.router.diagnosis.decisions import Decisions
+from warmpath.router.drain import Drain
+from warmpath.router.load.engine_metrics import Observed
+from warmpath.router.load.rank_bookings import Work
+from warmpath.router.match.match import Scorer
+from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
+from warmpath.router.pick.group_window import GroupWindow
+from warmpath.router.pick.picking import Picking
+from warmpath.router.pods.table import (Pod, PodTable, Role, Status)
+from warmpath.router.prompt.limits import PromptLimits
+from warmpath.router.prompt.reader import PromptReader
+from warmpath.router.prompt.texts import texts
+
+PODS = 2000
+PROMPTS = 20
+HOLDERS = 3
+"""Pods that hold a prompt."""
+COMMON = 8
+"""Blocks of one more prompt, at its beginning, that every pod holds."""
+BOOKED = 3
+"""Each pod's requests that had their first token. It has one more, which on every third pod waits."""
+CHAT_BYTES = 8 << 20
+MOST_MS = 10.0
+
+
+def measure(*, quick: bool) -> list[Figure]:
+    """Measure every method, and Pick in each form that takes more work."""
+    return asyncio.run(_measured(10 if quick else 40))
+
+
+async def _measured(rounds: int) -> list[Figure]:
+    engines = engine_credentials(config.ProbeTable(), Path())
+    async with texts(config.Config([config.ModelSpec(MODEL)]), Path(), engines) as read:
+        router = _Router(PromptReader(read, PromptLimits(2 * CHAT_BYTES, 1 << 20)))
+        figures = []
+        with no_collector():
+            for name, method, request in _calls():
+                longest, whole = [], []
+                for call in range(rounds + 3):
+                    seconds = await router.steps(method, request(call))
+                    longest.append(max(seconds) * 1e3)
+                    whole.append(sum(seconds) * 1e3)
+                # The first few calls fill caches.
+                hold, cost = (_median(taken[3:]) for taken in (longest, whole))
+                text = (
+                    f"{name}, {PODS:,} pods: longest hold of the loop, p50 ({cost:.1f} ms in all)"
+                )
+                figures.append(Figure(text, hold, "ms", 1.0, "1 ms", goal=MOST_MS))
+        return figures
+
+
+def _median(values: list[float]) -> float:
+    return sorted(values)[len(values) // 2]
+
+
+def _calls() -> list[tuple[str, str, Callable[[int], Any]]]:
+    """Return each measurement's name and method, and a function that makes its nth request."""
+    prompts = [_prompt(seed) for seed in range(PROMPTS)]
+    loads = [
+        pb.PodLoad(pod=f"pod-{number}", running=BOOKED, waiting=number % 5, kv_usage=0.5)
+        for number in range(PODS)
+    ]
+    common = _prompt(PROMPTS)
+    names = [f"pod-{number}" for number in range(PODS)]
+    escapes = json.dumps([{"role": "user", "content": "\u4e2d" * (CHAT_BYTES // 6)}])
+    chat = pb.Prompt(chat_body=f'{{"model": "{MODEL}", "messages": {escapes}}}'.encode())
+
+    def asks(**fields: Any) -> Callable[[int], Any]:
+        return lambda call: pb.PickRequest(prompt=prompts[call % PROMPTS], **fields)
+
+    return [
+        ("Score", "Score", lambda call: pb.ScoreRequest(prompt=prompts[call % PROMPTS])),
+        ("Score of what all hold", "Score", lambda _: pb.ScoreRequest(prompt=common)),
+        ("Pick", "Pick", asks()),
+        ("Pick of what all hold", "Pick", lambda _: pb.PickRequest(prompt=common)),
+        ("Pick by sglang", "Pick", asks(policy="sglang")),
+        ("Pick by session-hash", "Pick", asks(policy="session-hash", session_id="s")),
+        ("Pick with every pod's name", "Pick", asks(pods=names)),
+        ("Pick with every rank's load", "Pick", asks(loads=loads)),
+        ("Pick in shadow", "Pick", asks(shadow=True)),
+        ("Pick where prefill and decoding are apart", "Pick", asks(disaggregated=True)),
+        ("Pick by least-load", "Pick", asks(policy="least-load")),
+        ("Pick of a chat of 8 MB of escapes", "Pick", lambda _: pb.PickRequest(prompt=chat)),
+        ("Explain", "Explain", lambda call: pb.ExplainRequest(prompt=prompts[call % PROMPTS])),
+        (
+            "Report with every rank's load",
+            "Report",
+            lambda _: pb.ReportRequest(booking_id="a", event=pb.ReportRequest.FAILED, loads=loads),
+        ),
+        ("ListPods", "ListPods", lambda _: pb.ListPodsRequest()),
+        ("ListDecisions", "ListDecisions", lambda _: pb.ListDecisionsRequest()),
+        ("Diagnose", "Diagnose", lambda _: pb.DiagnoseRequest()),
+    ]
+
+
+def _prompt(seed: int) -> pb.Prompt:
+    ids = pack_tokens(prompt_of(seed, BLOCKS)[:TOKENS])
+    return pb.Prompt(model=MODEL, token_ids_packed=ids)
+
+
+class _Router:
+    """A router's parts put together as by `router.assemble.running`, with a made-up clock."""
+
+    def __init__(self, reader: PromptReader) -> None:
+        self._now = 0.0
+        ingest, ranks = new_ingest(embedded_index(1 << 28), PODS)
+        for rank in ranks:
+            rank.connected()
+        for seed in range(PROMPTS):
+            for rank in ranks[seed : seed + HOLDERS]:
+                feed(rank, batches_of(seed, BLOCKS, events=1, each=BLOCKS))
+        [common] = batches_of(PROMPTS, COMMON, events=1, each=COMMON)
+        for rank in ranks:
+            feed(rank, [common])
+        roles: tuple[Role, ...] = ("both", "prefill", "decode")
+        pods = PodTable(
+            Pod(
+                rank.pod,
+                f"10.0.0.1:{number}",
+                MODEL,
+                (rank,),
+                Status(healthy=True),
+                roles[number % 3],
+            )
+            for number, rank in enumerate(ranks)
+        )
+        decisions, attribution = Decisions(), Attribution()
+        picking = new_picking(decisions, attribution)
+        scorer = Scorer(ingest, "", believed=picking.believed)
+        picker = picking.picker(scorer)
+        self._load(picking)
+        clock = self._clock
+        picks = PickAnswerer(
+            reader,
+            pods,
+            ingest,
+            picker=picker,
+            window=GroupWindow(picker, seconds=0.0, size=1, clock=clock),
+            loads=picking.loads,
+            decisions=decisions,
+            attribution=attribution,
+            clock=clock,
+            wall_offset=lambda: 0.0,
+        )
+        answerer = Answerer(reader, scorer, pods, clock=clock, wall_offset=lambda: 0.0)
+        largest = config.LimitsTable().largest_message
+        calls, streams = (
+            InFlight(2 * largest, largest, seconds=1.0, clock=clock) for _ in range(2)
+        )
+        service = RouterService(
+            answerer,
+            picks,
+            _Silent(),
+            Drain(clock),
+            Intake(calls, streams, _Silent(), seconds=1.0),
+            tokenize_seconds=1.0,
+        )
+        self._handlers = service.handlers()
+
+    def _clock(self) -> float:
+        return self._now
+
+    def _load(self, picking: Picking) -> None:
+        """Give each pod requests of several sizes, and its engine's figures of them."""
+        for number in range(PODS):
+            pod = f"pod-{number}"
+            for nth in range(BOOKED + 1):
+                cached, seconds = 100 * (number % 37), 0.1 + 0.01 * (number % 23)
+                booking = picking.bookings.book(
+                    Work(MODEL, pod, 0, TOKENS, cached, seconds), self._now
+                )
+                if nth < BOOKED or number % 3:
+                    picking.bookings.first_token(booking.id, self._now)
+            picking.loads.observe(pod, 0, Observed(BOOKED, number % 5, 0.5, self._now))
+
+    async def steps(self, method: str, request: Any) -> list[float]:
+        """Answer a request; return the seconds of each of the call's steps."""
+        self._now += 0.001
+        handler: Any = self._handlers.service(_Details(f"/{SERVICE.full_name}/{method}"))
+        context = _Context(request.SerializeToString())
+        call = Steps((handler.stream_unary or handler.stream_stream)(None, context))
+        await call
+        return call.seconds
+
+
+@dataclass(slots=True)
+class _Details:
+    method: str
+    invocation_metadata: tuple[tuple[str, str | bytes], ...] = ()
+
+
+class _Context:
+    """The client's end of a call."""
+
+    def __init__(self, message: bytes) -> None:
+        self._message = message
+
+    def peer(self) -> str:
+        return "ipv4:127.0.0.1:1"
+
+    async def read(self) -> bytes:
+        return self._message
+
+    def time_remaining(self) -> float:
+        return 1.0
+
+    async def write(self, message: bytes) -> None:
+        assert message
+
+    async def abort(self, code: grpc.StatusCode, text: str, _: object) -> None:
+        raise AssertionError(f"{code}: {text}")
+
+
+class _Silent:
+    """Ignores the figures that a service reports."""
+
+    def answered(self, method: str, code: str, seconds: float, reason: str = "") -> None:
+        pass
+
+    def refused(self, method: str, code: str, count: int) -> None:
+        pass
+
+    def scored(self, prompt_tokens: int, matched_tokens: int) -> None:
+        pass

@@ -1,0 +1,92 @@
+"""The throughput of simulated workers: a trace on a virtual clock, and completions over HTTP."""
+
+import asyncio
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import aiohttp
+
+from warmpath.lab.bench.figure import Figure
+from warmpath.lab.local.cluster import (Process, Worker, WorkerSettings)
+from warmpath.lab.demo.setting import TRACE
+
+WORKERS = 8
+REQUESTS = 50_000
+NEEDED_A_SECOND = REQUESTS / 180
+"""The promised rate: 50,000 requests in three minutes."""
+
+PROMPT, ANSWER = 128, 8
+"""Tokens of the prompt and of the answer."""
+CLIENTS = 64
+NEEDED_OVER_HTTP = 200.0
+SETTINGS = WorkerSettings(blocks=20_000, block_size=16, speed=1000.0, vocab_size=32_000)
+"""The GPU is so fast that the worker itself is the limit."""
+
+
+def measure(*, quick: bool) -> list[Figure]:
+    """Measure a trace on a virtual clock, and completions over HTTP."""
+    return [
+        Figure(
+            f"requests of a trace, {WORKERS} workers on a virtual clock",
+            _on_a_virtual_clock(2000 if quick else REQUESTS),
+            "req/s",
+            NEEDED_A_SECOND,
+            "50,000 in 3 minutes",
+            1.0,
+            least=True,
+        ),
+        Figure(
+            f"completions over HTTP, {PROMPT} + {ANSWER} tokens, {CLIENTS} clients",
+            asyncio.run(_over_http(500 if quick else 5000)),
+            "req/s",
+            NEEDED_OVER_HTTP,
+            "200 a second",
+            1.0,
+            least=True,
+        ),
+    ]
+
+
+def _on_a_virtual_clock(requests: int) -> float:
+    """Return requests a second of a whole process, without its start."""
+    ran = subprocess.run(  # noqa: S603  our own module
+        [
+            sys.executable, "-m", "warmpath.lab.simworker.virtual.simulate", f"--trace={TRACE}",
+            f"--workers={WORKERS}", f"--requests={requests}",
+        ],
+        capture_output=True,
+        check=True,
+    )  # fmt: skip
+    outcome = json.loads(ran.stdout)
+    return float(outcome["requests"] / outcome["seconds"])
+
+
+async def _over_http(requests: int) -> float:
+    """Return the requests a second that one worker serves to clients on the same machine."""
+    with tempfile.TemporaryDirectory(prefix="warmpath-") as folder:
+        worker = Worker("w", Process("the worker", Path(folder) / "log"))
+        await worker.start(SETTINGS)
+        try:
+            numbers = iter(range(requests))
+            async with aiohttp.ClientSession(f"http://{worker.address}") as http:
+                begun = time.perf_counter()
+                await asyncio.gather(*(_client(http, numbers) for _ in range(CLIENTS)))
+                return requests / (time.perf_counter() - begun)
+        finally:
+            await worker.process.stop()
+
+
+async def _client(http: aiohttp.ClientSession, numbers: Iterator[int]) -> None:
+    for number in numbers:
+        first = 16 + number % 31_000
+        prompt = [first, number // 31_000, *range(100, 100 + PROMPT - 2)]
+        body = {"model": "demo", "prompt": prompt, "max_tokens": ANSWER}
+        async with http.post("/v1/completions", json=body) as response:
+            answer = await response.json()
+            if response.status != 200:
+                raise RuntimeError(f"the worker answered {response.status}: {answer}")

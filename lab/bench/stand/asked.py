@@ -1,0 +1,103 @@
+"""A router's parts, which are asked for scores and picks in process."""
+
+from warmpath.lab.bench.stand.look_up import (BLOCKS, TOKENS)
+from warmpath.lab.bench.stand.made_up_fleet import (BLOCK_SIZE, MODEL, batches_of, feed, new_ingest, prompt_of)
+from warmpath.lab.bench.stand.picking import new_picking
+from warmpath.indexer.embedded import embedded_index
+from warmpath.indexer.keys.token import pack_tokens
+from warmpath.router.diagnosis.attribution import Attribution
+from warmpath.router.diagnosis.decisions import Decisions
+from warmpath.router.load.engine_metrics import Observed
+from warmpath.router.load.rank_bookings import Work
+from warmpath.router.match.match import Scorer
+from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
+from warmpath.router.pick.messages import candidate_message
+from warmpath.router.pick.eligible import eligible
+from warmpath.router.pick.options import MOST_CANDIDATES
+from warmpath.router.pick.weigh import Ask
+from warmpath.router.pods.table import (Pod, PodTable)
+from warmpath.router.prompt.token_prompt import TokenPrompt
+from warmpath.scorer.longest_prefix import longest_prefix
+
+PROMPTS = 200
+HOLDERS = 3
+"""Ranks that hold a prompt."""
+BOOKED = 3
+"""Requests of a rank that had their first token, after `Asked.load`.
+
+Each rank has one more request; on every third rank it waits for its first token.
+"""
+
+
+class Asked:
+    """A router's parts as in the service, with picks in flight and a made-up clock.
+
+    Each of `pods` has `each` ranks, and `HOLDERS` ranks hold each prompt.
+    """
+
+    def __init__(self, pods: int, prompts: int = PROMPTS, *, each: int = 1) -> None:
+        ingest, ranks = new_ingest(embedded_index(1 << 28), pods, each=each)
+        for rank in ranks:
+            rank.connected()
+        self.prompts = []
+        for seed in range(prompts):
+            for holder in range(HOLDERS):
+                rank = ranks[(seed + holder) % len(ranks)]
+                feed(rank, batches_of(seed, BLOCKS, events=1, each=BLOCKS))
+            ids = pack_tokens(prompt_of(seed, BLOCKS)[:TOKENS])
+            self.prompts.append(TokenPrompt(MODEL, ids))
+        self.ranks = ranks
+        self._pods = [
+            Pod(ranks[at].pod, "", MODEL, tuple(ranks[at : at + each]))
+            for at in range(0, len(ranks), each)
+        ]
+        picking = new_picking(Decisions(), Attribution())
+        self._scorer = Scorer(ingest, "", believed=picking.believed)
+        self.picker = picking.picker(self._scorer)
+        self.picking = picking
+        self.table = PodTable(self._pods)
+        self._flying: list[str] = []
+        self._now = 0.0
+
+    def load(self) -> None:
+        """Give each rank requests of several sizes, and its engine's figures of them."""
+        for number, rank in enumerate(self.ranks):
+            for nth in range(BOOKED + 1):
+                cached, seconds = 100 * (number % 37), 0.1 + 0.01 * (number % 23)
+                work = Work(MODEL, rank.pod, rank.number, TOKENS, cached, seconds)
+                booking = self.picking.bookings.book(work, self._now)
+                if nth < BOOKED or number % 3:
+                    self.picking.bookings.first_token(booking.id, self._now)
+            seen = Observed(BOOKED, number % 5, 0.5, self._now)
+            self.picking.loads.observe(rank.pod, rank.number, seen)
+
+    def answer(self, call: int) -> None:
+        """Pick a pod, and make the answer's messages."""
+        self._now += 0.001
+        prompt = self.prompts[call % len(self.prompts)]
+        ask = Ask(prompt, eligible(self.table, MODEL, (), ""))
+        _, choice = self.picker.choose(ask, self._now)
+        candidates = [candidate_message(one, 0.0) for one in choice.options[:MOST_CANDIDATES]]
+        assert pb.PickResponse(candidates=candidates).SerializeToString()
+        assert choice.source is None or candidates
+
+    def score(self, call: int) -> None:
+        """Score a prompt."""
+        prompt = self.prompts[call % len(self.prompts)]
+        scores = list(self._scorer.score(prompt, self.ranks, longest_prefix))
+        held = (TOKENS - 1) // BLOCK_SIZE * BLOCK_SIZE
+        assert max(one.matched_tokens for one in scores) == held
+
+    def pick(self, call: int) -> None:
+        """Pick a pod for a prompt."""
+        self._now += 0.01
+        ask = Ask(self.prompts[call % len(self.prompts)], self._pods)
+        self._flying.append(self.picker.choose(ask, self._now)[0])
+
+    def report(self) -> None:
+        """Report the oldest pick: its first token, the tokens found cached, its end."""
+        booking, picker = self._flying.pop(0), self.picker
+        assert picker.started(booking, self._now, None)
+        picker.first_token(booking, self._now)
+        picker.found_cached(booking, TOKENS // 2, TOKENS)
+        picker.ended(booking, "finished", self._now)

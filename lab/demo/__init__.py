@@ -1,0 +1,1 @@
+"""warmpath demo: cache-aware picks beside simple rules on a local cluster."""

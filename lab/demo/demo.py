@@ -1,0 +1,251 @@
+"""`warmpath demo`: compares cache-aware routing with simple policies on a local cluster."""
+
+import asyncio
+import json
+import signal
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, replace
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from warmpath.process.command_line import (FOUND, USAGE, in_words)
+from warmpath.client.async_client import AsyncClient
+from warmpath.cli.console import new_console
+from warmpath.lab.local.cluster import (MODEL, Cluster, ClusterError)
+from warmpath.lab.demo.setting import (PAGE, RESULTS, DemoSetting, demo_setting, new_parser)
+from warmpath.lab.local.measure import (RunFigures, figures, percentile)
+from warmpath.lab.local.rules import (QUEUED, ROUND_ROBIN, TITLES, WARMPATH, LeastLoad, Policy, RoundRobin, Warmpath)
+from warmpath.lab.local.report import (Story, provenance, write_report)
+from warmpath.lab.demo.speed import (SPEEDS, TRIAL_REQUESTS, in_time, slower)
+from warmpath.lab.local.traffic_run import (TrafficRun, run_traffic)
+from warmpath.lab.demo.verdict import (conclusions, warnings)
+
+HEAD = ("policy", "hit ratio", "TTFT p50", "p90", "p99", "tokens saved", "imbalance")
+ASKING = (WARMPATH, QUEUED)
+"""The policies that ask a router."""
+SEED = "none: the traffic is the trace's own, and the router breaks ties at random"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a local cluster and show the gain from cache-aware routing."""
+    given = sys.argv[1:] if argv is None else argv
+    args = new_parser(main.__doc__).parse_args(given)
+    console = new_console(piped_width=110, stderr=args.json)
+    try:
+        setting = demo_setting(args)
+    except (OSError, ValueError) as error:
+        print(f"warmpath demo: {in_words(error)}", file=sys.stderr)
+        return USAGE
+    try:
+        setting, results = run_demo(setting, args.policies.split(","), console)
+    except (ClusterError, OSError) as error:
+        print(f"warmpath demo: {in_words(error)}", file=sys.stderr)
+        return FOUND
+    except asyncio.CancelledError:
+        return 128 + signal.SIGTERM
+    options = {**vars(args), "speed": _speed_words(setting)}
+    made = provenance(["warmpath", "demo", *given], options) | {"seed": SEED}
+    _present(setting, results, made, console)
+    if args.json:
+        print((setting.out / RESULTS).read_text())
+    failed = {name: result for name, result in results.items() if not result.served}
+    for name, result in failed.items():
+        print(f"warmpath demo: {name}: every request failed: {result.problem}", file=sys.stderr)
+    return 1 if failed else 0
+
+
+def _speed_words(setting: DemoSetting) -> str:
+    speed = f"{setting.workers.speed:g}"
+    if not setting.fits or setting.workers.speed >= SPEEDS[0]:
+        return speed
+    return f"{speed}, lowered from {SPEEDS[0]:g}: choices of pods came late on this machine"
+
+
+def run_demo(
+    setting: DemoSetting, names: Sequence[str], console: Console
+) -> tuple[DemoSetting, dict[str, TrafficRun]]:
+    """Run the policies; return the setting with the speed that was fitted, and each policy's run."""
+    return asyncio.run(_run_all(setting, names, console))
+
+
+async def _run_all(
+    setting: DemoSetting, names: Sequence[str], console: Console
+) -> tuple[DemoSetting, dict[str, TrafficRun]]:
+    """Run the policies at one speed; return the setting with that speed, and each policy's run."""
+    # `timeout` and supervisors send SIGTERM, which stops all processes like Ctrl-C.
+    running = asyncio.current_task()
+    assert running is not None
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, running.cancel)
+    if setting.fits:
+        trial = replace(setting, requests=setting.requests[:TRIAL_REQUESTS], kill=False)
+        console.print(f"seeing how fast this machine is: {len(trial.requests)} requests")
+        setting = _fitted(setting, await _run(trial, WARMPATH, lambda _: None), console)
+    while True:
+        results, fitted = {}, setting
+        with _progress(console) as progress:
+            # Those that ask a router go first: where choices come late, they do there.
+            for name in sorted(names, key=lambda name: name not in ASKING):
+                show = _shown(progress, name, len(setting.requests))
+                results[TITLES.get(name, name)] = run = await _run(setting, name, show)
+                fitted = _fitted(setting, run, console)
+                if fitted is not setting:
+                    break
+        if fitted is setting:
+            titles = [TITLES.get(name, name) for name in names]
+            return setting, {title: results[title] for title in titles}
+        setting = fitted
+
+
+def _fitted(setting: DemoSetting, run: TrafficRun, console: Console) -> DemoSetting:
+    """Return the setting, with a lower speed if choices came late in its run."""
+    speed, delay = setting.workers.speed, percentile(run.delays, 0.9)
+    if not setting.fits or in_time(delay) or speed <= SPEEDS[-1]:
+        return setting
+    lower = slower(speed, delay)
+    console.print(
+        f"choices came {delay:.2f} modelled seconds late at {speed:g} times the speed: "
+        f"beginning anew at {lower:g} times"
+    )
+    return replace(setting, workers=replace(setting.workers, speed=lower))
+
+
+def _progress(console: Console) -> Progress:
+    columns = (TextColumn("{task.description:<16}"), BarColumn(), TextColumn("{task.fields[now]}"))
+    return Progress(*columns, TimeElapsedColumn(), console=console)
+
+
+def _shown(progress: Progress, name: str, total: int) -> Callable[[TrafficRun], None]:
+    """Return a function that shows the progress of a run."""
+    task = progress.add_task(name, total=total, now="starting")
+
+    def show(run: TrafficRun) -> None:
+        prompt = sum(one.prompt_tokens for one in run.served)
+        cached = sum(one.cached_tokens for one in run.served)
+        ratio = cached / prompt if prompt else 0.0
+        done = len(run.served) + run.failed
+        progress.update(task, completed=done, now=f"{done} done, hit ratio {ratio:.2f}")
+
+    return show
+
+
+async def _run(setting: DemoSetting, name: str, show: Callable[[TrafficRun], None]) -> TrafficRun:
+    """Send the workload under one policy on a fresh cluster."""
+    asks = name in ASKING
+    async with Cluster(
+        setting.workers, setting.pods, setting.out, router=asks, queue=name == QUEUED
+    ) as cluster:
+        addresses = [worker.address for worker in cluster.workers]
+        if not asks:
+            policy: Policy = (RoundRobin if name == ROUND_ROBIN else LeastLoad)(setting.pods)
+            return await _run_traffic(setting, cluster, policy, addresses, show)
+        async with AsyncClient(cluster.router_address, model=MODEL) as client:
+            policy = Warmpath(client, [worker.id for worker in cluster.workers])
+            return await _run_traffic(setting, cluster, policy, addresses, show)
+
+
+async def _run_traffic(
+    setting: DemoSetting,
+    cluster: Cluster,
+    policy: Policy,
+    addresses: Sequence[str],
+    show: Callable[[TrafficRun], None],
+) -> TrafficRun:
+    killing = asyncio.create_task(_kill_half_way(setting, cluster)) if setting.kill else None
+    speed = setting.workers.speed
+    try:
+        return await run_traffic(setting.requests, policy, addresses, speed=speed, progress=show)
+    finally:
+        if killing is not None:
+            await killing
+        cluster.check()
+
+
+async def _kill_half_way(setting: DemoSetting, cluster: Cluster) -> None:
+    worker = cluster.workers[0]
+    await asyncio.sleep(setting.span / setting.workers.speed / 2)
+    worker.process.kill()
+    await asyncio.sleep(2.0)
+    await cluster.restart(worker)
+
+
+def _present(
+    setting: DemoSetting,
+    results: dict[str, TrafficRun],
+    made: Mapping[str, str],
+    console: Console,
+) -> None:
+    summed = {
+        name: figures(
+            result.served,
+            pods=setting.pods,
+            failed=result.failed,
+            fell_back=result.fell_back,
+            delays=result.delays,
+            choices=result.choices,
+        )
+        for name, result in results.items()
+    }
+    rows = [HEAD, *(_row(name, one) for name, one in summed.items())]
+    rows.append(("ceiling", f"{setting.ceilings[-1]:.3f}", "", "", "", "", ""))
+    table = Table()
+    for position, title in enumerate(HEAD):
+        table.add_column(title, justify="right" if position else "left")
+    for row in rows[1:]:
+        table.add_row(*row)
+    told = conclusions(summed)
+    doubts = warnings(summed, {name: one.problem for name, one in results.items()})
+    text = (
+        f"{len(setting.requests)} requests of {setting.trace} on "
+        f"{setting.pods} simulated pods; times are modelled seconds (a 70B model on 4 GPUs a pod), "
+        f"run {setting.workers.speed:g} times faster. The ceiling is one cache that never evicts. "
+        "Imbalance is the busiest pod's computed prompt tokens over the pods' mean."
+    )
+    report = setting.out / PAGE
+    write_report(
+        report,
+        rows,
+        {name: result.served for name, result in results.items()},
+        pods=setting.pods,
+        story=Story(
+            conclusions=told,
+            warnings=doubts,
+            setting=text,
+            made=made,
+            ceilings=list(zip((one.at for one in setting.requests), setting.ceilings, strict=True)),
+            killed=setting.span / 2 if setting.kill else None,
+        ),
+    )
+    raw = {
+        "speed": setting.workers.speed,
+        "ceiling": setting.ceilings[-1],
+        "warnings": doubts,
+        "policies": {k: asdict(v) for k, v in summed.items()},
+    }
+    (setting.out / RESULTS).write_text(json.dumps(raw), encoding="utf-8")
+    console.print(text)
+    console.print(table)
+    for sentence in [*told, *doubts]:
+        console.print(sentence)
+    if WARMPATH in summed:
+        one = summed[WARMPATH]
+        console.print(
+            f"a choice of {WARMPATH} took {one.choice_p50_ms:.1f} ms of this machine's time "
+            f"(p99 {one.choice_p99_ms:.1f} ms), the client's own time on a busy machine included, "
+            "the wait in the queue not"
+        )
+    console.print(f"report: {report}")
+
+
+def _row(name: str, one: RunFigures) -> tuple[str, ...]:
+    times = (one.ttft_p50, one.ttft_p90, one.ttft_p99)
+    about = "" if in_time(one.delay_p90) else "~"
+    return (
+        name,
+        f"{one.hit_ratio:.3f}",
+        *(f"{about}{time:.2f} s" for time in times),
+        f"{one.saved_tokens:,}",
+        f"{one.imbalance:.2f}",
+    )

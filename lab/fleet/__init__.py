@@ -1,0 +1,1 @@
+"""warmpath fleet: routers over a shared index, without Docker."""

@@ -1,0 +1,4 @@
+"""Processes on loopback, and traffic for them: `warmpath demo`, `warmpath fleet`, `warmpath gateway`.
+
+Benchmarks live in `lab/bench/`.
+"""

@@ -1,0 +1,285 @@
+"""A cluster on loopback: simulated workers and a router, each a process of its own."""
+
+import asyncio
+import json
+import shlex
+import signal
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Self
+
+from warmpath.cli.child import bound
+from warmpath.lab.local.ports import (HOST, HeldPorts)
+from warmpath.router.config.schema import (PickTable, ProbeTable, QueueTable)
+from warmpath.scorer.policies.warmpath import Warmpath
+
+MODEL = "demo"
+START_SECONDS = 300.0
+"""Longest wait for a process to start: the first router on a machine compiles its index, which takes a
+minute or two, and three on a busy machine."""
+STOP_SECONDS = 5.0
+"""Longest wait for a process to end before it is killed."""
+LEAST_INTERVAL = 0.2
+"""Shortest interval of the router's probes, in seconds."""
+
+
+class ClusterError(Exception):
+    """A process did not start, or ended unexpectedly; the message names its log."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerSettings:
+    """The settings of the simulated workers."""
+
+    blocks: int
+    """KV cache blocks of each worker."""
+    block_size: int
+    """Tokens."""
+    speed: float
+    """Modelled seconds per real second."""
+    vocab_size: int
+    tokenizer: Path | None = None
+    """Folder of a tokenizer, for texts and chats; None: workers take token ids only."""
+    stream_interval: int = 64
+    """Tokens of a chunk of a streamed answer."""
+
+
+class Child:
+    """One child process with its own log. It ends when this process does, even by SIGKILL."""
+
+    def __init__(self, name: str, log: Path) -> None:
+        self.name = name
+        self.command = ""
+        """The command line of its last start, for a shell."""
+        self._log = log
+        self._process: asyncio.subprocess.Process | None = None
+
+    async def launch(
+        self, *words: str, stdout: int = subprocess.DEVNULL, stderr: IO[bytes] | None = None
+    ) -> asyncio.subprocess.Process:
+        """Start a program, given by its path, with its arguments."""
+        self.command = shlex.join(words)
+        self._process = await asyncio.create_subprocess_exec(
+            *bound(words),
+            stdin=subprocess.DEVNULL,
+            stdout=stdout,
+            stderr=stderr,
+            # Ctrl-C reaches only the parent, which ends its children in order.
+            start_new_session=True,
+        )
+        return self._process
+
+    def check(self) -> None:
+        """Raise ClusterError if the process has ended."""
+        if self._process is not None and self._process.returncode is not None:
+            code = self._process.returncode
+            raise ClusterError(f"{self.name} ended with {code}; its log: {self._log}")
+
+    async def stop(self, within: float = STOP_SECONDS) -> int | None:
+        """Ask the process to end, and kill it after `within` seconds.
+
+        Returns its exit status, None if it was not started or was stopped before.
+        """
+        process, self._process = self._process, None
+        if process is None:
+            return None
+        if process.returncode is None:
+            process.send_signal(signal.SIGTERM)
+        try:
+            async with asyncio.timeout(within):
+                await process.wait()
+        except TimeoutError:
+            process.kill()
+            await process.wait()
+        return process.returncode
+
+
+class Process(Child):
+    """A Python module as a child process; its standard error goes to its log."""
+
+    async def start(self, *args: str) -> str:
+        """Start `python -m ARGS` and return the first line it prints."""
+        with self._log.open("ab") as log:
+            words = (sys.executable, "-m", *args)
+            process = await self.launch(*words, stdout=subprocess.PIPE, stderr=log)
+        assert process.stdout is not None
+        try:
+            async with asyncio.timeout(START_SECONDS):
+                line = await process.stdout.readline()
+        except TimeoutError as error:
+            raise ClusterError(f"{self.name} did not get ready; its log: {self._log}") from error
+        if not line:
+            raise ClusterError(f"{self.name} ended while starting; its log: {self._log}")
+        return line.decode()
+
+    def kill(self) -> None:
+        """Kill the process, which then ends as in a crash."""
+        if self._process is not None and self._process.returncode is None:
+            self._process.kill()
+
+
+@dataclass(slots=True)
+class Worker:
+    """One simulated worker and its addresses."""
+
+    id: str
+    process: Process
+    address: str = "127.0.0.1:0"
+    events: str = "tcp://127.0.0.1:*"
+    replay: str = "tcp://127.0.0.1:*"
+
+    @classmethod
+    def held(cls, name: str, log: Path, ports: HeldPorts) -> Self:
+        """Return a worker whose ports stay free for it while it is down."""
+        api, events, replay = (f"{HOST}:{ports.take()}" for _ in range(3))
+        return cls(name, Process(name, log), api, f"tcp://{events}", f"tcp://{replay}")
+
+    async def start(self, settings: WorkerSettings, *options: str) -> None:
+        """Start the worker, at the same ports as before if it ran before."""
+        line = await self.process.start(
+            "simworker",
+            f"--model={MODEL}",
+            f"--listen={self.address}",
+            f"--events-endpoint={self.events}",
+            f"--replay-endpoint={self.replay}",
+            f"--blocks={settings.blocks}",
+            f"--block-size={settings.block_size}",
+            f"--speed={settings.speed}",
+            f"--vocab-size={settings.vocab_size}",
+            f"--stream-interval={settings.stream_interval}",
+            *([f"--tokenizer={settings.tokenizer}"] if settings.tokenizer else []),
+            *options,
+        )
+        ready = json.loads(line)
+        self.address, self.events, self.replay = (
+            ready["address"], ready["events"], ready["replay"],
+        )  # fmt: skip
+
+
+class Cluster:
+    """Workers, and a router that follows them. An async context manager."""
+
+    def __init__(
+        self,
+        settings: WorkerSettings,
+        pods: int,
+        logs: Path,
+        *,
+        router: bool,
+        queue: bool = False,
+    ) -> None:
+        """With `queue`, the router lets picks wait."""
+        self.router_address = ""
+        self.page_address = ""
+        """host:port of the router's live page."""
+        self._queue = queue
+        self._settings = settings
+        self._router = Process("the router", logs / "router.log") if router else None
+        names = [f"pod-{number + 1}" for number in range(pods)]
+        self._held = HeldPorts()
+        self.workers = [Worker.held(name, logs / f"{name}.log", self._held) for name in names]
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+
+    async def __aenter__(self) -> Self:
+        try:
+            await asyncio.gather(*(worker.start(self._settings) for worker in self.workers))
+            if self._router is not None:
+                await self._start_router(self._router)
+        except BaseException:
+            await self._stop()
+            raise
+        return self
+
+    async def _start_router(self, router: Process) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="warmpath-")
+        path = Path(self._folder.name) / "router.toml"
+        path.write_text(self._config(), encoding="utf-8")
+        line = await router.start("router", "serve", "--config", str(path))
+        # warmpath serves gRPC on HOST:PORT, HTTP on HOST:PORT, …
+        self.router_address, self.page_address = (
+            part.rpartition(" on ")[2].strip() for part in line.split(",")[:2]
+        )
+
+    def _config(self) -> str:
+        lines = [
+            "[server]",
+            'listen = "127.0.0.1:0"',
+            'metrics-listen = "127.0.0.1:0"',
+            "drain-delay-seconds = 0",
+            "[[models]]",
+            f'name = "{MODEL}"',
+            f"vocab-size = {self._settings.vocab_size}",
+            *([f'tokenizer = "{self._settings.tokenizer}"'] if self._settings.tokenizer else []),
+            *_scaled(self._settings.speed, queue=self._queue),
+        ]
+        for worker in self.workers:
+            lines += [
+                "[[pods]]",
+                f'id = "{worker.id}"',
+                f'model = "{MODEL}"',
+                f'address = "{worker.address}"',
+                f'events = "{worker.events}"',
+                f'replay = "{worker.replay}"',
+            ]
+        return "\n".join(lines) + "\n"
+
+    @property
+    def processes(self) -> list[Process]:
+        """The workers' processes and the router's."""
+        workers = [worker.process for worker in self.workers]
+        return workers if self._router is None else [*workers, self._router]
+
+    def check(self) -> None:
+        """Raise ClusterError if a process has ended unexpectedly."""
+        for process in self.processes:
+            process.check()
+
+    async def restart(self, worker: Worker) -> None:
+        """Start a killed worker again, with an empty cache."""
+        await worker.process.stop()
+        await worker.start(self._settings)
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self._stop()
+
+    async def _stop(self) -> None:
+        await asyncio.gather(*(process.stop() for process in self.processes))
+        self._held.close()
+        if self._folder is not None:
+            self._folder.cleanup()
+
+
+def _scaled(speed: float, *, queue: bool) -> list[str]:
+    """Return the configuration tables with times, for workers that run `speed` times faster."""
+    pick, policy, waits = PickTable(), Warmpath(), QueueTable()
+    # Probes cost real CPU time, so their interval has a lower bound.
+    interval = max(LEAST_INTERVAL, ProbeTable().interval_seconds / speed)
+    options = {
+        "mu": policy.mu / speed,
+        "session-margin": policy.session_margin / speed,
+    }
+    return [
+        "[probe]",
+        f"interval-seconds = {interval!r}",
+        "[pick]",
+        f"load-stale-seconds = {2.5 * interval!r}",
+        f"prefill-base-seconds = {pick.prefill_base_seconds / speed!r}",
+        f"prefill-token-seconds = {pick.prefill_token_seconds / speed!r}",
+        f"prefill-context-seconds = {pick.prefill_context_seconds / speed!r}",
+        f'queue = "{"on" if queue else "off"}"',
+        "[pick.options]",
+        *(f"{name} = {value!r}" for name, value in options.items()),
+        "[queue]",
+        f"hold-seconds = {waits.hold_seconds / speed!r}",
+        f"passed-seconds = {waits.passed_seconds / speed!r}",
+        f"wait-seconds = {waits.wait_seconds / speed!r}",
+    ]

@@ -1,0 +1,1 @@
+"""warmpath record: an engine's traffic and events, written down."""

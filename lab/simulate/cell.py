@@ -1,0 +1,138 @@
+"""The settings of one run of `warmpath simulate`: one policy, one fleet, one load."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, get_args
+
+from warmpath.lab.simulate.fleet import EngineKind
+from warmpath.lab.simulate.router import Reports
+from warmpath.lab.simulate.study import variant
+from warmpath.lab.simulate.traffic.generated import Generated
+from warmpath.lab.simworker.presets import (DEFAULT_PRESET, PRESETS)
+
+MOST_PODS = 1024
+MOST_ROUTERS = 16
+MOST = 1e6
+"""Of --speed, and of the seconds of --report-delay."""
+
+By = Literal["request", "session"]
+"""How requests reach several routers: in turn, or those of a session the same one."""
+BYS: tuple[By, ...] = get_args(By)
+Sharing = Literal["shared", "apart"]
+"""Whether several routers share their bookings."""
+SHARINGS: tuple[Sharing, ...] = get_args(Sharing)
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """The settings of one run; times are in seconds."""
+
+    trace: Path | Generated
+    policy: str
+    """A variant (`lab.simulate.study`)."""
+    pods: int
+    blocks_per_pod: int
+    load: float = 0.5
+    """Where `speed` is 0: the seconds of prefill over pods x time."""
+    speed: float = 0.0
+    """How many times as fast as recorded requests come; 0: as `load` says."""
+    factors: tuple[float, ...] = ()
+    """How many times as long each pod takes for everything; empty: all pods are alike."""
+    requests: int = 0
+    """How many requests, from the first; 0: all of a file, or 6,000 generated ones."""
+    seed: int = 1
+    engine: EngineKind = "serial"
+    preset: str = DEFAULT_PRESET
+    queue: bool = False
+    """Whether picks may wait in the router."""
+    engine_priority: bool = False
+    """Whether engines begin prompts by the answer's `engine_priority`."""
+    routers: int = 1
+    routers_by: By = "request"
+    bookings: Sharing = "shared"
+    event_delay: float = 0.05
+    scrape: float = 0.05
+    no_events_share: float = 0.0
+    estimate_factor: float = 1.0
+    reports: Reports = "all"
+    report_delay: float = 0.0
+    lost_reports: float = 0.0
+    """The share of requests none of whose reports arrive."""
+    outage: float = 0.0
+    """For how long the first pod is dead, from half of the traffic on; 0: it lives."""
+    raw_bursts: bool = False
+
+    @property
+    def title(self) -> str:
+        """The policy's name in results."""
+        queued = f"{self.policy}, queued" if self.queue else self.policy
+        return f"{queued}, by engine priority" if self.engine_priority else queued
+
+    def check(self) -> None:
+        """Raise ValueError, naming the option and its limit, for a value that makes no sense."""
+        for name, value, lowest in (
+            ("--pods", self.pods, 1),
+            ("--blocks-per-pod", self.blocks_per_pod, 1),
+            ("--requests", self.requests, 0),
+            ("--routers", self.routers, 1),
+            ("--speed", self.speed, 0.0),
+            ("--event-delay", self.event_delay, 0.0),
+            ("--report-delay", self.report_delay, 0.0),
+            ("--scrape", self.scrape, 0.0),
+            ("--outage", self.outage, 0.0),
+        ):
+            if not value >= lowest:
+                raise ValueError(f"{name} is {value}, less than {lowest}")
+        for name, number, most in (
+            ("--pods", self.pods, MOST_PODS),
+            ("--routers", self.routers, MOST_ROUTERS),
+        ):
+            if number > most:
+                raise ValueError(f"{name} is {number}, more than {most}")
+        for name, factor in (
+            ("--load", self.load),
+            ("--estimate-factor", self.estimate_factor),
+            *(("--pods: a factor", one) for one in self.factors),
+        ):
+            if not 0 < factor <= 1000:
+                raise ValueError(f"{name} is {factor}, not above 0 and at most 1000")
+        for name, value in (("--speed", self.speed), ("--report-delay", self.report_delay)):
+            if value > MOST:
+                raise ValueError(f"{name} is {value}, more than {MOST:g}")
+        if self.factors and len(self.factors) != self.pods:
+            raise ValueError(f"--pods: {len(self.factors)} factors for {self.pods} pods")
+        for name, share in (
+            ("--no-events-share", self.no_events_share),
+            ("--lost-reports", self.lost_reports),
+        ):
+            if not 0 <= share <= 1:
+                raise ValueError(f"{name} is {share}, not 0 to 1")
+        if self.lost_reports and self.reports == "none":
+            raise ValueError(
+                "--lost-reports: with --reports none there are none that could be lost"
+            )
+        if self.report_delay and self.reports == "none":
+            raise ValueError(
+                "--report-delay: with --reports none there are none that could be late"
+            )
+        if self.routers_by == "session" and self.routers == 1:
+            raise ValueError(
+                "--routers-by: one router has every session anyway; --routers 3 has others"
+            )
+        if self.bookings == "apart" and self.routers == 1:
+            raise ValueError(
+                "--bookings: one router shares them with nobody; --routers 3 has others"
+            )
+        if self.engine_priority and self.engine != "vllm":
+            raise ValueError("--engine-priority: only --engine vllm can order prompts by it")
+        if self.preset not in PRESETS:
+            raise ValueError(f"--preset is {self.preset}; known: {', '.join(PRESETS)}")
+        if self.outage and self.pods == 1:
+            raise ValueError("--outage: there is no second pod for the requests of the first")
+        if variant(self.policy).is_pooled:
+            if self.engine != "serial":
+                raise ValueError("--policy pooled: only engine serial can share a cache")
+            if self.outage:
+                raise ValueError(
+                    "--policy pooled: --outage: a shared cache does not die with a pod"
+                )

@@ -1,0 +1,132 @@
+"""The figures of a run: hit ratio, times, balance."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
+
+from warmpath.lab.simulate.cell import Cell
+from warmpath.lab.simworker.virtual.cluster import RequestOutcome
+
+CURVE = 200
+"""Points of a curve of quantiles."""
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """The figures of one run. All times except `seconds` are modelled ones."""
+
+    trace: str
+    policy: str
+    pods: int
+    blocks_per_pod: int
+    load: float
+    engine: str
+    seed: int
+    requests: int
+    """How many requests were served."""
+    refused: int
+    """How many requests fit into no empty pod; they are in no other figure."""
+    token_hit_ratio: float
+    """The share of prompt tokens that engines found cached."""
+    ceiling: float
+    """The token hit ratio of one LRU cache as large as all pods' together."""
+    hit_share: float
+    """`token_hit_ratio` divided by `ceiling`; 1 where the ceiling is 0."""
+    ttft_mean_s: float
+    ttft_p50_s: float
+    ttft_p90_s: float
+    ttft_p95_s: float
+    ttft_p99_s: float
+    tpot_p90_ms: float
+    """90th percentile of the milliseconds for each token of an answer after the first."""
+    e2e_p90_s: float
+    output_tokens_per_s: float
+    imbalance: float
+    """The busiest pod's seconds of prefill, divided by the mean over all pods."""
+    utilisation: float
+    """The share of time in which a pod computes prompts, the mean over all pods."""
+    makespan_s: float
+    arrivals_s: float
+    """The time between the first request and the last."""
+    speed: float
+    """How many times faster requests arrived than in the recorded or generated traffic."""
+    seconds: float
+    """How long the run took, in real time."""
+    pod_prefill_s: list[float] = field(default_factory=list)
+    ttft_curve_s: list[float] = field(default_factory=list)
+    """Quantiles of the time to first token, evenly apart, from least to greatest."""
+    settings: dict[str, Any] = field(default_factory=dict)
+    """The run's other settings."""
+    bad_lines: int = 0
+    """How many lines of the trace are wrong; they are in no other figure."""
+    first_bad_lines: Sequence[str] = ()
+    """The first of them: each one's number, and what is wrong."""
+
+
+def figures(
+    cell: Cell,
+    outcomes: Sequence[RequestOutcome],
+    *,
+    refused: int,
+    bad_lines: int,
+    first_bad_lines: Sequence[str],
+    ceiling: float,
+    load: float,
+    speed: float,
+    busy: Sequence[float],
+    begun: float,
+) -> Figures:
+    """Return the figures of a run that began at `begun`, by `time.perf_counter`."""
+    ttft = sorted(one.ttft for one in outcomes)
+    e2e = sorted(one.end - one.arrival for one in outcomes)
+    tpot = sorted(
+        (one.end - one.first_token) / (one.num_output_tokens - 1)
+        for one in outcomes
+        if one.num_output_tokens > 1
+    )
+    makespan = max(one.end for one in outcomes)
+    prompt = sum(one.num_prompt_tokens for one in outcomes)
+    hit = sum(one.num_cached_tokens for one in outcomes) / prompt
+    shown = {"trace", *(one.name for one in fields(Figures))}
+    settings = {name: value for name, value in asdict(cell).items() if name not in shown}
+    return Figures(
+        trace=cell.trace.name.split(".")[0],
+        policy=cell.title,
+        pods=cell.pods,
+        blocks_per_pod=cell.blocks_per_pod,
+        load=round(load, 4),
+        engine=cell.engine,
+        seed=cell.seed,
+        requests=len(outcomes),
+        refused=refused,
+        bad_lines=bad_lines,
+        first_bad_lines=first_bad_lines,
+        token_hit_ratio=round(hit, 5),
+        ceiling=round(ceiling, 5),
+        hit_share=round(hit / ceiling, 4) if ceiling else 1.0,
+        ttft_mean_s=round(sum(ttft) / len(ttft), 4),
+        ttft_p50_s=_quantile(ttft, 0.5),
+        ttft_p90_s=_quantile(ttft, 0.9),
+        ttft_p95_s=_quantile(ttft, 0.95),
+        ttft_p99_s=_quantile(ttft, 0.99),
+        tpot_p90_ms=round(_quantile(tpot, 0.9) * 1000, 2),
+        e2e_p90_s=_quantile(e2e, 0.9),
+        output_tokens_per_s=round(sum(one.num_output_tokens for one in outcomes) / makespan, 2),
+        imbalance=round(max(busy) / (sum(busy) / len(busy)), 4),
+        utilisation=round(sum(busy) / len(busy) / makespan, 4),
+        makespan_s=round(makespan, 2),
+        arrivals_s=round(max(one.arrival for one in outcomes), 2),
+        speed=round(speed, 4),
+        seconds=round(time.perf_counter() - begun, 2),
+        pod_prefill_s=[round(seconds, 2) for seconds in busy],
+        ttft_curve_s=[_quantile(ttft, point / CURVE) for point in range(CURVE + 1)],
+        settings=settings,
+    )
+
+
+def _quantile(ordered: Sequence[float], share: float) -> float:
+    """Return a quantile, as `../shared/bench/sim.py` counts it; 0 for no values."""
+    if not ordered:
+        return 0.0
+    return round(ordered[min(len(ordered) - 1, int(share * len(ordered)))], 5)

@@ -1,0 +1,331 @@
+"""The simulated router: the code of `warmpath serve`, on a virtual clock.
+
+    events of engines ──► WatchedRank ──► index ─┐
+    metrics, once a scrape ──► LoadTable ────────┼──► Picker ──► a pod's number
+    reports of first tokens and ends ────────────┤
+    bookings of other routers ───────────────────┘
+
+The code of `router`, `indexer` and `scorer` makes all decisions, with the defaults of `warmpath serve`.
+"""
+
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
+from itertools import count
+from math import inf
+from random import Random
+from typing import Literal, NamedTuple, get_args
+
+from msgspec import structs
+
+from warmpath.indexer.believed.beliefs import Believed
+from warmpath.indexer.engines.cache_groups import Lookahead
+from warmpath.indexer.engines.event import Tier
+from warmpath.indexer.index.contract import Index
+from warmpath.indexer.ranks import Ingest
+from warmpath.indexer.keys.key import Chain
+from warmpath.indexer.keys.word import WORD_BYTES
+from warmpath.indexer.shared.layout.names import KeyNames
+from warmpath.indexer.shared.redis.command import (Call, Command, Reply)
+from warmpath.lab.simulate.fleet import SimulatedEngine
+from warmpath.lab.simulate.followed import (Followed, Record)
+from warmpath.lab.simulate.traffic.requests import LoggedRequest
+from warmpath.lab.simulate.study import Variant
+from warmpath.router.config import schema as config
+from warmpath.router.load.engine_metrics import Observed
+from warmpath.router.match.match import Scorer
+from warmpath.router.peers.exchange import PeerBookings
+from warmpath.router.pick.eligible import NoPodError
+from warmpath.router.pick.pick import Placed
+from warmpath.router.pick.picking import Picking
+from warmpath.router.pick.weigh import (Ask, Choice)
+from warmpath.router.pods.table import (Pod, Status, that_serve)
+from warmpath.router.queue.queueing import new_queue
+from warmpath.router.queue.standing import engine_priority
+from warmpath.router.queue.request import (Entering, Waiting, Wanted)
+from warmpath.scorer.prefill import PrefillModel
+from warmpath.lab.simworker.v1.cache.kv_cache_event import CacheEvent
+
+MODEL = "simulated"
+SESSION_POLICY = "session-hash"
+TICK = 1.0
+"""Least seconds between two calls of `Ingest.tick`, which lets time pass (expiry, staleness)."""
+
+WANTED = Wanted(MODEL)
+QUEUE = structs.replace(config.QueueTable(), max_requests=1 << 40)
+"""The defaults, but no request is refused: it would have no time to its first token."""
+NAMES = KeyNames("warmpath")
+"""Of what routers share."""
+
+Reports = Literal["all", "ends", "none"]
+"""The gateway's reports: first tokens and ends, only ends, or none."""
+REPORTS: tuple[Reports, ...] = get_args(Reports)
+
+
+class Pick(NamedTuple):
+    """A router's answer."""
+
+    booking: str
+    pod: int
+    """The pod's number."""
+    priority: int
+    """The request's place at an engine that orders by it."""
+
+
+class LoggedPrompt:
+    """A logged prompt, which has only block keys, in the form that the picker needs."""
+
+    __slots__ = ("_chain", "model", "tokens")
+
+    def __init__(self, keys: bytes, tokens: int, block_size: int) -> None:
+        self.model = MODEL
+        self.tokens = tokens
+        blocks = len(keys) // WORD_BYTES
+        self._chain = Chain(0, b"", block_size, blocks, (), keys)
+
+    def chain(
+        self, block_size: int, hash_seed: str, *, lookahead: Lookahead = Lookahead.NONE
+    ) -> Chain:
+        """Return the logged keys; the arguments change nothing, as these have one block size."""
+        del block_size, hash_seed, lookahead
+        return self._chain
+
+
+class NothingArrives(Believed):
+    """Beliefs without arriving blocks: the router waits for events instead."""
+
+    def arrive(self, pod: str, rank: int, keys: bytes, *, expires: float) -> int:
+        """Do nothing: no block is believed to be arriving."""
+        del keys
+        return super().arrive(pod, rank, b"", expires=expires)
+
+
+class SimulatedRouter:
+    """Routes requests to pods by number. Times are seconds of the cluster's clock.
+
+    `eventless` are the pods without events, `scrape` is the interval of reading metrics, `reports` the
+    kind of reports. `counts_last_block`: whether engines reuse a block that ends with its prompt. With
+    `queues`, picks may wait. A router with a `name` shares its bookings (`share`).
+    """
+
+    def __init__(
+        self,
+        variant: Variant,
+        engines: Sequence[SimulatedEngine],
+        new_index: Callable[[], Index],
+        *,
+        blocks: int,
+        block_size: int,
+        counts_last_block: bool,
+        estimate: PrefillModel,
+        eventless: Collection[int],
+        scrape: float,
+        reports: Reports,
+        rng: Random,
+        queues: bool = False,
+        name: str = "",
+    ) -> None:
+        self._variant = variant
+        self._engines = engines
+        self._block_size = block_size
+        self._counts_last_block = counts_last_block
+        self._scrape = scrape
+        self._reports = reports
+        self._scraped = self._ticked = float("-inf")
+        self._now = 0.0
+        self._dead: set[int] = set()
+        numbers = count()
+        self._ingest = Ingest(
+            new_index(),
+            hash_seed="",
+            pending_bytes=config.EventsTable().pending_bytes,
+            stale_after=config.EventsTable().stale_seconds,
+            clock=lambda: self._now,
+        )
+        names = [f"pod-{number}" for number in range(len(engines))]
+        self._numbers = {name: number for number, name in enumerate(names)}
+        watched = [self._ingest.watch(name, 0) for name in names]
+        self._pods = [
+            Pod(name, "", MODEL, (rank,), has_events=number not in eventless, blocks=blocks)
+            for number, (name, rank) in enumerate(zip(names, watched, strict=True))
+        ]
+        followed = {
+            number: Followed(rank, block_size, is_shared=variant.is_pooled)
+            for number, rank in enumerate(watched)
+            if variant.keeps_record or number not in eventless
+        }
+        self._records: dict[int, Record] = {}
+        self._followed: dict[int, Followed] = {}
+        if variant.keeps_record:
+            self._records = {number: Record(one, blocks) for number, one in followed.items()}
+        else:
+            self._followed = followed
+        self._picking = Picking(
+            config.PickTable(
+                policy=variant.policy,
+                options=dict(variant.options),
+                prefill_base_seconds=estimate.base,
+                prefill_token_seconds=estimate.per_token,
+                prefill_context_seconds=estimate.per_context,
+            ),
+            config.BookingTable(),
+            QUEUE,
+            index=new_index(),
+            new_id=lambda: str(next(numbers)),
+            rng=rng,
+            share=partial(PeerBookings, name, NAMES) if name else None,
+            beliefs=Believed if variant.counts_arriving else NothingArrives,
+        )
+        self._picker = self._picking.picker(
+            Scorer(
+                self._ingest,
+                "",
+                believed=self._picking.believed,
+                elsewhere=self._picking.elsewhere,
+                # With `pooled` all pods share one cache, and only the first pod's rank gets its events.
+                shared_tiers={MODEL: {str(Tier.GPU)}} if variant.is_pooled else {},
+                assumed_block_size=block_size,
+            )
+        )
+        self._waiting: dict[Waiting, tuple[str, LoggedRequest]] = {}
+        """The requests in the queue."""
+        self._queue = (
+            new_queue(QUEUE, self._picking, self._picker, self._eligible) if queues else None
+        )
+        self._next_at = inf
+
+    def _eligible(self, _wanted: Wanted) -> Sequence[Pod]:
+        if not self._dead:
+            return self._pods
+        pods = that_serve(self._pods)
+        if not pods:
+            raise NoPodError("every pod is dead")
+        return pods
+
+    def ask(self, request_id: str, one: LoggedRequest, now: float) -> Pick | None:
+        """Pick a pod for a request and book it there; return None if the request waits.
+
+        If it waits, `release` must follow at the same time.
+        """
+        self._pass_time(now)
+        self._look_at_engines(now)
+        keys = one.packed_keys
+        if not self._counts_last_block:
+            keys = keys[: (one.prompt_tokens - 1) // self._block_size * WORD_BYTES]
+        by_session = self._variant.policy == SESSION_POLICY
+        ask = Ask(
+            LoggedPrompt(keys, one.prompt_tokens, self._block_size),
+            self._eligible(WANTED),
+            session=one.affinity if by_session else one.session,
+        )
+        if self._queue is not None:
+            waiting = self._queue.enter(Entering(ask, WANTED, now), now)
+            self._waiting[waiting] = request_id, one
+            return None
+        placed, choice = self._picker.reserve(ask, now)
+        self._picker.settle(placed, now)
+        return self._picked(one, placed, choice)
+
+    def _picked(self, one: LoggedRequest, placed: Placed, choice: Choice) -> Pick:
+        number = self._numbers[choice.options[0].pod.id]
+        if self._records:
+            self._records[number].send(one.keys)
+        priority = engine_priority(placed, choice, self._picker.precedence, 0.0)
+        return Pick(placed.booking_id, number, priority)
+
+    def release(self, now: float) -> list[tuple[str, Pick]]:
+        """Return the requests that waited and go now, by their ids, with their pods."""
+        if self._queue is None:
+            return []
+        self._pass_time(now)
+        released = self._queue.release(now)
+        self._next_at = released.next_at
+        for refused in released.refused:
+            raise refused.error
+        found = []
+        for waiting, placed, choice in released.sent:
+            self._picker.settle(placed, now)
+            request_id, one = self._waiting.pop(waiting)
+            found.append((request_id, self._picked(one, placed, choice)))
+        return found
+
+    @property
+    def next_at(self) -> float:
+        """When to call `release` if nothing comes before; infinite: nothing waits."""
+        return self._next_at
+
+    def _pass_time(self, now: float) -> None:
+        self._now = now
+        if now - self._ticked >= TICK:
+            self._ticked = now
+            self._ingest.tick(1 << 16)
+
+    def _look_at_engines(self, now: float) -> None:
+        """Read the engines' metrics, if the interval is over.
+
+        Only arrivals lead to it, so that a queue that holds nothing sees what a router without one sees.
+        """
+        if now - self._scraped >= self._scrape:
+            self._scraped = now
+            for number, (pod, engine) in enumerate(zip(self._pods, self._engines, strict=True)):
+                if number in self._dead:
+                    continue
+                load = engine.load()
+                seen = Observed(load.running, load.waiting, load.kv_cache_usage, now)
+                self._picking.observe(pod.id, 0, seen)
+
+    def take_events(self, now: float, number: int, events: Sequence[CacheEvent]) -> None:
+        """Apply a pod's cache events."""
+        self._now = now
+        followed = self._followed.get(0 if self._variant.is_pooled else number)
+        if followed is not None:
+            followed.take(events)
+
+    def share(self, run: Callable[[Sequence[Command | Call]], list[Reply]], now: float) -> None:
+        """Exchange bookings with other routers through Redis, or its stand-in, that `run` asks."""
+        peers = self._picking.peers
+        if peers is not None:
+            peers.answer(run(peers.ask(now)), now)
+            for name in self._picking.loads.take_changes(now):
+                self._picking.loads.renew(*name, now)
+
+    # Pods
+
+    def died(self, number: int) -> None:
+        """Take a pod's engine for dead: its stream of events and its probes fail."""
+        self._dead.add(number)
+        self._pods[number].status = Status(healthy=False, reason="it died")
+        if number in self._followed:
+            self._followed[number].died()
+
+    def began_anew(self, number: int) -> None:
+        """Take a dead pod's engine for a new one, which holds nothing."""
+        self._dead.discard(number)
+        self._pods[number].status = Status()
+        self._picking.engine_ended(self._pods[number])
+        if number in self._followed:
+            self._followed[number].began_anew()
+
+    # Reports
+
+    def first_token(self, pick: Pick, now: float) -> None:
+        """Report a request's first token."""
+        if self._reports == "all":
+            self._picker.first_token(pick.booking, now)
+
+    def finished(self, pick: Pick, cached: int, prompt_tokens: int, now: float) -> None:
+        """Report a request's end, with the engine's cached tokens."""
+        if self._reports != "none":
+            self._picker.found_cached(pick.booking, cached, prompt_tokens)
+            self._picker.ended(pick.booking, "finished", now)
+
+    def failed(self, pick: Pick, now: float) -> None:
+        """Report that a request's engine died."""
+        if self._reports != "none":
+            self._picker.ended(pick.booking, "failed", now)
+
+    def check(self) -> None:
+        """Raise BrokenInvariantError if any part is inconsistent."""
+        self._ingest.check()
+        self._picking.check()
+        if self._queue is not None:
+            self._queue.check()

@@ -1,0 +1,164 @@
+"""Runs a cell: the same cell and traffic always give the same figures, except `seconds`.
+
+Arrivals are sped up until the traffic has the cell's load: the seconds of prefill that it takes
+with one LRU cache as large as all pods' together, divided by pods x time (`../shared/bench/sim.py`).
+Decoding is not counted, so at a load of 1 the traffic takes more time than the pods have.
+"""
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import lru_cache, partial
+from pathlib import Path
+from random import Random
+from typing import NamedTuple
+
+from warmpath.indexer.embedded import embedded_index
+from warmpath.indexer.index.contract import Index
+from warmpath.lab.simulate.traffic.access_log import read_traffic
+from warmpath.lab.simulate.cell import Cell
+from warmpath.lab.simulate.figures import (Figures, figures)
+from warmpath.lab.simulate.fleet import (FleetSettings, build_engine, build_fleet, can_serve)
+from warmpath.lab.simulate.gateway import Gateway
+from warmpath.lab.simulate.traffic.requests import (LoggedRequest, LoggedTraffic)
+from warmpath.lab.simulate.router import SimulatedRouter
+from warmpath.lab.simulate.study import variant
+from warmpath.lab.simulate.traffic.generated import Generated
+from warmpath.scorer.prefill import PrefillModel
+from warmpath.lab.simworker.latency import (LatencyModel, StepWork)
+from warmpath.lab.simworker.presets import PRESETS
+from warmpath.lab.simworker.virtual import trace
+from warmpath.lab.simworker.virtual.trace import (TraceLine, spread)
+
+INDEX_BYTES = 64 << 20
+ROUTER_SEEDS = 1_000_003
+"""Distance of the seeds of a run's routers."""
+
+
+def run(cell: Cell) -> Figures:
+    """Run a cell. Raises OSError, and ValueError for bad settings or lines of the trace."""
+    begun = time.perf_counter()
+    cell.check()
+    traffic = _traffic(cell.trace, cell.requests)
+    size, blocks = traffic.block_size, cell.blocks_per_pod
+    servable = [one for one in traffic.requests if can_serve(one, size, blocks)]
+    if not servable:
+        raise ValueError(f"--blocks-per-pod is {blocks}: no request of the trace fits")
+    if not cell.raw_bursts:
+        servable = _spread(servable)
+    latency = PRESETS[cell.preset].latency
+    pace = _pace(cell, size, servable, latency)
+    chosen = variant(cell.policy)
+    fleet = FleetSettings(
+        cell.engine,
+        cell.pods,
+        blocks,
+        size,
+        latency,
+        longest=max(one.prompt_tokens + one.output_tokens for one in servable),
+        factors=cell.factors,
+        by_priority=cell.engine_priority,
+        is_pooled=chosen.is_pooled,
+    )
+    engines = build_fleet(fleet)
+    eventless = round(cell.no_events_share * cell.pods)
+    shares = cell.routers > 1 and cell.bookings == "shared"
+    routers = [
+        SimulatedRouter(
+            chosen,
+            engines,
+            _new_index,
+            blocks=blocks,
+            block_size=size,
+            counts_last_block=cell.engine == "serial",
+            estimate=_estimate(latency, cell.estimate_factor),
+            eventless=range(cell.pods - eventless, cell.pods),
+            scrape=cell.scrape,
+            reports=cell.reports,
+            rng=Random(cell.seed + number * ROUTER_SEEDS),
+            queues=cell.queue,
+            name=f"{number:012x}" if shares else "",
+        )
+        for number in range(cell.routers)
+    ]
+    gateway = Gateway(cell, routers, engines, servable, partial(build_engine, fleet))
+    outcomes = gateway.run(pace.speed)
+    return figures(
+        cell,
+        outcomes,
+        refused=len(traffic.requests) - len(servable),
+        bad_lines=traffic.bad_lines,
+        first_bad_lines=traffic.first_bad_lines,
+        ceiling=pace.ceiling,
+        load=pace.load,
+        speed=pace.speed,
+        busy=gateway.prefill_seconds,
+        begun=begun,
+    )
+
+
+@lru_cache(maxsize=2)
+def _traffic(source: Path | Generated, requests: int) -> LoggedTraffic:
+    if isinstance(source, Generated):
+        return source.traffic(requests)
+    return read_traffic(source, requests)
+
+
+def _new_index() -> Index:
+    return embedded_index(INDEX_BYTES)
+
+
+def _estimate(latency: LatencyModel, factor: float) -> PrefillModel:
+    """Return the router's model of prefill times: the engines' own, multiplied by `factor`."""
+    return PrefillModel(latency.base * factor, latency.prefill * factor, latency.context * factor)
+
+
+def _spread(requests: Sequence[LoggedRequest]) -> list[LoggedRequest]:
+    """Spread requests of one time stamp up to the next stamp, as `virtual.trace` does."""
+    lines = spread([TraceLine(one.at, 1, 1, ()) for one in requests])
+    return [replace(one, at=line.arrival) for one, line in zip(requests, lines, strict=True)]
+
+
+class _Pace(NamedTuple):
+    """How fast requests come."""
+
+    ceiling: float
+    """The hit ratio of one cache of all pods' size."""
+    load: float
+    speed: float
+    """How many times as fast as recorded."""
+
+
+def _pace(
+    cell: Cell, block_size: int, requests: Sequence[LoggedRequest], latency: LatencyModel
+) -> _Pace:
+    ceiling, work = pooled(requests, cell.pods * cell.blocks_per_pod, block_size, latency)
+    span = requests[-1].at - requests[0].at
+    if not span > 0:
+        source = cell.trace.name if isinstance(cell.trace, Generated) else cell.trace
+        raise ValueError(
+            f"{source}: timestamp: it is the same in all requests that fit ({len(requests)}), so "
+            "they have no speed; two that differ are needed"
+        )
+    # A pod that takes twice as long has half the capacity.
+    capacity = sum(1 / factor for factor in cell.factors) if cell.factors else cell.pods
+    loads = work / (capacity * span)
+    speed = cell.speed or cell.load / loads
+    return _Pace(ceiling, loads * speed, speed)
+
+
+def pooled(
+    requests: Sequence[LoggedRequest], capacity: int, block_size: int, latency: LatencyModel
+) -> tuple[float, float]:
+    """Return the token hit ratio and the seconds of prefill of all requests with one LRU cache.
+
+    The cache holds `capacity` blocks and is fed in the order of arrival. No router can find much more
+    cached.
+    """
+    found, work = trace.pooled(
+        ((one.keys, one.prompt_tokens) for one in requests),
+        capacity,
+        block_size,
+        lambda new, before: latency.step(StepWork([(new, before)])),
+    )
+    return found / sum(one.prompt_tokens for one in requests), work

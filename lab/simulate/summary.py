@@ -1,0 +1,246 @@
+"""Compares the figures of policies in one place (`StudyPlace`) and over all places.
+
+The tables call a place a cell, which is wider than `cell.Cell`, the settings of a single run.
+"""
+
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from warmpath.lab.simulate.figures import Figures
+from warmpath.lab.simulate.study import (BEST_PUBLISHED, POOLED, PUBLISHED)
+
+_UNREPORTED = {
+    "ends": "First tokens are not reported.",
+    "none": "Neither first tokens nor ends are reported.",
+}
+
+_REACH = {
+    "request": "in turn",
+    "session": "those of a session (the log's, or else one guessed from prompts' blocks) the same one",
+}
+
+STEADY = 2.0
+"""How many times as long as an answer takes (p90) requests must come, for traffic to be steady."""
+
+StudyPlace = tuple[str, str, int, int, float]
+"""Trace, engine, pods, blocks per pod and load: a `Cell` without its policy and seed."""
+
+
+def by_cell(rows: Iterable[Figures]) -> dict[StudyPlace, dict[str, list[Figures]]]:
+    """Return the rows of each place by policy: one row for each seed."""
+    cells: dict[StudyPlace, dict[str, list[Figures]]] = {}
+    for row in rows:
+        place = (row.trace, row.engine, row.pods, row.blocks_per_pod, row.load)
+        cells.setdefault(place, {}).setdefault(row.policy, []).append(row)
+    return cells
+
+
+def median(rows: Sequence[Figures], name: str) -> float:
+    """Return the median of a figure over seeds."""
+    return float(statistics.median(getattr(row, name) for row in rows))
+
+
+def title(place: StudyPlace) -> str:
+    """Return a place's name."""
+    trace, engine, pods, blocks, load = place
+    return f"{trace}, engine {engine}: {pods} pods x {blocks:,} blocks, load {load:g}"
+
+
+def conditions(settings: Mapping[str, Any]) -> list[str]:
+    """Return sentences about the settings of a run (`Figures.settings`) by which it is not plain."""
+    sentences = []
+    if settings["no_events_share"]:
+        sentences.append(f"The events of {settings['no_events_share']:.0%} of the pods never come.")
+    if settings["estimate_factor"] != 1:
+        sentences.append(
+            f"The router expects prefill to last {settings['estimate_factor']:g} times as long as "
+            "it does."
+        )
+    if settings["factors"]:
+        factors = ", ".join(f"{factor:g}" for factor in settings["factors"])
+        sentences.append(f"Pods take {factors} times as long for everything.")
+    if settings["reports"] != "all":
+        sentences.append(_UNREPORTED[settings["reports"]])
+    if settings["report_delay"]:
+        sentences.append(f"Reports reach the router {settings['report_delay']:g} s late.")
+    if settings["lost_reports"]:
+        sentences.append(f"The reports of {settings['lost_reports']:.0%} of the requests are lost.")
+    if settings["routers"] > 1:
+        sentences.append(
+            f"Requests reach {settings['routers']} routers, {_REACH[settings['routers_by']]}; their "
+            f"bookings are {settings['bookings']}."
+        )
+    if settings["engine_priority"]:
+        sentences.append("Engines begin prompts by the answers' engine_priority.")
+    if settings["outage"]:
+        sentences.append(f"The first pod is dead for {settings['outage']:g} s.")
+    if settings["raw_bursts"]:
+        sentences.append("Requests of one time stamp come at once.")
+    return sentences
+
+
+def remarks(policies: Mapping[str, Sequence[Figures]]) -> list[str]:
+    """Return sentences about what a reader of a place's figures should know."""
+    rows = [row for of_policy in policies.values() for row in of_policy]
+    sentences = []
+    if said := _crowd(rows):
+        sentences.append(said)
+    if any(row.settings["queue"] and row.settings["reports"] != "all" for row in rows):
+        sentences.append("The queue holds nothing without reported first tokens.")
+    if refused := rows[0].refused:
+        sentences.append(f"{refused:,} requests fit into no pod and were left out.")
+    return sentences
+
+
+def _crowd(rows: Sequence[Figures]) -> str:
+    """Return a sentence where requests come faster than answers end; empty for steady traffic."""
+    least = min(rows, key=lambda row: row.e2e_p90_s)
+    answer = least.e2e_p90_s
+    if least.arrivals_s >= STEADY * answer:
+        return ""
+    return (
+        f"The {least.requests:,} requests come within {least.arrivals_s:.0f} s, while an answer takes "
+        f"up to {answer:.0f} s (p90): that is a crowd before an empty fleet, no steady traffic. More "
+        "requests show which load the fleet can do."
+    )
+
+
+def ratio(policies: Mapping[str, Sequence[Figures]], policy: str, name: str) -> float | None:
+    """Return a policy's figure over BEST_PUBLISHED's; None if that did not run or is 0."""
+    if BEST_PUBLISHED not in policies:
+        return None
+    base = median(policies[BEST_PUBLISHED], name)
+    return median(policies[policy], name) / base if base else None
+
+
+def ratios_to(rows: Iterable[Figures]) -> str:
+    """Return a sentence that names the policy to which ratios refer."""
+    if any(row.policy == BEST_PUBLISHED for row in rows):
+        return f"Ratios are to {BEST_PUBLISHED}; over several cells they are geometric means."
+    return f"There are no ratios, since {BEST_PUBLISHED}, to which they refer, did not run."
+
+
+def hit_share(rows: Sequence[Figures]) -> float | None:
+    """Return the median share of the ceiling; None if the ceiling is 0."""
+    return median(rows, "hit_share") if rows[0].ceiling else None
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyStanding:
+    """One policy's figures over all places in which it ran (`StudyPlace`).
+
+    Ratios are geometric means over these places, except `worst_ratio`, which is the largest. A figure is
+    None where no place has it.
+    """
+
+    policy: str
+    cells: int
+    """Number of these places."""
+    p90_ratio: float | None
+    """Ratio of the p90 to that of the study's best published policy."""
+    p99_ratio: float | None
+    best_ratio: float | None
+    """Ratio of the p90 to that of the place's best published policy, among those that ran there."""
+    worst_ratio: float | None
+    """The largest of the ratios whose mean is `best_ratio`."""
+    hit_share: float | None
+    """The mean share of the ceiling."""
+    least_hit_share: float | None
+
+
+def standings(cells: Mapping[StudyPlace, Mapping[str, Sequence[Figures]]]) -> list[PolicyStanding]:
+    """Return every policy's standing, the least time to first token first."""
+    policies = dict.fromkeys(policy for one in cells.values() for policy in one)
+    found = [
+        _standing(policy, [one for one in cells.values() if policy in one]) for policy in policies
+    ]
+    return sorted(found, key=lambda one: (one.p90_ratio or one.best_ratio or 0.0, one.policy))
+
+
+def _standing(policy: str, cells: Sequence[Mapping[str, Sequence[Figures]]]) -> PolicyStanding:
+    shares = [found for cell in cells if (found := hit_share(cell[policy])) is not None]
+    to_best = [found for cell in cells if (found := _to_best(cell, policy)) is not None]
+    return PolicyStanding(
+        policy,
+        len(cells),
+        p90_ratio=_mean(ratio(cell, policy, "ttft_p90_s") for cell in cells),
+        p99_ratio=_mean(ratio(cell, policy, "ttft_p99_s") for cell in cells),
+        best_ratio=_mean(to_best),
+        worst_ratio=max(to_best, default=None),
+        hit_share=statistics.fmean(shares) if shares else None,
+        least_hit_share=min(shares, default=None),
+    )
+
+
+def _to_best(cell: Mapping[str, Sequence[Figures]], policy: str) -> float | None:
+    peers = [
+        median(rows, "ttft_p90_s") for name, rows in cell.items() if name in PUBLISHED.values()
+    ]
+    best = min(peers, default=0.0)
+    return median(cell[policy], "ttft_p90_s") / best if best else None
+
+
+def _mean(ratios: Iterable[float | None]) -> float | None:
+    known = [one for one in ratios if one]
+    return statistics.geometric_mean(known) if known else None
+
+
+def shown(value: float | None, digits: int = 2) -> str:
+    """Return a number for a table; a dash for None."""
+    return "-" if value is None else f"{value:.{digits}f}"
+
+
+CELL_HEAD = (
+    "policy", "TTFT p50 s", "p90 s", "p99 s", "p90 ratio", "hit", "of ceiling", "TPOT p90 ms",
+    "e2e p90 s", "tokens/s", "imbalance", "busy",
+)  # fmt: skip
+
+
+def cell_rows(policies: Mapping[str, Sequence[Figures]]) -> list[tuple[str, ...]]:
+    """Return the rows of a place's table, the least p90 first."""
+    order = sorted(policies, key=lambda policy: median(policies[policy], "ttft_p90_s"))
+    found: list[tuple[str, ...]] = []
+    for policy in order:
+        rows = policies[policy]
+        found.append(
+            (
+                f"{policy} (bound)" if policy == POOLED else policy,
+                shown(median(rows, "ttft_p50_s")),
+                shown(median(rows, "ttft_p90_s")),
+                shown(median(rows, "ttft_p99_s")),
+                shown(ratio(policies, policy, "ttft_p90_s")),
+                shown(median(rows, "token_hit_ratio"), 3),
+                shown(hit_share(rows), 3),
+                shown(median(rows, "tpot_p90_ms"), 1),
+                shown(median(rows, "e2e_p90_s"), 1),
+                shown(median(rows, "output_tokens_per_s"), 0),
+                shown(median(rows, "imbalance")),
+                shown(median(rows, "utilisation")),
+            )
+        )
+    return found
+
+
+STANDING_HEAD = (
+    "policy", "cells", "p90 ratio", "p99 ratio", "p90 to each cell's best", "worst of these",
+    "hit of ceiling", "least of these",
+)  # fmt: skip
+
+
+def standing_rows(found: Iterable[PolicyStanding]) -> list[tuple[str, ...]]:
+    """Return the rows of the table over all places."""
+    return [
+        (
+            f"{one.policy} (bound)" if one.policy == POOLED else one.policy,
+            str(one.cells),
+            shown(one.p90_ratio, 3),
+            shown(one.p99_ratio, 3),
+            shown(one.best_ratio, 3),
+            shown(one.worst_ratio, 3),
+            shown(one.hit_share, 3),
+            shown(one.least_hit_share, 3),
+        )
+        for one in found
+    ]

@@ -1,0 +1,1 @@
+"""Traffic to simulate: users' logs, traces, and what is made up."""

@@ -1,0 +1,153 @@
+"""Reads traffic to simulate: Mooncake's traces, and users' own access logs.
+
+A file has one JSON object per line, gzipped or not. `docs/simulate.md` describes the two formats; the
+first lines with a timestamp decide which one it is. Single lines that are wrong are left out and
+counted. The blocks of a line become chained keys, so that equal keys mean equal prefixes.
+"""
+
+import codecs
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from statistics import median_low
+
+import msgspec
+
+from warmpath.process.bytes import UNREADABLE
+from warmpath.lab.local.gzipped import (DAMAGED, open_gzipped)
+from warmpath.lab.simulate.traffic import bad_line
+from warmpath.lab.simulate.traffic.left_out import LeftOut
+from warmpath.lab.simulate.traffic.log_line import WANTED
+from warmpath.lab.simulate.traffic.log_requests import LogRequests
+from warmpath.lab.simulate.traffic.requests import (LoggedRequest, LoggedTraffic, with_affinity)
+from warmpath.lab.simulate.traffic.mooncake import MooncakeRequests
+
+MOST_LINE_BYTES = 64 << 20
+MOST_BLOCKS = 50_000_000
+"""The most blocks of all requests together; a block takes some 100 bytes."""
+MOST_APART = 366 * 86400.0
+"""Most seconds between a request and the middle one of a file."""
+BEGINNING = 100
+"""How many of the first lines decide which form a file has."""
+
+
+def read_traffic(path: Path, most: int = 0) -> LoggedTraffic:
+    """Return the traffic of a file, or of its first `most` lines unless `most` is 0.
+
+    Raises OSError, and ValueError that names the file and, for bad lines, their numbers.
+    """
+    try:
+        return _read(path, most)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
+
+
+def _read(path: Path, most: int) -> LoggedTraffic:
+    reader: MooncakeRequests | LogRequests
+    if _is_mooncake(path, most):
+        form, reader = "a Mooncake trace", MooncakeRequests()
+    else:
+        form, reader = "an access log", LogRequests(raw for _, raw in _lines(path, most))
+    left_out = LeftOut()
+    numbered: list[tuple[int, LoggedRequest]] = []
+    blocks = 0
+    for number, raw in _lines(path, most):
+        try:
+            request = reader.request(raw)
+        except ValueError as error:
+            left_out.add(number, str(error))
+            continue
+        if request is None:
+            continue
+        blocks += len(request.keys)
+        if blocks > MOST_BLOCKS:
+            problem = f"more than {MOST_BLOCKS} blocks; take fewer lines (--requests)"
+            raise ValueError(f"line {number}: {problem}")
+        numbered.append((number, request))
+    requests = _of_one_time(numbered, left_out)
+    notes = [f"the file was taken for {form} by its first lines"]
+    if most:
+        notes.append(f"only the first {most} lines count (--requests)")
+    left_out.check(len(requests), *notes)
+    if not requests:
+        raise ValueError("has no request with a body")
+    return LoggedTraffic(
+        with_affinity(sorted(requests, key=lambda one: one.at)),
+        reader.block_size,
+        reader.is_approximate,
+        left_out.count,
+        left_out.first,
+    )
+
+
+def _of_one_time(
+    numbered: Sequence[tuple[int, LoggedRequest]], left_out: LeftOut
+) -> list[LoggedRequest]:
+    """Return the requests within MOST_APART of the middle one; leave out the lines of the others.
+
+    One time of another kind, such as seconds since a start among those since 1970, would stretch the
+    whole traffic over decades.
+    """
+    if not numbered:
+        return []
+    middle = median_low(one.at for _, one in numbered)
+    kept = []
+    for number, one in numbered:
+        if abs(one.at - middle) <= MOST_APART:
+            kept.append(one)
+            continue
+        far = f"more than a year from the median of all lines, {middle:.15g} s"
+        left_out.add(number, f"timestamp comes to {one.at:.15g} s, {far}")
+    return kept
+
+
+def _is_mooncake(path: Path, most: int) -> bool:
+    """Return whether most of the first lines with a timestamp are of a trace of Mooncake's.
+
+    The first of them decides between as many of each. Raises ValueError if none has a timestamp.
+    """
+    problem = ""
+    found = []
+    for number, raw in islice(_lines(path, most), BEGINNING):
+        try:
+            known = msgspec.json.decode(raw)
+        except UNREADABLE as error:
+            problem = problem or f"line {number}: {bad_line.NO_OBJECT}: {error}. {WANTED}"
+            continue
+        if isinstance(known, dict) and "timestamp" in known:
+            found.append("input_length" in known)
+        else:
+            problem = problem or f"line {number}: {_lack(known)}. {WANTED}"
+    if not found:
+        raise ValueError(problem or "is empty")
+    mooncakes = sum(found)
+    return found[0] if 2 * mooncakes == len(found) else 2 * mooncakes > len(found)
+
+
+def _lack(line: object) -> str:
+    """Return what a line without a timestamp lacks, with the names of its first fields."""
+    if not isinstance(line, dict):
+        return bad_line.NO_OBJECT
+    named = ", ".join(map(bad_line.shown, islice(line, 8)))
+    return f"has no timestamp, but {named}" if named else "has no timestamp"
+
+
+def _lines(path: Path, most: int) -> Iterator[tuple[int, bytes]]:
+    """Yield a file's lines that are not empty, or the first `most` of them, with their numbers."""
+    with open_gzipped(path) as file:
+        number = found = 0
+        while not most or found < most:
+            number += 1
+            try:
+                line = file.readline(MOST_LINE_BYTES + 1)
+            except (EOFError, *DAMAGED) as error:
+                raise ValueError(f"line {number}: {error}") from error
+            if not line:
+                return
+            if len(line) > MOST_LINE_BYTES:
+                raise ValueError(f"line {number}: longer than {MOST_LINE_BYTES} bytes")
+            if number == 1:
+                line = line.removeprefix(codecs.BOM_UTF8)
+            if line.strip():
+                found += 1
+                yield number, line

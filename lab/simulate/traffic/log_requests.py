@@ -1,0 +1,91 @@
+"""Makes requests of the lines of an access log. No text and no token is kept."""
+
+from collections.abc import Iterable
+
+import xxhash
+
+from warmpath.indexer.keys.key import (Keyspace, chain)
+from warmpath.indexer.keys.token import (TOKEN_BYTES, pack_tokens)
+from warmpath.lab.simulate.traffic.log_line import (PROMPT_FIELDS, LogLine, read_line)
+from warmpath.lab.simulate.traffic.requests import LoggedRequest
+from warmpath.lab.simulate.traffic.named_blocks import (chained, check_count)
+
+LOG_BLOCK = 16
+"""Tokens per block of a log that does not give them: vLLM's default."""
+CHARACTERS_PER_TOKEN = 4.0
+"""Assumed ratio for a log with texts and without their numbers of tokens."""
+
+
+class LogRequests:
+    """Makes requests of lines; `lines` are all of them, to learn how long a token is."""
+
+    def __init__(self, lines: Iterable[bytes]) -> None:
+        self._lines = lines
+        self._ratio = 0.0
+        self.block_size = 0
+        """Tokens; that of the first request."""
+
+    @property
+    def is_approximate(self) -> bool:
+        """Whether texts were cut into blocks by characters."""
+        return self._ratio > 0
+
+    def request(self, raw: bytes) -> LoggedRequest | None:
+        """Return a line's request; None for one without a body. Raises ValueError."""
+        line = read_line(raw)
+        if line is None:
+            return None
+        if line.names is not None and line.block_size is None:
+            raise ValueError("block_size is missing (tokens per block)")
+        own_size = line.block_size or LOG_BLOCK
+        size = self.block_size or own_size
+        if own_size != size:
+            raise ValueError(f"block_size is {own_size}, but {size} in earlier lines")
+        if line.words and not self._ratio:
+            self._ratio = _characters_per_token(self._lines)
+        tokens, keys = _content(line, size, self._ratio)
+        session = "" if line.session is None else str(line.session)
+        answer = max(1, line.output_tokens or 0)
+        found = LoggedRequest(line.seconds, tokens, answer, keys, session)
+        self.block_size = size
+        return found
+
+
+def _characters_per_token(lines: Iterable[bytes]) -> float:
+    """Return the mean characters per token of the texts with `input_tokens`, or the default."""
+    characters = tokens = 0
+    for raw in lines:
+        try:
+            line = read_line(raw)
+        except ValueError:
+            continue
+        if line is not None and line.input_tokens and line.words:
+            characters += len(line.words)
+            tokens += line.input_tokens
+    return characters / tokens if tokens else CHARACTERS_PER_TOKEN
+
+
+def _content(line: LogLine, size: int, ratio: float) -> tuple[int, tuple[int, ...]]:
+    """Return the number of tokens of a line's prompt, and the keys of its blocks."""
+    root = Keyspace(line.model or "", size).root()
+    names, words = line.names, line.words
+    if names is not None:
+        if not line.input_tokens:
+            raise ValueError("input_tokens is missing or 0")
+        check_count(line.prompts[0], len(names), line.input_tokens, size)
+        return line.input_tokens, chained(root, names)
+    if line.token_ids:
+        packed = pack_tokens(line.token_ids)
+        keys = chain(root, packed, size)
+        rest = packed[len(keys) * size * TOKEN_BYTES :]
+        if rest:
+            keys.append(xxhash.xxh64_intdigest(rest, keys[-1] if keys else root))
+        return len(line.token_ids), tuple(keys)
+    if words:
+        cut = max(1, round(size * ratio))
+        pieces = [words[start : start + cut] for start in range(0, len(words), cut)]
+        # The last piece is as full as its share of the characters.
+        tokens = (len(pieces) - 1) * size + max(1, round(len(pieces[-1]) / cut * size))
+        return tokens, chained(root, pieces)
+    wanted = f"{', '.join(PROMPT_FIELDS[:-1])} or {PROMPT_FIELDS[-1]}"
+    raise ValueError(f"one of {wanted} is needed, and must not be empty")

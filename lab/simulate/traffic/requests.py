@@ -1,0 +1,63 @@
+"""Requests of a log or a trace: when they came, how long they are, which blocks their prompts have."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from warmpath.indexer.keys.word import pack_words
+
+
+@dataclass(frozen=True, slots=True)
+class LoggedRequest:
+    """One request."""
+
+    at: float
+    """Arrival in seconds; only differences between requests count."""
+    prompt_tokens: int
+    output_tokens: int
+    keys: tuple[int, ...]
+    """A 64-bit key for each block, the last one included even if it is not full."""
+    session: str = ""
+    """The session's id in the log."""
+    affinity: str = ""
+    """The session's id, or a guess (`with_affinity`); empty before it is made."""
+
+    @property
+    def packed_keys(self) -> bytes:
+        """The keys in the packed form of the index."""
+        return pack_words(self.keys)
+
+    @property
+    def block_hashes(self) -> list[bytes]:
+        """The keys as block hashes of simulated engines, whose events have them as integers."""
+        return [key.to_bytes(8, "big") for key in self.keys]
+
+
+@dataclass(frozen=True, slots=True)
+class LoggedTraffic:
+    """Requests in the order of their arrival."""
+
+    requests: Sequence[LoggedRequest]
+    block_size: int
+    """Tokens."""
+    is_approximate: bool = False
+    """Whether texts were cut into blocks by characters, since the tokens are not known."""
+    bad_lines: int = 0
+    """How many lines of the file were left out, since they are wrong."""
+    first_bad_lines: Sequence[str] = ()
+    """The first of them: each one's number, and what is wrong."""
+
+
+def with_affinity(requests: Sequence[LoggedRequest]) -> list[LoggedRequest]:
+    """Guess the session of each request without one: by its first block that few requests share.
+
+    A block that many requests share is a system prompt, not a session, as in `../shared/bench/sim.py`.
+    """
+    frequency = Counter(key for one in requests for key in one.keys)
+    common = max(50, len(requests) * 0.005)
+    found = []
+    for number, one in enumerate(requests):
+        key = next((key for key in one.keys if frequency[key] <= common), None)
+        guess = f"alone/{number}" if key is None else f"block/{key:x}"
+        found.append(replace(one, affinity=one.session or guess))
+    return found

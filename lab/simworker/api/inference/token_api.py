@@ -1,0 +1,110 @@
+"""vLLM's token API, /inference/v1/generate: token ids in, token ids out.
+
+Source: `vllm/entrypoints/scale_out/token_in_token_out/` of 0.32, and what it sent when it was recorded.
+"""
+
+import secrets
+from collections.abc import Iterator, Sequence
+from typing import Any, ClassVar
+
+from aiohttp import web
+
+from warmpath.lab.simworker.api.errors import bad
+from warmpath.lab.simworker.api.fields import (Fields, read_body)
+from warmpath.lab.simworker.api.inference.answer import DONE
+from warmpath.lab.simworker.api.inference.choices import usage
+from warmpath.lab.simworker.api.inference.generate import generate
+from warmpath.lab.simworker.api.inference.refused import (NOTHING, refuse)
+from warmpath.lab.simworker.api.inference.request_options import (RequestOptions, read_options)
+from warmpath.lab.simworker.api.inference.token_stream import Piece
+from warmpath.lab.simworker.server.flight import Flight
+from warmpath.lab.simworker.server.text import TextCodec
+from warmpath.lab.simworker.server.worker import Worker
+
+REFUSED: dict[str, tuple[Any, ...]] = {
+    "content_parts": NOTHING,
+    "features": NOTHING,
+    "output_mode": (None, "tokens"),
+}
+OF_REQUEST = ("model", "stream", "stream_options", "cache_salt", "priority", "request_id")
+OF_SAMPLING = ("max_tokens", "min_tokens", "n", "prompt_logprobs")
+DEFAULT_TOKENS = 16
+
+
+class TokenApi:
+    """The endpoint."""
+
+    def __init__(self, worker: Worker) -> None:
+        self._worker = worker
+
+    def routes(self) -> list[web.RouteDef]:
+        """Return the route."""
+        return [web.post("/inference/v1/generate", self.generate)]
+
+    async def generate(self, request: web.Request) -> web.StreamResponse:
+        """Serve one prompt of token ids."""
+        worker = self._worker
+        fields = await read_body(request)
+        refuse(fields, REFUSED)
+        sampling = fields.object("sampling_params")
+        refuse(sampling, {"logprobs": (None,)})
+        ids = fields.get("token_ids")
+        if not isinstance(ids, list) or set(map(type, ids)) != {int}:
+            raise bad("token_ids", "a list of token ids is needed")
+        body = {name: fields.get(name) for name in OF_REQUEST}
+        body |= {name: sampling.get(name) for name in OF_SAMPLING}
+        options = read_options(
+            request, Fields(body), worker.identity, worker.adapters,
+            answer_id=secrets.token_hex(8), default_tokens=DEFAULT_TOKENS,
+        )  # fmt: skip
+        asks = [options.ask(ids, worker.identity)]
+        return await generate(request, worker, options, asks, TokenAnswer)
+
+
+class TokenAnswer:
+    """The samples of one prompt, as token ids."""
+
+    last: ClassVar = DONE
+
+    def __init__(
+        self, options: RequestOptions, flights: Sequence[Flight], _: TextCodec, created: int
+    ) -> None:
+        self._flights = flights
+        self._include_usage = options.include_usage
+        self._whole = {"model": options.model, "created": created}
+        self._head = {
+            "request_id": f"generate-tokens-{options.answer_id}", "output_mode": "tokens"
+        }  # fmt: skip
+
+    def whole(self, pieces: Sequence[Piece]) -> dict[str, Any]:
+        """Return the answer that is not streamed."""
+        choices = [_choice(piece) for piece in pieces]
+        return self._head | self._whole | {"usage": self._usage(), "choices": choices}
+
+    def opening(self) -> Sequence[dict[str, Any]]:
+        """Return nothing: the first event has a token."""
+        return ()
+
+    def chunks(self, piece: Piece) -> Iterator[dict[str, Any]]:
+        """Yield the event for new tokens."""
+        yield self._head | {"usage": None, "choices": [_choice(piece)]}
+
+    def closing(self) -> Iterator[dict[str, Any]]:
+        """Yield the event with the usage, if the request asks for it."""
+        if self._include_usage:
+            yield self._head | {"usage": self._usage(), "choices": []}
+
+    def _usage(self) -> dict[str, Any]:
+        output = sum(len(flight.tokens) for flight in self._flights)
+        first = self._flights[0]
+        return usage(len(first.ask.prompt), output, first.cached_tokens)
+
+
+def _choice(piece: Piece) -> dict[str, Any]:
+    return {
+        "index": piece.choice,
+        "token_ids": piece.tokens,
+        "finish_reason": piece.finish_reason,
+        "stop_reason": None,
+        "logprobs": None,
+    }

@@ -1,0 +1,229 @@
+"""The engine of one rank, put together: the only module that calls the engines' constructors.
+
+A further engine is one further entry in `ENGINES`.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from warmpath.lab.simworker.engine import Engine
+from warmpath.lab.simworker.events.from_v1 import (LoraId, from_v1)
+from warmpath.lab.simworker.events.wire_event import WireEvent
+from warmpath.lab.simworker.presets import PRESETS
+from warmpath.lab.simworker.trtllm.blocks.retention import KvCacheRetentionConfig
+from warmpath.lab.simworker.trtllm.cache.cache_options import CacheOptions
+from warmpath.lab.simworker.trtllm.cache.kv_cache_manager import KVCacheManager as TrtllmKVCacheManager
+from warmpath.lab.simworker.trtllm.engine import TrtllmEngine
+from warmpath.lab.simworker.trtllm.events.event_manager import KVCacheEventManager
+from warmpath.lab.simworker.v0.engine import V0Engine
+from warmpath.lab.simworker.v0.memory.array_backend import ArrayBackend
+from warmpath.lab.simworker.v0.memory.cache_engine import (CacheEngine, CacheShape)
+from warmpath.lab.simworker.v0.memory.numpy_backend import NumpyBackend
+from warmpath.lab.simworker.v0.requests.lora import LoRAConfig
+from warmpath.lab.simworker.v0.scheduling.scheduler_config import CacheConfig as V0CacheConfig
+from warmpath.lab.simworker.v0.scheduling.scheduler_config import SchedulerConfig as V0SchedulerConfig
+from warmpath.lab.simworker.v0.worker import Worker
+from warmpath.lab.simworker.v1.assemble import (KVGroup, OffloadConfig, kv_cache_config)
+from warmpath.lab.simworker.v1.assemble import build_engine as build_v1
+from warmpath.lab.simworker.v1.engine import V1Engine
+from warmpath.lab.simworker.v1.scheduling.scheduler_config import SchedulerConfig
+
+TRTLLM_EVENT_BUFFER = 65_536
+"""Events kept until somebody fetches them (`event_buffer_max_size`)."""
+
+Clock = Callable[[], float]
+"""Returns modelled seconds, which an engine with wishes that end needs."""
+
+MOST_ADAPTERS_IN_A_BATCH = 8
+"""Adapters for which vLLM v0 has room on the GPU: it schedules no more of them in one step."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSettings:
+    """Settings of an engine of any kind."""
+
+    engine: str
+    blocks: int
+    """KV cache blocks on the GPU; vLLM v1's null block is one of them."""
+    cpu_blocks: int
+    """Blocks in host memory: v1 offloads to them, v0 swaps to them, they are TensorRT-LLM's secondary
+    pool."""
+    describes_offloads: bool
+    """Whether v1's events of host memory carry tokens and parents."""
+    bytes_per_block: int
+    """Bytes of one block in all layers of a rank, which a copy to or from host memory moves."""
+    block_size: int
+    """Tokens a block."""
+    kv_groups: tuple[KVGroup, ...]
+    """The groups of v1's layers, which share the blocks, or of TensorRT-LLM's, which have `blocks` each;
+    v0 has one, with full attention."""
+    use_eagle: bool
+    """Whether a drafter reads v1's cache, so that the last block of a hit is computed again."""
+    retention: KvCacheRetentionConfig | None
+    """The priorities of blocks that each request to TensorRT-LLM wishes."""
+    enable_prefix_caching: bool
+    enable_chunked_prefill: bool
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    max_model_len: int
+    vocab_size: int
+    hash_algo: str
+    hash_seed: str
+    scheduling_policy: str
+    preemption_mode: Literal["recompute", "swap"] | None
+    """v0's, as `SchedulerConfig.preemption_mode`."""
+    tensors: Literal["numpy", "torch"] | None
+    """The arrays that hold the content of v0's cache; None: there is no content."""
+    preset: str
+
+
+@dataclass(frozen=True, slots=True)
+class EngineKind:
+    """One kind of engine: its constructor, its abilities, and the form of its events."""
+
+    build: Callable[[EngineSettings, Clock], Engine[Any]]
+    """Builds an engine; raises ValueError naming the field for settings that the engine refuses."""
+    wire_events: Callable[[Sequence[Any], LoraId], list[WireEvent]]
+    """Turns a step's events into those that dialects encode."""
+    hash_algos: tuple[str, ...]
+    """The first is the default."""
+    scheduling_policies: tuple[str, ...]
+    fetch_events: Callable[[Any], list[dict[str, Any]]] | None = None
+    """Returns the events since the last call; None unless the engine's events are fetched over HTTP."""
+    version: str = ""
+    """The answer of /version; empty: the dialect's version."""
+    metrics: str = ""
+    """The engine whose own endpoints it has, and by default names of metrics; empty: the dialect's."""
+
+    @property
+    def streams(self) -> bool:
+        """Whether it publishes its events over ZMQ."""
+        return self.wire_events is not _no_stream
+
+
+def _vllm_v1(settings: EngineSettings, _: Clock) -> V1Engine:
+    offload = None
+    if settings.cpu_blocks:
+        offload = OffloadConfig(
+            settings.cpu_blocks,
+            settings.bytes_per_block,
+            self_describing_kv_events=settings.describes_offloads,
+        )
+    return build_v1(
+        kv_cache_config(settings.blocks, settings.kv_groups),
+        SchedulerConfig(
+            max_model_len=settings.max_model_len,
+            max_num_seqs=settings.max_num_seqs,
+            max_num_batched_tokens=settings.max_num_batched_tokens,
+            policy=settings.scheduling_policy,
+            enable_chunked_prefill=settings.enable_chunked_prefill,
+        ),
+        PRESETS[settings.preset].latency,
+        vocab_size=settings.vocab_size,
+        hash_algorithm=settings.hash_algo,
+        hash_seed=settings.hash_seed,
+        enable_caching=settings.enable_prefix_caching,
+        # The dialect shortens digests, if it does.
+        use_int_block_hashes=False,
+        use_eagle=settings.use_eagle,
+        offload=offload,
+    )
+
+
+def _vllm_v0(settings: EngineSettings, _: Clock) -> V0Engine:
+    policy = settings.scheduling_policy
+    return V0Engine(
+        V0SchedulerConfig(
+            max_num_batched_tokens=settings.max_num_batched_tokens,
+            max_num_seqs=settings.max_num_seqs,
+            max_model_len=settings.max_model_len,
+            enable_chunked_prefill=settings.enable_chunked_prefill,
+            preemption_mode=settings.preemption_mode,
+            policy="priority" if policy == "priority" else "fcfs",
+        ),
+        V0CacheConfig(
+            block_size=settings.block_size,
+            enable_prefix_caching=settings.enable_prefix_caching,
+            num_gpu_blocks=settings.blocks,
+            num_cpu_blocks=settings.cpu_blocks,
+        ),
+        LoRAConfig(max_loras=MOST_ADAPTERS_IN_A_BATCH),
+        PRESETS[settings.preset].latency,
+        _memory(settings) if settings.tensors else None,
+        vocab_size=settings.vocab_size,
+    )
+
+
+def _memory(settings: EngineSettings) -> Worker[Any]:
+    """Return memory for a model of one small layer: its content tells which tokens were computed."""
+    backend: ArrayBackend[Any] = NumpyBackend()
+    if settings.tensors == "torch":
+        try:
+            # The package is an extra.
+            from warmpath.lab.simworker.v0.memory.torch_backend import TorchBackend  # noqa: PLC0415
+        except ImportError:
+            raise ValueError(
+                "--tensors: torch is not installed; pip install 'warmpath[tensors]'"
+            ) from None
+        backend = TorchBackend()
+    shape = CacheShape(num_layers=1, block_size=settings.block_size, num_kv_heads=1, head_size=4)
+    return Worker(CacheEngine(shape, settings.blocks, settings.cpu_blocks, backend))
+
+
+def _trtllm(settings: EngineSettings, clock: Clock) -> TrtllmEngine:
+    pools = settings.blocks, settings.cpu_blocks
+    # A window that is not shorter than any request is full attention.
+    windows = {group.window for group in settings.kv_groups if group.window}
+    whole = {settings.max_model_len: pools}
+    manager = TrtllmKVCacheManager(
+        whole | {window: pools for window in windows if window < settings.max_model_len},
+        CacheOptions(
+            settings.block_size,
+            event_manager=KVCacheEventManager(TRTLLM_EVENT_BUFFER),
+            clock=clock,
+        ),
+        max_sequence_length=settings.max_model_len,
+        enable_block_reuse=settings.enable_prefix_caching,
+    )
+    return TrtllmEngine(
+        manager,
+        PRESETS[settings.preset].latency,
+        vocab_size=settings.vocab_size,
+        max_batch_size=settings.max_num_seqs,
+        max_num_tokens=settings.max_num_batched_tokens,
+        enable_chunked_context=settings.enable_chunked_prefill,
+        retention=settings.retention,
+    )
+
+
+def _no_stream(_: Sequence[Any], __: LoraId) -> list[WireEvent]:
+    """Return no events for ZMQ: vLLM v0 announces none, and TensorRT-LLM's are fetched over HTTP."""
+    return []
+
+
+ENGINES = {
+    "vllm-v1": EngineKind(
+        _vllm_v1,
+        from_v1,
+        ("sha256_cbor", "sha256", "xxhash_cbor", "xxhash"),
+        ("fcfs", "priority"),
+    ),
+    "vllm-v0": EngineKind(
+        _vllm_v0,
+        _no_stream,
+        ("none",),
+        ("fcfs", "priority"),
+        version="0.9.2",
+        metrics="vllm",
+    ),
+    "trtllm": EngineKind(
+        _trtllm,
+        _no_stream,
+        ("v1_block_key",),
+        ("fcfs",),
+        TrtllmEngine.latest_events,
+        version="1.2.0",
+        metrics="trtllm",
+    ),
+}

@@ -1,0 +1,246 @@
+"""The settings of a process, read from its command line and checked against each other."""
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from warmpath.lab.simworker.build_engine import (ENGINES, EngineSettings)
+from warmpath.lab.simworker.command_line import (EVENTS_PORT, MODEL_LEN, command_parser)
+from warmpath.lab.simworker.events.dialect import (UnknownDialectError, dialect_named)
+from warmpath.lab.simworker.events.faulty_outlet import EventFaults
+from warmpath.lab.simworker.events.publisher import (EndpointError, rank_endpoint)
+from warmpath.lab.simworker.plan_blocks import plan_blocks
+from warmpath.lab.simworker.server.adapters import (AdapterError, Adapters)
+from warmpath.lab.simworker.v1.assemble import (KVGroup, kv_cache_config, longest_request)
+
+
+@dataclass(frozen=True, slots=True)
+class FaultSettings:
+    """Faults from the start, and faults after a time: seconds since the worker is ready."""
+
+    allowed: bool
+    """Whether /faults is served."""
+    events: EventFaults
+    slow: float
+    crash_after: float | None
+    hang_after: float | None
+    restart_after: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """All of a process's settings."""
+
+    model: str
+    host: str
+    port: int
+    events_endpoint: str
+    replay_endpoint: str
+    topic: str
+    """May hold `{worker}`, the worker's number in the process."""
+    buffer_steps: int
+    dialect: str
+    byte_hashes: bool
+    metrics: str
+    workers: int
+    ranks: int
+    engine: EngineSettings
+    speed: float
+    tokenizer: Path | None
+    lora_modules: tuple[tuple[str, str], ...]
+    """(name, path) of each adapter."""
+    stream_interval: int
+    drain_seconds: float
+    faults: FaultSettings
+
+
+def parse(argv: Sequence[str] | None) -> Settings:
+    """Return the settings of a command line; a wrong one ends the process with status 2."""
+    parser = command_parser()
+    args = parser.parse_args(argv)
+    try:
+        settings = _settings(args)
+        _check(settings)
+    except (EndpointError, UnknownDialectError, AdapterError, argparse.ArgumentTypeError) as error:
+        parser.error(str(error))
+    return settings
+
+
+def _settings(args: argparse.Namespace) -> Settings:
+    kind = ENGINES[args.engine]
+    algo = args.prefix_caching_hash_algo or kind.hash_algos[0]
+    if algo not in kind.hash_algos:
+        raise argparse.ArgumentTypeError(
+            f"--prefix-caching-hash-algo: {args.engine} has {', '.join(kind.hash_algos)}"
+        )
+    if args.scheduling_policy not in kind.scheduling_policies:
+        raise argparse.ArgumentTypeError(
+            f"--scheduling-policy: {args.engine} has {', '.join(kind.scheduling_policies)}"
+        )
+    dialect = dialect_named(args.dialect, byte_hashes=args.byte_hashes)
+    of_v1 = args.engine == "vllm-v1" and dialect.engine == "vllm"
+    if args.kv_groups and not of_v1 and args.engine != "trtllm":
+        raise argparse.ArgumentTypeError(
+            "--kv-groups: only --engine vllm-v1 with a --dialect of vllm, and trtllm, have it"
+        )
+    if args.kv_groups and args.engine == "trtllm":
+        _check_windows(args.kv_groups)
+    if args.kv_cache_retention and args.engine != "trtllm":
+        raise argparse.ArgumentTypeError("--kv-cache-retention: only --engine trtllm has it")
+    if args.eagle and not of_v1:
+        raise argparse.ArgumentTypeError(
+            "--eagle: only --engine vllm-v1 with a --dialect of vllm has it"
+        )
+    if (args.gpu_memory is None) != (args.model_config is None):
+        raise argparse.ArgumentTypeError("--gpu-memory, --model-config: one needs the other")
+    if args.gpu_memory is not None:
+        _plan(args, dialect.engine)
+    for option, given in (("--preemption-mode", args.preemption_mode), ("--tensors", args.tensors)):
+        if given and args.engine != "vllm-v0":
+            raise argparse.ArgumentTypeError(f"{option}: only --engine vllm-v0 has it")
+    groups = args.kv_groups or (KVGroup(args.block_size),)
+    if args.preemption_mode == "swap" and not args.cpu_blocks:
+        raise argparse.ArgumentTypeError("--preemption-mode: swap needs --cpu-blocks")
+    engine = EngineSettings(
+        engine=args.engine,
+        preemption_mode=args.preemption_mode,
+        tensors=args.tensors,
+        blocks=args.blocks,
+        cpu_blocks=args.cpu_blocks,
+        # SGLang has no form for pages without tokens.
+        describes_offloads=dialect.engine == "sglang",
+        bytes_per_block=args.bytes_per_token * groups[0].block_size,
+        enable_prefix_caching=args.enable_prefix_caching,
+        enable_chunked_prefill=args.enable_chunked_prefill,
+        block_size=groups[0].block_size,
+        kv_groups=groups,
+        use_eagle=args.eagle,
+        retention=args.kv_cache_retention,
+        max_num_seqs=args.max_num_seqs,
+        max_num_batched_tokens=args.max_num_batched_tokens,
+        max_model_len=args.max_model_len
+        # Each of TensorRT-LLM's windows has blocks of its own.
+        or _fitting_model_len(args, groups[:1] if args.engine == "trtllm" else groups),
+        vocab_size=args.vocab_size,
+        hash_algo=algo,
+        hash_seed=args.hash_seed,
+        scheduling_policy=args.scheduling_policy,
+        preset=args.preset,
+    )
+    faults = FaultSettings(
+        allowed=args.allow_faults,
+        events=EventFaults(
+            drop=args.fault_drop,
+            duplicate=args.fault_duplicate,
+            delay=args.fault_delay,
+            reorder=args.fault_reorder,
+            delay_seconds=args.fault_delay_seconds,
+            seed=args.fault_seed,
+        ),
+        slow=args.fault_slow,
+        crash_after=args.fault_crash_after,
+        hang_after=args.fault_hang_after,
+        restart_after=args.fault_restart_after,
+    )
+    sockets = args.workers * args.data_parallel_size
+    return Settings(
+        model=args.model,
+        host=args.listen[0],
+        port=args.listen[1],
+        events_endpoint=args.events_endpoint,
+        replay_endpoint=args.replay_endpoint or f"tcp://127.0.0.1:{EVENTS_PORT + sockets}",
+        topic=args.topic,
+        buffer_steps=args.buffer_steps,
+        dialect=args.dialect,
+        byte_hashes=args.byte_hashes,
+        metrics=args.metrics or kind.metrics or dialect.engine,
+        workers=args.workers,
+        ranks=args.data_parallel_size,
+        engine=engine,
+        speed=args.speed,
+        tokenizer=args.tokenizer,
+        lora_modules=(*((name, name) for name in args.adapter), *args.lora_modules),
+        stream_interval=args.stream_interval,
+        drain_seconds=args.drain_seconds,
+        faults=faults,
+    )
+
+
+def _check_windows(groups: Sequence[KVGroup]) -> None:
+    """Raise unless TensorRT-LLM could have these groups."""
+    windows = [group.window for group in groups]
+    if windows[0] or 0 in windows[1:] or len(set(windows)) < len(windows):
+        raise argparse.ArgumentTypeError(
+            "--kv-groups: trtllm has full:BLOCK_SIZE first, and then different windows"
+        )
+    if len({group.block_size for group in groups}) > 1:
+        raise argparse.ArgumentTypeError("--kv-groups: trtllm's blocks are all of one size")
+
+
+def _plan(args: argparse.Namespace, engine: str) -> None:
+    """Set the options that follow from the memory of a rank's device."""
+    if args.engine != "vllm-v1" or engine != "vllm" or args.kv_groups:
+        raise argparse.ArgumentTypeError(
+            "--gpu-memory: only --engine vllm-v1 with a --dialect of vllm has it, without --kv-groups"
+        )
+    plan, args.kv_groups = plan_blocks(args, MODEL_LEN)
+    args.blocks = plan.kv_cache_config.num_blocks
+    args.bytes_per_token = plan.bytes_per_block // args.block_size
+
+
+def _fitting_model_len(args: argparse.Namespace, groups: Sequence[KVGroup]) -> int:
+    """Return the tokens of the longest request that fits into the cache, at most `MODEL_LEN`.
+
+    vLLM v1 keeps one block, the null block, and does not start with a longer limit; v0 keeps a hundredth
+    of the blocks free.
+    """
+    usable = args.blocks - max(1, args.blocks // 100)
+    cache = kv_cache_config(usable + 1, groups)
+    # A prefill that was swapped out between two steps would not come back to v0.
+    of_step = args.max_num_batched_tokens if args.preemption_mode == "swap" else MODEL_LEN
+    most = min(MODEL_LEN, of_step)
+    return longest_request(cache, most, in_flight=args.max_num_batched_tokens)
+
+
+def _check(settings: Settings) -> None:
+    """Raise if settings contradict each other."""
+    engine = settings.engine
+    # Other engines start all the same, and refuse requests that do not fit.
+    most = longest_request(
+        kv_cache_config(engine.blocks, engine.kv_groups),
+        engine.max_model_len,
+        in_flight=engine.max_num_batched_tokens,
+    )
+    if engine.engine == "vllm-v1" and engine.max_model_len > most:
+        raise argparse.ArgumentTypeError(
+            f"--max-model-len: {engine.max_model_len} tokens do not fit into {engine.blocks - 1} blocks "
+            f"of {engine.block_size}; at most {most}, or more --blocks"
+        )
+    sockets = settings.workers * settings.ranks
+    ports = []
+    for option, endpoint in (
+        ("--events-endpoint", settings.events_endpoint),
+        ("--replay-endpoint", settings.replay_endpoint),
+    ):
+        try:
+            rank_endpoint(endpoint, sockets - 1)
+        except EndpointError as error:
+            raise EndpointError(f"{option}: {error}") from error
+        port = endpoint.rpartition(":")[2]
+        ports.append(int(port) if port.isdecimal() else 0)
+    if 0 not in ports and abs(ports[0] - ports[1]) < sockets:
+        raise EndpointError(
+            f"--replay-endpoint: {sockets} ports from {ports[1]} on and as many of "
+            f"--events-endpoint from {ports[0]} on overlap; put them {sockets} or more apart"
+        )
+    if settings.port and settings.port + settings.workers - 1 > 65535:
+        raise EndpointError(
+            f"--listen: {settings.workers} ports from {settings.port} on would go beyond 65535"
+        )
+    adapters = Adapters(settings.model)
+    for name, path in settings.lora_modules:
+        try:
+            adapters.load(name, path)
+        except AdapterError as error:
+            raise AdapterError(f"--lora-modules: {error}") from error

@@ -1,0 +1,303 @@
+"""TensorRT-LLM's KV cache, as its scheduler sees it.
+
+Source: `KVCacheManager` (`batch_manager/kvCacheManager.cpp`, 1.2), with its methods under Python names,
+for self-attention with one beam and without sink tokens.
+"""
+
+from dataclasses import dataclass
+
+from warmpath.lab.simworker.engine import BrokenInvariantError
+from warmpath.lab.simworker.trtllm.blocks.block_key import BlockKey
+from warmpath.lab.simworker.trtllm.blocks.retention import KvCacheRetentionConfig
+from warmpath.lab.simworker.trtllm.cache.block_manager import (BlockManager, BlocksPerWindow)
+from warmpath.lab.simworker.trtllm.cache.cache_options import CacheOptions
+from warmpath.lab.simworker.trtllm.cache.window_block_manager import WindowBlockManager
+from warmpath.lab.simworker.trtllm.events.kv_cache_event import KVCacheEvent
+from warmpath.lab.simworker.trtllm.requests.llm_request import (GenerationRequest, LlmRequest)
+
+
+@dataclass(frozen=True, slots=True)
+class KvCacheStats:
+    """Figures over all windows; the last five since the start."""
+
+    max_num_blocks: int
+    """Blocks of both pools."""
+    free_num_blocks: int
+    """Free blocks of the primary pool."""
+    used_num_blocks: int
+    """max - free: the secondary pool counts as used."""
+    tokens_per_block: int
+    num_free_blocks_per_window_size: dict[int, int]
+    alloc_total_blocks: int
+    """Free blocks that were taken."""
+    alloc_new_blocks: int
+    """Free blocks that were taken and had never held content."""
+    reused_blocks: int
+    """Context blocks found cached, in part or whole."""
+    missed_blocks: int
+    """Context blocks not found."""
+    cache_hit_rate: float
+    """reused / (reused + missed); 0 if none was reused."""
+
+
+class KVCacheManager:
+    """Sequences by request id.
+
+    `max_sequence_length` is the most tokens that a sequence may have; windows below it slide.
+    """
+
+    def __init__(
+        self,
+        blocks_per_window: BlocksPerWindow,
+        options: CacheOptions,
+        *,
+        max_sequence_length: int,
+        enable_block_reuse: bool = True,
+    ) -> None:
+        self.block_manager = BlockManager(
+            blocks_per_window, options, max_sequence_length=max_sequence_length
+        )
+        self.tokens_per_block = options.tokens_per_block
+        self.max_sequence_length = max_sequence_length
+        self.enable_block_reuse = enable_block_reuse
+        self._event_manager = options.event_manager
+        self._sequences: dict[int, GenerationRequest] = {}
+
+    def add_sequence(
+        self, request_id: int, input_length: int, request: LlmRequest | None = None
+    ) -> None:
+        """Allocate the first `input_length` tokens of a request, reusing cached blocks.
+
+        Sets on `request` how many tokens were found; it may be left out only if reuse is off. Raises
+        NoFreeBlocksError, and changes nothing, if the tokens do not fit.
+        """
+        if request_id in self._sequences:
+            raise ValueError(f"request_id {request_id} has a sequence already")
+        if not 1 <= input_length <= self.max_sequence_length:
+            raise ValueError(
+                f"input_length is {input_length}; it must be 1 to {self.max_sequence_length}"
+            )
+        if request is None and self.enable_block_reuse:
+            raise ValueError("request: is needed where blocks are reused")
+        if request is not None and input_length > len(request.tokens):
+            raise ValueError(
+                f"input_length is {input_length}; the request has {len(request.tokens)} tokens"
+            )
+        windows = list(self.block_manager.windows)
+        retention = (request and request.retention) or KvCacheRetentionConfig()
+        sequence = GenerationRequest(
+            request_id,
+            input_length,
+            {window: [] for window in windows},
+            dict.fromkeys(windows, 0),
+            retention,
+        )
+        before = self._block_counts()
+        found = self.block_manager.add_sequence(
+            sequence, input_length, request if self.enable_block_reuse else None
+        )
+        self._sequences[request_id] = sequence
+        if request is not None:
+            request.prepopulated_prompt_len = found
+            total, new, reused, missed = (
+                now - then for now, then in zip(self._block_counts(), before, strict=True)
+            )
+            request.alloc_total_blocks += total
+            request.alloc_new_blocks += new
+            request.reused_blocks += reused
+            request.missed_blocks += missed
+
+    def add_token(self, request_id: int) -> None:
+        """Make room for one more token. Raises NoFreeBlocksError, and changes nothing, if it cannot."""
+        sequence = self.get_sequence(request_id)
+        if sequence.num_tokens >= self.max_sequence_length:
+            raise ValueError(
+                f"request_id {request_id} has {sequence.num_tokens} tokens; "
+                f"max_sequence_length is {self.max_sequence_length}"
+            )
+        self.block_manager.add_token(sequence)
+
+    def rewind_kv_cache(self, request_id: int, rewind_lengths: int) -> None:
+        """Take the last tokens back: speculative tokens that were refused.
+
+        Raises ValueError if a token's block is cached already, or a window has slid past it.
+        """
+        sequence = self.get_sequence(request_id)
+        for _ in range(rewind_lengths):
+            self.block_manager.remove_token(sequence)
+
+    def remove_sequence(self, request_id: int, request: LlmRequest | None = None) -> None:
+        """Remove a sequence; with `request`, its computed blocks stay cached. Ignores unknown ids."""
+        sequence = self._sequences.pop(request_id, None)
+        if sequence is not None:
+            for manager in self.block_manager.each():
+                manager.release_blocks(sequence, request if self.enable_block_reuse else None)
+
+    def store_context_blocks(self, request: LlmRequest) -> None:
+        """Cache the full blocks of a request's context, in windows that do not slide."""
+        sequence = self.get_sequence(request.request_id)
+        if self.enable_block_reuse:
+            for manager in self.block_manager.each():
+                manager.store_context_blocks(sequence, request)
+
+    def store_new_block(self, request: LlmRequest) -> None:
+        """Cache the block that was just filled, in windows that do not slide."""
+        sequence = self.get_sequence(request.request_id)
+        if self.enable_block_reuse:
+            for manager in self.block_manager.each():
+                manager.store_new_block(sequence, request)
+
+    def store_blocks_for_reuse(
+        self, request: LlmRequest, *, pin_blocks: bool = False
+    ) -> dict[int, int | None]:
+        """Cache all blocks that a request computed; return each window's last block id, if any.
+
+        Pinned blocks stay until `unpin_blocks_by_id`. No block is stored if reuse is off.
+        """
+        sequence = self.get_sequence(request.request_id)
+        if not self.enable_block_reuse:
+            return dict.fromkeys(self.block_manager.windows)
+        return {
+            window: manager.store_blocks_for_reuse(sequence, request, pin_blocks=pin_blocks)
+            for window, manager in self.block_manager.windows.items()
+        }
+
+    def unpin_blocks_by_id(self, block_id: int, window_size: int) -> None:
+        """Remove one pin from a stored chain's last block, `block_id`, and from each block before it.
+
+        Raises ValueError for a block that is not pinned.
+        """
+        self.block_manager.windows[window_size].cache.unpin_blocks_by_id(block_id)
+
+    def find_new_context_block(self, request: LlmRequest) -> BlockKey | None:
+        """Return the prompt to the end of its first full block that is not cached; None if all are.
+
+        Only for a single window: raises ValueError with several.
+        """
+        if self.block_manager.is_variable_window:
+            raise ValueError("find_new_context_block: works with a single window only")
+        [manager] = self.block_manager.each()
+        return manager.find_new_context_block(request)
+
+    def get_sequence(self, request_id: int) -> GenerationRequest:
+        """Return a request's sequence. Raises ValueError if it has none."""
+        found = self._sequences.get(request_id)
+        if found is None:
+            raise ValueError(f"request_id {request_id} has no sequence")
+        return found
+
+    def get_cache_block_ids(self, request_id: int, window_size: int) -> list[int]:
+        """Return a request's block ids in one window, with those that slid out of it."""
+        return list(self.get_sequence(request_id).cache_block_ids[window_size])
+
+    def get_num_free_blocks(self) -> int:
+        """Return the primary blocks of all windows that no sequence holds."""
+        return self.block_manager.num_free_blocks
+
+    def get_kv_cache_stats(self) -> KvCacheStats:
+        """Return the present figures."""
+        total, new, reused, missed = self._block_counts()
+        return KvCacheStats(
+            max_num_blocks=self.block_manager.max_num_blocks,
+            free_num_blocks=self.block_manager.num_free_blocks,
+            used_num_blocks=self.block_manager.num_allocated_blocks,
+            tokens_per_block=self.tokens_per_block,
+            num_free_blocks_per_window_size=self.block_manager.num_free_blocks_per_window,
+            alloc_total_blocks=total,
+            alloc_new_blocks=new,
+            reused_blocks=reused,
+            missed_blocks=missed,
+            cache_hit_rate=reused / (reused + missed) if reused else 0.0,
+        )
+
+    def get_needed_blocks_one_step(self, request: LlmRequest) -> int:
+        """Return the number of blocks that the next step takes in each window.
+
+        These are the blocks of the context, or one block at a block boundary.
+        """
+        sequence = self._sequences.get(request.request_id)
+        if sequence is None:
+            return -(-len(request.tokens) // self.tokens_per_block)
+        if len(request.tokens) <= sequence.num_tokens:
+            return 0
+        return int(sequence.num_tokens % self.tokens_per_block == 0)
+
+    def get_remaining_blocks_to_completion(self, request: LlmRequest, window_size: int) -> int:
+        """Return the most further blocks that a request may take up to its last token.
+
+        `max_new_tokens` counts from `prompt_len`. A window that slides allocates the whole context too,
+        and a block that slid out does not become free while another request holds it: there only blocks
+        that no other request holds count as held. (The source counts with the window's length only, and
+        may run out of blocks.)
+        """
+        manager = self.block_manager.windows[window_size]
+        size = self.tokens_per_block
+        total = -(-(request.prompt_len + request.max_new_tokens) // size)
+        sequence = self._sequences.get(request.request_id)
+        context = 0 if sequence else -(-len(request.tokens) // size)
+        if manager.is_swa:
+            total = min(total, -(-(window_size + size - 1) // size))
+        if sequence is None:
+            return max(total, context)
+        held = manager.blocks_of(sequence)
+        if manager.is_swa:
+            held = [block for block in held if block.ref_count == 1]
+        return max(0, total - len(held))
+
+    def start_scheduling(self) -> None:
+        """Begin to count the blocks that would be free if sequences were removed."""
+        for manager in self.block_manager.each():
+            manager.start_scheduling()
+
+    def scheduling_remove_sequence(self, request_id: int) -> None:
+        """Count a sequence as removed."""
+        for manager in self.block_manager.each():
+            manager.scheduling_release_blocks(request_id)
+
+    def refresh_blocks(self) -> None:
+        """End the priorities whose time is over; called once an iteration."""
+        for manager in self.block_manager.each():
+            manager.cache.eviction_policy.refresh()
+
+    def reset_reuse_state(self) -> bool:
+        """Forget all cached content; False, and nothing done, while there are sequences or pins."""
+        if any(manager.num_free_blocks < manager.num_primary_blocks for manager in self._windows()):
+            return False
+        for manager in self._windows():
+            manager.cache.clear()
+        return True
+
+    def flush_iteration_events(self) -> list[KVCacheEvent]:
+        """End an iteration: make its events fetchable; return them."""
+        return self._event_manager.flush() if self._event_manager else []
+
+    def get_latest_events(self) -> list[KVCacheEvent]:
+        """Return the events flushed since the last call, and forget them."""
+        return self._event_manager.get_events() if self._event_manager else []
+
+    def _windows(self) -> list[WindowBlockManager]:
+        return list(self.block_manager.each())
+
+    def _block_counts(self) -> tuple[int, int, int, int]:
+        caches = [manager.cache for manager in self.block_manager.each()]
+        return (
+            sum(cache.alloc_total_blocks for cache in caches),
+            sum(cache.alloc_new_blocks for cache in caches),
+            sum(cache.reused_blocks for cache in caches),
+            sum(cache.missed_blocks for cache in caches),
+        )
+
+    def check(self) -> None:
+        """Raise BrokenInvariantError if windows and sequences contradict each other."""
+        self.block_manager.check()
+        if self._event_manager:
+            self._event_manager.check()
+        for sequence in self._sequences.values():
+            for window, manager in self.block_manager.windows.items():
+                gone = sequence.num_front_blocks_removed[window]
+                if gone * self.tokens_per_block > max(0, sequence.num_tokens - window):
+                    raise BrokenInvariantError(
+                        f"request {sequence.request_id}: {gone} blocks left window {window} too soon"
+                    )
+                if gone and not manager.is_swa:
+                    raise BrokenInvariantError(f"blocks left window {window}, which does not slide")

@@ -1,0 +1,163 @@
+"""The choice of the requests for which there is memory.
+
+Source: two policies of TensorRT-LLM's `CapacityScheduler` (`batch_manager/capacityScheduler.cpp`, 1.2).
+GUARANTEED_NO_EVICT, the default there, starts a request only when there are blocks for all tokens it may
+ever have. MAX_UTILIZATION starts it when its context fits, and pauses the youngest when a step needs
+more blocks than there are: a paused request gives up its blocks, and begins again with those still
+cached.
+
+Both let a request wait if another one is just computing the next block of its prompt: a step later that
+block is cached.
+"""
+
+from collections.abc import Sequence
+from enum import Enum
+
+from warmpath.lab.simworker.trtllm.blocks.block_key import BlockKey
+from warmpath.lab.simworker.trtllm.cache.kv_cache_manager import KVCacheManager
+from warmpath.lab.simworker.trtllm.requests.active_request import (ActiveRequest, RequestState)
+
+
+class CapacityPolicy(Enum):
+    """The rule for a shortage of memory."""
+
+    GUARANTEED_NO_EVICT = "guaranteed_no_evict"
+    MAX_UTILIZATION = "max_utilization"
+
+
+class CapacityScheduler:
+    """Decides, and allocates no blocks. At most `max_num_requests` are in flight."""
+
+    def __init__(
+        self, manager: KVCacheManager, policy: CapacityPolicy, max_num_requests: int
+    ) -> None:
+        self._manager = manager
+        self._policy = policy
+        self._max_num_requests = max_num_requests
+        self._windows = list(manager.block_manager.windows)
+
+    def schedule(
+        self, active: Sequence[ActiveRequest]
+    ) -> tuple[list[ActiveRequest], list[ActiveRequest]]:
+        """Return (requests that may run in the next step, requests to pause).
+
+        The former are oldest first, with GUARANTEED_NO_EVICT those that generate before the others;
+        the latter are youngest first.
+        """
+        contributed = self._contributed_by_running(active)
+        if self._policy is CapacityPolicy.MAX_UTILIZATION:
+            return self._maximise(active, contributed)
+        return self._guarantee(active, contributed), []
+
+    def most_blocks(self, request: ActiveRequest) -> dict[int, int]:
+        """Return the most blocks of each window that a request that has not started can need."""
+        llm = request.llm
+        if self._policy is CapacityPolicy.MAX_UTILIZATION:
+            # A request paused at its last token has only context.
+            length = llm.prompt_len + llm.max_new_tokens
+            return dict.fromkeys(self._windows, -(-length // self._manager.tokens_per_block))
+        return {
+            window: self._manager.get_remaining_blocks_to_completion(llm, window)
+            for window in self._windows
+        }
+
+    def _guarantee(
+        self, active: Sequence[ActiveRequest], contributed: set[BlockKey]
+    ) -> list[ActiveRequest]:
+        available = dict(self._manager.block_manager.num_free_blocks_per_window)
+        scheduled: list[ActiveRequest] = []
+        pending: list[ActiveRequest] = []
+        for request in active:
+            if len(scheduled) >= self._max_num_requests:
+                break
+            if request.state is RequestState.GENERATING:
+                scheduled.append(request)
+                self._reserve(request, available)
+            else:
+                pending.append(request)
+        # The source keeps the order of arrival. By that, a request that once waited for a younger one's
+        # block could lack the blocks which the younger one holds, and neither would ever go on.
+        pending.sort(key=lambda request: not request.has_started)
+        for request in pending:
+            if self._should_wait(request, contributed):
+                continue
+            if len(scheduled) >= self._max_num_requests or not self._reserve(request, available):
+                break
+            scheduled.append(request)
+        return scheduled
+
+    def _reserve(self, request: ActiveRequest, available: dict[int, int]) -> bool:
+        """Subtract a request's future blocks from `available`; return whether there were enough.
+
+        If not, they are subtracted only for a request that generates, as it runs anyway.
+        """
+        needed = {
+            window: self._manager.get_remaining_blocks_to_completion(request.llm, window)
+            for window in self._windows
+        }
+        fits = all(needed[window] <= available[window] for window in self._windows)
+        if fits or request.state is RequestState.GENERATING:
+            for window in self._windows:
+                available[window] -= needed[window]
+        return fits
+
+    def _maximise(
+        self, active: Sequence[ActiveRequest], contributed: set[BlockKey]
+    ) -> tuple[list[ActiveRequest], list[ActiveRequest]]:
+        self._manager.start_scheduling()
+        scheduled: list[ActiveRequest] = []
+        paused: list[ActiveRequest] = []
+        num_blocks = 0
+        position, end = 0, len(active)
+        while position < end:
+            request = active[position]
+            if self._should_wait(request, contributed):
+                position += 1
+                continue
+            needed = num_blocks + self._manager.get_needed_blocks_one_step(request.llm)
+            if len(scheduled) < self._max_num_requests and self._is_free(needed):
+                num_blocks = needed
+                scheduled.append(request)
+                position += 1
+                continue
+            started = [i for i in range(position, end) if active[i].has_started]
+            if not started:
+                break
+            end = started[-1]
+            self._manager.scheduling_remove_sequence(active[end].llm.request_id)
+            paused.append(active[end])
+        return scheduled, paused
+
+    def _is_free(self, num_blocks: int) -> bool:
+        return all(
+            manager.scheduling_has_free_blocks(num_blocks)
+            for manager in self._manager.block_manager.each()
+        )
+
+    def _contributed_by_running(self, active: Sequence[ActiveRequest]) -> set[BlockKey]:
+        """Return each prompt whose context is being computed, to the end of its first new block."""
+        if not self._may_wait:
+            return set()
+        keys = {
+            self._manager.find_new_context_block(request.llm)
+            for request in active
+            if request.state is RequestState.CONTEXT
+        }
+        return {key for key in keys if key is not None}
+
+    @property
+    def _may_wait(self) -> bool:
+        manager = self._manager
+        return manager.enable_block_reuse and not manager.block_manager.is_variable_window
+
+    def _should_wait(self, request: ActiveRequest, contributed: set[BlockKey]) -> bool:
+        """Whether a request can reuse a prompt in `contributed`; if not, its own prompt is added."""
+        if request.state is not RequestState.WAITING or not self._may_wait:
+            return False
+        key = self._manager.find_new_context_block(request.llm)
+        if key is None:
+            return False
+        if key in contributed:
+            return True
+        contributed.add(key)
+        return False

@@ -1,0 +1,320 @@
+"""Blocks found by their content, on one device.
+
+Source: `PrefixCachingBlockAllocator` in `vllm/core/block/prefix_caching_block.py` of 0.9.2. Unlike v1,
+v0 never keeps equal content twice: a block that fills up with content that another block has already is
+dropped in favour of that block.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+
+from warmpath.lab.simworker.engine import BrokenInvariantError
+from warmpath.lab.simworker.v0.blocks.block import (Block, BlockAllocator, BlockId)
+from warmpath.lab.simworker.v0.blocks.block_tracker import BlockTracker
+from warmpath.lab.simworker.v0.blocks.sharing import CopyOnWriteTracker
+from warmpath.lab.simworker.v0.blocks.evictor import (Evictor, LRUEvictor)
+from warmpath.lab.simworker.v0.blocks.naive_block import (NaiveBlockAllocator, fork_chain)
+from warmpath.lab.simworker.v0.blocks.prefix_cache_hit_rate import CacheMetricData
+from warmpath.lab.simworker.v0.blocks.prefix_caching_block import PrefixCachingBlock
+
+
+class PrefixCachingBlockAllocator(BlockAllocator):
+    """Ids of blocks, and the content of each.
+
+    An id is in one of three states: *free* without content, in the naive allocator underneath; *in
+    use*; or *cached*, in the evictor: no sequence uses it, but its content can still be found. Free ids
+    are handed out first, then the evictor's least recently used. `create_evictor` makes a new evictor at
+    each reset.
+    """
+
+    def __init__(
+        self,
+        num_blocks: int,
+        block_size: int,
+        block_ids: Iterable[BlockId] | None = None,
+        create_evictor: Callable[[], Evictor] = LRUEvictor,
+    ) -> None:
+        self._block_size = block_size
+        self._hashless_allocator = NaiveBlockAllocator(
+            PrefixCachingBlock, num_blocks, block_size, block_ids
+        )
+        self._refcounter = self._hashless_allocator.refcounter
+        self._cow_tracker = CopyOnWriteTracker(self._refcounter)
+        self._block_tracker = {block_id: BlockTracker() for block_id in self.all_block_ids}
+        self._cached_blocks: dict[int, BlockId] = {}
+        """Content hash to block, in use or in the evictor."""
+        self._touched_blocks: set[BlockId] = set()
+        """Blocks filled in the step that is being scheduled, even if they were freed since."""
+        self._create_evictor = create_evictor
+        self.evictor = create_evictor()
+        self.metric_data = CacheMetricData()
+
+    def allocate_mutable_block(
+        self, prev_block: Block | None, extra_hash: int | None = None
+    ) -> Block:
+        """Return an empty block after `prev_block`. Raises NoFreeBlocksError."""
+        return self._block(prev_block, [], self._allocate_block_id(), extra_hash)
+
+    def allocate_immutable_block(
+        self, prev_block: Block | None, token_ids: list[int], extra_hash: int | None = None
+    ) -> Block:
+        """Return a full block after `prev_block`, cached or new. Raises NoFreeBlocksError."""
+        block = self._block(prev_block, token_ids, None, extra_hash)
+        if block.content_hash is None:
+            raise ValueError(
+                f"token_ids: {len(token_ids)} after "
+                f"{'nothing' if prev_block is None else prev_block} fill no block of "
+                f"{self._block_size} whose prefix is full"
+            )
+        cached = self._cached_blocks.get(block.content_hash)
+        self.metric_data.query(hit=cached is not None)
+        if cached is None:
+            block.block_id = self._allocate_block_id()
+            self.promote_to_immutable_block(block)
+        else:
+            block.block_id = cached
+            self._use_cached(cached)
+        return block
+
+    def allocate_immutable_blocks(
+        self,
+        prev_block: Block | None,
+        block_token_ids: list[list[int]],
+        extra_hash: int | None = None,
+    ) -> list[Block]:
+        """Return a chain of full blocks after `prev_block`; all or none. Raises NoFreeBlocksError."""
+        blocks: list[Block] = []
+        try:
+            for token_ids in block_token_ids:
+                prev_block = self.allocate_immutable_block(prev_block, token_ids, extra_hash)
+                blocks.append(prev_block)
+        except BlockAllocator.NoFreeBlocksError:
+            for block in blocks:
+                self.free(block)
+            raise
+        return blocks
+
+    def _block(
+        self,
+        prev_block: Block | None,
+        token_ids: list[int],
+        block_id: BlockId | None,
+        extra_hash: int | None,
+    ) -> PrefixCachingBlock:
+        return PrefixCachingBlock(
+            prev_block, token_ids, self._block_size, self, block_id, extra_hash
+        )
+
+    def _allocate_block_id(self) -> BlockId:
+        if self._hashless_allocator.get_num_free_blocks():
+            block_id = self._hashless_allocator.allocate_block_id()
+        elif self.evictor.num_blocks:
+            block_id = self._evict()
+            self._refcounter.incr(block_id)
+        else:
+            raise BlockAllocator.NoFreeBlocksError("every block is in use")
+        self._block_tracker[block_id].enable(computed=False)
+        return block_id
+
+    def _evict(self) -> BlockId:
+        block_id, content_hash = self.evictor.evict()
+        del self._cached_blocks[content_hash]
+        return block_id
+
+    def _use_cached(self, block_id: BlockId) -> None:
+        if self._refcounter.incr(block_id) == 1:
+            self.evictor.remove(block_id)
+            self._block_tracker[block_id].enable(computed=True)
+
+    def free(self, block: Block) -> None:
+        """Give up one use of a block; the view has no id afterwards. Full blocks stay cached."""
+        block_id = block.block_id
+        assert block_id is not None, "a block without memory cannot be freed"
+        if block.content_hash is None:
+            self._free_hashless(block_id)
+        elif not self._refcounter.decr(block_id):
+            self.evictor.add(
+                block_id,
+                block.content_hash,
+                (block.num_blocks_before + 1) * self._block_size,
+                self._block_tracker[block_id].last_accessed,
+            )
+            self._block_tracker[block_id].disable()
+        block.block_id = None
+
+    def _free_hashless(self, block_id: BlockId) -> None:
+        if self._refcounter.get(block_id) == 1:
+            self._block_tracker[block_id].disable()
+        self._hashless_allocator.free_block_id(block_id)
+
+    def fork(self, last_block: Block) -> list[Block]:
+        """Return new views of the blocks up to `last_block`, first to last, sharing their memory."""
+        return fork_chain(last_block, self._refcounter, self._block)
+
+    def get_num_free_blocks(self) -> int:
+        """Return the number of blocks that could be allocated: free ones and cached ones."""
+        return self._hashless_allocator.get_num_free_blocks() + self.evictor.num_blocks
+
+    def get_num_total_blocks(self) -> int:
+        """Return the number of blocks of the device."""
+        return self._hashless_allocator.get_num_total_blocks()
+
+    def get_physical_block_id(self, absolute_id: BlockId) -> int:
+        """Return an id's position among the sorted ids."""
+        return self._hashless_allocator.get_physical_block_id(absolute_id)
+
+    @property
+    def all_block_ids(self) -> frozenset[BlockId]:
+        """All ids of the device's blocks, free and cached ones included."""
+        return self._hashless_allocator.all_block_ids
+
+    def ref_count(self, block_id: BlockId) -> int:
+        """Return how many views have this id."""
+        return self._refcounter.get(block_id)
+
+    def block_is_computed(self, block_id: BlockId) -> bool:
+        """Whether a block's content is computed; always true of a block in the evictor."""
+        tracker = self._block_tracker[block_id]
+        return tracker.computed if tracker.active else block_id in self.evictor
+
+    def promote_to_immutable_block(self, block: Block) -> BlockId:
+        """Cache a block that was just filled; return its id.
+
+        If another block has the content already, that one is used instead and this one freed.
+        """
+        assert block.content_hash is not None
+        assert block.block_id is not None
+        cached = self._cached_blocks.get(block.content_hash)
+        if cached is not None:
+            self._free_hashless(block.block_id)
+            self._use_cached(cached)
+            return cached
+        self._cached_blocks[block.content_hash] = block.block_id
+        # Other sequences of the batch share it from now on, but only this step computes it.
+        self._touched_blocks.add(block.block_id)
+        return block.block_id
+
+    def cow_block_if_not_appendable(self, block: Block) -> BlockId:
+        """Return the id to append to: a new one, and a copy due, if another sequence uses the block."""
+        return self._cow_tracker.cow_block_if_not_appendable(
+            block, self._allocate_block_id, self._free_hashless
+        )
+
+    def clear_copy_on_writes(self) -> list[tuple[BlockId, BlockId]]:
+        """Return (source, destination) of the copies due since the last call, in order."""
+        return self._cow_tracker.clear_cows()
+
+    def mark_blocks_as_accessed(self, block_ids: Sequence[BlockId], now: float) -> None:
+        """Record `now`, in seconds, as the time when blocks were last read.
+
+        Raises ValueError for a block that is neither in use nor cached.
+        """
+        for block_id in block_ids:
+            if self._block_tracker[block_id].active:
+                self._block_tracker[block_id].last_accessed = now
+            elif block_id in self.evictor:
+                self.evictor.update(block_id, now)
+            else:
+                raise ValueError(f"block_ids: {block_id} is neither in use nor cached")
+
+    def mark_blocks_as_computed(
+        self,
+        block_ids: Sequence[BlockId],  # noqa: ARG002 - the interface's; 0.9.2 passes none
+    ) -> None:
+        """Count every block filled so far as computed.
+
+        As in 0.9.2, these are all blocks of a prompt at the end of the step that allocates them, even if
+        chunked prefill computes the later ones in later steps.
+        """
+        for block_id in self._touched_blocks:
+            self._block_tracker[block_id].computed = True
+        self._touched_blocks.clear()
+
+    def get_common_computed_block_ids(
+        self, computed_seq_block_ids: list[list[BlockId]]
+    ) -> list[BlockId]:
+        """Return the leading ids that all sequences share; sequences without ids do not count."""
+        if len(computed_seq_block_ids) == 1:
+            return computed_seq_block_ids[0]
+        common: list[BlockId] = []
+        for first, *others in zip(*filter(None, computed_seq_block_ids), strict=False):
+            if any(other != first for other in others):
+                break
+            common.append(first)
+        return common
+
+    def find_cached_blocks_prefix(self, block_hashes: list[int]) -> list[int]:
+        """Return the leading hashes whose content is cached and computed.
+
+        Stops at the first that is not. 0.9.2 finds that one by bisection, which assumes that all
+        ancestors of a cached block are cached; after a swap, an ancestor can be evicted first, and
+        bisection would then count blocks after the missing one.
+        """
+        for at, block_hash in enumerate(block_hashes):
+            block_id = self._cached_blocks.get(block_hash)
+            if block_id is None or not self.block_is_computed(block_id):
+                return block_hashes[:at]
+        return block_hashes
+
+    def get_num_full_blocks_touched(self, blocks: list[Block]) -> int:
+        """Return the number of free blocks needed to swap in the full blocks among `blocks`.
+
+        Content of a block in use needs none; content in the evictor needs the block there.
+        """
+        return sum(
+            block.is_full
+            and (
+                block.content_hash not in self._cached_blocks
+                or self._cached_blocks[block.content_hash] in self.evictor
+            )
+            for block in blocks
+        )
+
+    def swap_out(self, blocks: list[Block]) -> None:
+        """Give up the blocks' ids; they keep their tokens, and full blocks stay cached."""
+        for block in blocks:
+            self.free(block)
+
+    def swap_in(self, blocks: list[Block]) -> None:
+        """Give each block, which keeps its tokens, an id of this device; full ones may share one."""
+        for block in blocks:
+            allocated = (
+                self.allocate_immutable_block(block.prev_block, block.token_ids, block.extra_hash)
+                if block.is_full
+                else self.allocate_mutable_block(block.prev_block, block.extra_hash)
+            )
+            block.block_id = allocated.block_id
+
+    def get_prefix_cache_hit_rate(self) -> float:
+        """Share of looked-up full blocks that were found, 0 to 1."""
+        return self.metric_data.get_hit_rate()
+
+    def reset_prefix_cache(self) -> bool:
+        """Forget all content and metrics; False, and nothing done, while blocks are in use."""
+        if self.get_num_free_blocks() < self.get_num_total_blocks():
+            return False
+        while self.evictor.num_blocks:
+            block_id = self._evict()
+            self._refcounter.incr(block_id)
+            self._hashless_allocator.free_block_id(block_id)
+        self.evictor = self._create_evictor()
+        self.metric_data = CacheMetricData()
+        return True
+
+    def check(self) -> None:
+        """Raise BrokenInvariantError if counts, free blocks, evictor and cache contradict each other."""
+        free = self._hashless_allocator._free_block_indices  # noqa: SLF001 - a part of this one
+        unused = self._refcounter.unused()
+        cached = {block_id for block_id in unused if block_id in self.evictor}
+        if len(set(free)) != len(free) or set(free) & cached:
+            raise BrokenInvariantError("an id is free twice")
+        if set(free) | cached != unused or self.evictor.num_blocks != len(cached):
+            raise BrokenInvariantError("free, cached and used ids are not all ids")
+        for block_id, tracker in self._block_tracker.items():
+            if tracker.active == (block_id in unused):
+                raise BrokenInvariantError(f"the tracker of block {block_id} contradicts its count")
+        found = set(self._cached_blocks.values())
+        if len(found) != len(self._cached_blocks):
+            raise BrokenInvariantError("a block has two contents")
+        if not cached <= found or found & set(free):
+            raise BrokenInvariantError("the blocks with content are not those in the cache")
+        self.evictor.check()

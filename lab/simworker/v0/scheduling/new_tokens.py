@@ -1,0 +1,96 @@
+"""The number of a group's tokens that the next step computes.
+
+Source: `Scheduler._get_num_new_uncached_and_cached_tokens` and
+`Scheduler._chunk_new_tokens_to_schedule` in `vllm/core/scheduler.py` of 0.9.2.
+"""
+
+from warmpath.lab.simworker.v0.blocks.block_manager import BlockManager
+from warmpath.lab.simworker.v0.requests.sequence import (Sequence, SequenceGroup, SequenceStatus)
+from warmpath.lab.simworker.v0.scheduling.partial_prefills import PartialPrefillMetadata
+from warmpath.lab.simworker.v0.scheduling.scheduler_config import (CacheConfig, SchedulerConfig)
+from warmpath.lab.simworker.v0.scheduling.scheduling_budget import SchedulingBudget
+
+
+class NewTokens:
+    """Counts a group's tokens to compute, subtracts cached ones, and cuts chunks."""
+
+    def __init__(
+        self,
+        scheduler_config: SchedulerConfig,
+        cache_config: CacheConfig,
+        block_manager: BlockManager,
+    ) -> None:
+        self._scheduler_config = scheduler_config
+        self._cache_config = cache_config
+        self._block_manager = block_manager
+
+    def count(
+        self,
+        seq_group: SequenceGroup,
+        status: SequenceStatus,
+        budget: SchedulingBudget,
+        *,
+        enable_chunking: bool,
+        partial_prefill_metadata: PartialPrefillMetadata | None = None,
+    ) -> tuple[int, int]:
+        """Return (tokens to compute, tokens found cached) of a group's sequences of one status.
+
+        With chunking the first is 0 if the budget has no room for a chunk. A prompt that is wholly
+        cached computes its last token again, for the logits.
+        """
+        seqs = seq_group.get_seqs(status=status)
+        uncached = cached = 0
+        for seq in seqs:
+            new, found = self._count_sequence(seq)
+            uncached += new
+            cached += found
+        if uncached == 0 and cached > 0:
+            uncached, cached = 1, cached - 1
+        if enable_chunking and len(seqs) == 1:
+            # Several sequences decode, one token each: they cannot be cut.
+            uncached = self._cut(seq_group, uncached, budget, partial_prefill_metadata)
+        return uncached, cached
+
+    def prompt_limit(self, seq_group: SequenceGroup) -> int:
+        """Return the most tokens that a prompt may have."""
+        config = self._scheduler_config
+        limit = config.max_model_len
+        if not config.chunked_prefill_enabled or config.is_multi_step:
+            limit = min(limit, config.max_num_batched_tokens)
+        lora = seq_group.lora_request
+        if lora is not None and lora.long_lora_max_len:
+            assert limit <= lora.long_lora_max_len
+            return lora.long_lora_max_len
+        return limit
+
+    def _count_sequence(self, seq: Sequence) -> tuple[int, int]:
+        if not seq.is_prefill():
+            return 1, 0
+        computed = seq.get_num_computed_tokens()
+        new = seq.get_len() - computed
+        if not self._cache_config.enable_prefix_caching:
+            return new, 0
+        # For a prefill under way these are the tokens that its first chunk found, fewer than computed.
+        found = max(0, self._block_manager.get_num_cached_tokens(seq) - computed)
+        return new - found, found
+
+    def _cut(
+        self,
+        seq_group: SequenceGroup,
+        new: int,
+        budget: SchedulingBudget,
+        prefills: PartialPrefillMetadata | None,
+    ) -> int:
+        config = self._scheduler_config
+        remaining = budget.remaining_token_budget()
+        if config.is_multi_step:
+            # Without chunks a prompt is computed whole or later; one over the limit is ignored later.
+            return new if new <= remaining or new > self.prompt_limit(seq_group) else 0
+        slot = remaining
+        if prefills is not None:
+            slot = config.max_num_batched_tokens // max(prefills.schedulable_prefills, 1)
+        if self._cache_config.enable_prefix_caching:
+            # A chunk that is not the last ends with a full block, which other requests can find.
+            block_size = self._cache_config.block_size
+            remaining = min(remaining, slot) // block_size * block_size
+        return min(new, remaining, slot)

@@ -1,0 +1,87 @@
+"""Scheduling the running queue: which sequence groups (requests) go on, and which are preempted.
+
+Source: `Scheduler._schedule_running` in `vllm/core/scheduler.py` of 0.9.2.
+"""
+
+from warmpath.lab.simworker.v0.requests.sequence import (SequenceGroup, SequenceStatus)
+from warmpath.lab.simworker.v0.scheduling.partial_prefills import PartialPrefillMetadata
+from warmpath.lab.simworker.v0.scheduling.scheduler_outputs import (ScheduledSequenceGroup, SchedulerRunningOutputs)
+from warmpath.lab.simworker.v0.scheduling.scheduler_state import (PreemptionMode, SchedulerState)
+from warmpath.lab.simworker.v0.scheduling.scheduling_budget import SchedulingBudget
+
+
+class RunningScheduling(SchedulerState):
+    """Schedules decodes, and with chunked prefill the prefills under way."""
+
+    def _schedule_running(
+        self,
+        budget: SchedulingBudget,
+        curr_loras: set[int] | None,
+        enable_chunking: bool = False,
+        partial_prefill_metadata: PartialPrefillMetadata | None = None,
+    ) -> SchedulerRunningOutputs:
+        """Give each running group, in order, the slots for its new tokens.
+
+        If there are too few blocks, the groups at the queue's end are preempted, at last the group
+        itself. Groups that are scheduled or preempted leave the queue; those for which the budget has no
+        token left stay in it.
+        """
+        outputs = SchedulerRunningOutputs(
+            num_lookahead_slots=self._get_num_lookahead_slots(
+                is_prefill=False, enable_chunking=enable_chunking
+            )
+        )
+        while self.running:
+            group = self.running[0]
+            # Cached tokens were counted when the prefill began.
+            uncached, _ = self._new_tokens.count(
+                group,
+                SequenceStatus.RUNNING,
+                budget,
+                enable_chunking=enable_chunking,
+                partial_prefill_metadata=partial_prefill_metadata,
+            )
+            # 0.9.2 lets a group of several sequences overdraw the budget, and fails its assertion.
+            if uncached == 0 or uncached > budget.remaining_token_budget():
+                break
+            self.running.popleft()
+            if self._make_room(group, budget, curr_loras, outputs, enable_chunking=enable_chunking):
+                self._append_slots(group, outputs.blocks_to_copy, enable_chunking=enable_chunking)
+                if group.is_prefill():
+                    outputs.prefill_seq_groups.append(ScheduledSequenceGroup(group, uncached))
+                else:
+                    outputs.decode_seq_groups.append(ScheduledSequenceGroup(group, 1))
+                budget.add_num_batched_tokens(group.request_id, uncached)
+                if enable_chunking:
+                    # The default policy has counted its running sequences beforehand.
+                    budget.add_num_seqs(group.request_id, group.get_max_num_running_seqs())
+                if curr_loras is not None and group.lora_int_id > 0:
+                    curr_loras.add(group.lora_int_id)
+        return outputs
+
+    def _make_room(
+        self,
+        group: SequenceGroup,
+        budget: SchedulingBudget,
+        curr_loras: set[int] | None,
+        outputs: SchedulerRunningOutputs,
+        *,
+        enable_chunking: bool,
+    ) -> bool:
+        """Preempt groups until this one's new tokens fit; return False if it was preempted itself.
+
+        As in 0.9.2, a preemption gives this group's share back to the budget and the adapters, whichever
+        group is preempted; so no group takes a preempted one's place in the same step.
+        """
+        while not self._can_append_slots(group, enable_chunking=enable_chunking):
+            budget.subtract_num_seqs(group.request_id, group.get_max_num_running_seqs())
+            if curr_loras is not None:
+                curr_loras.discard(group.lora_int_id)
+            victim = self.running.pop() if self.running else group
+            if self._preempt(victim, outputs.blocks_to_swap_out) is PreemptionMode.RECOMPUTE:
+                outputs.preempted.append(victim)
+            else:
+                outputs.swapped_out.append(victim)
+            if victim is group:
+                return False
+        return True

@@ -1,0 +1,189 @@
+"""One request: its tokens so far, the hashes of its full blocks, and the number of computed tokens.
+
+Source: `vllm/v1/request.py` of 0.32, with its names. Left out: fields that only servers, drafters'
+grammars and connectors read.
+"""
+
+from collections.abc import Sequence
+from enum import IntEnum, auto
+from typing import Any
+
+from warmpath.lab.simworker.v1.hashing.block_hash import (BlockHash, BlockHasher)
+from warmpath.lab.simworker.v1.hashing.lora_request import LoRARequest
+from warmpath.lab.simworker.v1.hashing.mm_feature import MultiModalFeatureSpec
+from warmpath.lab.simworker.v1.requests.sampling_params import (PoolingParams, SamplingParams)
+
+
+class RequestStatus(IntEnum):
+    """The state of a request. States after PREEMPTED are finished ones."""
+
+    WAITING = auto()
+    WAITING_FOR_REMOTE_KVS = auto()
+    RUNNING = auto()
+    PREEMPTED = auto()
+    FINISHED_STOPPED = auto()
+    FINISHED_LENGTH_CAPPED = auto()
+    FINISHED_ABORTED = auto()
+    FINISHED_IGNORED = auto()
+    FINISHED_ERROR = auto()
+
+    @staticmethod
+    def is_finished(status: "RequestStatus") -> bool:
+        """Return whether a request in this state has finished."""
+        return status > RequestStatus.PREEMPTED
+
+
+class Request:
+    """A prompt and the tokens generated so far.
+
+    `prompt_token_ids` may be None if `prompt_embeds` are given, one row for each token, as bytes or as a
+    tensor; token ids are then 0. `mm_features` are in order of their offsets. Without a `block_hasher`
+    none of its blocks is cached. `eos_token_id` is the older way to set the model's ending token, before
+    `SamplingParams.update_from_generation_config`. Raises ValueError without a prompt, or with neither
+    sampling nor pooling parameters.
+    """
+
+    def __init__(  # noqa: PLR0917  vLLM's signature
+        self,
+        request_id: str,
+        prompt_token_ids: Sequence[int] | None,
+        sampling_params: SamplingParams | None,
+        pooling_params: PoolingParams | None,
+        client_index: int = 0,
+        arrival_time: float = 0.0,
+        prompt_embeds: Sequence[Any] | None = None,
+        *,
+        mm_features: Sequence[MultiModalFeatureSpec] | None = None,
+        lora_request: LoRARequest | None = None,
+        cache_salt: str | None = None,
+        priority: int = 0,
+        block_hasher: BlockHasher | None = None,
+        session_id: str | None = None,
+        eos_token_id: int | None = None,
+    ) -> None:
+        if prompt_token_ids is None:
+            if prompt_embeds is None:
+                raise ValueError("prompt_token_ids: none, and no prompt_embeds either")
+            prompt_token_ids = [0] * len(prompt_embeds)
+        params = sampling_params or pooling_params
+        if params is None:
+            raise ValueError("sampling_params and pooling_params can't both be unset")
+        self.request_id = request_id
+        self.sampling_params = sampling_params
+        self.pooling_params = pooling_params
+        self.client_index = client_index
+        self.arrival_time = arrival_time
+        """Seconds on the engine's clock."""
+        self.priority = priority
+        """Lower comes first."""
+        self.prompt_embeds = prompt_embeds
+        self.mm_features = mm_features or ()
+        self.lora_request = lora_request
+        self.cache_salt = cache_salt
+        self.session_id = session_id
+        self.max_tokens = sampling_params.max_tokens if sampling_params else 1
+        extra_args = (sampling_params.extra_args if sampling_params else None) or {}
+        self.kv_cache_report_mode: str = extra_args.get("kv_cache_report_mode", "incremental")
+        self.stop_token_ids = frozenset((sampling_params and sampling_params.stop_token_ids) or ())
+        self.eos_token_id: int | None = None
+        if sampling_params is not None and not sampling_params.ignore_eos:
+            self.eos_token_id = (
+                eos_token_id if eos_token_id is not None else sampling_params.eos_token_id
+            )
+        self.stop_reason: int | None = None
+        """The one of `stop_token_ids` that ended the request; None if none did."""
+        self.has_stop_tokens = bool(self.stop_token_ids) or self.eos_token_id is not None
+        self.skip_reading_prefix_cache = bool(params.skip_reading_prefix_cache)
+        self.status = RequestStatus.WAITING
+        self.num_prompt_tokens = len(prompt_token_ids)
+        self.num_computed_tokens = 0
+        self.num_cached_tokens = -1
+        """Tokens found cached when it was first scheduled; -1 before."""
+        self.num_preemptions = 0
+        self.num_in_flight_tokens = 0
+        """Tokens of steps that have not ended; `num_computed_tokens` counts them already."""
+        self.spec_token_ids: list[int] = []
+        """Drafts that the next step verifies."""
+        self.shared_prefix_boundary = 0
+        """Tokens shared with other requests: sparsely cached groups keep a window there; 0 if none."""
+        self._all_token_ids = list(prompt_token_ids)
+        self._block_hashes: list[BlockHash] = []
+        self._block_hasher = block_hasher
+        self.update_block_hashes()
+
+    @property
+    def all_token_ids(self) -> Sequence[int]:
+        """Prompt and answer, which callers must not change."""
+        return self._all_token_ids
+
+    @property
+    def prompt_token_ids(self) -> Sequence[int]:
+        """A copy of the prompt."""
+        return self._all_token_ids[: self.num_prompt_tokens]
+
+    @property
+    def output_token_ids(self) -> Sequence[int]:
+        """A copy of the answer so far."""
+        return self._all_token_ids[self.num_prompt_tokens :]
+
+    @property
+    def block_hashes(self) -> list[BlockHash]:
+        """Hashes of the full blocks, of the hasher's size."""
+        return self._block_hashes
+
+    @property
+    def num_tokens(self) -> int:
+        """Prompt and generated tokens."""
+        return len(self._all_token_ids)
+
+    @property
+    def num_tokens_with_spec(self) -> int:
+        """Prompt and generated tokens, and drafts."""
+        return self.num_tokens + len(self.spec_token_ids)
+
+    @property
+    def num_output_tokens(self) -> int:
+        """Generated tokens."""
+        return self.num_tokens - self.num_prompt_tokens
+
+    def ends_with(self, token_id: int) -> bool:
+        """Return whether this token ends the answer; set `stop_reason` if it is not the model's own."""
+        if token_id == self.eos_token_id:
+            return True
+        if token_id in self.stop_token_ids:
+            self.stop_reason = token_id
+            return True
+        return False
+
+    def append_output_token_ids(self, token_ids: int | Sequence[int]) -> None:
+        """Append one or several generated tokens; blocks that become full get their hashes."""
+        if isinstance(token_ids, int):
+            self._all_token_ids.append(token_ids)
+        else:
+            self._all_token_ids += token_ids
+        self.update_block_hashes()
+
+    def update_block_hashes(self) -> None:
+        """Hash the full blocks that have no hash yet."""
+        if self._block_hasher is not None:
+            self._block_hashes += self._block_hasher(self)
+
+    def discard_block_hashes(self) -> None:
+        """Forget all hashes; `update_block_hashes` computes them again."""
+        self._block_hashes.clear()
+
+    def is_finished(self) -> bool:
+        """Return whether the request has finished."""
+        return RequestStatus.is_finished(self.status)
+
+    def __lt__(self, other: "Request") -> bool:
+        """Return whether this request comes first under the policy `priority`; equals by arrival."""
+        return (self.priority, self.arrival_time, self.request_id) < (
+            other.priority,
+            other.arrival_time,
+            other.request_id,
+        )
+
+    def __repr__(self) -> str:
+        progress = f"{self.num_computed_tokens} of {self.num_tokens}"
+        return f"<{self.request_id}: {progress}, {self.status.name}>"

@@ -1,0 +1,123 @@
+"""Explains why an engine's cached tokens differ from the prediction.
+
+Events are named as the cause only if they turn the prediction into the engine's figure. A restart,
+or a trust below exact, is named for any difference. Otherwise the text says when each block in question
+was cached while the request was with the engine (`lab.verify.stay`).
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from warmpath.indexer.engines.event import (Cleared, EngineHash, Event, Removed, Stored, Tier)
+from warmpath.indexer.keys.key import (Keyspace, chain)
+from warmpath.indexer.trust import (Level, Trust)
+from warmpath.lab.verify.stay import (EventKeys, Kind, Stay, follow)
+
+
+class BlockNames:
+    """The keys of the block hashes in one life of an engine, including those of lost events."""
+
+    def __init__(self, model: str) -> None:
+        self._model = model
+        self._keys: dict[EngineHash, int] = {}
+        self.held: set[int] = set()
+        """The keys of the blocks that the engine holds."""
+
+    def clear(self) -> None:
+        """Forget all names: the engine's next life begins."""
+        self._keys.clear()
+        self.held.clear()
+
+    def learn(self, events: Iterable[Event]) -> list[EventKeys]:
+        """Learn the names in a batch; return each event's kind and keys, no keys for slower tiers."""
+        said: list[EventKeys] = []
+        for event in events:
+            kind: Kind = "stored"
+            keys: frozenset[int] = frozenset()
+            if isinstance(event, Cleared):
+                kind = "cleared"
+            elif isinstance(event, Stored) and event.tier is Tier.GPU:
+                self._learn(event)
+                keys = self._known(event.hashes)
+            elif isinstance(event, Removed) and event.tier in {Tier.GPU, None}:
+                kind, keys = "removed", self._known(event.hashes)
+            said.append((kind, keys))
+            follow(self.held, kind, keys)
+        return said
+
+    def _learn(self, event: Stored) -> None:
+        if not event.tokens:
+            return
+        above = self._keys.get(event.parent) if event.parent is not None else None
+        if event.parent is None:
+            above = Keyspace(self._model, event.block_size, event.lora, event.cache_salt).root()
+        if above is not None:
+            keys = chain(above, event.tokens, event.block_size, event.extras)
+            self._keys.update(zip(event.hashes, keys, strict=False))
+
+    def _known(self, names: Iterable[EngineHash]) -> frozenset[int]:
+        return frozenset(self._keys[name] for name in names if name in self._keys)
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A request whose prediction differs from its engine's report. Figures are blocks."""
+
+    stay: Stay
+    samples: int
+    trust: Trust
+    """The trust at the time of the prediction."""
+    predicted: int
+    actual: int
+    before: Sequence[EventKeys]
+    """The events before the request's own blocks in the batch that announced these."""
+    lost: Sequence[EventKeys]
+    """The events of the batches just before that one, if they were lost."""
+    after_restart: bool
+    """Whether the engine had restarted, which only its next batch showed."""
+
+    @property
+    def keys(self) -> Sequence[int]:
+        """The keys of the prompt's blocks that could be cached."""
+        return self.stay.keys
+
+
+def cause(case: Case) -> str:
+    """Return why prediction and figure differ."""
+    if case.after_restart:
+        return "the engine had restarted before, which only its next batch shows"
+    if _found(case, case.before) == case.actual:
+        return _of_same_step(case)
+    if case.samples > 1 and case.predicted < case.actual == len(case.keys):
+        return (
+            f"{case.samples} samples of one prompt: the figure is one sample's, and each "
+            "finds the blocks of those before it"
+        )
+    if _found(case, [*case.lost, *case.before]) == case.actual:
+        return "the batch before was lost on the way, which only the next one shows"
+    if case.trust.level is not Level.EXACT:
+        return f"the view was {case.trust.level}: {case.trust.reason}"
+    return case.stay.account(case.predicted, case.actual)
+
+
+def _found(case: Case, said: Iterable[EventKeys]) -> int:
+    return found_after(case.keys, case.predicted, said)
+
+
+def found_after(keys: Sequence[int], predicted: int, said: Iterable[EventKeys]) -> int:
+    """Return how many leading blocks would be cached after some events, given the prediction.
+
+    `keys` are those of the prompt's blocks, of which the first `predicted` are predicted to be cached.
+    """
+    held = set(keys[:predicted])
+    for kind, changed in said:
+        follow(held, kind, changed)
+    return next((at for at, key in enumerate(keys) if key not in held), len(keys))
+
+
+def _of_same_step(case: Case) -> str:
+    if any(kind == "cleared" for kind, _ in case.before):
+        return "the cache was reset before; the engine announces a reset only with its next step"
+    if case.actual < case.predicted:
+        return "blocks of the prompt were evicted by the very step that scheduled the request"
+    return "another request of the same step stored the blocks"

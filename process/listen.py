@@ -1,0 +1,224 @@
+"""Listeners with limits on connections: idle ones would use up the file descriptors."""
+
+import asyncio
+import logging
+import re
+import resource
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from ipaddress import ip_address
+from typing import Any
+
+from aiohttp import web
+
+from warmpath.process.command_line import in_words
+from warmpath.process.listener import Listener
+from warmpath.process.places import (Place, Places, State)
+
+log = logging.getLogger(__name__)
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+MOST_CONNECTIONS = 64
+"""The most connections of an HTTP listener, which only serves probes and scrapers."""
+CONNECTION_SECONDS = 10.0
+"""Longest life of an HTTP connection."""
+
+
+def _half_of_descriptors() -> int:
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return 1 << 20 if most == resource.RLIM_INFINITY else most // 2
+
+
+HALF_OF_DESCRIPTORS = _half_of_descriptors()
+"""Half of the file descriptors; the other half is for engines, publishers and Redis."""
+MOST_GRPC_CONNECTIONS = min(2048, HALF_OF_DESCRIPTORS)
+"""The most connections of a gRPC server, unless it is told another number."""
+
+GRPC_OPTIONS = (
+    # Further connections are closed at once; idle ones are closed to make room.
+    ("grpc.max_allowed_incoming_connections", MOST_GRPC_CONNECTIONS),
+    ("grpc.max_connection_idle_ms", 300_000),
+    # A connection without an HTTP/2 handshake is closed after this (the default is 120 s).
+    ("grpc.server_handshake_timeout_ms", 10_000),
+    # Pings find peers that have vanished or do not read from their socket.
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    # Routers ping publishers every 2 s to detect dead ones, and gateways ping routers, with calls or
+    # without; without the latter option a client may ping every two hours while it has no call.
+    ("grpc.http2.min_ping_interval_without_data_ms", 100),
+    ("grpc.keepalive_permit_without_calls", 1),
+)
+"""Options of each gRPC server."""
+
+_PLACES: web.AppKey[dict[asyncio.BaseProtocol, Place]] = web.AppKey("places", dict)
+"""The places of the open connections."""
+
+MOST_SHOWN = 100
+"""Most characters of what a client sent that an error shows."""
+_PORT = re.compile(r":[0-9]*\Z")
+_HOST_PORT = re.compile(r"(?:\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+|):([0-9]{1,5})")
+
+
+def is_host_port(text: str) -> bool:
+    """Return whether a text is host:port, with IPv6 in brackets; an empty host means all addresses."""
+    match = _HOST_PORT.fullmatch(text)
+    return match is not None and int(match[1]) <= 65535
+
+
+def is_loopback(address: str) -> bool:
+    """Return whether only this machine reaches an address: a host:port, or `unix:` and a path."""
+    if address.startswith("unix:"):
+        return True
+    host = address.rpartition(":")[0].strip("[]")
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
+
+
+@asynccontextmanager
+async def http_listener(
+    app: web.Application,
+    listen: str,
+    *,
+    named: str,
+    tls: ssl.SSLContext | None = None,
+    most: int = MOST_CONNECTIONS,
+    seconds: float = CONNECTION_SECONDS,
+) -> AsyncIterator[str]:
+    """Serve HTTP at host:port while the context is open, or HTTPS with `tls`; yield the bound address.
+
+    A connection serves one request and lives at most `seconds`, unless its handler enters
+    `lasting`. A handler is cancelled when its client has gone. Beyond `most` connections one of the
+    address with the most gives way (`process.places`). At a loopback address without TLS,
+    requests of other sites' pages are refused (`foreign`). Raises OSError if the address cannot be
+    bound; its text begins with `named`, the setting that has the address.
+    """
+    app.middlewares.append(_once)
+    # A certificate proves the name that was asked for, so no other name can lead to a listener with TLS.
+    if tls is None and is_loopback(listen) and not listen.startswith("unix:"):
+        app.middlewares.append(_of_own_site)
+    of: dict[asyncio.BaseProtocol, Place] = {}
+    app[_PLACES] = of
+    runner = web.AppRunner(app, access_log=None, lingering_time=0.0, handler_cancellation=True)
+    await runner.setup()
+    server = runner.server
+    assert server is not None
+
+    def make(place: Place) -> asyncio.Protocol:
+        return _Connection(server(), place, of, seconds)
+
+    listener = Listener(make, places=Places(most), seconds=seconds, tls=tls)
+    try:
+        try:
+            address = await listener.start(listen)
+        except OSError as error:
+            raise OSError(f"{named}: cannot bind {listen}: {in_words(error)}") from error
+        yield address
+    finally:
+        await listener.stop()
+        await runner.cleanup()
+
+
+@contextmanager
+def lasting(request: web.Request) -> Iterator[None]:
+    """Within the context a request's connection may live longer than others; its handler bounds it."""
+    place = request.app[_PLACES].get(request.protocol)
+    if place is not None:
+        place.becomes(State.BUSY)
+    try:
+        yield
+    finally:
+        if place is not None:
+            place.becomes(State.IDLE)
+
+
+class _Connection(asyncio.Protocol):
+    """A connection of aiohttp with its place; it ends after `seconds`, unless its response lasts."""
+
+    def __init__(
+        self,
+        http: web.RequestHandler,
+        place: Place,
+        of: dict[asyncio.BaseProtocol, Place],
+        seconds: float,
+    ) -> None:
+        self._http = http
+        self._place = place
+        self._of = of
+        self._seconds = seconds
+
+    def data_received(self, data: bytes) -> None:
+        """Take bytes of the client."""
+        self._http.data_received(data)
+
+    def eof_received(self) -> None:
+        """Note that the client sends no more."""
+        self._http.eof_received()
+
+    def pause_writing(self) -> None:
+        """Send no more until `resume_writing`."""
+        self._http.pause_writing()
+
+    def resume_writing(self) -> None:
+        """Go on sending."""
+        self._http.resume_writing()
+
+    def connection_made(self, transport: Any) -> None:
+        """Begin."""
+        self._of[self._http] = self._place
+        self._place.end = transport.abort
+        self._place.becomes(State.IDLE)
+        self._http.connection_made(transport)
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(self._seconds, self._end_old, transport)
+
+    def _end_old(self, transport: asyncio.Transport) -> None:
+        if self._place.state is not State.BUSY:
+            transport.abort()
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        """Give the place back."""
+        self._timer.cancel()
+        del self._of[self._http]
+        self._place.leave()
+        self._http.connection_lost(exc)
+
+
+def foreign(hosts: Sequence[str], origins: Sequence[str]) -> str:
+    """Return what shows that a request to a loopback address is of another site's page; empty: nothing.
+
+    A page may send requests to the loopback addresses of whoever views it, and may read the answers if
+    its own name leads to such an address (DNS rebinding). `hosts` and `origins` are the values of the
+    headers `Host` and `Origin`, which then have that name.
+    """
+    for host in hosts:
+        if not is_loopback(f"{_PORT.sub('', host).rstrip('.')}:0"):
+            return f"Host is {host[:MOST_SHOWN]!r}, which names no loopback address"
+    for origin in origins:
+        if [origin.partition("://")[2].lower()] != [host.lower() for host in hosts]:
+            return f"Origin is {origin[:MOST_SHOWN]!r}, another site than Host"
+    return ""
+
+
+@web.middleware
+async def _of_own_site(request: web.Request, handler: Handler) -> web.StreamResponse:
+    headers = request.headers
+    why = foreign(headers.getall("Host", ()), headers.getall("Origin", ()))
+    if not why:
+        return await handler(request)
+    log.warning("%s: refused to %s: %s", request.path[:MOST_SHOWN], request.remote, why)
+    return web.json_response({"error": why}, status=403)
+
+
+@web.middleware
+async def _once(request: web.Request, handler: Handler) -> web.StreamResponse:
+    try:
+        response = await handler(request)
+    except web.HTTPException as refusal:
+        refusal.force_close()
+        raise
+    response.force_close()
+    return response

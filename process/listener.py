@@ -1,0 +1,225 @@
+"""Listens, and takes each connection through its TLS handshake, within limits.
+
+asyncio's own listener has no limit on handshakes under way and no way to end them, so clients that
+connect and send nothing would use up the file descriptors.
+"""
+
+import asyncio
+import contextlib
+import logging
+import socket
+import ssl
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from warmpath.process.places import (Place, Places, State)
+from warmpath.process.tasks import (cancel, watched)
+
+log = logging.getLogger(__name__)
+
+BACKLOG = 1024
+ACCEPTED_AT_ONCE = 64
+"""Most connections that are accepted before other work has its turn."""
+PAUSE = 0.1
+"""Seconds until connections are accepted again after that has failed, for lack of descriptors say."""
+
+
+class Listener:
+    """Listens at one address.
+
+    `make` returns the protocol of a connection, before its handshake, which may take `seconds`; it gets
+    the connection's place among `places`. The place is free after the handshake, unless the protocol has
+    given it another state in its `connection_made`: then the protocol leaves it. A connection for which
+    there is no place is closed, and `full` is called with the client's address and port.
+    """
+
+    def __init__(
+        self,
+        make: Callable[[Place], asyncio.Protocol],
+        *,
+        places: Places,
+        seconds: float,
+        tls: ssl.SSLContext | None = None,
+        reuse_port: bool = False,
+        full: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self._make = make
+        self._places = places
+        self._seconds = seconds
+        self._tls = tls
+        self._reuse_port = reuse_port
+        self._full = full
+        self._sockets: list[socket.socket] = []
+        self._pauses: dict[socket.socket, asyncio.TimerHandle] = {}
+        """When sockets go on that could not accept a connection."""
+        self._tasks: set[asyncio.Task[None]] = set()
+        """Those that open connections."""
+
+    @property
+    def opening(self) -> int:
+        """The number of accepted connections whose TLS handshake has not ended."""
+        return self._places.opening
+
+    async def start(self, address: str) -> str:
+        """Listen at host:port or unix:PATH; return the address with the port that was bound.
+
+        Raises OSError if it cannot be bound.
+        """
+        if address.startswith("unix:"):
+            self._sockets = [_listening_at(Path(address.removeprefix("unix:")))]
+            bound = address
+        else:
+            host, _, port = address.rpartition(":")
+            self._sockets = await _listening(
+                host.strip("[]"), int(port), reuse_port=self._reuse_port
+            )
+            bound = f"{host}:{self._sockets[0].getsockname()[1]}"
+        for one in self._sockets:
+            one.setblocking(False)
+            self._listen(one)
+        return bound
+
+    async def stop(self) -> None:
+        """Take no more connections, and end the handshakes under way; a plain connection still opens."""
+        for one in self._sockets:
+            asyncio.get_running_loop().remove_reader(one)
+            if one in self._pauses:
+                self._pauses.pop(one).cancel()
+            one.close()
+        if self._tls is not None:
+            await cancel(self._tasks)
+        elif self._tasks:
+            # They end in the next turns. If one were cancelled, uvloop would close its connection
+            # without telling the protocol, which may count it as open already.
+            await asyncio.wait(self._tasks)
+
+    def _listen(self, listening: socket.socket) -> None:
+        self._pauses.pop(listening, None)
+        asyncio.get_running_loop().add_reader(listening, self._accept, listening)
+
+    def _accept(self, listening: socket.socket) -> None:
+        """Take the connections that have come."""
+        for _ in range(ACCEPTED_AT_ONCE):
+            try:
+                accepted, address = listening.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                # The process has no more file descriptors, for example.
+                log.warning("cannot accept a connection: %s", error)
+                loop = asyncio.get_running_loop()
+                loop.remove_reader(listening)
+                self._pauses[listening] = loop.call_later(PAUSE, self._listen, listening)
+                return
+            client = _name(address)
+            opening = _Opening(accepted, client, is_encrypted=self._tls is not None)
+            place = self._places.enter(client[0], opening.end)
+            if place is None:
+                accepted.close()
+                self._full("".join(client))
+                continue
+            task = opening.task = watched(self._open(opening, place), "opening a connection")
+            self._tasks.add(task)
+            task.add_done_callback(partial(self._ended, accepted, place))
+
+    def _ended(self, accepted: socket.socket, place: Place, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if place.state is State.OPENING:
+            place.leave()
+        # A task that is cancelled before it begins does nothing, so this is not in the task.
+        if task.cancelled() or task.exception() is not None:
+            accepted.close()
+
+    async def _open(self, opening: "_Opening", place: Place) -> None:
+        accepted = opening.accepted
+        try:
+            accepted.setblocking(False)
+            if accepted.family != socket.AF_UNIX:
+                accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            transport, _ = await asyncio.get_running_loop().connect_accepted_socket(
+                partial(self._make, place),
+                accepted,
+                ssl=self._tls,
+                ssl_handshake_timeout=self._seconds if self._tls else None,
+            )
+        except OSError as error:
+            # ssl.SSLError and TimeoutError are of this kind, too.
+            log.info(
+                "%s%s: the connection was not opened: %s",
+                *opening.client, str(error) or "the client left in the TLS handshake",
+            )  # fmt: skip
+            accepted.close()
+        else:
+            if opening.is_ended:
+                transport.abort()
+
+
+class _Opening:
+    """An accepted connection whose handshake has not ended."""
+
+    def __init__(
+        self, accepted: socket.socket, client: tuple[str, str], *, is_encrypted: bool
+    ) -> None:
+        self.accepted = accepted
+        self.client = client
+        """Its address and port for the log, where the lines of an address are of one kind."""
+        self._is_encrypted = is_encrypted
+        self.task: asyncio.Task[None] | None = None
+        self.is_ended = False
+        """Whether it has given way to another connection."""
+
+    def end(self) -> None:
+        """Let it give way to another connection."""
+        log.info("%s%s: the connection gives way to another in its handshake", *self.client)
+        self.is_ended = True
+        # A plain connection opens in the next turns. If its task were cancelled, uvloop would close it
+        # without telling the protocol.
+        if self._is_encrypted and self.task is not None:
+            self.task.cancel()
+
+
+def _name(address: Any) -> tuple[str, str]:
+    """Return a client's address, and its port with the colon before it."""
+    return (str(address[0]), f":{address[1]}") if isinstance(address, tuple) else ("unix", "")
+
+
+def _listening_at(path: Path) -> socket.socket:
+    """Return a listening Unix socket; one that a process left behind is replaced. Raises OSError."""
+    if path.is_socket():
+        path.unlink()
+    with contextlib.ExitStack() as stack:
+        found = stack.enter_context(socket.socket(socket.AF_UNIX))
+        found.bind(str(path))
+        found.listen(BACKLOG)
+        stack.pop_all()
+    return found
+
+
+async def _listening(host: str, port: int, *, reuse_port: bool) -> list[socket.socket]:
+    """Return listening sockets for all addresses of a host; an empty one means all of the machine.
+
+    They have one port, which the first gets from the system if `port` is 0. Raises OSError.
+    """
+    if not host:
+        is_dual = socket.has_dualstack_ipv6()
+        return [
+            socket.create_server(
+                ("", port),
+                family=socket.AF_INET6 if is_dual else socket.AF_INET,
+                reuse_port=reuse_port,
+                dualstack_ipv6=is_dual,
+                backlog=BACKLOG,
+            )
+        ]
+    loop = asyncio.get_running_loop()
+    found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    sockets: list[socket.socket] = []
+    with contextlib.ExitStack() as stack:
+        for family, _, _, _, address in dict.fromkeys(found):
+            at = (str(address[0]), port or (sockets[0].getsockname()[1] if sockets else 0))
+            one = socket.create_server(at, family=family, reuse_port=reuse_port, backlog=BACKLOG)
+            sockets.append(stack.enter_context(one))
+        stack.pop_all()
+    return sockets

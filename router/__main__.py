@@ -1,8 +1,0 @@
-"""Lets `python -m router` run the `warmpath` command line."""
-
-import sys
-
-from router.cli import main
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,0 +1,96 @@
+"""Asks the admission for a transport, which refuses calls whose headers alone have come."""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Protocol
+
+from google.protobuf.descriptor import ServiceDescriptor
+
+from warmpath.router.admission.admission import (Admission, LongestWait)
+from warmpath.router.drain import Drain
+from warmpath.router.transport.call import Refusal
+
+
+class RefusedCalls(Protocol):
+    """Counts calls that are refused before anything but their headers is read."""
+
+    def refused(self, method: str, code: str, count: int) -> None:
+        """Count them."""
+
+    def answered(self, method: str, code: str, seconds: float, reason: str = "") -> None:
+        """Count one that had passed, with its status, its duration and the reason."""
+
+
+class AdmissionGate:
+    """The `router.transport.call.Gate` of some services. Streams pass: their messages wait.
+
+    `refusal` returns the status of a BusyError with these values; `at_end` is that of all services but
+    gRPC's own once the `drain` refuses calls.
+    """
+
+    def __init__(
+        self,
+        admission: Admission,
+        services: Iterable[ServiceDescriptor],
+        urgent: frozenset[str],
+        refusal: Callable[[LongestWait, float], Refusal],
+        counts: RefusedCalls,
+        *,
+        drain: Drain,
+        at_end: Refusal,
+    ) -> None:
+        self._admission = admission
+        self._drain = drain
+        self._at_end = at_end
+        self._names = {
+            f"/{service.full_name}/{method.name}": method.name
+            for service in services
+            for method in service.methods
+            if not method.client_streaming
+        }
+        self.methods: Mapping[str, bool] = {
+            path: name in urgent for path, name in self._names.items()
+        }
+        self._refusal = refusal
+        self._counts = counts
+
+    @property
+    def refusal(self) -> Refusal:
+        """The status of the calls that it refuses now."""
+        return self._refusal(self._admission.longest_wait, self._admission.wait_seconds)
+
+    def rooms(self, client: str) -> tuple[int, int] | None:
+        """Return how many calls of a client may begin: others, and urgent ones; None: any number."""
+        admission = self._admission
+        if admission.is_open:
+            return None
+        return admission.room(client), admission.room(client, is_urgent=True)
+
+    @property
+    def holds_back(self) -> bool:
+        """Whether more calls come than can be answered, so that most messages come for nothing."""
+        return self._admission.is_standing
+
+    def defer(self, answer: Callable[[], None]) -> bool:
+        """Return whether `answer` will be called after this turn's reading, instead of now."""
+        return self._admission.defer(answer)
+
+    def passed(self, method: str, client: str) -> Callable[[], None] | None:
+        """Count a call that has passed; return what counts the coming of its message, if anything."""
+        return self._admission.comes(client) if method in self._names else None
+
+    def ending(self, method: str) -> Refusal | None:
+        """Return the status of a call that may not begin, since the router ends; None: it may."""
+        # Health is asked to the end.
+        if method.startswith("/grpc.") or not self._drain.turns_away():
+            return None
+        return self._at_end
+
+    def ended(self, method: str, refusal: Refusal, seconds: float) -> None:
+        """Count a call that was ended since its message had not come."""
+        short = method.rpartition("/")[2]
+        self._counts.answered(short, refusal.code.name, seconds, refusal.reason)
+
+    def refused(self, method: str, client: str, count: int) -> None:
+        """Count calls that were refused."""
+        self._admission.gave_way(client, count)
+        self._counts.refused(self._names[method], self.refusal.code.name, count)

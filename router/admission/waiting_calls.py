@@ -1,0 +1,192 @@
+"""The calls that wait for a place (`router.admission.in_flight`), in the order of their turns.
+
+A line has the calls of one client whose messages have about the same size: those of a line, and of
+lines that are equal but for their client, fit or don't fit alike. So only the first call of the best
+line of each kind and size is looked at, and what a call costs grows with the logarithm of the number
+of clients, and with nothing else.
+"""
+
+from collections.abc import Callable, Collection
+from itertools import count
+
+from warmpath.router.admission.ranking import (Rank, Ranking)
+from warmpath.router.admission.reservation import Reservation
+
+
+class Line:
+    """The waiting calls of one client whose messages have about the same size."""
+
+    __slots__ = ("calls", "turn")
+
+    def __init__(self, turn: int) -> None:
+        self.calls: Ranking[Reservation] = Ranking()
+        """By the round in which a call has its turn, then by arrival."""
+        self.turn = turn
+        """Orders lines of equal rank: the number of the line's latest turn."""
+
+
+class Client:
+    """The waiting calls of one client."""
+
+    __slots__ = ("calls", "lines", "longest", "number")
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.calls: dict[str, dict[Reservation, None]] = {}
+        """By connection, in the order of arrival."""
+        self.longest: Ranking[str] = Ranking()
+        """Connections by their number of calls."""
+        self.lines: dict[int, Line] = {}
+        """By the binary digits of the messages' size."""
+
+
+class WaitingCalls:
+    """All waiting calls. Clients of one kind with the same size of message have their turns by rank.
+
+    `kind_of` and `rank_of` take a client. Its rank may change with its number of calls; `rank` says when
+    it has changed otherwise.
+    """
+
+    def __init__(self, kind_of: Callable[[str], int], rank_of: Callable[[str], Rank]) -> None:
+        self._kind_of = kind_of
+        self._rank_of = rank_of
+        self._numbers = count()
+        self._clients: dict[str, Client] = {}
+        self._counts: dict[str, int] = {}
+        """Number of calls of each client."""
+        self._most: Ranking[str] = Ranking()
+        """Clients by their number of calls."""
+        self._lines: dict[tuple[int, int], Ranking[Line]] = {}
+        """By the client's kind and the binary digits of the messages' size."""
+        self.number = 0
+        """Number of calls."""
+
+    @property
+    def clients(self) -> Collection[str]:
+        """The clients that wait."""
+        return self._counts.keys()
+
+    def of_client(self, name: str) -> int:
+        """Return the number of calls of a client."""
+        return self._counts.get(name, 0)
+
+    def connections(self, client: str) -> Collection[str]:
+        """Return the connections of a client that waits."""
+        return self._clients[client].calls.keys()
+
+    def of_connection(self, client: str, connection: str) -> list[Reservation]:
+        """Return the calls of a client's connection, in the order of arrival."""
+        found = self._clients.get(client)
+        return list(found.calls.get(connection, ())) if found else []
+
+    def add(self, place: Reservation) -> None:
+        """Add a call of the client that it names."""
+        client = self._clients.get(place.client)
+        if client is None:
+            client = self._clients[place.client] = Client(next(self._numbers))
+        line = client.lines.get(place.bytes.bit_length())
+        if line is None:
+            line = client.lines[place.bytes.bit_length()] = Line(next(self._numbers))
+        before = client.calls.setdefault(place.connection, {})
+        # Connections take turns: a connection's next call comes a round after the one before it.
+        place.round = line.calls.first[0][0] if line.calls else 0
+        if before:
+            place.round = max(place.round, next(reversed(before)).round + 1)
+        before[place] = None
+        line.calls.put(place, (place.round, next(self._numbers)))
+        self._count(place, 1)
+
+    def drop(self, place: Reservation, *, has_turn: bool = False) -> None:
+        """Remove a call, which may have its turn now."""
+        client = self._clients[place.client]
+        size = place.bytes.bit_length()
+        line = client.lines[size]
+        line.calls.drop(place)
+        if has_turn:
+            line.turn = next(self._numbers)
+        if not line.calls:
+            del client.lines[size]
+            self._unlist(place.client, size, line)
+        del client.calls[place.connection][place]
+        self._count(place, -1)
+
+    def rank(self, name: str) -> None:
+        """Note that the rank of a client, which may wait, has changed."""
+        client = self._clients.get(name)
+        if client is None:
+            return
+        kind, rank = self._kind_of(name), self._rank_of(name)
+        for size, line in client.lines.items():
+            group = self._lines.get((kind, size))
+            if group is None:
+                group = self._lines[kind, size] = Ranking()
+            group.put(line, (*rank, line.turn))
+
+    def firsts(self) -> list[Reservation]:
+        """Return the first call of each kind and size of message, in the order of the clients' ranks."""
+        firsts = sorted((group.first for group in self._lines.values()), key=_ranked)
+        return [line.calls.first[1] for _, line in firsts]
+
+    def to_refuse(self, newest: Reservation) -> Reservation:
+        """Return the latest call of the client with the most; if several have, of that of `newest`.
+
+        Of the client's connections, that with the most loses it.
+        """
+        name = self._most.last
+        if self._counts[newest.client] == self._counts[name]:
+            name = newest.client
+        client = self._clients[name]
+        connection = client.longest.last
+        own = client.calls.get(newest.connection, ()) if newest.client == name else ()
+        if len(own) == len(client.calls[connection]):
+            connection = newest.connection
+        return next(reversed(client.calls[connection]))
+
+    def _count(self, place: Reservation, more: int) -> None:
+        name, connection = place.client, place.connection
+        client = self._clients[name]
+        self.number += more
+        waiting = self._counts[name] = self._counts.get(name, 0) + more
+        own = client.calls[connection]
+        if own:
+            client.longest.put(connection, (len(own), next(self._numbers)))
+        else:
+            client.longest.drop(connection)
+            del client.calls[connection]
+        if waiting:
+            self._most.put(name, (waiting, client.number))
+            self.rank(name)
+        else:
+            self._most.drop(name)
+            del self._counts[name], self._clients[name]
+
+    def _unlist(self, name: str, size: int, line: Line) -> None:
+        at = self._kind_of(name), size
+        group = self._lines[at]
+        group.drop(line)
+        if not group:
+            del self._lines[at]
+
+    def check(self) -> None:
+        """Raise AssertionError if the totals do not match the calls."""
+        assert self._clients.keys() == self._counts.keys()
+        for name, client in self._clients.items():
+            calls = {one for own in client.calls.values() for one in own}
+            assert len(calls) == self._counts[name] > 0
+            assert all(client.calls.values())
+            assert all(one.client == name for one in calls)
+            assert sum(len(line.calls) for line in client.lines.values()) == len(calls)
+            assert len(client.longest) == len(client.calls)
+            kind, rank = self._kind_of(name), self._rank_of(name)
+            for size, line in client.lines.items():
+                assert line.calls
+                assert self._lines[kind, size].rank_of(line) == (*rank, line.turn)
+        lines = sum(len(client.lines) for client in self._clients.values())
+        assert lines == sum(map(len, self._lines.values()))
+        assert all(self._lines.values())
+        assert len(self._most) == len(self._counts)
+        assert self.number == sum(self._counts.values())
+
+
+def _ranked(first: tuple[Rank, Line]) -> Rank:
+    return first[0]

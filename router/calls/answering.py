@@ -1,0 +1,72 @@
+"""A call while it is answered: it is counted, and its errors become statuses."""
+
+import logging
+import time
+from typing import Protocol
+
+import grpc
+
+from warmpath.router.calls.failures import (FAILURES, reason_of, refusal_of)
+from warmpath.router.calls.intake import RefusedError
+from warmpath.router.drain import (Drain, EndingError)
+
+log = logging.getLogger(__name__)
+
+
+class AnswerCounts(Protocol):
+    """The service's metrics."""
+
+    def answered(self, method: str, code: str, seconds: float, reason: str = "") -> None:
+        """Count one answer, with its status code and duration, and the reason if it is a refusal."""
+
+    def refused(self, method: str, code: str, count: int) -> None:
+        """Count calls that were refused for overload before anything but their headers was read."""
+
+    def scored(self, prompt_tokens: int, matched_tokens: int) -> None:
+        """Count one scored prompt and the most of its leading tokens that any pod holds."""
+
+
+class Answering:
+    """Counts a call while it is answered, and then its answer.
+
+    Raises RefusedError, with its status and reason, in place of any error.
+    """
+
+    __slots__ = ("_begun", "_drain", "_meter", "_method")
+
+    def __init__(self, method: str, drain: Drain, meter: AnswerCounts) -> None:
+        self._method = method
+        self._drain = drain
+        self._meter = meter
+
+    def __enter__(self) -> None:
+        self._begun = time.perf_counter()
+        try:
+            self._drain.begin()
+        except EndingError as error:
+            raise self._refused(error) from error
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        self._drain.end()
+        if error is None:
+            self._meter.answered(self._method, "OK", time.perf_counter() - self._begun)
+        elif isinstance(error, Exception):
+            raise self._refused(error) from error
+        else:
+            self._count(grpc.StatusCode.CANCELLED)
+
+    def _refused(self, error: Exception) -> RefusedError:
+        log_fault(self._method, error)
+        refusal = refusal_of(error)
+        self._count(refusal.code, reason_of(error))
+        return RefusedError(refusal)
+
+    def _count(self, code: grpc.StatusCode, reason: str = "") -> None:
+        seconds = time.perf_counter() - self._begun
+        self._meter.answered(self._method, code.name, seconds, reason)
+
+
+def log_fault(method: str, error: Exception) -> None:
+    """Log a fault of the router: its caller gets no text of the error."""
+    if type(error) not in FAILURES:
+        log.error("%s: unexpected", method, exc_info=error)

@@ -1,0 +1,48 @@
+"""Finds the blocks of a prompt that each pod holds, for callers of other indexers (llm-d, Dynamo)."""
+
+from dataclasses import dataclass
+
+from msgspec.structs import replace
+
+from warmpath.process.turns import turn_after
+from warmpath.router.match.matches import Matches
+from warmpath.router.match.match import Scorer
+from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
+from warmpath.router.pods.namespaces import set_apart
+from warmpath.router.pods.table import (Pod, PodTable)
+from warmpath.router.prompt.deadline import TimeLeft
+from warmpath.router.prompt.reader import PromptReader
+from warmpath.router.prompt.token_prompt import TokenPrompt
+from warmpath.scorer.longest_prefix import longest_prefix
+
+
+@dataclass(frozen=True, slots=True)
+class HeldBlocks:
+    """The blocks of a prompt that the pods of its model hold."""
+
+    prompt: TokenPrompt
+    pods: list[Pod]
+    matches: Matches
+    """All full blocks of the prompt count, the one that ends with its last token too. Beliefs that the
+    router's own picks made are in it, and are no part of `Match.known_tokens` and `Match.held`."""
+
+
+class Holdings:
+    """Reads prompts and looks up their leading blocks."""
+
+    def __init__(self, reader: PromptReader, scorer: Scorer, pods: PodTable) -> None:
+        self._reader = reader
+        self._scorer = scorer
+        self._pods = pods
+
+    async def find(self, message: pb.Prompt, timeout: float, patience: float) -> HeldBlocks:
+        """Return what each pod holds; waits are bounded, and errors are raised, as by Score."""
+        left = TimeLeft(patience)
+        read = await self._reader.read(message, timeout)
+        pods = self._pods.of_model(read.prompt.model)
+        prompt = replace(set_apart(read, pods), is_whole=True)
+        ranks = [rank for pod in pods for rank in pod.ranks]
+        await self._scorer.refresh(prompt, ranks, left.seconds())
+        matches = self._scorer.matches(prompt, ranks, longest_prefix)
+        await turn_after(len(ranks))
+        return HeldBlocks(prompt, pods, matches)

@@ -1,0 +1,325 @@
+"""Reads each call's message when `InFlight` has room for it; refuses calls with a gRPC status.
+
+gRPC's library reads a unary call's message before it calls the handler, with no limit on the bytes of
+all calls. A stream's handler asks for each message, and on the wire a unary call is a stream of one
+message. So every call is registered as a stream: until its message is asked for, HTTP/2's flow control
+bounds the bytes that arrive.
+
+Calls and streams have separate limits, since a stream may wait long for its next message. Before that a
+call waits for its turn of the thread (`router.admission`), and so does each message of a stream.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from functools import lru_cache, partial
+from typing import Any, Protocol
+
+import grpc
+import grpc.aio
+
+from warmpath.router.admission.admission import (Admission, BusyError, LongestWait)
+from warmpath.router.admission.waiting import Turn
+from warmpath.router.calls.failures import (reason_of, refusal_of)
+from warmpath.router.admission.in_flight import (InFlight, LateError, NoPlaceError)
+from warmpath.router.admission.reservation import (CallState, Reservation)
+from warmpath.router.queue.give_room import GIVE_ROOM
+from warmpath.router.transport.call import (AtOnceHandler, Refusal)
+
+STREAMS = 16
+"""Streams that may wait for their next message at once, each with room for the largest message. One that
+has waited for long is ended if others wait for its room."""
+
+STANDARD = 4
+"""Calls, and streams, of the health and reflection services that may be read at once."""
+
+LOOK_SECONDS = 0.1
+"""Seconds between two checks for late messages, while calls wait."""
+
+Context = grpc.aio.ServicerContext[Any, Any]
+Handler = Callable[[bytes, Context], Awaitable[Any]]
+
+TOO_MANY = (
+    "too many calls wait for their message to be read: the messages of all calls may have %d bytes "
+    "(limits.max-in-flight-bytes)"
+)
+TOO_MANY_STREAMS = (
+    "too many streams wait for room: the messages of all streams may have %d bytes, and each stream "
+    "keeps room for its next one"
+)
+LATE = (
+    "the message did not come within %g s (limits.message-seconds), and other calls wait for the room "
+    "that is kept for it"
+)
+
+
+class RefusedError(Exception):
+    """A call ends with a refusal."""
+
+    def __init__(self, refusal: Refusal) -> None:
+        super().__init__(refusal.text)
+        self.refusal = refusal
+
+
+class RefusalMeter(Protocol):
+    """Counts calls that are refused before their message is read."""
+
+    def answered(self, method: str, code: str, seconds: float, reason: str = "") -> None:
+        """Count one answer, and the reason if it is a refusal."""
+
+
+@lru_cache(8)
+def too_busy(longest: LongestWait, seconds: float) -> Refusal:
+    """Return the status of a BusyError with these values: there may be thousands of them a second."""
+    return refusal_of(BusyError(longest, seconds))
+
+
+class Intake:
+    """Reads the message of each call when it has its turn and there is room for it."""
+
+    def __init__(
+        self,
+        calls: InFlight,
+        streams: InFlight,
+        counts: RefusalMeter,
+        *,
+        seconds: float,
+        admission: Admission | None = None,
+    ) -> None:
+        """Count the messages of unary calls in `calls`, and those of streams in `streams`.
+
+        Without an `admission` calls begin at once.
+        """
+        self._admission = admission
+        self._calls = calls
+        self._streams = streams
+        self._counts = counts
+        self._seconds = seconds
+        self._timer: asyncio.TimerHandle | None = None
+
+    def unary(
+        self,
+        method: str,
+        handler: Handler,
+        *,
+        is_urgent: bool = False,
+        at_once: Callable[[bytes], bytes | None] | None = None,
+    ) -> "grpc.RpcMethodHandler[bytes, bytes]":
+        """Return gRPC's handler of a unary call; `handler` takes the message, returns the answer.
+
+        Urgent calls are cheap, and begin before all others. `at_once` returns the answer to a message,
+        or None if it would have to wait or fails, and then has changed nothing.
+        """
+        run = _refusing(partial(self._taken, method, handler, is_urgent=is_urgent))
+        if at_once is None:
+            return grpc.stream_unary_rpc_method_handler(run)
+        return AtOnceHandler(run, partial(self._answered_at_once, at_once))
+
+    def _answered_at_once(
+        self, answer: Callable[[bytes], bytes | None], message: bytes, context: Context
+    ) -> bytes | None:
+        """Return an answer if no call waits, neither for its turn nor for room."""
+        admission = self._admission
+        if self._calls.waiting or (admission is not None and not admission.is_free):
+            return None
+        begun = time.perf_counter()
+        answered = answer(message)
+        if answered is not None:
+            self._calls.has_come(context.peer())
+            if admission is not None:
+                admission.answered_at_once(time.perf_counter() - begun)
+        return answered
+
+    def written(self, method: str, handler: Handler) -> "grpc.RpcMethodHandler[bytes, bytes]":
+        """Return gRPC's handler of a unary call; `handler` takes the message, writes the answer."""
+        taken = partial(self._taken, method, handler)
+        return grpc.stream_stream_rpc_method_handler(_refusing(taken))
+
+    def streams(
+        self, handler: Callable[[Context], Awaitable[None]]
+    ) -> "grpc.RpcMethodHandler[bytes, bytes]":
+        """Return gRPC's handler of a stream; `handler` reads `messages` and writes the answers."""
+        return grpc.stream_stream_rpc_method_handler(_refusing(handler))
+
+    async def messages(
+        self, context: Context
+    ) -> AsyncGenerator[tuple[bytes, Callable[[], None]], None]:
+        """Yield each message of a stream, with a function to call after it was answered.
+
+        Raises RefusedError.
+        """
+        while True:
+            call = _Call()
+            try:
+                message = await self._message(self._streams, call, context)
+            except BaseException as error:
+                if call.place is not None:
+                    self._streams.leave(call.place)
+                if isinstance(error, NoPlaceError | LateError):
+                    raise self._refused(error, TOO_MANY_STREAMS % self._streams.limit) from None
+                raise
+            assert call.place is not None
+            done = partial(self._streams.leave, call.place)
+            if message is None:
+                done()
+                return
+            try:
+                if turn := self._enter(call, context, is_patient=True):
+                    await turn
+            except BaseException:
+                done()
+                raise
+            yield message, done
+
+    def _enter(
+        self, call: "_Call", context: Context, *, is_urgent: bool = False, is_patient: bool = False
+    ) -> Awaitable[None] | None:
+        """Return what to await before the work on a call begins; None if it may begin now.
+
+        Raises BusyError, as may the wait.
+        """
+        admission = self._admission
+        if admission is None:
+            return None
+        turn = admission.enter(
+            context.peer(), call.wake, is_urgent=is_urgent, is_patient=is_patient
+        )
+        # Most calls wait for nothing, and are spared a coroutine.
+        return None if turn.begins else self._begun(admission, turn, call)
+
+    @staticmethod
+    async def _begun(admission: Admission, turn: Turn, call: "_Call") -> None:
+        try:
+            await call.turn()
+        finally:
+            admission.leave(turn)
+
+    def _refused(self, error: Exception, too_many: str, **facts: str) -> RefusedError:
+        if isinstance(error, BusyError):
+            refusal = too_busy(error.longest, error.seconds)
+        elif isinstance(error, LateError):
+            refusal = refusal_of(error, LATE % error.seconds, limit="limits.message-seconds")
+        else:
+            # By then the calls whose message is late have lost their room.
+            refusal = refusal_of(error, too_many, retry_seconds=self._seconds, **facts)
+        return RefusedError(refusal)
+
+    async def _taken(
+        self, method: str, handler: Handler, context: Context, *, is_urgent: bool = False
+    ) -> Any:
+        call = _Call()
+        try:
+            if turn := self._enter(call, context, is_urgent=is_urgent):
+                await turn
+            message = await self._message(self._calls, call, context)
+            if message is None:
+                raise asyncio.CancelledError("the caller has gone")
+        except (NoPlaceError, LateError, BusyError) as error:
+            text, limit = TOO_MANY % self._calls.limit, "limits.max-in-flight-bytes"
+            refused = self._refused(error, text, limit=limit)
+            code = refused.refusal.code.name
+            self._counts.answered(method, code, call.lasted, reason_of(error))
+            raise refused from None
+        else:
+            if call.place is not None:
+                # A pick that waits counts in the queue's own limit meanwhile.
+                GIVE_ROOM.set(partial(self._calls.leave, call.place))
+            return await handler(message, context)
+        finally:
+            if call.place is not None:
+                self._calls.leave(call.place)
+
+    async def _message(self, room: InFlight, call: "_Call", context: Context) -> bytes | None:
+        """Return the next message, with a place in `room`; None if no more comes.
+
+        Raises NoPlaceError and LateError.
+        """
+        # Our own transport knows the length of a message that has begun to arrive; gRPC's does not.
+        size: int | None = getattr(context, "next_bytes", None)
+        call.place = place = room.enter(context.peer(), call.wake, size)
+        if place.state is CallState.WAITING:
+            self._look_later()
+            await call.turn()
+            room.reads(place)
+        # It also has most messages whole by now, and they need not be awaited.
+        take: Callable[[], bytes | None] | None = getattr(context, "take_whole", None)
+        message: Any = take() if take is not None else None
+        if message is not None:
+            room.has_read(place, len(message))
+            return message  # type: ignore[no-any-return]
+        call.task = asyncio.current_task()
+        try:
+            message = await context.read()
+        except asyncio.CancelledError:
+            if call.late is not None and call.task is not None and not call.task.uncancel():
+                raise call.late from None
+            raise
+        if message is grpc.aio.EOF:
+            return None
+        read: bytes = message
+        room.has_read(place, len(read))
+        return read
+
+    def _look_later(self) -> None:
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(LOOK_SECONDS, self._look)
+
+    def _look(self) -> None:
+        self._timer = None
+        for room in (self._calls, self._streams):
+            room.end_late()
+        if self._calls.waiting or self._streams.waiting:
+            self._look_later()
+
+
+def _refusing(answer: Callable[[Context], Awaitable[Any]]) -> Any:
+    """Return gRPC's handler of a stream, which ends the call if `answer` raises RefusedError."""
+
+    async def handle(_: AsyncIterator[bytes], context: Context) -> Any:
+        # gRPC's library keeps the exception of `abort` in a reference cycle with the call. `abort` is
+        # therefore called outside the frames of `answer`, which would keep the message alive.
+        try:
+            return await answer(context)
+        except RefusedError as error:
+            refusal = error.refusal
+        return await context.abort(refusal.code, refusal.text, tuple(refusal.metadata))
+
+    return handle
+
+
+class _Call:
+    """Waits for its turn, then for its message."""
+
+    __slots__ = ("_begun", "_turn", "late", "place", "task")
+
+    def __init__(self) -> None:
+        self.task: asyncio.Task[Any] | None = None
+        """The task that waits, once it does."""
+        self.place: Reservation | None = None
+        self.late: Exception | None = None
+        """The error for which the reading task was cancelled."""
+        self._turn: asyncio.Future[None] | None = None
+        self._begun = time.perf_counter()
+
+    @property
+    def lasted(self) -> float:
+        """Seconds since the call began."""
+        return time.perf_counter() - self._begun
+
+    async def turn(self) -> None:
+        """Wait until the call is woken. Raises the error with which it is."""
+        self.task = asyncio.current_task()
+        self._turn = asyncio.get_running_loop().create_future()
+        await self._turn
+
+    def wake(self, error: Exception | None) -> None:
+        """Let the call go on, or end it with an error."""
+        turn = self._turn
+        if turn is None or turn.done():
+            if error is not None and self.task is not None:
+                self.late = error
+                self.task.cancel()
+        elif error is None:
+            turn.set_result(None)
+        else:
+            turn.set_exception(error)

@@ -1,0 +1,346 @@
+"""Answers Pick, Explain, ListDecisions and Diagnose with messages. No sockets."""
+
+import asyncio
+import logging
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from warmpath.indexer.ranks import Ingest
+from warmpath.router.calls.gateway_loads import (GatewayLoads, check_loads)
+from warmpath.router.calls.report import (ReportAnswerer, check_booking_id)
+from warmpath.router.diagnosis.attribution import Attribution
+from warmpath.router.diagnosis.decisions import Decisions
+from warmpath.router.diagnosis.diagnose import diagnose
+from warmpath.router.diagnosis.facts import RouterFacts
+from warmpath.router.load.table import LoadTable
+from warmpath.process.turns import (in_turns, turn_after)
+from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
+from warmpath.router.peers import booking_id
+from warmpath.router.peers.exchange import PeerBookings
+from warmpath.router.pick.messages import (AT_ONCE, candidate_message, candidate_messages, source_message)
+from warmpath.router.pick.eligible import eligible
+from warmpath.router.pick.group_window import (Chosen, GroupWindow, Made)
+from warmpath.router.pick.options import (MOST_CANDIDATES, Options)
+from warmpath.router.pick.picker import Picker
+from warmpath.router.pick.underway import Underway
+from warmpath.router.pick.weigh import (Ask, Choice, Traits)
+from warmpath.router.pods.namespaces import set_apart
+from warmpath.router.pods.table import PodTable
+from warmpath.router.prompt.bad_request import BadRequestError
+from warmpath.router.prompt.limits import check_name
+from warmpath.router.prompt.deadline import TimeLeft
+from warmpath.router.prompt.read_prompt import Form
+from warmpath.router.prompt.reader import PromptReader
+from warmpath.router.prompt.token_prompt import TokenPrompt
+from warmpath.router.queue.held_picks import HeldPicks
+from warmpath.router.queue.place import (ANYBODY, Asker, QueuePlace)
+from warmpath.router.queue.standing import (engine_priority, standing_message, waits, with_waiting)
+from warmpath.router.tracing.steps import (NO_STEPS, Step, Steps)
+from warmpath.router.tracing.tracer import Attributes
+from warmpath.scorer.policy import UnknownPolicyError
+
+log = logging.getLogger(__name__)
+
+DECISIONS_AT_ONCE = 16
+"""Decisions listed before other tasks get a turn: about two milliseconds' work."""
+
+
+class Reckoned(NamedTuple):
+    """A caller's estimate of the length of a prompt that it cannot give."""
+
+    tokens: int
+    because: str
+    """Why the caller cannot give the prompt."""
+
+
+class PickAnswerer:
+    """Answers calls about picks; `reports` answers the reports on them.
+
+    `clock` is the ingest's; a time of `clock` + `wall_offset()` is seconds since the Unix epoch.
+    """
+
+    def __init__(
+        self,
+        reader: PromptReader,
+        pods: PodTable,
+        ingest: Ingest,
+        *,
+        picker: Picker,
+        window: GroupWindow,
+        loads: LoadTable,
+        decisions: Decisions,
+        attribution: Attribution,
+        clock: Callable[[], float],
+        wall_offset: Callable[[], float],
+        held: HeldPicks | None = None,
+        peers: PeerBookings | None = None,
+        steps: Steps = NO_STEPS,
+        router: RouterFacts | None = None,
+    ) -> None:
+        self._steps = steps
+        self.held = held
+        self._reader = reader
+        self._pods = pods
+        self._picker = picker
+        self._loads = loads
+        self._gateways = GatewayLoads(ingest, loads, clock)
+        self._decisions = decisions
+        self._attribution = attribution
+        self._window = window
+        self._underway = Underway()
+        self.reports = ReportAnswerer(
+            pods, picker, self._gateways, self._underway, clock=clock, held=held, peers=peers
+        )
+        self._clock = clock
+        self._wall_offset = wall_offset
+        self._router = router
+
+    async def pick(
+        self,
+        request: pb.PickRequest,
+        timeout: float,
+        patience: float = math.inf,
+        *,
+        reckoned: Reckoned | None = None,
+        asker: Asker = ANYBODY,
+        is_watched: bool = False,
+    ) -> Made:
+        """Make a pick and book the work. Raises NoPodError if no pod can be chosen.
+
+        `is_watched` is as in `Ask`.
+
+        The caller enters `telling` before anything else. Tokenising takes at most `timeout` seconds,
+        look-ups in Redis and the wait in the queue at most `patience` seconds from now. A text that
+        could not be tokenised counts by its length, a prompt without content by `reckoned`. Raises
+        PickEndedError if, before the pick is made, its end is reported or its booking id is reused.
+        """
+        name = request.booking_id
+        check_booking_id(name)
+        if booking_id.router_of(name):
+            raise BadRequestError("booking_id", "has the form of the router's own booking ids")
+        place, left = self._place(request, asker), TimeLeft(patience)
+        await check_loads(request.loads)
+        with self._underway.pick(name):
+            await self._gateways.observe(request.loads)
+            ask = await self._ask(request, timeout, patience)
+            if name or request.shadow or is_watched:
+                ask = replace(ask, shadow=request.shadow, booking_id=name, is_watched=is_watched)
+            trace_id = self._steps.tracer.trace_id()
+            if asker.request_id or trace_id:
+                ask = replace(ask, request_id=asker.request_id, trace_id=trace_id)
+            if reckoned is not None:
+                ask = replace(ask, unread=reckoned.tokens, unread_because=reckoned.because)
+            await turn_after(len(ask.pods))
+            made = Made(ask, *await self._choose(ask, place, left))
+        if self._steps.tracer.is_on:
+            self._steps.tracer.note(_told(made))
+        return made
+
+    @contextmanager
+    def telling(self, made: Made, context: object = None) -> Iterator[None]:
+        """Within the context the caller is told of a pick; if that fails, the pick is withdrawn.
+
+        It ends, too, where the transport finds later that the caller of `context` has not read the
+        answer (`Call.if_gone`; gRPC's own server cannot find that).
+        """
+        placed = made.placed
+        try:
+            yield
+        except BaseException:
+            self._picker.withdraw(placed, self._clock())
+            raise
+        self._picker.settle(placed, self._clock())
+        if if_gone := getattr(context, "if_gone", None):
+            if_gone(partial(self._gone, placed.booking_id, placed.number))
+
+    def _gone(self, booking_id: str, number: int) -> None:
+        self._picker.cancel(booking_id, number, self._clock())
+        if self.held is not None:
+            self.held.news()
+
+    def _place(
+        self, request: pb.PickRequest | pb.ExplainRequest, asker: Asker
+    ) -> QueuePlace | None:
+        return None if self.held is None else self.held.place(request, asker)
+
+    async def _choose(self, ask: Ask, place: QueuePlace | None, left: TimeLeft) -> Chosen:
+        try:
+            if self.held is not None and place is not None and not ask.shadow:
+                enters = place.entering(ask, self._clock(), left.seconds())
+                return await self.held.choose(enters, place.client)
+            if not ask.is_whole:
+                # Without all its tokens the prompt cannot be grouped with equal ones.
+                return self._picker.reserve(ask, self._clock())
+            return await self._window.choose(ask)
+        except UnknownPolicyError as error:
+            raise BadRequestError("policy", str(error)) from error
+
+    async def response(self, made: Made) -> pb.PickResponse:
+        """Return the message that tells of a pick."""
+        ask, placed, choice = made
+        await turn_after(len(ask.pods))
+        begun = self._steps.begin()
+        offset = self._wall_offset()
+        best, decode = choice.options[:MOST_CANDIDATES], choice.decode[:MOST_CANDIDATES]
+        response = pb.PickResponse(
+            booking_id=placed.booking_id,
+            waited_seconds=placed.waited,
+            engine_priority=engine_priority(placed, choice, self._picker.precedence, offset),
+            prompt_tokens=choice.prompt_tokens,
+            reckoned_tokens=ask.unread,
+            reckoned_because=ask.unread_because,
+            candidates=[candidate_message(one, offset) for one in best],
+            decode_candidates=[candidate_message(one, offset) for one in decode],
+            candidates_left_out=len(choice.options) - len(best),
+            decode_candidates_left_out=len(choice.decode) - len(decode),
+        )
+        if choice.source is not None:
+            response.source.CopyFrom(source_message(choice.source))
+        self._steps.took(Step.REPLY, begun)
+        return response
+
+    async def explain(
+        self,
+        request: pb.ExplainRequest,
+        timeout: float,
+        patience: float = math.inf,
+        asker: Asker = ANYBODY,
+    ) -> pb.ExplainResponse:
+        """Answer Explain; books nothing. Raises NoPodError. Times are as in `pick`."""
+        place = self._place(request, asker)
+        await check_loads(request.loads)
+        await self._gateways.observe(request.loads)
+        ask = await self._ask(request, timeout, patience)
+        now, standing = self._clock(), None
+        try:
+            if self.held is None or place is None:
+                choice = self._picker.weigh(ask, now)
+            else:
+                standing = self.held.queue.standing(place.entering(ask, now), now)
+                choice = standing.choice
+        except UnknownPolicyError as error:
+            raise BadRequestError("policy", str(error)) from error
+        response = pb.ExplainResponse(
+            prompt_tokens=choice.prompt_tokens,
+            policy=choice.policy,
+            utilisation=choice.utilisation,
+            reason=choice.reason + waits(standing) + self._stuck(choice, now),
+            reckoned_tokens=ask.unread,
+            reckoned_because=ask.unread_because,
+            standing=standing_message(standing),
+        )
+        for messages, options in (
+            (response.candidates, choice.options),
+            (response.decode_candidates, choice.decode),
+        ):
+            async for some in candidate_messages(
+                options,
+                self._wall_offset(),
+                lambda one: self._loads.explain(one.pod.id, one.rank.number, now),
+            ):
+                # In parts, since copying all messages at once would take as long as making them.
+                messages.extend(some)
+        if len(response.candidates) > AT_ONCE:
+            await asyncio.sleep(0)
+        if choice.source is not None:
+            response.source.CopyFrom(source_message(choice.source))
+        return response
+
+    def _stuck(self, choice: Choice, now: float) -> str:
+        """Return the sentence, after a space, that names ranks which the choice leaves out."""
+        parts = [part for part in (choice.options, choice.decode) if isinstance(part, Options)]
+        names = list(dict.fromkeys(name for part in parts for name in part.field.left_out))
+        if not names:
+            return ""
+        (pod, number), more = names[0], len(names) - 1
+        seconds = self._loads.stuck_seconds(pod, number, now)
+        others = f", as are {more} more" if more else ""
+        return (
+            f" Rank {number} of {pod}, which has answered nothing for {seconds:.0f} s, is left out"
+            f"{others}."
+        )
+
+    async def list_decisions(self, request: pb.ListDecisionsRequest) -> pb.ListDecisionsResponse:
+        """Answer ListDecisions."""
+        listed = self._decisions.listed(request.limit, model=request.model, pod=request.pod)
+        if self.held is not None:
+            offset = self._wall_offset()
+            listed = with_waiting(listed, self.held.queue, request, self._clock(), offset)
+        response = pb.ListDecisionsResponse()
+        async for one in in_turns(listed, DECISIONS_AT_ONCE):
+            response.decisions.append(one)
+        return response
+
+    async def diagnose(self, request: pb.DiagnoseRequest) -> pb.DiagnoseResponse:
+        """Answer Diagnose."""
+        return await diagnose(
+            request.model,
+            self._pods,
+            self._attribution,
+            self._loads,
+            troubles=self._reader.troubles(),
+            router=self._router,
+            clock=self._clock,
+        )
+
+    async def _ask(
+        self,
+        request: pb.PickRequest | pb.ExplainRequest,
+        timeout: float,
+        patience: float,
+    ) -> Ask:
+        left = TimeLeft(patience)
+        for name in request.pods:
+            check_name("pods", name)
+        read = await self._reader.read(request.prompt, timeout, may_reckon=True)
+        serving = self._pods.of_model(read.prompt.model)
+        wanted = set(request.pods)
+        named = [pod for pod in serving if pod.id in wanted] if wanted else serving
+        prompt = set_apart(read, named)
+        ask = Ask(
+            prompt,
+            eligible(
+                self._pods,
+                prompt.model,
+                request.pods,
+                prompt.lora,
+                disaggregated=request.disaggregated,
+            ),
+            policy=request.policy,
+            session=request.session_id,
+            disaggregated=request.disaggregated,
+            traits=_traits(read.form, prompt),
+            unread=read.unread,
+            unread_because=read.unread_because,
+        )
+        await self._picker.refresh(ask, left.seconds())
+        return ask
+
+
+def _told(made: Made) -> Attributes:
+    """Return what a span tells of a pick."""
+    placed, choice = made.placed, made.choice
+    return {
+        "warmpath.model": placed.model,
+        "warmpath.policy": choice.policy,
+        "warmpath.booking_id": placed.booking_id,
+        "warmpath.pod": placed.picked[0],
+        "warmpath.rank": placed.picked[1],
+        "warmpath.prompt_tokens": placed.prompt_tokens,
+        "warmpath.held_tokens": placed.captured,
+        "warmpath.waited_seconds": placed.waited,
+    }
+
+
+def _traits(form: Form, prompt: TokenPrompt) -> Traits:
+    return Traits(
+        form=form,
+        has_adapter=bool(prompt.lora),
+        has_salt=bool(prompt.cache_salt),
+        has_items=bool(prompt.items),
+    )

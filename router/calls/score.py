@@ -1,0 +1,351 @@
+"""Answers Score and ListPods with messages. No sockets."""
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from itertools import chain
+from operator import attrgetter
+from typing import NamedTuple, NoReturn
+
+from warmpath.indexer.rank import Rank
+from warmpath.indexer.trust import Trust
+from warmpath.router.calls.score_reply import (entry_of, match_part, score_rest)
+from warmpath.process.turns import (MANY_RANKS, in_turns, turn_after)
+from warmpath.router.match.matches import Matches
+from warmpath.router.match.match import Scorer
+from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
+from warmpath.proto.pb.warmpath.wire.v1 import score_request_pb2 as wire
+from warmpath.router.pick.messages import trust_message
+from warmpath.router.pods.namespaces import set_apart
+from warmpath.router.pods.table import (Pod, PodTable)
+from warmpath.router.prompt.bad_request import BadRequestError
+from warmpath.router.prompt.limits import check_name
+from warmpath.router.prompt.deadline import TimeLeft
+from warmpath.router.prompt.parse import (LONG, gives_ids)
+from warmpath.router.prompt.plain import PlainPrompt
+from warmpath.router.prompt.reader import PromptReader
+from warmpath.router.prompt.token_prompt import TokenPrompt
+from warmpath.router.prompt.trace import Trace
+from warmpath.router.tracing.steps import (NO_STEPS, Step, Steps)
+from warmpath.scorer.candidate import Load
+from warmpath.scorer.match import Match
+from warmpath.scorer.strategies import (DEFAULT, STRATEGIES, Strategy)
+
+PODS_AT_ONCE = 64
+"""Pods listed before other tasks get a turn: about two milliseconds' work."""
+
+NAMES_AT_ONCE = 256
+"""Unknown pods listed before other tasks get a turn: less than a millisecond's work."""
+
+MOST_FORGOTTEN = 256
+"""All entries are dropped when they are this many more than twice the ranks of a Score: a Score that was
+under way while its pods went may have left some."""
+
+RANKS: Callable[[Pod], tuple[Rank, ...]] = attrgetter("ranks")
+"""Returns a pod's ranks."""
+
+UNKNOWN_POD = pb.PodScore(
+    trust=pb.Trust(level=pb.Trust.COLD, reason="no such pod serves the model")
+).SerializeToString()
+"""The fields of an unknown pod's PodScore that follow its name."""
+
+
+class Scored(NamedTuple):
+    """An answer to Score, with the figures that metrics count."""
+
+    response: bytes
+    """A ScoreResponse."""
+    prompt_tokens: int
+    most: int
+    """The most leading tokens of the prompt that any rank holds."""
+
+
+class Beginnings(dict[int, bytes]):
+    """The bytes with which a rank's entry of a ScoreResponse begins.
+
+    The key is the size in bytes of the rest of the entry.
+    """
+
+    def __init__(self, fixed: bytes) -> None:
+        self._fixed = fixed
+
+    def __missing__(self, size: int) -> bytes:
+        self[size] = beginning = entry_of(self._fixed, size)
+        return beginning
+
+
+class Entry(NamedTuple):
+    """The part of a rank's scores that stays the same until its trust or its pod's readiness changes."""
+
+    trust: Trust
+    ready: bool
+    beginnings: Beginnings
+    """Without the fields that depend on the prompt."""
+
+
+class LastEntries(NamedTuple):
+    """The beginnings of a ScoreResponse's entries, and what they were made from."""
+
+    ranks: list[Rank]
+    trusts: list[Trust]
+    ready: list[bool]
+    """Whether each pod of these ranks is ready."""
+    beginnings: list[Beginnings]
+
+
+class Answerer:
+    """Answers Score and ListPods.
+
+    `clock` is monotonic; a time of the ingest + `wall_offset()` is seconds since the Unix epoch. `load`
+    returns a rank's load at a time of the clock; without it pods are listed without theirs.
+    """
+
+    def __init__(
+        self,
+        reader: PromptReader,
+        scorer: Scorer,
+        pods: PodTable,
+        *,
+        clock: Callable[[], float],
+        wall_offset: Callable[[], float],
+        load: Callable[[str, int, float], Load] | None = None,
+        steps: Steps = NO_STEPS,
+    ) -> None:
+        self._steps = steps
+        self._is_traced = steps.tracer.is_on
+        self._reader = reader
+        self._load = load
+        self._scorer = scorer
+        self._pods = pods
+        self._clock = clock
+        self._wall_offset = wall_offset
+        self._told_offset = wall_offset()
+        """The offset in the times of the entries."""
+        self._entries: dict[Rank, Entry] = {}
+        self._last = LastEntries([], [], [], [])
+        """The entries of the last answer: mostly the next one has the same."""
+
+    def forget(self, pod: Pod) -> None:
+        """Keep nothing of a pod that has gone."""
+        for rank in pod.ranks:
+            self._entries.pop(rank, None)
+
+    def waits(self, request: wire.ScoreRequest) -> bool:
+        """Return whether the answer to a Score may wait for a tokenizer or for Redis."""
+        return self._scorer.remote is not None or not gives_ids(request.prompt)
+
+    async def score(
+        self,
+        request: wire.ScoreRequest,
+        timeout: float,
+        patience: float = math.inf,
+        plain: PlainPrompt | None = None,
+    ) -> Scored:
+        """Answer Score. Tokenising takes at most `timeout` seconds, all waits together `patience`.
+
+        A `plain` prompt stands in for the request's.
+        """
+        left = TimeLeft(patience) if self._scorer.remote else None
+        strategy = STRATEGIES.get(request.strategy or DEFAULT) or _unknown(request.strategy)
+        trace = Trace(self._clock) if request.explain else None
+        read = await self._reader.read(plain or request.prompt, timeout, trace)
+        pods, unknown = self._named(read.prompt.model, request.pods)
+        prompt = set_apart(read, pods)
+        ranks = [*chain.from_iterable(map(RANKS, pods))]
+        if left:
+            await self._scorer.refresh(prompt, ranks, left.seconds())
+            if trace:
+                trace.step("ask the shared index")
+        matches, trusts = self._looked_up(prompt, ranks, strategy)
+        await turn_after(len(ranks))
+        begun = self._steps.begin()
+        parts, most = self._parts(pods, ranks, trusts, matches, strategy)
+        if unknown:
+            async for pod_id in in_turns(unknown, NAMES_AT_ONCE):
+                check_name("pods", pod_id)
+                named = pb.PodScore(pod=pod_id).SerializeToString()
+                parts += entry_of(named, len(UNKNOWN_POD)), UNKNOWN_POD
+        parts.append(score_rest(prompt.tokens, read.covered_chars, request.request_id))
+        if trace:
+            trace.step("score")
+            # Concatenated messages are one message to protobuf, with the fields of both.
+            explained = pb.ScoreResponse(explanation=trace.explanation(prompt.ids))
+            parts.append(explained.SerializeToString())
+        response = b"".join(parts)
+        self._steps.took(Step.REPLY, begun)
+        if self._is_traced:
+            self._note(prompt, most)
+        return Scored(response, prompt.tokens, most)
+
+    def score_at_once(self, request: wire.ScoreRequest, plain: PlainPrompt) -> Scored | None:
+        """Answer Score as `score` does, if that waits for nothing and takes less than a millisecond.
+
+        The result is None otherwise.
+        """
+        if request.HasField("prompt") or request.explain or self._scorer.remote:
+            return None
+        if len(plain.ids) > LONG:
+            return None
+        strategy = STRATEGIES.get(request.strategy or DEFAULT) or _unknown(request.strategy)
+        read = self._reader.read_plain(plain)
+        pods, unknown = self._named(read.prompt.model, request.pods)
+        ranks = [*chain.from_iterable(map(RANKS, pods))]
+        if unknown or len(ranks) > MANY_RANKS:
+            return None
+        prompt = set_apart(read, pods)
+        matches, trusts = self._looked_up(prompt, ranks, strategy)
+        begun = self._steps.begin()
+        parts, most = self._parts(pods, ranks, trusts, matches, strategy)
+        parts.append(score_rest(prompt.tokens, 0, request.request_id))
+        response = b"".join(parts)
+        self._steps.took(Step.REPLY, begun)
+        if self._is_traced:
+            self._note(prompt, most)
+        return Scored(response, prompt.tokens, most)
+
+    def _note(self, prompt: TokenPrompt, most: int) -> None:
+        self._steps.tracer.note(
+            {
+                "warmpath.model": prompt.model,
+                "warmpath.prompt_tokens": prompt.tokens,
+                "warmpath.matched_tokens": most,
+            }
+        )
+
+    def _looked_up(
+        self, prompt: TokenPrompt, ranks: Sequence[Rank], strategy: Strategy
+    ) -> tuple[Matches, list[Trust]]:
+        """Return the matches of ranks, and the trust in each: both of one moment, as the answer is."""
+        begun = self._steps.begin()
+        matches = self._scorer.matches(prompt, ranks, strategy)
+        self._steps.took(Step.MATCH, begun)
+        # Not `Matches.trust`: a call for every rank of every Score takes longer.
+        known = matches.trusts.get
+        return matches, [known(rank) or rank.trust for rank in ranks]
+
+    def _parts(
+        self,
+        pods: Sequence[Pod],
+        ranks: list[Rank],
+        trusts: list[Trust],
+        matches: Matches,
+        strategy: Strategy,
+    ) -> tuple[list[bytes], int]:
+        """Return the parts of a ScoreResponse with its ranks' scores, and the most matched tokens."""
+        most = 0
+        part_of: dict[Match | None, bytes] = {None: b""}
+        for match in {*matches.values()}:
+            part_of[match] = match_part(strategy(match), match)
+            most = max(most, match.matched_tokens)
+        parts: list[bytes] = []
+        beginnings = self._beginnings(pods, ranks, trusts)
+        for beginning, matched in zip(beginnings, map(matches.get, ranks), strict=True):
+            part = part_of[matched]
+            parts += beginning[len(part)], part
+        return parts, most
+
+    def _beginnings(
+        self, pods: Sequence[Pod], ranks: list[Rank], trusts: list[Trust]
+    ) -> list[Beginnings]:
+        """Return the beginnings of the entries of pods' ranks."""
+        ready = [
+            # Nearly all pods have a connected first rank, which is tested faster than the property.
+            (
+                bool(pod.ranks)
+                and pod.ranks[0].is_connected
+                and pod.status.healthy is not False
+                and not pod.withheld
+            )
+            or pod.ready
+            for pod in pods
+        ]
+        offset = self._wall_offset()
+        if offset != self._told_offset:
+            self._told_offset, self._last = offset, LastEntries([], [], [], [])
+            self._entries.clear()
+        last = self._last
+        # The objects are mostly the same, which lists find out quickly.
+        if last.trusts != trusts or last.ranks != ranks or last.ready != ready:
+            made = self._made(pods, trusts, ready)
+            self._last = last = LastEntries(ranks, trusts, ready, made)
+        return last.beginnings
+
+    def _made(
+        self, pods: Sequence[Pod], trusts: Sequence[Trust], ready: Sequence[bool]
+    ) -> list[Beginnings]:
+        kept = self._entries
+        if len(kept) > 2 * len(trusts) + MOST_FORGOTTEN:
+            kept.clear()
+        made: list[Beginnings] = []
+        trust_of = iter(trusts)
+        for pod, is_ready in zip(pods, ready, strict=True):
+            for rank in pod.ranks:
+                trust = next(trust_of)
+                entry = kept.get(rank)
+                if entry is None or entry.ready is not is_ready or entry.trust != trust:
+                    entry = kept[rank] = self._entry(rank, trust, ready=is_ready)
+                made.append(entry.beginnings)
+        return made
+
+    def _entry(self, rank: Rank, trust: Trust, *, ready: bool) -> Entry:
+        score = pb.PodScore(
+            pod=rank.pod,
+            rank=rank.number,
+            trust=trust_message(trust, self._told_offset),
+            ready=ready,
+        )
+        return Entry(trust, ready, Beginnings(score.SerializeToString()))
+
+    async def list_pods(self, request: pb.ListPodsRequest) -> pb.ListPodsResponse:
+        """Answer ListPods."""
+        listed = pb.ListPodsResponse()
+        async for pod in in_turns(self._pods, PODS_AT_ONCE):
+            if not request.model or pod.model == request.model:
+                listed.pods.add(
+                    id=pod.id,
+                    address=pod.address,
+                    model=pod.model,
+                    ready=pod.ready,
+                    status=pod.withheld or pod.status.reason,
+                    served_models=pod.status.models,
+                    role=pod.role,
+                    ranks=[self._rank(rank) for rank in pod.ranks],
+                )
+        return listed
+
+    def _named(self, model: str, names: Sequence[str]) -> tuple[list[Pod], list[str]]:
+        """Return a model's pods (if `names` is not empty, only those) and the names without a pod."""
+        serving = self._pods.of_model(model)
+        if not names:
+            return serving, []
+        for name in names:
+            check_name("pods", name)
+        by_id = {pod.id: pod for pod in serving}
+        wanted = dict.fromkeys(names)
+        return (
+            [by_id[name] for name in wanted if name in by_id],
+            [name for name in wanted if name not in by_id],
+        )
+
+    def _rank(self, rank: Rank) -> pb.Rank:
+        message = pb.Rank(
+            rank=rank.number,
+            trust=trust_message(rank.trust, self._wall_offset()),
+            block_size=rank.layout.block_size,
+            tiers=[
+                pb.TierBlocks(tier=tier, blocks=blocks) for tier, blocks in rank.blocks().items()
+            ],
+            events=pb.EventCounts(**rank.counts()),
+            copies=rank.blocks_in_use(),
+            capacity=rank.capacity,
+        )
+        if rank.sequence is not None:
+            message.sequence = rank.sequence
+        if self._load is not None:
+            load = self._load(rank.pod, rank.number, self._clock())
+            message.running, message.waiting = load.in_flight, load.waiting
+        return message
+
+
+def _unknown(strategy: str) -> NoReturn:
+    known: Iterable[str] = STRATEGIES
+    raise BadRequestError("strategy", f"is {strategy!r}; known: {', '.join(known)}")

@@ -1,0 +1,95 @@
+"""The gRPC server: it listens on one port, and loses no call at its end."""
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+
+import grpc
+
+from warmpath.process.command_line import in_words
+from warmpath.process.health import HealthService
+from warmpath.process.listen import HALF_OF_DESCRIPTORS
+from warmpath.process.tasks import (Work, kept)
+from warmpath.process.tls import ServerTls
+from warmpath.router.config.schema import Config
+from warmpath.router.ending import Ending
+from warmpath.router.readiness import (LISTENING, Readiness)
+from warmpath.router.transport.choose import new_server
+from warmpath.h2grpc.http2.library import LibraryError
+from warmpath.h2grpc.http2.limits import Http2Limits
+from warmpath.router.transport.call import Gate
+
+STOP_SECONDS = 0.5
+"""Time for writing the last answers; then the streams that remain, of health watchers, are ended."""
+
+
+@asynccontextmanager
+async def serving(
+    config: Config,
+    handlers: Sequence[grpc.GenericRpcHandler],
+    checks: HealthService,
+    readiness: Readiness,
+    ending: Ending,
+    *,
+    gate: Gate,
+    full: Callable[[str], None],
+    tls: ServerTls | None,
+) -> AsyncIterator[str]:
+    """Serve while the context is open, then end; yield host:port with the port that was bound.
+
+    `gate` refuses calls when their headers have come; `full` counts connections that are closed, since
+    there are too many (`router.transport.choose`); `tls` is None for plain connections.
+    Raises OSError if the address cannot be bound, or if the system lacks the transport's library.
+    """
+    try:
+        server = new_server(
+            config.server.transport,
+            limits_of(config),
+            reuse_port=config.server.processes > 1,
+            gate=gate,
+            full=full,
+        )
+    except LibraryError as error:
+        raise OSError(f"server.transport: {error}") from error
+    server.add_generic_rpc_handlers(handlers)
+    try:
+        address = await server.start(config.server.listen, tls)
+    except OSError as error:
+        raise OSError(
+            f"server.listen: cannot bind {config.server.listen}: {in_words(error)}"
+        ) from error
+    notifying = kept(Work("informing health watchers", checks.keep_notifying))
+    try:
+        readiness.set(LISTENING, holds=True, reason="gRPC listens")
+        yield address
+    finally:
+        await ending.run(checks.look, server.go_away)
+        notifying.cancel()
+        await server.stop(STOP_SECONDS)
+
+
+def limit_of_connections(config: Config) -> str:
+    """Return the name and value of the limit on connections that is in force."""
+    most = config.server.http2.max_connections
+    if most <= HALF_OF_DESCRIPTORS:
+        return f"server.http2.max-connections ({most})"
+    return f"half of the file descriptors ({HALF_OF_DESCRIPTORS})"
+
+
+def limits_of(config: Config) -> Http2Limits:
+    """Return the limits that a configuration gives to the transport."""
+    http2 = config.server.http2
+    return Http2Limits(
+        connections=min(http2.max_connections, HALF_OF_DESCRIPTORS),
+        streams=http2.max_streams,
+        message_bytes=config.limits.largest_message,
+        message_seconds=config.limits.message_seconds,
+        header_bytes=http2.max_header_bytes,
+        unsent_bytes=http2.max_unsent_bytes,
+        received_bytes=http2.max_received_bytes,
+        handshake_seconds=http2.handshake_seconds,
+        stall_seconds=http2.stall_seconds,
+        ping_seconds=http2.ping_seconds,
+        idle_seconds=http2.idle_seconds,
+        resets_per_second=http2.resets_per_second,
+        control_frames_per_second=http2.control_frames_per_second,
+    )

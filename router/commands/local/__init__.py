@@ -1,4 +1,0 @@
-"""Processes on loopback, and traffic for them: `warmpath demo`, `warmpath fleet`, `warmpath gateway`.
-
-Benchmarks live in `bench/`.
-"""

@@ -1,1 +1,0 @@
-"""Redis servers on loopback for local clusters: one, or a Redis Cluster of several."""

@@ -1,0 +1,74 @@
+"""vLLM's token API, /inference/v1/generate: the prompt is token ids, with the places of its media.
+
+Follows vLLM 0.32, `entrypoints/scale_out/token_in_token_out/protocol.py` (`GenerateRequest`).
+"""
+
+from typing import Any
+
+from warmpath.router.inference_api.apis.api import Api
+from warmpath.router.inference_api.body import (Body, positive)
+from warmpath.router.inference_api.unread import (Unread, UnreadError, list_of, not_allowed, not_exact, object_of)
+from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
+from warmpath.router.prompt.bodies.fields import packed_ids
+from warmpath.router.prompt.limits import MOST_ENTRIES
+
+
+async def _most_output_tokens(body: Body) -> int | None:
+    sampling = await body.value("sampling_params")
+    return positive(sampling.get("max_tokens")) if isinstance(sampling, dict) else None
+
+
+async def _prompt(body: Body) -> pb.Prompt:
+    if body.has("content_parts"):
+        raise not_exact("the engine puts media of its own into the prompt")
+    ids = None
+    if body.is_list("token_ids"):
+        most = body.limits.max_prompt_tokens
+        ids = await packed_ids(body.fields.fields["token_ids"], "token_ids", most)
+    if not ids:
+        raise not_allowed("token_ids is no list of token ids")
+    sampling = await body.value("sampling_params")
+    if isinstance(sampling, dict) and sampling.get("prompt_logprobs") is not None:
+        raise UnreadError(Unread.NO_PREFIX, "prompt_logprobs need every token computed")
+    return pb.Prompt(
+        model=await body.name("model"),
+        token_ids_packed=ids,
+        cache_salt=await body.word("cache_salt"),
+        multimodal=_items(await body.value("features")),
+    )
+
+
+def _items(features: Any) -> list[pb.MultimodalItem]:
+    """Return the media, in the order of their places. Raises UnreadError."""
+    if features is None:
+        return []
+    found = object_of(features, "features")
+    hashes = object_of(found.get("mm_hashes"), "mm_hashes")
+    places = object_of(found.get("mm_placeholders"), "mm_placeholders")
+    items: list[pb.MultimodalItem] = []
+    for modality in hashes:
+        names = list_of(hashes[modality], "mm_hashes")
+        ranges = list_of(places.get(modality), "mm_placeholders")
+        if len(names) != len(ranges):
+            raise not_allowed("mm_hashes and mm_placeholders have different lengths")
+        items += [_item(name, place) for name, place in zip(names, ranges, strict=True)]
+        if len(items) > MOST_ENTRIES:
+            raise UnreadError(Unread.BODY_TOO_LARGE, f"more than {MOST_ENTRIES} media")
+    return sorted(items, key=lambda item: item.offset)
+
+
+def _item(name: Any, place: Any) -> pb.MultimodalItem:
+    given = object_of(place, "mm_placeholders")
+    try:
+        return pb.MultimodalItem(hash=name, offset=given["offset"], length=given["length"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise not_allowed("a medium has no hash, or its place is no range") from error
+
+
+VLLM_GENERATE = Api(
+    name="vllm-generate",
+    fields=("token_ids", "sampling_params", "features", "content_parts", "cache_salt"),
+    most_output_tokens=_most_output_tokens,
+    prompt=_prompt,
+    has_ids=True,
+)

@@ -1,0 +1,325 @@
+"""Computes how much of a prompt each rank holds, and scores from that."""
+
+import logging
+import math
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Protocol
+
+from msgspec.structs import replace
+
+from warmpath.indexer.believed.beliefs import Believed
+from warmpath.indexer.engines.cache_groups import Lookahead
+from warmpath.indexer.ranks import Ingest
+from warmpath.indexer.keys.key import Chain
+from warmpath.indexer.keys.word import WORD_BYTES
+from warmpath.indexer.packed_keys import packed_keys
+from warmpath.indexer.rank import Rank
+from warmpath.indexer.shared.records.record_source import RemoteRank
+from warmpath.indexer.trust import (Level, Trust)
+from warmpath.router.match.forms import (UNKNOWN, BlockForm, KeptForms, Layouts)
+from warmpath.router.match.lives import OldLives
+from warmpath.router.match.matches import Matches
+from warmpath.router.match.stretches import (Held, reusable_match, share)
+from warmpath.router.tracing.steps import (NO_STEPS, Step, Steps)
+from warmpath.scorer.match import Match
+from warmpath.scorer.strategies import (LEADING, Strategy)
+
+log = logging.getLogger(__name__)
+
+NOTHING = Match((), 0)
+
+UNMATCHED = "its blocks cannot be matched with prompts: a bug of ours"
+
+ASSUMED_BLOCK_SIZE = 64
+"""Tokens per block in beliefs about a rank whose block size no event has shown."""
+
+
+class KeyedPrompt(Protocol):
+    """A prompt in the form that the scorer needs (`router.prompt.token_prompt`)."""
+
+    @property
+    def model(self) -> str:
+        """The base model's name."""
+
+    @property
+    def tokens(self) -> int:
+        """The number of tokens."""
+
+    def chain(
+        self, block_size: int, hash_seed: str, *, lookahead: Lookahead = Lookahead.NONE
+    ) -> Chain:
+        """Return the blocks that a request could find cached."""
+
+
+@dataclass(frozen=True, slots=True)
+class RankScore:
+    """One rank's score for a prompt by a strategy, without load and cost."""
+
+    rank: Rank
+    score: float
+    match: Match
+
+    @property
+    def matched_tokens(self) -> int:
+        """The leading tokens that a request would find cached."""
+        return self.match.matched_tokens
+
+
+class Elsewhere(Protocol):
+    """Prompts that other routers have sent and no event has announced (`router.peers.marks`)."""
+
+    def __bool__(self) -> bool:
+        """Return whether there are any."""
+
+    def match(self, keys: bytes) -> Mapping[tuple[str, int], int]:
+        """Return how many leading blocks of a prompt are on their way to each rank, by packed keys."""
+
+
+class Scorer:
+    """Scores prompts by one ingest's index and by beliefs.
+
+    `shared_tiers` names, by model, the tiers that all its pods share: a block that one rank holds
+    there, all hold. `elsewhere` are other routers' beliefs. `assumed_block_size` is for models whose
+    block size no event has shown yet.
+    """
+
+    def __init__(
+        self,
+        ingest: Ingest,
+        hash_seed: str,
+        *,
+        believed: Believed | None = None,
+        elsewhere: Elsewhere | None = None,
+        shared_tiers: Mapping[str, Collection[str]] = MappingProxyType({}),
+        assumed_block_size: int = ASSUMED_BLOCK_SIZE,
+        steps: Steps = NO_STEPS,
+    ) -> None:
+        self.remote = ingest.remote
+        """The shared index that `refresh` asks; None outside shared mode."""
+        self._steps = steps
+        self._ingest = ingest
+        self._hash_seed = hash_seed
+        self._believed = believed
+        self._elsewhere = elsewhere
+        self._shared_tiers = shared_tiers
+        self._assumed_form: BlockForm = (assumed_block_size, Lookahead.NONE)
+        self._usual_form: dict[str, BlockForm] = {}
+        self._forms = KeptForms()
+        self._old_lives = None if believed is None else OldLives(ingest, believed)
+
+    def score(
+        self, prompt: KeyedPrompt, ranks: Sequence[Rank], strategy: Strategy
+    ) -> Iterator[RankScore]:
+        """Yield each rank's score, in the order given."""
+        matches = self.matches(prompt, ranks, strategy)
+        for rank in ranks:
+            match = matches.get(rank, NOTHING)
+            yield RankScore(rank, strategy(match), match)
+
+    def matches(
+        self,
+        prompt: KeyedPrompt,
+        ranks: Sequence[Rank],
+        strategy: Strategy,
+        *,
+        stale_since: float = math.inf,
+    ) -> Matches:
+        """Return how much of the prompt each rank could reuse, for ranks that hold any block of it.
+
+        Only the blocks that the strategy needs are looked up. Keys are computed once for each form of
+        blocks. A rank whose stream ended before `stale_since` (the ingest's clock) has no known match,
+        since its cache may have changed since then.
+        """
+        self._ingest.expire()
+        if self._old_lives is not None:
+            self._old_lives.forget(ranks)
+        forms = self._forms.of(ranks)
+        # A cache with a sliding window may hold later blocks without the prompt's beginning.
+        leading = strategy in LEADING and forms.has_prefix
+        shared = self._shared_tiers.get(prompt.model, ())
+        of_form = {**forms.known}
+        if forms.usual is not None:
+            self._usual_form[prompt.model] = forms.usual
+        if forms.unknown and self._believed is not None:
+            assumed = self._form(prompt.model, UNKNOWN)
+            of_form[assumed] = {**of_form.get(assumed, {}), **forms.unknown}
+        matches = Matches()
+        for form, alike in of_form.items():
+            sought = matches.chains[form] = self._sought(prompt, form)
+            held = self._held(sought, alike, matches.trusts, leading=leading)
+            if shared:
+                share(held, alike, shared)
+            self._match_all(matches, sought, held, alike, stale_since)
+        return matches
+
+    def keys(self, prompt: KeyedPrompt, ranks: Sequence[Rank]) -> dict[BlockForm, bytes]:
+        """Return the packed keys of a prompt's blocks, by each known or assumed form of these ranks."""
+        shown = {rank.layout.form for rank in ranks}
+        forms = {self._form(prompt.model, form) for form in shown}
+        return {
+            (size, lookahead): packed_keys(prompt.chain(size, self._hash_seed, lookahead=lookahead))
+            for size, lookahead in forms
+        }
+
+    def has_announced(self, pod: str, rank: int, keys: bytes) -> bool:
+        """Return whether a rank holds all blocks with these packed keys according to its events.
+
+        Engines store a prompt's blocks in order, so the last block of each group suffices. The result
+        is False for ranks in shared mode, whose blocks only Redis knows, and for ranks that are not
+        exact.
+        """
+        known = self._ingest.rank(pod, rank)
+        if known is None or isinstance(known, RemoteRank) or known.trust.level is not Level.EXACT:
+            return False
+        ends = known.layout.ends(len(keys) // WORD_BYTES)
+        return bool(ends) and all(
+            groups <= self._holding(pod, rank, keys[(end - 1) * WORD_BYTES : end * WORD_BYTES])
+            for end, groups in ends.items()
+        )
+
+    def _holding(self, pod: str, rank: int, key: bytes) -> set[int]:
+        """Return the groups of a rank's cache in which it holds a block, by its packed key."""
+        chain = Chain(0, b"", 1, 1, (), key)
+        return {
+            place.group
+            for place, _, _ in self._ingest.match(chain)
+            if (place.pod, place.rank) == (pod, rank)
+        }
+
+    def form(self, model: str, pod: str, rank: int) -> BlockForm:
+        """Return the form of a rank's blocks.
+
+        While no event has shown it, the form of most of the model's ranks, or else the configured one,
+        is assumed.
+        """
+        known = self._ingest.rank(pod, rank)
+        return self._form(model, known.layout.form if known else UNKNOWN)
+
+    def _form(self, model: str, form: BlockForm) -> BlockForm:
+        """Return a form; if it is unknown, that of most of the model's ranks, or the assumed one."""
+        return form if form[0] else self._usual_form.get(model, self._assumed_form)
+
+    def held_tokens(self, model: str, rank: Rank) -> int:
+        """Return how many tokens a model's rank holds in total, known or assumed."""
+        blocks = sum(rank.blocks().values())
+        if self._believed is not None and rank.trust.level is not Level.EXACT:
+            blocks = max(blocks, self._believed.count(rank.pod, rank.number))
+        return blocks * self._form(model, rank.layout.form)[0]
+
+    async def refresh(self, prompt: KeyedPrompt, ranks: Sequence[Rank], timeout: float) -> None:
+        """Read a prompt's keys from the shared index into memory, within `timeout` seconds.
+
+        It raises nothing: a key that was not read in time lowers the trusts in the prompt's `Matches`.
+        """
+        if self.remote is None:
+            return
+        known = [rank for rank in ranks if isinstance(rank, RemoteRank) and rank.layout.block_size]
+        if known:
+            with self._steps.step(Step.LOOK_UP):
+                await self.remote.refresh(self.keys(prompt, known).values(), timeout)
+
+    def _sought(self, prompt: KeyedPrompt, form: BlockForm) -> Chain:
+        chain = prompt.chain(form[0], self._hash_seed, lookahead=form[1])
+        # The index and the beliefs are both looked up, so the keys are made once for the two.
+        if self._believed or self._elsewhere:
+            return replace(chain, made=packed_keys(chain))
+        return chain
+
+    def _held(
+        self, sought: Chain, wanted: Layouts, trusts: dict[Rank, Trust], *, leading: bool
+    ) -> dict[Rank, list[Held]]:
+        """Return the blocks that ranks hold; add trusts of ranks in shared mode to `trusts`."""
+        held: dict[Rank, list[Held]] = {}
+        rank_of = self._ingest.ranks.get
+        found = self._ingest.match(sought, leading=leading)
+        if self.remote is not None:
+            there, doubt = self.remote.match(sought, leading=leading)
+            found += there
+            trusts |= {
+                rank: rank.in_answer(doubt) for rank in wanted if isinstance(rank, RemoteRank)
+            }
+        for place, start, stop in found:
+            holder = rank_of(place.name)
+            if holder is not None:
+                piece = (place.group, start, stop, place.tier)
+                if holder in held:
+                    held[holder].append(piece)
+                else:
+                    held[holder] = [piece]
+        return held
+
+    def _match_all(
+        self,
+        matches: Matches,
+        sought: Chain,
+        held: Mapping[Rank, list[Held]],
+        wanted: Layouts,
+        stale_since: float,
+    ) -> None:
+        """Add the matches of the ranks `wanted`, which have one form, to `matches`."""
+        beliefs = self._beliefs(sought)
+        trusts = matches.trusts
+        layout_of, trust_of, stale, blocks = wanted.get, trusts.get, Level.STALE, sought.blocks
+        # Most ranks hold one stretch, and few stretches differ.
+        of_piece: dict[Held, Match] = {}
+        for rank, pieces in held.items():
+            layout = layout_of(rank)
+            if layout is None:
+                continue
+            trust = trust_of(rank)
+            if trust is None:
+                trust = trusts[rank] = rank.trust
+            if trust.level is stale and trust.since < stale_since:
+                continue
+            piece = pieces[0]
+            is_alone = len(pieces) == 1 and piece[0] == layout.only
+            match = of_piece.get(piece) if is_alone else None
+            if match is None:
+                try:
+                    match = reusable_match(pieces, layout, blocks)
+                except Exception:
+                    # One pod's odd events must not fail the answer about the others.
+                    if UNMATCHED not in rank.trust.reason:
+                        log.exception("pod %s rank %d: %s", rank.pod, rank.number, UNMATCHED)
+                    rank.limit(UNMATCHED, UNMATCHED)
+                    continue
+                if is_alone:
+                    # Ranks of one form have blocks of the same size.
+                    of_piece[piece] = match
+            matches[rank] = match
+        size = sought.block_size
+        for name, (arriving, sent) in beliefs.items():
+            holder = self._ingest.rank(*name)
+            if holder is None or holder not in wanted:
+                continue
+            # An exact view replaces assumptions about prompts sent before its events came.
+            assumed = 0 if matches.trust(holder).level is Level.EXACT else sent
+            if arriving or assumed:
+                known = matches.get(holder, NOTHING)
+                matches[holder] = Match(
+                    known.spans,
+                    size,
+                    held=known.held,
+                    arriving_tokens=arriving * size,
+                    assumed_tokens=assumed * size,
+                )
+
+    def _beliefs(self, sought: Chain) -> dict[tuple[str, int], tuple[int, int]]:
+        """Return how many leading blocks each rank is believed to hold: (arriving, assumed)."""
+        found: dict[tuple[str, int], tuple[int, int]] = {}
+        if self._believed:
+            for belief, start, stop in self._believed.match(sought, leading=True):
+                if not start:
+                    arriving, assumed = found.get((belief.pod, belief.rank), (0, 0))
+                    if belief.kind == "arriving":
+                        arriving = stop
+                    else:
+                        assumed = stop
+                    found[belief.pod, belief.rank] = arriving, assumed
+        if self._elsewhere:
+            for name, blocks in self._elsewhere.match(packed_keys(sought)).items():
+                arriving, assumed = found.get(name, (0, 0))
+                found[name] = max(arriving, blocks), assumed
+        return found

@@ -1,0 +1,121 @@
+"""The router's calls that change nothing, over HTTP: a request in, its answer out, both as JSON.
+
+The JSON is protobuf's own mapping of the messages in proto/warmpath/v1/router.proto. Calls wait, are
+refused, drained and counted with those of gRPC.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any, TypeVar
+
+import grpc
+from aiohttp import web
+from google.protobuf import json_format
+from google.protobuf.descriptor import MethodDescriptor
+from google.protobuf.message_factory import GetMessageClass
+
+from warmpath.router.calls.intake import RefusedError
+from warmpath.router.calls.service import (SERVICE, RouterService)
+from warmpath.router.pages.listener import Page
+from warmpath.router.pages.http_call import (HttpCall, answering)
+from warmpath.router.pages.json_message import (NoRequestError, message_of)
+from warmpath.router.prompt.bodies.fields import MOST_VALUES as BODY_VALUES
+from warmpath.router.prompt.bodies.fields import (FieldLimitError, check_values)
+from warmpath.router.tracing.tracer import (NO_TRACER, Tracer)
+from warmpath.router.transport.call import Refusal
+
+PATH = "/api/v1/"
+METHODS: Sequence[str] = ("Score", "Explain", "ListPods", "ListDecisions", "Diagnose")
+MOST_VALUES = 4 * BODY_VALUES
+"""Most values of a request, nested ones included: a quarter of a second's work."""
+TOO_MANY = "; send a longer prompt as token_ids_packed, which is one value, or over gRPC"
+MOST_QUESTION_BYTES = 64 << 10
+"""Longest body of a method that takes no prompt, only a few names."""
+MOST_WHY = 300
+"""The most characters of a JSON error that its sender is told."""
+
+T = TypeVar("T")
+
+
+class JsonThread:
+    """Makes messages of JSON, and JSON of messages, in a thread of its own, one after the other.
+
+    A step that has not begun when its caller is cancelled never begins.
+    """
+
+    def __init__(self) -> None:
+        self._thread = ThreadPoolExecutor(1, "json")
+
+    async def run(self, make: Callable[[], T]) -> T:
+        """Return what `make` returns. Raises its errors."""
+        return await asyncio.get_running_loop().run_in_executor(self._thread, make)
+
+
+class JsonCall(HttpCall):
+    """An HTTP request as a gRPC call whose message is made of the JSON in the body."""
+
+    def __init__(self, request: web.Request, message: type[Any], thread: JsonThread) -> None:
+        super().__init__(request)
+        self._message = message
+        self._thread = thread
+
+    async def read(self) -> object:
+        """Return the message's bytes. Raises RefusedError, and as HttpCall.read."""
+        body = await super().read()
+        if not isinstance(body, bytes):
+            return body
+        try:
+            await check_values(body, MOST_VALUES)
+        except FieldLimitError as error:
+            raise _refused(f"{error.problem}{TOO_MANY}") from None
+        return await self._thread.run(partial(_message_bytes, body, self._message))
+
+
+def json_calls(
+    service: RouterService, most_bytes: int, tracer: Tracer = NO_TRACER
+) -> Mapping[str, Page]:
+    """Return the pages by path. A body may have `most_bytes`."""
+    handlers, thread = service.methods(), JsonThread()
+    return {
+        PATH + name: _page(
+            handlers[name], SERVICE.methods_by_name[name], most_bytes, tracer, thread
+        )
+        for name in METHODS
+    }
+
+
+def _page(
+    handler: Any, method: MethodDescriptor, most_bytes: int, tracer: Tracer, thread: JsonThread
+) -> Page:
+    asked, answered = GetMessageClass(method.input_type), GetMessageClass(method.output_type)
+
+    async def answer(request: web.Request) -> web.Response:
+        reply = await handler.stream_unary(None, JsonCall(request, asked, thread))
+        text = await thread.run(partial(_json, reply, answered))
+        return web.Response(text=text, content_type="application/json")
+
+    if "prompt" in method.input_type.fields_by_name:
+        return answering(answer, most_bytes, tracer)
+    return answering(answer, MOST_QUESTION_BYTES, tracer, limit=f"{method.name} takes no more")
+
+
+def _message_bytes(body: bytes, message: type[Any]) -> bytes:
+    try:
+        return bytes(message_of(body, message).SerializeToString())
+    except NoRequestError as error:
+        raise _refused(f"is not the method's request as JSON: {str(error)[:MOST_WHY]}") from None
+
+
+def _refused(problem: str) -> RefusedError:
+    return RefusedError(Refusal(grpc.StatusCode.INVALID_ARGUMENT, f"body: {problem}"))
+
+
+def _json(reply: bytes, message: type[Any]) -> str:
+    return json_format.MessageToJson(
+        message.FromString(reply),
+        indent=None,
+        preserving_proto_field_name=True,
+        always_print_fields_with_no_presence=True,
+    )

@@ -1,0 +1,47 @@
+"""Limits of a request's parts; a request that exceeds one is refused as a whole.
+
+Names and lists beside the prompt have limits too, since they are kept for a while, in caches and among
+the last picks, and every name is compared.
+"""
+
+from dataclasses import dataclass
+
+from warmpath.router.prompt.bad_request import BadRequestError
+
+MOST_NAME_BYTES = 1024
+"""Longest name (of a model, an adapter, a pod or a multimodal item), salt or extra key."""
+MOST_SESSION_BYTES = MOST_TENANT_BYTES = 256
+"""Longest name of a conversation, and of a tenant."""
+MOST_ENTRIES = 4096
+"""Most entries of each list in a request: named pods, ranks with a reported load, multimodal items."""
+
+
+@dataclass(frozen=True, slots=True)
+class PromptLimits:
+    """The largest accepted prompt."""
+
+    max_prompt_bytes: int
+    max_prompt_tokens: int
+
+    def check_tokens(self, field: str, tokens: int) -> None:
+        """Raise BadRequestError if a prompt has too many tokens."""
+        limit = self.max_prompt_tokens
+        if tokens > limit:
+            raise BadRequestError(
+                field, f"has {tokens} tokens; limits.max-prompt-tokens is {limit}"
+            )
+
+
+def check_name(field: str, name: str, most: int = MOST_NAME_BYTES) -> str:
+    """Return a name. Raises BadRequestError if it is too long."""
+    # Each character takes at least one byte, so a name of too many characters need not be encoded.
+    size = len(name) if len(name) > most else len(name.encode())
+    if size > most:
+        raise BadRequestError(field, f"is longer than {most} bytes")
+    return name
+
+
+def check_count(field: str, count: int, most: int = MOST_ENTRIES) -> None:
+    """Raise BadRequestError if a list has too many entries."""
+    if count > most:
+        raise BadRequestError(field, f"has more than {most} entries")

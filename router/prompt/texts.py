@@ -1,0 +1,139 @@
+"""Builds and closes the parts that turn texts and chats into tokens."""
+
+import asyncio
+import logging
+import secrets
+import time
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from warmpath.indexer.follow.engine_tls import EngineTls
+from warmpath.process.tasks import watched
+from warmpath.prefixstore.chats.chat import ModelTemplate
+from warmpath.prefixstore.chats.process_renderer import (ProcessRenderer, RenderLimits)
+from warmpath.prefixstore.pool import TokenizerPool
+from warmpath.prefixstore.store.contract import PrefixStore
+from warmpath.prefixstore.store.lru import LruStore
+from warmpath.prefixstore.store.trie import TrieStore
+from warmpath.prefixstore.tokenizers.cache import TokenizerCache
+from warmpath.prefixstore.tokenizers.engine import (Tracing, untraced)
+from warmpath.prefixstore.tokenizers.tokenizer import TokenizerUnavailableError
+from warmpath.prefixstore.workers import Workers
+from warmpath.router.config.schema import (Config, PrefixStoreTable)
+from warmpath.router.prompt.models import (Model, ModelTable)
+from warmpath.router.prompt.tokenizer_sources import (Sources, TemplateSource)
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Texts:
+    """The parts that turn the texts and chats of all models into tokens."""
+
+    models: ModelTable
+    sources: Sources
+    tokenizers: TokenizerCache
+    renderer: ProcessRenderer
+    pool: TokenizerPool
+
+
+@asynccontextmanager
+async def texts(
+    config: Config,
+    folder: Path,
+    tls: EngineTls,
+    tracing: Tracing = untraced,
+) -> AsyncIterator[Texts]:
+    """Provide the parts while the context is open; relative paths begin at `folder`.
+
+    `tls` is for engines that tokenise and serve HTTPS; `tracing` makes the spans of requests to them.
+    """
+    async with AsyncExitStack() as stack:
+        # The sources outlive the pool, whose last work may still ask an engine.
+        sources = stack.enter_context(Sources(folder, config, time.monotonic, tls, tracing))
+        table = config.prefix_store
+        pool = TokenizerPool(
+            partial(_new_store, table),
+            Workers(table.workers, hang_seconds=table.hang_seconds, most_lost=table.workers),
+            max_prompts=config.limits.max_queued_prompts,
+            max_bytes=config.limits.max_queued_bytes,
+        )
+        stack.push_async_callback(pool.close)
+        tokenizers = TokenizerCache(
+            most=config.tokenizers.most,
+            retry_after=config.tokenizers.retry_seconds,
+            clock=time.monotonic,
+        )
+        stack.push_async_callback(tokenizers.close)
+        renderer = _renderer(config)
+        stack.push_async_callback(renderer.close)
+        models = _models(config, sources, tokenizers, renderer)
+        await _preload(config, tokenizers, stack)
+        await renderer.start()
+        yield Texts(models, sources, tokenizers, renderer, pool)
+
+
+def _new_store(table: PrefixStoreTable) -> PrefixStore:
+    if table.kind == "trie":
+        return TrieStore(table.max_bytes)
+    return LruStore(table.max_bytes, secrets.token_bytes(16))
+
+
+def _models(
+    config: Config, sources: Sources, tokenizers: TokenizerCache, renderer: ProcessRenderer
+) -> ModelTable:
+    """Return all models; each chat template is registered when its tokenizer is loaded."""
+    table = ModelTable()
+    loop = asyncio.get_running_loop()
+
+    def register(name: str, template: ModelTemplate) -> None:
+        # The loading thread calls this; the loop registers before callers that wait can go on.
+        loop.call_soon_threadsafe(renderer.register, name, template)
+
+    for model in config.models:
+        source = sources.of(model)
+        if source is not None:
+            tokenizers.register(model.name, TemplateSource(source, model, register))
+        known = Model(model.name, model.vocab_size, tokenizer=model.name if source else "")
+        table.add(known, model.aliases, model.adapters)
+    return table
+
+
+def _renderer(config: Config) -> ProcessRenderer:
+    table = config.templates
+    limits = RenderLimits(
+        seconds=table.render_seconds,
+        max_output_bytes=table.max_output_bytes,
+        max_memory_bytes=table.max_memory_bytes,
+        max_waiting=config.limits.max_queued_prompts,
+        max_waiting_bytes=config.limits.max_queued_bytes,
+    )
+    return ProcessRenderer(workers=table.workers, limits=limits)
+
+
+async def _preload(config: Config, tokenizers: TokenizerCache, stack: AsyncExitStack) -> None:
+    """Begin to load the tokenizers, and wait for those in folders of this machine."""
+    local = []
+    has_any = [
+        model
+        for model in config.models
+        if model.tokenizer or model.hub.repo or model.tokenizer_urls
+    ]
+    for model in has_any[: config.tokenizers.most]:
+        load = watched(_load(model.name, tokenizers), f"loading the tokenizer of {model.name}")
+        stack.callback(load.cancel)
+        if model.tokenizer and not model.tokenizer_urls:
+            local.append(load)
+    if local:
+        await asyncio.wait(local)
+
+
+async def _load(model: str, tokenizers: TokenizerCache) -> None:
+    try:
+        await tokenizers.get(model)
+    except TokenizerUnavailableError as error:
+        message = "model %r: Score refuses texts, and Pick goes by their length: %s"
+        log.error(message, model, error)  # noqa: TRY400  the text suffices

@@ -1,0 +1,145 @@
+"""Makes the sources of each configured model's tokenizer and chat template."""
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Self
+
+from warmpath.indexer.follow.engine_tls import EngineTls
+from warmpath.process.reread import (Reread, read_bytes)
+from warmpath.prefixstore.chats.chat import ModelTemplate
+from warmpath.prefixstore.tokenizers.engine import (Engine, EngineStats, Tracing, untraced)
+from warmpath.prefixstore.tokenizers.fallback import (FallbackSource, FallbackStats, FallbackTokenizer)
+from warmpath.prefixstore.tokenizers.hub import HubSource
+from warmpath.prefixstore.tokenizers.pin import Pin
+from warmpath.prefixstore.tokenizers.remote import RemoteSource
+from warmpath.prefixstore.tokenizers.source import (FolderSource, TokenizerSource)
+from warmpath.prefixstore.tokenizers.tokenizer import (FolderTokenizer, Tokenizer)
+from warmpath.router.config.engine_key_file import (EngineKeyError, engine_key_of)
+from warmpath.router.config.schema import (Config, HubTable, ModelSpec)
+
+
+class Sources:
+    """Makes the sources of models' tokenizers; leaving the context closes the connections to engines.
+
+    Relative paths begin at `folder`; `clock` is monotonic, in seconds; `tls` is for engines with HTTPS.
+    `tracing` makes the spans of requests to engines.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        config: Config,
+        clock: Callable[[], float],
+        tls: EngineTls,
+        tracing: Tracing = untraced,
+    ) -> None:
+        self._tracing = tracing
+        self._folder = folder
+        self._settings = config.tokenizers
+        # The engines that tokenise are probed too, so the same credentials apply.
+        self._tls = tls
+        self._clock = clock
+        self._stack = ExitStack()
+        self.engines: dict[str, EngineStats] = {}
+        """Counters of requests to engines, by model; `fallbacks` has those of fall-backs."""
+        self.files: list[Reread[str]] = []
+        """The files of engines' API keys, to be kept current."""
+        self.fallbacks: dict[str, FallbackStats] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def of(self, model: ModelSpec) -> TokenizerSource | None:
+        """Return a model's source; None if it has no tokenizer."""
+        local = self.local(model)
+        if not model.tokenizer_urls:
+            return local
+        engine = Engine(
+            model.tokenizer_urls,
+            model.name,
+            timeout=self._settings.remote_seconds,
+            skip_for=self._settings.skip_seconds,
+            clock=self._clock,
+            key=self._key(model),
+            tls=lambda: self._tls.context,
+            server_name=self._tls.name,
+            tracing=self._tracing,
+        )
+        self._stack.callback(engine.close)
+        self.engines[model.name] = engine.stats
+        if local is None:
+            return RemoteSource(engine, vocab_size=model.vocab_size)
+        source = FallbackSource(engine, local, vocab_size=model.vocab_size)
+        self.fallbacks[model.name] = source.stats
+        return source
+
+    def _key(self, model: ModelSpec) -> Callable[[], str] | None:
+        """Return a function that returns the engines' API key; None without a key. Raises OSError."""
+        if not model.tokenizer_key_file:
+            return None
+        path = self._folder / model.tokenizer_key_file
+        name = f"the key of model {model.name!r}'s engines"
+        try:
+            file = Reread(name, [path], lambda contents: engine_key_of(path, contents[0]))
+        except EngineKeyError as error:
+            raise OSError(str(error)) from None
+        self.files.append(file)
+        return lambda: file.value
+
+    def local(self, model: ModelSpec) -> TokenizerSource | None:
+        """Return the source of a model's tokenizer that needs no engine; None if there is none."""
+        if model.tokenizer:
+            return FolderSource(self._folder / model.tokenizer)
+        return self._hub(model.hub) if model.hub.repo else None
+
+    def _hub(self, hub: HubTable) -> HubSource:
+        return HubSource(
+            Pin(hub.repo, hub.revision, hub.files),
+            cache_folder=self._folder / hub.cache_folder if hub.cache_folder else None,
+            offline=hub.offline,
+            token_file=self._folder / hub.token_file if hub.token_file else None,
+            read=read_bytes,
+            endpoint=hub.endpoint.rstrip("/") or None,
+            timeout=self._settings.load_seconds,
+        )
+
+
+def template_of(tokenizer: Tokenizer, model: ModelSpec) -> ModelTemplate | None:
+    """Return the template that came with a tokenizer, if any.
+
+    It is not compiled here: a template is a program, so it is compiled in the process that renders.
+    """
+    if not isinstance(tokenizer, FolderTokenizer | FallbackTokenizer):
+        return None
+    if not tokenizer.chat_template:
+        return None
+    return ModelTemplate(
+        tokenizer.chat_template, dict(tokenizer.special_tokens), model.placeholders.given()
+    )
+
+
+class TemplateSource:
+    """A source that also registers the chat template that comes with its tokenizer."""
+
+    def __init__(
+        self,
+        source: TokenizerSource,
+        model: ModelSpec,
+        register: Callable[[str, ModelTemplate], None],
+    ) -> None:
+        self.name = source.name
+        self._source = source
+        self._model = model
+        self._register = register
+
+    def load(self) -> Tokenizer:
+        """Load the tokenizer."""
+        tokenizer = self._source.load()
+        template = template_of(tokenizer, self._model)
+        if template is not None:
+            self._register(self._model.name, template)
+        return tokenizer

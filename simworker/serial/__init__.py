@@ -1,4 +1,0 @@
-"""The engine of the policy study: one prefill at a time, and one batch that decodes beside it.
-
-vLLM's own scheduler is `simworker.v1`.
-"""

@@ -1,1 +1,0 @@
-"""One worker in real time: ranks, adapters, sleep, metrics, text; HTTP is `simworker.api`."""

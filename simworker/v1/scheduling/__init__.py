@@ -1,1 +1,0 @@
-"""v1's scheduler: queues, steps, preemption; the cache is in `simworker.v1.cache`."""

@@ -1,0 +1,77 @@
+"""The configuration of Envoy: golden files, which the real Envoy accepts."""
+
+import json
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from warmpath.cli.gateway import bootstrap as module
+from warmpath.cli.gateway import refusals
+from warmpath.cli.gateway.bootstrap import bootstrap
+from warmpath.cli.gateway.description import (GatewayDescription, GatewayLimits, HostPort, RouterTls)
+from warmpath.cli.gateway.reread import write_all
+from warmpath.router.config.schema import Config
+from warmpath.router.endpoint_picker import protocol
+from tests.servers.certificates import Authority
+from tests.servers.envoy import BINARY
+
+GOLDEN = Path(__file__).parent / "golden"
+PLAIN = GatewayDescription(
+    listen=HostPort("127.0.0.1", 8000),
+    router=HostPort("127.0.0.1", 7400),
+    pods=[HostPort("10.0.0.1", 8000), HostPort("fd00::2", 8001)],
+)
+FULL = GatewayDescription(
+    listen=HostPort("::1", 0),
+    router=HostPort("router.example", 7400),
+    pods=[HostPort("10.0.0.1", 8000)],
+    failure_mode="fail-open",
+    router_tls=RouterTls(Path("/tls/ca.pem"), Path("/tls/cert.pem"), Path("/tls/key.pem")),
+    folder=Path("/run/envoy"),
+    logs_requests=True,
+    limits=GatewayLimits(
+        connections=1, requests=2, streams=3, body_bytes=4, retries=5, headers_seconds=6.5,
+        silence_seconds=7, connect_seconds=8, cut_off_seconds=9, pick_seconds=9, ping_seconds=10, check_seconds=11,
+    ),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "gateway"), [("plain", PLAIN), ("full", FULL)])
+def test_the_configuration_is_the_golden_one(name: str, gateway: GatewayDescription) -> None:
+    golden = (GOLDEN / f"{name}.json").read_text(encoding="utf-8")
+    assert json.dumps(bootstrap(gateway), indent=2) + "\n" == golden
+
+
+def validated(folder: Path, gateway: GatewayDescription) -> "subprocess.CompletedProcess[str]":
+    path = folder / "envoy.json"
+    path.write_text(json.dumps(bootstrap(gateway)), encoding="utf-8")
+    words = [BINARY, "--mode", "validate", "--config-path", path]
+    return subprocess.run(words, capture_output=True, text=True, timeout=120, check=False)
+
+
+def test_envoy_accepts_it(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    own = authority.certificate("gateway")
+    full = replace(FULL, router_tls=RouterTls(authority.ca, own.cert, own.key), folder=tmp_path)
+    write_all(full, tmp_path)
+    for gateway in (PLAIN, full, replace(full, folder=None)):
+        ended = validated(tmp_path, gateway)
+        assert ended.returncode == 0, ended.stderr
+
+
+def test_its_names_are_those_of_the_router() -> None:
+    names = ("DESTINATION", "SERVED", "SUBSET", "NAMESPACE", "SERVICE", "ANSWERING", "SIDECARS")
+    for name in names:
+        assert getattr(module, name) == getattr(protocol, name)
+    for name in ("OWN_RESPONSES", "GATEWAY_ERROR"):
+        assert getattr(refusals, name) == getattr(protocol, name)
+
+
+def test_its_limits_fit_the_routers_own() -> None:
+    config, limits = Config(models=[]), GatewayLimits()
+    assert limits.body_bytes == config.limits.max_prompt_bytes
+    assert limits.pick_seconds > config.endpoint_picker.pick_seconds
+    assert limits.retries <= config.endpoint_picker.fall_backs
+    assert config.server.http2.max_streams >= module.ROUTER_STREAMS

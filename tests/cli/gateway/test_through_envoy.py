@@ -1,0 +1,431 @@
+"""Requests through a real Envoy, with a router in the test's process and pods that report what they got."""
+
+import asyncio
+import hashlib
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from aiohttp import web
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from warmpath.cli.gateway.binary import find_envoy
+from warmpath.cli.gateway.description import (FailureMode, GatewayDescription, GatewayLimits, RouterTls, address_of)
+from warmpath.cli.gateway.process import EnvoyProcess
+from warmpath.lab.local.ports import (HOST, HeldPorts)
+from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
+from warmpath.proto.pb.warmpath.v1 import router_pb2_grpc
+from tests.router.pick_stand import (QUIET, pod, until)
+from tests.router.running_router import running_router
+from tests.servers.certificates import Authority
+
+MODES = pytest.mark.parametrize("mode", ["fail-close", "fail-open"])
+PATH = "/v1/completions"
+PATIENT = "[endpoint-picker]\npick-seconds = 60\n"
+"""Lets a pick take long, as it may on a busy machine."""
+PATIENT_LIMITS = GatewayLimits(pick_seconds=120.0)
+Serve = Callable[[web.Request], Awaitable[web.Response]]
+
+
+@asynccontextmanager
+async def pods(*names: str, serve: Serve | None = None) -> AsyncIterator[dict[str, str]]:
+    """Run pods that answer with their name and what they got, or by `serve`; yield their addresses."""
+    async with AsyncExitStack() as stack:
+        found = {}
+        for name in names:
+
+            async def tell(request: web.Request, name: str = name) -> web.Response:
+                body = await request.read()
+                got = sorted(header.lower() for header in request.headers)
+                told = {"pod": name, "sha256": hashlib.sha256(body).hexdigest(), "got": got}
+                return web.json_response(told, headers={"x-warmpath-pod": "a pod's own word"})
+
+            app = web.Application(client_max_size=64 << 20)
+            app.router.add_route("*", "/{path:.*}", serve or tell)
+            runner = web.AppRunner(app, access_log=None, handler_cancellation=True)
+            await runner.setup()
+            stack.push_async_callback(runner.cleanup)
+            site = web.TCPSite(runner, HOST, 0)
+            await site.start()
+            found[name] = "{}:{}".format(*runner.addresses[0][:2])
+        yield found
+
+
+def tables(addresses: dict[str, str]) -> str:
+    listed = "".join(pod(name, address) for name, address in addresses.items())
+    return QUIET + PATIENT + '[[models]]\nname = "demo"\n[[models]]\nname = "empty"\n' + listed
+
+
+@asynccontextmanager
+async def gateway(
+    router: str, addresses: dict[str, str], mode: FailureMode = "fail-close", **fields: Any
+) -> AsyncIterator[aiohttp.ClientSession]:
+    """Run Envoy; yield a session of its clients."""
+    described = GatewayDescription(
+        listen=address_of(f"{HOST}:0"),
+        router=address_of(router),
+        pods=[address_of(one) for one in addresses.values()],
+        failure_mode=mode,
+        **{"limits": PATIENT_LIMITS, **fields},
+    )
+    async with (
+        EnvoyProcess(find_envoy(None), described) as envoy,
+        aiohttp.ClientSession(
+            f"http://{envoy.address}", connector=aiohttp.TCPConnector(limit=0)
+        ) as session,
+    ):
+        yield session
+
+
+def completion(*ids: int, model: str = "demo") -> dict[str, Any]:
+    return {"model": model, "prompt": [*ids]}
+
+
+@MODES
+async def test_a_request_gets_to_the_picked_pod_and_its_answer_says_so(
+    tmp_path: Path, mode: FailureMode
+) -> None:
+    async with (
+        pods("pod-1", "pod-2") as addresses,
+        running_router(tmp_path, tables(addresses)) as (router, channel),
+        gateway(router.address, addresses, mode) as session,
+    ):
+        served = set()
+        for cached in ("0", "192"):
+            async with session.post(PATH, json=completion(*range(200))) as answer:
+                assert answer.status == 200
+                told = await answer.json()
+                assert answer.headers["x-warmpath-pod"] == told["pod"]
+                assert answer.headers["x-warmpath-cached-tokens"] == cached
+                served.add(told["pod"])
+        assert len(served) == 1
+        stub = router_pb2_grpc.RouterStub(channel)
+
+        async def has_ended() -> bool:
+            listed = (await stub.ListDecisions(pb.ListDecisionsRequest())).decisions
+            return [one.state for one in listed] == [pb.Decision.FINISHED] * 2
+
+        await until(has_ended)
+
+
+@MODES
+async def test_a_large_body_arrives_as_it_was_sent_and_a_larger_one_is_refused(
+    tmp_path: Path, mode: FailureMode
+) -> None:
+    body = json.dumps(completion(*range(1_000_000))).encode()
+    assert 4 << 20 < len(body) < GatewayLimits().body_bytes
+    async with (
+        pods("pod-1", "pod-2") as addresses,
+        running_router(tmp_path, tables(addresses)) as (router, _),
+        gateway(router.address, addresses, mode) as session,
+    ):
+        async with session.post(PATH, data=BytesIO(body)) as answer:
+            assert answer.status == 200
+            assert (await answer.json())["sha256"] == hashlib.sha256(body).hexdigest()
+        async with session.post(
+            PATH, data=BytesIO(bytes(GatewayLimits().body_bytes + 1))
+        ) as answer:
+            assert answer.status == 413
+            assert answer.headers["x-warmpath-reason"] == "TOO_LARGE"
+            error = (await answer.json())["error"]
+            assert error["code"] == "TOO_LARGE"
+            assert str(GatewayLimits().body_bytes) in error["message"]
+
+
+@MODES
+async def test_a_body_beyond_what_the_router_reads_is_served_all_the_same(
+    tmp_path: Path, mode: FailureMode
+) -> None:
+    body = bytes(GatewayLimits().body_bytes + (1 << 20))
+    wide = replace(PATIENT_LIMITS, body_bytes=2 * len(body))
+    async with (
+        pods("pod-1", "pod-2") as addresses,
+        running_router(tmp_path, tables(addresses)) as (router, _),
+        gateway(router.address, addresses, mode, limits=wide) as session,
+        session.post(PATH, data=BytesIO(body)) as answer,
+    ):
+        assert answer.status == 200
+        assert (await answer.json())["sha256"] == hashlib.sha256(body).hexdigest()
+
+
+async def hang(_: web.Request) -> web.Response:
+    await asyncio.Event().wait()
+    raise AssertionError
+
+
+@MODES
+async def test_a_client_that_goes_away_leaves_no_booking(tmp_path: Path, mode: FailureMode) -> None:
+    async with (
+        pods("pod-1", serve=hang) as addresses,
+        running_router(tmp_path, tables(addresses)) as (router, channel),
+        gateway(router.address, addresses, mode) as session,
+    ):
+        stub = router_pb2_grpc.RouterStub(channel)
+
+        async def states() -> list[int]:
+            listed = (await stub.ListDecisions(pb.ListDecisionsRequest())).decisions
+            return [one.state for one in listed]
+
+        async def is_picked() -> bool:
+            return await states() == [pb.Decision.PICKED]
+
+        async def has_failed() -> bool:
+            return await states() == [pb.Decision.FAILED]
+
+        asking = asyncio.create_task(session.post(PATH, json=completion(1)).__aenter__())
+        await until(is_picked)
+        asking.cancel()
+        await until(has_failed)
+
+
+@MODES
+async def test_a_pod_that_is_away_is_passed_over_for_the_next(
+    tmp_path: Path, mode: FailureMode
+) -> None:
+    with HeldPorts() as ports:
+        async with pods("pod-2") as alive:
+            addresses = {"pod-1": f"{HOST}:{ports.take()}", **alive}
+            async with (
+                running_router(tmp_path, tables(addresses)) as (router, channel),
+                gateway(router.address, addresses, mode) as session,
+            ):
+                for start in range(8):
+                    ids = range(start * 1000, start * 1000 + 50)
+                    async with session.post(PATH, json=completion(*ids)) as answer:
+                        assert answer.status == 200
+                        assert answer.headers["x-warmpath-pod"] == "pod-2"
+                stub = router_pb2_grpc.RouterStub(channel)
+                first = (await stub.ListDecisions(pb.ListDecisionsRequest())).decisions[-1]
+                assert first.pod == "pod-2", "the booking is where the request was served"
+
+
+async def test_a_router_that_is_away_or_goes_closes_the_gateway(tmp_path: Path) -> None:
+    async with pods("pod-1") as addresses, AsyncExitStack() as stack:
+        router, _ = await stack.enter_async_context(running_router(tmp_path, tables(addresses)))
+        async with gateway(router.address, addresses) as session:
+            async with session.post(PATH, json=completion(1)) as answer:
+                assert answer.status == 200
+            await stack.aclose()
+            async with session.post(PATH, json=completion(1)) as answer:
+                assert answer.status == 503
+                assert answer.headers["x-warmpath-reason"] == "ROUTER_AWAY"
+                assert (await answer.json())["error"]["code"] == "ROUTER_AWAY"
+        async with (
+            gateway(router.address, addresses) as session,
+            session.post(PATH, json=completion(1)) as answer,
+        ):
+            assert answer.status == 503
+
+
+async def test_the_router_may_have_a_name_with_addresses_of_two_families(tmp_path: Path) -> None:
+    async with (
+        pods("pod-1") as addresses,
+        running_router(tmp_path, tables(addresses)) as (router, _),
+        gateway(router.address.replace(HOST, "localhost"), addresses) as session,
+    ):
+
+        async def is_asked() -> bool:
+            # The address at which no router listens is tried first, perhaps.
+            async with session.post(PATH, json=completion(1)) as answer:
+                return answer.status == 200
+
+        await until(is_asked)
+
+
+async def test_without_a_router_an_open_gateway_serves_by_any_pod_in_turn(tmp_path: Path) -> None:
+    async with pods("pod-1", "pod-2") as addresses, AsyncExitStack() as stack:
+        router, _ = await stack.enter_async_context(running_router(tmp_path, tables(addresses)))
+        async with gateway(router.address, addresses, "fail-open") as session:
+            async with session.post(PATH, json=completion(1)) as answer:
+                assert answer.headers["x-warmpath-pod"] in addresses
+            await stack.aclose()
+            served = set()
+            for _ in range(20):
+                # A client that names an endpoint or a rank is not heeded.
+                spoofed = {
+                    "x-gateway-destination-endpoint": addresses["pod-1"],
+                    "x-data-parallel-rank": "5",
+                    "x-warmpath-session": "s",
+                }
+                async with session.post(PATH, json=completion(1), headers=spoofed) as answer:
+                    assert answer.status == 200
+                    assert "x-warmpath-pod" not in answer.headers, "the pod's own word"
+                    told = await answer.json()
+                assert not set(spoofed) & set(told["got"])
+                served.add(told["pod"])
+            assert served == {"pod-1", "pod-2"}
+
+
+async def test_what_the_router_refuses_is_told_with_its_reason(tmp_path: Path) -> None:
+    async with (
+        pods("pod-1") as addresses,
+        running_router(tmp_path, tables(addresses)) as (router, _),
+        gateway(router.address, addresses) as session,
+        session.post(PATH, json=completion(1, model="empty")) as answer,
+    ):
+        assert answer.status == 503
+        assert answer.headers["x-warmpath-reason"] == "NO_POD"
+        assert (await answer.json())["error"]["code"] == "NO_POD"
+
+
+async def test_that_no_pod_is_left_is_told_as_the_reason(tmp_path: Path) -> None:
+    probed = '[probe]\ninterval-seconds = 0.05\n[[models]]\nname = "demo"\n'
+    with HeldPorts() as ports:
+        addresses = {"pod-1": f"{HOST}:{ports.take()}"}
+        async with (
+            running_router(tmp_path, probed + pod("pod-1", addresses["pod-1"])) as (
+                router,
+                channel,
+            ),
+            gateway(router.address, addresses) as session,
+        ):
+            stub = health_pb2_grpc.HealthStub(channel)
+
+            async def is_unwell() -> bool:
+                found = await stub.Check(health_pb2.HealthCheckRequest())
+                return bool(found.status == health_pb2.HealthCheckResponse.NOT_SERVING)
+
+            await until(is_unwell)
+            async with session.post(PATH, json=completion(1)) as answer:
+                assert answer.status == 503
+                assert answer.headers.get("x-warmpath-reason") == "NO_POD", (
+                    dict(answer.headers),
+                    await answer.text(),
+                )
+
+
+async def test_the_router_can_ask_for_the_gateways_certificate(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    its, own = authority.certificate("router"), authority.certificate("gateway", "gateway.example")
+    tls = (
+        f'[server.tls]\ncert = "{its.cert}"\nkey = "{its.key}"\nclient-ca = "{authority.ca}"\n'
+        '[[clients]]\nname = "gateway"\nroles = ["score"]\ncertificate = "gateway.example"\n'
+    )
+    files = RouterTls(authority.ca, own.cert, own.key)
+    async with (
+        pods("pod-1") as addresses,
+        running_router(tmp_path, tls + tables(addresses)) as (router, _),
+        gateway(router.address, addresses, router_tls=files) as session,
+        session.post(PATH, json=completion(1)) as answer,
+    ):
+        assert answer.status == 200
+        assert answer.headers["x-warmpath-pod"] == "pod-1"
+
+
+async def test_certificates_are_read_again_when_they_are_replaced(
+    tmp_path: Path, held_ports: HeldPorts
+) -> None:
+    address = f"{HOST}:{held_ports.take()}"
+    live = tmp_path / "live"
+    live.mkdir()
+    files = RouterTls(live / "ca.pem", live / "gateway.pem", live / "gateway.key")
+
+    def replaced(number: int) -> str:
+        """Make a new authority and its certificates the gateway's; return the router's configuration."""
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        authority = Authority(folder)
+        its, own = authority.certificate("router"), authority.certificate("gateway", "a.example")
+        for new, old in ((authority.ca, files.ca), (own.cert, files.cert), (own.key, files.key)):
+            assert old is not None
+            new.replace(old)
+        return (
+            f'[server.tls]\ncert = "{its.cert}"\nkey = "{its.key}"\nclient-ca = "{files.ca}"\n'
+            '[[clients]]\nname = "gateway"\nroles = ["score"]\ncertificate = "a.example"\n'
+        )
+
+    tls = replaced(1)
+    async with pods("pod-1") as addresses, AsyncExitStack() as stack:
+        router = running_router(tmp_path, tls + tables(addresses), listen=address)
+        await stack.enter_async_context(router)
+        async with gateway(address, addresses, router_tls=files) as session:
+            async with session.post(PATH, json=completion(1)) as answer:
+                assert answer.headers["x-warmpath-pod"] == "pod-1"
+            tls = replaced(2)
+            await stack.aclose()
+            # This one trusts only the new authority, and only that one vouches for it.
+            async with running_router(tmp_path, tls + tables(addresses), listen=address):
+
+                async def is_served() -> bool:
+                    async with session.post(PATH, json=completion(1)) as answer:
+                        return answer.status == 200
+
+                await until(is_served)
+
+
+@MODES
+@pytest.mark.parametrize("most", [256, 64])
+async def test_a_burst_over_a_new_connection_is_picked_for_whatever_the_router_allows_on_one(
+    tmp_path: Path, mode: FailureMode, most: int
+) -> None:
+    count = 600
+    # 600 clients, the pod and the router share this test's process.
+    limits = replace(PATIENT_LIMITS, check_seconds=60)
+    arrived, may_answer = 0, asyncio.Event()
+
+    async def hold(_: web.Request) -> web.Response:
+        nonlocal arrived
+        arrived += 1
+        await may_answer.wait()
+        return web.json_response({})
+
+    async with (
+        pods("pod-1", serve=hold) as addresses,
+        running_router(tmp_path, tables(addresses) + f"[server.http2]\nmax-streams = {most}\n") as (
+            router,
+            _,
+        ),
+        gateway(router.address, addresses, mode, limits=limits) as session,
+    ):
+
+        async def ask(start: int) -> tuple[int, str]:
+            async with session.post(PATH, json=completion(start)) as answer:
+                headers = answer.headers
+                return answer.status, headers.get("x-warmpath-pod", await answer.text())
+
+        asking = [asyncio.create_task(ask(start)) for start in range(count)]
+
+        async def are_settled() -> bool:
+            return arrived + sum(one.done() for one in asking) >= count
+
+        await until(are_settled)
+        may_answer.set()
+        assert {await one for one in asking} == {(200, "pod-1")}
+
+
+async def test_a_pod_that_says_nothing_for_too_long_gives_a_504_with_a_reason(
+    tmp_path: Path,
+) -> None:
+    limits = replace(PATIENT_LIMITS, silence_seconds=0.5)
+    async with (
+        pods("pod-1", serve=hang) as addresses,
+        running_router(tmp_path, tables(addresses)) as (router, _),
+        gateway(router.address, addresses, limits=limits) as session,
+        session.post(PATH, json=completion(1)) as answer,
+    ):
+        assert answer.status == 504
+        assert answer.headers["x-warmpath-reason"] == "SILENT"
+        assert (await answer.json())["error"]["code"] == "SILENT"
+
+
+async def test_every_response_of_envoys_own_has_a_reason_and_is_json(tmp_path: Path) -> None:
+    limits = replace(PATIENT_LIMITS, headers_seconds=0.2)
+    async with (
+        pods("pod-1") as addresses,
+        running_router(tmp_path, tables(addresses)) as (router, _),
+        gateway(router.address, addresses, limits=limits) as session,
+    ):
+        assert session._base_url is not None
+        reader, writer = await asyncio.open_connection(HOST, session._base_url.port)
+        writer.write(b"POST / HTTP/1.1\r\nhost: a\r\n")
+        answer = await reader.read()
+        writer.close()
+        assert answer.startswith(b"HTTP/1.1 408 ")
+        assert b'"code":"GATEWAY_ERROR"' in answer
+        assert b'"message":"request_header_timeout"' in answer

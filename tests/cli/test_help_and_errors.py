@@ -1,0 +1,175 @@
+"""Help shows a newcomer an example and the defaults; errors are in our words and say what to do."""
+
+import argparse
+import re
+import socketserver
+from collections.abc import Callable
+from pathlib import Path
+from threading import Thread
+
+import grpc
+import pytest
+
+from warmpath.client.failure import CallError
+from warmpath.cli.asking import problem_of_call
+from warmpath.cli.completion import parsers
+from tests.cli.installed import commands
+
+FOUND = dict(parsers(commands()))
+RAW = re.compile(
+    r"\[Errno|ssl:default|Connect call failed|last error|UNAVAILABLE|Traceback|urlopen"
+)
+"""Texts of libraries."""
+
+
+@pytest.mark.parametrize("name", [name for name in FOUND if " " not in name])
+def test_help_ends_with_an_example_that_is_a_command_line_of_it(name: str) -> None:
+    shown = FOUND[name].format_help()
+    [example] = re.findall(r"^example:\n  (.*warmpath .*)$", shown, re.MULTILINE)
+    assert re.search(rf"\bwarmpath {name}\b", example)
+
+
+@pytest.mark.parametrize("name", FOUND)
+def test_help_of_all_commands_looks_alike(name: str) -> None:
+    shown = FOUND[name].format_help()
+    after_usage = shown.split("\n\n")[1]
+    assert re.match(r"[A-Z][a-z]+ ", after_usage), "a sentence that begins with its verb"
+    assert "(default:" not in shown
+    assert "None" not in shown
+    assert "../shared" not in shown, "a folder that users do not have"
+
+
+@pytest.mark.parametrize("name", FOUND)
+def test_each_option_says_what_it_is_for_and_its_default(name: str) -> None:
+    shown = " ".join(FOUND[name].format_help().split())
+    for one in FOUND[name]._actions:
+        if isinstance(one, argparse._SubParsersAction):
+            continue
+        assert one.help, one.dest
+        given = one.default
+        said = given in (None, "", False, argparse.SUPPRESS) or given == [] or one.required
+        if not said and not isinstance(given, Path) and not isinstance(given, tuple):
+            said = f"{given:g}" if isinstance(given, float) else str(given)
+            said = "yes by default" if given is True else said
+            assert said in shown.replace("- ", "-"), one.dest
+
+
+def main_of(name: str) -> Callable[[list[str]], int]:
+    return next(one for one in commands() if one.name == name).load()  # type: ignore[no-any-return]
+
+
+def run(words: list[str]) -> int:
+    try:
+        return main_of(words[0])(words[1:])
+    except SystemExit as ended:
+        return int(ended.code or 0)
+
+
+@pytest.mark.parametrize(
+    ("line", "status", "says"),
+    [
+        ("pods", 3, "no router answers at {at}: nothing listens there; start one"),
+        ("decisions", 3, "nothing listens there; start one"),
+        ("score hello", 3, "nothing listens there; start one"),
+        ("explain hello", 3, "nothing listens there; start one"),
+        ("doctor", 3, "nothing listens there; start one"),
+        ("score --file nofile", 2, "nofile: there is no such file"),
+        ("explain --chat-file /", 2, "/: it is a folder, not a file"),
+        ("score", 2, "give exactly one of PROMPT"),
+        ("score hello --timeout soon", 2, "soon is not a number above 0"),
+        ("pods --token-file nofile", 2, "--token-file: nofile: there is no such file or folder; the file must have a token"),
+        ("pods --tls-ca nofile", 2, "--tls-ca: there is no file nofile"),
+    ],
+)  # fmt: skip
+def test_an_error_names_the_problem_and_the_next_step(
+    line: str, status: int, says: str, held_port: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    at = f"127.0.0.1:{held_port}"
+    assert run([*line.split(), "--router", at]) == status
+    said = capsys.readouterr().err
+    assert says.format(at=at) in said
+    assert not RAW.search(said)
+
+
+@pytest.mark.parametrize(
+    ("line", "status", "says"),
+    [
+        ("pods --router localhost", 2, "'localhost' is not HOST:PORT, such as 127.0.0.1:7400"),
+        ("pods --router http://127.0.0.1:7400", 2, "'http://127.0.0.1:7400' is not HOST:PORT, such as"),
+        ("pods --router nohost.invalid:1", 3, "there is no such host"),
+        ("pods --colour", 2, "unrecognized arguments: --colour; 'warmpath pods --help' shows"),
+        ("check-config nofile", 2, "nofile: there is no such file"),
+        ("serve --config nofile", 2, "nofile: there is no such file"),
+        ("verify nofile", 2, "nofile: there is no such file"),
+        ("demo --trace nofile", 2, "nofile: there is no such file"),
+        ("index stats --config nofile", 2, "nofile: there is no such file"),
+        ("record --target http://x --events tcp://127.0.0.1:1 --out /nofolder/x", 2, "/nofolder/x: there is no"),
+        ("record --target http://127.0.0.1:9 --events tcp://127.0.0.1:1 --out {new}", 1, "--target: http://127.0.0.1:9 does not list its models: nothing listens there"),
+        ("simulate --trace nofile", 2, "there is no file nofile"),
+        ("demo --pods 0", 2, "--pods: must be above 0"),
+        ("health http://127.0.0.1:9/", 1, "nothing listens there"),
+        ("health grpc://127.0.0.1:9", 1, "nothing listens there"),
+        ("check-config /", 2, "/: it is a folder, not a file"),
+        ("demo --trace /", 2, "/: it is a folder, not a file"),
+        ("gateway --envoy nofile --simulate 1", 2, "nofile"),
+        ("simworker --tokenizer nofile", 2, "nofile/tokenizer.json: no such file"),
+        ("health --tls-ca nofile", 2, "--tls-ca: nofile cannot be used: there is no such file"),
+        ("health grpc://127.0.0.1:9 --tls-ca /dev/null", 2, "--tls-ca: /dev/null cannot be used"),
+        ("gateway --router nohost", 2, "nohost"),
+    ],
+)  # fmt: skip
+def test_an_error_is_in_our_words(
+    line: str, status: int, says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(line.format(new=tmp_path / "new.jsonl.gz").split()) == status
+    said = capsys.readouterr().err
+    assert says in said
+    assert not RAW.search(said)
+    assert len(said.splitlines()) <= 2, "a usage of many lines hides the error"
+
+
+def test_a_model_that_is_missing_is_asked_for_by_its_option() -> None:
+    missing = CallError(grpc.StatusCode.INVALID_ARGUMENT, "prompt.model: is missing")
+    args = argparse.Namespace(router="r", tls_ca=None, tls_cert=None)
+    assert problem_of_call(missing, args).endswith("is missing; name the model with --model")
+
+
+def test_what_is_not_the_service_asked_for_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    junk = tmp_path / "junk"
+    junk.write_text("hello")
+    assert run(["score", "--token-ids-file", str(junk)]) == 2
+    assert "neither a JSON array nor integers: 'hello'" in capsys.readouterr().err
+    assert run(["verify", str(junk)]) == 2
+    assert capsys.readouterr().err.endswith("line 1 is not JSON\n")
+    assert run(["pods", "--tls-ca", str(junk)]) == 2
+    assert f"{junk} cannot be used: no certificate or crl found" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("answer", "line", "status", "says"),
+    [
+        (b"\0\0\x0c\4\0\0\0\0\0", "health http://{at}/", 1, "if it is gRPC, the URL is grpc://"),
+        (b"HTTP/1.1 400 No\r\n\r\n", "health https://{at}/", 1, "it answers without TLS"),
+        (b"HTTP/1.1 400 No\r\n\r\n", "index stats --url redis://{at}", 3, "an HTTP server answers there"),
+    ],
+)  # fmt: skip
+def test_a_wrong_port_is_named(
+    answer: bytes, line: str, status: int, says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Answering) as server:
+        server.answer = answer  # type: ignore[attr-defined]
+        Thread(target=server.serve_forever, daemon=True).start()
+        at = f"127.0.0.1:{server.server_address[1]}"
+        assert run(line.format(at=at).split()) == status
+        server.shutdown()
+    assert says in capsys.readouterr().err
+
+
+class Answering(socketserver.BaseRequestHandler):
+    """Says the same to whoever speaks first."""
+
+    def handle(self) -> None:
+        self.request.recv(1000)
+        self.request.sendall(self.server.answer)  # type: ignore[attr-defined]

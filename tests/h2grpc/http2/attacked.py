@@ -1,0 +1,183 @@
+"""A server under attack, with an honest client beside, and what it keeps."""
+
+import asyncio
+import logging
+import re
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import grpc
+import grpc.aio
+import pytest
+
+from warmpath.process.listener import Listener
+from warmpath.h2grpc import server as nghttp2_server
+from warmpath.h2grpc.connection import Connection
+from warmpath.h2grpc.http2 import session as sessions
+from warmpath.h2grpc.http2.limits import Http2Limits
+from warmpath.h2grpc.server import Nghttp2Server
+from warmpath.router.transport.call import ServerTls
+from tests.h2grpc.http2.hostile_client import HostileClient
+from tests.h2grpc.small_service import Service
+
+SECONDS = 60.0
+"""Longest wait for anything, on a machine that is busy with other things."""
+
+
+class Clock:
+    """The server's clock, which a test moves."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Attacked:
+    """A server that is attacked."""
+
+    def __init__(
+        self,
+        server: Nghttp2Server,
+        service: Service,
+        clock: Clock,
+        address: str,
+        caplog: pytest.LogCaptureFixture,
+    ) -> None:
+        self._caplog = caplog
+        self.server = server
+        self.service = service
+        self.clock = clock
+        self.address = address
+        self.looks = 0
+        self.honest: grpc.aio.Channel | None = None
+
+    def client(self, **options: Any) -> HostileClient:
+        """Return a hostile client, to be connected."""
+        return HostileClient(self.address, **options)
+
+    async def answers(self, size: int = 100_000) -> None:
+        """Check that the honest client is answered."""
+        asked = bytes(size)
+        assert self.honest is not None
+        assert await self.honest.unary_unary("/t.T/Echo")(asked, timeout=SECONDS) == asked
+
+    async def pass_time(self, seconds: float) -> None:
+        """Let time pass between two looks at the connections, which check the limits of time."""
+        for step in (seconds, 0.0):
+            seen = self.looks
+            await until(lambda seen=seen: self.looks > seen)
+            self.clock.now += step
+
+    async def attacker(self) -> Connection:
+        """Wait for the only hostile client's connection."""
+        await until(lambda: self.attackers and self.attackers[0].session.has_begun)
+        (found,) = self.attackers
+        return found
+
+    @property
+    def attackers(self) -> list[Connection]:
+        """The connections of hostile clients."""
+        return [one for one in self.server._connections if one is not self._honest]
+
+    async def begin(self, credentials: grpc.ChannelCredentials | None) -> None:
+        """Connect the honest client."""
+        options = [("grpc.use_local_subchannel_pool", 1), ("grpc.enable_retries", 0)]
+        if credentials is None:
+            self.honest = grpc.aio.insecure_channel(self.address, options=options)
+        else:
+            _, _, port = self.address.rpartition(":")
+            self.honest = grpc.aio.secure_channel(f"localhost:{port}", credentials, options=options)
+        await self.answers()
+        (self._honest,) = self.server._connections
+
+    @property
+    def listener(self) -> Listener:
+        """The server's listener."""
+        assert self.server._listener is not None
+        return self.server._listener
+
+    @property
+    def calls(self) -> int:
+        """The calls of hostile clients that the server keeps."""
+        return sum(len(one.calls) for one in self.attackers)
+
+    @property
+    def tasks(self) -> int:
+        """The tasks of calls of hostile clients."""
+        return sum(len(one.calls.tasks) for one in self.attackers)
+
+    @property
+    def unsent(self) -> int:
+        """The bytes of answers that wait for hostile clients in the sessions."""
+        return sum(one.session.unsent for one in self.attackers)
+
+    @property
+    def buffered(self) -> int:
+        """The bytes that wait for hostile clients in the sockets' buffers."""
+        return sum(one._socket.get_write_buffer_size() for one in self.attackers)
+
+    async def ended(self, client: HostileClient, why: str) -> None:
+        """Wait for the end of the only hostile client's connection, and check the reason in the log."""
+        await client.until_closed()
+        await until(lambda: not self.attackers)
+        found = [one.getMessage() for one in self._caplog.records]
+        assert any("the connection" in one and re.search(why, one) for one in found), found
+
+    async def alone(self) -> None:
+        """Wait until nothing is left of the hostile clients, and check that the honest one is served."""
+        await until(lambda: not self.attackers and not running(self.service))
+        assert len(sessions.OPEN) == 1
+        await self.answers()
+
+
+def running(service: Service) -> int:
+    """Return the number of handlers that run."""
+    return service.running.total()
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """Wait until a condition holds."""
+    async with asyncio.timeout(SECONDS):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+@asynccontextmanager
+async def attacked(
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    tls: ServerTls | None = None,
+    credentials: grpc.ChannelCredentials | None = None,
+    **limits: Any,
+) -> AsyncIterator[Attacked]:
+    """Serve with some limits; at the end nothing is kept, and nothing was worth a warning."""
+    monkeypatch.setattr(nghttp2_server, "LOOK_SECONDS", 0.02)
+    caplog.set_level(logging.INFO)
+    clock, service = Clock(), Service()
+    server = Nghttp2Server(Http2Limits(**limits), clock=clock)
+    server.add_generic_rpc_handlers([service.handler()])
+    address = await server.start("127.0.0.1:0", tls)
+    found = Attacked(server, service, clock, address, caplog)
+    look = Connection.look
+
+    def counted(connection: Connection, now: float) -> None:
+        found.looks += 1
+        look(connection, now)
+
+    monkeypatch.setattr(Connection, "look", counted)
+    try:
+        async with asyncio.timeout(4 * SECONDS):
+            await found.begin(credentials)
+            yield found
+            await found.alone()
+    finally:
+        if found.honest is not None:
+            await found.honest.close()
+        await server.stop(0.0)
+    await until(lambda: not sessions.OPEN)
+    assert not found.listener.opening
+    assert [one.getMessage() for one in caplog.records if one.levelno > logging.INFO] == []

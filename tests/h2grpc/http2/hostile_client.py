@@ -1,0 +1,128 @@
+"""A client that writes any bytes, and reads only when the test says so."""
+
+import asyncio
+import contextlib
+import socket
+import ssl
+from dataclasses import dataclass, field
+from typing import Self
+
+from tests.router.http2_client import frame
+from tests.h2grpc.http2.inflater import Inflater
+from tests.h2grpc.http2.raw_frames import (ACK, HEADERS, PING, PREFACE, SETTINGS, settings)
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """A frame of the server."""
+
+    kind: int
+    flags: int
+    stream: int
+    payload: bytes
+    headers: dict[str, bytes] = field(default_factory=dict)
+
+
+class HostileClient:
+    """A connection; without `reads` it takes nothing, and the system's buffers for it are small.
+
+    `source` is the address of this machine that it comes from.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        *,
+        reads: bool = True,
+        acks: bool = True,
+        preface: bytes = PREFACE + settings(),
+        tls: ssl.SSLContext | None = None,
+        source: str = "",
+    ) -> None:
+        self._host, _, port = address.rpartition(":")
+        self._port = int(port)
+        self._reads = reads
+        self._acks = acks
+        self._preface = preface
+        self._tls = tls
+        self._source = source
+        self.frames: list[Frame] = []
+        self.is_closed = False
+        self._changed = asyncio.Event()
+        self._reading: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        socket_ = socket.socket()
+        socket_.setblocking(False)
+        if not self._reads:
+            socket_.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        if self._source:
+            socket_.bind((self._source, 0))
+        await asyncio.get_running_loop().sock_connect(socket_, (self._host, self._port))
+        self._reader, self.writer = await asyncio.open_connection(
+            sock=socket_, ssl=self._tls, server_hostname="localhost" if self._tls else None
+        )
+        self.send(self._preface)
+        if self._reads:
+            self._reading = asyncio.create_task(self._read())
+        else:
+            self.writer.transport.pause_reading()  # type: ignore[attr-defined]
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        if self._reading is not None:
+            self._reading.cancel()
+        self.writer.transport.abort()
+        with contextlib.suppress(OSError):
+            await self.writer.wait_closed()
+
+    def send(self, *raw: bytes) -> None:
+        """Write bytes."""
+        if not self.writer.is_closing():
+            self.writer.write(b"".join(raw))
+
+    async def flood(self, raw: bytes, most: int) -> None:
+        """Write bytes again and again, at most `most` times, until the server closes the connection."""
+        with contextlib.suppress(OSError):
+            for _ in range(most):
+                if self.is_closed or self.writer.is_closing():
+                    return
+                self.writer.write(raw)
+                await self.writer.drain()
+
+    async def frame(self, kind: int, stream: int | None = None, flags: int = 0) -> Frame:
+        """Wait for a frame of a kind, which is taken out; raises EOFError if none comes."""
+        while True:
+            for one in self.frames:
+                if one.kind == kind and stream in {None, one.stream} and one.flags & flags == flags:
+                    self.frames.remove(one)
+                    return one
+            if self.is_closed:
+                raise EOFError(f"no frame {kind} on stream {stream}: {self.frames}")
+            self._changed.clear()
+            await self._changed.wait()
+
+    async def until_closed(self) -> None:
+        """Wait until the server closes the connection."""
+        while not self.is_closed:
+            self._changed.clear()
+            await self._changed.wait()
+
+    async def _read(self) -> None:
+        inflater = Inflater()
+        try:
+            while True:
+                head = await self._reader.readexactly(9)
+                payload = await self._reader.readexactly(int.from_bytes(head[:3], "big"))
+                stream = int.from_bytes(head[5:], "big")
+                headers = inflater.read(payload) if head[3] == HEADERS else {}
+                one = Frame(head[3], head[4], stream, payload, headers)
+                self.frames.append(one)
+                if self._acks and one.kind in {SETTINGS, PING} and not one.flags & ACK:
+                    self.send(frame(one.kind, ACK, 0, payload if one.kind == PING else b""))
+                self._changed.set()
+        except (OSError, EOFError):
+            pass
+        finally:
+            self.is_closed = True
+            self._changed.set()

@@ -1,0 +1,125 @@
+"""Handlers served over either transport, and a client of them."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import replace
+from typing import Any, Self
+
+import grpc
+import grpc.aio
+import pytest
+
+from warmpath.router.transport.grpcio import GrpcioServer
+from warmpath.h2grpc.http2.library import (LibraryError, load_library)
+from warmpath.h2grpc.http2.limits import Http2Limits
+from warmpath.h2grpc.server import Nghttp2Server
+from warmpath.router.transport.call import Server
+
+SERVICE = "test.Echo"
+LIMITS = Http2Limits()
+
+try:
+    load_library()
+    MISSING = ""
+except LibraryError as error:
+    MISSING = str(error)
+
+NGHTTP2 = pytest.param("nghttp2", marks=pytest.mark.skipif(bool(MISSING), reason=MISSING))
+BOTH = [NGHTTP2, "grpcio"]
+
+
+def new_server(transport: str, **limits: Any) -> Server:
+    """Return a server with other limits than the default ones."""
+    kinds: dict[str, Callable[[Http2Limits], Server]] = {
+        "nghttp2": Nghttp2Server,
+        "grpcio": GrpcioServer,
+    }
+    return kinds[transport](replace(LIMITS, **limits))
+
+
+def handlers(service: str = SERVICE, **methods: Any) -> grpc.GenericRpcHandler:
+    """Return the handlers of methods: each is a function, its name begins with its kind, as in `uu_x`.
+
+    u: one message, s: a stream; first of requests, then of responses.
+    """
+    kinds = {
+        "uu": grpc.unary_unary_rpc_method_handler,
+        "us": grpc.unary_stream_rpc_method_handler,
+        "su": grpc.stream_unary_rpc_method_handler,
+        "ss": grpc.stream_stream_rpc_method_handler,
+    }
+    return grpc.method_handlers_generic_handler(
+        service, {name: kinds[name[:2]](function) for name, function in methods.items()}
+    )
+
+
+@asynccontextmanager
+async def serving(
+    transport: str,
+    *,
+    address: str = "127.0.0.1:0",
+    limits: dict[str, Any] | None = None,
+    **methods: Any,
+) -> AsyncIterator[str]:
+    """Serve methods while the context is open; yield the address."""
+    server = new_server(transport, **(limits or {}))
+    server.add_generic_rpc_handlers([handlers(**methods)])
+    bound = await server.start(address)
+    try:
+        yield bound
+    finally:
+        await server.stop(0)
+
+
+class Caller:
+    """Calls methods by their name. An async context manager."""
+
+    def __init__(self, address: str, **options: int) -> None:
+        self.channel = grpc.aio.insecure_channel(
+            address, options=[(f"grpc.{name}", value) for name, value in options.items()]
+        )
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.channel.close()
+
+    def __call__(self, name: str, request: Any = b"", **options: Any) -> Any:
+        """Begin a call; `request` is a message, or an iterator of messages."""
+        kinds = {
+            "uu": self.channel.unary_unary,
+            "us": self.channel.unary_stream,
+            "su": self.channel.stream_unary,
+            "ss": self.channel.stream_stream,
+        }
+        multicallable: Any = kinds[name[:2]](f"/{SERVICE}/{name}")
+        return multicallable(request, **options)
+
+
+@asynccontextmanager
+async def calling(
+    transport: str, *, limits: dict[str, Any] | None = None, **methods: Any
+) -> AsyncIterator[Caller]:
+    """Serve methods, and yield a client of them."""
+    async with serving(transport, limits=limits, **methods) as address, Caller(address) as call:
+        yield call
+
+
+@contextmanager
+def ends_with(
+    code: grpc.StatusCode, text: str | None = None
+) -> "Iterator[pytest.ExceptionInfo[grpc.aio.AioRpcError]]":
+    """Expect that a call ends with a status; with `text`, that its details contain it."""
+    with pytest.raises(grpc.aio.AioRpcError) as raised:
+        yield raised
+    assert raised.value.code() is code, raised.value
+    if text is not None:
+        assert text in (raised.value.details() or "")
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """Let the loop run until something holds; the test's own timeout bounds it."""
+    while not condition():
+        await asyncio.sleep(0.002)

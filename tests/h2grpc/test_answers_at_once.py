@@ -1,0 +1,244 @@
+"""A call whose message is there is answered without a task, if its handler can; otherwise it runs."""
+
+import asyncio
+import gzip
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from warmpath.h2grpc.connection import Connection
+from warmpath.h2grpc.framing import framed
+from warmpath.h2grpc.http2 import session as sessions
+from warmpath.h2grpc.http2.library import STREAM_WINDOW
+from warmpath.h2grpc.http2.limits import Http2Limits
+from warmpath.router.transport.call import (AtOnceHandler, Gate, Refusal)
+from tests.h2grpc.fake_socket import (FakeSocket, FakeTimeLoop)
+from tests.h2grpc.http2.lawful_client import LawfulClient
+from tests.h2grpc.served import MISSING
+
+pytestmark = pytest.mark.skipif(bool(MISSING), reason=MISSING)
+
+PATH = b"/t.T/Once"
+MOST = 200_000
+
+
+class Stand:
+    """A connection whose only method answers b"at once" or, to messages with b"wait", b"run"."""
+
+    def __init__(self, gate: Gate | None = None) -> None:
+        self.loop = FakeTimeLoop()
+        self.before = set(sessions.OPEN)
+        self.answers: Counter[tuple[str, bytes]] = Counter()
+        handlers = grpc.method_handlers_generic_handler(
+            "t.T", {"Once": AtOnceHandler(self._run, self._at_once)}
+        )
+        limits = Http2Limits(message_bytes=MOST)
+        self.connection = Connection(
+            [handlers],
+            limits,
+            gate=gate,
+            opened=lambda _: None,
+            closed=lambda _: None,
+            arrived=lambda _: None,
+            clock=lambda: 0.0,
+        )
+        self.socket = FakeSocket(self.connection)
+        self.client = LawfulClient(1 << 20)
+        self.loop.turn(lambda: self.connection.connection_made(self.socket))
+        self.exchange()
+
+    def _at_once(self, message: bytes, _: Any) -> bytes | None:
+        if b"wait" in message:
+            return None
+        self.answers["at once", message] += 1
+        return b"at once"
+
+    async def _run(self, _: Any, context: Any) -> bytes:
+        message = await context.read()
+        self.answers["run", message] += 1
+        return b"run"
+
+    def exchange(self, step: int = 1 << 20) -> None:
+        """Carry bytes in both directions, `step` at once, until none are left."""
+        while (data := self.client.to_send()) or self.socket.written:
+            for at in range(0, len(data), step):
+                piece = data[at : at + step]
+                self.loop.turn(lambda piece=piece: self.connection.data_received(piece))
+            written, self.socket.written = bytes(self.socket.written), bytearray()
+            self.client.receive(written)
+
+    def close(self) -> None:
+        self.loop.turn(self.socket.lose)
+        assert not asyncio.all_tasks(self.loop)
+        assert self.loop.errors == []
+        assert set(sessions.OPEN) == self.before
+        assert self.client.problems == []
+        self.client.close()
+        self.loop.close()
+
+
+@dataclass
+class Asked:
+    """A call of a client."""
+
+    beginning: bytes
+    zeros: int
+    is_compressed: bool
+    pieces: int
+    ends_apart: bool
+
+    @property
+    def message(self) -> bytes:
+        return self.beginning + bytes(self.zeros)
+
+    @property
+    def data(self) -> bytes:
+        if not self.is_compressed:
+            return framed(self.message)
+        packed = gzip.compress(self.message, mtime=0)
+        return b"\1" + len(packed).to_bytes(4, "big") + packed
+
+    @property
+    def answer(self) -> tuple[str, bytes]:
+        is_quick = b"wait" not in self.message and not self.is_compressed
+        # What does not fit into a stream's window comes only if it is read.
+        is_quick = is_quick and len(self.data) <= STREAM_WINDOW
+        return "at once" if is_quick else "run", self.message
+
+
+ASKED = st.builds(
+    Asked,
+    st.one_of(st.sampled_from([b"", b"wait"]), st.binary(max_size=40)),
+    # Around the size of a stream's window.
+    st.sampled_from([0, 0, 0, 1, 65_526, 65_530, 65_531, 100_000]),
+    st.booleans(),
+    st.integers(1, 5),
+    st.booleans(),
+)
+
+
+@given(st.lists(ASKED, min_size=1, max_size=6), st.sampled_from([1, 7, 1000, 1 << 20]))
+def test_each_call_is_answered_once_however_its_bytes_come(asked: list[Asked], step: int) -> None:
+    # So few bytes at once would take a while for many bytes.
+    step = step if sum(len(one.data) for one in asked) < 1000 else max(step, 1000)
+    stand = Stand()
+    streams = [stand.client.begin(PATH, (b"grpc-encoding", b"gzip")) for _ in asked]
+    for number in range(5):
+        for stream, one in zip(streams, asked, strict=True):
+            size = len(one.data) // one.pieces + 1
+            if number < one.pieces:
+                is_last = number == one.pieces - 1 and not one.ends_apart
+                piece = one.data[number * size : (number + 1) * size]
+                stand.client.put(stream, piece, is_last=is_last)
+        stand.exchange(step)
+    for stream, one in zip(streams, asked, strict=True):
+        if one.ends_apart:
+            stand.client.put(stream, b"", is_last=True)
+    stand.exchange(step)
+    assert stand.answers == Counter(one.answer for one in asked)
+    for stream, one in zip(streams, asked, strict=True):
+        request = stand.client.requests[stream]
+        assert request.headers["grpc-status"] == b"0"
+        assert bytes(request.answer) == framed(one.answer[0].encode())
+    assert len(stand.connection.calls) == 0
+    stand.close()
+
+
+def test_a_call_that_is_reset_or_late_before_its_message_is_whole_is_not_answered() -> None:
+    stand = Stand()
+    reset = stand.client.begin(PATH)
+    late = stand.client.begin(PATH, (b"grpc-timeout", b"5S"))
+    for stream in (reset, late):
+        stand.client.put(stream, framed(b"message")[:-1])
+    stand.exchange()
+    stand.client.reset(reset)
+    stand.exchange()
+    stand.loop.now += 6.0
+    stand.loop.turn()
+    stand.exchange()
+    assert stand.client.requests[late].headers["grpc-status"] == b"4"
+    stand.client.put(late, b"e", is_last=True)
+    stand.exchange()
+    assert not stand.answers
+    assert len(stand.connection.calls) == 0
+    stand.close()
+
+
+def test_a_call_that_ends_in_the_middle_of_its_message_fails_as_where_it_runs() -> None:
+    stand = Stand()
+    stream = stand.client.begin(PATH)
+    stand.client.put(stream, framed(b"message")[:-1], is_last=True)
+    stand.exchange()
+    assert stand.client.requests[stream].headers["grpc-status"] == b"13"
+    assert not stand.answers
+    stand.close()
+
+
+def test_a_message_that_is_too_long_is_refused_before_it_has_come() -> None:
+    stand = Stand()
+    stream = stand.client.begin(PATH)
+    stand.client.put(stream, framed(bytes(MOST + 1))[:1000])
+    stand.exchange()
+    assert stand.client.requests[stream].headers["grpc-status"] == b"8"
+    stand.close()
+
+
+class Deferring(Gate):
+    """A gate that refuses nothing and defers all answers."""
+
+    methods: Mapping[str, bool] = {}
+    refusal = Refusal(grpc.StatusCode.RESOURCE_EXHAUSTED, "", ())
+    holds_back = False
+
+    def __init__(self) -> None:
+        self.deferred: list[Callable[[], None]] = []
+
+    def rooms(self, client: str) -> None:
+        """All calls have room."""
+
+    def defer(self, answer: Callable[[], None]) -> bool:
+        self.deferred.append(answer)
+        return True
+
+    def ending(self, method: str) -> None:
+        assert method
+
+    def passed(self, method: str, client: str) -> None:
+        assert method
+        assert client
+
+
+def test_deferred_answers_are_sent_together_when_the_gate_says_so() -> None:
+    gate = Deferring()
+    stand = Stand(gate)
+    for message in (b"x", b"x", b"wait"):
+        stand.client.put(stand.client.begin(PATH), framed(message), is_last=True)
+    stand.exchange()
+    assert not stand.answers
+    before = len(stand.socket.writes)
+    stand.loop.turn(gate.deferred[0])
+    assert stand.answers == {("at once", b"x"): 2, ("run", b"wait"): 1}
+    assert stand.socket.writes[before].count(b"at once") == 2
+    for answer in gate.deferred:
+        stand.loop.turn(answer)
+    stand.exchange()
+    assert stand.answers.total() == 3
+    stand.close()
+
+
+def test_a_deferred_answer_of_a_connection_that_was_lost_is_none() -> None:
+    gate = Deferring()
+    stand = Stand(gate)
+    stand.client.put(stand.client.begin(PATH), framed(b"x"), is_last=True)
+    stand.exchange()
+    stand.loop.turn(stand.socket.lose)
+    for answer in gate.deferred:
+        stand.loop.turn(answer)
+    assert not stand.answers
+    stand.close()

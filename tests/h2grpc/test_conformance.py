@@ -1,0 +1,311 @@
+"""Both transports serve the same handlers alike: messages, metadata, statuses."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import grpc
+import grpc.aio
+import pytest
+
+from tests.router.error_details import details_of
+from tests.router.http2_client import frame
+from tests.h2grpc.http2 import raw_frames as raw
+from tests.h2grpc.http2.hostile_client import HostileClient
+from tests.h2grpc.served import (BOTH, Caller, calling, ends_with, handlers, new_server, serving)
+
+pytestmark = pytest.mark.parametrize("transport", BOTH)
+
+Context = grpc.aio.ServicerContext[Any, Any]
+
+
+async def echo(request: bytes, _: Context) -> bytes:
+    return request
+
+
+async def parts(request: bytes, _: Context) -> AsyncIterator[bytes]:
+    for byte in request:
+        yield bytes((byte,))
+
+
+async def joined(requests: AsyncIterator[bytes], _: Context) -> bytes:
+    return b"".join([request async for request in requests])
+
+
+async def each(requests: AsyncIterator[bytes], _: Context) -> AsyncIterator[bytes]:
+    async for request in requests:
+        yield request
+
+
+async def read_joined(_: object, context: Context) -> bytes:
+    found = []
+    while (message := await context.read()) is not grpc.aio.EOF:
+        found.append(message)
+    return b"".join(found)
+
+
+async def write_parts(request: bytes, context: Context) -> None:
+    for byte in request:
+        await context.write(bytes((byte,)))
+
+
+async def write_each(_: object, context: Context) -> None:
+    while (message := await context.read()) is not grpc.aio.EOF:
+        await context.write(message)
+
+
+@pytest.mark.parametrize("size", [0, 1, 5, 16_379, 16_384, 65_530, 65_535, 1 << 20])
+async def test_all_four_kinds_of_call_carry_messages_of_any_size(transport: str, size: int) -> None:
+    message = bytes(range(256)) * (size // 256) + bytes(size % 256)
+    few = [b"", message, b"x", message, b""]
+    async with calling(
+        transport, uu=echo, us=parts, su=joined, ss=each,
+        us_written=write_parts, su_read=read_joined, ss_both=write_each,
+    ) as call:  # fmt: skip
+        assert await call("uu", message) == message
+        for name in ("us", "us_written"):
+            assert b"".join([part async for part in call(name, message[:300])]) == message[:300]
+        for name in ("su", "su_read"):
+            assert await call(name, iter(few)) == b"".join(few)
+        for name in ("ss", "ss_both"):
+            assert [part async for part in call(name, iter(few))] == few
+
+
+async def test_messages_are_serialised_by_the_functions_of_the_handler(transport: str) -> None:
+    def handler() -> grpc.GenericRpcHandler:
+        return grpc.method_handlers_generic_handler(
+            "test.Echo",
+            {
+                "uu": grpc.unary_unary_rpc_method_handler(
+                    double, request_deserializer=int, response_serializer=lambda n: b"%d" % n
+                )
+            },
+        )
+
+    async def double(number: int, _: Context) -> int:
+        return 2 * number
+
+    server = new_server(transport)
+    server.add_generic_rpc_handlers([handler()])
+    async with Caller(await server.start("127.0.0.1:0")) as call:
+        assert await call("uu", b"21") == b"42"
+        with ends_with(
+            grpc.StatusCode.INTERNAL if transport == "nghttp2" else grpc.StatusCode.UNKNOWN
+        ):
+            await call("uu", b"no number")
+    await server.stop(0)
+
+
+async def test_metadata_pass_both_ways_as_text_and_as_bytes(transport: str) -> None:
+    async def told(_: bytes, context: Context) -> bytes:
+        found = dict(context.invocation_metadata() or ())
+        assert found["text"] == "a value, with %"
+        assert found["raw-bin"] == bytes(range(256))
+        assert not [key for key in found if key.startswith((":", "grpc-", "te", "content-type"))
+                    and key != "text"]  # fmt: skip
+        await context.send_initial_metadata((("first", "1"), ("first-bin", b"\0\xff")))
+        context.set_trailing_metadata((("last", "2"), ("last-bin", b"")))
+        return b""
+
+    sent = (("text", "a value, with %"), ("raw-bin", bytes(range(256))))
+    async with calling(transport, uu=told) as call:
+        asked = call("uu", metadata=sent)
+        assert await asked == b""
+        initial, trailing = await asked.initial_metadata(), await asked.trailing_metadata()
+        assert (initial["first"], initial["first-bin"]) == ("1", b"\0\xff")
+        assert (trailing["last"], trailing["last-bin"]) == ("2", b"")
+
+
+@pytest.mark.parametrize(
+    "text", ["plain", "", "100 %", "ümlaut \N{SNOWMAN}", "two\nlines\r\n", "%41", "a" * 4000]
+)
+async def test_an_abort_tells_its_status_its_text_and_its_metadata(
+    transport: str, text: str
+) -> None:
+    async def refuse(_: bytes, context: Context) -> bytes:
+        await context.abort(grpc.StatusCode.NOT_FOUND, text, (("why", "because"),))
+        return b""
+
+    async with calling(transport, uu=refuse) as call:
+        with pytest.raises(grpc.aio.AioRpcError) as raised:
+            await call("uu")
+    assert raised.value.code() is grpc.StatusCode.NOT_FOUND
+    assert raised.value.details() == text
+    assert raised.value.trailing_metadata()["why"] == "because"
+
+
+async def test_a_status_may_be_set_without_an_abort(transport: str) -> None:
+    async def set_both(_: bytes, context: Context) -> bytes:
+        context.set_code(grpc.StatusCode.OUT_OF_RANGE)
+        context.set_details("beyond the end")
+        return b""
+
+    async with calling(transport, uu=set_both) as call:
+        with ends_with(grpc.StatusCode.OUT_OF_RANGE, "beyond the end"):
+            await call("uu")
+
+
+async def test_a_stream_may_end_with_an_error_after_its_messages(transport: str) -> None:
+    async def cut(_: bytes, context: Context) -> AsyncIterator[bytes]:
+        yield b"one"
+        await context.abort(grpc.StatusCode.DATA_LOSS, "no more")
+
+    async with calling(transport, us=cut) as call:
+        asked = call("us")
+        assert await asked.read() == b"one"
+        with ends_with(grpc.StatusCode.DATA_LOSS, "no more"):
+            await asked.read()
+
+
+async def test_an_unexpected_error_ends_its_call_alone(transport: str) -> None:
+    async def fail(request: bytes, _: Context) -> bytes:
+        if request:
+            raise RuntimeError("a mistake")
+        return b"well"
+
+    async with calling(transport, uu=fail) as call:
+        with ends_with(grpc.StatusCode.UNKNOWN, "Unexpected <class 'RuntimeError'>: a mistake"):
+            await call("uu", b"x")
+        assert await call("uu") == b"well"
+
+
+async def test_what_nobody_serves_is_unimplemented(transport: str) -> None:
+    async with calling(transport, uu=echo) as call:
+        with ends_with(grpc.StatusCode.UNIMPLEMENTED) as raised:
+            await call("uu_other")
+        _check_reason(transport, raised, "UNKNOWN_METHOD")
+        assert await call("uu", b"x") == b"x"
+
+
+async def test_a_message_beyond_the_limit_is_refused_and_the_next_call_is_answered(
+    transport: str,
+) -> None:
+    async with calling(transport, limits={"message_bytes": 1000}, uu=echo, su=joined) as call:
+        assert await call("uu", bytes(1000)) == bytes(1000)
+        for name, request in (("uu", bytes(1001)), ("su", iter([b"x", bytes(100_000)]))):
+            with ends_with(grpc.StatusCode.RESOURCE_EXHAUSTED) as raised:
+                await call(name, request)
+            _check_reason(transport, raised, "TOO_LARGE")
+        assert await call("uu", b"x") == b"x"
+
+
+@pytest.mark.parametrize("compression", [grpc.Compression.Gzip, grpc.Compression.Deflate])
+async def test_compressed_requests_are_read_and_their_limit_counts_them_decompressed(
+    transport: str, compression: grpc.Compression
+) -> None:
+    async with calling(transport, limits={"message_bytes": 300_000}, uu=echo, ss=each) as call:
+        text = b"many words " * 20_000
+        assert await call("uu", text, compression=compression) == text
+        answers = call("ss", iter([text, b"", text]), compression=compression)
+        assert [answer async for answer in answers] == [text, b"", text]
+        with ends_with(grpc.StatusCode.RESOURCE_EXHAUSTED):
+            await call("uu", bytes(10_000_000), compression=compression)
+        assert await call("uu", b"x") == b"x"
+
+
+async def test_a_handler_may_answer_before_it_has_read_all(transport: str) -> None:
+    async def first(_: object, context: Context) -> bytes:
+        found: bytes = await context.read()
+        return found
+
+    async def endless() -> AsyncIterator[bytes]:
+        while True:
+            yield bytes(10_000)
+
+    async with calling(transport, su=first) as call:
+        assert await call("su", endless()) == bytes(10_000)
+        assert await call("su", iter([b"again"])) == b"again"
+
+
+async def test_many_calls_share_a_connection(transport: str) -> None:
+    arrived = asyncio.Event()
+    count = 0
+
+    async def meet(request: bytes, _: Context) -> bytes:
+        nonlocal count
+        count += 1
+        if count == 100:
+            arrived.set()
+        await arrived.wait()
+        return request
+
+    async with calling(transport, uu=meet) as call:
+        messages = [b"%d" % number for number in range(100)]
+        assert await asyncio.gather(*(call("uu", message) for message in messages)) == messages
+
+
+async def test_the_context_names_the_caller(transport: str) -> None:
+    async def who(_: bytes, context: Context) -> bytes:
+        assert context.peer_identity_key() is None
+        assert context.peer_identities() is None
+        return (context.peer() or "").encode()
+
+    async with serving(transport, address="[::1]:0", uu=who) as address, Caller(address) as call:
+        assert (await call("uu")).startswith(b"ipv6:%5B::1%5D:")
+    async with serving(transport, uu=who) as address, Caller(address) as call:
+        assert (await call("uu")).startswith(b"ipv4:127.0.0.1:")
+
+
+async def test_a_server_listens_at_names_and_at_paths(transport: str, tmp_path: Any) -> None:
+    for listen in ("localhost:0", f"unix:{tmp_path}/socket"):
+        async with serving(transport, address=listen, uu=echo) as address, Caller(address) as call:
+            assert await call("uu", b"x") == b"x"
+
+
+async def test_an_address_that_is_taken_is_an_error(transport: str) -> None:
+    async with serving(transport, uu=echo) as address:
+        with pytest.raises(OSError, match=r"."):
+            async with serving(transport, address=address, uu=echo):
+                pass
+
+
+def _check_reason(
+    transport: str, raised: pytest.ExceptionInfo[grpc.aio.AioRpcError], reason: str
+) -> None:
+    """Check the reason of a refusal; gRPC's own library gives none for its own refusals."""
+    if transport == "nghttp2":
+        assert details_of(raised.value).reason == reason
+    else:
+        assert "grpc-status-details-bin" not in raised.value.trailing_metadata()
+
+
+@pytest.mark.parametrize(
+    ("header", "value"),
+    [
+        ((b"text", b"with a space "), "with a space "),
+        ((b"text", b"\ttab "), "\ttab "),
+        ((b"text", b"a,b"), "a,b"),
+        ((b"text", "☃".encode()), "☃"),
+        ((b"text", b"\xff"), "\xff"),
+        ((b"raw-bin", b"AAE"), b"\0\1"),
+        ((b"raw-bin", b"AAEC,AAED"), None),
+        ((b"raw-bin", b"AAEC "), None),
+    ],
+)
+async def test_headers_of_any_form_are_the_same_metadata_on_both(
+    transport: str, header: tuple[bytes, bytes], value: str | bytes | None
+) -> None:
+    found = []
+
+    async def take(message: bytes, context: Context) -> bytes:
+        found.append(dict(context.invocation_metadata() or ())[header[0].decode()])
+        return message
+
+    server = new_server(transport)
+    server.add_generic_rpc_handlers([handlers("t.T", uu=take)])
+    address = await server.start("127.0.0.1:0")
+    async with HostileClient(address) as client:
+        client.send(raw.headers(1, raw.fields("uu", header)), raw.data(1, raw.message(b""), 1))
+        ended = await client.frame(raw.HEADERS, 1, raw.END_STREAM)
+        assert ended.headers["grpc-status"] == (b"13" if value is None else b"0")
+    await server.stop(0)
+    assert found == ([] if value is None else [value])
+
+
+async def test_a_client_may_ping_while_it_has_no_call(transport: str) -> None:
+    async with serving(transport) as address, HostileClient(address) as client:
+        for _ in range(8):
+            client.send(frame(raw.PING, 0, 0, bytes(8)))
+            await client.frame(raw.PING)
+            await asyncio.sleep(0.15)  # as a client does that keeps its connection alive
+        assert not [one for one in client.frames if one.kind == raw.GOAWAY]

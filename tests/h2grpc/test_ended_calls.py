@@ -1,0 +1,239 @@
+"""Handlers that go on after their call or its connection has ended touch nothing that is gone."""
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+import grpc
+import grpc.aio
+import pytest
+
+from warmpath.h2grpc.connection import Connection
+from warmpath.h2grpc.http2 import session as sessions
+from warmpath.h2grpc.http2.ended import EndedError
+from warmpath.h2grpc.http2.journal import Journal
+from warmpath.h2grpc.http2.limits import Http2Limits
+from warmpath.h2grpc.http2.session import Session
+from tests.h2grpc.fake_socket import (FakeSocket, FakeTimeLoop)
+from tests.h2grpc.http2 import raw_frames as raw
+from tests.h2grpc.served import MISSING
+
+pytestmark = pytest.mark.skipif(bool(MISSING), reason=MISSING)
+
+WHOLE = raw.PREFACE + raw.settings(window=0)
+HALF = raw.data(1, b"\0\0\2\0\0begun")
+
+
+class Stand:
+    """A connection without a client, and the handler of its only method."""
+
+    def __init__(self, handler: Callable[[Any, Any], Any]) -> None:
+        self.loop = FakeTimeLoop()
+        handlers = grpc.method_handlers_generic_handler(
+            "t.T", {"Go": grpc.stream_stream_rpc_method_handler(handler)}
+        )
+        self.connection = Connection(
+            [handlers],
+            Http2Limits(),
+            opened=lambda _: None,
+            closed=lambda _: None,
+            arrived=lambda _: None,
+            clock=lambda: 0.0,
+        )
+        self.socket = FakeSocket(self.connection)
+        self.loop.turn(lambda: self.connection.connection_made(self.socket))
+
+    def send(self, *data: bytes) -> None:
+        self.loop.turn(lambda: self.connection.data_received(b"".join(data)))
+
+    def leave(self) -> None:
+        self.loop.turn(self.socket.lose)
+        assert not asyncio.all_tasks(self.loop)
+        assert self.loop.errors == []
+        self.loop.close()
+
+
+def _lost(stand: Stand) -> None:
+    stand.loop.turn(stand.socket.lose)
+
+
+def _reset(stand: Stand) -> None:
+    stand.send(raw.reset(1))
+
+
+def _late(stand: Stand) -> None:
+    stand.loop.now += 10
+    stand.loop.turn()
+
+
+def _broken(stand: Stand) -> None:
+    stand.send(raw.window(0, 0))
+
+
+def _cut_off(stand: Stand) -> None:
+    stand.loop.turn(lambda: stand.loop.create_task(stand.connection.cut_off()))
+
+
+@pytest.mark.parametrize("end", [_lost, _reset, _late, _broken, _cut_off])
+@pytest.mark.parametrize("what", ["first read", "read", "write", "metadata", "abort"])
+def test_a_handler_that_ignores_its_end_is_told_so(end: Callable[[Stand], None], what: str) -> None:
+    told: list[BaseException] = []
+
+    async def handler(_: Any, context: Any) -> None:
+        with contextlib.suppress(asyncio.CancelledError, grpc.aio.InternalError):
+            if what == "first read":
+                # The head of a long message waits, for which a read would widen the window.
+                await asyncio.Event().wait()
+            await context.read()
+        try:
+            if what.endswith("read"):
+                await context.read()
+            elif what == "write":
+                await context.write(b"x")
+            elif what == "metadata":
+                await context.send_initial_metadata((("a", "b"),))
+            else:
+                await context.abort(grpc.StatusCode.UNKNOWN, "x")
+        except Exception as error:
+            told.append(error)
+            raise
+
+    stand = Stand(handler)
+    stand.send(WHOLE, raw.headers(1, raw.fields("Go", (b"grpc-timeout", b"5S"))), HALF)
+    end(stand)
+    (error,) = told
+    assert isinstance(error, grpc.aio.AbortError if what == "abort" else grpc.aio.InternalError)
+    stand.leave()
+
+
+@pytest.mark.parametrize("end", [_lost, _reset, _late, _broken, _cut_off])
+def test_another_task_of_a_call_does_not_wait_for_ever(end: Callable[[Stand], None]) -> None:
+    others: list[asyncio.Task[Any]] = []
+
+    async def handler(_: Any, context: Any) -> None:
+        loop = asyncio.get_running_loop()
+        others.extend((loop.create_task(context.read()), loop.create_task(context.write(b"x"))))
+        await asyncio.Event().wait()
+
+    stand = Stand(handler)
+    stand.send(WHOLE, raw.headers(1, raw.fields("Go", (b"grpc-timeout", b"5S"))), HALF)
+    end(stand)
+    if end == _late:
+        # The answer that was begun still waits for the client, whose stream is open.
+        assert others[0].done()
+        stand.send(raw.reset(1))
+    assert all(isinstance(one.exception(), grpc.aio.InternalError) for one in others)
+    stand.leave()
+
+
+def test_a_client_is_told_of_the_end_once_and_of_all_calls_that_were_taken() -> None:
+    async def handler(_: Any, context: Any) -> None:
+        await context.read()
+
+    stand = Stand(handler)
+    stand.send(WHOLE)
+    stand.connection.pause_writing()
+    before = len(stand.socket.written)
+    for stream in (1, 3):
+        # The second call comes before the client has heard of the end.
+        stand.send(raw.headers(stream, raw.fields("Go")))
+        stand.loop.turn(stand.connection.terminate)
+    stand.loop.turn(stand.connection.resume_writing)
+    written = bytes(stand.socket.written[before:])
+    kind = bytes([raw.GOAWAY]) + b"\0" + raw.word(0)
+    assert written.count(kind) == 1
+    assert written[written.index(kind) + len(kind) :].startswith(raw.word(3) + raw.word(0))
+    stand.leave()
+
+
+def test_calls_that_come_after_the_announcement_of_the_end_are_still_answered() -> None:
+    async def handler(_: Any, context: Any) -> None:
+        await context.read()
+
+    stand = Stand(handler)
+    stand.send(WHOLE)
+    before = len(stand.socket.written)
+    stand.loop.turn(stand.connection.go_away)
+    kind = bytes([raw.GOAWAY]) + b"\0" + raw.word(0)
+    told = bytes(stand.socket.written[before:])
+    assert told[told.index(kind) + len(kind) :].startswith(raw.word((1 << 31) - 1) + raw.word(0))
+    # The client sent this before it heard of the end.
+    stand.send(raw.headers(1, raw.fields("Go")))
+    assert len(stand.connection.calls) == 1
+    stand.loop.turn(stand.connection.terminate)
+    told = bytes(stand.socket.written[before:])
+    assert told[told.rindex(kind) + len(kind) :].startswith(raw.word(1) + raw.word(0))
+    stand.leave()
+
+
+def test_metadata_that_cannot_be_sent_end_the_call_with_an_error() -> None:
+    async def handler(_: Any, context: Any) -> None:
+        await context.send_initial_metadata((("KEY", "b"),))
+
+    stand = Stand(handler)
+    stand.send(WHOLE, raw.headers(1, raw.fields("Go")))
+    stand.send(raw.data(1, b"", raw.END_STREAM))
+    assert len(stand.connection.calls) == 0
+    stand.leave()
+
+
+class _Events:
+    def __init__(self, error: BaseException | None = None) -> None:
+        self.error = error
+
+    def requested(self, *_: Any, **__: Any) -> None:
+        if self.error is not None:
+            raise self.error
+
+    def received(self, *_: Any) -> None:
+        """Take nothing."""
+
+    ended = closed = received
+
+
+def test_a_session_that_is_closed_says_so_and_touches_no_memory() -> None:
+    session = Session(_Events(), Http2Limits(), lambda: 0.0, Journal(Http2Limits()))
+    session.receive(WHOLE + raw.headers(1, raw.fields("Go")))
+    session.close()
+    session.close()
+    for act in (
+        lambda: session.send(bytes),
+        session.ping,
+        lambda: session.receive(b"x"),
+        lambda: session.consume(1, 1),
+        lambda: session.widen(1, 1),
+        lambda: session.answer_at_once(1, []),
+        lambda: session.answer(1, []),
+        lambda: session.reset(1, 0),
+        lambda: session.terminate(0),
+    ):
+        with pytest.raises(EndedError):
+            act()
+    assert session.unsent == 0
+
+
+def test_an_error_in_a_callback_ends_the_connection_and_comes_out_of_it(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    session = Session(
+        _Events(RuntimeError("odd")), Http2Limits(), lambda: 0.0, Journal(Http2Limits())
+    )
+    with pytest.raises(EndedError) as found:
+        session.receive(WHOLE + raw.headers(1, raw.fields("Go")))
+    assert isinstance(found.value.__cause__, RuntimeError)
+    assert "unexpected" in caplog.text
+    # GOAWAY with INTERNAL_ERROR, for the stream that was begun last.
+    assert session.goaway_of(found.value)[9:] == raw.word(1) + raw.word(2)
+    session.close()
+
+
+def test_an_interrupt_in_a_callback_is_not_lost() -> None:
+    before = len(sessions.OPEN)
+    session = Session(
+        _Events(KeyboardInterrupt()), Http2Limits(), lambda: 0.0, Journal(Http2Limits())
+    )
+    with pytest.raises(KeyboardInterrupt):
+        session.receive(WHOLE + raw.headers(1, raw.fields("Go")))
+    session.close()
+    assert len(sessions.OPEN) == before

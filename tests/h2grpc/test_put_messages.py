@@ -1,0 +1,185 @@
+"""Messages that a handler puts go out together: when it waits for its client, when it drains, at its end."""
+
+import gzip
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import grpc
+import grpc.aio
+import pytest
+
+from warmpath.h2grpc.connection import Connection
+from warmpath.h2grpc.framing import framed
+from warmpath.h2grpc.http2.limits import Http2Limits
+from tests.h2grpc.fake_socket import (FakeSocket, FakeTimeLoop)
+from tests.h2grpc.http2.lawful_client import LawfulClient
+from tests.h2grpc.served import MISSING
+
+pytestmark = pytest.mark.skipif(bool(MISSING), reason=MISSING)
+
+WHOLE = framed(b"one") + framed(b"two")
+FIRST = framed(b"first")
+CAME = FIRST, framed(b"second")
+
+
+class Stand:
+    """A connection with one call, whose handler is the given one; its window takes `window` bytes."""
+
+    def __init__(
+        self,
+        handler: Callable[[Any], Awaitable[None]],
+        *sent: bytes,
+        window: int = 1000,
+        most: int = 1000,
+    ) -> None:
+        """Send FIRST, with which the handler runs, and `sent` behind it; a message may have `most` bytes."""
+        self.loop = FakeTimeLoop()
+
+        def run(_: Any, context: Any) -> Awaitable[None]:
+            return handler(context)
+
+        method = grpc.stream_stream_rpc_method_handler(run)
+        self.connection = Connection(
+            [grpc.method_handlers_generic_handler("t.T", {"Put": method})],
+            Http2Limits(message_bytes=most),
+            opened=lambda _: None,
+            closed=lambda _: None,
+            arrived=lambda _: None,
+            clock=lambda: 0.0,
+        )
+        self.socket = FakeSocket(self.connection)
+        self.client = LawfulClient(window)
+        self.loop.turn(lambda: self.connection.connection_made(self.socket))
+        self.carry()
+        self.stream = self.client.begin(b"/t.T/Put", (b"grpc-encoding", b"gzip"))
+        self.client.put(self.stream, b"".join((FIRST, *sent)))
+        self.socket.writes.clear()
+        self.carry()
+
+    def carry(self) -> None:
+        """Carry bytes in both directions until none are left."""
+        while (data := self.client.to_send()) or self.socket.written:
+            self.loop.turn(lambda data=data: self.connection.data_received(data))
+            written, self.socket.written = bytes(self.socket.written), bytearray()
+            self.client.receive(written)
+
+    @property
+    def answer(self) -> bytes:
+        return bytes(self.client.requests[self.stream].answer)
+
+    def close(self) -> None:
+        self.loop.turn(self.socket.lose)
+        assert self.loop.errors == []
+        self.client.close()
+        self.loop.close()
+
+
+def put_both(context: Any) -> None:
+    assert context.put(b"one") == len(framed(b"one"))
+    assert context.put(b"two") == len(WHOLE)
+
+
+async def wait_for_the_client(context: Any) -> None:
+    assert context.next_at_hand() in (b"first", None)
+    put_both(context)
+    await context.read()
+
+
+async def wait_after_what_came(context: Any) -> None:
+    for message in (b"first", b"second"):
+        assert context.next_at_hand() == message
+    assert context.next_at_hand() is None
+    await wait_for_the_client(context)
+
+
+async def drain_and_wait(context: Any) -> None:
+    assert context.next_at_hand() == b"first"
+    put_both(context)
+    await context.drain()
+    await context.read()
+
+
+async def end(context: Any) -> None:
+    put_both(context)
+
+
+@pytest.mark.parametrize(
+    "handler", [wait_for_the_client, wait_after_what_came, drain_and_wait, end]
+)
+def test_they_go_out_in_one_write(handler: Callable[[Any], Awaitable[None]]) -> None:
+    stand = Stand(handler, *(CAME[1:] if handler is wait_after_what_came else ()))
+    assert stand.answer == WHOLE
+    assert len(stand.socket.writes) == 1
+    assert ("grpc-status" in stand.client.requests[stand.stream].headers) == (handler is end)
+    stand.close()
+
+
+PACKED = gzip.compress(b"zeros", mtime=0)
+
+
+@pytest.mark.parametrize(
+    ("came", "rest", "read"),
+    [
+        (b"", framed(b"one"), b"one"),
+        (framed(b"one")[:4], framed(b"one")[4:], b"one"),
+        (framed(b"one")[:6], framed(b"one")[6:], b"one"),
+        (b"\1" + len(PACKED).to_bytes(4, "big") + PACKED, b"", b"zeros"),
+        (framed(bytes(101)), b"", None),
+    ],
+)
+def test_what_is_not_whole_or_not_plain_is_not_at_hand(
+    came: bytes, rest: bytes, read: bytes | None
+) -> None:
+    found = []
+
+    async def handler(context: Any) -> None:
+        assert context.next_at_hand() == b"first"
+        assert context.next_at_hand() is None
+        found.append(await context.read())
+
+    stand = Stand(handler, came, most=100)
+    if rest:
+        stand.client.put(stand.stream, rest)
+        stand.carry()
+    assert found == ([] if read is None else [read])
+    status = b"8" if read is None else b"0"
+    assert stand.client.requests[stand.stream].headers["grpc-status"] == status
+    stand.close()
+
+
+def test_draining_lasts_until_the_window_has_taken_all() -> None:
+    steps = []
+
+    async def handler(context: Any) -> None:
+        put_both(context)
+        await context.drain()
+        steps.append("drained")
+
+    stand = Stand(handler, window=10)
+    assert stand.answer == WHOLE[:10]
+    assert steps == []
+    stand.client.consume(stand.stream, 10)
+    stand.carry()
+    assert stand.answer == WHOLE
+    assert steps == ["drained"]
+    stand.close()
+
+
+def test_nothing_can_be_put_once_the_client_is_gone() -> None:
+    refused = []
+
+    async def handler(context: Any) -> None:
+        assert context.next_at_hand() == b"first"
+        try:
+            await context.read()
+        except BaseException:
+            with pytest.raises(grpc.aio.InternalError):
+                context.put(b"one")
+            refused.append(True)
+            raise
+
+    stand = Stand(handler)
+    stand.client.reset(stand.stream)
+    stand.carry()
+    assert refused == [True]
+    stand.close()

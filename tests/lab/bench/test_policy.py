@@ -1,0 +1,223 @@
+"""`python -m bench policy`: what is run, what is kept, and what is made of it."""
+
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from warmpath.lab.bench import __main__ as command
+from warmpath.lab.bench.policy import (compare, conditions, goodput, grid, kept)
+from warmpath.lab.bench.policy.grid import (Extent, first_round, ours)
+from warmpath.lab.bench.policy.kept import Kept
+from warmpath.lab.demo.setting import TRACE
+from warmpath.lab.simulate.cell import Cell
+from warmpath.lab.simulate.figures import Figures
+from warmpath.lab.simulate.run import run
+from warmpath.lab.simulate.study import (BEST_PUBLISHED, PUBLISHED)
+from warmpath.lab.simulate.traffic.generated import KINDS
+
+EXTENT = Extent(40, (1, 2, 3))
+CELL = Cell(TRACE, BEST_PUBLISHED, pods=2, blocks_per_pod=300, load=0.5, requests=40)
+
+
+@pytest.fixture(scope="module")
+def figures() -> Figures:
+    return run(CELL)
+
+
+class Ran:
+    """Stands for `run`: figures that a cell's settings decide on, without a simulation."""
+
+    def __init__(self, figures: Figures, ttft: Any = lambda cell: cell.load) -> None:
+        self.figures = figures
+        self.ttft = ttft
+        self.cells: list[Cell] = []
+
+    def __call__(self, cell: Cell) -> Figures:
+        self.cells.append(cell)
+        p90 = float(self.ttft(cell))
+        return replace(
+            self.figures,
+            policy=cell.title,
+            engine=cell.engine,
+            pods=cell.pods,
+            blocks_per_pod=cell.blocks_per_pod,
+            load=cell.load,
+            seed=cell.seed,
+            ttft_p90_s=p90,
+            ttft_p99_s=2 * p90,
+            tpot_p90_ms=10.0,
+        )
+
+
+def ran(monkeypatch: pytest.MonkeyPatch, figures: Figures, ttft: Any) -> Ran:
+    found = Ran(figures, ttft)
+    monkeypatch.setattr(kept, "run", found)
+    return found
+
+
+def test_the_grid_is_what_the_issue_names() -> None:
+    places = EXTENT.places()
+    assert len(places) == len({*places}) == (1 + len(KINDS)) * 2 * 3 * 2 * 5
+    assert places == EXTENT.places()
+    assert {place.engine for place in places} == {"serial", "vllm"}
+    assert {place.load for place in places} == {0.5, 0.6, 0.7, 0.8, 0.9}
+    assert len([*first_round(places[:1])]) == 2 + len(grid.PEERS)
+    # The order is by chance, so that what is run first is a sample of all.
+    assert len({place.engine for place in places[:12]}) == 2
+    more = Extent(40, (1,), traces=[Path("a.jsonl")]).places()
+    assert len(more) == len(places) + 2 * 3 * 2 * 5
+
+
+def test_the_peers_are_published() -> None:
+    assert BEST_PUBLISHED in grid.PEERS
+    assert set(grid.PEERS) <= set(PUBLISHED.values())
+
+
+def test_every_cell_of_the_benchmark_is_sound() -> None:
+    for cell in (*first_round(EXTENT.places()), *conditions.to_run(EXTENT)):
+        cell.check()
+    for place in goodput.places(EXTENT):
+        for one in (place, *ours(place)):
+            one.check()
+
+
+def test_what_was_run_is_not_run_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, figures: Figures
+) -> None:
+    stand_in = ran(monkeypatch, figures, lambda cell: cell.load)
+    cells = [replace(CELL, load=load) for load in (0.5, 0.6)]
+    store = Kept(tmp_path)
+    store.run(cells)
+    store.run([*cells, replace(CELL, load=0.7)])
+    assert [cell.load for cell in stand_in.cells] == [0.5, 0.6, 0.7]
+    # A run that was stopped while it wrote a line.
+    store.path.write_text(store.path.read_text()[:-50])
+    again = Kept(tmp_path)
+    again.run([*cells, replace(CELL, load=0.7)])
+    assert [cell.load for cell in stand_in.cells] == [0.5, 0.6, 0.7, 0.7]
+    last = Kept(tmp_path)
+    for cell in cells:
+        assert last.figures(cell) == store.figures(cell) is not None
+    assert last.figures(replace(CELL, seed=2)) is None
+    assert last.path.stem == kept.code_version()
+
+
+def test_nothing_is_begun_after_the_deadline(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, figures: Figures
+) -> None:
+    stand_in = ran(monkeypatch, figures, lambda cell: cell.load)
+    Kept(tmp_path, deadline=time.monotonic() - 1).run([CELL])
+    assert not stand_in.cells
+
+
+@pytest.mark.deep
+def test_several_processes_keep_the_same(tmp_path: Path) -> None:
+    cells = [replace(CELL, seed=seed) for seed in (1, 2)]
+    one, two = Kept(tmp_path / "1"), Kept(tmp_path / "2", processes=2)
+    for store in (one, two):
+        store.run(cells)
+    for cell in cells:
+        first, second = one.figures(cell), two.figures(cell)
+        assert first is not None
+        assert second is not None
+        assert replace(first, seconds=0) == replace(second, seconds=0)
+
+
+def p90_of(cell: Cell) -> float:
+    """Return a made-up p90: ours is 2 s, queued 1 s, the baseline's 4 s and the best peer's 3 s."""
+    if cell.policy == "warmpath":
+        return 1.0 if cell.queue else 2.0
+    return {BEST_PUBLISHED: 4.0, "lmetric": 3.0}.get(cell.policy, 9.0)
+
+
+def compare_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, figures: Figures
+) -> tuple[Ran, Sequence[compare.Compared]]:
+    stand_in = ran(monkeypatch, figures, p90_of)
+    store = Kept(tmp_path)
+    places = EXTENT.places()[:3]
+    store.run(first_round(places))
+    store.run(compare.second_round(store, places, EXTENT.seeds))
+    found = [compare.compared(store, place, EXTENT.seeds) for place in places]
+    return stand_in, [one for one in found if one is not None]
+
+
+def test_ratios_are_to_the_baseline_and_to_the_best_published(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, figures: Figures
+) -> None:
+    stand_in, found = compare_all(tmp_path, monkeypatch, figures)
+    assert len(found) == 3
+    # Of the peers only the best one and the baseline have more than one seed.
+    further = {cell.title for cell in stand_in.cells if cell.seed > 1}
+    assert further == {"warmpath", "warmpath, queued", BEST_PUBLISHED, "lmetric"}
+    one = compare.standing("warmpath, queued", found)
+    assert (one.means["ttft_p90_s"], one.worst) == (pytest.approx(0.25), 0.25)
+    assert (one.best_mean, one.worst_to_best) == (pytest.approx(1 / 3), pytest.approx(1 / 3))
+    row = compare.row_of(found[0])
+    assert row["best_published"] == "lmetric"
+    assert row["ratios"]["warmpath"][BEST_PUBLISHED]["ttft_p90_s"] == 0.5
+    assert row["ratios"]["warmpath"]["lmetric"]["ttft_p90_s"] == 0.6667
+    json.dumps(row)
+
+
+@pytest.mark.parametrize(
+    ("knee", "load"),
+    # Each load above `knee` breaks the limit.
+    [(0.75, 0.75), (0.35, 0.35), (5.0, 1.2), (0.01, 0.1)],
+)
+def test_goodput_is_where_the_limit_is(
+    knee: float, load: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, figures: Figures
+) -> None:
+    def ttft(cell: Cell) -> float:
+        faster = 0.1 if cell.queue else 0.0
+        return float(goodput.TTFT_SECONDS * 10 ** (20 * (cell.load - knee - faster)))
+
+    stand_in = ran(monkeypatch, figures, ttft)
+    extent = Extent(40, (1,), quick=True)
+    [found] = goodput.search(Kept(tmp_path), extent)
+    assert found.loads[BEST_PUBLISHED] == found.loads["warmpath"] == pytest.approx(load)
+    assert found.ratio("warmpath") == 1.0
+    if load == 0.75:
+        assert found.loads["warmpath, queued"] == pytest.approx(0.85)
+        assert {cell.load for cell in stand_in.cells} == {0.6, 0.7, 0.8, 0.9}
+
+
+def test_the_whole_way_on_a_few_requests(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, figures: Figures,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    ran(monkeypatch, figures, p90_of)
+    args = ["policy", "--quick", "--processes", "1", "--results", str(tmp_path)]
+    assert command.main([*args, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert {one["met"] for one in found["goals"]} <= {True, False, None}
+    assert len(found["places"]) == found["places_asked"] == 2
+    assert {one["queued_to_unqueued"] for one in found["conditions"]} == {0.5}
+    assert found["standings"]["all"]["warmpath"]["means"]["ttft_p90_s"] == pytest.approx(0.5)
+    assert command.main([*args, "--parts", "grid,conditions,goodput"]) == 0
+    printed = capsys.readouterr().out
+    for word in ("not overloaded", "a pod is dead for 60 s", "goodput", "goals"):
+        assert word in printed
+
+
+@pytest.mark.parametrize(
+    ("args", "why"),
+    [
+        (["--parts", "all"], "--parts: all; known: grid, conditions, goodput"),
+        (["--seeds", "one"], "--seeds is 'one'"),
+        (["--trace", "/nowhere"], "--trace: there is no file /nowhere"),
+        (["--processes", "0"], "--processes is too small"),
+        (["--requests", "-1"], "--requests is too small"),
+    ],
+)
+def test_options_without_sense_are_refused(
+    args: list[str], why: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        command.main(["policy", *args])
+    assert why in capsys.readouterr().err

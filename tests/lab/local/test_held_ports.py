@@ -1,0 +1,100 @@
+"""A held port is its holder's: only a server that gets the port from it can use it."""
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import Iterator
+
+import grpc.aio
+import pytest
+import zmq
+
+from warmpath.lab.local.ports import HeldPorts
+
+
+@pytest.fixture
+def ports() -> Iterator[HeldPorts]:
+    with HeldPorts() as held:
+        yield held
+
+
+def listen(port: int, host: str = "127.0.0.1") -> socket.socket:
+    """Listen as servers do."""
+    return socket.create_server((host, port))
+
+
+def free_at(host: str, ports: HeldPorts) -> int:
+    """Return a held port that no other program has at any other address of `host`."""
+    while True:
+        port = ports.take()
+        with contextlib.suppress(OSError), listen(port, host):
+            return port
+
+
+def test_whoever_asks_for_any_port_gets_another(ports: HeldPorts) -> None:
+    port = ports.take()
+    with HeldPorts() as others:
+        assert port not in {others.take() for _ in range(500)}
+
+
+def test_whoever_wants_that_port_alone_is_refused(ports: HeldPorts) -> None:
+    port = ports.take()
+    with socket.socket() as other, pytest.raises(OSError, match="in use"):
+        other.bind(("127.0.0.1", port))
+
+
+def test_a_connection_is_refused_until_the_server_listens(ports: HeldPorts) -> None:
+    port = ports.take()
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", port))
+    with listen(port), socket.create_connection(("127.0.0.1", port)):
+        pass
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", port))
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
+def test_a_server_may_listen_there_again(ports: HeldPorts, host: str) -> None:
+    port = free_at(host, ports)
+    for _ in range(2):
+        with listen(port, host), socket.create_connection(("127.0.0.1", port)):
+            pass
+
+
+def test_two_servers_do_not_get_it_both(ports: HeldPorts) -> None:
+    port = ports.take()
+    with listen(port), pytest.raises(OSError, match="in use"):
+        listen(port)
+
+
+async def test_a_zmq_socket_and_several_grpc_servers_bind_there(ports: HeldPorts) -> None:
+    with zmq.Context() as context, context.socket(zmq.PUB) as publisher:
+        publisher.bind(f"tcp://*:{ports.take()}")
+    port = ports.take()
+    servers = [grpc.aio.server(options=[("grpc.so_reuseport", 1)]) for _ in range(2)]
+    for server in servers:
+        assert server.add_insecure_port(f"127.0.0.1:{port}") == port
+        await server.start()
+    await asyncio.gather(*(server.stop(None) for server in servers))
+
+
+def test_ports_beyond_are_held_too(ports: HeldPorts) -> None:
+    first = ports.take(1, 2)
+    for port in (first, first + 1, first + 2):
+        with socket.socket() as other, pytest.raises(OSError, match="in use"):
+            other.bind(("127.0.0.1", port))
+
+
+def test_a_run_that_another_is_in_is_not_taken(ports: HeldPorts) -> None:
+    taken = {ports.take() for _ in range(100)}
+    for _ in range(100):
+        first = ports.take(1, 2)
+        assert not taken & {first, first + 1, first + 2}
+        taken |= {first, first + 1, first + 2}
+
+
+def test_what_was_held_is_anyones_at_the_end() -> None:
+    with HeldPorts() as ports:
+        port = ports.take()
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", port))

@@ -1,0 +1,120 @@
+"""A request that a pod does not serve goes to its fall-backs, unless its answer has begun."""
+
+import json
+from array import array
+from collections.abc import AsyncIterator, Sequence
+
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer, unused_port
+
+from warmpath.lab.local.rules import (PodChoice, RoundRobin)
+from warmpath.lab.local.traffic_run import (TrafficRun, prepare, run_traffic)
+from warmpath.lab.local.workload import Arrival
+
+USAGE = {"usage": {"prompt_tokens_details": {"cached_tokens": 3}}}
+
+
+async def answer(request: web.Request) -> web.StreamResponse:
+    response = web.StreamResponse()
+    await response.prepare(request)
+    await response.write(b"data: {}\n\n")
+    await response.write(f"data: {json.dumps(USAGE)}\n\n".encode())
+    return response
+
+
+async def break_off(request: web.Request) -> web.StreamResponse:
+    response = web.StreamResponse()
+    await response.prepare(request)
+    await response.write(b"data: {}\n\n")
+    assert request.transport is not None
+    request.transport.close()
+    return response
+
+
+async def end_early(request: web.Request) -> web.Response:
+    assert request.transport is not None
+    request.transport.abort()
+    return web.Response()
+
+
+async def refuse(request: web.Request) -> web.Response:
+    del request
+    return web.Response(status=400, text="too long")
+
+
+async def be_ill(request: web.Request) -> web.Response:
+    del request
+    return web.Response(status=503, text="ill")
+
+
+@pytest.fixture
+async def addresses() -> AsyncIterator[dict[str, str]]:
+    servers = {}
+    for handler in (answer, break_off, end_early, refuse, be_ill):
+        app = web.Application()
+        app.router.add_post("/v1/completions", handler)
+        servers[handler.__name__] = TestServer(app)
+    for server in servers.values():
+        await server.start_server()
+    yield {
+        "nobody": f"127.0.0.1:{unused_port()}",
+        **{name: f"127.0.0.1:{server.port}" for name, server in servers.items()},
+    }
+    for server in servers.values():
+        await server.close()
+
+
+class Noted(RoundRobin):
+    """Notes its calls."""
+
+    def __init__(self, pods: int) -> None:
+        super().__init__(pods)
+        self.calls: list[tuple[object, ...]] = []
+
+    async def fell_back(self, choice: PodChoice, left: int, pod: int) -> None:
+        del choice
+        self.calls.append(("fell back", left, pod))
+
+    async def finished(self, choice: PodChoice, pod: int, cached: int | None) -> None:
+        del choice
+        self.calls.append(("finished", pod, cached))
+
+
+async def sent(addresses: Sequence[str]) -> tuple[TrafficRun, Noted]:
+    """Send one request to pods at these addresses, in this order."""
+    policy = Noted(len(addresses))
+    requests = prepare([Arrival(0.0, array("I", range(8)), 1)])
+    run = await run_traffic(requests, policy, addresses, speed=1.0, progress=lambda _: None)
+    return run, policy
+
+
+@pytest.mark.parametrize("first", ["nobody", "end_early", "be_ill"])
+async def test_a_request_falls_back_before_its_first_token(
+    addresses: dict[str, str], first: str
+) -> None:
+    result, policy = await sent([addresses[first], addresses["nobody"], addresses["answer"]])
+    assert (result.failed, result.fell_back, result.problem) == (0, 1, "")
+    [served] = result.served
+    assert (served.pod, served.cached_tokens) == (2, 3)
+    assert policy.calls == [("fell back", 0, 1), ("fell back", 1, 2), ("finished", 2, 3)]
+
+
+@pytest.mark.parametrize(
+    ("first", "why"),
+    [("break_off", "broke off after its first token"), ("refuse", "400: too long")],
+)
+async def test_an_answer_that_broke_off_and_a_refused_request_fail(
+    addresses: dict[str, str], first: str, why: str
+) -> None:
+    result, policy = await sent([addresses[first], addresses["answer"]])
+    assert (result.failed, result.fell_back, result.served) == (1, 0, [])
+    assert why in result.problem
+    assert policy.calls == [("finished", 0, None)]
+
+
+async def test_a_request_that_no_pod_serves_fails_once(addresses: dict[str, str]) -> None:
+    result, policy = await sent([addresses["be_ill"], addresses["nobody"]])
+    assert (result.failed, result.fell_back) == (1, 1)
+    assert result.problem == f"{addresses['nobody']} cannot be reached"
+    assert policy.calls[-1] == ("finished", 1, None)

@@ -1,0 +1,86 @@
+"""The demo's workload keeps what matters of the trace: its prefixes, lengths and order."""
+
+import hashlib
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+from warmpath.lab.bench.policy.grid import STUDY_TRACE
+from warmpath.lab.demo.setting import TRACE
+from warmpath.lab.local.workload import (RESERVED, VOCAB_SIZE, TraceRequest, block_tokens, build, ceiling, read_trace, spread)
+
+
+def request(stamp: float, length: int, *ids: int) -> TraceRequest:
+    return TraceRequest(stamp, length, 5, ids)
+
+
+def test_equal_blocks_are_equal_tokens_within_the_vocabulary() -> None:
+    assert block_tokens(7) == block_tokens(7)
+    assert block_tokens(7) != block_tokens(8)
+    assert min(block_tokens(7)) >= RESERVED
+    assert max(block_tokens(7)) < VOCAB_SIZE
+
+
+def test_lengths_order_and_prefixes_are_the_traces_own() -> None:
+    requests = [request(0, 700, 1, 2), request(3, 600, 1, 3), request(9, 1024, 1, 2)]
+    one, two, three = build(requests, span=100, most_output=3)
+    assert [len(arrival.tokens) for arrival in (one, two, three)] == [700, 600, 1024]
+    assert one.tokens[:512] == two.tokens[:512]
+    assert one.tokens[512:600] != two.tokens[512:600]
+    assert three.tokens[:700] == one.tokens
+    assert (one.at, three.at) == (0, 100)
+    assert one.at < two.at < three.at
+    assert one.max_tokens == 3
+
+
+def test_requests_of_one_stamp_are_spread_up_to_the_next() -> None:
+    assert spread([request(0, 1, 1), request(0, 1, 2), request(3, 1, 3)]) == [0, 1.5, 3]
+
+
+def test_a_quiet_time_is_not_filled() -> None:
+    assert spread([request(0, 1, 1), request(0, 1, 2), request(60, 1, 3)]) == [0, 1.5, 60]
+
+
+def test_the_ceiling_is_what_was_seen_before_as_a_prefix() -> None:
+    requests = [request(0, 1024, 1, 2), request(1, 1024, 1, 2), request(2, 1024, 9, 2)]
+    assert ceiling(requests) == 1023 / 3072
+
+
+def sample_conversations(requests: Iterable[TraceRequest], one_in: int) -> list[TraceRequest]:
+    """Keep whole conversations, one in `one_in`, chosen by a hash of their name.
+
+    A contiguous stretch of minutes would cut conversations that last an hour, and with them most of
+    the reuse.
+    """
+
+    def chosen(request: TraceRequest) -> bool:
+        name = f"0:{request.conversation}".encode()
+        return int.from_bytes(hashlib.blake2b(name, digest_size=4).digest(), "big") % one_in == 0
+
+    return [request for request in requests if chosen(request)]
+
+
+def test_sampling_keeps_whole_conversations() -> None:
+    requests = [request(n, 1024, 0, n % 50) for n in range(500)]
+    kept = sample_conversations(requests, 5)
+    names = {one.conversation for one in kept}
+    assert 0 < len(names) < 50
+    assert len(kept) == sum(one.conversation in names for one in requests)
+
+
+def test_the_slice_is_what_its_note_says() -> None:
+    if not STUDY_TRACE.exists():
+        pytest.skip(f"the whole trace is only where the project is developed: {STUDY_TRACE}")
+    ours = read_trace(TRACE)
+    whole = read_trace(STUDY_TRACE)
+    assert ours == sample_conversations(whole, 30)
+    assert len(ours) == 388
+    assert round(ceiling(ours), 3) == 0.373
+
+
+def test_a_bad_line_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "trace.jsonl"
+    path.write_text('{"timestamp": 1}\n', encoding="utf-8")
+    with pytest.raises(ValueError, match="line 1"):
+        read_trace(path)

@@ -1,0 +1,173 @@
+"""The eviction policy: a few plain cases, and everything else against the oracle."""
+
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from warmpath.lab.simworker.trtllm.blocks.block import KVCacheBlock
+from warmpath.lab.simworker.trtllm.blocks.eviction_policy import (LRUEvictionPolicy, NoFreeBlocksError)
+from warmpath.lab.simworker.trtllm.blocks.pools import BlockPools
+from tests.lab.simworker.state_machines import LONG
+from tests.lab.simworker.trtllm.eviction_oracle import EvictionOracle
+
+PRIORITIES = st.sampled_from([None, 0, 10, 30, 35, 80, 100])
+DURATIONS = st.sampled_from([None, 0, 1000, 5000])
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Bench:
+    def __init__(self, primary: int = 4, secondary: int = 2) -> None:
+        self.clock = Clock()
+        self.blocks = BlockPools(primary, secondary).blocks
+        self.policy = LRUEvictionPolicy(self.blocks, self.clock)
+
+    def take(
+        self, level: int = 0, priority: int | None = None, ms: int | None = None
+    ) -> KVCacheBlock:
+        block, _ = self.policy.get_free_block(level)
+        self.policy.claim_block(block, priority, ms)
+        return block
+
+    def drain(self, level: int = 0) -> list[int]:
+        """Take all blocks that are free; return their ids."""
+        return [self.take(level).block_id for _ in range(self.policy.get_num_free_blocks(level))]
+
+
+def test_the_block_that_was_free_longest_goes_first() -> None:
+    bench = Bench()
+    first, second = bench.take(), bench.take()
+    bench.policy.release_block(second)
+    bench.policy.release_block(first)
+    assert bench.drain() == [2, 3, second.block_id, first.block_id]
+
+
+def test_a_block_released_to_the_front_goes_next() -> None:
+    bench = Bench()
+    block = bench.take()
+    bench.policy.release_block(block, to_front=True)
+    assert bench.policy.get_free_block(0)[0] is block
+
+
+def test_lower_priorities_go_first_and_are_not_worth_offloading() -> None:
+    bench = Bench()
+    precious, cheap = bench.take(priority=80), bench.take(priority=5)
+    bench.policy.release_block(precious)
+    assert bench.policy.get_free_block(0)[1] is True
+    bench.policy.release_block(cheap)
+    assert bench.policy.get_free_block(0) == (cheap, False)
+    assert bench.drain() == [cheap.block_id, 2, 3, precious.block_id]
+
+
+def test_blocks_of_the_host_are_never_offloaded() -> None:
+    block, worth_offloading = Bench().policy.get_free_block(1)
+    assert not block.is_primary
+    assert not worth_offloading
+
+
+def test_a_priority_ends_with_its_time_and_not_before() -> None:
+    bench = Bench()
+    long, short = bench.take(priority=50, ms=8000), bench.take(priority=80, ms=3000)
+    bench.drain()
+    bench.policy.release_block(short)
+    bench.policy.release_block(long)
+    bench.clock.now = 2.9
+    bench.policy.refresh()
+    assert (long.priority, short.priority) == (50, 80)
+    assert bench.policy.get_free_block(0)[0] is long
+    bench.clock.now = 3.0
+    bench.policy.refresh()
+    assert (long.priority, short.priority) == (50, 35)
+    assert bench.policy.get_free_block(0)[0] is short
+
+
+def test_a_priority_does_not_end_while_the_block_is_in_use() -> None:
+    bench = Bench()
+    block = bench.take(priority=80, ms=1000)
+    bench.policy.release_block(block)
+    bench.policy.claim_block(block, None, 1000)
+    bench.clock.now = 9.0
+    bench.policy.refresh()
+    assert block.priority == 80
+    bench.policy.release_block(block)
+    assert block.expiration_time == 10.0
+
+
+def test_an_empty_level_has_nothing_to_give() -> None:
+    bench = Bench(secondary=0)
+    with pytest.raises(NoFreeBlocksError, match="level 1"):
+        bench.policy.get_free_block(1)
+
+
+class EvictionMachine(RuleBasedStateMachine):
+    """The policy and the oracle get the same calls; they must always name the same block."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bench = Bench(3, 2)
+        self.oracle = EvictionOracle()
+        self.used: list[KVCacheBlock] = []
+        for block in self.bench.blocks:
+            self.oracle.release(block.block_id, block.slot.level, 0.0, to_front=False)
+
+    def claim(self, block: KVCacheBlock, priority: int | None, duration: int | None) -> None:
+        self.bench.policy.claim_block(block, priority, duration)
+        self.oracle.claim(block.block_id, priority, duration)
+
+    @rule(level=st.integers(0, 1), priority=PRIORITIES, duration=DURATIONS)
+    def take(self, level: int, priority: int | None, duration: int | None) -> None:
+        expected = self.oracle.next(level)
+        if expected is not None:
+            block, _ = self.bench.policy.get_free_block(level)
+            assert block.block_id == expected
+            self.claim(block, priority, duration)
+            self.used.append(block)
+
+    @rule(data=st.data(), priority=PRIORITIES, duration=DURATIONS)
+    def claim_any(self, data: st.DataObject, priority: int | None, duration: int | None) -> None:
+        block = data.draw(st.sampled_from(self.bench.blocks))
+        self.claim(block, priority, duration)
+        if block not in self.used:
+            self.used.append(block)
+
+    @precondition(lambda self: self.used)
+    @rule(data=st.data(), to_front=st.booleans())
+    def release(self, data: st.DataObject, to_front: bool) -> None:
+        block = self.used.pop(data.draw(st.integers(0, len(self.used) - 1)))
+        self.bench.policy.release_block(block, to_front=to_front)
+        self.oracle.release(
+            block.block_id, block.slot.level, self.bench.clock.now, to_front=to_front
+        )
+
+    @rule(data=st.data())
+    def trade_slots(self, data: st.DataObject) -> None:
+        if len(self.used) >= 2:
+            one, other = data.draw(st.permutations(self.used))[:2]
+            one.slot, other.slot = other.slot, one.slot
+
+    @rule(seconds=st.sampled_from([0.5, 1.0, 4.0]))
+    def let_time_pass(self, seconds: float) -> None:
+        self.bench.clock.now += seconds
+        self.bench.policy.refresh()
+        self.oracle.refresh(self.bench.clock.now)
+
+    @invariant()
+    def they_agree(self) -> None:
+        self.bench.policy.check()
+        for level in (0, 1):
+            assert self.bench.policy.get_num_free_blocks(level) == self.oracle.count(level)
+            if self.oracle.count(level):
+                block, _ = self.bench.policy.get_free_block(level)
+                assert block.block_id == self.oracle.next(level)
+        for block in self.bench.blocks:
+            assert block.priority == self.oracle.priorities.get(block.block_id, 35)
+
+
+TestEviction = EvictionMachine.TestCase
+TestEviction.settings = LONG

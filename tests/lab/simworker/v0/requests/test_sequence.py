@@ -1,0 +1,132 @@
+"""Sequences and groups of v0: their tokens, stages, forks and hashes."""
+
+import pytest
+
+from warmpath.lab.simworker.v0.requests.lora import (LoRAConfig, LoRARequest)
+from warmpath.lab.simworker.v0.requests.sampling_params import SamplingParams
+from warmpath.lab.simworker.v0.requests.sequence import (Logprob, Sequence, SequenceGroup, SequenceStatus)
+from warmpath.lab.simworker.v0.requests.sequence_data import (SequenceData, SequenceStage)
+from tests.lab.simworker.v0.groups import (append, make_group)
+
+
+def test_tokens_are_those_of_prompt_and_output() -> None:
+    data = SequenceData.from_seqs([1, 2, 3])
+    assert (data.get_prompt_len(), data.get_output_len(), data.get_last_token_id()) == (3, 0, 3)
+    data.append_token_id(4, -0.5)
+    assert data.get_token_ids() == [1, 2, 3, 4]
+    assert data.get_prompt_token_ids() == (1, 2, 3)
+    assert data.get_output_token_ids() == (4,)
+    assert (data.get_len(), data.get_last_token_id(), data.cumulative_logprob) == (4, 4, -0.5)
+    assert SequenceData.from_seqs([1], [2, 3]).output_token_ids == (2, 3)
+
+
+def test_a_prefill_is_over_when_every_known_token_is_computed() -> None:
+    data = SequenceData.from_seqs([1, 2, 3, 4])
+    data.update_num_computed_tokens(3)
+    assert (data.stage, data.get_num_uncomputed_tokens()) == (SequenceStage.PREFILL, 1)
+    data.update_num_computed_tokens(1)
+    data.append_token_id(5, 0.0)
+    assert (data.stage, data.get_num_uncomputed_tokens()) == (SequenceStage.DECODE, 1)
+    with pytest.raises(AssertionError, match="6 computed tokens of 5"):
+        data.update_num_computed_tokens(2)
+
+
+def test_recomputing_starts_from_the_first_token_and_keeps_the_output() -> None:
+    group = make_group("0", 4)
+    seq = group.first_seq
+    group.update_num_computed_tokens(4)
+    append(group)
+    assert seq.get_num_new_tokens() == 1
+    seq.reset_state_for_recompute()
+    assert seq.is_prefill()
+    assert (seq.get_num_computed_tokens(), seq.get_num_new_tokens(), seq.get_len()) == (0, 5, 5)
+
+
+def test_a_fork_goes_its_own_way() -> None:
+    group = make_group("0", 5, lora=3)
+    group.update_num_computed_tokens(5)
+    parent = group.first_seq
+    parent.status = SequenceStatus.RUNNING
+    child = parent.fork(1)
+    parent.append_token_id(9, {9: Logprob(-1.0)})
+    assert (child.seq_id, child.status, child.lora_int_id) == (1, SequenceStatus.RUNNING, 3)
+    assert (child.get_len(), child.get_num_computed_tokens(), child.is_prefill()) == (5, 5, False)
+    assert (parent.get_len(), parent.n_blocks, parent.data.cumulative_logprob) == (6, 2, -1.0)
+    assert child.data.cumulative_logprob == 0
+
+
+def test_a_group_counts_its_sequences_by_status() -> None:
+    group = make_group("0", 4)
+    group.add(group.first_seq.fork(1))
+    group.add(group.first_seq.fork(2))
+    group.seqs[1].status = SequenceStatus.FINISHED_STOPPED
+    assert group.num_seqs() == 3
+    assert group.num_seqs(SequenceStatus.WAITING) == 2
+    assert group.get_finished_seqs() == [group.seqs[1]]
+    assert (group.num_finished_seqs(), group.get_max_num_running_seqs()) == (1, 2)
+    assert group.get_num_uncomputed_tokens() == 8
+    group.update_num_computed_tokens(4)
+    assert group.seqs[1].get_num_computed_tokens() == 0
+    assert not group.is_finished()
+    for seq in group.seqs:
+        seq.status = SequenceStatus.FINISHED_LENGTH_CAPPED
+    assert group.is_finished()
+
+
+def test_a_group_is_in_the_stage_of_those_that_have_not_ended() -> None:
+    group = make_group("0", 4)
+    group.update_num_computed_tokens(4)
+    group.add(group.first_seq.fork(1))
+    group.first_seq.status = SequenceStatus.FINISHED_STOPPED
+    group.seqs[1].reset_state_for_recompute()
+    assert group.is_prefill()
+    assert group.first_unfinished_seq is group.seqs[1]
+
+
+def test_a_sequence_has_ended_in_every_status_behind_swapped() -> None:
+    ended = [status for status in SequenceStatus if SequenceStatus.is_finished(status)]
+    assert ended == list(SequenceStatus)[3:]
+    assert SequenceStatus.SWAPPED == 2
+
+
+def make_sequence(lora: int, salt: str) -> Sequence:
+    adapter = LoRARequest("l", lora) if lora else None
+    return Sequence(0, {"prompt_token_ids": [1]}, 4, lora_request=adapter, cache_salt=salt)
+
+
+def test_hashes_tell_adapters_and_salts_apart() -> None:
+    hashes = [
+        make_sequence(lora, salt).extra_hash() for lora in (0, 1, 2) for salt in ("", "x", "y")
+    ]
+    assert hashes[0] is None
+    assert len(set(hashes)) == len(hashes)
+    assert make_sequence(1, "x").extra_hash() == make_sequence(1, "x").extra_hash()
+
+
+def test_a_group_may_have_an_encoders_sequence() -> None:
+    seq, encoder = make_sequence(0, ""), make_sequence(0, "")
+    group = SequenceGroup("0", [seq], 0.0, encoder_seq=encoder)
+    assert group.is_encoder_decoder()
+    assert group.get_encoder_seq() is encoder
+    assert not make_group("1", 4).is_encoder_decoder()
+
+
+@pytest.mark.parametrize(
+    ("limits", "reason"),
+    [
+        ({"n": 0}, "n 0 is less than 1"),
+        ({"n": 3, "best_of": 2}, "best_of 2 is less than n 3"),
+        ({"max_tokens": 0}, "max_tokens 0 is less than 1"),
+        ({"min_tokens": -1}, "min_tokens -1 is less than 0"),
+    ],
+)
+def test_sampling_limits_are_checked(limits: dict[str, int], reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        SamplingParams(**limits)
+
+
+def test_adapters_are_numbered_from_one() -> None:
+    with pytest.raises(ValueError, match="lora_int_id 0 is less than 1"):
+        LoRARequest("l", 0)
+    with pytest.raises(ValueError, match="max_loras 0 is less than 1"):
+        LoRAConfig(max_loras=0)

@@ -1,0 +1,87 @@
+"""Which blocks are found under which keys, against lists in the order of insertion."""
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from warmpath.lab.simworker.v1.cache.block_hash_map import BlockHashToBlockMap
+from warmpath.lab.simworker.v1.cache.kv_cache_block import KVCacheBlock
+from warmpath.lab.simworker.v1.hashing.block_hash import make_block_hash_with_group_id
+from tests.lab.simworker.state_machines import LONG
+
+
+def test_of_blocks_alike_the_one_cached_longest_is_found() -> None:
+    found = BlockHashToBlockMap()
+    first, second, third = (KVCacheBlock(block_id) for block_id in (7, 3, 5))
+    for block in (first, second, third):
+        found.insert(b"key", block)
+    assert found.get_one_block(b"key") is first
+    assert found.pop(b"key", 7) is first
+    assert found.get_one_block(b"key") is second
+    assert len(found) == 1
+
+
+def test_a_block_under_another_key_is_not_taken() -> None:
+    found = BlockHashToBlockMap()
+    block = KVCacheBlock(1)
+    found.insert(b"key", block)
+    assert found.pop(b"key", 2) is None
+    assert found.pop(b"other", 1) is None
+    assert found.get_one_block(b"key") is block
+    assert found.contain(b"key", 1)
+    assert not found.contain(b"key", 2)
+    assert not found.contain(b"other", 1)
+
+
+def test_leading_blocks_end_at_the_first_that_is_missing_in_the_group() -> None:
+    found = BlockHashToBlockMap()
+    held = [KVCacheBlock(block_id) for block_id in range(3)]
+    for digest, block in zip((b"a", b"b", b"d"), held, strict=True):
+        found.insert(make_block_hash_with_group_id(digest, 1), block)
+    found.insert(make_block_hash_with_group_id(b"b", 1), KVCacheBlock(9))
+    assert found.get_leading_blocks([b"a", b"b", b"c", b"d"], 1) == held[:2]
+    assert found.get_leading_blocks([b"a", b"b"], 0) == []
+
+
+class AnyInsertions(RuleBasedStateMachine):
+    """Few keys, few blocks, so that keys have several."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.map = BlockHashToBlockMap()
+        self.model: dict[bytes, list[KVCacheBlock]] = {}
+        self.blocks = [KVCacheBlock(block_id) for block_id in range(4)]
+
+    @rule(key=st.sampled_from([b"a", b"b"]), which=st.integers(0, 3))
+    def insert(self, key: bytes, which: int) -> None:
+        block = self.blocks[which]
+        self.map.insert(key, block)
+        held = self.model.setdefault(key, [])
+        if block not in held:
+            held.append(block)
+
+    @rule(key=st.sampled_from([b"a", b"b"]), which=st.integers(0, 3))
+    def pop(self, key: bytes, which: int) -> None:
+        held = self.model.get(key, [])
+        expected = self.blocks[which] if self.blocks[which] in held else None
+        assert self.map.pop(key, which) is expected
+        if expected is not None:
+            held.remove(expected)
+            if not held:
+                del self.model[key]
+
+    @invariant()
+    def it_is_the_lists(self) -> None:
+        assert len(self.map) == len(self.model)
+        assert sorted((key, block.block_id) for key, block in self.map.items()) == sorted(
+            (key, block.block_id) for key, held in self.model.items() for block in held
+        )
+        for key in (b"a", b"b"):
+            held = self.model.get(key, [])
+            assert self.map.get_one_block(key) is (held[0] if held else None)
+            assert [self.map.contain(key, at) for at in range(4)] == [
+                block in held for block in self.blocks
+            ]
+
+
+TestAnyInsertions = AnyInsertions.TestCase
+TestAnyInsertions.settings = LONG

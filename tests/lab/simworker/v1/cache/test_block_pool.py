@@ -1,0 +1,387 @@
+"""The block pool: free and held, cached and lost, announced and not."""
+
+from collections import Counter
+
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from warmpath.lab.simworker.engine import BrokenInvariantError
+from warmpath.lab.simworker.v1.cache.block_pool import BlockPool
+from warmpath.lab.simworker.v1.cache.kv_cache_block import KVCacheBlock
+from warmpath.lab.simworker.v1.cache.kv_cache_event import (AllBlocksCleared, BlockRemoved, BlockStored)
+from warmpath.lab.simworker.v1.hashing.block_hash import (get_block_hash, get_group_id, make_block_hash_with_group_id, maybe_convert_block_hash)
+from warmpath.lab.simworker.v1.hashing.lora_request import LoRARequest
+from warmpath.lab.simworker.v1.hashing.mm_feature import (MultiModalFeatureSpec, PlaceholderRange)
+from warmpath.lab.simworker.v1.requests.request import Request
+from tests.lab.simworker.state_machines import LONG
+from tests.lab.simworker.v1.small_cache import (SIZE, request)
+
+
+def pool(num_gpu_blocks: int = 9, hash_block_size: int = SIZE, **more: bool) -> BlockPool:
+    return BlockPool(num_gpu_blocks, True, hash_block_size, True, **more)
+
+
+def cached(one_pool: BlockPool, one: Request, count: int, group: int = 0) -> list[KVCacheBlock]:
+    """Take blocks and cache them as the request's first."""
+    blocks = one_pool.get_new_blocks(count)
+    one_pool.cache_full_blocks(one, blocks, 0, count, SIZE, group)
+    return blocks
+
+
+def order(one_pool: BlockPool) -> list[int]:
+    return [block.block_id for block in one_pool.free_block_queue.get_all_free_blocks()]
+
+
+def test_block_0_is_never_handed_out() -> None:
+    one = pool(4)
+    assert one.null_block.block_id == 0
+    assert one.null_block.is_null
+    assert [block.block_id for block in one.get_new_blocks(3)] == [1, 2, 3]
+    assert one.get_usage() == 1.0
+    with pytest.raises(ValueError, match="Cannot get 1 free blocks"):
+        one.get_new_blocks(1)
+
+
+def test_a_pool_of_the_null_block_alone_is_not_in_use() -> None:
+    assert pool(1).get_usage() == 0.0
+
+
+@pytest.mark.parametrize(("blocks", "size", "name"), [(0, 4, "num_gpu_blocks"), (4, 0, "hash_block_size")])  # fmt: skip
+def test_sizes_below_one_are_refused(blocks: int, size: int, name: str) -> None:
+    with pytest.raises(ValueError, match=f"{name}: 0, at least 1"):
+        BlockPool(blocks, True, size)
+
+
+def test_freed_blocks_without_content_are_used_first_and_those_with_it_last() -> None:
+    one = pool(8)
+    blocks = cached(one, request("a", range(8)), 2)
+    more = one.get_new_blocks(2)
+    one.free_blocks(reversed(blocks + more))
+    assert order(one) == [4, 3, 5, 6, 7, 2, 1]
+
+
+def test_a_block_held_twice_is_freed_by_the_second() -> None:
+    one = pool(4)
+    blocks = one.get_new_blocks(1)
+    one.touch(blocks)
+    one.free_blocks(blocks)
+    assert one.get_num_free_blocks() == 2
+    one.free_blocks(blocks)
+    assert one.get_num_free_blocks() == 3
+
+
+def test_content_is_lost_and_announced_when_its_block_is_used_anew() -> None:
+    one = pool(4)
+    first = request("a", range(8))
+    one.free_blocks(reversed(cached(one, first, 2)))
+    one.take_events()
+    one.get_new_blocks(2)
+    assert one.take_events() == [
+        BlockRemoved([maybe_convert_block_hash(first.block_hashes[1])], "GPU", 0)
+    ]
+    assert one.get_cached_block(first.block_hashes[0], [0]) is not None
+    assert one.get_cached_block(first.block_hashes[1], [0]) is None
+
+
+def test_touching_a_free_block_keeps_its_content() -> None:
+    one = pool(4)
+    first = request("a", range(4))
+    blocks = cached(one, first, 1)
+    one.free_blocks(blocks)
+    one.touch(blocks)
+    assert order(one) == [2, 3]
+    one.get_new_blocks(2)
+    assert one.get_cached_block(first.block_hashes[0], [0]) == blocks
+
+
+def test_a_block_is_found_in_its_group_only_and_a_hit_needs_every_group() -> None:
+    one = pool()
+    first = request("a", range(8))
+    zero = cached(one, first, 2, group=0)
+    other = cached(one, first, 1, group=1)
+    digest = first.block_hashes[0]
+    assert one.get_cached_block(digest, [0, 1]) == [zero[0], other[0]]
+    assert one.get_cached_block(first.block_hashes[1], [0, 1]) is None
+    key = other[0].block_hash
+    assert key is not None
+    assert (get_block_hash(key), get_group_id(key)) == (digest, 1)
+
+
+def test_an_event_names_parent_tokens_adapter_and_bare_extra_keys() -> None:
+    one = pool()
+    first = request(
+        "a",
+        range(12),
+        lora_request=LoRARequest("tuned", 5, "path"),
+        cache_salt="salt",
+        session_id="s",
+        mm_features=[MultiModalFeatureSpec(None, "image", "cat", PlaceholderRange(6, 4))],
+    )
+    blocks = one.get_new_blocks(3)
+    one.cache_full_blocks(first, blocks, 0, 1, SIZE, 2)
+    one.cache_full_blocks(first, blocks, 1, 3, SIZE, 2)
+    hashes = [maybe_convert_block_hash(digest) for digest in first.block_hashes]
+    begin, rest = one.take_events()
+    assert begin == BlockStored(
+        hashes[:1], None, [0, 1, 2, 3], SIZE, 5, "GPU", "tuned", [("tuned", "salt")], 2,
+        session_id="s",
+    )  # fmt: skip
+    assert rest == BlockStored(
+        hashes[1:], hashes[0], [*range(4, 12)], SIZE, 5, "GPU", "tuned",
+        [("tuned", ("cat", 2)), ("tuned", ("cat", -2))], 2, session_id="s",
+    )  # fmt: skip
+
+
+def test_blocks_passed_over_are_not_cached_and_their_tokens_are_announced_all_the_same() -> None:
+    one = pool()
+    first = request("a", range(16))
+    blocks = [one.null_block, *one.get_new_blocks(3)]
+    one.cache_full_blocks(first, blocks, 0, 4, SIZE, 0, [True, False, True, True])
+    (event,) = one.take_events()
+    assert isinstance(event, BlockStored)
+    assert event.block_hashes == [maybe_convert_block_hash(d) for d in first.block_hashes[2:]]
+    assert event.token_ids == list(range(16))
+    assert event.extra_keys == [None, None]
+    assert [block.block_hash is None for block in blocks] == [True, True, False, False]
+    one.check()
+
+
+def test_where_every_block_is_passed_over_the_event_is_empty() -> None:
+    one = pool()
+    one.cache_full_blocks(request("a", range(4)), one.get_new_blocks(1), 0, 1, SIZE, 0, [False])
+    (event,) = one.take_events()
+    assert isinstance(event, BlockStored)
+    assert (event.block_hashes, event.extra_keys) == ([], None)
+
+
+def test_a_block_cannot_be_cached_twice() -> None:
+    one = pool()
+    first = request("a", range(4))
+    blocks = cached(one, first, 1)
+    with pytest.raises(ValueError, match="block 1 is cached already"):
+        one.cache_full_blocks(first, blocks, 0, 1, SIZE, 0)
+
+
+def test_whole_digests_are_announced_where_asked_for() -> None:
+    one = pool(use_int_block_hashes=False)
+    first = request("a", range(4))
+    cached(one, first, 1)
+    (event,) = one.take_events()
+    assert isinstance(event, BlockStored)
+    assert event.block_hashes == first.block_hashes
+
+
+def test_a_larger_block_has_the_hash_of_its_last_part() -> None:
+    one = pool(hash_block_size=2)
+    first = request("a", range(8), 2)
+    one.cache_full_blocks(first, one.get_new_blocks(2), 0, 2, 4, 0)
+    assert [one.get_cached_block(digest, [0]) is not None for digest in first.block_hashes] == [
+        False, True, False, True,
+    ]  # fmt: skip
+
+
+def test_a_part_of_a_block_is_findable_until_the_block_is_full() -> None:
+    one = pool(hash_block_size=2)
+    first = request("a", range(3), 2)
+    blocks = one.get_new_blocks(1)
+    one.cache_partial_block(first, blocks[0], 2, 0, 4)
+    one.cache_partial_block(first, blocks[0], 2, 0, 4)
+    (event,) = one.take_events()
+    assert isinstance(event, BlockStored)
+    assert (event.token_ids, event.block_size, event.parent_block_hash) == ([0, 1], 2, None)
+    assert blocks[0].block_hash_num_tokens == 2
+    first.append_output_token_ids([3])
+    one.cache_full_blocks(first, blocks, 0, 1, 4, 0)
+    assert blocks[0].block_hash_num_tokens == 4
+    assert [type(event) for event in one.take_events()] == [BlockRemoved, BlockStored]
+    assert one.get_cached_block(first.block_hashes[0], [0]) is None
+    one.check()
+
+
+def test_caching_a_part_says_under_which_key_it_is_found() -> None:
+    one = pool(hash_block_size=2)
+    first = request("a", range(3), 2)
+    blocks = one.get_new_blocks(1)
+    key = make_block_hash_with_group_id(first.block_hashes[0], 5)
+    assert one.cache_partial_block(first, blocks[0], 2, 5, 4) == key
+    assert one.cache_partial_block(first, blocks[0], 2, 5, 4) == key
+    assert one.cache_partial_block(first, one.null_block, 2, 5, 4) is None
+
+
+@pytest.mark.parametrize(("tokens", "block_size"), [(0, 4), (3, 4), (4, 4), (2, 3)])
+def test_a_part_without_a_hash_is_refused(tokens: int, block_size: int) -> None:
+    one = pool(hash_block_size=2)
+    block = one.get_new_blocks(1)[0]
+    with pytest.raises(AssertionError, match=f"num_tokens: {tokens} of 2 hashed tokens"):
+        one.cache_partial_block(request("a", range(3), 2), block, tokens, 0, block_size)
+    assert block.block_hash is None
+
+
+def test_a_full_block_can_be_found_by_a_part_and_loses_both_at_once() -> None:
+    one = pool(hash_block_size=2)
+    first = request("a", range(4), 2)
+    blocks = one.get_new_blocks(1)
+    one.cache_full_blocks(first, blocks, 0, 1, 4, 0)
+    one.cache_partial_block(first, blocks[0], 2, 0, 4)
+    one.check()
+    for digest in first.block_hashes:
+        assert one.get_cached_block(digest, [0]) == blocks
+    one.take_events()
+    one.evict_blocks([1])
+    assert [event.block_hashes for event in one.take_events() if isinstance(event, BlockRemoved)] == [
+        [maybe_convert_block_hash(digest)] for digest in first.block_hashes[::-1]
+    ]  # fmt: skip
+    one.check()
+
+
+def test_evicting_a_held_block_takes_its_content_and_leaves_it_held() -> None:
+    one = pool(4)
+    first = request("a", range(4))
+    blocks = cached(one, first, 1)
+    one.evict_blocks({1})
+    one.evict_blocks({1})
+    assert blocks[0].ref_cnt == 1
+    assert one.get_cached_block(first.block_hashes[0], [0]) is None
+    assert [type(event) for event in one.take_events()] == [BlockStored, BlockRemoved]
+
+
+def test_an_unknown_block_is_refused_before_any_is_evicted() -> None:
+    one = pool(4)
+    first = request("a", range(4))
+    cached(one, first, 1)
+    with pytest.raises(ValueError, match="block_ids: 4, must be below 4"):
+        one.evict_blocks([1, 4])
+    assert one.get_cached_block(first.block_hashes[0], [0]) is not None
+
+
+def test_a_reset_forgets_all_content_and_does_nothing_while_blocks_are_held() -> None:
+    one = pool(4)
+    blocks = cached(one, request("a", range(8)), 2)
+    one.take_events()
+    assert not one.reset_prefix_cache()
+    assert one.take_events() == []
+    assert len(one.cached_block_hash_to_block) == 2
+    one.free_blocks(reversed(blocks))
+    assert one.reset_prefix_cache()
+    assert one.take_events() == [AllBlocksCleared()]
+    assert len(one.cached_block_hash_to_block) == 0
+    assert order(one) == [3, 2, 1]
+    one.check()
+
+
+def test_a_silent_pool_announces_nothing() -> None:
+    one = BlockPool(4, True, SIZE)
+    first = request("a", range(8))
+    blocks = cached(one, first, 2)
+    one.emit_cached_block_events(first, 2, SIZE, 0)
+    one.free_blocks(blocks)
+    one.get_new_blocks(3)
+    assert one.take_events() == []
+
+
+def test_found_blocks_are_announced_on_request_without_a_change() -> None:
+    one = pool()
+    first = request("a", range(8))
+    one.emit_cached_block_events(first, 0, SIZE, 1)
+    assert one.take_events() == []
+    one.emit_cached_block_events(first, 2, SIZE, 1)
+    (event,) = one.take_events()
+    assert isinstance(event, BlockStored)
+    assert event.block_hashes == [maybe_convert_block_hash(d) for d in first.block_hashes]
+    assert (event.parent_block_hash, event.token_ids, event.group_idx) == (None, [*range(8)], 1)
+    assert len(one.cached_block_hash_to_block) == 0
+
+
+@pytest.mark.parametrize("what", ["count", "hash", "null"])
+def test_a_pool_that_contradicts_itself_is_found_out(what: str) -> None:
+    one = pool(4)
+    blocks = cached(one, request("a", range(4)), 1)
+    if what == "count":
+        blocks[0].ref_cnt = 0
+    elif what == "hash":
+        blocks[0].reset_hash()
+    else:
+        one.null_block.block_hash = b"x"
+    with pytest.raises(BrokenInvariantError):
+        one.check()
+
+
+class AnyUse(RuleBasedStateMachine):
+    """Blocks are taken, cached, shared, freed and lost; counts and events are kept beside."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pool = pool(7, 2)
+        self.held: list[KVCacheBlock] = []
+        self.announced: Counter[tuple[object, int | None]] = Counter()
+        self.requests = [request(str(at), [at % 2, *range(7)], 2) for at in range(3)]
+
+    @rule(count=st.integers(0, 4))
+    def take(self, count: int) -> None:
+        if count > self.pool.get_num_free_blocks():
+            with pytest.raises(ValueError, match="Cannot get"):
+                self.pool.get_new_blocks(count)
+            return
+        self.held += self.pool.get_new_blocks(count)
+
+    @precondition(lambda self: any(block.block_hash is None for block in self.held))
+    @rule(which=st.integers(0, 2), index=st.integers(0, 1), group=st.integers(0, 1))
+    def cache(self, which: int, index: int, group: int) -> None:
+        block = next(block for block in self.held if block.block_hash is None)
+        blocks = [self.pool.null_block] * index + [block]
+        self.pool.cache_full_blocks(self.requests[which], blocks, index, index + 1, 4, group)
+
+    @precondition(lambda self: self.held)
+    @rule(which=st.integers(0, 2), part=st.integers(1, 3), block=st.integers(0, 9))
+    def cache_part(self, which: int, part: int, block: int) -> None:
+        block_of = self.held[block % len(self.held)]
+        self.pool.cache_partial_block(self.requests[which], block_of, part * 2, 0, 4)
+
+    @rule(which=st.integers(0, 2), at=st.integers(0, 3), group=st.integers(0, 1))
+    def share(self, which: int, at: int, group: int) -> None:
+        found = self.pool.get_cached_block(self.requests[which].block_hashes[at], [group])
+        if found is not None:
+            self.pool.touch(found)
+            self.held += found
+
+    @rule(count=st.integers(1, 5))
+    def free(self, count: int) -> None:
+        self.held, freed = self.held[count:], self.held[:count]
+        self.pool.free_blocks(reversed(freed))
+
+    @rule(block_id=st.integers(1, 6))
+    def evict(self, block_id: int) -> None:
+        self.pool.evict_blocks([block_id])
+
+    @rule()
+    def reset(self) -> None:
+        assert self.pool.reset_prefix_cache() == (not self.held)
+
+    @invariant()
+    def counts_are_kept(self) -> None:
+        self.pool.check()
+        counts = Counter(block.block_id for block in self.held)
+        assert [block.ref_cnt for block in self.pool.blocks[1:]] == [
+            counts[at] for at in range(1, 7)
+        ]
+        assert self.pool.get_num_free_blocks() == 6 - len(counts)
+
+    @invariant()
+    def events_tell_what_is_cached(self) -> None:
+        for event in self.pool.take_events():
+            if isinstance(event, BlockStored):
+                self.announced.update((digest, event.group_idx) for digest in event.block_hashes)
+            elif isinstance(event, BlockRemoved):
+                self.announced.subtract((digest, event.group_idx) for digest in event.block_hashes)
+            else:
+                self.announced.clear()
+        assert min(self.announced.values(), default=0) >= 0
+        assert +self.announced == Counter(
+            (maybe_convert_block_hash(get_block_hash(key)), get_group_id(key))
+            for key, _ in self.pool.cached_block_hash_to_block.items()
+        )
+
+
+TestAnyUse = AnyUse.TestCase
+TestAnyUse.settings = LONG

@@ -1,0 +1,286 @@
+"""Layers become cache groups and blocks as in recordings of the real engine."""
+
+import gzip
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from warmpath.lab.simworker.v1.memory.limits import (check_enough_kv_cache_memory, estimate_max_model_len, generate_scheduler_kv_cache_config, get_kv_cache_capacity, get_kv_cache_configs, get_max_concurrency_for_kv_cache_config, max_memory_usage_bytes)
+from warmpath.lab.simworker.v1.specs.group_layers import get_kv_cache_groups
+from warmpath.lab.simworker.v1.specs.kv_cache_spec import (FullAttentionSpec, KVCacheGroupSpec, KVCacheSpec, SlidingWindowSpec, get_kv_cache_spec_kind)
+
+RECORDING = Path(
+    os.environ.get("WARMPATH_MEMORY_RECORDING")
+    or Path(__file__).parents[1] / "vllm_memory.jsonl.gz"
+)
+"""Made by `tests/vllm/record_memory.py`, of vLLM 0.32's own functions."""
+
+
+@dataclass
+class Config:
+    """What memory functions look at of a VllmConfig."""
+
+    model_config: SimpleNamespace
+    cache_config: SimpleNamespace
+    scheduler_config: SimpleNamespace
+    max_in_flight_tokens: int
+
+
+def config(
+    max_model_len: int = 16, *, auto_fit: bool = False, max_in_flight_tokens: int = 8192,
+    num_gpu_blocks_override: int | None = None, disable_hybrid_kv_cache_manager: bool = False,
+) -> Config:  # fmt: skip
+    return Config(
+        SimpleNamespace(
+            max_model_len=max_model_len,
+            original_max_model_len=-1 if auto_fit else max_model_len,
+        ),
+        SimpleNamespace(
+            num_gpu_blocks_override=num_gpu_blocks_override, prefix_cache_retention_interval=None
+        ),
+        SimpleNamespace(disable_hybrid_kv_cache_manager=disable_hybrid_kv_cache_manager),
+        max_in_flight_tokens,
+    )
+
+
+def spec_of(layer: dict[str, Any]) -> KVCacheSpec:
+    if "sliding_window" in layer:
+        return SlidingWindowSpec(**layer)
+    fields = dict(layer)
+    return FullAttentionSpec(sliding_window=fields.pop("full_with_window", None), **fields)
+
+
+def described(group: KVCacheGroupSpec) -> list[Any]:
+    spec = group.kv_cache_spec
+    return [
+        group.layer_names, get_kv_cache_spec_kind(spec), spec.block_size, spec.page_size_bytes,
+        getattr(spec, "sliding_window", None), getattr(spec, "page_size_padded", None),
+    ]  # fmt: skip
+
+
+def ours(scenario: dict[str, Any]) -> dict[str, Any]:
+    specs = [{name: spec_of(layer) for name, layer in own.items()} for own in scenario["layers"]]
+    made = config(
+        scenario["max_model_len"],
+        auto_fit=scenario["auto_fit"],
+        max_in_flight_tokens=scenario["max_in_flight_tokens"],
+        num_gpu_blocks_override=scenario["num_gpu_blocks_override"],
+        disable_hybrid_kv_cache_manager=scenario["disable_hybrid_kv_cache_manager"],
+    )
+    told: dict[str, Any] = {
+        "max_memory_usage_bytes": max_memory_usage_bytes(made, specs[0].values()),
+        "estimate_max_model_len": estimate_max_model_len(made, specs[0], scenario["memory"][0]),
+        "enough": True,
+        "configs": None,
+    }
+    try:
+        check_enough_kv_cache_memory(made, specs[0], scenario["memory"][0])
+    except ValueError:
+        told["enough"] = None
+    try:
+        configs = get_kv_cache_configs(made, specs, scenario["memory"])
+    except ValueError:
+        return told
+    told["configs"] = [
+        {
+            "num_blocks": each.num_blocks,
+            "tensors": [
+                [
+                    tensor.size,
+                    tensor.layers,
+                    tensor.layer_stride,
+                    tensor.block_stride,
+                    tensor.offset,
+                ]
+                for tensor in each.kv_cache_tensors
+            ],
+            "groups": [described(group) for group in each.kv_cache_groups],
+            "concurrency": get_max_concurrency_for_kv_cache_config(made, each),
+        }
+        for each in configs
+    ]
+    scheduler = generate_scheduler_kv_cache_config(configs)
+    told["scheduler"] = [described(group) for group in scheduler.kv_cache_groups]
+    told["capacity"] = list(get_kv_cache_capacity(made, scheduler))
+    told["max_model_len"] = made.model_config.max_model_len
+    return told
+
+
+def test_memory_is_worked_out_as_by_the_engine() -> None:
+    with gzip.open(RECORDING, "rt") as file:
+        scenarios = [json.loads(line) for line in file]
+    different = [each for each in scenarios if ours(each) != each["outcome"]]
+    assert len(scenarios) >= 150
+    assert not different
+
+
+def full(**changes: Any) -> FullAttentionSpec:
+    return FullAttentionSpec(
+        **({"block_size": 16, "num_kv_heads": 2, "head_size": 64, "dtype": "float32"} | changes)
+    )
+
+
+def window(**changes: Any) -> SlidingWindowSpec:
+    fields = {"block_size": 16, "num_kv_heads": 2, "head_size": 64, "dtype": "float32"}
+    return SlidingWindowSpec(**(fields | {"sliding_window": 1} | changes))
+
+
+PAGE = 16 * 2 * 64 * 4 * 2
+
+
+def grouped(layers: dict[str, KVCacheSpec], **changes: Any) -> list[list[str]]:
+    return [group.layer_names for group in get_kv_cache_groups(config(**changes), dict(layers))]
+
+
+def test_equal_layers_are_one_group() -> None:
+    [made] = get_kv_cache_configs(config(), [{"a": full(), "b": full()}], [PAGE * 2 * 32])
+    assert made.num_blocks == 32
+    assert [group.layer_names for group in made.kv_cache_groups] == [["a", "b"]]
+    assert [(t.layers, t.layer_stride, t.block_stride) for t in made.kv_cache_tensors] == [
+        (["a", "b"], PAGE * 32, PAGE)
+    ]
+
+
+def test_hybrid_layers_are_dealt_out_to_groups_of_the_rarest_sorts_size() -> None:
+    layers = {f"{at}": full() if at % 6 == 5 else window() for at in range(12)}
+    assert grouped(layers) == [
+        ["0", "6"], ["1", "7"], ["2", "8"], ["3", "9"], ["4", "10"], ["5", "11"],
+    ]  # fmt: skip
+
+
+def test_one_layer_more_of_one_sort_makes_no_further_groups() -> None:
+    layers = {f"f{at}": full() for at in range(6)} | {f"w{at}": window() for at in range(5)}
+    assert [len(names) for names in grouped(layers)] == [6, 5]
+
+
+def test_smaller_pages_get_more_tokens_or_are_filled_up() -> None:
+    groups = get_kv_cache_groups(
+        config(), {"a": full(), "b": window(head_size=32), "c": window(head_size=48)}
+    )
+    assert [(g.kv_cache_spec.block_size, g.kv_cache_spec.page_size_bytes) for g in groups] == [
+        (16, PAGE), (32, PAGE), (16, PAGE),
+    ]  # fmt: skip
+
+
+def test_without_the_hybrid_manager_windows_are_full_attention() -> None:
+    layers: dict[str, KVCacheSpec] = {"a": full(), "b": window(sliding_window=128)}
+    [group] = get_kv_cache_groups(config(disable_hybrid_kv_cache_manager=True), layers)
+    assert group.kv_cache_spec == full(sliding_window=128)
+    assert layers["b"] == full(sliding_window=128)
+    with pytest.raises(ValueError, match="disable_hybrid_kv_cache_manager"):
+        grouped(
+            {"a": window(), "b": window(sliding_window=2)}, disable_hybrid_kv_cache_manager=True
+        )
+
+
+def test_a_model_without_attention_has_the_null_block_only() -> None:
+    [made] = get_kv_cache_configs(config(), [{}], [0])
+    assert (made.num_blocks, made.kv_cache_tensors, made.kv_cache_groups) == (1, [], [])
+
+
+def test_ranks_have_the_blocks_of_the_poorest() -> None:
+    ranks = [{"a": full(), "b": full()}, {"c": full(), "d": full()}]
+    made = get_kv_cache_configs(config(), ranks, [PAGE * 2 * 10, PAGE * 2 * 20])
+    assert [each.num_blocks for each in made] == [10, 10]
+    assert [each.kv_cache_tensors[0].size for each in made] == [PAGE * 20] * 2
+    assert generate_scheduler_kv_cache_config(made).num_blocks == 10
+
+
+def test_ranks_that_disagree_are_refused() -> None:
+    with pytest.raises(AssertionError, match="layer a differs"):
+        get_kv_cache_configs(config(), [{"a": full()}, {"a": full(head_size=32)}], [PAGE * 9] * 2)
+    with pytest.raises(ValueError, match="a rank has no layers"):
+        get_kv_cache_configs(config(), [{"a": full()}, {}], [PAGE * 9] * 2)
+    configs = [get_kv_cache_configs(config(), [{"a": full()}], [PAGE * n])[0] for n in (9, 10)]
+    with pytest.raises(ValueError, match=r"num_blocks: \[9, 10\]"):
+        generate_scheduler_kv_cache_config(configs)
+
+
+def test_a_number_of_blocks_asked_for_goes_before_memory() -> None:
+    layers = {"a": full()}
+    [made] = get_kv_cache_configs(config(num_gpu_blocks_override=7), [layers], [PAGE])
+    assert (made.num_blocks, made.kv_cache_tensors[0].size) == (7, 7 * PAGE)
+
+
+def test_too_little_memory_is_refused_with_figures_and_remedy() -> None:
+    layers = {"a": full()}
+    with pytest.raises(ValueError, match="0 bytes are left besides the null block"):
+        get_kv_cache_configs(config(), [layers], [PAGE])
+    # 3 blocks are usable; 64 tokens need 4.
+    refusal = "64 tokens, needs .* the estimated maximum model length is 48.*lower max_model_len"
+    with pytest.raises(ValueError, match=refusal):
+        get_kv_cache_configs(config(64), [layers], [PAGE * 4])
+    with pytest.raises(ValueError, match=refusal):
+        check_enough_kv_cache_memory(config(64), layers, PAGE * 4)
+    check_enough_kv_cache_memory(config(48), layers, PAGE * 4)
+    check_enough_kv_cache_memory(config(48), {}, 0)
+
+
+def test_the_length_is_fitted_to_memory_where_that_is_asked_for() -> None:
+    made = config(1000, auto_fit=True)
+    get_kv_cache_configs(made, [{"a": full()}], [PAGE * 4])
+    assert made.model_config.max_model_len == 48
+    with pytest.raises(ValueError, match="not one token fits"):
+        get_kv_cache_configs(config(1000, auto_fit=True), [{"a": full()}], [PAGE])
+
+
+def test_a_window_bounds_what_a_request_needs() -> None:
+    made = config(100_000, max_in_flight_tokens=1024)
+    # ceil((1023 + 1024) / 16) + 1 blocks.
+    assert window(sliding_window=1024).max_memory_usage_bytes(made) == 129 * PAGE
+    assert window(sliding_window=1024).max_memory_usage_bytes(config(100)) == 8 * PAGE
+
+
+sizes = st.fixed_dictionaries(
+    {"block_size": st.sampled_from([8, 16]), "head_size": st.sampled_from([32, 48, 64])}
+)
+specs = st.one_of(
+    sizes.map(lambda changes: full(**changes)),
+    st.tuples(sizes, st.sampled_from([1, 20, 300])).map(
+        lambda both: window(**both[0], sliding_window=both[1])
+    ),
+)
+models = st.lists(specs, min_size=1, max_size=8).map(
+    lambda layers: {f"{at}": spec for at, spec in enumerate(layers)}
+)
+
+
+@given(models, st.integers(1, 500), st.integers(0, 200 * PAGE))
+def test_the_longest_length_fits_and_one_token_more_does_not(
+    layers: dict[str, KVCacheSpec], length: int, memory: int
+) -> None:
+    longest = estimate_max_model_len(config(length), layers, memory)
+    assert 0 <= longest <= length
+    if longest:
+        assert max_memory_usage_bytes(config(longest), layers.values()) <= memory
+    if longest < length:
+        assert max_memory_usage_bytes(config(longest + 1), layers.values()) > memory
+
+
+@given(models, st.integers(1, 200))
+def test_each_layer_is_in_one_group_and_pages_of_a_group_do_not_overlap(
+    layers: dict[str, KVCacheSpec], blocks: int
+) -> None:
+    made = config(1, max_in_flight_tokens=1, num_gpu_blocks_override=blocks + 40)
+    [found] = get_kv_cache_configs(made, [layers], [0])
+    names = [name for group in found.kv_cache_groups for name in group.layer_names]
+    assert sorted(names) == sorted(layers)
+    for group in found.kv_cache_groups:
+        regions = sorted(
+            (tensor.offset + at * tensor.layer_stride, tensor.block_stride * found.num_blocks)
+            for tensor in found.kv_cache_tensors
+            for at, name in enumerate(tensor.layers)
+            if name in group.layer_names
+        )
+        end = 0
+        for begin, length in regions:
+            assert begin == end
+            end = begin + length
+        assert end <= found.kv_cache_tensors[0].size

@@ -1,0 +1,457 @@
+"""The connector: which blocks are stored in host memory, loaded and waited for."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from warmpath.lab.simworker.engine import BrokenInvariantError
+from warmpath.lab.simworker.v1.cache.kv_cache_event import (BlockRemoved, BlockStored)
+from warmpath.lab.simworker.v1.cache.kv_cache_manager import KVCacheManager
+from warmpath.lab.simworker.v1.hashing.algorithms import sha256_cbor
+from warmpath.lab.simworker.v1.hashing.block_hash import (get_request_block_hasher, maybe_convert_block_hash)
+from warmpath.lab.simworker.v1.hashing.lora_request import LoRARequest
+from warmpath.lab.simworker.v1.offload.connector import OffloadingConnector
+from warmpath.lab.simworker.v1.offload.job import (BlockCopy, OffloadingMetadata, TransferJob)
+from warmpath.lab.simworker.v1.offload.pool import CPUOffloadingManager
+from warmpath.lab.simworker.v1.requests.request import Request
+from warmpath.lab.simworker.v1.requests.sampling_params import SamplingParams
+from warmpath.lab.simworker.v1.scheduling.scheduler import Scheduler
+from warmpath.lab.simworker.v1.scheduling.scheduler_config import SchedulerConfig
+from warmpath.lab.simworker.v1.specs.kv_cache_spec import (FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec, SlidingWindowSpec)
+from tests.lab.simworker.state_machines import LONG
+
+SHAPE = {"num_kv_heads": 1, "head_size": 1, "dtype": "float32"}
+
+
+def full(block_size: int = 2) -> KVCacheGroupSpec:
+    return KVCacheGroupSpec(["full"], FullAttentionSpec(block_size=block_size, **SHAPE))
+
+
+def window(sliding_window: int, block_size: int = 2) -> KVCacheGroupSpec:
+    spec = SlidingWindowSpec(block_size=block_size, sliding_window=sliding_window, **SHAPE)
+    return KVCacheGroupSpec(["window"], spec)
+
+
+def request(
+    name: str, tokens: list[int], *, lora: LoRARequest | None = None, answer: int = 4
+) -> Request:
+    return Request(
+        name,
+        tokens,
+        SamplingParams(max_tokens=answer),
+        None,
+        lora_request=lora,
+        block_hasher=get_request_block_hasher(2, sha256_cbor),
+    )
+
+
+class Desk:
+    """A connector with requests whose blocks are given by hand."""
+
+    def __init__(self, *groups: KVCacheGroupSpec, num_chunks: int = 20, **options: Any) -> None:
+        self.connector = OffloadingConnector(
+            groups or (full(),), CPUOffloadingManager(num_chunks), hash_block_size=2, **options
+        )
+
+    def compute(self, one: Request, *blocks: list[int]) -> dict[int, TransferJob]:
+        """Compute a new request in full; return the stores that begin."""
+        self.connector.on_new_request(one)
+        self.connector.get_num_new_matched_tokens(one, 0)
+        meta = self.connector.build_connector_meta(
+            num_scheduled_tokens={one.request_id: one.num_tokens},
+            new_block_ids={one.request_id: blocks},
+        )
+        one.num_computed_tokens = one.num_tokens
+        return meta.store_jobs
+
+    def offload(self, one: Request, *blocks: list[int]) -> None:
+        """Compute, store and finish it."""
+        jobs = self.compute(one, *blocks)
+        self.connector.update_connector_output(jobs)
+        self.finish(one)
+
+    def finish(self, one: Request) -> OffloadingMetadata:
+        self.connector.request_finished(one, aborted=False)
+        return self.connector.build_connector_meta(
+            num_scheduled_tokens={}, new_block_ids={}, finished_req_ids=[one.request_id]
+        )
+
+    def found(self, one: Request, computed: int = 0) -> tuple[int | None, bool]:
+        self.connector.on_new_request(one)
+        return self.connector.get_num_new_matched_tokens(one, computed)
+
+
+def blocks_of(*groups: list[tuple[int, bytes | None]]) -> Any:
+    return SimpleNamespace(
+        blocks=[
+            [SimpleNamespace(block_id=number, block_hash=digest) for number, digest in group]
+            for group in groups
+        ]
+    )
+
+
+def test_full_blocks_of_a_prompt_are_stored() -> None:
+    desk = Desk()
+    jobs = desk.compute(request("a", [1, 2, 3, 4, 5]), [7, 8, 9])
+    assert jobs == {0: TransferJob("a", True, (BlockCopy(7, 0, 0), BlockCopy(8, 1, 0)))}
+    assert desk.connector.has_pending_push_work()
+    assert desk.connector.update_connector_output([0]) == []
+    assert not desk.connector.has_pending_push_work()
+
+
+def test_what_is_stored_can_be_loaded_into_the_blocks_that_are_not_cached() -> None:
+    desk = Desk()
+    desk.offload(request("a", [1, 2, 3, 4, 5, 6, 7]), [7, 8, 9, 10])
+    again = request("b", [1, 2, 3, 4, 5, 6, 9])
+    assert desk.found(again, 2) == (4, True)
+    digest = again.block_hashes[0]
+    desk.connector.update_state_after_alloc(
+        again, blocks_of([(7, digest), (11, None), (12, None), (13, None)]), 4
+    )
+    meta = desk.connector.build_connector_meta(num_scheduled_tokens={}, new_block_ids={})
+    assert meta.load_jobs == {
+        1: TransferJob("b", False, (BlockCopy(11, 1, 0), BlockCopy(12, 2, 0)))
+    }
+    assert desk.connector.update_connector_output([1]) == ["b"]
+
+
+def test_a_load_may_cover_every_token() -> None:
+    desk = Desk()
+    desk.offload(request("a", [1, 2, 3, 4]), [7, 8])
+    assert desk.found(request("b", [1, 2, 3, 4])) == (4, True)
+
+
+def test_a_request_asks_again_while_what_it_would_hit_is_being_copied() -> None:
+    desk = Desk()
+    jobs = desk.compute(request("a", [1, 2, 3, 4]), [7, 8])
+    other = request("b", [1, 2, 3, 4, 5])
+    assert desk.found(other) == (None, False)
+    desk.connector.update_connector_output(jobs)
+    assert desk.connector.get_num_new_matched_tokens(other, 0) == (4, True)
+    desk.connector.update_state_after_alloc(
+        other, blocks_of([(9, None), (10, None), (11, None)]), 4
+    )
+    third = request("c", [1, 2, 3, 4, 6])
+    assert desk.found(third) == (None, False)
+    assert desk.found(request("d", [1, 2, 3, 4, 6]), 4) == (0, False)
+    desk.connector.build_connector_meta(num_scheduled_tokens={}, new_block_ids={})
+    desk.connector.update_connector_output([1])
+    assert desk.connector.get_num_new_matched_tokens(third, 0) == (4, True)
+
+
+def test_a_request_that_reads_no_cache_loads_nothing() -> None:
+    desk = Desk()
+    desk.offload(request("a", [1, 2, 3, 4]), [7, 8])
+    other = request("b", [1, 2, 3, 4, 5])
+    other.skip_reading_prefix_cache = True
+    assert desk.found(other) == (0, False)
+
+
+def test_chunks_of_several_blocks_are_stored_when_all_are_full() -> None:
+    desk = Desk(blocks_per_chunk=2)
+    jobs = desk.compute(request("a", [1, 2, 3, 4, 5, 6]), [7, 8, 9])
+    assert jobs[0].copies == (BlockCopy(7, 0, 0), BlockCopy(8, 0, 1))
+    desk.connector.update_connector_output(jobs)
+    other = request("b", [1, 2, 3, 4, 5])
+    # Of the chunk only the second block is missing, and less than a chunk is not loaded.
+    assert desk.found(other, 2) == (0, False)
+    assert desk.found(request("c", [1, 2, 3, 4, 5])) == (4, True)
+
+
+@pytest.mark.parametrize(("prompt_only", "stored"), [(True, 0), (False, 1)])
+def test_answers_are_stored_where_that_is_asked_for(prompt_only: bool, stored: int) -> None:
+    desk = Desk(offload_prompt_only=prompt_only)
+    one = request("a", [1, 2, 3])
+    desk.compute(one, [7, 8])
+    one.append_output_token_ids([9])
+    meta = desk.connector.build_connector_meta(
+        num_scheduled_tokens={"a": 1}, new_block_ids={"a": [[]]}
+    )
+    assert len(meta.store_jobs) == stored
+
+
+def test_a_block_allocated_anew_is_waited_for() -> None:
+    desk = Desk()
+    one = request("a", [1, 2, 3, 4])
+    [job] = desk.compute(one, [7, 8])
+    assert desk.finish(one).jobs_to_flush == set()
+    desk.connector.on_new_request(other := request("b", [5, 6]))
+    meta = desk.connector.build_connector_meta(
+        num_scheduled_tokens={"b": 2}, new_block_ids={"b": [[8]]}
+    )
+    assert other.num_tokens == 2
+    assert meta.jobs_to_flush == {job}
+
+
+def test_a_preempted_requests_stores_are_waited_for() -> None:
+    desk = Desk()
+    [job] = desk.compute(request("a", [1, 2, 3, 4]), [7, 8])
+    meta = desk.connector.build_connector_meta(
+        num_scheduled_tokens={}, new_block_ids={}, preempted_req_ids=["a", "unknown"]
+    )
+    assert meta.jobs_to_flush == {job}
+
+
+def test_of_a_window_only_what_a_hit_needs_is_stored() -> None:
+    # Hits end at multiples of 8 tokens; the window of 3 needs the 2 tokens before.
+    groups = (full(8), window(3))
+    desk = Desk(*groups, retention_interval=None)
+    jobs = desk.compute(request("a", list(range(20))), [1, 2, 3], list(range(11, 21)))
+    copied = [copy.gpu_block_id for copy in jobs[0].copies]
+    # The prompt ends in front of block 20, and a hit of a request that goes on may end there.
+    assert copied == [1, 2, 14, 18, 20]
+    sparse = Desk(*groups, retention_interval=0)
+    jobs = sparse.compute(request("a", list(range(20))), [1, 2, 3], list(range(11, 21)))
+    assert [copy.gpu_block_id for copy in jobs[0].copies] == [1, 2, 18]
+
+
+def test_a_window_is_loaded_only() -> None:
+    desk = Desk(full(), window(3))
+    desk.offload(request("a", list(range(8))), [1, 2, 3, 4], [5, 6, 7, 8])
+    other = request("b", [*range(8), 9])
+    assert desk.found(other) == (8, True)
+    null = (0, None)
+    desk.connector.update_state_after_alloc(
+        other,
+        blocks_of(
+            [(11, None), (12, None), (13, None), (14, None), (15, None)],
+            [null, null, null, (18, None), (19, None)],
+        ),
+        8,
+    )
+    meta = desk.connector.build_connector_meta(num_scheduled_tokens={}, new_block_ids={})
+    [job] = meta.load_jobs.values()
+    assert [copy.gpu_block_id for copy in job.copies] == [11, 12, 13, 14, 18]
+
+
+def test_events_tell_the_hash_only() -> None:
+    desk = Desk(num_chunks=1)
+    one = request("a", [1, 2])
+    desk.offload(one, [7])
+    desk.offload(request("b", [3, 4]), [8])
+    digest = maybe_convert_block_hash(one.block_hashes[0])
+    stored, removed, _ = desk.connector.take_events()
+    assert stored == BlockStored(
+        block_hashes=[digest], parent_block_hash=None, token_ids=[], block_size=0, lora_id=None,
+        medium="CPU", lora_name=None, group_idx=0,
+    )  # fmt: skip
+    assert removed == BlockRemoved(block_hashes=[digest], medium="CPU", group_idx=0)
+
+
+def test_self_describing_events_tell_tokens_and_parent() -> None:
+    desk = Desk(blocks_per_chunk=2, num_chunks=2, self_describing_kv_events=True)
+    one = request("a", list(range(8)), lora=LoRARequest("tuned", 3, "path"))
+    desk.offload(one, [1, 2, 3, 4])
+    hashes = [maybe_convert_block_hash(digest) for digest in one.block_hashes]
+    assert desk.connector.take_events()[1] == BlockStored(
+        block_hashes=hashes[2:], parent_block_hash=hashes[1], token_ids=[4, 5, 6, 7],
+        block_size=2, lora_id=3, medium="CPU", lora_name="tuned", group_idx=0,
+        kv_cache_spec_kind="full_attention",
+    )  # fmt: skip
+    desk.offload(request("b", [9, 9, 9, 9]), [5, 6])
+    assert desk.connector.take_events()[0] == BlockRemoved(
+        block_hashes=hashes[2:], medium="CPU", group_idx=0
+    )
+
+
+def test_a_reset_forgets_chunks_and_lets_loads_end() -> None:
+    desk = Desk()
+    desk.offload(request("a", [1, 2, 3, 4]), [7, 8])
+    loading = request("b", [1, 2, 3, 4, 5])
+    desk.found(loading)
+    desk.connector.update_state_after_alloc(
+        loading, blocks_of([(9, None), (10, None), (11, None)]), 4
+    )
+    with pytest.raises(BrokenInvariantError, match="within a step"):
+        desk.connector.reset_cache()
+    desk.connector.build_connector_meta(num_scheduled_tokens={}, new_block_ids={})
+    desk.connector.reset_cache()
+    assert not desk.connector.has_pending_push_work()
+    meta = desk.connector.build_connector_meta(num_scheduled_tokens={}, new_block_ids={})
+    assert meta.jobs_to_flush == {1}
+    assert desk.connector.update_connector_output([1]) == ["b"]
+    assert desk.found(request("c", [1, 2, 3, 4])) == (0, False)
+
+
+@pytest.mark.parametrize(
+    ("groups", "options", "refusal"),
+    [
+        ([full()], {"blocks_per_chunk": 0}, "blocks_per_chunk: 0, at least 1"),
+        ([full(3)], {}, "group 0 has blocks of 3 tokens, not a multiple of the 2 of a hash"),
+        ([KVCacheGroupSpec(["a"], full().kv_cache_spec, is_eagle_group=True)], {}, "a drafter's"),
+        (
+            [KVCacheGroupSpec(["a"], SlidingWindowSpec(
+                block_size=2, sliding_window=3, extra_retained_tokens=1, **SHAPE))],
+            {}, "keeps tokens for a drafter",
+        ),
+        ([window(3)], {"retention_interval": -2}, "prefix_cache_retention_interval: -2, at least 0"),
+        ([window(3)], {"retention_interval": 3}, "3, not a multiple of the 2 tokens of a chunk"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_offloaded_is_refused(
+    groups: list[KVCacheGroupSpec], options: dict[str, Any], refusal: str
+) -> None:
+    with pytest.raises(ValueError, match=refusal):
+        Desk(*groups, **options)
+
+
+class Offloading(RuleBasedStateMachine):
+    """Scheduler, manager and connector over memory in which each block's content is its hash.
+
+    A copy reads and writes when it ends, so whatever is given to others too early shows.
+    """
+
+    @initialize(
+        num_blocks=st.integers(8, 11),
+        num_chunks=st.sampled_from([2, 5, 10, 10]),
+        blocks_per_chunk=st.sampled_from([1, 1, 2]),
+        windows=st.booleans(),
+        prompt_only=st.booleans(),
+    )
+    def build(
+        self, num_blocks: int, num_chunks: int, blocks_per_chunk: int, windows: bool,
+        prompt_only: bool,
+    ) -> None:  # fmt: skip
+        self.windows = windows
+        groups = [full(), window(3)] if windows else [full()]
+        manager = KVCacheManager(
+            KVCacheConfig(num_blocks * len(groups), [], groups, 0), 14, max_in_flight_tokens=8
+        )
+        self.connector = OffloadingConnector(
+            groups,
+            CPUOffloadingManager(num_chunks),
+            hash_block_size=2,
+            blocks_per_chunk=blocks_per_chunk,
+            offload_prompt_only=prompt_only,
+            retention_interval=0,
+        )
+        config = SchedulerConfig(max_model_len=14, max_num_seqs=4, max_num_batched_tokens=8)
+        self.scheduler = Scheduler(manager, config, connector=self.connector)
+        self.manager = manager
+        self.gpu: dict[int, Any] = {}
+        self.host: dict[tuple[int, int], Any] = {}
+        self.jobs: dict[int, TransferJob] = {}
+        self.created = 0
+
+    @rule(
+        common=st.sampled_from([0, 4, 6, 8, 8, 8]),
+        length=st.integers(1, 3),
+        token=st.integers(0, 2),
+        answer=st.sampled_from([1, 3, 6]),
+    )
+    def add(self, common: int, length: int, token: int, answer: int) -> None:
+        if len(self.scheduler.requests) > 5:
+            return
+        tokens = [7] * common + [token] * length
+        self.created += 1
+        self.scheduler.add_request(request(str(self.created), tokens, answer=answer))
+
+    @rule(ended=st.sampled_from([0, 1, 9]))
+    def steps(self, ended: int) -> None:
+        for _ in range(3):
+            self.step(ended=ended, abort=False, which=0)
+
+    @rule(which=st.integers(0, 9))
+    def abort(self, which: int) -> None:
+        alive = [name for name, one in self.scheduler.requests.items() if not one.is_finished()]
+        if alive:
+            self.scheduler.finish_requests(alive[which % len(alive)])
+
+    @rule()
+    def forget_what_the_gpu_has(self) -> None:
+        self.scheduler.reset_prefix_cache()
+
+    @rule(sure=st.sampled_from([False, False, True]))
+    def reset(self, sure: bool) -> None:
+        # With windows, vLLM stores running requests' blocks anew that may be another's by then.
+        if not sure or (self.windows and self.scheduler.requests):
+            return
+        self.connector.reset_cache()
+        self.jobs = {number: job for number, job in self.jobs.items() if not job.is_store}
+
+    @rule(
+        ended=st.sampled_from([0, 1, 1, 9]),
+        abort=st.sampled_from([False, False, False, True]),
+        which=st.integers(0, 9),
+    )
+    def step(self, ended: int, abort: bool, which: int) -> None:
+        output = self.scheduler.schedule()
+        meta = output.kv_connector_metadata
+        assert meta is not None
+        self.jobs |= meta.load_jobs | meta.store_jobs
+        done = self.end_jobs(sorted(meta.jobs_to_flush & self.jobs.keys()))
+        requests = [self.scheduler.requests[name] for name in output.num_scheduled_tokens]
+        # In each layer all of a step's keys are written before any are read.
+        for one in requests:
+            self.write(one, output.num_scheduled_tokens[one.request_id])
+        for one in requests:
+            self.read(one, one.num_computed_tokens - output.num_scheduled_tokens[one.request_id])
+        if abort:
+            self.abort(which)
+        sampled = {
+            one.request_id: [one.num_tokens % 2]
+            for one in requests
+            if one.num_computed_tokens >= one.num_tokens
+        }
+        self.scheduler.update_from_output(output, sampled)
+        done += self.end_jobs(sorted(self.jobs)[:ended])
+        self.scheduler.update_connector_output(done)
+        self.scheduler.take_events()
+
+    def end_jobs(self, numbers: list[int]) -> list[int]:
+        for number in numbers:
+            job = self.jobs.pop(number)
+            for copy in job.copies:
+                place = (copy.chunk_id, copy.part)
+                if job.is_store:
+                    self.host[place] = self.gpu[copy.gpu_block_id]
+                else:
+                    self.gpu[copy.gpu_block_id] = self.host[place]
+        return numbers
+
+    def table(self, one: Request) -> list[tuple[int, int, int]]:
+        """Return a request's blocks as (group, position, block id)."""
+        return [
+            (group, at, block_id)
+            for group, ids in enumerate(self.manager.get_block_ids(one.request_id))
+            for at, block_id in enumerate(ids)
+            if block_id
+        ]
+
+    def read(self, one: Request, computed: int) -> None:
+        """Look at what attention reads for the next token: all full blocks, of a window the last."""
+        for group, at, block_id in self.table(one):
+            if (at + 1) * 2 <= computed and (not group or (at + 1) * 2 > computed - 2):
+                assert self.gpu[block_id] == (group, one.block_hashes[at])
+
+    def write(self, one: Request, new: int) -> None:
+        end = one.num_computed_tokens
+        for group, at, block_id in self.table(one):
+            if (at + 1) * 2 <= end - new or at * 2 >= end:
+                continue
+            full = (at + 1) * 2 <= min(end, one.num_tokens)
+            self.gpu[block_id] = (group, one.block_hashes[at] if full else None)
+
+    @invariant()
+    def nothing_is_lost(self) -> None:
+        self.scheduler.check()
+        self.connector.check()
+
+    def teardown(self) -> None:
+        if not hasattr(self, "scheduler"):
+            return
+        for _ in range(200):
+            if not self.scheduler.has_requests():
+                break
+            self.step(ended=99, abort=False, which=0)
+        assert not self.scheduler.requests
+        assert not self.connector._requests
+        pool = self.manager.block_pool
+        assert pool.get_num_free_blocks() == pool.num_gpu_blocks - 1
+
+
+TestOffloading = Offloading.TestCase
+TestOffloading.settings = LONG

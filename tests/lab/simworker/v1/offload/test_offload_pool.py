@@ -1,0 +1,255 @@
+"""The pool of chunks in host memory: found, stored, used and evicted."""
+
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from warmpath.lab.simworker.engine import BrokenInvariantError
+from warmpath.lab.simworker.v1.offload.pool import (CPUOffloadingManager, LookupResult, OffloadingEvent, OffloadKey, PrepareStoreOutput, ReqContext)
+from tests.lab.simworker.state_machines import LONG
+
+
+def keys(*names: int) -> list[OffloadKey]:
+    return [OffloadKey(bytes([name]), 0) for name in names]
+
+
+def stored(pool: CPUOffloadingManager, *names: int) -> ReqContext:
+    """Store chunks for a request that finishes."""
+    context = ReqContext("r", {OffloadKey(bytes([name]), 0): name for name in names})
+    assert pool.prepare_store(keys(*names), context)
+    pool.complete_store(keys(*names))
+    pool.on_request_finished(context)
+    return context
+
+
+def test_a_chunk_is_found_when_its_store_is_complete() -> None:
+    pool = CPUOffloadingManager(4)
+    [key] = keys(1)
+    context = ReqContext("r")
+    assert pool.lookup(key) is LookupResult.MISS
+    assert pool.prepare_store([key], context) == PrepareStoreOutput([key], [0], [])
+    assert pool.lookup(key) is LookupResult.HIT_PENDING
+    pool.complete_store([key])
+    assert pool.lookup(key) is LookupResult.HIT
+    assert pool.take_events() == [OffloadingEvent([key], removed=False)]
+    assert pool.take_events() == []
+
+
+def test_what_is_there_is_not_stored_again() -> None:
+    pool = CPUOffloadingManager(4)
+    stored(pool, 1, 2)
+    output = pool.prepare_store(keys(2, 3), ReqContext("r"))
+    assert output == PrepareStoreOutput(keys(3), [2], [])
+    output = pool.prepare_store(keys(2, 3), ReqContext("r"))
+    assert output == PrepareStoreOutput([], [], [])
+
+
+def test_the_tail_of_the_least_recently_used_request_goes_first() -> None:
+    pool = CPUOffloadingManager(5)
+    stored(pool, 1, 2, 3)
+    stored(pool, 11, 12)
+    output = pool.prepare_store(keys(21, 22), ReqContext("r"))
+    assert output is not None
+    assert output.evicted_keys == keys(3, 2)
+    assert output.chunk_ids == [1, 2]
+    assert pool.take_events()[-1] == OffloadingEvent(keys(3, 2), removed=True)
+
+
+def test_a_request_that_loads_chunks_has_used_them_when_it_finishes() -> None:
+    pool = CPUOffloadingManager(4)
+    stored(pool, 1, 2)
+    stored(pool, 11, 12)
+    context = ReqContext("r", dict(zip(keys(1, 2), (1, 2), strict=True)))
+    assert pool.prepare_load(keys(1, 2), context) == [0, 1]
+    pool.complete_load(keys(1, 2))
+    pool.on_request_finished(context)
+    output = pool.prepare_store(keys(21, 22), ReqContext("r"))
+    assert output is not None
+    assert output.evicted_keys == keys(12, 11)
+
+
+def test_chunks_that_are_copied_or_asked_for_are_not_evicted() -> None:
+    pool = CPUOffloadingManager(3)
+    stored(pool, 1, 2, 3)
+    pool.prepare_load(keys(3), ReqContext("r"))
+    assert pool.usage == pytest.approx(1 / 3)
+    assert pool.prepare_store(keys(1, 4, 5), ReqContext("r")) is None
+    assert pool.lookup(keys(2)[0]) is LookupResult.HIT
+    output = pool.prepare_store(keys(1, 4), ReqContext("r"))
+    assert output is not None
+    assert output.evicted_keys == keys(2)
+    assert pool.prepare_store(keys(5, 6), ReqContext("r")) is None
+
+
+def test_a_failed_store_gives_its_chunks_back() -> None:
+    pool = CPUOffloadingManager(1)
+    pool.prepare_store(keys(1), ReqContext("r"))
+    pool.complete_store(keys(1), success=False)
+    assert pool.lookup(keys(1)[0]) is LookupResult.MISS
+    assert pool.take_events() == []
+    assert pool.prepare_store(keys(2), ReqContext("r")) == PrepareStoreOutput(keys(2), [0], [])
+
+
+def test_a_reset_forgets_everything_and_what_was_used_before() -> None:
+    pool = CPUOffloadingManager(2)
+    context = ReqContext("r", dict(zip(keys(1, 2), (1, 2), strict=True)))
+    pool.prepare_store(keys(1, 2), context)
+    pool.reset_cache()
+    assert pool.prepare_store(keys(2, 1), ReqContext("s")) is not None
+    pool.complete_store(keys(2, 1))
+    pool.on_request_finished(context)
+    output = pool.prepare_store(keys(3), ReqContext("s"))
+    assert output is not None
+    assert output.evicted_keys == keys(2)
+
+
+def test_what_is_not_there_is_not_loaded() -> None:
+    pool = CPUOffloadingManager(2)
+    with pytest.raises(ValueError, match="cannot be read: MISS"):
+        pool.prepare_load(keys(1), ReqContext("r"))
+    pool.prepare_store(keys(1), ReqContext("r"))
+    with pytest.raises(ValueError, match="cannot be read: HIT_PENDING"):
+        pool.prepare_load(keys(1), ReqContext("r"))
+    pool.complete_store(keys(1))
+    with pytest.raises(ValueError, match="is not being read"):
+        pool.complete_load(keys(1))
+
+
+def test_a_pool_has_at_least_no_chunks() -> None:
+    with pytest.raises(ValueError, match="num_chunks: -1, at least 0"):
+        CPUOffloadingManager(-1)
+    pool = CPUOffloadingManager(0)
+    assert pool.usage == 0
+    assert pool.prepare_store(keys(1), ReqContext("r")) is None
+
+
+def test_a_lost_chunk_is_noticed() -> None:
+    pool = CPUOffloadingManager(2)
+    stored(pool, 1)
+    pool._free.append(0)
+    with pytest.raises(BrokenInvariantError):
+        pool.check()
+    pool._free.clear()
+    pool._chunks[keys(1)[0]].ref_cnt = -2
+    with pytest.raises(BrokenInvariantError):
+        pool.check()
+
+
+ALL_KEYS = [OffloadKey(bytes([name]), name % 2) for name in range(9)]
+
+SOME_KEYS = st.sampled_from(
+    [
+        tuple(ALL_KEYS[(first + at * stride) % 9] for at in range(count))
+        for first in range(9)
+        for stride in (1, 2, 8)
+        for count in (1, 2, 4)
+    ]
+)
+"""One to four of them, in a row, with gaps or backwards."""
+
+
+class Pool(RuleBasedStateMachine):
+    """A pool beside host memory, in which each chunk's content is its key."""
+
+    @initialize(size=st.integers(0, 6))
+    def build(self, size: int) -> None:
+        self.pool = CPUOffloadingManager(size)
+        self.memory: list[OffloadKey | None] = [None] * size
+        self.used: dict[OffloadKey, int] = {}
+        self.clock = 0
+        self.stores: list[dict[OffloadKey, int]] = []
+        self.loads: list[dict[OffloadKey, int]] = []
+        self.contexts = [ReqContext(str(number)) for number in range(3)]
+        for context in self.contexts:
+            context.positions.update((key, key.block_hash[0] % 4) for key in ALL_KEYS)
+        self.readable: set[OffloadKey] = set()
+
+    def tick(self) -> int:
+        self.clock += 1
+        return self.clock
+
+    @rule(wanted=SOME_KEYS, who=st.integers(0, 2))
+    def store(self, wanted: tuple[OffloadKey, ...], who: int) -> None:
+        ids = self.pool.chunk_ids()
+        idle = [key for key in ids if self.idle(key) and key not in wanted]
+        missing = [key for key in wanted if key not in ids]
+        room = len(self.memory) - len(ids)
+        output = self.pool.prepare_store(wanted, self.contexts[who])
+        if output is None:
+            assert len(missing) > room + len(idle)
+            assert self.pool.chunk_ids() == ids
+            return
+        oldest = sorted(idle, key=self.used.__getitem__)
+        assert output.keys_to_store == missing
+        assert output.evicted_keys == oldest[: max(len(missing) - room, 0)]
+        for key in output.evicted_keys:
+            self.memory[ids[key]] = None
+        for key in missing:
+            self.used[key] = self.tick()
+        if missing:
+            self.stores.append(dict(zip(missing, output.chunk_ids, strict=True)))
+
+    def idle(self, key: OffloadKey) -> bool:
+        return not any(key in job for job in self.stores + self.loads)
+
+    @rule(which=st.integers(0, 9), success=st.booleans())
+    def end_store(self, which: int, success: bool) -> None:
+        if self.stores:
+            job = self.stores.pop(which % len(self.stores))
+            for key, chunk in job.items():
+                assert self.memory[chunk] is None
+                self.memory[chunk] = key if success else None
+            self.pool.complete_store(job, success=success)
+
+    @rule(wanted=SOME_KEYS, who=st.integers(0, 2))
+    def load(self, wanted: tuple[OffloadKey, ...], who: int) -> None:
+        if all(self.pool.lookup(key) is LookupResult.HIT for key in wanted):
+            ids = self.pool.prepare_load(wanted, self.contexts[who])
+            self.loads.append(dict(zip(wanted, ids, strict=True)))
+
+    @rule(which=st.integers(0, 9))
+    def end_load(self, which: int) -> None:
+        if self.loads:
+            job = self.loads.pop(which % len(self.loads))
+            assert [self.memory[chunk] for chunk in job.values()] == list(job)
+            self.pool.complete_load(job)
+
+    @rule(who=st.integers(0, 2))
+    def finish(self, who: int) -> None:
+        context = self.contexts[who]
+        accessed = sorted(context.accessed, key=lambda key: key.group_idx)
+        accessed.sort(key=context.positions.__getitem__)
+        self.pool.on_request_finished(context)
+        for key in reversed(accessed):
+            if key in self.pool.chunk_ids():
+                self.used[key] = self.tick()
+
+    @rule()
+    def reset(self) -> None:
+        self.take_events()
+        self.pool.reset_cache()
+        self.readable = set()
+        self.stores, self.loads = [], []
+        self.memory = [None] * len(self.memory)
+        for context in self.contexts:
+            context.accessed.clear()
+
+    @rule()
+    def take_events(self) -> None:
+        for event in self.pool.take_events():
+            assert event.keys
+            change = self.readable.difference_update if event.removed else self.readable.update
+            change(event.keys)
+        hits = {key for key in ALL_KEYS if self.pool.lookup(key) is LookupResult.HIT}
+        assert self.readable == hits
+
+    @invariant()
+    def nothing_is_lost(self) -> None:
+        self.pool.check()
+        for key in self.pool.chunk_ids():
+            there = key in self.memory
+            assert (self.pool.lookup(key) is LookupResult.HIT) == there
+
+
+TestPool = Pool.TestCase
+TestPool.settings = LONG

@@ -1,0 +1,258 @@
+"""Requests with tokens, and requests with known lengths alone."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from warmpath.lab.simworker.v1.hashing.algorithms import sha256_cbor
+from warmpath.lab.simworker.v1.hashing.block_hash import (get_request_block_hasher, none_hash)
+from warmpath.lab.simworker.v1.hashing.block_hash_view import (BlockHashListWithBlockSize, resolve_block_hashes)
+from warmpath.lab.simworker.v1.hashing.extra_keys import generate_block_hash_extra_keys
+from warmpath.lab.simworker.v1.hashing.lora_request import LoRARequest
+from warmpath.lab.simworker.v1.hashing.mm_feature import (MultiModalFeatureSpec, PlaceholderRange)
+from warmpath.lab.simworker.v1.requests.request import (Request, RequestStatus)
+from warmpath.lab.simworker.v1.requests.sampling_params import (PoolingParams, SamplingParams)
+from warmpath.lab.simworker.v1.requests.trace_request import TraceRequest
+from tests.lab.simworker.v1.small_cache import (admit, manager, request, table)
+
+
+@given(st.lists(st.integers(0, 99), min_size=1, max_size=30), st.integers(0, 30))
+def test_hashes_do_not_depend_on_when_tokens_came(tokens: list[int], prompt: int) -> None:
+    at_once = request("a", tokens)
+    one_by_one = request("b", tokens[:prompt])
+    several = request("c", tokens[:prompt])
+    for token in tokens[prompt:]:
+        one_by_one.append_output_token_ids(token)
+    several.append_output_token_ids(tokens[prompt:])
+    assert at_once.block_hashes == one_by_one.block_hashes == several.block_hashes
+    assert len(at_once.block_hashes) == len(tokens) // 4
+    assert one_by_one.all_token_ids == several.all_token_ids == tokens
+    assert one_by_one.num_output_tokens == len(tokens[prompt:])
+    assert (one_by_one.prompt_token_ids, one_by_one.output_token_ids) == (
+        tokens[:prompt],
+        tokens[prompt:],
+    )
+
+
+def test_the_seed_is_in_every_hash() -> None:
+    hasher = get_request_block_hasher(4, sha256_cbor, none_hash(sha256_cbor, "other"))
+    seeded = request("a", range(8), block_hasher=hasher)
+    assert not set(seeded.block_hashes) & set(request("b", range(8)).block_hashes)
+
+
+def test_a_salt_and_an_adapter_and_its_path_are_in_every_hash() -> None:
+    variants = [
+        request("a", range(8)),
+        request("a", range(8), cache_salt="s"),
+        request("a", range(8), lora_request=LoRARequest("l", 1, "p")),
+        request("a", range(8), lora_request=LoRARequest("l", 1, "q")),
+        request("a", range(8), lora_request=LoRARequest("l", 1, "p"), cache_salt="s"),
+    ]
+    hashes = [digest for one in variants for digest in one.block_hashes]
+    assert len(set(hashes)) == len(hashes) == 10
+    renumbered = request("a", range(8), lora_request=LoRARequest("l", 2, "p"))
+    assert renumbered.block_hashes == variants[2].block_hashes
+
+
+class Tensor:
+    """Like PyTorch's: not bytes itself, but an array of them is to be had."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+
+    def numpy(self) -> bytes:
+        return self._data
+
+
+def test_embeddings_are_hashed_alike_as_bytes_and_as_tensors() -> None:
+    rows = [bytes([at]) * 3 for at in range(8)]
+    as_bytes = request("a", None, prompt_embeds=rows)
+    assert request("b", None, prompt_embeds=list(map(Tensor, rows))).block_hashes == (
+        as_bytes.block_hashes
+    )
+    assert len(as_bytes.block_hashes) == 2
+
+
+def test_an_empty_salt_is_none() -> None:
+    assert request("a", range(4), cache_salt="").block_hashes == request("b", range(4)).block_hashes
+
+
+def feature(name: str, offset: int, length: int) -> MultiModalFeatureSpec:
+    return MultiModalFeatureSpec(None, "image", name, PlaceholderRange(offset, length))
+
+
+def test_an_item_is_a_key_of_each_block_that_it_overlaps() -> None:
+    one = request("a", [0] * 20, mm_features=[feature("cat", 3, 6), feature("dog", 11, 1)])
+    seen = []
+    index = 0
+    for start in range(0, 20, 4):
+        keys, index = generate_block_hash_extra_keys(one, start, start + 4, index)
+        seen.append(keys)
+    assert seen == [
+        (("mm", "cat", 3),),
+        (("mm", "cat", -1),),
+        (("mm", "cat", -5), ("mm", "dog", 3)),
+        None,
+        None,
+    ]
+    assert index == 2
+
+
+def test_embeddings_stand_for_tokens() -> None:
+    rows = [bytes([at]) * 4 for at in range(8)]
+    one = Request(
+        "a", None, SamplingParams(), None, prompt_embeds=rows,
+        block_hasher=get_request_block_hasher(4, sha256_cbor),
+    )  # fmt: skip
+    assert one.all_token_ids == [0] * 8
+    other = request("b", [0] * 8, prompt_embeds=[*rows[:7], b"else"])
+    assert other.block_hashes[0] == one.block_hashes[0]
+    assert other.block_hashes[1] != one.block_hashes[1]
+
+
+def test_a_request_without_prompt_or_parameters_is_refused() -> None:
+    with pytest.raises(ValueError, match="prompt_token_ids: none"):
+        Request("a", None, SamplingParams(), None)
+    with pytest.raises(ValueError, match="can't both be unset"):
+        Request("a", [1], None, None)
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: SamplingParams(max_tokens=0), "max_tokens: 0, at least 1"),
+        (lambda: LoRARequest("a", 0, "p"), "lora_int_id: 0, at least 1"),
+        (lambda: get_request_block_hasher(0, sha256_cbor), "hash_block_size: 0, at least 1"),
+        (lambda: TraceRequest("a", 0, [], 4, 1), "num_prompt_tokens: 0, at least 1"),
+        (lambda: TraceRequest("a", 4, [b"a"], 0, 1), "hash_block_size: 0, at least 1"),
+        (lambda: TraceRequest("a", 8, [b"a"], 4, 1), "block_hashes: 1 for 2 full blocks"),
+        (lambda: TraceRequest("a", 1, [], 4, 1).append_output_tokens(-1), "num_tokens: -1"),
+        (lambda: BlockHashListWithBlockSize([], 4, 6), "target_block_size: 6 is not a multiple"),
+    ],
+)
+def test_numbers_out_of_range_are_refused(build: object, message: str) -> None:
+    assert callable(build)
+    with pytest.raises(ValueError, match=message):
+        build()
+
+
+@pytest.mark.parametrize(
+    ("params", "skips"),
+    [
+        (SamplingParams(), False),
+        (SamplingParams(prompt_logprobs=0), True),
+        (SamplingParams(prompt_logprobs=1, skip_reading_prefix_cache=False), False),
+        (SamplingParams(skip_reading_prefix_cache=True), True),
+        (PoolingParams(), False),
+        (PoolingParams(skip_reading_prefix_cache=True), True),
+    ],
+)
+def test_prompt_logprobs_and_poolers_can_pass_over_the_cache(
+    params: SamplingParams | PoolingParams, skips: bool
+) -> None:
+    sampling = params if isinstance(params, SamplingParams) else None
+    pooling = params if isinstance(params, PoolingParams) else None
+    one = Request("a", [1], sampling, pooling)
+    assert one.skip_reading_prefix_cache is skips
+    assert one.max_tokens == (16 if sampling else 1)
+
+
+def test_requests_are_in_order_of_priority_then_arrival_then_name() -> None:
+    ranked = [
+        request("b", [1], priority=0, arrival_time=5.0),
+        request("c", [1], priority=1, arrival_time=2.0),
+        request("a", [1], priority=1, arrival_time=3.0),
+        request("d", [1], priority=1, arrival_time=3.0),
+    ]
+    assert [one.request_id for one in sorted((ranked[2], ranked[0], ranked[3], ranked[1]))] == [
+        "b",
+        "c",
+        "a",
+        "d",
+    ]
+
+
+def test_a_request_is_finished_by_its_status() -> None:
+    one = request("a", [1])
+    finished = []
+    for status in RequestStatus:
+        one.status = status
+        if one.is_finished():
+            finished.append(status.name)
+    assert len(finished) == 5
+    assert all(name.startswith("FINISHED_") for name in finished)
+
+
+def test_drafts_count_with_the_tokens_only_where_asked() -> None:
+    one = request("a", [1, 2])
+    one.spec_token_ids = [3, 4, 5]
+    assert (one.num_tokens, one.num_tokens_with_spec) == (2, 5)
+
+
+def test_a_view_of_larger_blocks_grows_with_the_list() -> None:
+    hashes = [b"a", b"b", b"c", b"d", b"e"]
+    view = resolve_block_hashes(hashes, 2, 4)
+    assert (len(view), list(view), view[0], view[-1], view[0:2]) == (
+        2, [b"b", b"d"], b"b", b"d", [b"b", b"d"],
+    )  # fmt: skip
+    hashes.append(b"f")
+    assert list(view) == [b"b", b"d", b"f"]
+    with pytest.raises(IndexError, match="no block 3 among 3"):
+        view[3]
+    assert resolve_block_hashes(view, 2, 4) is view
+    with pytest.raises(AssertionError, match="block_size: 6, and the view's 2 hashes of 2 tokens"):
+        resolve_block_hashes(view, 2, 6)
+    assert resolve_block_hashes(hashes, 4, 4) is hashes
+
+
+def trace(name: str, prompt: int, hashes: list[bytes]) -> TraceRequest:
+    return TraceRequest(name, prompt, hashes, 4, 100)
+
+
+def test_a_request_without_tokens_is_cached_by_the_hashes_it_was_given() -> None:
+    cache = manager(20)
+    assert admit(cache, trace("a", 10, [b"1", b"2"])) == 0
+    assert admit(cache, trace("b", 9, [b"1", b"2", b"passed over"])) == 8
+    assert admit(cache, trace("c", 9, [b"1", b"3"])) == 4
+    cache.check()
+
+
+def test_generated_blocks_without_tokens_are_a_requests_own() -> None:
+    cache = manager(30)
+    first, second = trace("a", 6, [b"1"]), trace("b", 6, [b"1"])
+    for one in (first, second):
+        admit(cache, one)
+        one.append_output_tokens(10)
+        cache.allocate_slots(one, 10)
+        one.num_computed_tokens += 10
+    assert first.num_output_tokens == 10
+    assert len(first.block_hashes) == 4
+    assert first.block_hashes[0] == second.block_hashes[0] == b"1"
+    assert not set(first.block_hashes[1:]) & set(second.block_hashes[1:])
+    shared, own = table(cache, second)[0][:1], table(cache, second)[0][1:]
+    assert shared == table(cache, first)[0][:1]
+    assert not set(own) & set(table(cache, first)[0])
+    # Preempted, it finds what it had generated.
+    cache.free(first)
+    first.num_computed_tokens = 0
+    assert cache.get_computed_blocks(first)[1] == 12
+    cache.check()
+
+
+def test_events_about_a_request_without_tokens_carry_none() -> None:
+    cache = manager(20, enable_kv_cache_events=True)
+    one = trace("a", 10, [b"1", b"2"])
+    admit(cache, one)
+    one.append_output_token_ids([7, 8])
+    one.append_output_token_ids(9)
+    (event,) = cache.take_events()
+    assert (event.token_ids, len(event.block_hashes)) == ([], 2)  # type: ignore[union-attr]
+    assert one.num_tokens == 13
+
+
+def test_made_up_hashes_are_made_up_again_after_they_were_forgotten() -> None:
+    one = trace("a", 6, [b"1"])
+    one.append_output_tokens(10)
+    before = list(one.block_hashes)
+    one.discard_block_hashes()
+    assert one.block_hashes == before

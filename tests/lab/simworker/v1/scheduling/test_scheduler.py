@@ -1,0 +1,502 @@
+"""The scheduler: what it decides in a step, by hand, and what holds whatever is done to it."""
+
+from typing import Any
+
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from warmpath.lab.simworker.engine import BrokenInvariantError
+from warmpath.lab.simworker.v1.cache.kv_cache_manager import KVCacheManager
+from warmpath.lab.simworker.v1.hashing.lora_request import LoRARequest
+from warmpath.lab.simworker.v1.leap import Leap
+from warmpath.lab.simworker.v1.requests.request import (Request, RequestStatus)
+from warmpath.lab.simworker.v1.requests.sampling_params import SamplingParams
+from warmpath.lab.simworker.v1.scheduling.scheduler import Scheduler
+from warmpath.lab.simworker.v1.scheduling.scheduler_config import (PauseState, SchedulerConfig)
+from warmpath.lab.simworker.v1.scheduling.scheduler_output import (RequestOutput, SchedulerOutput)
+from tests.lab.simworker.state_machines import LONG
+from tests.lab.simworker.v1.small_cache import (full, manager, request, window)
+
+
+def scheduler(num_blocks: int = 50, **choices: Any) -> Scheduler:
+    defaults = {"max_model_len": 100, "max_num_seqs": 4, "max_num_batched_tokens": 20}
+    return Scheduler(
+        manager(num_blocks, max_model_len=100, log_stats=True, enable_kv_cache_events=True),
+        SchedulerConfig(**(defaults | choices)),
+    )
+
+
+def asked(name: str, prompt: int, tokens: int = 5, start: int = 0, **more: Any) -> Request:
+    """Return a request with a prompt of its own, or of those with the same `start`."""
+    ids = range(start, start + prompt)
+    return request(name, list(ids), sampling_params=SamplingParams(max_tokens=tokens), **more)
+
+
+def add(one: Scheduler, *requests: Request) -> None:
+    for each in requests:
+        one.add_request(each)
+
+
+def step(one: Scheduler) -> dict[str, int]:
+    """Schedule, sample and update; return the tokens scheduled."""
+    output = one.schedule()
+    update(one, output)
+    one.check()
+    return output.num_scheduled_tokens
+
+
+def update(one: Scheduler, output: SchedulerOutput) -> list[RequestOutput]:
+    sampled = {
+        name: [1000 + one.requests[name].num_tokens]
+        for name in output.num_scheduled_tokens
+        if name in one.requests
+        and one.requests[name].num_computed_tokens >= one.requests[name].num_tokens
+    }
+    return one.update_from_output(output, sampled)
+
+
+def names(requests: Any) -> list[str]:
+    return [one.request_id for one in requests]
+
+
+def test_running_requests_go_first_and_waiting_ones_get_what_is_left() -> None:
+    one = scheduler()
+    add(one, asked("a", 15, start=100), asked("b", 30, start=200))
+    assert step(one) == {"a": 15, "b": 5}
+    add(one, asked("c", 3, start=300))
+    assert step(one) == {"a": 1, "b": 19}
+    assert step(one) == {"a": 1, "b": 6, "c": 3}
+
+
+def ends_with(
+    stop: list[int], *, ignore_eos: bool = False, config: dict[str, Any] | None = None
+) -> Request:
+    params = SamplingParams(max_tokens=5, stop_token_ids=stop, ignore_eos=ignore_eos)
+    params.update_from_generation_config(config or {}, eos_token_id=7)
+    return request("a", [1, 2, 3], sampling_params=params)
+
+
+@pytest.mark.parametrize(
+    ("one", "got", "reason"),
+    [
+        (ends_with([9]), [8, 7], None),
+        (ends_with([8]), [8], 8),
+        (ends_with([9], ignore_eos=True), [8, 7, 9], 9),
+        (ends_with([], config={"eos_token_id": 8}), [8], 8),
+        (ends_with([], config={"eos_token_id": [7, 6]}), [8, 7], None),
+    ],
+)
+def test_an_answer_ends_with_a_token_that_ends_it(
+    one: Request, got: list[int], reason: int | None
+) -> None:
+    of = scheduler()
+    add(of, one)
+    (output,) = of.update_from_output(of.schedule(), {"a": [8, 7, 9]})
+    assert (output.new_token_ids, output.finished) == (got, True)
+    assert (one.status, one.stop_reason) == (RequestStatus.FINISHED_STOPPED, reason)
+    assert one.output_token_ids == got
+    assert of.get_request_counts() == (0, 0)
+    of.check()
+
+
+@pytest.mark.parametrize("ignore_eos", [False, True])
+def test_a_request_can_be_given_the_ending_token_itself(ignore_eos: bool) -> None:
+    of = scheduler()
+    params = SamplingParams(max_tokens=3, ignore_eos=ignore_eos)
+    one = request("a", [1, 2, 3], sampling_params=params, eos_token_id=7)
+    add(of, one)
+    of.update_from_output(of.schedule(), {"a": [8, 7, 9]})
+    assert one.output_token_ids == ([8, 7, 9] if ignore_eos else [8, 7])
+
+
+def test_an_answer_without_such_a_token_ends_by_its_length() -> None:
+    of = scheduler()
+    one = ends_with([9], ignore_eos=True, config={"eos_token_id": 8})
+    add(of, one)
+    of.update_from_output(of.schedule(), {"a": [8, 7, 8, 7, 8, 9]})
+    assert one.output_token_ids == [8, 7, 8, 7, 8]
+    assert (one.status, one.stop_reason) == (RequestStatus.FINISHED_LENGTH_CAPPED, None)
+
+
+def test_steps_are_not_taken_as_one_where_any_of_them_may_end_an_answer() -> None:
+    alike = []
+    for one in (ends_with([9]), asked("a", 3, 5)):
+        of = scheduler()
+        add(of, one)
+        step(of)
+        step(of)
+        alike.append(Leap(of).steps_alike(of.schedule()))
+    assert alike == [1, 3]
+
+
+def test_no_more_requests_run_than_may() -> None:
+    one = scheduler(max_num_seqs=2)
+    add(one, *(asked(name, 3, 2, start=100 * at) for at, name in enumerate("abc")))
+    assert step(one) == {"a": 3, "b": 3}
+    assert one.get_request_counts() == (2, 1)
+    assert step(one) == {"a": 1, "b": 1}
+    assert step(one) == {"c": 3}
+
+
+def test_without_chunks_a_prompt_waits_for_room_and_those_behind_it_with_it() -> None:
+    one = scheduler(max_model_len=20, enable_chunked_prefill=False)
+    add(one, asked("a", 12, start=100), asked("b", 10, start=200), asked("c", 2, start=300))
+    assert step(one) == {"a": 12}
+    assert step(one) == {"a": 1, "b": 10, "c": 2}
+
+
+def test_a_request_that_does_not_fit_holds_up_those_behind_it() -> None:
+    one = scheduler(num_blocks=7)
+    add(one, asked("a", 10, 9, start=100), asked("b", 16, start=200), asked("c", 2, start=300))
+    assert step(one) == {"a": 10}
+    assert names(one.waiting) == ["b", "c"]
+    one.finish_requests("b")
+    assert step(one) == {"a": 1, "c": 2}
+
+
+def test_the_whole_prompt_must_fit_unless_only_the_first_chunk_need() -> None:
+    for must, scheduled in ((True, {"a": 10}), (False, {"a": 10, "b": 10})):
+        one = scheduler(num_blocks=8, scheduler_reserve_full_isl=must)
+        add(one, asked("a", 10, start=100), asked("b", 20, start=200))
+        assert step(one) == scheduled
+
+
+def test_long_prompts_leave_room_for_others_but_not_when_alone() -> None:
+    one = scheduler(long_prefill_token_threshold=4)
+    add(one, asked("a", 30, start=100))
+    assert step(one) == {"a": 20}
+    add(one, asked("b", 30, start=200), asked("c", 3, start=300))
+    assert step(one) == {"a": 4, "b": 4, "c": 3}
+
+
+def test_the_limit_adapts_to_an_even_share() -> None:
+    one = scheduler(long_prefill_token_threshold=4, long_prefill_token_threshold_adaptive=True)
+    add(one, asked("a", 30, start=100), asked("b", 30, start=200))
+    assert step(one) == {"a": 10, "b": 10}
+
+
+def test_the_last_admitted_gives_way_and_comes_back_first_with_its_answer() -> None:
+    one = scheduler(num_blocks=7)
+    first, second = asked("a", 12, 9, start=100), asked("b", 8, 9, start=200)
+    add(one, first, second)
+    assert step(one) == {"a": 12, "b": 8}
+    add(one, asked("c", 1, start=300))
+    output = one.schedule()
+    assert output.num_scheduled_tokens == {"a": 1}
+    assert output.preempted_req_ids == {"b"}
+    assert second.status is RequestStatus.PREEMPTED
+    assert names(one.waiting) == ["b", "c"]
+    assert second.num_output_tokens == 1
+    assert one.num_preemptions == second.num_preemptions == 1
+    update(one, output)
+    # It finds what it had computed and stored, and is told of as resumed.
+    one.finish_requests("a")
+    output = one.schedule()
+    assert output.num_scheduled_tokens == {"b": 1, "c": 1}
+    assert (names(output.scheduled_resumed_reqs), names(output.scheduled_new_reqs)) == (
+        ["b"],
+        ["c"],
+    )
+    assert second.num_cached_tokens == 0
+
+
+def test_by_priority_the_least_important_gives_way_wherever_it_stands() -> None:
+    one = scheduler(num_blocks=5, policy="priority", max_num_batched_tokens=6,
+                    scheduler_reserve_full_isl=False)  # fmt: skip
+    add(one, asked("a", 3, 9, start=100, priority=1))
+    assert step(one) == {"a": 3}
+    add(one, asked("b", 4, 9, start=200), asked("c", 12, 9, start=300, arrival_time=1.0))
+    assert step(one) == {"a": 1, "b": 4, "c": 1}
+    # The last free block goes to a, then b needs one: a loses both its blocks, and its place in the
+    # step, so that c has the budget of that step.
+    output = one.schedule()
+    assert output.num_scheduled_tokens == {"b": 1, "c": 5}
+    assert output.preempted_req_ids == {"a"}
+    assert names(output.scheduled_running_reqs) == ["b", "c"]
+    update(one, output)
+    one.check()
+
+
+def test_a_request_that_is_its_own_victim_ends_the_scan() -> None:
+    one = scheduler(num_blocks=4, policy="priority", scheduler_reserve_full_isl=False)
+    add(one, asked("a", 4, 9, start=100, priority=2), asked("b", 4, 9, start=200, priority=1))
+    add(one, asked("c", 3, 9, start=300))
+    assert step(one) == {"c": 3, "b": 4, "a": 4}
+    # The step has c, and b's need for a block; a is the victim. Then a is not there any more.
+    output = one.schedule()
+    assert output.num_scheduled_tokens == {"c": 1, "b": 1}
+    assert output.preempted_req_ids == {"a"}
+    update(one, output)
+    one.finish_requests(["c", "b"])
+    assert step(one) == {"a": 5}
+
+
+def test_a_batch_has_no_more_adapters_than_allowed_and_others_pass_by() -> None:
+    one = scheduler(max_loras=1)
+    loras = {name: LoRARequest(name, at + 1, name) for at, name in enumerate("xy")}
+    add(
+        one,
+        asked("a", 2, 2, start=100, lora_request=loras["x"]),
+        asked("b", 2, 2, start=200, lora_request=loras["y"]),
+        asked("c", 2, 2, start=300),
+    )
+    assert step(one) == {"a": 2, "c": 2}
+    assert names(one.deferred_waiting) == ["b"]
+    assert step(one) == {"a": 1, "c": 1}
+    assert step(one) == {"b": 2}
+    assert not one.deferred_waiting
+
+
+def test_pauses_stop_what_they_say() -> None:
+    one = scheduler()
+    add(one, asked("a", 2, 3, start=100))
+    step(one)
+    add(one, asked("b", 2, 3, start=200))
+    one.set_pause_state(PauseState.PAUSED_ALL)
+    assert step(one) == {}
+    assert one.get_num_unfinished_requests() == 0
+    one.set_pause_state(PauseState.PAUSED_NEW)
+    assert step(one) == {"a": 1}
+    assert one.get_num_unfinished_requests() == 1
+    one.set_pause_state(PauseState.UNPAUSED)
+    assert step(one) == {"a": 1, "b": 2}
+    assert one.get_num_unfinished_requests() == 1
+
+
+def test_finished_requests_are_told_of_once_and_their_ids_are_free() -> None:
+    one = scheduler()
+    add(one, asked("a", 2, 1))
+    with pytest.raises(ValueError, match="request_id 'a' is that of another request"):
+        add(one, asked("a", 2))
+    step(one)
+    assert one.has_finished_requests()
+    assert not one.has_unfinished_requests()
+    assert one.has_requests()
+    assert one.schedule().finished_req_ids == {"a"}
+    assert not one.has_requests()
+    add(one, asked("a", 2, 1))
+
+
+@pytest.mark.parametrize("chosen", ["running", ["running", "waiting", "nobody"], None])
+def test_requests_are_ended_wherever_they_are(chosen: Any) -> None:
+    one = scheduler(max_num_seqs=1)
+    add(one, asked("running", 5, start=100), asked("waiting", 5, start=200))
+    step(one)
+    ended = one.finish_requests(chosen, RequestStatus.FINISHED_STOPPED)
+    expected = ["running"] if chosen == "running" else ["running", "waiting"]
+    assert names(ended) == expected
+    assert {each.status for each in ended} == {RequestStatus.FINISHED_STOPPED}
+    assert one.requests.keys() == {"running", "waiting"} - {*expected}
+    assert one.finish_requests(chosen) == []
+    one.check()
+
+
+def test_an_end_must_be_one() -> None:
+    with pytest.raises(ValueError, match="finished_status is RUNNING, not a finished one"):
+        scheduler().finish_requests(None, RequestStatus.RUNNING)
+
+
+def test_a_reset_takes_all_running_requests_with_it_only_if_asked() -> None:
+    one = scheduler()
+    add(one, asked("a", 5, start=100), asked("b", 5, start=200))
+    step(one)
+    assert not one.reset_prefix_cache()
+    assert one.reset_prefix_cache(reset_running_requests=True)
+    assert names(one.waiting) == ["a", "b"]
+    assert step(one) == {"a": 6, "b": 6}
+
+
+def test_statistics_count_what_was_admitted_not_what_was_looked_up() -> None:
+    one = scheduler(num_blocks=5)
+    add(one, asked("a", 12, 9, start=100), asked("b", 20, 9, start=100))
+    step(one)
+    step(one)
+    stats = one.kv_cache_manager.make_prefix_cache_stats()
+    assert stats is not None
+    assert (stats.requests, stats.queries, stats.hits) == (1, 12, 0)
+
+
+def test_no_tokens_are_taken_beyond_what_was_asked_for() -> None:
+    one = scheduler()
+    add(one, asked("a", 2, 3))
+    output = one.schedule()
+    (given,) = one.update_from_output(output, {"a": [7, 8, 9, 10]})
+    assert given.new_token_ids == [7, 8, 9]
+    assert given.finished
+
+
+@pytest.mark.parametrize(
+    ("choices", "why"),
+    [
+        ({"max_num_seqs": 0}, "max_num_seqs is 0, less than 1"),
+        ({"max_num_batched_tokens": 3}, "max_num_batched_tokens is 3, less than max_num_seqs 4"),
+        ({"max_num_scheduled_tokens": 0}, "max_num_scheduled_tokens is 0, less than 1"),
+        ({"policy": "lottery"}, "policy is 'lottery', not one of fcfs, priority"),
+        (
+            {"enable_chunked_prefill": False, "max_num_scheduled_tokens": 10},
+            "max_num_scheduled_tokens is 10, less than max_model_len 100",
+        ),
+        (
+            {"enable_chunked_prefill": False},
+            "max_num_batched_tokens is 20, less than max_model_len 100",
+        ),
+        ({"max_num_active_seqs": 5}, "max_num_active_seqs is 5, more than max_num_seqs 4"),
+        (
+            {"long_prefill_token_threshold": 101},
+            "long_prefill_token_threshold is 101, more than max_model_len",
+        ),
+        ({"max_loras": -1}, "max_loras is -1, less than 0"),
+    ],
+)
+def test_settings_that_vllm_refuses_are_refused(choices: dict[str, Any], why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        scheduler(**choices)
+
+
+def test_a_request_in_two_places_is_noticed() -> None:
+    one = scheduler()
+    add(one, asked("a", 5))
+    step(one)
+    one.waiting.add_request(one.running[0])
+    with pytest.raises(BrokenInvariantError, match="two queues"):
+        one.check()
+
+
+class Machine(RuleBasedStateMachine):
+    """Whatever is asked of a scheduler, in whatever order, its promises hold."""
+
+    @initialize(
+        policy=st.sampled_from(["fcfs", "priority"]),
+        chunks=st.booleans(),
+        threshold=st.sampled_from([0, 3]),
+        reserve=st.booleans(),
+        loras=st.integers(0, 1),
+        watermark=st.sampled_from([0.0, 0.2]),
+        windowed=st.booleans(),
+        caching=st.booleans(),
+        lookahead=st.sampled_from([0, 0, 2]),
+    )
+    def start(
+        self, policy: str, chunks: bool, threshold: int, reserve: bool, loras: int, watermark: float,
+        windowed: bool, caching: bool, lookahead: int,
+    ) -> None:  # fmt: skip
+        specs = (full(), window(5)) if windowed else (full(),)
+        self.manager: KVCacheManager = manager(
+            26 if windowed else 14, *specs, max_model_len=40, enable_caching=caching,
+            watermark=watermark, log_stats=True, enable_kv_cache_events=True,
+        )  # fmt: skip
+        self.config = SchedulerConfig(
+            max_model_len=40, max_num_seqs=4, max_num_batched_tokens=12 if chunks else 40,
+            policy=policy, enable_chunked_prefill=chunks, long_prefill_token_threshold=threshold,
+            scheduler_reserve_full_isl=reserve, max_loras=loras, num_lookahead_tokens=lookahead,
+        )  # fmt: skip
+        self.scheduler = Scheduler(self.manager, self.config)
+        self.output: SchedulerOutput | None = None
+        self.made = 0
+        self.admitted: list[int] = []
+        self.passed_by: set[int] = set()
+        self.got: dict[str, int] = {}
+
+    @rule(
+        prefix=st.integers(0, 2), prompt=st.integers(1, 24), tokens=st.integers(1, 12),
+        priority=st.integers(0, 2), lora=st.sampled_from([None, None, "x", "y"]),
+        skip=st.sampled_from([False, False, False, True]),
+    )  # fmt: skip
+    def add(
+        self, prefix: int, prompt: int, tokens: int, priority: int, lora: str | None, skip: bool
+    ) -> None:
+        name = str(self.made)
+        self.made += 1
+        self.got[name] = 0
+        self.scheduler.add_request(
+            request(
+                name,
+                [prefix * 10 + at // 5 for at in range(prompt)],
+                sampling_params=SamplingParams(max_tokens=tokens, skip_reading_prefix_cache=skip),
+                priority=priority,
+                arrival_time=float(self.made),
+                lora_request=lora and LoRARequest(lora, ord(lora), lora),
+            )
+        )
+
+    def schedule(self) -> None:
+        before = {*names(self.scheduler.running)}
+        self.output = output = self.scheduler.schedule()
+        tokens = output.num_scheduled_tokens
+        assert output.total_num_scheduled_tokens <= self.config.token_budget
+        assert all(count > 0 for count in tokens.values())
+        running = {*names(self.scheduler.running)}
+        assert tokens.keys() <= running
+        admitted = names(output.scheduled_new_reqs) + names(output.scheduled_resumed_reqs)
+        assert running - before == {*admitted}
+        if before - running:
+            # Who took blocks from others lets nobody in.
+            assert not admitted
+        self.admitted += [int(name) for name in names(output.scheduled_new_reqs)]
+        work = output.work
+        assert (
+            sum(new for new, _ in work.prefills) + work.decoding
+            == output.total_num_scheduled_tokens
+        )
+
+    def update(self) -> None:
+        if self.output is None:
+            return
+        for one in update(self.scheduler, self.output):
+            self.got[one.request.request_id] += len(one.new_token_ids)
+            assert one.finished == (self.got[one.request.request_id] == one.request.max_tokens)
+        self.output = None
+        self.manager.take_events()
+
+    @rule()
+    def step(self) -> None:
+        self.update()
+        self.schedule()
+
+    @rule()
+    def end(self) -> None:
+        self.update()
+
+    @precondition(lambda self: self.scheduler.requests)
+    @rule(data=st.data())
+    def abort(self, data: st.DataObject) -> None:
+        name = data.draw(st.sampled_from(sorted(self.scheduler.requests)))
+        (one,) = self.scheduler.finish_requests(name)
+        assert one.request_id == name
+        self.passed_by.add(int(name))
+
+    @rule(everything=st.booleans())
+    def reset(self, everything: bool) -> None:
+        held = self.manager.usage > 0
+        done = self.scheduler.reset_prefix_cache(reset_running_requests=everything)
+        assert done == (everything or not held)
+
+    @rule(state=st.sampled_from(PauseState))
+    def pause(self, state: PauseState) -> None:
+        self.scheduler.set_pause_state(state)
+
+    @invariant()
+    def holds(self) -> None:
+        self.scheduler.check()
+
+    def teardown(self) -> None:
+        if not hasattr(self, "scheduler"):
+            return
+        self.scheduler.set_pause_state(PauseState.UNPAUSED)
+        for _ in range(500):
+            if not self.scheduler.has_requests():
+                break
+            self.step()
+            self.update()
+            self.scheduler.check()
+        assert not self.scheduler.requests
+        assert self.manager.usage == 0
+        if self.config.policy == "fcfs" and not self.config.max_loras:
+            # Those who were not aborted came to their turn in the order in which they had come.
+            turns = [name for name in self.admitted if name not in self.passed_by]
+            assert turns == sorted(turns)
+
+
+TestMachine = Machine.TestCase
+TestMachine.settings = LONG

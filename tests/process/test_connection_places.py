@@ -1,0 +1,107 @@
+"""Connections of one address keep no other address out, and idle ones give way first."""
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from warmpath.process.places import (Place, Places, State)
+from tests.examples import examples
+
+MOST = 6
+
+
+class Machine(RuleBasedStateMachine):
+    """Connections of a few addresses come, work, rest and go."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.places = Places(MOST)
+        self.here: list[Place] = []
+        self.ended: list[Place] = []
+
+    def of(self, address: str) -> list[Place]:
+        return [place for place in self.here if place.address == address]
+
+    @rule(address=st.sampled_from("abc"))
+    def one_comes(self, address: str) -> None:
+        counts = {place.address: len(self.of(place.address)) for place in self.here}
+        before = len(self.here)
+        own = counts.get(address, 0)
+
+        def end() -> None:
+            assert made is not None
+            self.ended.append(made)
+
+        made = self.places.enter(address, end)
+        most = max(counts.values(), default=0)
+        if before < MOST:
+            assert made
+            assert not self.ended
+        elif made is None:
+            with_most = [one for one, count in counts.items() if count == most]
+            assert own + 1 >= most, "an address with more connections gives way"
+            if own + 1 > most:
+                with_most = [address]
+            assert any(
+                all(place.state is State.BUSY for place in self.of(one)) for one in with_most
+            )
+        else:
+            (gone,) = self.ended
+            assert counts[gone.address] >= own + (gone.address != address)
+            self.here.remove(gone)
+            self.ended.clear()
+        if made is not None:
+            self.here.append(made)
+
+    @precondition(lambda self: self.here)
+    @rule(data=st.data(), state=st.sampled_from([State.IDLE, State.BUSY]))
+    def one_works_or_rests(self, data: st.DataObject, state: State) -> None:
+        data.draw(st.sampled_from(self.here)).becomes(state)
+
+    @precondition(lambda self: self.here)
+    @rule(data=st.data())
+    def one_goes(self, data: st.DataObject) -> None:
+        place = data.draw(st.sampled_from(self.here))
+        for _ in range(2):
+            place.leave()
+        self.here.remove(place)
+
+    @invariant()
+    def counts_are_right(self) -> None:
+        self.places.check()
+        assert len(self.places) == len(self.here)
+
+
+TestMachine = Machine.TestCase
+TestMachine.settings = settings(max_examples=examples(300), deadline=None)
+
+
+def entered(places: Places, *addresses: str) -> list[Place]:
+    found = [places.enter(address, lambda: None) for address in addresses]
+    assert all(found)
+    return [place for place in found if place is not None]
+
+
+def test_handshakes_give_way_first_then_the_longest_idle_then_the_latest_busy_one() -> None:
+    places = Places(4)
+    one, two, three, four = entered(places, *"aaaa")
+    one.becomes(State.IDLE)
+    two.becomes(State.BUSY)
+    three.becomes(State.BUSY)
+    gone = []
+    for address in ("b", "c"):
+        entered(places, address)
+        gone += [place for place in (one, two, three, four) if place.state is None]
+    assert gone[0] is four
+    assert gone[-1] is one or one in gone
+    entered(places, "d")[0].becomes(State.IDLE)
+    assert three.state is None or two.state is None
+
+
+def test_busy_connections_of_the_address_with_the_most_leave_no_place_for_more_of_it() -> None:
+    places = Places(2)
+    for place in entered(places, "a", "a"):
+        place.becomes(State.BUSY)
+    assert places.enter("a", lambda: None) is None
+    assert places.enter("b", lambda: None) is not None
+    places.check()

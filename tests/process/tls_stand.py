@@ -1,0 +1,73 @@
+"""Two authorities, a listener whose files can be replaced, and who calls it."""
+
+import asyncio
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+import uvloop
+from aiohttp import web
+
+from warmpath.process.tls import (ClientTls, ServerTls, TlsPaths)
+from tests.servers.certificates import (Authority, Certificate)
+
+
+def calling(authority: Authority, certificate: Certificate | None = None) -> ClientTls:
+    shown = certificate or Certificate(Path(), Path())
+    given = (shown.cert, shown.key) if certificate else (None, None)
+    return ClientTls("calls", TlsPaths(authority.ca, *given))
+
+
+class Stand:
+    """Two authorities; a listener's files, which can be replaced."""
+
+    def __init__(self, folder: Path) -> None:
+        self.old, self.new = Authority(folder, "old"), Authority(folder, "new")
+        self.files = self.old.certificate("server").copy("current")
+        self.ca = folder / "callers.pem"
+        self.ca.write_bytes(self.old.ca.read_bytes())
+
+    def server(self) -> ServerTls:
+        given = TlsPaths(self.ca, self.files.cert, self.files.key)
+        return ServerTls("listener", given, http_optional=True)
+
+    def rotate(self) -> None:
+        self.files.replace(self.new.certificate("server-2"))
+        self.ca.write_bytes(self.new.ca.read_bytes())
+
+
+async def who(request: web.Request) -> web.Response:
+    assert request.transport is not None
+    shown = request.transport.get_extra_info("peercert")
+    return web.Response(
+        text=dict(part[0] for part in shown["subject"])["commonName"] if shown else ""
+    )
+
+
+def page() -> web.Application:
+    app = web.Application()
+    app.router.add_get("/who", who)
+    return app
+
+
+async def ask(address: str, tls: ClientTls) -> str:
+    """Return the name that the server saw, or the kind of error."""
+    try:
+        async with (
+            aiohttp.ClientSession() as http,
+            http.get(f"https://{address}/who", ssl=tls.context) as answer,
+        ):
+            return await answer.text()
+    except (aiohttp.ClientError, ConnectionError) as error:
+        return type(error).__name__
+
+
+def run(loop: str, work: Coroutine[Any, Any, None]) -> None:
+    factory = uvloop.new_event_loop if loop == "uvloop" else asyncio.new_event_loop
+    with asyncio.Runner(loop_factory=factory) as runner:
+        runner.run(work)
+
+
+loops = pytest.mark.parametrize("loop", ["asyncio", "uvloop"])

@@ -1,0 +1,88 @@
+"""Scores on recordings of real engines are those that llm-d's index gives, block for block."""
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+
+from warmpath.indexer.embedded import embedded_index
+from warmpath.indexer.engines import vllm
+from warmpath.indexer.index.memory import MemoryIndex
+from warmpath.indexer.ranks import Ingest
+from warmpath.indexer.keys.token import unpack_tokens
+from warmpath.router.calls.holdings import Holdings
+from warmpath.lab.verify.recording import (Frame, Life, RecordedRequest, read_recording)
+from warmpath.router.config.schema import LlmdTable
+from warmpath.router.calls.llmd import PodScores
+from warmpath.router.match.match import Scorer
+from warmpath.proto.pb.indexer.v1 import indexer_pb2 as llmd
+from warmpath.router.pods.table import (Pod, PodTable)
+from tests.indexer.followed import source
+from tests.recordings import VLLM_TRACE
+from tests.router.calls.llmd.reference import LlmdIndexer
+from tests.router.ready_prompts import ReadyPrompts
+
+MODEL = "tiny"
+
+
+def scores(*, pure: bool, block_size: int) -> Iterator[tuple[dict[str, float], dict[str, float]]]:
+    """Yield llm-d's scores and ours of each recorded prompt, when it comes.
+
+    The second pod gets every other batch's events later than the first one: when the next comes.
+    """
+    recording = read_recording(VLLM_TRACE)
+    index = MemoryIndex() if pure else embedded_index(1 << 24)
+    ingest = Ingest(index, hash_seed="", pending_bytes=1 << 24, stale_after=1.0, clock=lambda: 0.0)
+    ranks = {pod: ingest.add(source(pod, model=MODEL)) for pod in ("early", "late")}
+    pods = PodTable(
+        Pod(pod, f"10.0.0.{number}:8000", MODEL, (rank,))
+        for number, (pod, rank) in enumerate(ranks.items())
+    )
+    reader = ReadyPrompts()
+    holdings = Holdings(reader, Scorer(ingest, ""), pods)  # type: ignore[arg-type]
+    answerer = PodScores(holdings, LlmdTable(block_size=block_size, identifier="id"))
+    theirs = LlmdIndexer(block_size)
+    waiting: list[Frame] = []
+
+    def take(pod: str, frame: Frame) -> None:
+        assert not list(ranks[pod].live_many([(frame.topic, frame.sequence, frame.payload)]))
+        theirs.apply(pod, MODEL, vllm.decode(frame.payload).events)
+
+    for rank in ranks.values():
+        if rank.connected() is not None:
+            rank.replay_ended(1)
+    for line in recording.lines:
+        if isinstance(line, Life) and line.action == "stop":
+            return
+        if isinstance(line, Frame) and not line.replayed:
+            take("early", line)
+            waiting.append(line)
+            if len(waiting) > 1:
+                for frame in waiting:
+                    take("late", frame)
+                waiting.clear()
+        elif isinstance(line, RecordedRequest) and not line.items:
+            reader.ids = unpack_tokens(line.ids)
+            request = llmd.GetPodScoresRequest(prompt="text", model_name=MODEL)
+            answer = asyncio.run(answerer.get_pod_scores(request, 1.0, 1.0))
+            ours = {score.pod: score.score for score in answer.scores}
+            yield theirs.scores(reader.ids, MODEL), ours
+
+
+@pytest.mark.parametrize("pure", [False, True])
+def test_every_prompt_of_a_recorded_vllm_scores_as_llmd_scores_it(pure: bool) -> None:
+    compared = list(scores(pure=pure, block_size=32))
+    assert [ours for _, ours in compared] == [theirs for theirs, _ in compared]
+    found = [theirs for theirs, _ in compared if theirs]
+    assert len(found) > 50
+    assert sum(one.get("early") != one.get("late") for one in found) > 5
+
+
+def test_where_llmds_blocks_are_smaller_each_block_of_the_engine_counts_as_several() -> None:
+    # llm-d itself counts halves of blocks, which no engine reuses, and loses those that two blocks share.
+    same = [theirs for theirs, _ in scores(pure=False, block_size=32)]
+    halves = list(scores(pure=False, block_size=16))
+    assert [ours for _, ours in halves] == [
+        {pod: 2 * score for pod, score in one.items()} for one in same
+    ]
+    assert any(theirs.get("early", 0) % 2 for theirs, _ in halves)

@@ -1,0 +1,181 @@
+"""A pick whose caller goes away leaves nothing: no booking, belief, session, task, waiter or window.
+
+Each call is cancelled at any of the moments at which it waits: for a tokenizer, the shared index, its
+group, the transport that its answer is written to.
+"""
+
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from warmpath.process import turns
+from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
+from tests.examples import examples
+from tests.router.pick_calls import (EVERY, NEWEST, OLDEST, WINDOW_SECONDS, Calls, When)
+
+
+@pytest.fixture
+def calls() -> Iterator[Calls]:
+    with closing(Calls()) as calls:
+        yield calls
+
+
+WAITS = {"tokenizer": 1, "shared index": 2, "group": 3, "transport": 4}
+
+
+@pytest.mark.parametrize("when", ["waiting", "answered"])
+@pytest.mark.parametrize("wait", WAITS)
+def test_a_call_that_is_cancelled_at_any_wait_leaves_nothing(
+    calls: Calls, wait: str, when: When
+) -> None:
+    calls.start(1, at=WAITS[wait], when=when, session_id="a")
+    calls.finish()
+    assert not calls.answered
+    assert calls.parts.picker.withdrawn == (
+        when == "answered" if wait == "group" else wait == "transport"
+    )
+    calls.check()
+    calls.check_left()
+
+
+@pytest.mark.parametrize(("turn", "withdrawn"), [(3, 0), (5, 1)])
+def test_a_call_that_is_cancelled_in_the_turns_of_a_large_fleet_leaves_nothing(
+    calls: Calls, monkeypatch: pytest.MonkeyPatch, turn: int, withdrawn: int
+) -> None:
+    monkeypatch.setattr(turns, "MANY_RANKS", 1)
+    calls.start(1, at=turn, session_id="a")
+    calls.finish()
+    assert not calls.answered
+    assert calls.cancelled == 1
+    assert calls.parts.picker.withdrawn == withdrawn
+    calls.check()
+    calls.check_left()
+
+
+@pytest.mark.parametrize(
+    "fields", [{}, {"shadow": True}, {"disaggregated": True}, {"is_unread": True}]
+)
+def test_an_answer_that_cannot_be_written_leaves_nothing(
+    calls: Calls, fields: dict[str, Any]
+) -> None:
+    calls.start(1, is_gone=True, session_id="a", **fields)
+    calls.finish()
+    assert not calls.answered
+    assert calls.parts.picker.withdrawn == 1
+    [decision] = calls.decisions.listed()
+    assert decision.state == pb.Decision.CANCELLED
+    calls.check_left()
+
+
+def test_a_session_stays_where_it_was(calls: Calls) -> None:
+    calls.start(1, session_id="a")
+    calls.finish()
+    home = calls.parts.sessions.get("a", calls.parts.now)
+    assert home is not None
+    calls.start(2, session_id="a", is_gone=True)
+    calls.finish()
+    assert calls.parts.sessions.get("a", calls.parts.now) == home
+
+
+def test_a_report_proves_an_answer_whose_write_has_not_ended(calls: Calls) -> None:
+    calls.start(3, is_unread=True, is_gone=True)
+    calls.go_on()
+    calls.go_on()
+    name = next(reversed(calls.parts.picker._placed))
+    report = pb.ReportRequest(booking_id=name, event=pb.ReportRequest.FIRST_TOKEN)
+    assert calls.loop.run_until_complete(calls.picks.reports.report(report)).known
+    calls.finish()
+    assert calls.parts.picker.get(name) is not None
+
+
+def test_a_pod_that_goes_before_the_answer_is_written_keeps_no_session_and_no_blocks(
+    calls: Calls,
+) -> None:
+    calls.start(1, session_id="a", pods=["pod-blind"])
+    calls.go_on()
+    calls.go_on()
+    calls.pass_time(WINDOW_SECONDS)
+    assert len(calls.parts.bookings) == 1
+    calls.parts.picker.forget(calls.parts.pods[1])
+    calls.finish()
+    assert len(calls.answered) == 1
+    assert calls.parts.sessions.get("a", calls.parts.now) is None
+    assert calls.parts.believed.count("pod-blind", 0) == 0
+    calls.check()
+
+
+class AnyCancellation(RuleBasedStateMachine):
+    """Calls that are cancelled anywhere, or whose answers cannot be written, among calls that are not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = Calls()
+
+    @rule(
+        prompt=st.integers(1, 2),
+        at=st.integers(0, 5),
+        when=st.sampled_from(["waiting", "answered"]),
+        is_gone=st.booleans(),
+        is_unread=st.booleans(),
+        session=st.sampled_from(["", "a", "b"]),
+        shadow=st.booleans(),
+        disaggregated=st.booleans(),
+        pods=st.sampled_from([(), ("pod-blind",)]),
+    )
+    def call(
+        self,
+        prompt: int,
+        at: int,
+        when: When,
+        is_gone: bool,
+        is_unread: bool,
+        session: str,
+        shadow: bool,
+        disaggregated: bool,
+        pods: tuple[str, ...],
+    ) -> None:
+        self.calls.start(
+            prompt,
+            at=at,
+            when=when,
+            is_gone=is_gone,
+            is_unread=is_unread,
+            session_id=session,
+            shadow=shadow,
+            disaggregated=disaggregated,
+            pods=pods,
+        )
+
+    @rule(which=st.sampled_from([EVERY, OLDEST, NEWEST]))
+    def go_on(self, which: slice) -> None:
+        self.calls.go_on(which)
+
+    @rule(share=st.sampled_from([0.5, 1.0]))
+    def pass_time(self, share: float) -> None:
+        self.calls.pass_time(share * WINDOW_SECONDS)
+
+    @precondition(lambda self: self.calls.running)
+    @rule(number=st.integers(0, 9))
+    def cancel(self, number: int) -> None:
+        self.calls.running[number % len(self.calls.running)].cancel()
+        self.calls.turns()
+
+    @invariant()
+    def nothing_contradicts_itself(self) -> None:
+        self.calls.check()
+        assert len(self.calls.parts.picker) <= len(self.calls.running) + len(self.calls.answered)
+
+    def teardown(self) -> None:
+        with closing(self.calls) as calls:
+            calls.finish()
+            calls.check()
+            calls.check_left()
+
+
+TestAnyCancellation = AnyCancellation.TestCase
+TestAnyCancellation.settings = settings(max_examples=examples(30), stateful_step_count=20)

@@ -1,0 +1,161 @@
+"""Calls beyond the number that may wait are refused with a hint, before their message is read."""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from typing import Any
+
+import grpc
+import grpc.aio
+import pytest
+
+from warmpath.router.admission.admission import (LEAST_WAITING, Admission)
+from warmpath.router.admission.in_flight import InFlight
+from warmpath.router.calls.intake import Intake
+from tests.router.error_details import (ErrorDetails, details_of)
+from tests.h2grpc.http2 import raw_frames as raw
+from tests.h2grpc.http2.hostile_client import HostileClient
+from tests.h2grpc.served import (BOTH, SERVICE, Caller, ends_with, new_server)
+
+pytestmark = pytest.mark.parametrize("transport", BOTH)
+
+
+class Counts:
+    def __init__(self) -> None:
+        self.codes: list[str] = []
+
+    def answered(self, _: str, code: str, *__: object) -> None:
+        self.codes.append(code)
+
+
+class Stand:
+    """A server whose loop takes the next call only when the test says so."""
+
+    def __init__(self, transport: str, *, wait_seconds: float = 1e-9) -> None:
+        self.soon: list[Callable[[], None]] = []
+        self.read: list[bytes] = []
+        self.counts = Counts()
+        self.admission = Admission(
+            wait_seconds=wait_seconds,
+            soon=self.soon.append,
+            clock=asyncio.get_running_loop().time,
+            turn_seconds=0.0,
+            chance=lambda: 0.0,
+        )
+        room = InFlight(1 << 20, 1000, seconds=1.0, clock=lambda: 0.0)
+        self.intake = Intake(room, room, self.counts, seconds=1.0, admission=self.admission)
+        self.server = new_server(transport)
+
+        async def take(message: bytes, _: Any) -> bytes:
+            self.read.append(message)
+            return message
+
+        self.server.add_generic_rpc_handlers(
+            [
+                grpc.method_handlers_generic_handler(
+                    name,
+                    {
+                        "uu": self.intake.unary("uu", take),
+                        "uu_urgent": self.intake.unary("uu_urgent", take, is_urgent=True),
+                    },
+                )
+                for name in (SERVICE, "t.T")
+            ]
+        )
+
+    def turn(self) -> None:
+        self.soon.pop()()
+
+
+async def test_the_newest_call_beyond_those_that_may_wait_is_refused_with_a_hint(
+    transport: str,
+) -> None:
+    stand = Stand(transport)
+    async with Caller(await stand.server.start("127.0.0.1:0")) as call:
+        assert await call("uu", b"first") == b"first"
+        waiting = [asyncio.ensure_future(call("uu", b"%d" % n)) for n in range(LEAST_WAITING)]
+        while stand.admission.waiting < LEAST_WAITING:
+            await asyncio.sleep(0.001)
+        with pytest.raises(grpc.aio.AioRpcError) as raised:
+            await call("uu", b"refused")
+        assert "limits.wait-seconds" in (raised.value.details() or "")
+        limit = {"limit": "limits.wait-seconds"}
+        told = ErrorDetails(grpc.StatusCode.RESOURCE_EXHAUSTED, "OVERLOADED", limit, 1e-9, 1)
+        assert details_of(raised.value) == told
+        assert stand.counts.codes == ["RESOURCE_EXHAUSTED"]
+        urgent = asyncio.ensure_future(call("uu_urgent", b"urgent"))
+        while stand.admission.waiting == LEAST_WAITING:
+            await asyncio.sleep(0.001)
+        stand.turn()
+        assert await urgent == b"urgent"
+        for asked in waiting:
+            stand.turn()
+            assert await asked
+        assert sorted(stand.read) == sorted([b"first", b"urgent", b"0", b"1", b"2", b"3"])
+    await stand.server.stop(0)
+
+
+async def test_a_client_with_many_calls_gives_way_to_one_with_few(transport: str) -> None:
+    stand = Stand(transport)
+    address = await stand.server.start("127.0.0.1:0")
+    async with Caller(address) as greedy, Caller(address, use_local_subchannel_pool=1) as modest:
+        assert await greedy("uu", b"first") == b"first"
+        waiting = [asyncio.ensure_future(greedy("uu", b"g")) for _ in range(LEAST_WAITING)]
+        while stand.admission.waiting < LEAST_WAITING:
+            await asyncio.sleep(0.001)
+        asked = asyncio.ensure_future(modest("uu", b"modest"))
+        # Which one arrived last, gRPC's threads decide.
+        [refused], left = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        with ends_with(grpc.StatusCode.RESOURCE_EXHAUSTED):
+            await refused
+        waiting = [one for one in waiting if one in left]
+        stand.turn()
+        first, left = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        assert [one.result() for one in first] == [b"g"]
+        stand.turn()
+        assert await asked == b"modest"
+        for _ in left:
+            stand.turn()
+        assert await asyncio.gather(*left) == [b"g"] * len(left)
+    await stand.server.stop(0)
+
+
+async def test_a_caller_that_goes_away_while_it_waits_leaves_its_turn(transport: str) -> None:
+    stand = Stand(transport)
+    async with Caller(await stand.server.start("127.0.0.1:0")) as call:
+        assert await call("uu", b"first") == b"first"
+        asked = call("uu", b"gone")
+        while not stand.admission.waiting:
+            await asyncio.sleep(0.001)
+        asked.cancel()
+        while stand.admission.waiting:
+            await asyncio.sleep(0.001)
+        stand.turn()
+        assert await call("uu", b"next") == b"next"
+        assert stand.read == [b"first", b"next"]
+    await stand.server.stop(0)
+
+
+async def test_500_streams_over_many_connections_of_one_address_delay_another_by_one_call(
+    transport: str,
+) -> None:
+    stand = Stand(transport, wait_seconds=10.0)
+    address = await stand.server.start("127.0.0.1:0")
+    async with AsyncExitStack() as stack:
+        call = await stack.enter_async_context(Caller(address))
+        assert await call("uu", b"first") == b"first"
+        for _ in range(20):
+            client = HostileClient(address, source="127.0.0.2")
+            await stack.enter_async_context(client)
+            client.send(*(raw.call(stream, "uu", b"greedy") for stream in raw.streams(25)))
+        while stand.admission.waiting < 500:
+            await asyncio.sleep(0.001)
+        asked = asyncio.ensure_future(call("uu", b"modest"))
+        while stand.admission.waiting < 501:
+            await asyncio.sleep(0.001)
+        stand.turn()
+        stand.turn()
+        assert await asked == b"modest"
+        assert stand.read.count(b"greedy") <= 2
+        assert not stand.admission.refused
+    await stand.server.stop(0)

@@ -1,0 +1,34 @@
+"""A router with simulated pods behind it, for tests of its live page."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import aiohttp
+
+from warmpath.router.assemble.running import Running
+from tests.router.running_router import running_router
+
+DEMO = '[[models]]\nname = "demo"\n'
+
+
+def pods(*names: str) -> str:
+    """Return the tables of pods whose engines do not run."""
+    return DEMO + "".join(
+        f'[[pods]]\nid = "{name}"\nmodel = "demo"\naddress = "127.0.0.9:{port}"\n'
+        f'events = "tcp://127.0.0.9:{port}"\n'
+        for port, name in enumerate(names, 1)
+    )
+
+
+@asynccontextmanager
+async def live(
+    folder: Path, tables: str, token: str = ""
+) -> AsyncIterator[tuple[Running, aiohttp.ClientSession]]:
+    """Run a router; yield it, and a session of its HTTP listener."""
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    async with (
+        running_router(folder, tables) as (router, _),
+        aiohttp.ClientSession(f"http://{router.http_address}", headers=headers) as session,
+    ):
+        yield router, session

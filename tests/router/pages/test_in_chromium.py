@@ -1,0 +1,271 @@
+"""The page in a real browser: with 4 pods and with 400, wide and narrow, by keyboard, under its policy."""
+
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
+from tests.router.access.guarded import TOKENS
+from tests.router.pages.stand import (live, pods)
+from tests.router.running_router import running_router
+from tests.router.service_stand import (IDS, packed, standing)
+from tests.servers.chromium import (MISSING, Tab, chromium)
+
+pytestmark = pytest.mark.skipif(bool(MISSING), reason=MISSING)
+
+ROWS = "document.querySelectorAll('#pods tbody tr').length"
+PAUSED_HIDES_TWO = """(() => {
+  const rows = () => document.querySelectorAll('#decisions tbody tr').length;
+  const hidden = rows();
+  document.getElementById('pause').click();
+  const shown = rows();
+  document.getElementById('pause').click();
+  return hidden === 1 && shown === 2;
+})()"""
+"""Whether a paused page goes on hiding a second decision that it has read."""
+PAINTED = """[...document.querySelectorAll('.painted span')].map((part) => ({
+  tag: part.querySelector('b')?.innerText ?? '',
+  text: [...part.childNodes].filter((one) => one.nodeName === '#text').map((one) => one.data).join(''),
+  held: part.style.getPropertyValue('--held') !== '',
+}))"""
+FOCUSED = "document.activeElement.innerText || document.activeElement.id"
+
+
+@pytest.fixture
+async def tab() -> AsyncIterator[Tab]:
+    async with chromium() as opened:
+        yield opened
+        hosts = {url.split("/")[2] for url in opened.asked if "://" in url}
+        assert all(host.startswith("127.0.0.1:") for host in hosts), hosts
+
+
+def text(selector: str) -> str:
+    return f"document.querySelector({selector!r})?.innerText"
+
+
+async def test_it_shows_pods_decisions_and_what_a_prompt_would_find(
+    tab: Tab, tmp_path: Path, model_folder: Path
+) -> None:
+    async with standing(tmp_path, model_folder) as stand:
+        await stand.generate({"model": "demo", "prompt": IDS})
+        await stand.has_blocks(6)
+        await stand.stub.Pick(pb.PickRequest(prompt=packed()))
+        await tab.open(f"http://{stand.router.http_address}/")
+        await tab.until(f"({text('#decisions tbody')} || '').includes('pod-1')")
+        assert "ready · 1 pod" in await tab.run(text("#status"))
+        assert "96.0 %" in await tab.run(text("#cards"))
+        assert "exact" in await tab.run(text("#pods tbody tr"))
+
+        await tab.run("document.getElementById('pause').click()")
+        await stand.stub.Pick(pb.PickRequest(prompt=packed()))
+        await tab.until(PAUSED_HIDES_TWO)
+        assert "paused at" in await tab.run(text("#status"))
+        await tab.run("document.getElementById('pause').click()")
+        assert "paused" not in await tab.run(text("#status"))
+        await tab.run(
+            "document.getElementById('span').value = '300';"
+            "document.getElementById('span').dispatchEvent(new Event('input'))"
+        )
+
+        await tab.run("location.hash = '#pod/pod-1'")
+        await tab.until(f"({text('#pod .finding .note')} || '').includes('stored blocks')")
+        wraps = "getComputedStyle(document.querySelector('#pod .finding .note')).whiteSpace"
+        assert await tab.run(wraps) == "normal", "a phone is narrower than the line of events"
+
+        await tab.run("location.hash = '#explain'")
+        await tab.until("document.getElementById('model').value === 'demo'")
+        ids = " ".join(map(str, IDS))
+        await tab.run(
+            "document.getElementById('kind').value = 'ids';"
+            f"document.getElementById('prompt').value = '{ids}';"
+            "document.getElementById('ask').requestSubmit()"
+        )
+        shown = await tab.until(
+            f"!!document.querySelector('#explained table') && {text('#explained')}"
+        )
+        assert "100 tokens" in shown
+        assert "gpu 96 (96.0 %)" in shown
+        assert "pod-1" in await tab.run(text("#explained table"))
+
+        await tab.run("location.hash = '#pod/pod-1'")
+        assert "followed from the first batch" in await tab.until(text("#pod .finding"))
+        await tab.run("location.hash = '#findings'")
+        await tab.until(f"({text('#conditions tbody')} || '').includes('1 of 1 pods are well')")
+        assert not tab.complaints
+    await tab.until(f"({text('#status')}).includes('trying again')")
+
+
+async def test_a_prompt_s_own_text_is_painted_by_who_holds_it(
+    tab: Tab, tmp_path: Path, model_folder: Path
+) -> None:
+    held, new = "<b>Ski</b> \u65e5\u672c\u8a9e \U0001f6b2 " * 12, "and <i>this</i> is new"
+    async with standing(tmp_path, model_folder) as stand:
+        await stand.generate({"model": "demo", "prompt": held})
+        await stand.has_blocks(6)
+        scored = await stand.score(pb.Prompt(model="demo", text=held + new), explain=True)
+        matched = scored.scores[0].matched_tokens
+        border = scored.explanation.token_ends[matched - 1]
+        await tab.open(f"http://{stand.router.http_address}/#explain")
+        await tab.until("document.getElementById('model').value === 'demo'")
+        await tab.run(
+            f"document.getElementById('prompt').value = {json.dumps(held + new)};"
+            "document.getElementById('ask').requestSubmit()"
+        )
+        await tab.until("!!document.querySelector('#explained table')")
+        parts = await tab.run(PAINTED)
+    assert [part["tag"] for part in parts if part["tag"]] == ["pod-1", "no pod"]
+    assert "".join(part["text"] for part in parts) == held + new
+    assert "".join(part["text"] for part in parts if part["held"]) == (held + new)[:border]
+    # Each block is a part of its own.
+    assert len(parts) == scored.prompt_tokens // 16 + bool(scored.prompt_tokens % 16)
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (420, "dark")])
+@pytest.mark.parametrize("number", [4, 400])
+async def test_few_and_many_pods_fit_a_wide_and_a_narrow_window(
+    tab: Tab, tmp_path: Path, number: int, width: int, scheme: str
+) -> None:
+    names = [f"pod-{one}" for one in range(1, number + 1)]
+    async with live(tmp_path, pods(*names)) as (router, _):
+        await tab.size(width)
+        await tab.scheme(scheme)
+        await tab.open(f"http://{router.http_address}/")
+        await tab.until(f"{ROWS} === {number}")
+        # Tables scroll within their frames; the page itself does not.
+        assert await tab.run("document.documentElement.scrollWidth <= innerWidth")
+        first = "document.querySelector('#pods tbody a').innerText"
+        assert await tab.run(first) == "pod-1"
+        await tab.run("document.querySelector('#pods th button').click()")
+        await tab.until(f"{first} === 'pod-{number}'")
+        await tab.run(
+            "document.getElementById('filter').value = 'pod-3';"
+            "document.getElementById('filter').dispatchEvent(new Event('input'))"
+        )
+        found = sum("pod-3" in name for name in names)
+        await tab.until(f"{ROWS} === {found}")
+    assert not [one for one in tab.complaints if "ERR_" not in one]
+
+
+async def test_all_views_are_reached_by_keyboard(tab: Tab, tmp_path: Path) -> None:
+    async with live(tmp_path, pods("pod-1")) as (router, _):
+        await tab.open(f"http://{router.http_address}/")
+        await tab.until(f"{ROWS} === 1")
+        reached = []
+        for _ in range(8):
+            await tab.press("Tab")
+            reached.append(await tab.run(FOCUSED))
+        assert reached[:5] == [
+            "Skip to the content", "warmpath", "Overview", "Explain a prompt", "Findings",
+        ]  # fmt: skip
+        await tab.run("document.querySelector('nav a[href=\"#explain\"]').focus()")
+        await tab.press("Enter")
+        await tab.until("!document.getElementById('explain').hidden")
+        assert await tab.run("document.getElementById('overview').hidden")
+
+
+COUNTED = """(async () => {
+  const { showOverview } = await import("/live/overview.js");
+  const point = (at, prompt_tokens, captured_tokens) => ({
+    at, requests: 0, prompt_tokens, captured_tokens, available_tokens: captured_tokens,
+    average_tokens: 0, lag_seconds: 0, queued: 0,
+  });
+  const points = [point(1000, 273, 240), point(1010, %s, 240)];
+  showOverview({ snapshot: { pods: [], queue: null, point: points[1] }, points, decisions: [] });
+  return document.querySelector("#cards div").innerText;
+})()"""
+
+
+@pytest.mark.parametrize(
+    ("tokens", "said"), [(364, "0.0 %\nin the last 5 minutes"), (273, "87.9 %\nsince the start")]
+)
+async def test_the_share_that_was_cached_is_of_one_span(
+    tab: Tab, tmp_path: Path, tokens: int, said: str
+) -> None:
+    async with live(tmp_path, pods("pod-1")) as (router, _):
+        await tab.open(f"http://{router.http_address}/")
+        await tab.until(f"{ROWS} === 1")
+        await tab.run("document.getElementById('pause').click()")
+        assert said in await tab.run(COUNTED % tokens)
+
+
+async def test_names_are_never_markup(tab: Tab, tmp_path: Path) -> None:
+    name = "<img src=x onerror=alert(1)>"
+    tables = (
+        '[[models]]\nname = "<b>m"\n'
+        f'[[pods]]\nid = "{name}"\nmodel = "<b>m"\naddress = "127.0.0.1:9"\nevents = "tcp://127.0.0.1:9"\n'
+    )
+    async with live(tmp_path, tables) as (router, _):
+        await tab.open(f"http://{router.http_address}/")
+        await tab.until(f"{ROWS} === 1")
+        assert await tab.run("document.querySelector('#pods tbody a').innerText") == name
+        await tab.run("document.querySelector('#pods tbody a').click()")
+        assert await tab.until(text("#pod h2")) == name
+        assert await tab.run("document.querySelectorAll('img, main b').length") == 0
+
+
+async def test_a_router_that_asks_for_a_token_gets_it_from_the_page(
+    tab: Tab, tmp_path: Path
+) -> None:
+    (tmp_path / "reader").write_text(TOKENS["reader"])
+    clients = '[[clients]]\nname = "reader"\nroles = ["read"]\ntoken-file = "reader"\n'
+    async with live(tmp_path, clients + pods("pod-1")) as (router, _):
+        await tab.open(f"http://{router.http_address}/")
+        await tab.until("!document.getElementById('login').hidden")
+        assert not await tab.run(text("#login-why"))
+        await tab.run(
+            "document.getElementById('token').value = 'a wrong one';"
+            "document.getElementById('login').requestSubmit()"
+        )
+        await tab.until(f"({text('#login-why')}).includes('The token does not do')")
+        await tab.run(
+            f"document.getElementById('token').value = {TOKENS['reader']!r};"
+            "document.getElementById('login').requestSubmit()"
+        )
+        await tab.until(f"{ROWS} === 1")
+        assert await tab.run("document.getElementById('login').hidden")
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+async def test_texts_stand_out_from_their_ground(tab: Tab, tmp_path: Path, scheme: str) -> None:
+    """WCAG 2.2, 1.4.3: a contrast of 4.5 at least."""
+    async with live(tmp_path, pods("pod-1")) as (router, _):
+        await tab.scheme(scheme)
+        await tab.open(f"http://{router.http_address}/")
+        await tab.until(f"{ROWS} === 1")
+        names = ["ink", "soft", "warm", "cool", "gray", "good", "bad", "doubt"]
+        colours = await tab.run(
+            f"{names!r}.concat(['ground', 'raised']).map((name) =>"
+            " getComputedStyle(document.documentElement).getPropertyValue('--' + name).trim())"
+        )
+    *inks, ground, raised = colours
+    for name, ink in zip(names, inks, strict=True):
+        for under in (ground, raised):
+            assert _contrast(ink, under) >= 4.5, (name, ink, under)
+
+
+def _contrast(first: str, second: str) -> float:
+    lights = sorted((_luminance(first), _luminance(second)))
+    return (lights[1] + 0.05) / (lights[0] + 0.05)
+
+
+def _luminance(colour: str) -> float:
+    parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+    linear = [
+        part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts
+    ]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+@pytest.mark.deep
+async def test_the_page_follows_a_router_that_comes_back(tab: Tab, tmp_path: Path) -> None:
+    async with live(tmp_path, pods("pod-1")) as (router, _):
+        address = router.http_address
+        await tab.open(f"http://{address}/")
+        await tab.until(f"{ROWS} === 1")
+    await tab.until(f"({text('#status')}).includes('trying again')")
+    async with running_router(tmp_path, pods("pod-1", "pod-2"), metrics=address):
+        await tab.until(f"{ROWS} === 2")

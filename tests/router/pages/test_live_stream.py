@@ -1,0 +1,123 @@
+"""The stream of events: a history, snapshots and decisions, for as many viewers as may watch."""
+
+import asyncio
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import aiohttp
+import msgspec
+import pytest
+
+from warmpath.router.diagnosis.decision_view import DecisionView
+from warmpath.router.pages import live_stream as stream
+from warmpath.router.pages.live_stream import (LIVE, MOST_VIEWERS)
+from warmpath.router.pages.live_view import (Point, Snapshot)
+from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
+from tests.router.pages.events import events
+from tests.router.pages.stand import (live, pods)
+from tests.router.running_router import running_router
+from tests.router.service_stand import (IDS, packed, standing)
+
+
+async def test_a_viewer_gets_the_history_then_snapshots_with_decisions(
+    tmp_path: Path, model_folder: Path
+) -> None:
+    async with standing(tmp_path, model_folder) as stand:
+        await stand.generate({"model": "demo", "prompt": IDS})
+        await stand.has_blocks(6)
+        picked = await stand.stub.Pick(pb.PickRequest(prompt=packed()))
+        async with stand.http.get(f"http://{stand.router.http_address}{LIVE}") as response:
+            assert response.content_type == "text/event-stream"
+            told = events(response)
+            name, history = await anext(told)
+            assert name == "history"
+            assert msgspec.convert(history, list[Point])
+            name, value = await anext(told)
+            assert name == "snapshot"
+            snapshot = msgspec.convert(value, Snapshot)
+            name, value = await anext(told)
+            assert name == "decisions"
+            [decision] = msgspec.convert(value, list[DecisionView])
+    [pod] = snapshot.pods
+    assert snapshot.ready
+    assert (pod.id, pod.ready, pod.ranks[0].trust) == ("pod-1", True, "exact")
+    assert pod.ranks[0].tiers["gpu"] >= 6
+    assert pod.ranks[0].running == pod.requests == 1
+    assert snapshot.point.captured_tokens == snapshot.point.average_tokens == 96
+    assert (decision.booking_id, decision.pod) == (picked.booking_id, "pod-1")
+    assert decision.candidates[0].matched_tokens == 96
+
+
+async def test_no_view_has_a_prompt_or_a_token(tmp_path: Path, model_folder: Path) -> None:
+    async with standing(tmp_path, model_folder) as stand:
+        text = "an unmistakable word"
+        await stand.stub.Pick(pb.PickRequest(prompt=pb.Prompt(model="demo", text=text)))
+        async with stand.http.get(f"http://{stand.router.http_address}{LIVE}") as response:
+            told = events(response)
+            seen = [await anext(told) for _ in range(3)]
+    assert "unmistakable" not in str(seen)
+
+
+async def test_a_stream_outlives_other_connections_and_ends_with_the_router(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stream, "FRAME_SECONDS", 0.01)
+    monkeypatch.setattr("warmpath.process.listen.CONNECTION_SECONDS", 0.2)
+    ended = asyncio.Event()
+
+    async def watch(address: str, seen: list[str]) -> None:
+        async with (
+            aiohttp.ClientSession() as http,
+            http.get(f"http://{address}{LIVE}") as response,
+        ):
+            async for name, _ in events(response):
+                seen.append(name)
+        ended.set()
+
+    seen: list[str] = []
+    async with running_router(tmp_path, pods("pod-1")) as (router, _):
+        watching = asyncio.create_task(watch(router.http_address, seen))
+        loop = asyncio.get_running_loop()
+        begun = loop.time()
+        while loop.time() < begun + 0.5 or seen.count("snapshot") < 3:
+            assert not watching.done()
+            await asyncio.sleep(0.01)
+    await ended.wait()
+    await watching
+
+
+async def test_one_viewer_too_many_is_told_so_and_a_place_is_free_when_one_goes(
+    tmp_path: Path,
+) -> None:
+    async with live(tmp_path, pods("pod-1")) as (_, session), AsyncExitStack() as stack:
+        for _ in range(MOST_VIEWERS):
+            response = await stack.enter_async_context(session.get(LIVE))
+            assert response.status == 200
+        async with session.get(LIVE) as refused:
+            assert refused.status == 503
+            assert str(MOST_VIEWERS) in (await refused.json())["error"]
+        response.close()
+        while True:
+            async with session.get(LIVE) as again:
+                if again.status == 200:
+                    break
+            await asyncio.sleep(0.01)
+
+
+async def test_one_address_with_all_the_streams_keeps_no_other_address_out(tmp_path: Path) -> None:
+    async with live(tmp_path, pods("pod-1")) as (router, session), AsyncExitStack() as stack:
+        held = []
+        for _ in range(MOST_VIEWERS):
+            response = await stack.enter_async_context(session.get(LIVE))
+            assert response.status == 200
+            held.append(response)
+        elsewhere = aiohttp.TCPConnector(local_addr=("127.0.0.2", 0))
+        other = await stack.enter_async_context(
+            aiohttp.ClientSession(f"http://{router.http_address}", connector=elsewhere)
+        )
+        watching = await stack.enter_async_context(other.get(LIVE))
+        assert watching.status == 200
+        with pytest.raises(aiohttp.ClientError):
+            await held[-1].read()
+        async with session.get(LIVE) as refused:
+            assert refused.status == 503

@@ -1,0 +1,113 @@
+"""A prompt as a caller gives it: token ids, a text, or the body of an OpenAI request."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from warmpath.indexer.keys.extra import Item
+from warmpath.indexer.keys.token import (TOKEN_BYTES, pack_tokens)
+from warmpath.client.checks import check_figure
+from warmpath.client.names import (check_each, check_names, check_unicode)
+from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
+
+CONTENTS = ("tokens", "text", "chat_body", "completions_body")
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    r"""A prompt; exactly one of its first four fields is given.
+
+    Raises ValueError for any other number of them, and TypeError for a field of the wrong type.
+
+    >>> Prompt([1, 2, 3]).packed_tokens()
+    b'\x01\x00\x00\x00\x02\x00\x00\x00\x03\x00\x00\x00'
+    """
+
+    # None of the four is shown in a log or a traceback.
+    tokens: Sequence[int] | bytes | None = field(default=None, repr=False)
+    """Token ids; as bytes, 4 each, little-endian."""
+    text: str | None = field(default=None, repr=False)
+    chat_body: bytes | None = field(default=None, repr=False)
+    """The JSON body of a request to /v1/chat/completions."""
+    completions_body: bytes | None = field(default=None, repr=False)
+    """The JSON body of a request to /v1/completions."""
+    model: str = ""
+    """The model's or adapter's name; empty: the body's, or that of the client or index."""
+    lora: str = ""
+    """The adapter's name; empty for none."""
+    cache_salt: str = ""
+    extra_key: str = ""
+    """SGLang's `extra_key`; other engines ignore it."""
+    items: Sequence[Item] = ()
+    """Multimodal items, by the place of their placeholder tokens."""
+
+    def __post_init__(self) -> None:
+        given = [name for name in CONTENTS if getattr(self, name) is not None]
+        if len(given) != 1:
+            said = " and ".join(given) or "no content"
+            raise ValueError(f"a prompt has {said}; give one of {', '.join(CONTENTS)}")
+        [name] = given
+        content = getattr(self, name)
+        if name == "text" and not isinstance(content, str):
+            raise TypeError(f"text is of type {type(content).__name__}, not str")
+        if name == "tokens" and isinstance(content, str):
+            raise TypeError("tokens is of type str; give a text as `text`")
+        if name.endswith("_body") and not isinstance(content, bytes):
+            raise TypeError(f"{name} is of type {type(content).__name__}, not bytes")
+        check_names(
+            model=self.model, lora=self.lora, cache_salt=self.cache_salt, extra_key=self.extra_key
+        )
+        check_each("items", Item, self.items)
+
+    def packed_tokens(self) -> bytes:
+        """Return the token ids, packed. Raises ValueError where there are none, or one is not valid."""
+        if self.tokens is None:
+            raise ValueError("tokens: the prompt has none")
+        if not isinstance(self.tokens, bytes):
+            try:
+                return pack_tokens(self.tokens)
+            except ValueError as error:
+                raise ValueError(f"tokens: {error}") from error
+        if len(self.tokens) % TOKEN_BYTES:
+            raise ValueError(f"tokens: {len(self.tokens)} bytes; token ids take {TOKEN_BYTES} each")
+        return self.tokens
+
+    def message(self, model: str) -> pb.Prompt:
+        """Return the contract's message; `model` is used where neither prompt nor body can name one.
+
+        Raises ValueError for a token id or a figure of an item that cannot be.
+        """
+        for item in self.items:
+            check_figure("items: offset", item.offset)
+            check_figure("items: length", item.length)
+        has_body = self.chat_body is not None or self.completions_body is not None
+        message = pb.Prompt(
+            model=self.model or ("" if has_body else model),
+            lora=self.lora,
+            cache_salt=self.cache_salt,
+            extra_key=self.extra_key,
+            multimodal=[
+                pb.MultimodalItem(hash=item.hash, offset=item.offset, length=item.length)
+                for item in self.items
+            ],
+        )
+        if self.tokens is not None:
+            message.token_ids_packed = self.packed_tokens()
+        elif self.text is not None:
+            check_unicode("text", self.text)
+            message.text = self.text
+        elif self.chat_body is not None:
+            message.chat_body = self.chat_body
+        elif self.completions_body is not None:
+            message.completions_body = self.completions_body
+        return message
+
+
+AnyPrompt = Prompt | Sequence[int] | str
+"""A prompt, or only its token ids (as bytes: packed), or only its text."""
+
+
+def prompt_of(given: AnyPrompt) -> Prompt:
+    """Return what a caller gave as a prompt."""
+    if isinstance(given, Prompt):
+        return given
+    return Prompt(text=given) if isinstance(given, str) else Prompt(given)

@@ -1,0 +1,273 @@
+"""The client of a router for code that blocks."""
+
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from random import Random
+from types import TracebackType
+from typing import Any, NamedTuple, Self, cast
+
+import grpc
+
+from warmpath.process.tls import TlsPaths
+from warmpath.client.calls import (RouterCall, RouterCalls)
+from warmpath.client.connection import (DEFAULT_SECONDS, OPTIONS, ClientConnection, checked, checked_timeout)
+from warmpath.client.credentials import Credentials
+from warmpath.client.failure import (CallError, failure_of)
+from warmpath.client.load import PodLoad
+from warmpath.client.prompt import AnyPrompt
+from warmpath.client.retry import Retry
+from warmpath.client.stream import (Requests, StreamAnswer)
+from warmpath.client.unanswered import tells_more
+from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
+from warmpath.proto.pb.warmpath.v1.router_pb2_grpc import RouterStub
+from warmpath.proto.report_event import ReportEvent
+
+
+class _Line(NamedTuple):
+    channel: grpc.Channel
+    stub: RouterStub
+
+
+def _open(target: str, shown: grpc.ChannelCredentials | None) -> _Line:
+    if shown is None:
+        channel = grpc.insecure_channel(target, options=OPTIONS)
+    else:
+        channel = grpc.secure_channel(target, shown, options=OPTIONS)
+    return _Line(channel, RouterStub(channel))
+
+
+class Client:
+    """Calls a router. A context manager; any number of threads may use one client.
+
+    `target` is host:port, unix:/PATH, or a name with one of gRPC's schemes, such as dns:///NAME:PORT.
+    `model` is that of prompts which name none. With `tls` the connection is encrypted; `token_file` has
+    the token to send. Files are read again when they change. `timeout` bounds a call in seconds, retries
+    included. Answers are the messages of `proto/warmpath/v1/router.proto`.
+
+    Raises SettingError where a setting or a file cannot be used, or settings do not fit each other.
+    Calls raise CallError, and ValueError or TypeError for what cannot be sent.
+    """
+
+    def __init__(
+        self,
+        target: str,
+        *,
+        model: str = "",
+        tls: TlsPaths | None = None,
+        token_file: Path | str | None = None,
+        timeout: float = DEFAULT_SECONDS,
+        retry: Retry | None = None,
+    ) -> None:
+        self._calls = RouterCalls(checked("model", model, str))
+        self._timeout = checked_timeout(timeout)
+        self._retry = checked("retry", retry, Retry) or Retry()
+        self._rng = Random()  # noqa: S311  spreads retries, guards nothing
+        self._credentials = Credentials(target, tls, token_file)
+        self._connection = ClientConnection(self._credentials, partial(_open, target))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connection; calls that have not ended are cancelled."""
+        line = self._connection.close()
+        if line is not None:
+            line.channel.close()
+
+    def score(
+        self,
+        prompt: AnyPrompt,
+        *,
+        pods: Sequence[str] = (),
+        strategy: str = "",
+        explain: bool = False,
+        timeout: float | None = None,
+    ) -> pb.ScoreResponse:
+        """Return how much of a prompt each pod holds; only of `pods`, unless it is empty."""
+        call = self._calls.score(prompt, pods=pods, strategy=strategy, explain=explain)
+        return cast("pb.ScoreResponse", self._made(call, timeout))
+
+    def score_stream(
+        self,
+        prompts: Iterable[AnyPrompt],
+        *,
+        pods: Sequence[str] = (),
+        strategy: str = "",
+        timeout: float | None = None,
+    ) -> Iterator[StreamAnswer]:
+        """Score many prompts over one stream; yield each answer with its prompt's position.
+
+        Answers come as they are ready, which may be in another order. `prompts` is read in a thread of
+        gRPC's, as fast as the router takes them. The stream lasts until `prompts` has ended and all is
+        answered, or for `timeout` seconds. Raises CallError where the stream itself breaks off: it is
+        not resumed.
+        """
+        if timeout is not None:
+            checked_timeout(timeout)
+        requests = Requests(self._calls, pods, strategy)
+        with self._line() as line:
+            replies: Any = line.stub.ScoreStream(
+                requests.each(prompts), timeout=timeout, metadata=self._credentials.metadata
+            )
+            try:
+                for reply in replies:
+                    yield requests.answer_of(reply)
+            except grpc.RpcError as error:
+                raise requests.error or failure_of(error, self._credentials.hint) from error
+            finally:
+                replies.cancel()
+
+    def pick(
+        self,
+        prompt: AnyPrompt,
+        *,
+        pods: Sequence[str] = (),
+        policy: str = "",
+        session: str = "",
+        loads: Sequence[PodLoad] = (),
+        shadow: bool = False,
+        disaggregated: bool = False,
+        booking_id: str = "",
+        priority: str = "",
+        tenant: str = "",
+        timeout: float | None = None,
+    ) -> pb.PickResponse:
+        """Return the pod for a request, and fall-backs; the work is booked until `report` ends it.
+
+        With a `booking_id` of the caller's, unique to the request, a pick is also made again where it
+        is not known whether the first one was carried out.
+
+        `priority` is its class and `tenant` its tenant in the router's queue, where picks may wait for
+        up to nine tenths of `timeout`.
+        """
+        call = self._calls.pick(
+            prompt,
+            pods=pods,
+            policy=policy,
+            session=session,
+            loads=loads,
+            shadow=shadow,
+            disaggregated=disaggregated,
+            booking_id=booking_id,
+            priority=priority,
+            tenant=tenant,
+        )
+        return cast("pb.PickResponse", self._made(call, timeout))
+
+    def report(
+        self,
+        booking_id: str,
+        event: ReportEvent,
+        *,
+        cached_tokens: int | None = None,
+        prompt_tokens: int | None = None,
+        output_tokens: int | None = None,
+        pod: str = "",
+        rank: int = 0,
+        loads: Sequence[PodLoad] = (),
+        timeout: float | None = None,
+    ) -> bool:
+        """Report the progress or the end of a picked request; return whether its booking is known."""
+        call = self._calls.report(
+            booking_id,
+            event,
+            cached_tokens=cached_tokens,
+            prompt_tokens=prompt_tokens,
+            output_tokens=output_tokens,
+            pod=pod,
+            rank=rank,
+            loads=loads,
+        )
+        return cast("pb.ReportResponse", self._made(call, timeout)).known
+
+    def explain(
+        self,
+        prompt: AnyPrompt,
+        *,
+        pods: Sequence[str] = (),
+        policy: str = "",
+        session: str = "",
+        loads: Sequence[PodLoad] = (),
+        disaggregated: bool = False,
+        priority: str = "",
+        tenant: str = "",
+        timeout: float | None = None,
+    ) -> pb.ExplainResponse:
+        """Return each pod's cost for a prompt, and why the first one wins. Books nothing."""
+        call = self._calls.explain(
+            prompt,
+            pods=pods,
+            policy=policy,
+            session=session,
+            loads=loads,
+            disaggregated=disaggregated,
+            priority=priority,
+            tenant=tenant,
+        )
+        return cast("pb.ExplainResponse", self._made(call, timeout))
+
+    def pods(self, model: str = "", *, timeout: float | None = None) -> pb.ListPodsResponse:
+        """Return the pods that the router knows; only those of `model`, unless it is empty."""
+        return cast("pb.ListPodsResponse", self._made(self._calls.pods(model), timeout))
+
+    def decisions(
+        self, limit: int = 0, *, model: str = "", pod: str = "", timeout: float | None = None
+    ) -> pb.ListDecisionsResponse:
+        """Return the last picks, newest first: at most `limit`, unless it is 0.
+
+        They are those of `model` and of `pod`, where these are given.
+        """
+        call = self._calls.decisions(limit, model=model, pod=pod)
+        return cast("pb.ListDecisionsResponse", self._made(call, timeout))
+
+    def diagnose(self, model: str = "", *, timeout: float | None = None) -> pb.DiagnoseResponse:
+        """Return how good predictions and picks were, and likely faults."""
+        return cast("pb.DiagnoseResponse", self._made(self._calls.diagnose(model), timeout))
+
+    @contextmanager
+    def _line(self) -> Iterator[_Line]:
+        used, retired = self._connection.take(time.monotonic())
+        if retired is not None:
+            retired.channel.close()
+        try:
+            yield used.line
+        finally:
+            over = self._connection.give_back(used)
+            if over is not None:
+                over.channel.close()
+
+    def _made(self, call: RouterCall, timeout: float | None) -> Any:
+        end = time.monotonic() + (self._timeout if timeout is None else checked_timeout(timeout))
+        made, told = 0, None
+        while True:
+            try:
+                with self._line() as line:
+                    ask: Any = getattr(line.stub, call.method)
+                    left = max(0.0, end - time.monotonic())
+                    return ask(call.request, timeout=left, metadata=self._credentials.metadata)
+            except grpc.RpcError as error:
+                made += 1
+                failure = failure_of(error, self._credentials.hint)
+                if told is None or not tells_more(told.message, failure.message):
+                    told = failure
+                pause = self._pause(call, failure, made, end)
+                if pause is None:
+                    raise told from error
+            time.sleep(pause)
+
+    def _pause(self, call: RouterCall, failure: CallError, made: int, end: float) -> float | None:
+        left = end - time.monotonic()
+        return self._retry.pause(
+            failure, made, is_repeatable=call.is_repeatable, left=left, rng=self._rng
+        )

@@ -1,0 +1,1 @@
+"""The router's index, scores and picks inside your own process; no sockets."""

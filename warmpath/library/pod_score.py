@@ -1,0 +1,134 @@
+"""How much of a prompt each pod holds, as the router's Score answers it."""
+
+import threading
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from warmpath.indexer.believed.beliefs import Believed
+from warmpath.indexer.rank import Rank
+from warmpath.indexer.trust import (Level, Trust)
+from warmpath.client.names import check_pods
+from warmpath.client.prompt import AnyPrompt
+from warmpath.router.match.matches import Matches
+from warmpath.router.match.match import NOTHING
+from warmpath.router.match.match import Scorer as Matcher
+from warmpath.router.pods.namespaces import set_apart
+from warmpath.router.pods.table import Pod
+from warmpath.scorer.match import TIERS
+from warmpath.scorer.strategies import (DEFAULT, STRATEGIES)
+from warmpath.library.index import Index
+from warmpath.library.reader import (PromptReader, Tokenizer)
+
+UNKNOWN_POD = "no such pod serves the model"
+"""The reason why a pod that the index does not have is cold."""
+
+
+@dataclass(frozen=True, slots=True)
+class PodScore:
+    """How much of a prompt one rank of a pod holds."""
+
+    pod: str
+    rank: int
+    score: float
+    """In the strategy's unit, tokens for all but `tiered`; higher is warmer."""
+    matched_tokens: int
+    """Leading tokens that a request would find cached; at most all but the last one."""
+    believed_tokens: int
+    """The part of `matched_tokens` that no event has announced."""
+    tiers: Mapping[str, int]
+    """Leading tokens by tier; a block in two tiers counts in the faster one."""
+    trust: Trust
+    """How far this may be believed, why, and since when by the index's clock."""
+    ready: bool
+    """Whether the pod's events arrive, or it has none."""
+
+
+class Scorer:
+    """Scores prompts by what an index holds. Thread-safe; threads that use one scorer take turns.
+
+    `strategy` is longest-prefix, highest-block, coverage or tiered. `shared_tiers` are tiers that all
+    pods share. A `tokenizer` is needed for texts. `believed` are the blocks of requests that were just
+    placed, and that no event has announced yet: `Picker.scorer` has them.
+
+    >>> index = Index("demo")
+    >>> index.feed("pod-1", [Stored.of([11, 12], range(32), block_size=16)])
+    >>> [(one.pod, one.matched_tokens) for one in Scorer(index).score(range(40))]
+    [('pod-1', 32)]
+    """
+
+    def __init__(
+        self,
+        index: Index,
+        *,
+        strategy: str = DEFAULT,
+        shared_tiers: Collection[str] = (),
+        tokenizer: Tokenizer | None = None,
+        believed: Believed | None = None,
+    ) -> None:
+        """Begin. Raises ValueError for an unknown strategy or tier, or a tokenizer of no use."""
+        if strategy not in STRATEGIES:
+            raise ValueError(f"strategy is {strategy!r}; it must be one of {', '.join(STRATEGIES)}")
+        if not set(shared_tiers) <= set(TIERS):
+            raise ValueError(
+                f"shared_tiers are {shared_tiers!r}; they must be of {', '.join(TIERS)}"
+            )
+        self.index = index
+        self.reader = PromptReader(index.model, tokenizer)
+        self.matcher = Matcher(
+            index.ingest,
+            "",
+            believed=believed,
+            shared_tiers={index.model: frozenset(shared_tiers)},
+        )
+        self.lock = threading.Lock()
+        """The lock of the matcher and of the beliefs."""
+        self._strategy = STRATEGIES[strategy]
+        self._believed = believed
+
+    def score(self, prompt: AnyPrompt, *, pods: Sequence[str] = ()) -> list[PodScore]:
+        """Return the score of every rank of every pod; only of `pods`, unless that is empty.
+
+        A pod that the index does not have scores 0, cold. Raises ValueError, which names the field of
+        the prompt at fault.
+        """
+        check_pods(pods)
+        read = self.reader.read(prompt)
+        self.index.pass_time()
+        with self.lock:
+            if self._believed is not None:
+                self._believed.expire(self.index.clock())
+            named, unknown = self._named(pods)
+            ranks = [rank for pod in named for rank in pod.ranks]
+            matches = self.matcher.matches(set_apart(read, named), ranks, self._strategy)
+        found = [self._score(pod, rank, matches) for pod in named for rank in pod.ranks]
+        return found + [_unknown(name) for name in unknown]
+
+    def _named(self, names: Sequence[str]) -> tuple[list[Pod], list[str]]:
+        """Return the pods of these names, all pods if there are none, and the names without a pod."""
+        known = self.index.table.of_model(self.index.model)
+        if not names:
+            return known, []
+        by_id = {pod.id: pod for pod in known}
+        wanted = dict.fromkeys(names)
+        return (
+            [by_id[name] for name in wanted if name in by_id],
+            [name for name in wanted if name not in by_id],
+        )
+
+    def _score(self, pod: Pod, rank: Rank, matches: Matches) -> PodScore:
+        match = matches.get(rank, NOTHING)
+        return PodScore(
+            pod.id,
+            rank.number,
+            self._strategy(match) if rank in matches else 0.0,
+            match.matched_tokens,
+            match.believed_tokens,
+            match.tokens_by_tier,
+            matches.trust(rank),
+            pod.ready,
+        )
+
+
+def _unknown(name: str) -> PodScore:
+    trust = Trust(Level.COLD, UNKNOWN_POD, 0.0)
+    return PodScore(name, 0, 0.0, 0, 0, {}, trust, ready=False)
