@@ -5,7 +5,6 @@ SHELL := bash
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-PACKAGES := router scorer indexer prefixstore publisher simworker bench warmpath
 STAMP := $(VENV)/.ready
 PIP = $(BIN)/python -m pip install --disable-pip-version-check
 # Says on one line which package pip is at: it is minutes on a slow line.
@@ -133,28 +132,24 @@ check: setup ## format, lint, types, import contracts, stubs current
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(MAKE) --no-print-directory proto PROTO_OUT=$(VENV)/proto-check
-	diff -r -x __pycache__ -x __init__.py -x py.typed $(VENV)/proto-check/router/pb proto/pb
-	diff -r -x __pycache__ -x __init__.py -x py.typed $(VENV)/proto-check/indexer/pb proto/pb
+	diff -r -x __pycache__ -x __init__.py -x py.typed $(VENV)/proto-check proto/pb
 
-PROTO_OUT ?= .
+PROTO_OUT ?= proto/pb
 PROTOC = $(BIN)/python -m grpc_tools.protoc --plugin=protoc-gen-mypy=$(BIN)/protoc-gen-mypy -I proto
-STUBS = --python_out=$(PROTO_OUT)/$(1)/pb --mypy_out=quiet:$(PROTO_OUT)/$(1)/pb
+STUBS = --python_out=$(PROTO_OUT) --mypy_out=quiet:$(PROTO_OUT)
 GRPC_STUBS = $(STUBS) --plugin=protoc-gen-mypy_grpc=$(BIN)/protoc-gen-mypy_grpc \
-	  --grpc_python_out=$(PROTO_OUT)/$(1)/pb --mypy_grpc_out=quiet:$(PROTO_OUT)/$(1)/pb
+	  --grpc_python_out=$(PROTO_OUT) --mypy_grpc_out=quiet:$(PROTO_OUT)
+proto: setup ## regenerate the stubs in proto/pb from proto/
+	@mkdir -p $(PROTO_OUT)
+	@$(PROTOC) $(GRPC_STUBS) warmpath/v1/router.proto warmpath/watch/v1/cache_watch.proto
+	@$(PROTOC) $(STUBS) warmpath/wire/v1/score_request.proto warmpath/wire/v1/status_details.proto \
+	  indexer/v1/indexer.proto
 # Each stub has a pool of its own: a process may load a user's stubs of the same files, of any version and
 # from any root, beside ours. And each is imported by its place in this tree.
-PLACED = find $(PROTO_OUT)/$(1)/pb \( -name '*.py' -o -name '*.pyi' \) -exec sed -i \
+	@find $(PROTO_OUT) \( -name '*.py' -o -name '*.pyi' \) -exec sed -i \
 	  -e 's/_descriptor_pool\.Default()/_descriptor_pool.DescriptorPool()/' \
-	  -e "s/\(BuildTopDescriptorsAndMessages(DESCRIPTOR, '\)\([a-z]\)/\1$(1).pb.\2/" \
-	  -e 's/^from \(warmpath\|indexer\)\.\([a-z0-9.]* import [a-z_]*_pb2\)/from $(1).pb.\1.\2/' {} +
-proto: setup ## regenerate the stubs in proto/pb and proto/pb from proto/
-	@mkdir -p $(PROTO_OUT)/proto/pb $(PROTO_OUT)/proto/pb
-	@$(PROTOC) $(call GRPC_STUBS,router) warmpath/v1/router.proto
-	@$(PROTOC) $(call STUBS,router) warmpath/wire/v1/score_request.proto warmpath/wire/v1/status_details.proto \
-	  indexer/v1/indexer.proto
-	@$(PROTOC) $(call GRPC_STUBS,indexer) warmpath/watch/v1/cache_watch.proto
-	@$(call PLACED,router)
-	@$(call PLACED,indexer)
+	  -e "s/\(BuildTopDescriptorsAndMessages(DESCRIPTOR, '\)\([a-z]\)/\1warmpath.proto.pb.\2/" \
+	  -e 's/^from \(warmpath\|indexer\)\.\([a-z0-9.]* import [a-z_]*_pb2\)/from warmpath.proto.pb.\1.\2/' {} +
 
 docs: setup ## write docs/config.md and docs/metrics.md from the code
 	@$(BIN)/python -m warmpath.lab.pages.config > $(VENV)/page.md && mv $(VENV)/page.md docs/config.md
@@ -166,7 +161,7 @@ site: setup $(SITE) ## the pages as a site in out/site, for a browser or any web
 
 bench: setup ## measure against the peer (installed for this); prints ratios. Score needs h2load (nghttp2-client)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --only-binary :all: -r constraints-bench.txt
-	@$(BIN)/python -m bench
+	@$(BIN)/python -m warmpath.lab.bench
 
 MINUTES ?= 120
 soak: setup ## ingestion under faults, the shared index, long state machines (40 minutes), then MINUTES=120 beside hostile peers

@@ -3,10 +3,10 @@
 import argparse
 from pathlib import Path
 
-from warmpath.process.tls import TlsPaths
-from warmpath.client.sync_client import Client
+from warmpath.cli.tls_options import TlsOptionError, add_tls, check_tls
 from warmpath.client.credentials import SettingError
-from warmpath.cli.tls_options import (TlsOptionError, add_tls, check_tls)
+from warmpath.client.sync_client import Client
+from warmpath.process.tls import TlsPaths
 
 OPTIONS = {
     "target": "--router", "tls.ca": "--tls-ca", "tls.cert": "--tls-cert", "token_file": "--token-file",

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from warmpath.process.command_line import command_parser
 from warmpath.cli.main import GROUP
+from warmpath.process.command_line import command_parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:

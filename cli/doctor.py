@@ -13,18 +13,25 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from warmpath.process.command_line import (FINE, FOUND, USAGE)
-from warmpath.client.sync_client import Client
-from warmpath.client.failure import CallError
-from warmpath.cli.channel import (ChannelError, open_client)
-from warmpath.cli.asking import (ROUTER, failed, fields_of, print_rich, problem_of_call, router_parser)
+from warmpath.cli.asking import (
+    ROUTER,
+    failed,
+    fields_of,
+    print_rich,
+    problem_of_call,
+    router_parser,
+)
 from warmpath.cli.asking import seconds as seconds_of
+from warmpath.cli.channel import ChannelError, open_client
 from warmpath.cli.deployment.check import Check
-from warmpath.cli.deployment.inspect import (FORMS, Seen, inspect)
-from warmpath.cli.deployment.tokens import (ask_router, tokenizer)
-from warmpath.router.config.read import (ConfigError, load)
-from warmpath.router.config.schema import Config
+from warmpath.cli.deployment.inspect import FORMS, Seen, inspect
+from warmpath.cli.deployment.tokens import ask_router, tokenizer
+from warmpath.client.failure import CallError
+from warmpath.client.sync_client import Client
+from warmpath.process.command_line import FINE, FOUND, USAGE
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
+from warmpath.router.config.read import ConfigError, load
+from warmpath.router.config.schema import Config
 from warmpath.scorer.reason import seconds
 
 FEWEST_REQUESTS = 30

@@ -15,9 +15,9 @@ from http.client import HTTPException
 from typing import Any
 from urllib.parse import urlsplit
 
-from warmpath.process.command_line import (FINE, FOUND, command_parser, in_words)
-from warmpath.process.tls import (TlsFilesError, TlsPaths)
-from warmpath.cli.tls_options import (OPTIONS, TlsOptionError, add_tls, check_tls, without_answer)
+from warmpath.cli.tls_options import OPTIONS, TlsOptionError, add_tls, check_tls, without_answer
+from warmpath.process.command_line import FINE, FOUND, command_parser, in_words
+from warmpath.process.tls import TlsFilesError, TlsPaths
 
 ROUTER = "http://127.0.0.1:7401/readyz"
 MOST_BYTES = 1 << 16

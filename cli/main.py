@@ -31,7 +31,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     name = args[0]
     if name == "--version":
-        print(f"warmpath {importlib.metadata.version('warmpath')}")
+        print(f"warmpath {importlib.metadata.version('warmpath-router')}")
         return 0
     if name not in commands:
         near = difflib.get_close_matches(name, commands, 1)
@@ -59,7 +59,9 @@ def _is_part(error: ModuleNotFoundError) -> bool:
 
 
 def _missing(error: ModuleNotFoundError) -> str:
-    return f"{error.name} is not installed; install the extra: pip install 'warmpath[router]'"
+    return (
+        f"{error.name} is not installed; install the extra: pip install 'warmpath-router[router]'"
+    )
 
 
 def _overview(commands: dict[str, importlib.metadata.EntryPoint]) -> str:

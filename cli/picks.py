@@ -8,8 +8,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from warmpath.process.command_line import (USAGE, in_words)
-from warmpath.cli.asking import (add_prompt, call, prompt_of, router_parser, trust_words)
+from warmpath.cli.asking import add_prompt, call, prompt_of, router_parser, trust_words
+from warmpath.process.command_line import USAGE, in_words
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.scorer.reason import seconds
 

@@ -17,11 +17,11 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from warmpath.client.sync_client import Client
-from warmpath.client.failure import CallError
-from warmpath.cli.channel import (ChannelError, open_client)
-from warmpath.cli.asking import (failed, problem_of_call, router_parser, seconds, unready)
+from warmpath.cli.asking import failed, problem_of_call, router_parser, seconds, unready
+from warmpath.cli.channel import ChannelError, open_client
 from warmpath.cli.console import new_console
+from warmpath.client.failure import CallError
+from warmpath.client.sync_client import Client
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 
 DECISIONS = 6

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from warmpath.indexer.keys.segment import SEGMENT
-from warmpath.proto.pb.warmpath.watch.v1 import cache_watch_pb2
+from warmpath.indexer.shared.layout.names import BUCKETS, SCHEMA
 from warmpath.process.command_line import command_parser
 from warmpath.process.version import version
-from warmpath.indexer.shared.layout.names import (BUCKETS, SCHEMA)
-from warmpath.router import state_file
 from warmpath.proto.pb.indexer.v1 import indexer_pb2
 from warmpath.proto.pb.warmpath.v1 import router_pb2
+from warmpath.proto.pb.warmpath.watch.v1 import cache_watch_pb2
+from warmpath.router import state_file
 
 REVISION = "WARMPATH_REVISION"
 """The environment variable that has the commit in an image (`deploy/Dockerfile`)."""
@@ -54,7 +54,7 @@ def commit() -> str:
 def _installed_commit() -> str:
     """Return the commit that pip noted (PEP 610)."""
     try:
-        noted = importlib.metadata.distribution("warmpath").read_text("direct_url.json")
+        noted = importlib.metadata.distribution("warmpath-router").read_text("direct_url.json")
         return str(json.loads(noted or "{}")["vcs_info"]["commit_id"])
     except (importlib.metadata.PackageNotFoundError, KeyError, TypeError, ValueError):
         return ""

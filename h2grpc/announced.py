@@ -10,10 +10,10 @@ from functools import lru_cache
 
 import grpc
 
-from warmpath.proto.errors import Reason
 from warmpath.h2grpc.begin import Beginnings
 from warmpath.h2grpc.call import Call
-from warmpath.router.transport.call import (Gate, Refusal)
+from warmpath.proto.errors import Reason
+from warmpath.router.transport.call import Gate, Refusal
 
 MOST_AT_ONCE = 64
 """The most that end in one turn of the event loop, in about 2 ms."""

@@ -8,12 +8,12 @@ from typing import Any, NoReturn
 import grpc
 import grpc.aio
 
-from warmpath.proto.errors import (Reason, details)
-from warmpath.h2grpc.context import (CallContext, Link)
-from warmpath.h2grpc.framing import (Deframer, TooLongError, UnknownEncodingError, framed)
+from warmpath.h2grpc.context import CallContext, Link
+from warmpath.h2grpc.framing import Deframer, TooLongError, UnknownEncodingError, framed
 from warmpath.h2grpc.http2.header_block import Headers
 from warmpath.h2grpc.http2.library import STREAM_WINDOW
-from warmpath.h2grpc.metadata import (BEGINNING, Request, trailers_of, written)
+from warmpath.h2grpc.metadata import BEGINNING, Request, trailers_of, written
+from warmpath.proto.errors import Reason, details
 
 log = logging.getLogger(__name__)
 

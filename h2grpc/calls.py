@@ -7,17 +7,23 @@ from typing import Any
 
 import grpc
 
-from warmpath.proto.errors import (Reason, details)
 from warmpath.h2grpc.announced import Announced
 from warmpath.h2grpc.call import Call
 from warmpath.h2grpc.context import Link
-from warmpath.h2grpc.handler import (find, run)
+from warmpath.h2grpc.handler import find, run
 from warmpath.h2grpc.http2 import library as lib
 from warmpath.h2grpc.http2.header_block import Headers
 from warmpath.h2grpc.http2.limits import Http2Limits
-from warmpath.h2grpc.metadata import (BEGINNING, BadHeaderError, NoCallError, read_request, trailers_of)
+from warmpath.h2grpc.metadata import (
+    BEGINNING,
+    BadHeaderError,
+    NoCallError,
+    read_request,
+    trailers_of,
+)
 from warmpath.h2grpc.receipts import Receipts
-from warmpath.router.transport.call import (AtOnceHandler, CheckedHandler, Refusal)
+from warmpath.proto.errors import Reason, details
+from warmpath.router.transport.call import AtOnceHandler, CheckedHandler, Refusal
 
 CANCEL_SECONDS = 1.0
 """Longest wait for handlers that are cancelled when the server ends."""

@@ -8,16 +8,16 @@ from typing import cast
 
 import grpc
 
-from warmpath.process.places import (Place, Places, State)
 from warmpath.h2grpc.announced import Announced
 from warmpath.h2grpc.call import Call
-from warmpath.h2grpc.calls import (Calls, headers_of)
+from warmpath.h2grpc.calls import Calls, headers_of
 from warmpath.h2grpc.http2 import library as lib
 from warmpath.h2grpc.http2.ended import EndedError
-from warmpath.h2grpc.http2.journal import (READ, RECEIVE_BYTES, Journal)
+from warmpath.h2grpc.http2.journal import READ, RECEIVE_BYTES, Journal
 from warmpath.h2grpc.http2.limits import Http2Limits
 from warmpath.h2grpc.http2.session import Session
-from warmpath.h2grpc.peer import (Properties, address_of, peer_name, properties_of)
+from warmpath.h2grpc.peer import Properties, address_of, peer_name, properties_of
+from warmpath.process.places import Place, Places, State
 from warmpath.router.transport.call import Gate
 
 log = logging.getLogger(__name__)

@@ -9,9 +9,9 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from warmpath.proto.errors import (Reason, details)
 from warmpath.h2grpc.call import Call
 from warmpath.h2grpc.metadata import Metadata
+from warmpath.proto.errors import Reason, details
 
 log = logging.getLogger(__name__)
 

@@ -11,16 +11,16 @@ from collections.abc import Callable, Iterable
 
 import grpc
 
-from warmpath.process.listener import Listener
-from warmpath.process.places import (Place, Places)
-from warmpath.process.tasks import cancel
-from warmpath.process.tls import ServerTls
-from warmpath.proto.errors import (Reason, details)
 from warmpath.h2grpc.announced import Announced
 from warmpath.h2grpc.call import Call
-from warmpath.h2grpc.connection import (Connection, journal_of)
+from warmpath.h2grpc.connection import Connection, journal_of
 from warmpath.h2grpc.http2.library import load_library
 from warmpath.h2grpc.http2.limits import Http2Limits
+from warmpath.process.listener import Listener
+from warmpath.process.places import Place, Places
+from warmpath.process.tasks import cancel
+from warmpath.process.tls import ServerTls
+from warmpath.proto.errors import Reason, details
 from warmpath.router.transport.call import Gate
 
 log = logging.getLogger(__name__)

@@ -9,7 +9,7 @@ from warmpath.indexer.index.contract import Index
 from warmpath.indexer.index.memory import MemoryIndex
 from warmpath.indexer.index.reference import ReferenceIndex
 from warmpath.indexer.resolve.rank_slots import RankSlots
-from warmpath.indexer.resolve.rank_state import (PureState, RankState)
+from warmpath.indexer.resolve.rank_state import PureState, RankState
 from warmpath.indexer.resolve.resolver import Resolver
 
 log = logging.getLogger(__name__)

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from warmpath.indexer.keys.key import Chain
 from warmpath.indexer.keys.token import TOKEN_BYTES
-from warmpath.indexer.keys.word import (WORD_BYTES, pack_words, unpack_words)
+from warmpath.indexer.keys.word import WORD_BYTES, pack_words, unpack_words
 
 
 def packed_keys(chain: Chain) -> bytes:

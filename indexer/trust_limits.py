@@ -6,7 +6,7 @@
 from collections.abc import Callable, Mapping
 from threading import Lock
 
-from warmpath.indexer.trust import (Level, Trust)
+from warmpath.indexer.trust import Level, Trust
 
 EMPTIED = "emptied"
 """The subject of a limit: a cache that the engine has dropped, which no event has said yet."""

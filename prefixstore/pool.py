@@ -15,12 +15,17 @@ from functools import partial
 
 import msgspec
 
-from warmpath.prefixstore.cuts.slices import (CUT_BYTES, slices_of)
-from warmpath.prefixstore.store.contract import (Entry, PrefixStore)
+from warmpath.prefixstore.cuts.slices import CUT_BYTES, slices_of
+from warmpath.prefixstore.store.contract import Entry, PrefixStore
 from warmpath.prefixstore.store.memo import KeyMemo
 from warmpath.prefixstore.tokenizers.ids import ID_BYTES
-from warmpath.prefixstore.tokenizers.tokenizer import (InvalidTextError, Tokenizer, TokenizerUnavailableError, check_text)
-from warmpath.prefixstore.workers import (Workers, WorkFailedError, outcome)
+from warmpath.prefixstore.tokenizers.tokenizer import (
+    InvalidTextError,
+    Tokenizer,
+    TokenizerUnavailableError,
+    check_text,
+)
+from warmpath.prefixstore.workers import Workers, WorkFailedError, outcome
 
 INLINE_BYTES = 4096
 """An unknown rest up to this length may be tokenised on the loop, in about a millisecond.

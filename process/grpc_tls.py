@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import grpc
 
-from warmpath.process.tls import (ClientTls, Pem, ServerTls)
+from warmpath.process.tls import ClientTls, Pem, ServerTls
 
 
 def server_credentials(tls: ServerTls) -> grpc.ServerCredentials:

@@ -14,7 +14,7 @@ from aiohttp import web
 
 from warmpath.process.command_line import in_words
 from warmpath.process.listener import Listener
-from warmpath.process.places import (Place, Places, State)
+from warmpath.process.places import Place, Places, State
 
 log = logging.getLogger(__name__)
 

@@ -14,8 +14,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from warmpath.process.places import (Place, Places, State)
-from warmpath.process.tasks import (cancel, watched)
+from warmpath.process.places import Place, Places, State
+from warmpath.process.tasks import cancel, watched
 
 log = logging.getLogger(__name__)
 

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, Self, TypeVar
 
 from warmpath.process.certificates import validities
 from warmpath.process.command_line import in_words
-from warmpath.process.reread import (Reread, problem_of, read_bytes)
+from warmpath.process.reread import Reread, problem_of, read_bytes
 
 T = TypeVar("T")
 

@@ -8,6 +8,6 @@ from functools import cache
 def version() -> str:
     """Return the version that is installed; `unknown` where the sources run without being installed."""
     try:
-        return importlib.metadata.version("warmpath")
+        return importlib.metadata.version("warmpath-router")
     except importlib.metadata.PackageNotFoundError:
         return "unknown"

@@ -10,24 +10,24 @@ from functools import partial
 
 import zmq.asyncio
 
-from warmpath.indexer.follow.connect import (Patience, connections)
-from warmpath.indexer.follow.endpoint import (EXPOSED, is_exposed)
-from warmpath.indexer.follow.instance import Engine
+from warmpath.indexer.follow.connect import Patience, connections
+from warmpath.indexer.follow.endpoint import EXPOSED, is_exposed
 from warmpath.indexer.follow.engine_tls import EngineTls
+from warmpath.indexer.follow.instance import Engine
 from warmpath.indexer.keys.key import fingerprint
-from warmpath.process.health import HealthService
-from warmpath.process.reread import keep_current
-from warmpath.process.tasks import (Work, cancel, kept, watched)
-from warmpath.process.tls import (ClientTls, TlsFilesError, TlsPaths)
 from warmpath.indexer.shared.layout.names import KeyNames
 from warmpath.indexer.shared.layout.schema import log_server_warnings
 from warmpath.indexer.shared.redis.address import AddressError
 from warmpath.indexer.shared.redis.command import Redis
 from warmpath.indexer.shared.sweep.sweeper import sweep_forever
-from warmpath.indexer.shared.writer.machine import (BUCKET_LIFE, Writer)
-from warmpath.indexer.shared.writer.run import (News, random_base, write)
-from warmpath.indexer.watch.engine_cache import (collect_forever, engine_cache)
+from warmpath.indexer.shared.writer.machine import BUCKET_LIFE, Writer
+from warmpath.indexer.shared.writer.run import News, random_base, write
+from warmpath.indexer.watch.engine_cache import collect_forever, engine_cache
 from warmpath.indexer.watch.pod_cache import PodCache
+from warmpath.process.health import HealthService
+from warmpath.process.reread import keep_current
+from warmpath.process.tasks import Work, cancel, kept, watched
+from warmpath.process.tls import ClientTls, TlsFilesError, TlsPaths
 from warmpath.publisher.entrance import Entrance
 from warmpath.publisher.health import health_handler
 from warmpath.publisher.metrics import PublisherCollector
@@ -154,9 +154,9 @@ def _engine_tls(settings: Settings) -> ClientTls:
 async def _connect(settings: Settings, stack: AsyncExitStack) -> Redis:
     try:
         # redis-py is an extra: a publisher that only serves gRPC does not need it.
-        from warmpath.indexer.shared.redis.connect import (RedisSettings, SettingsError, connect)  # noqa: PLC0415
+        from warmpath.indexer.shared.redis.connect import RedisSettings, SettingsError, connect  # noqa: PLC0415
     except ImportError as error:
-        raise OSError(f"--redis: needs warmpath[redis]: {error}") from error
+        raise OSError(f"--redis: needs warmpath-router[redis]: {error}") from error
     reached = RedisSettings(
         url=settings.redis,
         user=settings.redis_user,

@@ -13,9 +13,9 @@ from prometheus_client.registry import Collector
 
 from warmpath.process.certificate_names import auth_context
 from warmpath.process.grpc_tls import server_credentials
-from warmpath.process.listen import (GRPC_OPTIONS, http_listener, is_loopback)
+from warmpath.process.listen import GRPC_OPTIONS, http_listener, is_loopback
 from warmpath.process.reread import Reread
-from warmpath.process.tls import (ServerTls, TlsFilesError, TlsPaths)
+from warmpath.process.tls import ServerTls, TlsFilesError, TlsPaths
 from warmpath.publisher.settings import Settings
 from warmpath.publisher.watch_server import is_named
 

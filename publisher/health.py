@@ -7,7 +7,7 @@ import grpc
 import grpc.aio
 from grpc_health.v1 import health_pb2
 
-from warmpath.process.health import (HealthService, UnknownServiceError, WatchersFullError)
+from warmpath.process.health import HealthService, UnknownServiceError, WatchersFullError
 
 SERVICE = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
 

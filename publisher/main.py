@@ -13,17 +13,17 @@ from pathlib import Path
 
 import zmq
 
-from warmpath.indexer.follow.endpoint import (endpoint_problem, ports_meet)
-from warmpath.process.command_line import (command_parser, in_words)
-from warmpath.process.signals import on_signals
+from warmpath.indexer.follow.endpoint import endpoint_problem, ports_meet
+from warmpath.indexer.shared.layout.names import prefix_problem
+from warmpath.indexer.shared.layout.record import LEAST_LEASE, MOST_LEASE
+from warmpath.indexer.shared.redis.address import AddressError, contradictions, parse
+from warmpath.process.command_line import command_parser, in_words
 from warmpath.process.http_log import ignore_malformed_http
 from warmpath.process.listen import is_host_port
-from warmpath.process.logs import (FORMS, formatter)
 from warmpath.process.log_limit import limited_handler
+from warmpath.process.logs import FORMS, formatter
 from warmpath.process.reread import problem_of
-from warmpath.indexer.shared.layout.names import prefix_problem
-from warmpath.indexer.shared.layout.record import (LEAST_LEASE, MOST_LEASE)
-from warmpath.indexer.shared.redis.address import (AddressError, contradictions, parse)
+from warmpath.process.signals import on_signals
 from warmpath.publisher.assemble import publishing
 from warmpath.publisher.entrance import exposed
 from warmpath.publisher.settings import Settings

@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from warmpath.process.tls import (ClientTls, ServerTls, expiries)
 from warmpath.indexer.shared.writer.machine import Writer
-from warmpath.indexer.shared.writer.steps import (Cause, WriterState)
+from warmpath.indexer.shared.writer.steps import Cause, WriterState
 from warmpath.indexer.trust import Level
 from warmpath.indexer.watch.pod_cache import PodCache
+from warmpath.process.tls import ClientTls, ServerTls, expiries
 from warmpath.publisher.watch_server import WatchServer
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 
 from warmpath.indexer.trust import Level
-from warmpath.router.pods.source_state import (SourceState, unasked)
+from warmpath.router.pods.source_state import SourceState, unasked
 from warmpath.router.pods.table import Pod
 from warmpath.router.readiness import Condition
 

@@ -7,16 +7,16 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from warmpath.process.reread import (LOOK_SECONDS, read_bytes)
+from warmpath.process.reread import LOOK_SECONDS, read_bytes
 from warmpath.router.admission.admission import Admission
 from warmpath.router.admission.in_flight import InFlight
 from warmpath.router.calls.pick import PickAnswerer
 from warmpath.router.calls.service import RouterService
-from warmpath.router.conditions import (COVERAGE, pods_are_covered)
+from warmpath.router.conditions import COVERAGE, pods_are_covered
 from warmpath.router.config.doubts import warnings
-from warmpath.router.config.read import (MOST_BYTES, ConfigError, check)
-from warmpath.router.config.reloadable import (differing, reloaded)
-from warmpath.router.config.schema import (Config, PodSpec)
+from warmpath.router.config.read import MOST_BYTES, ConfigError, check
+from warmpath.router.config.reloadable import differing, reloaded
+from warmpath.router.config.schema import Config, PodSpec
 from warmpath.router.endpoint_picker.pick import EndpointPicks
 from warmpath.router.pick.picker import Picker
 from warmpath.router.pick.picking import precedence_of

@@ -19,8 +19,8 @@ import msgspec
 
 from warmpath.indexer.follow.saved import SavedRank
 from warmpath.indexer.keys.key import fingerprint
-from warmpath.process.reread import KINDS
 from warmpath.process.bytes import UNREADABLE
+from warmpath.process.reread import KINDS
 from warmpath.router.folder import folder_problem
 
 log = logging.getLogger(__name__)

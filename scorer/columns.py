@@ -7,7 +7,7 @@ are made only for the few options that are accessed.
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Self
 
-from warmpath.scorer.load_columns import (Column, LoadColumns)
+from warmpath.scorer.load_columns import Column, LoadColumns
 
 
 class Columns(NamedTuple):

@@ -9,7 +9,7 @@ costs a whole prefill.
 import numpy as np
 
 from warmpath.scorer.candidate import Request
-from warmpath.scorer.columns import (Columns, Costs)
+from warmpath.scorer.columns import Columns, Costs
 
 MOVE_SECONDS_PER_TOKEN = 4e-6
 """320 KB of KV a token (a 70B model with grouped queries) over a link of 80 GB/s."""

@@ -11,7 +11,7 @@ from random import Random
 
 import numpy as np
 
-from warmpath.scorer.columns import (Columns, Costs)
+from warmpath.scorer.columns import Columns, Costs
 from warmpath.scorer.load_columns import Column
 
 DIGITS = 30

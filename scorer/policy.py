@@ -20,7 +20,7 @@ from random import Random
 from typing import Protocol
 
 from warmpath.scorer.candidate import Request
-from warmpath.scorer.columns import (Columns, Costs)
+from warmpath.scorer.columns import Columns, Costs
 
 DEFAULT = "warmpath"
 

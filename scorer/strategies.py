@@ -3,10 +3,10 @@
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
-from warmpath.scorer.match import Match
 from warmpath.scorer.coverage import coverage
 from warmpath.scorer.highest_block import highest_block
 from warmpath.scorer.longest_prefix import longest_prefix
+from warmpath.scorer.match import Match
 from warmpath.scorer.tiered import tiered
 
 Strategy = Callable[[Match], float]

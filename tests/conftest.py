@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from warmpath.lab.local.ports import HeldPorts
 from tests.examples import examples
 from tests.recordings import TOKENIZER
+from warmpath.lab.local.ports import HeldPorts
 
 # No deadlines: a busy machine must not fail a test.
 settings.register_profile(

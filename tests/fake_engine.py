@@ -4,7 +4,7 @@ import json
 import ssl
 from typing import Any
 
-from tests.fake_http import (Answer, Asked, FakeHttp)
+from tests.fake_http import Answer, Asked, FakeHttp
 
 BEGIN = 256
 

@@ -3,7 +3,7 @@
 import hashlib
 from collections.abc import Mapping
 
-from tests.fake_http import (Answer, Asked, FakeHttp)
+from tests.fake_http import Answer, Asked, FakeHttp
 
 REPO = "maker/model"
 COMMIT = "0123456789abcdef0123456789abcdef01234567"

@@ -15,26 +15,26 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from warmpath.indexer.engines.event import (Cleared, Moved, Removed, Stored, Tier)
-    from warmpath.indexer.keys.extra import (Item, pack_extra)
-    from warmpath.indexer.keys.token import pack_tokens
-    from warmpath.process.tls import TlsPaths
-    from warmpath.indexer.trust import (Level, Trust)
     from warmpath.client.async_client import AsyncClient
-    from warmpath.client.sync_client import Client
     from warmpath.client.credentials import SettingError
     from warmpath.client.failure import CallError
     from warmpath.client.load import PodLoad
-    from warmpath.client.prompt import (AnyPrompt, Prompt)
+    from warmpath.client.prompt import AnyPrompt, Prompt
     from warmpath.client.retry import Retry
     from warmpath.client.stream import StreamAnswer
-    from warmpath.router.config.schema import (BookingTable, PickTable)
-    from warmpath.router.pick.eligible import NoPodError
+    from warmpath.client.sync_client import Client
+    from warmpath.indexer.engines.event import Cleared, Moved, Removed, Stored, Tier
+    from warmpath.indexer.keys.extra import Item, pack_extra
+    from warmpath.indexer.keys.token import pack_tokens
+    from warmpath.indexer.trust import Level, Trust
     from warmpath.library.index import Index
-    from warmpath.library.picked import (Candidate, Picked, Source)
+    from warmpath.library.picked import Candidate, Picked, Source
     from warmpath.library.picker import Picker
+    from warmpath.library.pod_score import PodScore, Scorer
     from warmpath.library.reader import Tokenizer
-    from warmpath.library.pod_score import (PodScore, Scorer)
+    from warmpath.process.tls import TlsPaths
+    from warmpath.router.config.schema import BookingTable, PickTable
+    from warmpath.router.pick.eligible import NoPodError
 
 __all__ = [
     "AnyPrompt",

@@ -9,9 +9,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from warmpath.cli.deployment.ask import Answer
-from warmpath.cli.deployment.check import (Check, Placed)
+from warmpath.cli.deployment.check import Check, Placed
 from warmpath.router.config.schema import ModelSpec
-from warmpath.router.load.engine_metrics import (CACHE_CONFIG, lines)
+from warmpath.router.load.engine_metrics import CACHE_CONFIG, lines
 from warmpath.router.pods.engine_key import REFUSALS
 from warmpath.router.pods.probe import REFUSES
 

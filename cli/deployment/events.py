@@ -11,10 +11,10 @@ from socket import gaierror
 import zmq
 import zmq.asyncio
 
+from warmpath.cli.deployment.check import Check, Placed
 from warmpath.indexer.follow.endpoint import rank_endpoint
 from warmpath.indexer.follow.tap import Tap
 from warmpath.process.command_line import in_words
-from warmpath.cli.deployment.check import (Check, Placed)
 
 AFTER_ALL = (2**63 - 1).to_bytes(8, "big")
 """A batch's number that is never reached: its replay has no batch, only the end."""

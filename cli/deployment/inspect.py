@@ -10,15 +10,15 @@ import aiohttp
 import zmq.asyncio
 
 from warmpath.cli.deployment import engine as of_engine
-from warmpath.cli.deployment.ask import (Answer, Engine)
-from warmpath.cli.deployment.check import (Check, Placed)
+from warmpath.cli.deployment.ask import Answer, Engine
+from warmpath.cli.deployment.check import Check, Placed
 from warmpath.cli.deployment.events import check_events
-from warmpath.cli.deployment.parts import (certificates, shared_index)
-from warmpath.cli.deployment.tokens import (Form, Ours, body, compare)
-from warmpath.router.config.files import engine_credentials
-from warmpath.router.config.engine_key_file import (EngineKeyError, read_engine_key)
-from warmpath.router.config.schema import (Config, ModelSpec)
+from warmpath.cli.deployment.parts import certificates, shared_index
+from warmpath.cli.deployment.tokens import Form, Ours, body, compare
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
+from warmpath.router.config.engine_key_file import EngineKeyError, read_engine_key
+from warmpath.router.config.files import engine_credentials
+from warmpath.router.config.schema import Config, ModelSpec
 from warmpath.router.pods.look import look
 from warmpath.router.pods.probe import VERSIONS
 from warmpath.router.pods.sources import sources

@@ -6,12 +6,12 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from warmpath.indexer.shared.redis.fault import (OUT_OF_MEMORY, Fault, hint_of)
 from warmpath.cli.deployment.check import Check
-from warmpath.cli.index.access import (MOST_NAMED, AccessError)
-from warmpath.cli.index.damage import (HEALS, damage)
-from warmpath.cli.index.open import (FILES, opened)
+from warmpath.cli.index.access import MOST_NAMED, AccessError
+from warmpath.cli.index.damage import HEALS, damage
+from warmpath.cli.index.open import FILES, opened
 from warmpath.cli.index.stats import read_servers
+from warmpath.indexer.shared.redis.fault import OUT_OF_MEMORY, Fault, hint_of
 from warmpath.router.config.certificates import dated
 from warmpath.router.config.mistakes import dotted
 from warmpath.router.config.schema import Config

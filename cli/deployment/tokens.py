@@ -7,12 +7,12 @@ import json
 from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
-from warmpath.indexer.keys.token import (pack_tokens, unpack_tokens)
-from warmpath.client.sync_client import Client
+from warmpath.cli.deployment.ask import Answer
+from warmpath.cli.deployment.check import Check, Placed
 from warmpath.client.failure import CallError
 from warmpath.client.prompt import Prompt
-from warmpath.cli.deployment.ask import Answer
-from warmpath.cli.deployment.check import (Check, Placed)
+from warmpath.client.sync_client import Client
+from warmpath.indexer.keys.token import pack_tokens, unpack_tokens
 from warmpath.router.config.schema import ModelSpec
 
 TEXT = (

@@ -11,10 +11,10 @@ Names of headers and metadata: the Gateway API Inference Extension's endpoint-pi
 
 from collections.abc import Sequence
 
-from warmpath.cli.gateway.description import (GatewayDescription, GatewayLimits, HostPort)
-from warmpath.cli.gateway.fields import (TYPES, Fields, extension, socket_address)
+from warmpath.cli.gateway.description import GatewayDescription, GatewayLimits, HostPort
+from warmpath.cli.gateway.fields import TYPES, Fields, extension, socket_address
 from warmpath.cli.gateway.refusals import refusals
-from warmpath.cli.gateway.reread import (assignment, pods_source, tls_context)
+from warmpath.cli.gateway.reread import assignment, pods_source, tls_context
 
 NAMESPACE = "envoy.lb"
 DESTINATION = "x-gateway-destination-endpoint"

@@ -12,21 +12,28 @@ from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from warmpath.process.command_line import (FOUND, USAGE, in_words)
-from warmpath.process.tasks import (Work, kept)
-from warmpath.process.tls import TlsPaths
-from warmpath.client.async_client import AsyncClient
 from warmpath.cli.asking import answer
-from warmpath.cli.gateway.binary import (NoEnvoyError, find_envoy)
+from warmpath.cli.gateway.binary import NoEnvoyError, find_envoy
 from warmpath.cli.gateway.bootstrap import bootstrap
-from warmpath.cli.gateway.description import (GatewayDescription, address_of)
-from warmpath.cli.gateway.follow import (NO_MODEL, ListedPods, follow, listed)
-from warmpath.cli.gateway.options import (ASK_SECONDS, OptionError, check_together, given_pods, parser, without_pods)
+from warmpath.cli.gateway.description import GatewayDescription, address_of
+from warmpath.cli.gateway.follow import NO_MODEL, ListedPods, follow, listed
+from warmpath.cli.gateway.options import (
+    ASK_SECONDS,
+    OptionError,
+    check_together,
+    given_pods,
+    parser,
+    without_pods,
+)
 from warmpath.cli.gateway.process import EnvoyProcess
-from warmpath.lab.local.cluster import (MODEL, Cluster, ClusterError, WorkerSettings)
+from warmpath.cli.out_folder import OutFolderError, claim
+from warmpath.client.async_client import AsyncClient
+from warmpath.lab.local.cluster import MODEL, Cluster, ClusterError, WorkerSettings
 from warmpath.lab.local.tokenizer import write_tokenizer
 from warmpath.lab.local.workload import VOCAB_SIZE
-from warmpath.cli.out_folder import (OutFolderError, claim)
+from warmpath.process.command_line import FOUND, USAGE, in_words
+from warmpath.process.tasks import Work, kept
+from warmpath.process.tls import TlsPaths
 
 LOOK_SECONDS = 0.2
 """Seconds between two looks at whether a simulated process has ended."""

@@ -4,9 +4,9 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from warmpath.cli.gateway.description import AddressError, HostPort, address_of
 from warmpath.client.async_client import AsyncClient
 from warmpath.client.failure import CallError
-from warmpath.cli.gateway.description import (AddressError, HostPort, address_of)
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 
 LOOK_SECONDS = 1.0

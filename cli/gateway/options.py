@@ -4,12 +4,19 @@ import argparse
 from dataclasses import replace
 from pathlib import Path
 
+from warmpath.cli.asking import ROUTER
+from warmpath.cli.channel import add_channel
+from warmpath.cli.gateway.description import (
+    AddressError,
+    GatewayDescription,
+    GatewayLimits,
+    HostPort,
+    RouterTls,
+    address_of,
+)
+from warmpath.cli.tls_options import TlsOptionError, check_tls
 from warmpath.process.command_line import command_parser
 from warmpath.process.listen import is_loopback
-from warmpath.cli.channel import add_channel
-from warmpath.cli.asking import ROUTER
-from warmpath.cli.gateway.description import (AddressError, GatewayDescription, GatewayLimits, HostPort, RouterTls, address_of)
-from warmpath.cli.tls_options import (TlsOptionError, check_tls)
 
 LISTEN = "127.0.0.1:8000"
 OUT = Path("out/gateway")

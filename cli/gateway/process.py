@@ -12,12 +12,12 @@ from typing import Any, Self
 
 import aiohttp
 
-from warmpath.process.command_line import in_words
 from warmpath.cli.gateway.bootstrap import bootstrap
-from warmpath.cli.gateway.description import (GatewayDescription, HostPort)
+from warmpath.cli.gateway.description import GatewayDescription, HostPort
 from warmpath.cli.gateway.fields import Fields
-from warmpath.cli.gateway.reread import (write_all, write_pods)
-from warmpath.lab.local.cluster import (START_SECONDS, Child, ClusterError)
+from warmpath.cli.gateway.reread import write_all, write_pods
+from warmpath.lab.local.cluster import START_SECONDS, Child, ClusterError
+from warmpath.process.command_line import in_words
 
 PAUSE = 0.05
 """Seconds between two looks at whether it listens."""

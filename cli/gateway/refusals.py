@@ -1,7 +1,7 @@
 """The responses of Envoy's own, which get the form of the router's refusals."""
 
 from warmpath.cli.gateway.description import GatewayDescription
-from warmpath.cli.gateway.fields import (Fields, extension)
+from warmpath.cli.gateway.fields import Fields, extension
 
 ROUTER_AWAY = "ROUTER_AWAY"
 """The reason where Envoy cannot ask the router."""

@@ -5,14 +5,21 @@ from dataclasses import dataclass, replace
 
 import grpc
 
-from warmpath.indexer.shared.layout.damage import (is_credible, is_wrong_type, wrong_type)
-from warmpath.indexer.shared.layout.living import (Living, Owner, read_owner)
+from warmpath.indexer.shared.layout.damage import is_credible, is_wrong_type, wrong_type
+from warmpath.indexer.shared.layout.living import Living, Owner, read_owner
 from warmpath.indexer.shared.layout.names import KeyNames
-from warmpath.indexer.shared.layout.record import (BadRecordError, Record, fields_of, read_record)
-from warmpath.indexer.shared.layout.schema import (SchemaError, judge)
+from warmpath.indexer.shared.layout.record import BadRecordError, Record, fields_of, read_record
+from warmpath.indexer.shared.layout.schema import SchemaError, judge
 from warmpath.indexer.shared.redis.client import RedisClient
-from warmpath.indexer.shared.redis.command import (Argument, Call, Command, CommandRefusedError, Reply, UnreachableError)
-from warmpath.indexer.shared.redis.fault import (Fault, fault_of)
+from warmpath.indexer.shared.redis.command import (
+    Argument,
+    Call,
+    Command,
+    CommandRefusedError,
+    Reply,
+    UnreachableError,
+)
+from warmpath.indexer.shared.redis.fault import Fault, fault_of
 
 NO_NODE = ("CLUSTERDOWN", "MASTERDOWN", "LOADING", "TRYAGAIN")
 """Error codes of Redis nodes that temporarily cannot answer."""

@@ -3,11 +3,17 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from warmpath.process.invariant import BrokenInvariantError
-from warmpath.indexer.keys.segment_value import (MOST_RECORDS, BadSegmentError, decode, holders, spilled_blocks)
+from warmpath.indexer.keys.segment_value import (
+    MOST_RECORDS,
+    BadSegmentError,
+    decode,
+    holders,
+    spilled_blocks,
+)
 from warmpath.indexer.keys.word import WORD_BYTES
-from warmpath.indexer.shared.layout.names import (BORN, WRITES)
+from warmpath.indexer.shared.layout.names import BORN, WRITES
 from warmpath.indexer.shared.layout.pages import CHECKPOINT
+from warmpath.process.invariant import BrokenInvariantError
 
 Holders = dict[int, set[int]]
 """The slots that hold each key."""

@@ -16,13 +16,13 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from warmpath.indexer.shared.layout.record import (Claim, SpotOf)
-from warmpath.indexer.shared.replica.scan import Scan
-from warmpath.cli.index.access import (Access, PodSeen, dead_words)
+from warmpath.cli.index.access import Access, PodSeen, dead_words
 from warmpath.cli.index.damage import damage
-from warmpath.cli.index.difference import (Compared, Difference, compare, in_both)
-from warmpath.cli.index.structure import (Structure, check_structure)
-from warmpath.cli.index.truth import (NOTHING, Keys, NoTruthError, Truth, truth_of)
+from warmpath.cli.index.difference import Compared, Difference, compare, in_both
+from warmpath.cli.index.structure import Structure, check_structure
+from warmpath.cli.index.truth import NOTHING, Keys, NoTruthError, Truth, truth_of
+from warmpath.indexer.shared.layout.record import Claim, SpotOf
+from warmpath.indexer.shared.replica.scan import Scan
 
 ROUNDS = 3
 PODS_AT_ONCE = 16

@@ -12,14 +12,22 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from warmpath.process.command_line import (FINE, FOUND, NO_ANSWER, USAGE, Help, command_parser, in_words)
-from warmpath.indexer.shared.sweep.sweeper import (AT_REST, SWEEP_ERRORS, Sweeper)
 from warmpath.cli.asking import print_rich
 from warmpath.cli.index import check as index_check
 from warmpath.cli.index import stats as index_stats
-from warmpath.cli.index.access import (Access, AccessError, AccessOptionError, problem_of)
+from warmpath.cli.index.access import Access, AccessError, AccessOptionError, problem_of
 from warmpath.cli.index.dump import dump
-from warmpath.cli.index.open import (add_access, opened)
+from warmpath.cli.index.open import add_access, opened
+from warmpath.indexer.shared.sweep.sweeper import AT_REST, SWEEP_ERRORS, Sweeper
+from warmpath.process.command_line import (
+    FINE,
+    FOUND,
+    NO_ANSWER,
+    USAGE,
+    Help,
+    command_parser,
+    in_words,
+)
 
 ASK_AGAIN = 0.2
 """Seconds between two attempts to take the sweep's lease."""

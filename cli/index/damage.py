@@ -2,13 +2,13 @@
 
 from collections.abc import Iterator, Sequence
 
-from warmpath.indexer.shared.layout.damage import ask_type
-from warmpath.indexer.shared.layout.names import (KeyNames, checkpoint)
-from warmpath.indexer.shared.layout.pages import read_checkpoint
-from warmpath.indexer.shared.redis.command import (Command, Reply)
-from warmpath.indexer.shared.sweep.mend import (fence_problem, record_problem)
-from warmpath.indexer.shared.sweep.swept import batches
 from warmpath.cli.index.access import Access
+from warmpath.indexer.shared.layout.damage import ask_type
+from warmpath.indexer.shared.layout.names import KeyNames, checkpoint
+from warmpath.indexer.shared.layout.pages import read_checkpoint
+from warmpath.indexer.shared.redis.command import Command, Reply
+from warmpath.indexer.shared.sweep.mend import fence_problem, record_problem
+from warmpath.indexer.shared.sweep.swept import batches
 
 HEALS = "wait a minute for the next sweep, which removes it, or call warmpath index sweep"
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from warmpath.indexer.shared.layout.record import (Claim, SpotOf)
-from warmpath.cli.index.truth import (NOTHING, Keys, Truth)
+from warmpath.cli.index.truth import NOTHING, Keys, Truth
+from warmpath.indexer.shared.layout.record import Claim, SpotOf
 
 
 @dataclass(slots=True)

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import grpc
 
-from warmpath.process.grpc_tls import channel_credentials
-from warmpath.indexer.shared.layout.names import (KeyNames, prefix_problem)
-from warmpath.indexer.shared.redis.address import AddressError
 from warmpath.cli.asking import seconds
-from warmpath.cli.index.access import (Access, AccessOptionError, EmptyIndexError)
+from warmpath.cli.index.access import Access, AccessOptionError, EmptyIndexError
+from warmpath.indexer.shared.layout.names import KeyNames, prefix_problem
+from warmpath.indexer.shared.redis.address import AddressError
+from warmpath.process.grpc_tls import channel_credentials
 from warmpath.router.config.files import publisher_credentials
-from warmpath.router.config.read import (ConfigError, load)
+from warmpath.router.config.read import ConfigError, load
 
 TIMEOUT = 10.0
 FILES = ("password_file", "ca", "cert", "key")
@@ -49,9 +49,9 @@ async def opened(args: argparse.Namespace, *, may_be_empty: bool = False) -> Asy
     """
     try:
         # An extra of the package, which routers without a shared index need not install.
-        from warmpath.indexer.shared.redis.connect import (RedisSettings, SettingsError, connect)  # noqa: PLC0415
+        from warmpath.indexer.shared.redis.connect import RedisSettings, SettingsError, connect  # noqa: PLC0415
     except ImportError as error:
-        raise AccessOptionError(f"needs warmpath[redis]: {error}") from error
+        raise AccessOptionError(f"needs warmpath-router[redis]: {error}") from error
     where = _where(args)
     try:
         settings = RedisSettings(where.url, where.user, **where.files, named=where.named)

@@ -9,15 +9,15 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from warmpath.cli.index.access import Access, PodSeen, dead_words, living_of
+from warmpath.cli.index.damage import damage
+from warmpath.cli.index.survey import Survey, survey
 from warmpath.indexer.shared.layout.living import Living
 from warmpath.indexer.shared.layout.names import SCHEMA
 from warmpath.indexer.shared.records.registry import UNWRITTEN
-from warmpath.indexer.shared.redis.command import (Call, Command, script)
+from warmpath.indexer.shared.redis.command import Call, Command, script
 from warmpath.indexer.shared.sweep.sweeper import AT_REST
 from warmpath.indexer.trust import Level
-from warmpath.cli.index.access import (Access, PodSeen, dead_words, living_of)
-from warmpath.cli.index.damage import damage
-from warmpath.cli.index.survey import (Survey, survey)
 
 NO_RECORD = "no record: its lease is over, or no claim of it was completed"
 

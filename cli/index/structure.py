@@ -9,12 +9,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import chain
 
-from warmpath.process.invariant import BrokenInvariantError
-from warmpath.cli.index.bucket import (Bucket, read_bucket)
+from warmpath.cli.index.access import Access, PodSeen, living_of
+from warmpath.cli.index.bucket import Bucket, read_bucket
 from warmpath.indexer.shared.layout.living import Living
 from warmpath.indexer.shared.layout.names import checkpoint
-from warmpath.indexer.shared.layout.pages import (ask_page, read_checkpoint, read_page)
-from warmpath.cli.index.access import (Access, PodSeen, living_of)
+from warmpath.indexer.shared.layout.pages import ask_page, read_checkpoint, read_page
+from warmpath.process.invariant import BrokenInvariantError
 
 PAGE = 256
 READINGS = 5

@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warmpath.indexer.engines.event import Tier
+from warmpath.indexer.shared.layout.record import Claim, SpotOf
+from warmpath.indexer.watch.client import OPTIONS
 from warmpath.proto.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
 from warmpath.proto.pb.warmpath.watch.v1 import cache_watch_pb2_grpc
-from warmpath.indexer.shared.layout.record import (Claim, SpotOf)
-from warmpath.indexer.watch.client import OPTIONS
 
 Keys = NDArray[np.uint64]
 NOTHING: Keys = np.empty(0, np.uint64)

@@ -1,6 +1,6 @@
 """The end of a connection whose client broke the protocol or a limit."""
 
-from warmpath.h2grpc.http2.library import (ENHANCE_YOUR_CALM, PROTOCOL_ERROR)
+from warmpath.h2grpc.http2.library import ENHANCE_YOUR_CALM, PROTOCOL_ERROR
 
 
 class EndedError(Exception):

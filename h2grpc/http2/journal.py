@@ -9,9 +9,9 @@ import ctypes as c
 import mmap
 from collections.abc import Iterator, Mapping
 
-from warmpath.h2grpc.http2.header_block import (MOST_HEADERS, Headers)
+from warmpath.h2grpc.http2.header_block import MOST_HEADERS, Headers
 from warmpath.h2grpc.http2.library import header_array
-from warmpath.h2grpc.http2.limits import (FRAMES_A_MESSAGE, SMALL_BYTES, Http2Limits)
+from warmpath.h2grpc.http2.limits import FRAMES_A_MESSAGE, SMALL_BYTES, Http2Limits
 
 RECEIVE_BYTES = 128 << 10
 """Most bytes that libnghttp2 is given at once."""

@@ -25,8 +25,14 @@ from warmpath.h2grpc.http2.ended import EndedError
 from warmpath.h2grpc.http2.events import Events
 from warmpath.h2grpc.http2.header_block import Headers
 from warmpath.h2grpc.http2.journal import Journal
-from warmpath.h2grpc.http2.library import (Library, header_array, load_library, server_options)
-from warmpath.h2grpc.http2.limits import (FRAMES_A_CALL, FRAMES_A_MESSAGE, SMALL_BYTES, Allowance, Http2Limits)
+from warmpath.h2grpc.http2.library import Library, header_array, load_library, server_options
+from warmpath.h2grpc.http2.limits import (
+    FRAMES_A_CALL,
+    FRAMES_A_MESSAGE,
+    SMALL_BYTES,
+    Allowance,
+    Http2Limits,
+)
 
 log = logging.getLogger(__name__)
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from itertools import count
 from math import inf
 
-from warmpath.indexer.believed.slots import (Belief, BeliefSlots)
+from warmpath.indexer.believed.slots import Belief, BeliefSlots
+from warmpath.indexer.keys.word import WORD_BYTES, unpack_words, words_of
 from warmpath.process.invariant import BrokenInvariantError
-from warmpath.indexer.keys.word import (WORD_BYTES, unpack_words, words_of)
 
 
 @dataclass(slots=True)

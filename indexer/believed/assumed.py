@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from math import inf
 
-from warmpath.indexer.believed.slots import (Belief, BeliefSlots)
+from warmpath.indexer.believed.slots import Belief, BeliefSlots
 from warmpath.process.invariant import BrokenInvariantError
 
 

@@ -12,11 +12,11 @@ from typing import NamedTuple
 
 from warmpath.indexer.believed.arriving import Arriving
 from warmpath.indexer.believed.assumed import Assumed
-from warmpath.indexer.believed.slots import (Belief, BeliefSlots)
+from warmpath.indexer.believed.slots import Belief, BeliefSlots
 from warmpath.indexer.index.contract import Index
-from warmpath.process.invariant import BrokenInvariantError
 from warmpath.indexer.keys.key import Chain
-from warmpath.indexer.keys.word import (WORD_BYTES, words_of)
+from warmpath.indexer.keys.word import WORD_BYTES, words_of
+from warmpath.process.invariant import BrokenInvariantError
 
 BUDGET = 1024
 """Blocks of each kind that `expire` drops at once, in about half a millisecond."""

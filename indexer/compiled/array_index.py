@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from warmpath.indexer.compiled.arrays import (STEP, Arrays)
+from warmpath.indexer.compiled.arrays import STEP, Arrays
 from warmpath.indexer.compiled.blocks import blocks as blocks_of
 from warmpath.indexer.compiled.blocks import give_up as leave
-from warmpath.indexer.compiled.blocks import (look_up, table)
-from warmpath.indexer.compiled.blocks.blocks import (LIVE, TOP)
+from warmpath.indexer.compiled.blocks import look_up, table
+from warmpath.indexer.compiled.blocks.blocks import LIVE, TOP
 from warmpath.indexer.compiled.scan.scanned import room
-from warmpath.indexer.index.contract import (IndexStats, Links, Stretch)
+from warmpath.indexer.index.contract import IndexStats, Links, Stretch
 from warmpath.indexer.keys.key import Chain
 
 DEFAULT_BYTES = 1 << 30

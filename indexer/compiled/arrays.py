@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 from warmpath.indexer.compiled.blocks import blocks as blocks_of
 from warmpath.indexer.compiled.blocks import give_up as leave
-from warmpath.indexer.compiled.blocks import (look_up, table)
+from warmpath.indexer.compiled.blocks import look_up, table
 from warmpath.indexer.compiled.blocks import sets as sets_of
-from warmpath.indexer.compiled.blocks.blocks import (LIVE, NAMED, RESTED, TOP, Blocks)
+from warmpath.indexer.compiled.blocks.blocks import LIVE, NAMED, RESTED, TOP, Blocks
 from warmpath.indexer.compiled.blocks.check import check
 from warmpath.indexer.compiled.blocks.sets import Sets
 from warmpath.indexer.compiled.memory import zeros

@@ -6,7 +6,7 @@ Source: the XXH64 specification (github.com/Cyan4973/xxHash, doc/xxhash_spec.md)
 import numpy as np
 from numpy.typing import NDArray
 
-from warmpath.indexer.compiled.jit import (compiled, inlined)
+from warmpath.indexer.compiled.jit import compiled, inlined
 
 P1 = np.uint64(0x9E3779B185EBCA87)
 P2 = np.uint64(0xC2B2AE3D27D4EB4F)

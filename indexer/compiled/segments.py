@@ -9,8 +9,8 @@ from itertools import accumulate
 import numpy as np
 from numpy.typing import NDArray
 
-from warmpath.indexer.compiled.jit import (allocating, inlined)
-from warmpath.indexer.keys.segment_value import (HEAD, MOST_RECORDS)
+from warmpath.indexer.compiled.jit import allocating, inlined
+from warmpath.indexer.keys.segment_value import HEAD, MOST_RECORDS
 from warmpath.indexer.keys.word import WORD_BYTES as WORD
 
 ROOM = 1024

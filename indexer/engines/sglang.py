@@ -14,9 +14,25 @@ from typing import Any
 import msgspec
 
 from warmpath.indexer.engines.cache_groups import MOST_BLOCK_SIZE
-from warmpath.indexer.engines.event import (Batch, Cleared, Event, MalformedEventError, Removed, Stored, name_of, names_of)
+from warmpath.indexer.engines.event import (
+    Batch,
+    Cleared,
+    Event,
+    MalformedEventError,
+    Removed,
+    Stored,
+    name_of,
+    names_of,
+)
 from warmpath.indexer.engines.medium import tier_of
-from warmpath.indexer.engines.wire import (AllBlocksCleared, WireBatch, decode_batch, lora_of, read_batch, within)
+from warmpath.indexer.engines.wire import (
+    AllBlocksCleared,
+    WireBatch,
+    decode_batch,
+    lora_of,
+    read_batch,
+    within,
+)
 from warmpath.indexer.keys.extra import next_token
 from warmpath.indexer.keys.token import pack_tokens
 

@@ -15,9 +15,21 @@ These events lack the adapter; they also lack the cache salt before `cache_salt`
 
 import msgspec
 
-from warmpath.indexer.engines.cache_groups import (MOST_NUMBER, TRTLLM_WINDOW)
-from warmpath.indexer.engines.event import (Batch, Cleared, EngineHash, Event, MalformedEventError, Moved, Removed, Stored, Tier, UnreadableEvent, name_of)
-from warmpath.indexer.engines.wire import (LONGEST_KIND, within)
+from warmpath.indexer.engines.cache_groups import MOST_NUMBER, TRTLLM_WINDOW
+from warmpath.indexer.engines.event import (
+    Batch,
+    Cleared,
+    EngineHash,
+    Event,
+    MalformedEventError,
+    Moved,
+    Removed,
+    Stored,
+    Tier,
+    UnreadableEvent,
+    name_of,
+)
+from warmpath.indexer.engines.wire import LONGEST_KIND, within
 from warmpath.indexer.keys.extra import pack_extra
 from warmpath.indexer.keys.token import pack_tokens
 from warmpath.indexer.stream.action import MOST_SEQUENCE

@@ -13,7 +13,13 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from warmpath.indexer.engines.cache_groups import MOST_GROUP
-from warmpath.indexer.engines.event import (Batch, Cleared, Event, MalformedEventError, UnreadableEvent)
+from warmpath.indexer.engines.event import (
+    Batch,
+    Cleared,
+    Event,
+    MalformedEventError,
+    UnreadableEvent,
+)
 from warmpath.process.bytes import UNREADABLE
 
 LONGEST_KIND = 40

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from warmpath.indexer.engines.event import MalformedEventError
-from warmpath.indexer.engines.trtllm import (address, split)
+from warmpath.indexer.engines.trtllm import address, split
 from warmpath.indexer.follow.stream_source import RankIngest
 
 

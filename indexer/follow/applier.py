@@ -7,11 +7,11 @@ cache in which no block is left from before something was missed.
 
 from collections.abc import Callable, Sequence
 
-from warmpath.indexer.engines.event import (Batch, MalformedEventError, UnreadableEvent)
+from warmpath.indexer.engines.event import Batch, MalformedEventError, UnreadableEvent
 from warmpath.indexer.follow.lag import Lag
 from warmpath.indexer.follow.rank_source import RankSource
 from warmpath.indexer.resolve.rank_state import RankState
-from warmpath.indexer.stream.action import (Action, Apply, AskReplay, Doubt, Reset)
+from warmpath.indexer.stream.action import Action, Apply, AskReplay, Doubt, Reset
 from warmpath.indexer.stream.machine import Stream
 from warmpath.indexer.trust import DRIFTED
 from warmpath.indexer.trust_limits import TrustLimits

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from warmpath.indexer.engines.cache_groups import Layout
 from warmpath.indexer.engines.event import Tier
-from warmpath.indexer.trust import (Level, Trust)
+from warmpath.indexer.trust import Level, Trust
 
 
 class BlindRank:

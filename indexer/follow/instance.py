@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from warmpath.indexer.engines import (sglang, trtllm, vllm)
+from warmpath.indexer.engines import sglang, trtllm, vllm
 from warmpath.indexer.engines.event import Batch
 from warmpath.indexer.follow.rank_source import RankSource
 

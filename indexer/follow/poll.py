@@ -14,7 +14,7 @@ import aiohttp
 
 from warmpath.indexer.follow.answer import take_answer
 from warmpath.indexer.follow.engine_tls import EngineTls
-from warmpath.indexer.follow.stream_source import (SILENT_SECONDS, RankIngest)
+from warmpath.indexer.follow.stream_source import SILENT_SECONDS, RankIngest
 from warmpath.process.command_line import in_words
 
 SILENT = f"no answer for {SILENT_SECONDS:g} s: its events may be late"

@@ -10,9 +10,9 @@ import zmq.asyncio
 
 from warmpath.indexer.follow.backlog import Backlog
 from warmpath.indexer.follow.dial import dial
-from warmpath.indexer.follow.drain import (READ_BYTES, drain)
+from warmpath.indexer.follow.drain import READ_BYTES, drain
 from warmpath.indexer.follow.stream_source import RankIngest
-from warmpath.indexer.follow.tap import (END, replay_frames)
+from warmpath.indexer.follow.tap import END, replay_frames
 from warmpath.indexer.stream.action import AskReplay
 
 

@@ -11,18 +11,18 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 
 from warmpath.indexer.engines.cache_groups import Layout
-from warmpath.indexer.engines.event import (Batch, Cleared, Tier)
+from warmpath.indexer.engines.event import Batch, Cleared, Tier
 from warmpath.indexer.engines.wire import timestamp_of
-from warmpath.indexer.follow.applier import (BEFORE, CHUNKS, COPIES, LOOKAHEAD, Applier)
+from warmpath.indexer.follow.applier import BEFORE, CHUNKS, COPIES, LOOKAHEAD, Applier
 from warmpath.indexer.follow.lag import Lag
 from warmpath.indexer.follow.rank_source import RankSource
 from warmpath.indexer.follow.saved import SavedRank
-from warmpath.process.invariant import BrokenInvariantError
 from warmpath.indexer.resolve.rank_state import RankState
-from warmpath.indexer.stream.action import (Action, AskReplay)
+from warmpath.indexer.stream.action import Action, AskReplay
 from warmpath.indexer.stream.machine import Stream
-from warmpath.indexer.trust import (BEHIND, LOST_ROOM, PROMISED_SECONDS, Trust, TrustHistory)
+from warmpath.indexer.trust import BEHIND, LOST_ROOM, PROMISED_SECONDS, Trust, TrustHistory
 from warmpath.indexer.trust_limits import TrustLimits
+from warmpath.process.invariant import BrokenInvariantError
 
 log = logging.getLogger(__name__)
 

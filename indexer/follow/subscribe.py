@@ -13,10 +13,16 @@ import zmq
 import zmq.asyncio
 
 from warmpath.indexer.follow.backlog import Backlog
-from warmpath.indexer.follow.dial import (CONNECTED, GONE, answered, dial, is_named, monitored)
-from warmpath.indexer.follow.drain import (MOST_BYTES, MOST_MESSAGES, READ_BYTES, READ_MESSAGES, drain)
-from warmpath.indexer.follow.stream_source import (SILENT_SECONDS, RankIngest)
+from warmpath.indexer.follow.dial import CONNECTED, GONE, answered, dial, is_named, monitored
+from warmpath.indexer.follow.drain import (
+    MOST_BYTES,
+    MOST_MESSAGES,
+    READ_BYTES,
+    READ_MESSAGES,
+    drain,
+)
 from warmpath.indexer.follow.replays import Replays
+from warmpath.indexer.follow.stream_source import SILENT_SECONDS, RankIngest
 from warmpath.indexer.follow.tap import is_sequence
 from warmpath.indexer.stream.action import AskReplay
 

@@ -9,7 +9,7 @@ from typing import Any
 import zmq
 import zmq.asyncio
 
-from warmpath.indexer.follow.dial import (CONNECTED, answered, dial)
+from warmpath.indexer.follow.dial import CONNECTED, answered, dial
 
 END = (-1).to_bytes(8, "big", signed=True)
 """The sequence that ends a replay's answer."""

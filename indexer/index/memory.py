@@ -29,10 +29,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Concatenate, ParamSpec, TypeVar
 
-from warmpath.indexer.index.contract import (IndexStats, Links, Stretch)
+from warmpath.indexer.index.contract import IndexStats, Links, Stretch
 from warmpath.indexer.index.orphans import AllOrphans
-from warmpath.process.invariant import BrokenInvariantError
 from warmpath.indexer.keys.key import Chain
+from warmpath.process.invariant import BrokenInvariantError
 
 KEY_BYTES = 260
 """A high estimate of a key's bytes: two dict entries and their numbers."""

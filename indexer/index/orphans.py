@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from warmpath.indexer.engines.event import (EngineHash, Moved, Stored)
+from warmpath.indexer.engines.event import EngineHash, Moved, Stored
 from warmpath.process.invariant import BrokenInvariantError
 
 STORE_BYTES = 900

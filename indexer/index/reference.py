@@ -3,9 +3,9 @@
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 
-from warmpath.indexer.index.contract import (IndexStats, Links, Stretch)
-from warmpath.process.invariant import BrokenInvariantError
+from warmpath.indexer.index.contract import IndexStats, Links, Stretch
 from warmpath.indexer.keys.key import Chain
+from warmpath.process.invariant import BrokenInvariantError
 
 
 class ReferenceIndex:

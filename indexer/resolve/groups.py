@@ -1,7 +1,7 @@
 """The cache groups that a rank's stores have shown in its present life."""
 
-from warmpath.indexer.engines.cache_groups import (WINDOW_KINDS, Group, Layout)
-from warmpath.indexer.engines.event import (Stored, Tier)
+from warmpath.indexer.engines.cache_groups import WINDOW_KINDS, Group, Layout
+from warmpath.indexer.engines.event import Stored, Tier
 from warmpath.indexer.resolve.saved import SavedResolver
 
 

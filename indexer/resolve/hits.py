@@ -7,7 +7,7 @@ blocks than its cache has.
 from collections.abc import Collection, Sequence
 
 from warmpath.indexer.engines.cache_groups import TRTLLM_WINDOW
-from warmpath.indexer.engines.event import (EngineHash, Stored, Tier)
+from warmpath.indexer.engines.event import EngineHash, Stored, Tier
 from warmpath.indexer.resolve.groups import Groups
 from warmpath.indexer.resolve.holding import Holding
 from warmpath.indexer.resolve.names import Names

@@ -4,11 +4,11 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 
 from warmpath.indexer.engines.event import EngineHash
-from warmpath.process.invariant import BrokenInvariantError
 from warmpath.indexer.resolve.change import Spot
 from warmpath.indexer.resolve.elsewhere import Elsewhere
 from warmpath.indexer.resolve.holding import Holding
-from warmpath.indexer.resolve.saved import (SavedHolding, SavedResolver)
+from warmpath.indexer.resolve.saved import SavedHolding, SavedResolver
+from warmpath.process.invariant import BrokenInvariantError
 
 
 class Names:

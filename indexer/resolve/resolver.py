@@ -18,13 +18,13 @@ blocks that were cached at that time to other content.
 
 from collections.abc import Collection, Iterable, Sequence
 
-from warmpath.indexer.engines.cache_groups import (WINDOW_KINDS, Group, Way)
-from warmpath.indexer.engines.event import (Cleared, EngineHash, Event, Moved, Removed, Stored, Tier)
-from warmpath.indexer.index.orphans import (AllOrphans, Orphans)
+from warmpath.indexer.engines.cache_groups import WINDOW_KINDS, Group, Way
+from warmpath.indexer.engines.event import Cleared, EngineHash, Event, Moved, Removed, Stored, Tier
+from warmpath.indexer.index.orphans import AllOrphans, Orphans
 from warmpath.indexer.keys.key import chain
 from warmpath.indexer.keys.segment import Segments
 from warmpath.indexer.resolve import hits
-from warmpath.indexer.resolve.change import (Added, Change, Emptied, Gone, Spot)
+from warmpath.indexer.resolve.change import Added, Change, Emptied, Gone, Spot
 from warmpath.indexer.resolve.counts import ResolverCounts
 from warmpath.indexer.resolve.elsewhere import Elsewhere
 from warmpath.indexer.resolve.groups import Groups

@@ -3,8 +3,8 @@
 `indexer.trust` names the files that decide trust where a publisher or Redis is in between.
 """
 
+from warmpath.indexer.trust import Level, Trust
 from warmpath.process.invariant import BrokenInvariantError
-from warmpath.indexer.trust import (Level, Trust)
 
 
 class StreamTrust:

@@ -9,9 +9,9 @@ from typing import Any
 import grpc
 import grpc.aio
 
+from warmpath.indexer.watch.watched_source import WatchedRank
 from warmpath.process.message import read_message
 from warmpath.proto.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
-from warmpath.indexer.watch.watched_source import WatchedRank
 
 log = logging.getLogger(__name__)
 

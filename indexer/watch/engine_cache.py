@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 from warmpath.indexer.follow.instance import Engine
-from warmpath.indexer.follow.stream_source import (ORPHAN_BYTES, Clock, RankIngest)
+from warmpath.indexer.follow.stream_source import ORPHAN_BYTES, Clock, RankIngest
 from warmpath.indexer.keys.segment import Segments
 from warmpath.indexer.resolve.rank_state import PureState
 from warmpath.indexer.resolve.resolver import Resolver
 from warmpath.indexer.watch.journal import Journal
-from warmpath.indexer.watch.pod_cache import (Pending, PodCache)
+from warmpath.indexer.watch.pod_cache import Pending, PodCache
 
 
 def engine_cache(

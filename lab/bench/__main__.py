@@ -14,17 +14,33 @@ from rich.table import Table
 from warmpath.lab.bench import peer
 from warmpath.lab.bench.figure import Figure
 from warmpath.lab.bench.policy import command as policy
-from warmpath.lab.bench.speed import (gateway, holds, index, ingest, memory, overload, pick, recover, score, simworker, tokenize)
+from warmpath.lab.bench.speed import (
+    gateway,
+    holds,
+    index,
+    ingest,
+    memory,
+    overload,
+    pick,
+    recover,
+    score,
+    simworker,
+    tokenize,
+)
 
 
 def _redis(*, quick: bool) -> list[Figure]:
     # redis-py is an extra, which the other benchmarks do not need.
-    figures: list[Figure] = importlib.import_module("warmpath.lab.bench.redis.command").measure(quick=quick)
+    figures: list[Figure] = importlib.import_module("warmpath.lab.bench.redis.command").measure(
+        quick=quick
+    )
     return figures
 
 
 def _scale(*, quick: bool) -> list[Figure]:
-    figures: list[Figure] = importlib.import_module("warmpath.lab.bench.scale.command").measure(quick=quick)
+    figures: list[Figure] = importlib.import_module("warmpath.lab.bench.scale.command").measure(
+        quick=quick
+    )
     return figures
 
 

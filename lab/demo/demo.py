@@ -11,17 +11,26 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from warmpath.process.command_line import (FOUND, USAGE, in_words)
-from warmpath.client.async_client import AsyncClient
 from warmpath.cli.console import new_console
-from warmpath.lab.local.cluster import (MODEL, Cluster, ClusterError)
-from warmpath.lab.demo.setting import (PAGE, RESULTS, DemoSetting, demo_setting, new_parser)
-from warmpath.lab.local.measure import (RunFigures, figures, percentile)
-from warmpath.lab.local.rules import (QUEUED, ROUND_ROBIN, TITLES, WARMPATH, LeastLoad, Policy, RoundRobin, Warmpath)
-from warmpath.lab.local.report import (Story, provenance, write_report)
-from warmpath.lab.demo.speed import (SPEEDS, TRIAL_REQUESTS, in_time, slower)
-from warmpath.lab.local.traffic_run import (TrafficRun, run_traffic)
-from warmpath.lab.demo.verdict import (conclusions, warnings)
+from warmpath.client.async_client import AsyncClient
+from warmpath.lab.demo.setting import PAGE, RESULTS, DemoSetting, demo_setting, new_parser
+from warmpath.lab.demo.speed import SPEEDS, TRIAL_REQUESTS, in_time, slower
+from warmpath.lab.demo.verdict import conclusions, warnings
+from warmpath.lab.local.cluster import MODEL, Cluster, ClusterError
+from warmpath.lab.local.measure import RunFigures, figures, percentile
+from warmpath.lab.local.report import Story, provenance, write_report
+from warmpath.lab.local.rules import (
+    QUEUED,
+    ROUND_ROBIN,
+    TITLES,
+    WARMPATH,
+    LeastLoad,
+    Policy,
+    RoundRobin,
+    Warmpath,
+)
+from warmpath.lab.local.traffic_run import TrafficRun, run_traffic
+from warmpath.process.command_line import FOUND, USAGE, in_words
 
 HEAD = ("policy", "hit ratio", "TTFT p50", "p90", "p99", "tokens saved", "imbalance")
 ASKING = (WARMPATH, QUEUED)

@@ -4,13 +4,13 @@ import argparse
 from dataclasses import dataclass
 from pathlib import Path
 
-from warmpath.process.command_line import command_parser
+from warmpath.cli.out_folder import claim
+from warmpath.lab.demo.speed import SPEEDS
 from warmpath.lab.local.cluster import WorkerSettings
 from warmpath.lab.local.rules import NAMES
-from warmpath.lab.demo.speed import SPEEDS
-from warmpath.lab.local.traffic_run import (Prepared, prepare)
-from warmpath.lab.local.workload import (VOCAB_SIZE, build, ceilings, read_trace)
-from warmpath.cli.out_folder import claim
+from warmpath.lab.local.traffic_run import Prepared, prepare
+from warmpath.lab.local.workload import VOCAB_SIZE, build, ceilings, read_trace
+from warmpath.process.command_line import command_parser
 
 TRACE = Path(__file__).parent / "conversation-slice.jsonl.gz"
 PAGE, RESULTS = "report.html", "results.json"

@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping
 
-from warmpath.lab.local.measure import RunFigures
-from warmpath.lab.local.rules import (QUEUED, TITLES, WARMPATH)
 from warmpath.lab.demo.speed import in_time
+from warmpath.lab.local.measure import RunFigures
+from warmpath.lab.local.rules import QUEUED, TITLES, WARMPATH
 
 NO_VERDICT = "no verdict on"
 

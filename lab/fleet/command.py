@@ -17,17 +17,17 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from warmpath.process.command_line import (FINE, FOUND, USAGE, command_parser, in_words)
-from warmpath.client.async_client import AsyncClient
 from warmpath.cli.console import new_console
-from warmpath.lab.local.cluster import (MODEL, ClusterError)
+from warmpath.cli.out_folder import OutFolderError, claim
+from warmpath.client.async_client import AsyncClient
 from warmpath.lab.demo.setting import TRACE
-from warmpath.lab.fleet.processes import (SPEED, FleetProcesses, ProcessSettings, file_names)
-from warmpath.lab.local.rules import (PodChoice, Policy, Warmpath)
+from warmpath.lab.fleet.processes import SPEED, FleetProcesses, ProcessSettings, file_names
+from warmpath.lab.local.cluster import MODEL, ClusterError
 from warmpath.lab.local.redis_server import NoServerError
-from warmpath.lab.local.traffic_run import (Prepared, TrafficRun, prepare, run_traffic)
-from warmpath.lab.local.workload import (build, read_trace)
-from warmpath.cli.out_folder import (OutFolderError, claim)
+from warmpath.lab.local.rules import PodChoice, Policy, Warmpath
+from warmpath.lab.local.traffic_run import Prepared, TrafficRun, prepare, run_traffic
+from warmpath.lab.local.workload import build, read_trace
+from warmpath.process.command_line import FINE, FOUND, USAGE, command_parser, in_words
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 
 SPAN = 120.0

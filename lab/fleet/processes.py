@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn, Self
 
-from warmpath.lab.local.cluster import (MODEL, Child, ClusterError, Process, Worker, WorkerSettings)
-from warmpath.lab.local.ports import (HOST, HeldPorts)
+from warmpath.lab.local.cluster import MODEL, Child, ClusterError, Process, Worker, WorkerSettings
+from warmpath.lab.local.ports import HOST, HeldPorts
 from warmpath.lab.local.redis_cluster import RedisCluster
 from warmpath.lab.local.workload import VOCAB_SIZE
 

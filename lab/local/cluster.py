@@ -13,8 +13,8 @@ from types import TracebackType
 from typing import IO, Self
 
 from warmpath.cli.child import bound
-from warmpath.lab.local.ports import (HOST, HeldPorts)
-from warmpath.router.config.schema import (PickTable, ProbeTable, QueueTable)
+from warmpath.lab.local.ports import HOST, HeldPorts
+from warmpath.router.config.schema import PickTable, ProbeTable, QueueTable
 from warmpath.scorer.policies.warmpath import Warmpath
 
 MODEL = "demo"

@@ -7,8 +7,8 @@ from typing import Any
 import redis.asyncio
 from redis.exceptions import ConnectionError as NotThereError
 
-from warmpath.lab.local.ports import HeldPorts
 from warmpath.lab.local.node import RedisNode
+from warmpath.lab.local.ports import HeldPorts
 from warmpath.lab.local.redis_server import find_server
 
 SLOTS = 16_384

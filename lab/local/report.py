@@ -16,9 +16,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
-from warmpath.process.version import version
-from warmpath.lab.local.measure import Served
 from warmpath.cli.version import commit
+from warmpath.lab.local.measure import Served
+from warmpath.process.version import version
 
 PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>{title}</title>

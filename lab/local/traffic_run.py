@@ -10,7 +10,7 @@ import aiohttp
 
 from warmpath.lab.local.cluster import MODEL
 from warmpath.lab.local.measure import Served
-from warmpath.lab.local.rules import (PodChoice, Policy)
+from warmpath.lab.local.rules import PodChoice, Policy
 from warmpath.lab.local.workload import Arrival
 
 

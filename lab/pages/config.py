@@ -16,7 +16,7 @@ from msgspec import Meta
 from msgspec.structs import FieldInfo
 
 from warmpath.router.config.reloadable import is_reloadable
-from warmpath.router.config.schema import (MIB, Config, Table)
+from warmpath.router.config.schema import MIB, Config, Table
 
 HEAD = """\
 # Every key of the router's file

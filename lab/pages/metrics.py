@@ -2,7 +2,7 @@
 
 import sys
 
-from warmpath.router.metrics.declared import (ROOMS, Declared)
+from warmpath.router.metrics.declared import ROOMS, Declared
 
 BEGINNING = """# Metrics
 

@@ -6,7 +6,7 @@ from random import Random
 import numpy as np
 
 from warmpath.scorer.candidate import Request
-from warmpath.scorer.columns import (Columns, Costs)
+from warmpath.scorer.columns import Columns, Costs
 from warmpath.scorer.option import check_option
 from warmpath.scorer.places import places
 

@@ -5,7 +5,7 @@ from random import Random
 from typing import ClassVar
 
 from warmpath.scorer.candidate import Request
-from warmpath.scorer.columns import (Columns, Costs)
+from warmpath.scorer.columns import Columns, Costs
 from warmpath.scorer.option import check_option
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from warmpath.indexer.shared.redis.command import (Argument, Call, Command, Reply)
+from warmpath.indexer.shared.redis.command import Argument, Call, Command, Reply
 
 
 class BookingStore:

@@ -8,7 +8,7 @@ from warmpath.lab.simulate.fleet import EngineKind
 from warmpath.lab.simulate.router import Reports
 from warmpath.lab.simulate.study import variant
 from warmpath.lab.simulate.traffic.generated import Generated
-from warmpath.lab.simworker.presets import (DEFAULT_PRESET, PRESETS)
+from warmpath.lab.simworker.presets import DEFAULT_PRESET, PRESETS
 
 MOST_PODS = 1024
 MOST_ROUTERS = 16

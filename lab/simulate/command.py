@@ -13,15 +13,15 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from warmpath.process.command_line import (USAGE, in_words)
 from warmpath.cli.console import new_console
 from warmpath.cli.out_folder import claim
 from warmpath.lab.simulate import summary
 from warmpath.lab.simulate.cell import Cell
 from warmpath.lab.simulate.figures import Figures
-from warmpath.lab.simulate.options import (cells, new_parser)
+from warmpath.lab.simulate.options import cells, new_parser
 from warmpath.lab.simulate.run import run
 from warmpath.lab.simulate.study import STUDY_NAMES
+from warmpath.process.command_line import USAGE, in_words
 
 PAGE, ROWS = "report.html", "results.jsonl"
 """The result files."""
@@ -85,7 +85,7 @@ def _report_writer() -> Callable[..., Path]:
     try:
         from warmpath.lab.simulate.report import write_report  # noqa: PLC0415  matplotlib is an extra
     except ImportError as error:
-        raise ValueError(f"--report: {error}; pip install 'warmpath[report]'") from error
+        raise ValueError(f"--report: {error}; pip install 'warmpath-router[report]'") from error
     return write_report
 
 

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from typing import Literal, Protocol, get_args
 
 from warmpath.lab.simulate.traffic.requests import LoggedRequest
-from warmpath.lab.simworker.engine import (Engine, Generation, Load)
+from warmpath.lab.simworker.engine import Engine, Generation, Load
 from warmpath.lab.simworker.latency import LatencyModel
 from warmpath.lab.simworker.serial.block_cache import BlockCache
 from warmpath.lab.simworker.serial.engine import SerialEngine
-from warmpath.lab.simworker.v1.assemble import (KVGroup, kv_cache_config)
+from warmpath.lab.simworker.v1.assemble import KVGroup, kv_cache_config
 from warmpath.lab.simworker.v1.assemble import build_engine as vllm_engine
 from warmpath.lab.simworker.v1.cache.kv_cache_event import CacheEvent
 from warmpath.lab.simworker.v1.engine import V1Engine

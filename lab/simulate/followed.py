@@ -9,10 +9,10 @@ from collections.abc import Sequence
 
 from warmpath.indexer.engines.event import Tier
 from warmpath.indexer.keys.word import pack_words
-from warmpath.proto.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
 from warmpath.indexer.resolve.holding import Holding
 from warmpath.indexer.watch.watched_source import WatchedRank
-from warmpath.lab.simworker.v1.cache.kv_cache_event import (BlockRemoved, BlockStored, CacheEvent)
+from warmpath.lab.simworker.v1.cache.kv_cache_event import BlockRemoved, BlockStored, CacheEvent
+from warmpath.proto.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
 
 
 class Followed:

@@ -19,12 +19,12 @@ from zlib import crc32
 from warmpath.lab.simulate.booking_store import BookingStore
 from warmpath.lab.simulate.cell import Cell
 from warmpath.lab.simulate.fleet import SimulatedEngine
+from warmpath.lab.simulate.router import Pick, SimulatedRouter
 from warmpath.lab.simulate.traffic.requests import LoggedRequest
-from warmpath.lab.simulate.router import (Pick, SimulatedRouter)
-from warmpath.router.peers.run import INTERVALS
 from warmpath.lab.simworker.engine import Generation
 from warmpath.lab.simworker.v1.cache.kv_cache_event import CacheEvent
-from warmpath.lab.simworker.virtual.cluster import (RequestOutcome, VirtualCluster)
+from warmpath.lab.simworker.virtual.cluster import RequestOutcome, VirtualCluster
+from warmpath.router.peers.run import INTERVALS
 
 
 class Gateway:

@@ -5,14 +5,14 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from warmpath.process.command_line import command_parser
-from warmpath.lab.simulate.cell import (BYS, MOST_PODS, SHARINGS, Cell)
+from warmpath.lab.simulate.cell import BYS, MOST_PODS, SHARINGS, Cell
 from warmpath.lab.simulate.fleet import ENGINE_KINDS
 from warmpath.lab.simulate.router import REPORTS
-from warmpath.lab.simulate.study import (MATRIX_BLOCKS, MATRIX_LOADS, MATRIX_PODS, variants)
-from warmpath.lab.simulate.traffic.generated import (KINDS, Generated)
-from warmpath.scorer.policy import (DEFAULT, policy_names)
-from warmpath.lab.simworker.presets import (DEFAULT_PRESET, PRESETS)
+from warmpath.lab.simulate.study import MATRIX_BLOCKS, MATRIX_LOADS, MATRIX_PODS, variants
+from warmpath.lab.simulate.traffic.generated import KINDS, Generated
+from warmpath.lab.simworker.presets import DEFAULT_PRESET, PRESETS
+from warmpath.process.command_line import command_parser
+from warmpath.scorer.policy import DEFAULT, policy_names
 
 
 class Pods(NamedTuple):

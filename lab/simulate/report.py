@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from warmpath.lab.local import report
 from warmpath.lab.simulate import summary
 from warmpath.lab.simulate.figures import Figures
-from warmpath.lab.simulate.study import (BEST_PUBLISHED, POOLED, PUBLISHED)
+from warmpath.lab.simulate.study import BEST_PUBLISHED, POOLED, PUBLISHED
 from warmpath.scorer.policy import DEFAULT
 
 MOST_LINES = 6

@@ -21,15 +21,16 @@ from warmpath.indexer.believed.beliefs import Believed
 from warmpath.indexer.engines.cache_groups import Lookahead
 from warmpath.indexer.engines.event import Tier
 from warmpath.indexer.index.contract import Index
-from warmpath.indexer.ranks import Ingest
 from warmpath.indexer.keys.key import Chain
 from warmpath.indexer.keys.word import WORD_BYTES
+from warmpath.indexer.ranks import Ingest
 from warmpath.indexer.shared.layout.names import KeyNames
-from warmpath.indexer.shared.redis.command import (Call, Command, Reply)
+from warmpath.indexer.shared.redis.command import Call, Command, Reply
 from warmpath.lab.simulate.fleet import SimulatedEngine
-from warmpath.lab.simulate.followed import (Followed, Record)
-from warmpath.lab.simulate.traffic.requests import LoggedRequest
+from warmpath.lab.simulate.followed import Followed, Record
 from warmpath.lab.simulate.study import Variant
+from warmpath.lab.simulate.traffic.requests import LoggedRequest
+from warmpath.lab.simworker.v1.cache.kv_cache_event import CacheEvent
 from warmpath.router.config import schema as config
 from warmpath.router.load.engine_metrics import Observed
 from warmpath.router.match.match import Scorer
@@ -37,13 +38,12 @@ from warmpath.router.peers.exchange import PeerBookings
 from warmpath.router.pick.eligible import NoPodError
 from warmpath.router.pick.pick import Placed
 from warmpath.router.pick.picking import Picking
-from warmpath.router.pick.weigh import (Ask, Choice)
-from warmpath.router.pods.table import (Pod, Status, that_serve)
+from warmpath.router.pick.weigh import Ask, Choice
+from warmpath.router.pods.table import Pod, Status, that_serve
 from warmpath.router.queue.queueing import new_queue
+from warmpath.router.queue.request import Entering, Waiting, Wanted
 from warmpath.router.queue.standing import engine_priority
-from warmpath.router.queue.request import (Entering, Waiting, Wanted)
 from warmpath.scorer.prefill import PrefillModel
-from warmpath.lab.simworker.v1.cache.kv_cache_event import CacheEvent
 
 MODEL = "simulated"
 SESSION_POLICY = "session-hash"

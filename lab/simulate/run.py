@@ -15,20 +15,20 @@ from typing import NamedTuple
 
 from warmpath.indexer.embedded import embedded_index
 from warmpath.indexer.index.contract import Index
-from warmpath.lab.simulate.traffic.access_log import read_traffic
 from warmpath.lab.simulate.cell import Cell
-from warmpath.lab.simulate.figures import (Figures, figures)
-from warmpath.lab.simulate.fleet import (FleetSettings, build_engine, build_fleet, can_serve)
+from warmpath.lab.simulate.figures import Figures, figures
+from warmpath.lab.simulate.fleet import FleetSettings, build_engine, build_fleet, can_serve
 from warmpath.lab.simulate.gateway import Gateway
-from warmpath.lab.simulate.traffic.requests import (LoggedRequest, LoggedTraffic)
 from warmpath.lab.simulate.router import SimulatedRouter
 from warmpath.lab.simulate.study import variant
+from warmpath.lab.simulate.traffic.access_log import read_traffic
 from warmpath.lab.simulate.traffic.generated import Generated
-from warmpath.scorer.prefill import PrefillModel
-from warmpath.lab.simworker.latency import (LatencyModel, StepWork)
+from warmpath.lab.simulate.traffic.requests import LoggedRequest, LoggedTraffic
+from warmpath.lab.simworker.latency import LatencyModel, StepWork
 from warmpath.lab.simworker.presets import PRESETS
 from warmpath.lab.simworker.virtual import trace
-from warmpath.lab.simworker.virtual.trace import (TraceLine, spread)
+from warmpath.lab.simworker.virtual.trace import TraceLine, spread
+from warmpath.scorer.prefill import PrefillModel
 
 INDEX_BYTES = 64 << 20
 ROUTER_SEEDS = 1_000_003

@@ -13,7 +13,7 @@ the shortest booked wait. Source: `../shared/bench/policy-study.md`, and `POLICI
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from warmpath.scorer.policy import (UnknownPolicyError, make_policy, policy_names)
+from warmpath.scorer.policy import UnknownPolicyError, make_policy, policy_names
 
 POOLED = "pooled"
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from warmpath.lab.simulate.figures import Figures
-from warmpath.lab.simulate.study import (BEST_PUBLISHED, POOLED, PUBLISHED)
+from warmpath.lab.simulate.study import BEST_PUBLISHED, POOLED, PUBLISHED
 
 _UNREPORTED = {
     "ends": "First tokens are not reported.",

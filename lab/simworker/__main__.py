@@ -11,10 +11,10 @@ from typing import Any
 import zmq
 import zmq.asyncio
 
-from warmpath.lab.simworker.build_host import (build_host, load_text)
+from warmpath.lab.simworker.build_host import build_host, load_text
 from warmpath.lab.simworker.engine import EngineFailedError
 from warmpath.lab.simworker.host import Host
-from warmpath.lab.simworker.options import (Settings, parse)
+from warmpath.lab.simworker.options import Settings, parse
 from warmpath.lab.simworker.server.text import TextCodec
 
 

@@ -8,23 +8,27 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from warmpath.lab.simworker.engine import Engine
-from warmpath.lab.simworker.events.from_v1 import (LoraId, from_v1)
+from warmpath.lab.simworker.events.from_v1 import LoraId, from_v1
 from warmpath.lab.simworker.events.wire_event import WireEvent
 from warmpath.lab.simworker.presets import PRESETS
 from warmpath.lab.simworker.trtllm.blocks.retention import KvCacheRetentionConfig
 from warmpath.lab.simworker.trtllm.cache.cache_options import CacheOptions
-from warmpath.lab.simworker.trtllm.cache.kv_cache_manager import KVCacheManager as TrtllmKVCacheManager
+from warmpath.lab.simworker.trtllm.cache.kv_cache_manager import (
+    KVCacheManager as TrtllmKVCacheManager,
+)
 from warmpath.lab.simworker.trtllm.engine import TrtllmEngine
 from warmpath.lab.simworker.trtllm.events.event_manager import KVCacheEventManager
 from warmpath.lab.simworker.v0.engine import V0Engine
 from warmpath.lab.simworker.v0.memory.array_backend import ArrayBackend
-from warmpath.lab.simworker.v0.memory.cache_engine import (CacheEngine, CacheShape)
+from warmpath.lab.simworker.v0.memory.cache_engine import CacheEngine, CacheShape
 from warmpath.lab.simworker.v0.memory.numpy_backend import NumpyBackend
 from warmpath.lab.simworker.v0.requests.lora import LoRAConfig
 from warmpath.lab.simworker.v0.scheduling.scheduler_config import CacheConfig as V0CacheConfig
-from warmpath.lab.simworker.v0.scheduling.scheduler_config import SchedulerConfig as V0SchedulerConfig
+from warmpath.lab.simworker.v0.scheduling.scheduler_config import (
+    SchedulerConfig as V0SchedulerConfig,
+)
 from warmpath.lab.simworker.v0.worker import Worker
-from warmpath.lab.simworker.v1.assemble import (KVGroup, OffloadConfig, kv_cache_config)
+from warmpath.lab.simworker.v1.assemble import KVGroup, OffloadConfig, kv_cache_config
 from warmpath.lab.simworker.v1.assemble import build_engine as build_v1
 from warmpath.lab.simworker.v1.engine import V1Engine
 from warmpath.lab.simworker.v1.scheduling.scheduler_config import SchedulerConfig
@@ -164,7 +168,7 @@ def _memory(settings: EngineSettings) -> Worker[Any]:
             from warmpath.lab.simworker.v0.memory.torch_backend import TorchBackend  # noqa: PLC0415
         except ImportError:
             raise ValueError(
-                "--tensors: torch is not installed; pip install 'warmpath[tensors]'"
+                "--tensors: torch is not installed; pip install 'warmpath-router[tensors]'"
             ) from None
         backend = TorchBackend()
     shape = CacheShape(num_layers=1, block_size=settings.block_size, num_kv_heads=1, head_size=4)

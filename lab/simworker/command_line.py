@@ -7,11 +7,15 @@ from typing import Any, NoReturn
 
 from warmpath.lab.simworker.build_engine import ENGINES
 from warmpath.lab.simworker.events.faulty_outlet import MOST_DELAY_SECONDS
-from warmpath.lab.simworker.option_types import (address, lora_module, number, whole)
+from warmpath.lab.simworker.option_types import address, lora_module, number, whole
 from warmpath.lab.simworker.plan_blocks import read_model_shape
-from warmpath.lab.simworker.presets import (DEFAULT_PRESET, PRESETS)
+from warmpath.lab.simworker.presets import DEFAULT_PRESET, PRESETS
 from warmpath.lab.simworker.server.metrics import NAMES
-from warmpath.lab.simworker.trtllm.blocks.retention import (DEFAULT_PRIORITY, KvCacheRetentionConfig, TokenRangeRetentionConfig)
+from warmpath.lab.simworker.trtllm.blocks.retention import (
+    DEFAULT_PRIORITY,
+    KvCacheRetentionConfig,
+    TokenRangeRetentionConfig,
+)
 from warmpath.lab.simworker.v1.assemble import KVGroup
 from warmpath.lab.simworker.v1.hashing.block_hash import DEFAULT_NONE_HASH_SEED
 

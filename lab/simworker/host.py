@@ -8,7 +8,7 @@ from typing import Any
 from aiohttp import web
 
 from warmpath.lab.simworker.api.app import application
-from warmpath.lab.simworker.events.publisher import (EndpointError, Publisher, unbound)
+from warmpath.lab.simworker.events.publisher import EndpointError, Publisher, unbound
 from warmpath.lab.simworker.options import FaultSettings
 from warmpath.lab.simworker.server.task_set import TaskSet
 from warmpath.lab.simworker.server.worker import Worker

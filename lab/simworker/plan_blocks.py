@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from warmpath.lab.simworker.v1.assemble import KVGroup
-from warmpath.lab.simworker.v1.memory.cache_config import (GIB, CacheConfig)
-from warmpath.lab.simworker.v1.memory.plan import (MemoryPlan, ModelShape, plan_memory)
+from warmpath.lab.simworker.v1.memory.cache_config import GIB, CacheConfig
+from warmpath.lab.simworker.v1.memory.plan import MemoryPlan, ModelShape, plan_memory
 from warmpath.lab.simworker.v1.scheduling.scheduler_config import SchedulerConfig
 from warmpath.lab.simworker.v1.specs.kv_cache_spec import SlidingWindowSpec
 

@@ -24,7 +24,7 @@ error is 5 to 9 %; `Preset.tolerance` is the largest error among the measurement
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from warmpath.lab.simworker.latency import (LatencyModel, StepWork)
+from warmpath.lab.simworker.latency import LatencyModel, StepWork
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,10 +8,10 @@ was cached while the request was with the engine (`lab.verify.stay`).
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from warmpath.indexer.engines.event import (Cleared, EngineHash, Event, Removed, Stored, Tier)
-from warmpath.indexer.keys.key import (Keyspace, chain)
-from warmpath.indexer.trust import (Level, Trust)
-from warmpath.lab.verify.stay import (EventKeys, Kind, Stay, follow)
+from warmpath.indexer.engines.event import Cleared, EngineHash, Event, Removed, Stored, Tier
+from warmpath.indexer.keys.key import Keyspace, chain
+from warmpath.indexer.trust import Level, Trust
+from warmpath.lab.verify.stay import EventKeys, Kind, Stay, follow
 
 
 class BlockNames:

@@ -18,10 +18,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from warmpath.process.command_line import (FINE, FOUND, USAGE, command_parser, in_words)
 from warmpath.lab.verify.outcome import RecordingOutcome
-from warmpath.lab.verify.predict import (Conditions, verify)
-from warmpath.lab.verify.recording import (BadRecordingError, is_trace_of_operations, read_recording)
+from warmpath.lab.verify.predict import Conditions, verify
+from warmpath.lab.verify.recording import BadRecordingError, is_trace_of_operations, read_recording
+from warmpath.process.command_line import FINE, FOUND, USAGE, command_parser, in_words
 
 TRACE_GROUP = "warmpath.trace_verifiers"
 """Entry points that replay traces of operations, since the router must not import simulators."""

@@ -3,7 +3,7 @@
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from warmpath.indexer.trust import (Level, Trust)
+from warmpath.indexer.trust import Level, Trust
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,15 +7,15 @@ from random import Random
 
 from warmpath.indexer.embedded import embedded_index
 from warmpath.indexer.engines import vllm
-from warmpath.indexer.engines.event import (Event, MalformedEventError, Stored)
+from warmpath.indexer.engines.event import Event, MalformedEventError, Stored
 from warmpath.indexer.follow.instance import Engine
 from warmpath.indexer.ranks import Ingest
 from warmpath.indexer.stream.action import AskReplay
-from warmpath.indexer.trust import (Level, Trust)
-from warmpath.lab.verify.cause import (BlockNames, Case, cause)
-from warmpath.lab.verify.outcome import (Mismatch, RecordingOutcome)
-from warmpath.lab.verify.recording import (Frame, Life, RecordedRequest, Recording, ReplayEnd)
-from warmpath.lab.verify.stay import (Batch, EventKeys, Stay)
+from warmpath.indexer.trust import Level, Trust
+from warmpath.lab.verify.cause import BlockNames, Case, cause
+from warmpath.lab.verify.outcome import Mismatch, RecordingOutcome
+from warmpath.lab.verify.recording import Frame, Life, RecordedRequest, Recording, ReplayEnd
+from warmpath.lab.verify.stay import Batch, EventKeys, Stay
 from warmpath.router.match.match import Scorer
 from warmpath.router.prompt.token_prompt import TokenPrompt
 from warmpath.scorer.longest_prefix import longest_prefix

@@ -14,10 +14,16 @@ from dataclasses import dataclass
 
 import msgspec
 
-from warmpath.prefixstore.chats.chat import (Chat, ModelTemplate, TemplateTraits)
-from warmpath.prefixstore.chats.render_frame import (Begin, Render, Try, frame)
-from warmpath.prefixstore.chats.render_worker import (START_SECONDS, RenderWorker)
-from warmpath.prefixstore.chats.renderer import (BrokenTemplateError, RenderCrashedError, RendererClosedError, RendererFullError, RenderTimeoutError)
+from warmpath.prefixstore.chats.chat import Chat, ModelTemplate, TemplateTraits
+from warmpath.prefixstore.chats.render_frame import Begin, Render, Try, frame
+from warmpath.prefixstore.chats.render_worker import START_SECONDS, RenderWorker
+from warmpath.prefixstore.chats.renderer import (
+    BrokenTemplateError,
+    RenderCrashedError,
+    RendererClosedError,
+    RendererFullError,
+    RenderTimeoutError,
+)
 from warmpath.prefixstore.chats.template import TemplateError
 
 log = logging.getLogger(__name__)

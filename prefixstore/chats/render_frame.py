@@ -7,7 +7,7 @@ of `Render` and `Try`.
 
 import msgspec
 
-from warmpath.prefixstore.chats.chat import (Chat, ModelTemplate)
+from warmpath.prefixstore.chats.chat import Chat, ModelTemplate
 
 LENGTH_BYTES = 4
 

@@ -15,8 +15,20 @@ from typing import BinaryIO
 
 import msgspec
 
-from warmpath.prefixstore.chats.render_frame import (LENGTH_BYTES, Begin, Done, Load, Refused, Render, Reply, Request, Try, frame, request_decoder)
-from warmpath.prefixstore.chats.template import (ChatTemplate, RenderLimitError, TemplateError)
+from warmpath.prefixstore.chats.render_frame import (
+    LENGTH_BYTES,
+    Begin,
+    Done,
+    Load,
+    Refused,
+    Render,
+    Reply,
+    Request,
+    Try,
+    frame,
+    request_decoder,
+)
+from warmpath.prefixstore.chats.template import ChatTemplate, RenderLimitError, TemplateError
 from warmpath.prefixstore.chats.traits import traits_of
 
 

@@ -11,9 +11,17 @@ from typing import cast
 import msgspec
 
 from warmpath.prefixstore.chats.chat import ModelTemplate
-from warmpath.prefixstore.chats.render_frame import (LENGTH_BYTES, REPLY_ROOM, Begin, Done, Load, frame, reply_decoder)
-from warmpath.prefixstore.chats.renderer import (RenderCrashedError, RenderTimeoutError)
-from warmpath.prefixstore.chats.template import (RenderLimitError, TemplateError)
+from warmpath.prefixstore.chats.render_frame import (
+    LENGTH_BYTES,
+    REPLY_ROOM,
+    Begin,
+    Done,
+    Load,
+    frame,
+    reply_decoder,
+)
+from warmpath.prefixstore.chats.renderer import RenderCrashedError, RenderTimeoutError
+from warmpath.prefixstore.chats.template import RenderLimitError, TemplateError
 from warmpath.prefixstore.isolated import isolated
 
 COMMAND = isolated("warmpath.prefixstore.chats.render_process")

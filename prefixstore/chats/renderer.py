@@ -8,8 +8,8 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Protocol
 
-from warmpath.prefixstore.chats.chat import (Chat, ModelTemplate, TemplateTraits)
-from warmpath.prefixstore.chats.template import (ChatTemplate, TemplateError)
+from warmpath.prefixstore.chats.chat import Chat, ModelTemplate, TemplateTraits
+from warmpath.prefixstore.chats.template import ChatTemplate, TemplateError
 from warmpath.prefixstore.chats.traits import traits_of
 
 

@@ -10,8 +10,8 @@ import jinja2
 import jinja2.ext
 import jinja2.sandbox
 
-from warmpath.prefixstore.chats.chat import (Chat, TemplateTraits)
-from warmpath.prefixstore.chats.jinja_template import (RenderLimitError, TemplateError)
+from warmpath.prefixstore.chats.chat import Chat, TemplateTraits
+from warmpath.prefixstore.chats.jinja_template import RenderLimitError, TemplateError
 from warmpath.prefixstore.chats.template import ChatTemplate
 
 EFFORTS = ("low", "medium", "high", "xhigh", "max")

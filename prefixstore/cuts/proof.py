@@ -34,7 +34,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from warmpath.prefixstore.cuts.expressions import (BREAKS, KNOWN, alternatives, match_every_letter)
+from warmpath.prefixstore.cuts.expressions import BREAKS, KNOWN, alternatives, match_every_letter
 
 _COMPOSING = frozenset({"NFC", "NFKC", "Lowercase"})
 """Normalisers that keep each of `LETTERS` one letter and do not change the character after it."""

@@ -14,7 +14,7 @@ from typing import cast
 
 import xxhash
 
-from warmpath.prefixstore.store.contract import (BrokenInvariantError, Entry, StoreStats, relabel)
+from warmpath.prefixstore.store.contract import BrokenInvariantError, Entry, StoreStats, relabel
 
 ENTRY_BYTES = 480
 """Bytes of memory per entry in addition to its tokens and keys.

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from warmpath.prefixstore.store.contract import (Entry, StoreStats, relabel)
+from warmpath.prefixstore.store.contract import Entry, StoreStats, relabel
 
 
 class ReferenceStore:

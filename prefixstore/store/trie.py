@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import pygtrie
 
-from warmpath.prefixstore.store.contract import (BrokenInvariantError, Entry, StoreStats, relabel)
+from warmpath.prefixstore.store.contract import BrokenInvariantError, Entry, StoreStats, relabel
 
 Path = tuple[bytes, ...]
 

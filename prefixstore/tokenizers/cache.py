@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from warmpath.prefixstore.own_thread import in_own_thread
 from warmpath.prefixstore.tokenizers.source import TokenizerSource
-from warmpath.prefixstore.tokenizers.tokenizer import (Tokenizer, TokenizerUnavailableError)
+from warmpath.prefixstore.tokenizers.tokenizer import Tokenizer, TokenizerUnavailableError
 
 _CLOSED = "the tokenizer cache is closed"
 

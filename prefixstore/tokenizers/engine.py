@@ -17,8 +17,13 @@ from typing import Any, Protocol
 
 import httpx2
 
-from warmpath.prefixstore.tokenizers.ids import (ID_BYTES, IdsError, pack)
-from warmpath.prefixstore.tokenizers.tokenizer import (InvalidTextError, TokenizerUnavailableError, check_text, in_words)
+from warmpath.prefixstore.tokenizers.ids import ID_BYTES, IdsError, pack
+from warmpath.prefixstore.tokenizers.tokenizer import (
+    InvalidTextError,
+    TokenizerUnavailableError,
+    check_text,
+    in_words,
+)
 
 log = logging.getLogger(__name__)
 

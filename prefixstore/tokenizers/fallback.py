@@ -6,9 +6,14 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from warmpath.prefixstore.tokenizers.engine import Engine
-from warmpath.prefixstore.tokenizers.remote import (Chats, RemoteTokenizer)
+from warmpath.prefixstore.tokenizers.remote import Chats, RemoteTokenizer
 from warmpath.prefixstore.tokenizers.source import TokenizerSource
-from warmpath.prefixstore.tokenizers.tokenizer import (FolderTokenizer, Tokenizer, TokenizerUnavailableError, Uncut)
+from warmpath.prefixstore.tokenizers.tokenizer import (
+    FolderTokenizer,
+    Tokenizer,
+    TokenizerUnavailableError,
+    Uncut,
+)
 
 log = logging.getLogger(__name__)
 

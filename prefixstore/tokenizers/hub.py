@@ -24,8 +24,12 @@ from huggingface_hub.errors import (
 from huggingface_hub.utils.tqdm import disable_progress_bars
 
 from warmpath.prefixstore.own_thread import in_own_thread
-from warmpath.prefixstore.tokenizers.pin import (TELLING, Pin)
-from warmpath.prefixstore.tokenizers.tokenizer import (FolderTokenizer, TokenizerUnavailableError, in_words)
+from warmpath.prefixstore.tokenizers.pin import TELLING, Pin
+from warmpath.prefixstore.tokenizers.tokenizer import (
+    FolderTokenizer,
+    TokenizerUnavailableError,
+    in_words,
+)
 from warmpath.prefixstore.tokenizers.trial import try_tokenizer
 
 MAX_FILE_BYTES = 256 << 20

@@ -10,7 +10,12 @@ from typing import Any, Protocol, TypeGuard, runtime_checkable
 
 from warmpath.prefixstore.tokenizers.engine import Engine
 from warmpath.prefixstore.tokenizers.ids import ID_BYTES
-from warmpath.prefixstore.tokenizers.tokenizer import (InvalidTextError, Tokenizer, TokenizerUnavailableError, Uncut)
+from warmpath.prefixstore.tokenizers.tokenizer import (
+    InvalidTextError,
+    Tokenizer,
+    TokenizerUnavailableError,
+    Uncut,
+)
 
 PROBE = "a"
 

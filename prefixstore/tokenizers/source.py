@@ -8,7 +8,7 @@ engines.
 from pathlib import Path
 from typing import Protocol
 
-from warmpath.prefixstore.tokenizers.tokenizer import (FolderTokenizer, Tokenizer)
+from warmpath.prefixstore.tokenizers.tokenizer import FolderTokenizer, Tokenizer
 from warmpath.prefixstore.tokenizers.trial import try_tokenizer
 
 

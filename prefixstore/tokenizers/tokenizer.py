@@ -15,12 +15,12 @@ from typing import Any, Protocol
 
 import tokenizers
 
-from warmpath.prefixstore.cuts.proof import (cuts_of, puts_space_in_front)
+from warmpath.prefixstore.cuts.proof import cuts_of, puts_space_in_front
 from warmpath.prefixstore.cuts.slices import cut_finder
-from warmpath.prefixstore.tokenizers.added_tokens import (add_missing, described)
+from warmpath.prefixstore.tokenizers.added_tokens import add_missing, described
 from warmpath.prefixstore.tokenizers.give_back import give_back
 from warmpath.prefixstore.tokenizers.growth import checked_growth
-from warmpath.prefixstore.tokenizers.ids import (ID_BYTES, pack_ids)
+from warmpath.prefixstore.tokenizers.ids import ID_BYTES, pack_ids
 
 log = logging.getLogger(__name__)
 

@@ -8,14 +8,14 @@ from typing import Any
 
 import grpc
 
+from warmpath.h2grpc.peer import address_of
 from warmpath.process.reread import Reread
 from warmpath.process.tls import ServerTls
 from warmpath.router.access.callers import Callers
-from warmpath.router.access.guard import (Context, Guard, KeptOutMeter, shown_by)
+from warmpath.router.access.guard import Context, Guard, KeptOutMeter, shown_by
 from warmpath.router.config.access import exposed
 from warmpath.router.config.files import server_tls
 from warmpath.router.config.schema import Config
-from warmpath.h2grpc.peer import address_of
 
 log = logging.getLogger(__name__)
 

@@ -14,10 +14,10 @@ import grpc
 import grpc.aio
 
 from warmpath.process.certificate_names import names
-from warmpath.router.access.callers import (Callers, RefusalKind)
+from warmpath.proto.errors import Reason, details
+from warmpath.router.access.callers import Callers, RefusalKind
 from warmpath.router.access.roles import is_open
-from warmpath.proto.errors import (Reason, details)
-from warmpath.router.transport.call import (CheckedHandler, Refusal)
+from warmpath.router.transport.call import CheckedHandler, Refusal
 
 log = logging.getLogger(__name__)
 

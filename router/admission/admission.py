@@ -26,7 +26,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from warmpath.router.admission.coming import Coming
-from warmpath.router.admission.waiting import (Turn, WaitingCalls)
+from warmpath.router.admission.waiting import Turn, WaitingCalls
 
 FIRST_SECONDS = 250e-6
 """The assumed time of a call, until some were measured."""

@@ -5,7 +5,7 @@ from typing import Protocol
 
 from google.protobuf.descriptor import ServiceDescriptor
 
-from warmpath.router.admission.admission import (Admission, LongestWait)
+from warmpath.router.admission.admission import Admission, LongestWait
 from warmpath.router.drain import Drain
 from warmpath.router.transport.call import Refusal
 

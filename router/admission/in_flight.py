@@ -16,9 +16,9 @@ do. Where others wait, a stranger's message may take `STRANGER_SECONDS`. Those t
 from collections import OrderedDict
 from collections.abc import Callable
 
-from warmpath.router.admission.reservation import (CallState, Reservation)
-from warmpath.router.admission.waiting_calls import WaitingCalls
 from warmpath.h2grpc.peer import address_of
+from warmpath.router.admission.reservation import CallState, Reservation
+from warmpath.router.admission.waiting_calls import WaitingCalls
 
 MOST_WAITING = 512
 """The most waiting calls; of each the transport has buffered up to 64 KiB (nghttp2) or 256 KiB (grpcio).

@@ -6,9 +6,9 @@ from typing import Protocol
 
 import grpc
 
-from warmpath.router.calls.failures import (FAILURES, reason_of, refusal_of)
+from warmpath.router.calls.failures import FAILURES, reason_of, refusal_of
 from warmpath.router.calls.intake import RefusedError
-from warmpath.router.drain import (Drain, EndingError)
+from warmpath.router.drain import Drain, EndingError
 
 log = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
-from warmpath.router.prompt.limits import (MOST_ENTRIES, check_count)
+from warmpath.router.prompt.limits import MOST_ENTRIES, check_count
 
 TEXT_OR_MESSAGE = 2
 """The wire type of texts and messages."""

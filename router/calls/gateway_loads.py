@@ -4,10 +4,10 @@ import asyncio
 from collections.abc import Callable, Sequence
 
 from warmpath.indexer.ranks import Ingest
-from warmpath.router.load.engine_metrics import (Observed, problem_of)
-from warmpath.router.load.table import LoadTable
 from warmpath.process.turns import in_turns
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
+from warmpath.router.load.engine_metrics import Observed, problem_of
+from warmpath.router.load.table import LoadTable
 from warmpath.router.prompt.bad_request import BadRequestError
 from warmpath.router.prompt.limits import check_name
 

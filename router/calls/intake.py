@@ -18,13 +18,13 @@ from typing import Any, Protocol
 import grpc
 import grpc.aio
 
-from warmpath.router.admission.admission import (Admission, BusyError, LongestWait)
+from warmpath.router.admission.admission import Admission, BusyError, LongestWait
+from warmpath.router.admission.in_flight import InFlight, LateError, NoPlaceError
+from warmpath.router.admission.reservation import CallState, Reservation
 from warmpath.router.admission.waiting import Turn
-from warmpath.router.calls.failures import (reason_of, refusal_of)
-from warmpath.router.admission.in_flight import (InFlight, LateError, NoPlaceError)
-from warmpath.router.admission.reservation import (CallState, Reservation)
+from warmpath.router.calls.failures import reason_of, refusal_of
 from warmpath.router.queue.give_room import GIVE_ROOM
-from warmpath.router.transport.call import (AtOnceHandler, Refusal)
+from warmpath.router.transport.call import AtOnceHandler, Refusal
 
 STREAMS = 16
 """Streams that may wait for their next message at once, each with room for the largest message. One that

@@ -5,11 +5,11 @@ from functools import cache
 
 from msgspec.structs import asdict
 
-from warmpath.router.calls.holdings import (HeldBlocks, Holdings)
-from warmpath.router.config.schema import LlmdTable
-from warmpath.router.calls.weighted_blocks import WeightedBlocks
 from warmpath.proto.pb.indexer.v1 import indexer_pb2 as llmd
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
+from warmpath.router.calls.holdings import HeldBlocks, Holdings
+from warmpath.router.calls.weighted_blocks import WeightedBlocks
+from warmpath.router.config.schema import LlmdTable
 from warmpath.router.pods.table import Pod
 from warmpath.router.prompt.bad_request import BadRequestError
 from warmpath.router.prompt.models import UnknownModelError

@@ -2,9 +2,9 @@
 
 import grpc
 
-from warmpath.router.calls.service import RouterService
-from warmpath.router.calls.llmd import PodScores
 from warmpath.proto.pb.indexer.v1 import indexer_pb2 as llmd
+from warmpath.router.calls.llmd import PodScores
+from warmpath.router.calls.service import RouterService
 
 SERVICE = llmd.DESCRIPTOR.services_by_name["IndexerService"]
 

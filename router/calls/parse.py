@@ -12,7 +12,12 @@ from google.protobuf.unknown_fields import UnknownFieldSet
 from warmpath.router.calls.entries import check_entries
 from warmpath.router.peers.booking_id import MOST_BYTES as MOST_BOOKING_BYTES
 from warmpath.router.prompt.bad_request import BadRequestError
-from warmpath.router.prompt.limits import (MOST_NAME_BYTES, MOST_SESSION_BYTES, MOST_TENANT_BYTES, check_name)
+from warmpath.router.prompt.limits import (
+    MOST_NAME_BYTES,
+    MOST_SESSION_BYTES,
+    MOST_TENANT_BYTES,
+    check_name,
+)
 
 Parsed = TypeVar("Parsed", bound=Message)
 

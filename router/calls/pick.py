@@ -11,36 +11,41 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from warmpath.indexer.ranks import Ingest
-from warmpath.router.calls.gateway_loads import (GatewayLoads, check_loads)
-from warmpath.router.calls.report import (ReportAnswerer, check_booking_id)
+from warmpath.process.turns import in_turns, turn_after
+from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
+from warmpath.router.calls.gateway_loads import GatewayLoads, check_loads
+from warmpath.router.calls.report import ReportAnswerer, check_booking_id
 from warmpath.router.diagnosis.attribution import Attribution
 from warmpath.router.diagnosis.decisions import Decisions
 from warmpath.router.diagnosis.diagnose import diagnose
 from warmpath.router.diagnosis.facts import RouterFacts
 from warmpath.router.load.table import LoadTable
-from warmpath.process.turns import (in_turns, turn_after)
-from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.router.peers import booking_id
 from warmpath.router.peers.exchange import PeerBookings
-from warmpath.router.pick.messages import (AT_ONCE, candidate_message, candidate_messages, source_message)
 from warmpath.router.pick.eligible import eligible
-from warmpath.router.pick.group_window import (Chosen, GroupWindow, Made)
-from warmpath.router.pick.options import (MOST_CANDIDATES, Options)
+from warmpath.router.pick.group_window import Chosen, GroupWindow, Made
+from warmpath.router.pick.messages import (
+    AT_ONCE,
+    candidate_message,
+    candidate_messages,
+    source_message,
+)
+from warmpath.router.pick.options import MOST_CANDIDATES, Options
 from warmpath.router.pick.picker import Picker
 from warmpath.router.pick.underway import Underway
-from warmpath.router.pick.weigh import (Ask, Choice, Traits)
+from warmpath.router.pick.weigh import Ask, Choice, Traits
 from warmpath.router.pods.namespaces import set_apart
 from warmpath.router.pods.table import PodTable
 from warmpath.router.prompt.bad_request import BadRequestError
-from warmpath.router.prompt.limits import check_name
 from warmpath.router.prompt.deadline import TimeLeft
+from warmpath.router.prompt.limits import check_name
 from warmpath.router.prompt.read_prompt import Form
 from warmpath.router.prompt.reader import PromptReader
 from warmpath.router.prompt.token_prompt import TokenPrompt
 from warmpath.router.queue.held_picks import HeldPicks
-from warmpath.router.queue.place import (ANYBODY, Asker, QueuePlace)
-from warmpath.router.queue.standing import (engine_priority, standing_message, waits, with_waiting)
-from warmpath.router.tracing.steps import (NO_STEPS, Step, Steps)
+from warmpath.router.queue.place import ANYBODY, Asker, QueuePlace
+from warmpath.router.queue.standing import engine_priority, standing_message, waits, with_waiting
+from warmpath.router.tracing.steps import NO_STEPS, Step, Steps
 from warmpath.router.tracing.tracer import Attributes
 from warmpath.scorer.policy import UnknownPolicyError
 

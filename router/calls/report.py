@@ -5,17 +5,17 @@ from collections.abc import Callable
 
 from google.protobuf.message import DecodeError
 
-from warmpath.router.calls.gateway_loads import (GatewayLoads, check_loads)
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
+from warmpath.proto.report_event import EVENTS
+from warmpath.router.calls.gateway_loads import GatewayLoads, check_loads
 from warmpath.router.peers import booking_id
 from warmpath.router.peers.exchange import PeerBookings
 from warmpath.router.pick.picker import Picker
-from warmpath.router.pick.report import (EVENT_NAMES, Report, carry_out, check_report, report_of)
+from warmpath.router.pick.report import EVENT_NAMES, Report, carry_out, check_report, report_of
 from warmpath.router.pick.underway import Underway
 from warmpath.router.pods.table import PodTable
 from warmpath.router.prompt.bad_request import BadRequestError
 from warmpath.router.queue.held_picks import HeldPicks
-from warmpath.proto.report_event import EVENTS
 
 log = logging.getLogger(__name__)
 

@@ -8,27 +8,27 @@ from typing import NamedTuple, NoReturn
 
 from warmpath.indexer.rank import Rank
 from warmpath.indexer.trust import Trust
-from warmpath.router.calls.score_reply import (entry_of, match_part, score_rest)
-from warmpath.process.turns import (MANY_RANKS, in_turns, turn_after)
-from warmpath.router.match.matches import Matches
-from warmpath.router.match.match import Scorer
+from warmpath.process.turns import MANY_RANKS, in_turns, turn_after
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.proto.pb.warmpath.wire.v1 import score_request_pb2 as wire
+from warmpath.router.calls.score_reply import entry_of, match_part, score_rest
+from warmpath.router.match.match import Scorer
+from warmpath.router.match.matches import Matches
 from warmpath.router.pick.messages import trust_message
 from warmpath.router.pods.namespaces import set_apart
-from warmpath.router.pods.table import (Pod, PodTable)
+from warmpath.router.pods.table import Pod, PodTable
 from warmpath.router.prompt.bad_request import BadRequestError
-from warmpath.router.prompt.limits import check_name
 from warmpath.router.prompt.deadline import TimeLeft
-from warmpath.router.prompt.parse import (LONG, gives_ids)
+from warmpath.router.prompt.limits import check_name
+from warmpath.router.prompt.parse import LONG, gives_ids
 from warmpath.router.prompt.plain import PlainPrompt
 from warmpath.router.prompt.reader import PromptReader
 from warmpath.router.prompt.token_prompt import TokenPrompt
 from warmpath.router.prompt.trace import Trace
-from warmpath.router.tracing.steps import (NO_STEPS, Step, Steps)
+from warmpath.router.tracing.steps import NO_STEPS, Step, Steps
 from warmpath.scorer.candidate import Load
 from warmpath.scorer.match import Match
-from warmpath.scorer.strategies import (DEFAULT, STRATEGIES, Strategy)
+from warmpath.scorer.strategies import DEFAULT, STRATEGIES, Strategy
 
 PODS_AT_ONCE = 64
 """Pods listed before other tasks get a turn: about two milliseconds' work."""

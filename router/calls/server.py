@@ -5,18 +5,18 @@ from contextlib import asynccontextmanager
 
 import grpc
 
+from warmpath.h2grpc.http2.library import LibraryError
+from warmpath.h2grpc.http2.limits import Http2Limits
 from warmpath.process.command_line import in_words
 from warmpath.process.health import HealthService
 from warmpath.process.listen import HALF_OF_DESCRIPTORS
-from warmpath.process.tasks import (Work, kept)
+from warmpath.process.tasks import Work, kept
 from warmpath.process.tls import ServerTls
 from warmpath.router.config.schema import Config
 from warmpath.router.ending import Ending
-from warmpath.router.readiness import (LISTENING, Readiness)
-from warmpath.router.transport.choose import new_server
-from warmpath.h2grpc.http2.library import LibraryError
-from warmpath.h2grpc.http2.limits import Http2Limits
+from warmpath.router.readiness import LISTENING, Readiness
 from warmpath.router.transport.call import Gate
+from warmpath.router.transport.choose import new_server
 
 STOP_SECONDS = 0.5
 """Time for writing the last answers; then the streams that remain, of health watchers, are ended."""

@@ -14,24 +14,24 @@ from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
+from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
+from warmpath.proto.pb.warmpath.wire.v1 import score_request_pb2 as wire
 from warmpath.router.admission.admission import Admission
 from warmpath.router.admission.gate import AdmissionGate
-from warmpath.router.calls.answering import (AnswerCounts, Answering, log_fault)
-from warmpath.router.calls.failures import (failure_of, reason_of, refusal_of, text_of)
-from warmpath.router.calls.intake import (Intake, RefusedError, too_busy)
+from warmpath.router.calls.answering import AnswerCounts, Answering, log_fault
+from warmpath.router.calls.failures import failure_of, reason_of, refusal_of, text_of
+from warmpath.router.calls.intake import Intake, RefusedError, too_busy
 from warmpath.router.calls.parse import parse
 from warmpath.router.calls.pick import PickAnswerer
 from warmpath.router.calls.score import Answerer
 from warmpath.router.calls.score_reply import stream_reply
 from warmpath.router.calls.traced import traced_messages
-from warmpath.router.drain import (Drain, EndingError)
-from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
-from warmpath.proto.pb.warmpath.wire.v1 import score_request_pb2 as wire
+from warmpath.router.drain import Drain, EndingError
 from warmpath.router.prompt.bad_request import BadRequestError
 from warmpath.router.prompt.plain import cut_prompt
 from warmpath.router.queue.place import Asker
 from warmpath.router.tracing.request_id import request_id_of
-from warmpath.router.tracing.tracer import (NO_TRACER, Tracer)
+from warmpath.router.tracing.tracer import NO_TRACER, Tracer
 from warmpath.router.transport.call import Gate
 
 SERVICE = pb.DESCRIPTOR.services_by_name["Router"]

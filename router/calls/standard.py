@@ -14,9 +14,9 @@ from google.protobuf.message import DecodeError
 from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2
 
-from warmpath.process.health import (HealthService, UnknownServiceError, WatchersFullError)
+from warmpath.process.health import HealthService, UnknownServiceError, WatchersFullError
 from warmpath.router.calls import reflection
-from warmpath.router.calls.intake import (Context, Intake, RefusedError)
+from warmpath.router.calls.intake import Context, Intake, RefusedError
 from warmpath.router.transport.call import Refusal
 
 HEALTH = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name

@@ -13,8 +13,8 @@ from weakref import WeakKeyDictionary
 import grpc
 import grpc.aio
 
-from warmpath.router.tracing.tracer import (CallSpan, Tracer)
-from warmpath.router.transport.call import (AtOnceHandler, stands_before)
+from warmpath.router.tracing.tracer import CallSpan, Tracer
+from warmpath.router.transport.call import AtOnceHandler, stands_before
 
 Context = grpc.aio.ServicerContext[Any, Any]
 

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping
 
-from warmpath.scorer.match import (TIERS, Match, spans_of)
+from warmpath.scorer.match import TIERS, Match, spans_of
 
 
 class WeightedBlocks:

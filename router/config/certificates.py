@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import NamedTuple
 
-from warmpath.process.certificates import (Validity, validities)
+from warmpath.process.certificates import Validity, validities
 from warmpath.process.reread import read_bytes
 from warmpath.router.config.files import tls_files
 from warmpath.router.config.schema import Config

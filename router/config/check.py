@@ -4,17 +4,17 @@ import importlib.util
 import re
 from collections.abc import Iterator
 
-from warmpath.indexer.follow.endpoint import (endpoint_problem, ports_meet, rank_endpoint)
-from warmpath.process.listen import is_host_port
+from warmpath.indexer.follow.endpoint import endpoint_problem, ports_meet, rank_endpoint
 from warmpath.indexer.shared.layout.names import prefix_problem
 from warmpath.indexer.shared.redis.address import AddressError
 from warmpath.indexer.shared.redis.address import contradictions as redis_contradictions
 from warmpath.indexer.shared.redis.address import parse as parse_address
 from warmpath.prefixstore.tokenizers.pin import Pin
+from warmpath.process.listen import is_host_port
 from warmpath.router.config.access import contradictions as access_contradictions
 from warmpath.router.config.form import Problem
-from warmpath.router.config.schema import (Config, HubTable, PickTable, ServerTable, SharedIndexTable)
-from warmpath.scorer.policy import (UnknownPolicyError, make_policy)
+from warmpath.router.config.schema import Config, HubTable, PickTable, ServerTable, SharedIndexTable
+from warmpath.scorer.policy import UnknownPolicyError, make_policy
 
 ALL_HOSTS = frozenset({"", "0.0.0.0", "[::]"})  # noqa: S104  no listener
 """Hosts with which a listener is on all addresses of the machine."""
@@ -69,7 +69,7 @@ def contradictions(config: Config) -> Iterator[Problem]:
             yield (*at, "name"), problem
         sets.add(pods.name)
         if pods.namespace and importlib.util.find_spec("kubernetes_asyncio") is None:
-            yield (*at, "namespace"), "needs the extra: pip install 'warmpath[kubernetes]'"
+            yield (*at, "namespace"), "needs the extra: pip install 'warmpath-router[kubernetes]'"
         if pods.model not in bases:
             known = ", ".join(sorted(bases))
             yield (*at, "model"), f"no model is named {pods.model!r}; known: {known}"
@@ -154,7 +154,7 @@ def _shared_index(table: SharedIndexTable) -> Iterator[Problem]:
                 yield ("shared-index", key.replace("_", "-")), "goes with url, which is missing"
         return
     if any(importlib.util.find_spec(name) is None for name in ("redis", "hiredis")):
-        yield ("shared-index", "url"), "needs the extra: pip install 'warmpath[redis]'"
+        yield ("shared-index", "url"), "needs the extra: pip install 'warmpath-router[redis]'"
     if problem := prefix_problem(table.prefix):
         yield ("shared-index", "prefix"), problem
     try:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from warmpath.router.config.form import Problem
 from warmpath.router.config.mistakes import dotted
-from warmpath.router.config.schema import (Config, LimitsTable, SharedIndexTable)
+from warmpath.router.config.schema import Config, LimitsTable, SharedIndexTable
 from warmpath.router.config.unused import unused
 
 

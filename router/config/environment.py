@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin
 
 import msgspec
 
-from warmpath.router.config.schema import (Config, Table)
+from warmpath.router.config.schema import Config, Table
 from warmpath.router.config.toml_lines import Path
 
 PREFIX = "WARMPATH_"

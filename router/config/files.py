@@ -9,7 +9,7 @@ from pathlib import Path
 
 from warmpath.indexer.follow.engine_tls import EngineTls
 from warmpath.process.reread import problem_of
-from warmpath.process.tls import (ClientTls, ServerTls, TlsFilesError, TlsPaths)
+from warmpath.process.tls import ClientTls, ServerTls, TlsFilesError, TlsPaths
 from warmpath.router.config import schema as config
 from warmpath.router.config.form import Problem
 

@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Meta
 
 from warmpath.process.shortened import shortened
-from warmpath.router.config.schema import (Config, Table)
+from warmpath.router.config.schema import Config, Table
 from warmpath.router.config.toml_lines import Path
 
 Problem = tuple[Path, str]

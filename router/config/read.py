@@ -16,16 +16,16 @@ import msgspec
 
 from warmpath.process.command_line import in_words
 from warmpath.process.reread import read_bytes
+from warmpath.process.token_file import TokenError, read_token
 from warmpath.router.config.check import contradictions
+from warmpath.router.config.engine_key_file import EngineKeyError, read_engine_key
+from warmpath.router.config.environment import Override, overrides
 from warmpath.router.config.files import tls_problems
-from warmpath.router.config.engine_key_file import (EngineKeyError, read_engine_key)
-from warmpath.router.config.environment import (Override, overrides)
 from warmpath.router.config.form import Problem
-from warmpath.router.config.mistakes import (Mistakes, dotted)
-from warmpath.router.config.schema import (Config, ModelSpec, PodSpec)
+from warmpath.router.config.mistakes import Mistakes, dotted
+from warmpath.router.config.schema import Config, ModelSpec, PodSpec
 from warmpath.router.config.state_files import state_files
-from warmpath.process.token_file import (TokenError, read_token)
-from warmpath.router.config.toml_lines import (find_line, key_lines)
+from warmpath.router.config.toml_lines import find_line, key_lines
 from warmpath.router.folder import folder_problem
 from warmpath.router.state_file import foreign
 

@@ -6,7 +6,7 @@ from typing import TypeVar, get_type_hints
 from msgspec import Meta
 from msgspec.structs import replace
 
-from warmpath.router.config.schema import (Config, Table)
+from warmpath.router.config.schema import Config, Table
 
 T = TypeVar("T", bound=Table)
 

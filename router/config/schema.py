@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from warmpath.indexer.shared.layout.record import (LEAST_LEASE, MOST_LEASE)
+from warmpath.indexer.shared.layout.record import LEAST_LEASE, MOST_LEASE
 
 MIB = 1 << 20
 MOST_BYTES = 1 << 42

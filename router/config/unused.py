@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from warmpath.router.config.form import Problem
-from warmpath.router.config.schema import (Config, PodSetSpec, PodSpec, Table)
+from warmpath.router.config.schema import Config, PodSetSpec, PodSpec, Table
 from warmpath.router.config.toml_lines import Path
 
 ONLY_IN_QUEUE = (

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from warmpath.process.invariant import BrokenInvariantError
 from warmpath.router.diagnosis.evidence import Evidence
-from warmpath.router.pick.pick import (End, Placed)
+from warmpath.router.pick.pick import End, Placed
 from warmpath.router.pick.weigh import Choice
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from warmpath.process.command_line import in_words
-from warmpath.router.diagnosis.decision_log import (MOST_LINES, DecisionLog)
+from warmpath.router.diagnosis.decision_log import MOST_LINES, DecisionLog
 
 log = logging.getLogger(__name__)
 

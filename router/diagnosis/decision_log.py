@@ -7,7 +7,7 @@ import msgspec
 
 from warmpath.router.diagnosis.decision_view import decision_view
 from warmpath.router.diagnosis.decisions import Decisions
-from warmpath.router.pick.pick import (End, Placed)
+from warmpath.router.pick.pick import End, Placed
 from warmpath.router.pick.weigh import Choice
 
 MOST_OPEN = 10_000

@@ -7,8 +7,8 @@ from itertools import islice
 
 from warmpath.process.invariant import BrokenInvariantError
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
-from warmpath.router.pick.messages import (Weighed, candidate_message, weighed)
-from warmpath.router.pick.pick import (End, Placed)
+from warmpath.router.pick.messages import Weighed, candidate_message, weighed
+from warmpath.router.pick.pick import End, Placed
 from warmpath.router.pick.weigh import Choice
 from warmpath.scorer.reason import seconds
 

@@ -7,12 +7,12 @@ from types import MappingProxyType
 from warmpath.indexer.follow.stream_source import RankIngest
 from warmpath.indexer.rank import Rank
 from warmpath.indexer.trust import Level
-from warmpath.router.diagnosis.attribution import (Attribution, Row, ShadowRow)
-from warmpath.router.diagnosis.facts import (PodFacts, RankFacts, RouterFacts)
-from warmpath.router.diagnosis.findings import (findings, is_other_keyspace, router_findings)
-from warmpath.router.load.table import LoadTable
 from warmpath.process.turns import in_turns
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
+from warmpath.router.diagnosis.attribution import Attribution, Row, ShadowRow
+from warmpath.router.diagnosis.facts import PodFacts, RankFacts, RouterFacts
+from warmpath.router.diagnosis.findings import findings, is_other_keyspace, router_findings
+from warmpath.router.load.table import LoadTable
 from warmpath.router.pods.table import Pod
 
 ROWS_AT_ONCE, PODS_AT_ONCE = 256, 16

@@ -2,12 +2,12 @@
 
 from collections.abc import Iterator
 
-from warmpath.indexer.shared.records.registry import (AWAY, NOBODY)
-from warmpath.indexer.shared.redis.fault import (OUT_OF_MEMORY, is_explained)
-from warmpath.indexer.trust import (BEHIND, DRIFTED, Level, Trust)
+from warmpath.indexer.shared.records.registry import AWAY, NOBODY
+from warmpath.indexer.shared.redis.fault import OUT_OF_MEMORY, is_explained
+from warmpath.indexer.trust import BEHIND, DRIFTED, Level, Trust
 from warmpath.router.diagnosis.evidence import Evidence
-from warmpath.router.diagnosis.facts import (Finding, PodFacts, RankFacts, RouterFacts)
-from warmpath.router.diagnosis.mispredictions import (ENOUGH, MOSTLY, mispredictions)
+from warmpath.router.diagnosis.facts import Finding, PodFacts, RankFacts, RouterFacts
+from warmpath.router.diagnosis.mispredictions import ENOUGH, MOSTLY, mispredictions
 from warmpath.router.pods.source_state import Trouble
 
 TRUST_SECONDS = 60.0

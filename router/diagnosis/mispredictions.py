@@ -8,8 +8,8 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from warmpath.router.diagnosis.evidence import (Evidence, ReportCounts)
-from warmpath.router.diagnosis.facts import (Finding, PodFacts)
+from warmpath.router.diagnosis.evidence import Evidence, ReportCounts
+from warmpath.router.diagnosis.facts import Finding, PodFacts
 from warmpath.router.match.match import ASSUMED_BLOCK_SIZE
 from warmpath.router.pick.weigh import Traits
 from warmpath.scorer.weigh import ASSUMED

@@ -6,9 +6,9 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
+from warmpath.proto.report_event import ReportEvent
 from warmpath.router.endpoint_picker.protocol import BodyMode
 from warmpath.router.inference_api.model_name import Renaming
-from warmpath.proto.report_event import ReportEvent
 
 Side = Literal["request", "response"]
 

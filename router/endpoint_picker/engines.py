@@ -1,7 +1,7 @@
 """What pods serve: the kind of engine behind a model, since engines read some APIs in their own ways."""
 
 from warmpath.router.pods.table import PodTable
-from warmpath.router.prompt.models import (ModelTable, UnknownModelError)
+from warmpath.router.prompt.models import ModelTable, UnknownModelError
 
 
 def engine_of(models: ModelTable, pods: PodTable, name: str) -> str:

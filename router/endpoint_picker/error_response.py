@@ -4,7 +4,7 @@ import math
 
 import msgspec
 
-from warmpath.router.endpoint_picker.actions import (ImmediateReply, NoPickResponse, Settings)
+from warmpath.router.endpoint_picker.actions import ImmediateReply, NoPickResponse, Settings
 
 UNAVAILABLE = 503
 TOO_MANY = 429

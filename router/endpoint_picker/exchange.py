@@ -4,11 +4,25 @@ gateway ─► receive ─► WantPick ─► the pick ─► picked, refused or
 └─► replies, and reports on the pick once it is booked
 """
 
-from warmpath.router.endpoint_picker.actions import (Action, NoPickResponse, Picked, Reply, WantReport)
-from warmpath.router.endpoint_picker.events import (Event, OrderError, RequestBody, RequestHeaders, RequestTrailers, ResponseBody, ResponseHeaders)
+from warmpath.router.endpoint_picker.actions import (
+    Action,
+    NoPickResponse,
+    Picked,
+    Reply,
+    WantReport,
+)
+from warmpath.router.endpoint_picker.events import (
+    Event,
+    OrderError,
+    RequestBody,
+    RequestHeaders,
+    RequestTrailers,
+    ResponseBody,
+    ResponseHeaders,
+)
 from warmpath.router.endpoint_picker.names import HeaderNames
-from warmpath.router.endpoint_picker.request_side import (RequestSide, RequestState)
-from warmpath.router.endpoint_picker.response_side import (ResponseSide, ResponseState)
+from warmpath.router.endpoint_picker.request_side import RequestSide, RequestState
+from warmpath.router.endpoint_picker.response_side import ResponseSide, ResponseState
 
 
 class Exchange:

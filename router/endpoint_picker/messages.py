@@ -11,10 +11,40 @@ from envoy.config.core.v3 import base_pb2
 from envoy.service.ext_proc.v3 import external_processor_pb2 as pb
 from google.protobuf.message import DecodeError
 
-from warmpath.router.endpoint_picker.actions import (BodyReply, HeadersReply, ImmediateReply, Reply, Settings, TrailersReply)
+from warmpath.router.endpoint_picker.actions import (
+    BodyReply,
+    HeadersReply,
+    ImmediateReply,
+    Reply,
+    Settings,
+    TrailersReply,
+)
 from warmpath.router.endpoint_picker.addresses import endpoint
-from warmpath.router.endpoint_picker.events import (Event, Headers, MessageError, Modes, RequestBody, RequestHeaders, RequestTrailers, ResponseBody, ResponseHeaders, ResponseTrailers)
-from warmpath.router.endpoint_picker.protocol import (DESTINATION, DETAILS_ATTRIBUTE, GATEWAY_ERROR, NAMESPACE, OF_AN_ENDPOINT, OWN_RESPONSES, SERVED, SUBSET, SUBSET_NAMESPACE, UPSTREAM_ATTRIBUTE, BodyMode)
+from warmpath.router.endpoint_picker.events import (
+    Event,
+    Headers,
+    MessageError,
+    Modes,
+    RequestBody,
+    RequestHeaders,
+    RequestTrailers,
+    ResponseBody,
+    ResponseHeaders,
+    ResponseTrailers,
+)
+from warmpath.router.endpoint_picker.protocol import (
+    DESTINATION,
+    DETAILS_ATTRIBUTE,
+    GATEWAY_ERROR,
+    NAMESPACE,
+    OF_AN_ENDPOINT,
+    OWN_RESPONSES,
+    SERVED,
+    SUBSET,
+    SUBSET_NAMESPACE,
+    UPSTREAM_ATTRIBUTE,
+    BodyMode,
+)
 
 MOST_BESIDE_BYTES = 256 << 10
 """Most bytes of a message beside a piece of a body: Envoy's own limit on headers is 60 KiB, and the

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from itertools import filterfalse
 
 from warmpath.router.config.schema import PickerHeadersTable
-from warmpath.router.endpoint_picker.protocol import (DESTINATION, PICKERS_OWN)
+from warmpath.router.endpoint_picker.protocol import DESTINATION, PICKERS_OWN
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,12 +5,12 @@ from enum import Enum
 
 import grpc
 
-from warmpath.router.admission.admission import BusyError
-from warmpath.router.calls.failures import (reason_of, text_of)
-from warmpath.router.endpoint_picker.actions import NoPickResponse
-from warmpath.router.endpoint_picker.error_response import (TOO_MANY, UNAVAILABLE)
-from warmpath.router.endpoint_picker.pick import UnmatchedSubsetError
 from warmpath.proto.errors import Reason
+from warmpath.router.admission.admission import BusyError
+from warmpath.router.calls.failures import reason_of, text_of
+from warmpath.router.endpoint_picker.actions import NoPickResponse
+from warmpath.router.endpoint_picker.error_response import TOO_MANY, UNAVAILABLE
+from warmpath.router.endpoint_picker.pick import UnmatchedSubsetError
 from warmpath.router.pick.eligible import NoPodError
 from warmpath.router.queue.released import QueueFullError
 

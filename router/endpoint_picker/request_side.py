@@ -10,11 +10,29 @@ the headers in every mode, since nothing is sent before both sides have agreed.
 from collections.abc import Iterator
 from enum import Enum
 
-from warmpath.router.endpoint_picker.actions import (Action, BodyReply, HeadersReply, NoPickResponse, Picked, Reply, Settings, Side, TrailersReply, WantPick)
+from warmpath.router.endpoint_picker.actions import (
+    Action,
+    BodyReply,
+    HeadersReply,
+    NoPickResponse,
+    Picked,
+    Reply,
+    Settings,
+    Side,
+    TrailersReply,
+    WantPick,
+)
 from warmpath.router.endpoint_picker.error_response import immediate
-from warmpath.router.endpoint_picker.events import (Modes, OrderError, RequestBody, RequestHeaders, RequestTrailers, is_upgrade)
+from warmpath.router.endpoint_picker.events import (
+    Modes,
+    OrderError,
+    RequestBody,
+    RequestHeaders,
+    RequestTrailers,
+    is_upgrade,
+)
 from warmpath.router.endpoint_picker.names import HeaderNames
-from warmpath.router.endpoint_picker.protocol import (DESTINATION, PIECE_BYTES, BodyMode)
+from warmpath.router.endpoint_picker.protocol import DESTINATION, PIECE_BYTES, BodyMode
 
 BUFFERED = (BodyMode.BUFFERED, BodyMode.BUFFERED_PARTIAL)
 

@@ -3,14 +3,29 @@
 from collections.abc import Iterator
 from enum import Enum
 
-from warmpath.router.endpoint_picker.actions import (Action, BodyReply, Endpoint, HeadersReply, Picked, Settings, TrailersReply, WantReport)
-from warmpath.router.endpoint_picker.events import (Modes, OrderError, ResponseBody, ResponseHeaders, value_of)
+from warmpath.proto.report_event import ReportEvent
+from warmpath.router.endpoint_picker.actions import (
+    Action,
+    BodyReply,
+    Endpoint,
+    HeadersReply,
+    Picked,
+    Settings,
+    TrailersReply,
+    WantReport,
+)
+from warmpath.router.endpoint_picker.events import (
+    Modes,
+    OrderError,
+    ResponseBody,
+    ResponseHeaders,
+    value_of,
+)
 from warmpath.router.endpoint_picker.names import HeaderNames
 from warmpath.router.endpoint_picker.protocol import BodyMode
-from warmpath.router.endpoint_picker.request_side import (pieces, repeated)
+from warmpath.router.endpoint_picker.request_side import pieces, repeated
 from warmpath.router.inference_api.model_name import NameInResponse
 from warmpath.router.inference_api.response import UsageReader
-from warmpath.proto.report_event import ReportEvent
 
 RENAMED_KINDS = ("application/json", "text/event-stream")
 LEAST_ERROR = 400

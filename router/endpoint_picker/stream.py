@@ -9,14 +9,14 @@ from typing import Any, Protocol
 
 import grpc.aio
 
-from warmpath.router.endpoint_picker.actions import (Action, Picked, Reply, WantPick, WantReport)
+from warmpath.router.endpoint_picker.actions import Action, Picked, Reply, WantPick, WantReport
 from warmpath.router.endpoint_picker.exchange import Exchange
-from warmpath.router.endpoint_picker.messages import (bytes_of, event_of)
-from warmpath.router.endpoint_picker.outcomes import (CODES, NoPick, Outcome, failure_of)
+from warmpath.router.endpoint_picker.messages import bytes_of, event_of
+from warmpath.router.endpoint_picker.outcomes import CODES, NoPick, Outcome, failure_of
 from warmpath.router.endpoint_picker.protocol import SERVICE
 from warmpath.router.queue.place import Asker
 from warmpath.router.tracing.request_id import request_id_of
-from warmpath.router.tracing.tracer import (NO_TRACER, CallSpan, Tracer)
+from warmpath.router.tracing.tracer import NO_TRACER, CallSpan, Tracer
 
 log = logging.getLogger(__name__)
 

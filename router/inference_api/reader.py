@@ -4,16 +4,21 @@ from collections.abc import Callable
 
 from msgspec.structs import replace
 
-from warmpath.router.inference_api.apis.api import (Api, UnreadApi)
+from warmpath.router.inference_api.apis.api import Api, UnreadApi
 from warmpath.router.inference_api.apis.table import api_of
 from warmpath.router.inference_api.body import Body
-from warmpath.router.inference_api.model_name import (BodyHead, read_head)
+from warmpath.router.inference_api.model_name import BodyHead, read_head
 from warmpath.router.inference_api.multipart import form_model
 from warmpath.router.inference_api.reckon import reckon
 from warmpath.router.inference_api.request import InferenceRequest
-from warmpath.router.inference_api.traits import (TraitsOf, no_traits)
-from warmpath.router.inference_api.unread import (Unread, UnreadError)
-from warmpath.router.prompt.bodies.fields import (MOST_VALUES, FieldError, FieldLimitError, raw_fields)
+from warmpath.router.inference_api.traits import TraitsOf, no_traits
+from warmpath.router.inference_api.unread import Unread, UnreadError
+from warmpath.router.prompt.bodies.fields import (
+    MOST_VALUES,
+    FieldError,
+    FieldLimitError,
+    raw_fields,
+)
 from warmpath.router.prompt.limits import PromptLimits
 from warmpath.router.prompt.tokenise import CHARS_PER_TOKEN
 

@@ -2,8 +2,8 @@
 
 import msgspec
 
-from warmpath.router.inference_api.unread import Unread
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
+from warmpath.router.inference_api.unread import Unread
 
 
 class InferenceRequest(msgspec.Struct, frozen=True):

@@ -6,9 +6,9 @@ from typing import Any
 import msgspec
 
 from warmpath.process.bytes import UNREADABLE
-from warmpath.router.inference_api.json_values import (JsonValues, Paths)
-from warmpath.router.inference_api.event_stream import (LINE_END, EventStream)
-from warmpath.router.inference_api.usage import (Usage, usage_of)
+from warmpath.router.inference_api.event_stream import LINE_END, EventStream
+from warmpath.router.inference_api.json_values import JsonValues, Paths
+from warmpath.router.inference_api.usage import Usage, usage_of
 
 MOST_HELD_BYTES = 4096
 """Most bytes of an event that are held until it is complete; a longer one is read as it comes."""

@@ -4,9 +4,9 @@ from collections.abc import Awaitable, Callable
 from typing import TypeAlias
 
 from warmpath.prefixstore.chats.chat import TemplateTraits
-from warmpath.prefixstore.chats.renderer import (Renderer, RendererClosedError, RendererFullError)
+from warmpath.prefixstore.chats.renderer import Renderer, RendererClosedError, RendererFullError
 from warmpath.prefixstore.chats.template import TemplateError
-from warmpath.router.prompt.models import (ModelTable, UnknownModelError)
+from warmpath.router.prompt.models import ModelTable, UnknownModelError
 
 TraitsOf: TypeAlias = Callable[[str], Awaitable[TemplateTraits | None]]
 """Returns the traits of a model's template; None if there is none, or if it cannot be tried out now."""

@@ -15,10 +15,10 @@ from itertools import takewhile
 
 from warmpath.process.invariant import BrokenInvariantError
 from warmpath.router.load.overdue import Overdue
-from warmpath.router.load.precedence import (FIRST_COME, Precedence)
-from warmpath.router.load.rank_bookings import (Booking, RankBook, Work)
-from warmpath.router.load.stuck import (Failure, StuckRanks, no_batch)
-from warmpath.scorer.candidate import (IDLE, Load)
+from warmpath.router.load.precedence import FIRST_COME, Precedence
+from warmpath.router.load.rank_bookings import Booking, RankBook, Work
+from warmpath.router.load.stuck import Failure, StuckRanks, no_batch
+from warmpath.scorer.candidate import IDLE, Load
 
 __all__ = ["Booking", "Bookings", "Work"]
 

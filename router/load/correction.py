@@ -6,7 +6,7 @@ from typing import Literal, NamedTuple
 
 from warmpath.router.load.engine_metrics import Observed
 from warmpath.router.load.other_routers import OthersBook
-from warmpath.router.load.rank_bookings import (NANOSECONDS, Booking, Head, RankBook)
+from warmpath.router.load.rank_bookings import NANOSECONDS, Booking, Head, RankBook
 from warmpath.scorer.candidate import Load
 from warmpath.scorer.prefill import PrefillModel
 

@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Meta
 
 from warmpath.router.load.engine_metrics import MOST_REQUESTS
-from warmpath.router.load.rank_bookings import (Head, RankBook)
+from warmpath.router.load.rank_bookings import Head, RankBook
 
 AGES = (1.0, 2.0, 4.0, 8.0, 16.0)
 """Ages in seconds; for each, `RankSums.settled` counts the requests that are at least as old."""

@@ -7,9 +7,9 @@ from itertools import takewhile
 from typing import NamedTuple
 
 from warmpath.process.invariant import BrokenInvariantError
-from warmpath.router.load.silence import (UNREPORTED_SHARE, Unreported)
+from warmpath.router.load.silence import UNREPORTED_SHARE, Unreported
 from warmpath.router.load.step import Step
-from warmpath.scorer.candidate import (IDLE, Load)
+from warmpath.scorer.candidate import IDLE, Load
 
 NANOSECONDS = 1_000_000_000
 KNOWN_REPORTS = 50

@@ -20,7 +20,7 @@ from heapq import heapify, heappop, heappush
 from typing import Literal
 
 from warmpath.process.invariant import BrokenInvariantError
-from warmpath.router.load.rank_bookings import (Booking, RankBook)
+from warmpath.router.load.rank_bookings import Booking, RankBook
 
 log = logging.getLogger(__name__)
 

@@ -18,13 +18,13 @@ from typing import Literal, Protocol
 from warmpath.process.invariant import BrokenInvariantError
 from warmpath.router.load.batches import Batches
 from warmpath.router.load.bookings import Bookings
-from warmpath.router.load.correction import (UNKNOWN, Correction, Seen, Source, correct, seen_beside)
+from warmpath.router.load.correction import UNKNOWN, Correction, Seen, Source, correct, seen_beside
 from warmpath.router.load.engine_metrics import Observed
-from warmpath.router.load.load_columns import (KeptColumns, UnagedLoad, left)
-from warmpath.router.load.other_routers import (NOBODY, OthersBook)
-from warmpath.router.load.rank_bookings import (RankBook, wait)
+from warmpath.router.load.load_columns import KeptColumns, UnagedLoad, left
+from warmpath.router.load.other_routers import NOBODY, OthersBook
+from warmpath.router.load.rank_bookings import RankBook, wait
 from warmpath.scorer.candidate import Load
-from warmpath.scorer.load_columns import (LoadColumns, columns_of)
+from warmpath.scorer.load_columns import LoadColumns, columns_of
 
 FEW = 32
 """Number of ranks below which computing loads one by one is faster than the cached columns."""

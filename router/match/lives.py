@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from warmpath.indexer.believed.beliefs import Believed
-from warmpath.indexer.ranks import Ingest
 from warmpath.indexer.rank import Rank
+from warmpath.indexer.ranks import Ingest
 
 MOST_LIVES = 100_000
 """Remembered ranks, removed ones included, beyond which all are forgotten at the next call."""

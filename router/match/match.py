@@ -11,20 +11,20 @@ from msgspec.structs import replace
 
 from warmpath.indexer.believed.beliefs import Believed
 from warmpath.indexer.engines.cache_groups import Lookahead
-from warmpath.indexer.ranks import Ingest
 from warmpath.indexer.keys.key import Chain
 from warmpath.indexer.keys.word import WORD_BYTES
 from warmpath.indexer.packed_keys import packed_keys
 from warmpath.indexer.rank import Rank
+from warmpath.indexer.ranks import Ingest
 from warmpath.indexer.shared.records.record_source import RemoteRank
-from warmpath.indexer.trust import (Level, Trust)
-from warmpath.router.match.forms import (UNKNOWN, BlockForm, KeptForms, Layouts)
+from warmpath.indexer.trust import Level, Trust
+from warmpath.router.match.forms import UNKNOWN, BlockForm, KeptForms, Layouts
 from warmpath.router.match.lives import OldLives
 from warmpath.router.match.matches import Matches
-from warmpath.router.match.stretches import (Held, reusable_match, share)
-from warmpath.router.tracing.steps import (NO_STEPS, Step, Steps)
+from warmpath.router.match.stretches import Held, reusable_match, share
+from warmpath.router.tracing.steps import NO_STEPS, Step, Steps
 from warmpath.scorer.match import Match
-from warmpath.scorer.strategies import (LEADING, Strategy)
+from warmpath.scorer.strategies import LEADING, Strategy
 
 log = logging.getLogger(__name__)
 

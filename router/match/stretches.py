@@ -5,8 +5,8 @@ from collections.abc import Collection, Iterable, Sequence
 
 from warmpath.indexer.engines.cache_groups import Layout
 from warmpath.indexer.rank import Rank
-from warmpath.scorer.match import (Match, Span, match_of, spans_of)
-from warmpath.scorer.reuse import (Window, reusable)
+from warmpath.scorer.match import Match, Span, match_of, spans_of
+from warmpath.scorer.reuse import Window, reusable
 
 Held = tuple[int, int, int, str]
 """The number of a cache group, blocks of it (first, past the last) and the tier that holds them."""

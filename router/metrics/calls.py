@@ -9,9 +9,17 @@ from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from warmpath.proto.errors import Reason
-from warmpath.router.metrics.declared import (DECLARED, SECONDS, SHARES, STEPS, TOKENS, counter, histogram)
+from warmpath.router.metrics.declared import (
+    DECLARED,
+    SECONDS,
+    SHARES,
+    STEPS,
+    TOKENS,
+    counter,
+    histogram,
+)
 from warmpath.router.metrics.tally import Tally
-from warmpath.router.tracing.tracer import (NO_TRACER, Tracer)
+from warmpath.router.tracing.tracer import NO_TRACER, Tracer
 
 OVERLOADED = Reason.Name(Reason.OVERLOADED)
 

@@ -5,18 +5,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from prometheus_client.core import Metric
 
 from warmpath.indexer.ranks import Ingest
-from warmpath.process.tls import (ClientTls, ServerTls)
+from warmpath.process.tls import ClientTls, ServerTls
 from warmpath.process.version import version
 from warmpath.router.admission.admission import Admission
 from warmpath.router.admission.in_flight import InFlight
 from warmpath.router.diagnosis.attribution import Attribution
 from warmpath.router.diagnosis.decision_log import DecisionLog
 from warmpath.router.endpoint_picker.service import EndpointPickerService
-from warmpath.router.metrics.declared import (gauge, single)
-from warmpath.router.metrics.picks import (picks, queued)
-from warmpath.router.metrics.ranks import (loads, ranks)
-from warmpath.router.metrics.readiness import (certificates, pod_sources, readiness, ready_pods)
-from warmpath.router.metrics.shared_index import (copies, look_ups, poll_age, written)
+from warmpath.router.metrics.declared import gauge, single
+from warmpath.router.metrics.picks import picks, queued
+from warmpath.router.metrics.ranks import loads, ranks
+from warmpath.router.metrics.readiness import certificates, pod_sources, readiness, ready_pods
+from warmpath.router.metrics.shared_index import copies, look_ups, poll_age, written
 from warmpath.router.metrics.texts import texts
 from warmpath.router.pick.picking import Picking
 from warmpath.router.pods.shared_index import SharedPods

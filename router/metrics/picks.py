@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from prometheus_client.core import Metric
 
 from warmpath.router.diagnosis.attribution import Attribution
-from warmpath.router.metrics.declared import (counter, gauge, single)
+from warmpath.router.metrics.declared import counter, gauge, single
 from warmpath.router.peers.exchange import PeerBookings
 from warmpath.router.pick.picking import Picking
 from warmpath.router.queue.held_picks import HeldPicks

@@ -10,7 +10,7 @@ from warmpath.indexer.follow.stream_source import RankIngest
 from warmpath.indexer.ranks import Ingest
 from warmpath.indexer.trust import Level
 from warmpath.router.load.table import LoadTable
-from warmpath.router.metrics.declared import (counter, gauge)
+from warmpath.router.metrics.declared import counter, gauge
 
 RANKS_AT_ONCE = 32
 """Ranks that are read without a pause: about two milliseconds' work."""

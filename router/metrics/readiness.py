@@ -4,8 +4,8 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from prometheus_client.core import Metric
 
-from warmpath.process.tls import (ClientTls, ServerTls, expiries)
-from warmpath.router.metrics.declared import (gauge, single)
+from warmpath.process.tls import ClientTls, ServerTls, expiries
+from warmpath.router.metrics.declared import gauge, single
 from warmpath.router.pods.source_state import SourceState
 from warmpath.router.pods.table import PodTable
 from warmpath.router.readiness import Readiness

@@ -8,8 +8,8 @@ from prometheus_client.core import Metric
 from warmpath.indexer.shared.query.index import RemoteIndex
 from warmpath.indexer.shared.replica.pod_copy import Resync
 from warmpath.indexer.shared.replica.run import Replica
-from warmpath.indexer.shared.writer.steps import (Cause, WriterState)
-from warmpath.router.metrics.declared import (counter, gauge, single)
+from warmpath.indexer.shared.writer.steps import Cause, WriterState
+from warmpath.router.metrics.declared import counter, gauge, single
 from warmpath.router.pods.own_view import OwnView
 
 

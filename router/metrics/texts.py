@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from prometheus_client.core import Metric
 
-from warmpath.router.metrics.declared import (counter, single)
+from warmpath.router.metrics.declared import counter, single
 from warmpath.router.prompt.texts import Texts
 
 

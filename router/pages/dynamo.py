@@ -7,11 +7,11 @@ from typing import Any
 import msgspec
 
 from warmpath.indexer.rank import Rank
-from warmpath.router.calls.holdings import (HeldBlocks, Holdings)
-from warmpath.router.pages.dynamo_query import (FIELDS, parse)
-from warmpath.router.pages.reach import (Reach, reach_of)
-from warmpath.router.match.forms import UNKNOWN
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
+from warmpath.router.calls.holdings import HeldBlocks, Holdings
+from warmpath.router.match.forms import UNKNOWN
+from warmpath.router.pages.dynamo_query import FIELDS, parse
+from warmpath.router.pages.reach import Reach, reach_of
 from warmpath.router.pick.eligible import NoPodError
 from warmpath.router.prompt.bad_request import BadRequestError
 from warmpath.router.prompt.models import UnknownModelError

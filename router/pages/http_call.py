@@ -13,7 +13,7 @@ from aiohttp import web
 
 from warmpath.router.calls.intake import RefusedError
 from warmpath.router.pages.listener import Page
-from warmpath.router.tracing.tracer import (NO_TRACER, Tracer)
+from warmpath.router.tracing.tracer import NO_TRACER, Tracer
 from warmpath.router.transport.call import Refusal
 
 STATUSES = {

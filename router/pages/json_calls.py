@@ -17,13 +17,13 @@ from google.protobuf.descriptor import MethodDescriptor
 from google.protobuf.message_factory import GetMessageClass
 
 from warmpath.router.calls.intake import RefusedError
-from warmpath.router.calls.service import (SERVICE, RouterService)
+from warmpath.router.calls.service import SERVICE, RouterService
+from warmpath.router.pages.http_call import HttpCall, answering
+from warmpath.router.pages.json_message import NoRequestError, message_of
 from warmpath.router.pages.listener import Page
-from warmpath.router.pages.http_call import (HttpCall, answering)
-from warmpath.router.pages.json_message import (NoRequestError, message_of)
 from warmpath.router.prompt.bodies.fields import MOST_VALUES as BODY_VALUES
-from warmpath.router.prompt.bodies.fields import (FieldLimitError, check_values)
-from warmpath.router.tracing.tracer import (NO_TRACER, Tracer)
+from warmpath.router.prompt.bodies.fields import FieldLimitError, check_values
+from warmpath.router.tracing.tracer import NO_TRACER, Tracer
 from warmpath.router.transport.call import Refusal
 
 PATH = "/api/v1/"

@@ -15,11 +15,11 @@ import msgspec
 from aiohttp import web
 
 from warmpath.process.listen import lasting
-from warmpath.process.places import (Places, State)
-from warmpath.router.diagnosis.decision_view import decision_view
-from warmpath.router.pages.history import (PAUSE, History)
-from warmpath.router.pages.live_view import Views
+from warmpath.process.places import Places, State
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
+from warmpath.router.diagnosis.decision_view import decision_view
+from warmpath.router.pages.history import PAUSE, History
+from warmpath.router.pages.live_view import Views
 
 LIVE = "/api/v1/live"
 """The stream's path."""

@@ -9,10 +9,10 @@ import msgspec
 
 from warmpath.indexer.follow.stream_source import RankIngest
 from warmpath.indexer.rank import Rank
-from warmpath.router.diagnosis.attribution import (Attribution, Row)
-from warmpath.router.load.table import LoadTable
 from warmpath.process.turns import in_turns
-from warmpath.router.pods.table import (Pod, PodTable)
+from warmpath.router.diagnosis.attribution import Attribution, Row
+from warmpath.router.load.table import LoadTable
+from warmpath.router.pods.table import Pod, PodTable
 from warmpath.router.queue.held_picks import HeldPicks
 from warmpath.router.readiness import Readiness
 

@@ -7,9 +7,9 @@ from aiohttp import web
 
 from warmpath.router.calls.service import RouterService
 from warmpath.router.pages.dynamo import Overlaps
+from warmpath.router.pages.http_call import HttpCall, answering
 from warmpath.router.pages.listener import Page
-from warmpath.router.pages.http_call import (HttpCall, answering)
-from warmpath.router.tracing.tracer import (NO_TRACER, Tracer)
+from warmpath.router.tracing.tracer import NO_TRACER, Tracer
 
 
 def pages(

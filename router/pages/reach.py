@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from warmpath.scorer.match import (TIERS, Match)
+from warmpath.scorer.match import TIERS, Match
 
 
 class Reach(NamedTuple):

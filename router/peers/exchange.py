@@ -23,13 +23,19 @@ import msgspec
 from warmpath.indexer.believed.beliefs import Believed
 from warmpath.indexer.keys.key import fingerprint
 from warmpath.indexer.shared.layout.names import KeyNames
-from warmpath.indexer.shared.redis.command import (Call, Command, Reply, script)
+from warmpath.indexer.shared.redis.command import Call, Command, Reply, script
 from warmpath.router.load.bookings import Bookings
 from warmpath.router.load.other_routers import rank_sums
 from warmpath.router.peers.booking_id import router_of
 from warmpath.router.peers.marks import marked
-from warmpath.router.peers.received import (EXPIRE_SECONDS, FORGET_SECONDS, MOST_MARKED, ReceivedBookings, RouterSums)
-from warmpath.router.peers.report_relay import (BATCH, MOST_REPORTS, ReportRelay)
+from warmpath.router.peers.received import (
+    EXPIRE_SECONDS,
+    FORGET_SECONDS,
+    MOST_MARKED,
+    ReceivedBookings,
+    RouterSums,
+)
+from warmpath.router.peers.report_relay import BATCH, MOST_REPORTS, ReportRelay
 
 HEARTBEAT_SECONDS = 1.0
 """Seconds after which a router writes its bookings again even without a change."""

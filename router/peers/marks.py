@@ -15,7 +15,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from warmpath.indexer.keys.word import (WORD_BYTES, pack_words, words_of)
+from warmpath.indexer.keys.word import WORD_BYTES, pack_words, words_of
 from warmpath.router.load.other_routers import Count
 
 PER_OCTAVE = 12

@@ -7,11 +7,11 @@ from itertools import chain
 
 import msgspec
 
-from warmpath.process.invariant import BrokenInvariantError
 from warmpath.process.bytes import UNREADABLE
-from warmpath.router.load.other_routers import (NOBODY, Count, OthersBook, RankSums, sum_of)
+from warmpath.process.invariant import BrokenInvariantError
+from warmpath.router.load.other_routers import NOBODY, Count, OthersBook, RankSums, sum_of
 from warmpath.router.peers.booking_id import is_router
-from warmpath.router.peers.marks import (MarkedPrompt, Marks)
+from warmpath.router.peers.marks import MarkedPrompt, Marks
 
 EXPIRE_SECONDS = 3.0
 """Seconds for which a router's written bookings count."""

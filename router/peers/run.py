@@ -8,10 +8,10 @@ from contextlib import asynccontextmanager
 from functools import partial
 from random import Random
 
-from warmpath.process.tasks import (Work, cancel, kept)
 from warmpath.indexer.shared.redis.command import Redis
-from warmpath.router.load.table import LoadTable
+from warmpath.process.tasks import Work, cancel, kept
 from warmpath.process.turns import in_turns
+from warmpath.router.load.table import LoadTable
 from warmpath.router.peers.exchange import PeerBookings
 from warmpath.router.peers.received import EXPIRE_SECONDS
 

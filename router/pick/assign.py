@@ -5,10 +5,10 @@ from collections.abc import Callable, Iterable
 
 from warmpath.indexer.believed.beliefs import Believed
 from warmpath.process.invariant import BrokenInvariantError
-from warmpath.router.load.bookings import (MOST_PREFILL, Bookings, Work)
+from warmpath.router.load.bookings import MOST_PREFILL, Bookings, Work
 from warmpath.router.match.forms import BlockForm
 from warmpath.router.pick.options import Option
-from warmpath.router.pick.pick import (End, Placed)
+from warmpath.router.pick.pick import End, Placed
 from warmpath.router.pick.predicted import Predicted
 from warmpath.scorer.prefill import PrefillModel
 

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable
 
-from warmpath.router.pick.pick import (End, Placed)
+from warmpath.router.pick.pick import End, Placed
 from warmpath.router.pick.weigh import Choice
 
 PAUSE_SECONDS = 0.1

@@ -5,7 +5,7 @@
 
 from collections.abc import Sequence
 
-from warmpath.router.pods.table import (Pod, PodTable, that_serve)
+from warmpath.router.pods.table import Pod, PodTable, that_serve
 
 
 class NoPodError(Exception):

@@ -19,8 +19,8 @@ from msgspec.structs import replace
 from warmpath.process.invariant import BrokenInvariantError
 from warmpath.router.pick.pick import Placed
 from warmpath.router.pick.picker import Picker
-from warmpath.router.pick.weigh import (Ask, Choice)
-from warmpath.router.tracing.steps import (NO_STEPS, Step, Steps)
+from warmpath.router.pick.weigh import Ask, Choice
+from warmpath.router.tracing.steps import NO_STEPS, Step, Steps
 
 Chosen = tuple[Placed, Choice]
 """A pick and the choice that it was made from."""

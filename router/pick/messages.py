@@ -4,12 +4,12 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import NamedTuple
 
-from warmpath.indexer.trust import (Level, Trust)
-from warmpath.router.load.table import Part
+from warmpath.indexer.trust import Level, Trust
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
+from warmpath.router.load.table import Part
 from warmpath.router.pick.options import Option
 from warmpath.scorer.candidate import Candidate
-from warmpath.scorer.match import (TIERS, Match)
+from warmpath.scorer.match import TIERS, Match
 
 LEVELS = {
     Level.COLD: pb.Trust.COLD,

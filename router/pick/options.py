@@ -9,14 +9,14 @@ from numpy.typing import NDArray
 
 from warmpath.indexer.rank import Rank
 from warmpath.indexer.trust import Trust
-from warmpath.router.match.matches import Matches
 from warmpath.router.match.match import NOTHING
+from warmpath.router.match.matches import Matches
 from warmpath.router.pick.field import Field
 from warmpath.router.pods.table import Pod
 from warmpath.scorer.candidate import Candidate
-from warmpath.scorer.columns import (Columns, Costs)
+from warmpath.scorer.columns import Columns, Costs
 from warmpath.scorer.match import Match
-from warmpath.scorer.reason import (GUARD, SESSION)
+from warmpath.scorer.reason import GUARD, SESSION
 
 MOST_CANDIDATES = 8
 """Most candidates in the answer to a pick, the picked one included, and the ones that are remembered in

@@ -7,7 +7,7 @@ from typing import Literal, Protocol
 from warmpath.router.load.bookings import Booking
 from warmpath.router.match.forms import BlockForm
 from warmpath.router.pick.predicted import Predicted
-from warmpath.router.pick.weigh import (Choice, Traits)
+from warmpath.router.pick.weigh import Choice, Traits
 
 End = Literal["finished", "failed", "expired", "cancelled"]
 """`cancelled`: its caller turned out to be gone, with its answer unread."""

@@ -20,10 +20,10 @@ from warmpath.router.match.match import Scorer
 from warmpath.router.peers.exchange import PeerBookings
 from warmpath.router.pick.calibration import Calibration
 from warmpath.router.pick.pick import Witness
-from warmpath.router.pick.picker import (Picker, PickSettings)
+from warmpath.router.pick.picker import Picker, PickSettings
 from warmpath.router.pick.sessions import Sessions
 from warmpath.router.pods.table import Pod
-from warmpath.router.tracing.steps import (NO_STEPS, Steps)
+from warmpath.router.tracing.steps import NO_STEPS, Steps
 from warmpath.scorer.prefill import PrefillModel
 
 BELIEVED_BYTES = 100

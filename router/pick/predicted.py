@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from warmpath.indexer.rank import Rank
 from warmpath.router.match.match import NOTHING
-from warmpath.router.pick.options import (Option, Options)
+from warmpath.router.pick.options import Option, Options
 from warmpath.router.pods.table import Pod
 from warmpath.scorer.match import Match
 

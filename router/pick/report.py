@@ -5,10 +5,10 @@ from collections.abc import Iterable
 import msgspec
 
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
+from warmpath.proto.report_event import EVENTS, ReportEvent
 from warmpath.router.pick.picker import Picker
 from warmpath.router.pods.table import Pod
 from warmpath.router.prompt.bad_request import BadRequestError
-from warmpath.proto.report_event import (EVENTS, ReportEvent)
 
 EVENT_NAMES = {number: name for name, number in EVENTS.items()}
 

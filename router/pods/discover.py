@@ -10,7 +10,7 @@ from warmpath.router.config import schema as config
 from warmpath.router.pods.found_pod import FoundPod
 from warmpath.router.pods.names import Names
 from warmpath.router.pods.source_state import SourceState
-from warmpath.router.pods.twins import (of_twin, twins)
+from warmpath.router.pods.twins import of_twin, twins
 
 log = logging.getLogger(__name__)
 

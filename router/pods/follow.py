@@ -9,22 +9,22 @@ from pathlib import Path
 import grpc
 import zmq.asyncio
 
-from warmpath.indexer.follow.connect import (Patience, connections)
-from warmpath.indexer.follow.endpoint import (EXPOSED, is_exposed)
-from warmpath.indexer.follow.instance import Engine
+from warmpath.indexer.follow.connect import Patience, connections
+from warmpath.indexer.follow.endpoint import EXPOSED, is_exposed
 from warmpath.indexer.follow.engine_tls import EngineTls
-from warmpath.indexer.follow.stream_source import RankIngest
+from warmpath.indexer.follow.instance import Engine
 from warmpath.indexer.follow.saved import SavedRank
-from warmpath.indexer.ranks import Ingest
+from warmpath.indexer.follow.stream_source import RankIngest
 from warmpath.indexer.keys.key import fingerprint
-from warmpath.process.tasks import (Work, cancel, kept)
 from warmpath.indexer.rank import Rank
+from warmpath.indexer.ranks import Ingest
 from warmpath.indexer.watch.client import Watcher
+from warmpath.process.tasks import Work, cancel, kept
 from warmpath.router.config import schema as config
 from warmpath.router.pods.engine_key import EngineKey
-from warmpath.router.pods.probe import (Prober, Sink)
+from warmpath.router.pods.probe import Prober, Sink
 from warmpath.router.pods.shared_index import SharedPods
-from warmpath.router.pods.table import (Pod, PodTable)
+from warmpath.router.pods.table import Pod, PodTable
 
 log = logging.getLogger(__name__)
 

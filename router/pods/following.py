@@ -12,11 +12,11 @@ from functools import partial
 from pathlib import Path
 
 from warmpath.indexer.follow.saved import SavedRank
-from warmpath.indexer.ranks import (SWEEP_BUDGET, TICK_SECONDS, Ingest)
-from warmpath.process.tasks import (Work, kept)
+from warmpath.indexer.ranks import SWEEP_BUDGET, TICK_SECONDS, Ingest
+from warmpath.process.tasks import Work, kept
 from warmpath.router import state_file
-from warmpath.router.config.schema import (Config, IndexTable, PodSpec)
-from warmpath.router.pods.discover import (CONFIGURATION, PodSource, Reconciler)
+from warmpath.router.config.schema import Config, IndexTable, PodSpec
+from warmpath.router.pods.discover import CONFIGURATION, PodSource, Reconciler
 from warmpath.router.pods.follow import Follower
 from warmpath.router.pods.found_pod import FoundPod
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from warmpath.router.pods.found_pod import (FoundPod, Place)
+from warmpath.router.pods.found_pod import FoundPod, Place
 
 
 @dataclass(slots=True)

@@ -10,13 +10,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NoReturn
 
 from warmpath.indexer.follow.stream_source import RankIngest
-from warmpath.proto.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
 from warmpath.indexer.resolve.change import Change
 from warmpath.indexer.shared.replica.run import Replica
 from warmpath.indexer.shared.writer.machine import Writer
-from warmpath.indexer.trust import (PROMISED_SECONDS, Level)
+from warmpath.indexer.trust import PROMISED_SECONDS, Level
 from warmpath.indexer.watch.pod_cache import PodCache
 from warmpath.indexer.watch.watched_source import WatchedRank
+from warmpath.proto.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
 
 CHOICE_SECONDS = 0.1
 """Seconds between two choices."""

@@ -20,11 +20,11 @@ from warmpath.indexer.follow.poll import problem_of
 from warmpath.indexer.follow.stream_source import RankIngest
 from warmpath.indexer.rank import Rank
 from warmpath.process.bytes import UNREADABLE
-from warmpath.router.load.engine_metrics import (NAMES, Observed, cache_blocks, lines, parse)
-from warmpath.router.pods.engine_key import (REFUSALS, EngineKey)
+from warmpath.router.load.engine_metrics import NAMES, Observed, cache_blocks, lines, parse
+from warmpath.router.pods.engine_key import REFUSALS, EngineKey
 from warmpath.router.pods.namespaces import limit_known
-from warmpath.router.pods.sleep import (PATHS, Sleep)
-from warmpath.router.pods.table import (WELL, Pod, Status)
+from warmpath.router.pods.sleep import PATHS, Sleep
+from warmpath.router.pods.table import WELL, Pod, Status
 from warmpath.router.prompt.limits import MOST_NAME_BYTES
 
 log = logging.getLogger(__name__)

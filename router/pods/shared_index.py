@@ -9,10 +9,9 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
 
-from warmpath.indexer.ranks import Ingest
 from warmpath.indexer.keys.key import fingerprint
-from warmpath.process.tasks import (Work, cancel, kept, watched)
 from warmpath.indexer.rank import Rank
+from warmpath.indexer.ranks import Ingest
 from warmpath.indexer.shared.layout.names import KeyNames
 from warmpath.indexer.shared.layout.schema import log_server_warnings
 from warmpath.indexer.shared.query.index import RemoteIndex
@@ -21,6 +20,7 @@ from warmpath.indexer.shared.redis.command import Redis
 from warmpath.indexer.shared.replica.run import Replica
 from warmpath.indexer.shared.sweep.sweeper import sweep_forever
 from warmpath.indexer.watch.watched_source import WatchedRank
+from warmpath.process.tasks import Work, cancel, kept, watched
 from warmpath.router.config import schema as config
 from warmpath.router.pods.write_shared import SharedWriting
 
@@ -46,7 +46,7 @@ async def reached(
     first use. Raises ValueError if the settings contradict each other.
     """
     # `router.config.read` has checked that the extra is installed.
-    from warmpath.indexer.shared.redis.connect import (RedisSettings, connect)  # noqa: PLC0415
+    from warmpath.indexer.shared.redis.connect import RedisSettings, connect  # noqa: PLC0415
 
     def path(name: str) -> str:
         return str(folder / name) if name else ""

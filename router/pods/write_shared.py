@@ -12,18 +12,18 @@ from functools import partial
 
 import zmq.asyncio
 
-from warmpath.indexer.follow.connect import (Patience, connections)
+from warmpath.indexer.follow.connect import Patience, connections
 from warmpath.indexer.follow.instance import Engine
 from warmpath.indexer.follow.stream_source import RankIngest
 from warmpath.indexer.keys.key import fingerprint
-from warmpath.process.tasks import Work
 from warmpath.indexer.shared.layout.names import KeyNames
 from warmpath.indexer.shared.redis.command import Redis
 from warmpath.indexer.shared.replica.run import Replica
-from warmpath.indexer.shared.writer.machine import (BUCKET_LIFE, Writer)
-from warmpath.indexer.shared.writer.run import (News, random_base, write)
-from warmpath.indexer.watch.engine_cache import (collect_forever, engine_cache)
+from warmpath.indexer.shared.writer.machine import BUCKET_LIFE, Writer
+from warmpath.indexer.shared.writer.run import News, random_base, write
+from warmpath.indexer.watch.engine_cache import collect_forever, engine_cache
 from warmpath.indexer.watch.watched_source import WatchedRank
+from warmpath.process.tasks import Work
 from warmpath.router.config import schema as config
 from warmpath.router.pods.own_view import OwnView
 

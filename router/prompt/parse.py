@@ -8,16 +8,22 @@ from google.protobuf.unknown_fields import UnknownFieldSet
 from msgspec.structs import replace
 
 from warmpath.indexer.keys.extra import Item
-from warmpath.indexer.keys.token import (TOKEN_BYTES, pack_tokens)
+from warmpath.indexer.keys.token import TOKEN_BYTES, pack_tokens
 from warmpath.process.turns import in_turns
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.proto.pb.warmpath.wire.v1 import score_request_pb2 as wire
 from warmpath.router.prompt.bad_request import BadRequestError
-from warmpath.router.prompt.bodies.openai import (ChatBody, PromptBody, Text, parse_chat, parse_completions)
-from warmpath.router.prompt.limits import (PromptLimits, check_name)
+from warmpath.router.prompt.bodies.openai import (
+    ChatBody,
+    PromptBody,
+    Text,
+    parse_chat,
+    parse_completions,
+)
 from warmpath.router.prompt.items import check_item
-from warmpath.router.prompt.models import (Model, ModelTable)
-from warmpath.router.prompt.plain import (PlainPrompt, highest_token, unpacked)
+from warmpath.router.prompt.limits import PromptLimits, check_name
+from warmpath.router.prompt.models import Model, ModelTable
+from warmpath.router.prompt.plain import PlainPrompt, highest_token, unpacked
 from warmpath.router.prompt.prompt import CheckedPrompt
 
 AnyPrompt = pb.Prompt | wire.Prompt

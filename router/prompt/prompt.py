@@ -3,7 +3,7 @@
 import msgspec
 
 from warmpath.indexer.keys.extra import Item
-from warmpath.router.prompt.bodies.openai import (ChatBody, Text)
+from warmpath.router.prompt.bodies.openai import ChatBody, Text
 from warmpath.router.prompt.models import Model
 from warmpath.router.prompt.read_prompt import Form
 from warmpath.router.prompt.truncate import Truncation

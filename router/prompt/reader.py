@@ -2,20 +2,25 @@
 
 import asyncio
 
-from warmpath.prefixstore.chats.renderer import (RenderCrashedError, RendererClosedError, RendererFullError, RenderTimeoutError)
-from warmpath.prefixstore.pool import (PoolClosedError, PoolFullError)
+from warmpath.prefixstore.chats.renderer import (
+    RenderCrashedError,
+    RendererClosedError,
+    RendererFullError,
+    RenderTimeoutError,
+)
+from warmpath.prefixstore.pool import PoolClosedError, PoolFullError
 from warmpath.prefixstore.tokenizers.tokenizer import TokenizerUnavailableError
 from warmpath.router.prompt.bad_request import NoTokenizerError
 from warmpath.router.prompt.limits import PromptLimits
-from warmpath.router.prompt.parse import (LONG, AnyPrompt, PromptParser)
+from warmpath.router.prompt.parse import LONG, AnyPrompt, PromptParser
 from warmpath.router.prompt.plain import PlainPrompt
 from warmpath.router.prompt.prompt import CheckedPrompt
 from warmpath.router.prompt.read_prompt import ReadPrompt
-from warmpath.router.prompt.token_prompt import TokenPrompt
 from warmpath.router.prompt.texts import Texts
-from warmpath.router.prompt.tokenise import (Ids, Tokeniser, reckoned)
+from warmpath.router.prompt.token_prompt import TokenPrompt
+from warmpath.router.prompt.tokenise import Ids, Tokeniser, reckoned
 from warmpath.router.prompt.trace import Trace
-from warmpath.router.tracing.steps import (NO_STEPS, Step, Steps)
+from warmpath.router.tracing.steps import NO_STEPS, Step, Steps
 
 UNREAD = (
     NoTokenizerError,

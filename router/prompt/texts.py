@@ -11,20 +11,20 @@ from functools import partial
 from pathlib import Path
 
 from warmpath.indexer.follow.engine_tls import EngineTls
-from warmpath.process.tasks import watched
 from warmpath.prefixstore.chats.chat import ModelTemplate
-from warmpath.prefixstore.chats.process_renderer import (ProcessRenderer, RenderLimits)
+from warmpath.prefixstore.chats.process_renderer import ProcessRenderer, RenderLimits
 from warmpath.prefixstore.pool import TokenizerPool
 from warmpath.prefixstore.store.contract import PrefixStore
 from warmpath.prefixstore.store.lru import LruStore
 from warmpath.prefixstore.store.trie import TrieStore
 from warmpath.prefixstore.tokenizers.cache import TokenizerCache
-from warmpath.prefixstore.tokenizers.engine import (Tracing, untraced)
+from warmpath.prefixstore.tokenizers.engine import Tracing, untraced
 from warmpath.prefixstore.tokenizers.tokenizer import TokenizerUnavailableError
 from warmpath.prefixstore.workers import Workers
-from warmpath.router.config.schema import (Config, PrefixStoreTable)
-from warmpath.router.prompt.models import (Model, ModelTable)
-from warmpath.router.prompt.tokenizer_sources import (Sources, TemplateSource)
+from warmpath.process.tasks import watched
+from warmpath.router.config.schema import Config, PrefixStoreTable
+from warmpath.router.prompt.models import Model, ModelTable
+from warmpath.router.prompt.tokenizer_sources import Sources, TemplateSource
 
 log = logging.getLogger(__name__)
 

@@ -8,10 +8,10 @@ from typing import Protocol
 import msgspec
 
 from warmpath.indexer.engines.cache_groups import Lookahead
-from warmpath.indexer.keys.extra import (Item, extras_of, next_token)
-from warmpath.indexer.keys.key import (Chain, Keyspace)
-from warmpath.indexer.keys.token import (TOKEN_BYTES, unpack_tokens)
-from warmpath.indexer.keys.word import (WORD_BYTES, unpack_words)
+from warmpath.indexer.keys.extra import Item, extras_of, next_token
+from warmpath.indexer.keys.key import Chain, Keyspace
+from warmpath.indexer.keys.token import TOKEN_BYTES, unpack_tokens
+from warmpath.indexer.keys.word import WORD_BYTES, unpack_words
 from warmpath.indexer.packed_keys import packed_keys
 
 

@@ -6,21 +6,31 @@ from typing import NamedTuple
 import msgspec
 
 from warmpath.indexer.keys.token import TOKEN_BYTES
-from warmpath.prefixstore.chats.renderer import (BrokenTemplateError, RenderCrashedError, Renderer, RenderTimeoutError)
+from warmpath.prefixstore.chats.renderer import (
+    BrokenTemplateError,
+    RenderCrashedError,
+    Renderer,
+    RenderTimeoutError,
+)
 from warmpath.prefixstore.chats.template import TemplateError
-from warmpath.prefixstore.pool import (TokenizerPool, Tokens)
+from warmpath.prefixstore.pool import TokenizerPool, Tokens
 from warmpath.prefixstore.store.memo import KeyMemo
 from warmpath.prefixstore.tokenizers.cache import TokenizerCache
-from warmpath.prefixstore.tokenizers.remote import (chat_text, takes_chats)
-from warmpath.prefixstore.tokenizers.tokenizer import (InvalidTextError, LongPieceError, Tokenizer, TokenizerUnavailableError)
-from warmpath.router.prompt.bad_request import (BadRequestError, NoTokenizerError)
-from warmpath.router.prompt.bodies.openai import (ChatBody, Text)
-from warmpath.router.prompt.limits import PromptLimits
+from warmpath.prefixstore.tokenizers.remote import chat_text, takes_chats
+from warmpath.prefixstore.tokenizers.tokenizer import (
+    InvalidTextError,
+    LongPieceError,
+    Tokenizer,
+    TokenizerUnavailableError,
+)
+from warmpath.router.prompt.bad_request import BadRequestError, NoTokenizerError
+from warmpath.router.prompt.bodies.openai import ChatBody, Text
 from warmpath.router.prompt.deadline import TimeLeft
+from warmpath.router.prompt.limits import PromptLimits
 from warmpath.router.prompt.models import Model
 from warmpath.router.prompt.prompt import CheckedPrompt
 from warmpath.router.prompt.trace import Trace
-from warmpath.router.prompt.truncate import (NoRoomError, Truncation, cut, cut_between)
+from warmpath.router.prompt.truncate import NoRoomError, Truncation, cut, cut_between
 
 
 class Ids(NamedTuple):

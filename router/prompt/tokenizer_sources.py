@@ -6,17 +6,21 @@ from pathlib import Path
 from typing import Self
 
 from warmpath.indexer.follow.engine_tls import EngineTls
-from warmpath.process.reread import (Reread, read_bytes)
 from warmpath.prefixstore.chats.chat import ModelTemplate
-from warmpath.prefixstore.tokenizers.engine import (Engine, EngineStats, Tracing, untraced)
-from warmpath.prefixstore.tokenizers.fallback import (FallbackSource, FallbackStats, FallbackTokenizer)
+from warmpath.prefixstore.tokenizers.engine import Engine, EngineStats, Tracing, untraced
+from warmpath.prefixstore.tokenizers.fallback import (
+    FallbackSource,
+    FallbackStats,
+    FallbackTokenizer,
+)
 from warmpath.prefixstore.tokenizers.hub import HubSource
 from warmpath.prefixstore.tokenizers.pin import Pin
 from warmpath.prefixstore.tokenizers.remote import RemoteSource
-from warmpath.prefixstore.tokenizers.source import (FolderSource, TokenizerSource)
-from warmpath.prefixstore.tokenizers.tokenizer import (FolderTokenizer, Tokenizer)
-from warmpath.router.config.engine_key_file import (EngineKeyError, engine_key_of)
-from warmpath.router.config.schema import (Config, HubTable, ModelSpec)
+from warmpath.prefixstore.tokenizers.source import FolderSource, TokenizerSource
+from warmpath.prefixstore.tokenizers.tokenizer import FolderTokenizer, Tokenizer
+from warmpath.process.reread import Reread, read_bytes
+from warmpath.router.config.engine_key_file import EngineKeyError, engine_key_of
+from warmpath.router.config.schema import Config, HubTable, ModelSpec
 
 
 class Sources:

@@ -13,7 +13,7 @@ the best room is about 0.6 s, at 0.5 s it is 1.2 s and the queue gains nothing.
 from collections import deque
 from statistics import median
 
-from warmpath.router.pick.pick import (End, Placed)
+from warmpath.router.pick.pick import End, Placed
 from warmpath.router.pick.weigh import Choice
 
 WINDOW = 64

@@ -8,8 +8,8 @@ shortens the waits of all busy ranks alike.
 from collections.abc import Mapping
 
 from warmpath.router.pick.weigh import Choice
-from warmpath.router.queue.rooms import (Name, Rooms)
-from warmpath.router.queue.request import (Look, Waiting)
+from warmpath.router.queue.request import Look, Waiting
+from warmpath.router.queue.rooms import Name, Rooms
 
 SAME_SECONDS = 0.002
 """Waits that differ by no more count as equal."""

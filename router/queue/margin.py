@@ -5,7 +5,7 @@ being computed: they want that rank, and have nearly nothing left to compute. Bu
 than there are ranks, these keep their order, too, since in an overload their answers delay the others.
 """
 
-from warmpath.router.queue.rooms import (Name, Rooms)
+from warmpath.router.queue.rooms import Name, Rooms
 
 LITTLE = 0.5
 """The part of `hold-seconds` up to which a prefill is little."""

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from heapq import heappop, heappush
 
 from warmpath.process.invariant import BrokenInvariantError
-from warmpath.router.queue.request import (Waiting, Wanted)
+from warmpath.router.queue.request import Waiting, Wanted
 
 MOST_IDLE = 4096
 """Most tenants of a kind that have no waiting requests and are kept, since they are ahead of others."""

@@ -8,7 +8,7 @@ from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.router.pick.weigh import Ask
 from warmpath.router.prompt.token_prompt import TokenPrompt
 from warmpath.router.queue.classes import Classes
-from warmpath.router.queue.request import (Entering, Wanted)
+from warmpath.router.queue.request import Entering, Wanted
 
 ANSWER_SHARE = 0.1
 """Share of the time until the caller's deadline that is kept for the answer; the wait ends before it."""

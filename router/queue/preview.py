@@ -10,8 +10,8 @@ from warmpath.router.pick.weigh import Choice
 from warmpath.router.queue.margin import Margin
 from warmpath.router.queue.order import Order
 from warmpath.router.queue.released import Standing
+from warmpath.router.queue.request import Waiting, Wanted
 from warmpath.router.queue.rooms import Rooms
-from warmpath.router.queue.request import (Waiting, Wanted)
 
 MOST_COUNTED = 1000
 """Most requests that are counted before another one."""

@@ -4,18 +4,18 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
-from warmpath.router.config.schema import (Config, QueueTable)
+from warmpath.router.config.schema import Config, QueueTable
 from warmpath.router.pick.eligible import eligible
 from warmpath.router.pick.picker import Picker
-from warmpath.router.pick.picking import (Picking, precedence_of)
-from warmpath.router.pods.table import (Pod, PodTable)
+from warmpath.router.pick.picking import Picking, precedence_of
+from warmpath.router.pods.table import Pod, PodTable
 from warmpath.router.queue.classes import Classes
-from warmpath.router.queue.held_picks import (HeldPicks, QueueMeter)
+from warmpath.router.queue.held_picks import HeldPicks, QueueMeter
 from warmpath.router.queue.lag import FirstTokenLag
 from warmpath.router.queue.queue import Queue
-from warmpath.router.queue.settings import QueueSettings
 from warmpath.router.queue.request import Wanted
-from warmpath.router.tracing.steps import (NO_STEPS, Steps)
+from warmpath.router.queue.settings import QueueSettings
+from warmpath.router.tracing.steps import NO_STEPS, Steps
 
 
 def held_picks(

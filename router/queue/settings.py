@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from warmpath.router.load.precedence import (USUAL, Precedence)
+from warmpath.router.load.precedence import USUAL, Precedence
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from itertools import chain, islice
 
-from warmpath.router.load.precedence import Precedence
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
+from warmpath.router.load.precedence import Precedence
 from warmpath.router.pick.messages import candidate_message
 from warmpath.router.pick.pick import Placed
 from warmpath.router.pick.weigh import Choice

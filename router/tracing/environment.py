@@ -5,7 +5,7 @@ import re
 import time
 from collections.abc import Mapping
 
-from warmpath.router.tracing.tracer import (NO_TRACER, Tracer)
+from warmpath.router.tracing.tracer import NO_TRACER, Tracer
 
 log = logging.getLogger(__name__)
 
@@ -39,9 +39,11 @@ def tracer_of(environ: Mapping[str, str], version: str) -> Tracer:
         return NO_TRACER
     try:
         # Nothing is loaded where nobody asks for traces.
-        from warmpath.router.tracing.otel_tracer import (NoExporterError, OtelTracer, processors_of)
+        from warmpath.router.tracing.otel_tracer import NoExporterError, OtelTracer, processors_of
     except ImportError as error:
-        text = "no traces, though %s is set: %s is not installed; pip install 'warmpath[otel]'"
+        text = (
+            "no traces, though %s is set: %s is not installed; pip install 'warmpath-router[otel]'"
+        )
         log.warning(text, asking, error.name)
         return NO_TRACER
     try:
@@ -49,7 +51,7 @@ def tracer_of(environ: Mapping[str, str], version: str) -> Tracer:
     except NoExporterError as error:
         log.warning(
             "no traces, though %s is set: no package with the exporter %s is installed; "
-            "the extra warmpath[otel] has that of OTEL_EXPORTER_OTLP_PROTOCOL=http/json",
+            "the extra warmpath-router[otel] has that of OTEL_EXPORTER_OTLP_PROTOCOL=http/json",
             *(asking, error.name),
         )
     except Exception as error:  # noqa: BLE001  that of any exporter

@@ -27,7 +27,7 @@ from opentelemetry.trace import (
     use_span,
 )
 
-from warmpath.router.tracing.tracer import (NO_SPAN, Attributes, CallSpan, Carrier)
+from warmpath.router.tracing.tracer import NO_SPAN, Attributes, CallSpan, Carrier
 
 CLOSE_SECONDS = 2.0
 """Longest wait for the collector at the router's end."""

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final, Protocol
 
-from warmpath.router.tracing.tracer import (NO_TRACER, Tracer)
+from warmpath.router.tracing.tracer import NO_TRACER, Tracer
 
 
 class Step:

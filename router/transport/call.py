@@ -7,7 +7,7 @@ from typing import Any, Protocol, Self
 import grpc
 
 from warmpath.process.tls import ServerTls
-from warmpath.proto.errors import (Metadata, Reason, details)
+from warmpath.proto.errors import Metadata, Reason, details
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,11 +4,11 @@ import logging
 from collections.abc import Callable
 from typing import Literal
 
-from warmpath.router.transport.grpcio import GrpcioServer
-from warmpath.h2grpc.http2.library import (LibraryError, load_library)
+from warmpath.h2grpc.http2.library import LibraryError, load_library
 from warmpath.h2grpc.http2.limits import Http2Limits
 from warmpath.h2grpc.server import Nghttp2Server
-from warmpath.router.transport.call import (Gate, Server)
+from warmpath.router.transport.call import Gate, Server
+from warmpath.router.transport.grpcio import GrpcioServer
 
 log = logging.getLogger(__name__)
 

@@ -9,10 +9,10 @@ from collections.abc import Iterable
 import grpc
 import grpc.aio
 
+from warmpath.h2grpc.http2.limits import Http2Limits
 from warmpath.process.grpc_tls import server_credentials
 from warmpath.process.listen import GRPC_OPTIONS
 from warmpath.process.tls import ServerTls
-from warmpath.h2grpc.http2.limits import Http2Limits
 
 MOST_PENDING = 8192
 """The most calls of which the thread that answers has not heard yet; more are cancelled."""

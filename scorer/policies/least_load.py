@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from random import Random
 
 from warmpath.scorer.candidate import Request
-from warmpath.scorer.columns import (Columns, Costs)
+from warmpath.scorer.columns import Columns, Costs
 from warmpath.scorer.option import check_option
 
 

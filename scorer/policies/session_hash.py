@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warmpath.scorer.candidate import Request
-from warmpath.scorer.columns import (Columns, Costs)
+from warmpath.scorer.columns import Columns, Costs
 
 Words = NDArray[np.uint64]
 

@@ -7,7 +7,7 @@ from typing import ClassVar
 import numpy as np
 
 from warmpath.scorer.candidate import Request
-from warmpath.scorer.columns import (Columns, Costs)
+from warmpath.scorer.columns import Columns, Costs
 from warmpath.scorer.load_columns import Column
 from warmpath.scorer.option import check_option
 

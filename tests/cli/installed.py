@@ -6,7 +6,7 @@ from pathlib import Path
 
 from warmpath.cli.main import GROUP
 
-PROJECT = Path(__file__).parents[3] / "pyproject.toml"
+PROJECT = Path(__file__).parents[2] / "pyproject.toml"
 
 
 def commands() -> list[EntryPoint]:

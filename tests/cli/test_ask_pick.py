@@ -9,7 +9,7 @@ import grpc.aio
 import pytest
 
 from warmpath.cli import doctor
-from warmpath.cli.picks import (NO_PICKS, _candidates, _went, decisions_main, explain_main)
+from warmpath.cli.picks import NO_PICKS, _candidates, _went, decisions_main, explain_main
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.proto.pb.warmpath.v1 import router_pb2_grpc
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from warmpath.router.assemble.running import running
+from tests.servers.certificates import Authority, Certificate
 from warmpath.cli.asking import pods_main
 from warmpath.cli.doctor import main as doctor_main
+from warmpath.router.assemble.running import running
 from warmpath.router.config.read import load
-from tests.servers.certificates import (Authority, Certificate)
 
 TOKEN = "correct-horse-battery"
 

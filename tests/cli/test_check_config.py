@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from warmpath.cli import check_config
 from tests.servers.certificates import Authority
+from warmpath.cli import check_config
 
 MODEL = '[[models]]\nname = "m"\n'
 POD = '[[pods]]\nid = "a"\nmodel = "m"\naddress = "h:1"\n'

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from warmpath.router.assemble.running import running
-from warmpath.cli.health import main
-from warmpath.router.config.read import load
 from tests import base_install
 from tests.servers.certificates import Authority
+from warmpath.cli.health import main
+from warmpath.router.assemble.running import running
+from warmpath.router.config.read import load
 
 CONFIG = """
 [server]

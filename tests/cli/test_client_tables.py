@@ -2,7 +2,7 @@
 
 import pytest
 
-from warmpath.cli.asking import (_pods_table, _score_table, print_rich)
+from warmpath.cli.asking import _pods_table, _score_table, print_rich
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 
 NAME = "pod-1[/b]"

@@ -5,8 +5,8 @@ import subprocess
 
 import pytest
 
-from warmpath.cli.completion import (main, parsers)
 from tests.cli.installed import commands
+from warmpath.cli.completion import main, parsers
 
 FOUND = dict(parsers(commands()))
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from warmpath.cli import asking as client
 from warmpath.indexer.keys.token import unpack_tokens
 from warmpath.prefixstore.tokenizers.tokenizer import FolderTokenizer
 from warmpath.router.assemble.running import running
-from warmpath.cli import asking as client
 from warmpath.router.config.read import parse
 
 PROMPT = "You are a patient assistant that explains prefix caching. " * 40

@@ -10,10 +10,10 @@ from threading import Thread
 import grpc
 import pytest
 
-from warmpath.client.failure import CallError
+from tests.cli.installed import commands
 from warmpath.cli.asking import problem_of_call
 from warmpath.cli.completion import parsers
-from tests.cli.installed import commands
+from warmpath.client.failure import CallError
 
 FOUND = dict(parsers(commands()))
 RAW = re.compile(

@@ -16,7 +16,7 @@ import pytest
 from rich.console import Console
 
 from warmpath.cli.asking import unready
-from warmpath.cli.top import (Seen, frame, main)
+from warmpath.cli.top import Seen, frame, main
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.proto.pb.warmpath.v1 import router_pb2_grpc
 

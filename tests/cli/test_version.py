@@ -10,7 +10,7 @@ import pytest
 
 from warmpath.cli import version
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
 REPEATED = {
     "deploy/helm/warmpath/Chart.yaml": r"^(?:version|appVersion): (.+)$",

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warmpath.scorer.candidate import (Candidate, Load, Request)
+from tests.scorer.ranked import Ranked, rank
+from warmpath.scorer.candidate import Candidate, Load, Request
 from warmpath.scorer.order import rounded
-from warmpath.scorer.policy import (Policy, make_policy, policy_names)
-from tests.scorer.ranked import (Ranked, rank)
+from warmpath.scorer.policy import Policy, make_policy, policy_names
 
 NAMES = policy_names()
 

@@ -7,11 +7,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from warmpath.prefixstore.store.contract import (Entry, PrefixStore)
-from warmpath.prefixstore.store.lru import (ENTRY_BYTES, LruStore)
-from warmpath.prefixstore.store.reference import ReferenceStore
-from warmpath.prefixstore.store.trie import (LEAF_BYTES, NODE_BYTES, TrieStore)
 from tests.examples import examples
+from warmpath.prefixstore.store.contract import Entry, PrefixStore
+from warmpath.prefixstore.store.lru import ENTRY_BYTES, LruStore
+from warmpath.prefixstore.store.reference import ReferenceStore
+from warmpath.prefixstore.store.trie import LEAF_BYTES, NODE_BYTES, TrieStore
 
 STORES: dict[str, Callable[[int], PrefixStore]] = {
     "reference": lambda _: ReferenceStore(),

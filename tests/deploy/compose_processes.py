@@ -18,11 +18,11 @@ from typing import Any
 
 import yaml
 
-from warmpath.cli import health as check_health
-from warmpath.lab.local.redis_server import find_server
-from tests.deploy.manifests import (ROOT, printed)
+from tests.deploy.manifests import ROOT, printed
 from tests.servers import envoy
 from tests.servers.service import Service
+from warmpath.cli import health as check_health
+from warmpath.lab.local.redis_server import find_server
 
 FOREIGN = {
     "envoyproxy/envoy": envoy.BINARY,

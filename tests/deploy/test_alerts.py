@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.deploy.manifests import (DEPLOY, ROOT)
+from tests.deploy.manifests import DEPLOY, ROOT
 
 FOLDER = Path(sys.prefix) / "prometheus" / "usr" / "bin"
 RULES = DEPLOY / "monitoring" / "alerts.yaml"

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.deploy.manifests import (CHART, VERSIONS, chart, needs_helm, only, problems, run)
+from tests.deploy.manifests import CHART, VERSIONS, chart, needs_helm, only, problems, run
 
 GATEWAY = ("clients[0].name=gateway", "clients[0].roles={score}")
 """A client, without what it is known by."""

@@ -14,14 +14,14 @@ from typing import Any
 import pytest
 import yaml
 
-from warmpath.publisher.main import main as publish_main
+from tests.deploy.compose_processes import NET, Compose, composed, in_order, services
+from tests.deploy.manifests import DEPLOY, ROOT, needs_helm
 from warmpath.client.sync_client import Client
 from warmpath.lab.local.tokenizer import write_tokenizer
-from warmpath.router.config.read import load
-from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.lab.simworker.options import parse as simworker_options
-from tests.deploy.compose_processes import (NET, Compose, composed, in_order, services)
-from tests.deploy.manifests import (DEPLOY, ROOT, needs_helm)
+from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
+from warmpath.publisher.main import main as publish_main
+from warmpath.router.config.read import load
 
 pytestmark = needs_helm
 

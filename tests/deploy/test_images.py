@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from warmpath.cli import health as check_health
 from tests.deploy.lock_files import locked
+from warmpath.cli import health as check_health
 
 ROOT = Path(__file__).parents[2]
 DOCKERFILE = re.sub(r"\\\n\s*", "", (ROOT / "deploy" / "Dockerfile").read_text())

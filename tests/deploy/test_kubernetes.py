@@ -11,12 +11,25 @@ from typing import Any
 import pytest
 import yaml
 
-from warmpath.publisher.main import main as publish_main
+from tests.deploy.manifests import (  # fmt: skip
+    CHART,
+    DEPLOY,
+    ROOT,
+    VERSIONS,
+    Object,
+    chart,
+    needs_helm,
+    objects,
+    only,
+    overlay,
+    problems,
+    run,
+)
+from tests.servers.certificates import Authority
 from warmpath.cli.check_config import main as check_config
+from warmpath.publisher.main import main as publish_main
 from warmpath.router.config.read import load
 from warmpath.router.pods import kubernetes
-from tests.deploy.manifests import (CHART, DEPLOY, ROOT, VERSIONS, Object, chart, needs_helm, objects, only, overlay, problems, run)  # fmt: skip
-from tests.servers.certificates import Authority
 
 OVERLAYS = ("direct", "watch", "redis", "gateway")
 EXAMPLES = (*OVERLAYS, "closed", "scaling")

@@ -12,16 +12,16 @@ import yaml
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import Metric
 
+from tests.deploy.manifests import DEPLOY, ROOT, needs_helm
+from tests.deploy.promql import read
+from tests.lab.simworker.local_worker import LocalWorker
+from tests.router.shared_stand import WORKER, publisher, router, seen, until
+from tests.servers.redis_server import RedisServer
 from warmpath.indexer.trust import Level
-from warmpath.publisher.assemble import publishing
 from warmpath.lab.local.cluster import MODEL
 from warmpath.proto.errors import Reason
+from warmpath.publisher.assemble import publishing
 from warmpath.router.metrics.parts import Parts
-from tests.deploy.manifests import (DEPLOY, ROOT, needs_helm)
-from tests.deploy.promql import read
-from tests.router.shared_stand import (WORKER, publisher, router, seen, until)
-from tests.servers.redis_server import RedisServer
-from tests.lab.simworker.local_worker import LocalWorker
 
 pytestmark = needs_helm
 

@@ -6,7 +6,17 @@ import re
 import pytest
 import yaml
 
-from tests.deploy.manifests import (CHART, DEPLOY, ROOT, Object, chart, needs_helm, objects, only, overlay)
+from tests.deploy.manifests import (
+    CHART,
+    DEPLOY,
+    ROOT,
+    Object,
+    chart,
+    needs_helm,
+    objects,
+    only,
+    overlay,
+)
 from tests.deploy.promql import read
 
 pytestmark = needs_helm

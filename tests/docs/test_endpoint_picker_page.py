@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from warmpath.lab.local.ports import HeldPorts
 from tests.docs.own_ports import with_own_ports
 from tests.docs.test_pages import ROOT
+from warmpath.lab.local.ports import HeldPorts
 
 PAGE = (ROOT / "docs" / "endpoint-picker.md").read_text(encoding="utf-8")
 PORTS = ("7400", "7401", "5557", "5558", "5567", "5568", "8080", "8101", "8102")

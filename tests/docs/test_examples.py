@@ -18,8 +18,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tests.docs.test_pages import PAGES, ROOT, text_of
 from warmpath.router.config.form import usable
-from tests.docs.test_pages import (PAGES, ROOT, text_of)
 
 FENCED = re.compile(r"^```(\w+)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 LANGUAGES = {"sh", "toml", "json", "yaml", "python", "text", "console", "nginx", "log"}

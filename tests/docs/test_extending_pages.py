@@ -15,9 +15,9 @@ import pytest
 from hypothesis import is_hypothesis_test, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from warmpath.scorer.policy import make_policy
-from tests.docs.page_code import (blocks, module)
+from tests.docs.page_code import blocks, module
 from tests.docs.test_pages import ROOT
+from warmpath.scorer.policy import make_policy
 
 PAGES = ROOT / "docs" / "extending"
 FEW = settings(max_examples=20, deadline=None)

@@ -16,12 +16,12 @@ from typing import Any
 import grpc
 import pytest
 
-from warmpath.lab.local.ports import HeldPorts
-from warmpath.proto.errors import (Reason, details)
-from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
-from warmpath.proto.pb.warmpath.v1 import router_pb2_grpc
 from tests.docs.own_ports import with_own_ports
 from tests.docs.test_pages import ROOT
+from warmpath.lab.local.ports import HeldPorts
+from warmpath.proto.errors import Reason, details
+from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
+from warmpath.proto.pb.warmpath.v1 import router_pb2_grpc
 
 PAGE = (ROOT / "docs" / "failures.md").read_text(encoding="utf-8")
 PORTS = ("7400", "7401", "8101", "8102", "5557", "5558")

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from warmpath.lab.bench.__main__ import (BENCHMARKS, POLICY)
-from warmpath.router.config.form import usable
 from tests.docs.test_pages import ROOT
+from warmpath.lab.bench.__main__ import BENCHMARKS, POLICY
+from warmpath.router.config.form import usable
 
 DOCS = ROOT / "docs"
 NAMED = ("troubleshooting.md", "tuning.md", "operations.md")

@@ -4,7 +4,7 @@ from importlib.metadata import EntryPoint
 
 import pytest
 
-from tests.docs.page_code import (blocks, module)
+from tests.docs.page_code import blocks, module
 from tests.docs.test_pages import ROOT
 
 PAGE = ROOT / "CONTRIBUTING.md"

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from warmpath.cli.gateway.command import main
 from tests.docs.test_pages import ROOT
+from warmpath.cli.gateway.command import main
 
 PAGE = (ROOT / "docs" / "gateway.md").read_text(encoding="utf-8")
 NEEDS_CURL = pytest.mark.skipif(shutil.which("curl") is None, reason="the page needs curl")

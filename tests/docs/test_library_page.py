@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.docs.test_pages import ROOT
-from tests.router.running_router import running_router
 from tests.lab.simworker.local_worker import LocalWorker
+from tests.router.running_router import running_router
 from warmpath import Index
 
 LIBRARY = (ROOT / "docs" / "library.md").read_text(encoding="utf-8")

@@ -6,9 +6,9 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from warmpath.scorer.candidate import (Candidate, Load, Request)
-from warmpath.scorer.policy import (make_policy, policy_names)
 from tests.scorer.ranked import rank
+from warmpath.scorer.candidate import Candidate, Load, Request
+from warmpath.scorer.policy import make_policy, policy_names
 
 PAGE = (Path(__file__).parents[2] / "docs" / "pick-reference.md").read_text(encoding="utf-8")
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from warmpath.lab.simulate.traffic.access_log import read_traffic
 from tests.docs.test_pages import ROOT
+from warmpath.lab.simulate.traffic.access_log import read_traffic
 
 PAGE = (ROOT / "docs" / "simulate.md").read_text(encoding="utf-8")
 LOGS = re.findall(r"^```json\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)

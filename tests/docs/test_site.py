@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from tests.deploy.lock_files import locked
-from tests.docs.test_pages import (PAGES, ROOT)
-from tests.servers.chromium import (MISSING, Tab, chromium)
+from tests.docs.test_pages import PAGES, ROOT
+from tests.servers.chromium import MISSING, Tab, chromium
 
 SPHINX = ROOT / ".venv" / "site"
 OFFLINE = """

@@ -8,17 +8,17 @@ from pathlib import Path
 import grpc.aio
 import pytest
 
-from warmpath.indexer.keys.token import pack_tokens
-from warmpath.router.assemble.running import running
-from warmpath.lab.local.cluster import MODEL
-from warmpath.router.config.read import parse
-from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
-from warmpath.proto.pb.warmpath.v1 import router_pb2_grpc
-from warmpath.router.tracing.tracer import (NO_TRACER, Tracer)
-from tests.publisher.published_pod import (FULL, IDS, Pod)
-from tests.router.tracing.recorded_spans import (Recorded, parent)
+from tests.publisher.published_pod import FULL, IDS, Pod
+from tests.router.tracing.recorded_spans import Recorded, parent
 from tests.servers.redis_server import RedisServer
 from tests.servers.relay import Relay
+from warmpath.indexer.keys.token import pack_tokens
+from warmpath.lab.local.cluster import MODEL
+from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
+from warmpath.proto.pb.warmpath.v1 import router_pb2_grpc
+from warmpath.router.assemble.running import running
+from warmpath.router.config.read import parse
+from warmpath.router.tracing.tracer import NO_TRACER, Tracer
 
 pytestmark = pytest.mark.deep
 

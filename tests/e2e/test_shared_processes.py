@@ -10,10 +10,10 @@ import aiohttp
 import grpc.aio
 import pytest
 
+from tests.servers.redis_server import RedisServer
 from warmpath.lab.local.ports import HeldPorts
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.proto.pb.warmpath.v1 import router_pb2_grpc
-from tests.servers.redis_server import RedisServer
 
 pytestmark = pytest.mark.deep
 

@@ -4,12 +4,12 @@ import time
 
 import pytest
 
-from warmpath.indexer.shared.writer.steps import (Cause, WriterState)
 from tests.faults.refusals import BEHIND
-from tests.faults.rig import (DEFAULT_LEASE, Outcome, rig)
+from tests.faults.rig import DEFAULT_LEASE, Outcome, rig
 from tests.servers.redis_server import RedisServer
 from tests.servers.relay import Relay
 from tests.servers.wrong_clock import WrongClock
+from warmpath.indexer.shared.writer.steps import Cause, WriterState
 
 HOUR = 3600.0
 

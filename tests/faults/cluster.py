@@ -2,10 +2,10 @@
 
 from functools import partial
 
-from tests.faults.rig import (Outcome, rig)
+from tests.faults.rig import Outcome, rig
 from tests.servers.redis_cluster import RedisCluster
 from tests.servers.redis_sentinel import RedisSentinel
-from tests.servers.redis_server import (RedisServer, wait_for)
+from tests.servers.redis_server import RedisServer, wait_for
 
 MOVES = 12
 """Buckets that are moved to another node."""

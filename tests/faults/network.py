@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from random import Random
 
 from tests.faults.refusals import BEHIND
-from tests.faults.rig import (DEFAULT_LEASE, Outcome, Rig, rig)
+from tests.faults.rig import DEFAULT_LEASE, Outcome, Rig, rig
 from tests.servers.redis_server import RedisServer
 from tests.servers.relay import Relay
 

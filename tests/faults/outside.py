@@ -9,18 +9,18 @@ from pathlib import Path
 
 import zmq.asyncio
 
-from warmpath.indexer.keys.token import unpack_tokens
-from warmpath.indexer.trust import Level
-from warmpath.client.async_client import AsyncClient
-from warmpath.lab.local.ports import HeldPorts
-from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
-from warmpath.router.prompt.token_prompt import TokenPrompt
 from tests.engine_sockets import EngineSockets
-from tests.faults.pod import (MODEL, Pod)
-from tests.faults.reader import (LATE, Claim, Reader)
+from tests.faults.pod import MODEL, Pod
+from tests.faults.reader import LATE, Claim, Reader
 from tests.faults.rig import Rig
 from tests.indexer.engine_model import BLOCK
 from tests.soak.watched_process import WatchedProcess
+from warmpath.client.async_client import AsyncClient
+from warmpath.indexer.keys.token import unpack_tokens
+from warmpath.indexer.trust import Level
+from warmpath.lab.local.ports import HeldPorts
+from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
+from warmpath.router.prompt.token_prompt import TokenPrompt
 
 END_SECONDS = 10.0
 PERIOD = 0.1

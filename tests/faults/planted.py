@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from warmpath.indexer.shared.layout.names import (BORN, WRITES, KeyNames, checkpoint)
+from warmpath.indexer.shared.layout.names import BORN, WRITES, KeyNames, checkpoint
 
 Words = tuple[str | bytes | int, ...]
 Damage = tuple[Words, ...]

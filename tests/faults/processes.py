@@ -3,11 +3,11 @@
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from warmpath.process.tasks import (cancel, watched)
-from tests.faults.outside import (Outside, proceed, starve, stop)
+from tests.faults.outside import Outside, proceed, starve, stop
 from tests.faults.refusals import BEHIND
-from tests.faults.rig import (DEFAULT_LEASE, Outcome, Rig, rig)
+from tests.faults.rig import DEFAULT_LEASE, Outcome, Rig, rig
 from tests.servers.redis_server import RedisServer
+from warmpath.process.tasks import cancel, watched
 
 STOPPED, RUNNING = 5.0, 0.3
 """Seconds for which publishers are stopped and run, in turn."""

@@ -9,27 +9,27 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from tests.faults.history import Held
+from tests.faults.pod import KEYSPACE, MODEL, Clock, Pod
+from tests.indexer.engine_model import BLOCK
 from warmpath.indexer.compiled.array_index import ArrayIndex
 from warmpath.indexer.index.slot import Place
-from warmpath.indexer.ranks import Ingest
 from warmpath.indexer.keys.key import Chain
 from warmpath.indexer.keys.token import pack_tokens
-from warmpath.process.tasks import (cancel, watched)
 from warmpath.indexer.rank import Rank
+from warmpath.indexer.ranks import Ingest
 from warmpath.indexer.shared.layout.names import KeyNames
 from warmpath.indexer.shared.query.index import RemoteIndex
-from warmpath.indexer.shared.records.registry import Registry
 from warmpath.indexer.shared.records.record_source import RemoteRank
+from warmpath.indexer.shared.records.registry import Registry
 from warmpath.indexer.shared.redis.command import Redis
 from warmpath.indexer.shared.replica.run import Replica
-from warmpath.indexer.trust import (PROMISED_SECONDS, Level, Trust)
+from warmpath.indexer.trust import PROMISED_SECONDS, Level, Trust
 from warmpath.indexer.watch.watched_source import WatchedRank
-from warmpath.router.match.match import (NOTHING, Scorer)
+from warmpath.process.tasks import cancel, watched
+from warmpath.router.match.match import NOTHING, Scorer
 from warmpath.router.prompt.token_prompt import TokenPrompt
 from warmpath.scorer.longest_prefix import longest_prefix
-from tests.faults.history import Held
-from tests.faults.pod import (KEYSPACE, MODEL, Clock, Pod)
-from tests.indexer.engine_model import BLOCK
 
 DEADLINE = 0.25
 """Deadline of a look-up in seconds: short enough for faults to show, long enough on a busy machine."""

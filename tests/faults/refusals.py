@@ -11,9 +11,9 @@ from functools import partial
 
 import redis
 
+from tests.faults.rig import DEFAULT_LEASE, Outcome, rig
+from tests.servers.redis_server import Binary, RedisServer, wait_for
 from warmpath.indexer.trust import PROMISED_SECONDS
-from tests.faults.rig import (DEFAULT_LEASE, Outcome, rig)
-from tests.servers.redis_server import (Binary, RedisServer, wait_for)
 
 BEHIND = PROMISED_SECONDS + 2.0
 """Seconds for which publishers stay behind: longer than an exact answer may be old."""

@@ -15,19 +15,19 @@ from dataclasses import dataclass
 from random import Random
 from typing import TypeVar
 
-from warmpath.indexer.engines.event import Tier
-from warmpath.process.tasks import (cancel, watched)
+from tests.faults.history import Held
+from tests.faults.pod import PROMPTS, Clock, Pod, Publisher
+from tests.faults.reader import Copying, Looking, Reader, WrongError
 from warmpath.cli.index.bucket import read_bucket
-from warmpath.indexer.shared.layout.names import (KeyNames, checkpoint)
-from warmpath.indexer.shared.layout.record import (Record, read_record)
-from warmpath.indexer.shared.redis.command import (Command, Redis)
-from warmpath.indexer.shared.redis.connect import (RedisSettings, connect)
+from warmpath.indexer.engines.event import Tier
+from warmpath.indexer.shared.layout.names import KeyNames, checkpoint
+from warmpath.indexer.shared.layout.record import Record, read_record
+from warmpath.indexer.shared.redis.command import Command, Redis
+from warmpath.indexer.shared.redis.connect import RedisSettings, connect
 from warmpath.indexer.shared.sweep.sweeper import Sweeper
 from warmpath.indexer.shared.writer.steps import Cause
-from warmpath.indexer.trust import (PROMISED_SECONDS, Level)
-from tests.faults.history import Held
-from tests.faults.pod import (PROMPTS, Clock, Pod, Publisher)
-from tests.faults.reader import (Copying, Looking, Reader, WrongError)
+from warmpath.indexer.trust import PROMISED_SECONDS, Level
+from warmpath.process.tasks import cancel, watched
 
 LEASE = 2.0
 DEFAULT_LEASE = 10.0

@@ -5,10 +5,10 @@ Each fault lasts `hold` seconds and is then repaired; everything must heal.
 
 from functools import partial
 
-from warmpath.indexer.shared.writer.steps import WriterState
 from tests.faults.refusals import BEHIND
-from tests.faults.rig import (DEFAULT_LEASE, Outcome, Rig, rig)
-from tests.servers.redis_server import (Binary, RedisServer)
+from tests.faults.rig import DEFAULT_LEASE, Outcome, Rig, rig
+from tests.servers.redis_server import Binary, RedisServer
+from warmpath.indexer.shared.writer.steps import WriterState
 
 TAIL = 20_000
 """Bytes at the end of the append-only file that a power cut loses."""

@@ -8,12 +8,12 @@ from functools import partial
 
 import pytest
 
-from warmpath.process.tasks import (cancel, watched)
-from warmpath.indexer.shared.layout.names import KeyNames
-from warmpath.indexer.shared.sweep.sweeper import (SWEEP_ERRORS, Sweeper)
 from tests.faults import planted
-from tests.faults.rig import (DEFAULT_LEASE, Rig, rig)
+from tests.faults.rig import DEFAULT_LEASE, Rig, rig
 from tests.servers.redis_server import RedisServer
+from warmpath.indexer.shared.layout.names import KeyNames
+from warmpath.indexer.shared.sweep.sweeper import SWEEP_ERRORS, Sweeper
+from warmpath.process.tasks import cancel, watched
 
 pytestmark = [pytest.mark.deep, pytest.mark.timeout(900)]
 

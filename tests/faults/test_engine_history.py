@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.faults.history import Held, History
 from warmpath.indexer.engines.event import Tier
-from tests.faults.history import (Held, History)
 
 KEYS = [*range(6)]
 

@@ -7,19 +7,19 @@ from pathlib import Path
 
 import pytest
 
+from tests.publisher.published_pod import FULL, IDS, Pod
+from tests.servers.redis_server import RedisServer
 from warmpath.indexer.keys.key import fingerprint
 from warmpath.indexer.keys.token import pack_tokens
 from warmpath.indexer.packed_keys import packed_keys
 from warmpath.indexer.shared.layout.names import KeyNames
-from warmpath.indexer.shared.layout.record import (Record, read_record)
+from warmpath.indexer.shared.layout.record import Record, read_record
 from warmpath.indexer.shared.query.index import RemoteIndex
-from warmpath.indexer.shared.records.registry import (Registry, nobody)
-from warmpath.indexer.shared.redis.connect import (RedisSettings, connect)
+from warmpath.indexer.shared.records.registry import Registry, nobody
+from warmpath.indexer.shared.redis.connect import RedisSettings, connect
 from warmpath.indexer.trust import Level
 from warmpath.lab.local.cluster import MODEL
 from warmpath.router.prompt.token_prompt import TokenPrompt
-from tests.publisher.published_pod import (FULL, IDS, Pod)
-from tests.servers.redis_server import RedisServer
 
 pytestmark = pytest.mark.deep
 

@@ -4,8 +4,8 @@ from typing import Literal
 
 import pytest
 
-from warmpath.indexer.shared.writer.steps import Cause
 from tests.faults import server
+from warmpath.indexer.shared.writer.steps import Cause
 
 pytestmark = pytest.mark.deep
 

@@ -9,11 +9,11 @@ from unittest.mock import patch
 import grpc
 import grpc.aio
 
-from warmpath.router.assemble import running as assemble
-from warmpath.router.calls.service import (SERVICE, RouterService)
-from warmpath.router.config.read import parse
-from warmpath.proto.errors import Metadata
 from warmpath.h2grpc.metadata import trailers_of
+from warmpath.proto.errors import Metadata
+from warmpath.router.assemble import running as assemble
+from warmpath.router.calls.service import SERVICE, RouterService
+from warmpath.router.config.read import parse
 
 CONFIG = """
 [server]

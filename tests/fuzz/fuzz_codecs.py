@@ -28,17 +28,17 @@ COMPILED = [
 ]
 
 with atheris.instrument_imports(include=["indexer"], exclude=COMPILED):
+    from tests.fuzz.guided import fuzz
     from warmpath.indexer.compiled.array_index import ArrayIndex
     from warmpath.indexer.compiled.scan.dialect import DIALECTS
     from warmpath.indexer.compiled.warm_up import warm_up
-    from warmpath.indexer.engines import (sglang, trtllm, vllm)
-    from warmpath.indexer.engines.event import (Batch, MalformedEventError, Stored)
-    from warmpath.indexer.follow.stream_source import RankIngest
+    from warmpath.indexer.engines import sglang, trtllm, vllm
+    from warmpath.indexer.engines.event import Batch, MalformedEventError, Stored
     from warmpath.indexer.follow.rank_source import RankSource
+    from warmpath.indexer.follow.stream_source import RankIngest
     from warmpath.indexer.index.contract import Index
     from warmpath.indexer.index.memory import MemoryIndex
     from warmpath.indexer.ranks import Ingest
-    from tests.fuzz.guided import fuzz
 
 MOST_EVENTS = 4
 """How often a rank gets one input as a batch, so that its events can contradict each other."""

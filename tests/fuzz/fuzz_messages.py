@@ -39,24 +39,27 @@ COMPILED = [
 ]
 
 with atheris.instrument_imports(include=["indexer", "router", "prefixstore"], exclude=COMPILED):
+    from tests.fuzz.asked_service import AskedService
+    from tests.fuzz.guided import fuzz
+    from tests.fuzz.http2_input import SEEDS, attack
     from warmpath.indexer.compiled.array_index import ArrayIndex
     from warmpath.indexer.compiled.segments import stretches_of
     from warmpath.indexer.compiled.warm_up import warm_up
     from warmpath.indexer.index.memory import MemoryIndex
-    from warmpath.indexer.ranks import Ingest
     from warmpath.indexer.keys import segment_value
     from warmpath.indexer.keys.key import Chain
     from warmpath.indexer.keys.segment import SEGMENT
-    from warmpath.indexer.keys.word import (WORD_BYTES, pack_words)
-    from warmpath.process.message import read_message
-    from warmpath.proto.pb.warmpath.watch.v1 import cache_watch_pb2 as watch_pb
-    from warmpath.indexer.shared.layout.record import (BadRecordError, read_record)
+    from warmpath.indexer.keys.word import WORD_BYTES, pack_words
+    from warmpath.indexer.ranks import Ingest
+    from warmpath.indexer.shared.layout.record import BadRecordError, read_record
     from warmpath.indexer.shared.query import lookup
-    from warmpath.indexer.watch.client import (ProtocolError, Watcher)
+    from warmpath.indexer.watch.client import ProtocolError, Watcher
+    from warmpath.process.message import read_message
+    from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
+    from warmpath.proto.pb.warmpath.watch.v1 import cache_watch_pb2 as watch_pb
+    from warmpath.proto.pb.warmpath.wire.v1 import score_request_pb2 as wire
     from warmpath.router.calls.parse import parse
     from warmpath.router.match.match import Scorer
-    from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
-    from warmpath.proto.pb.warmpath.wire.v1 import score_request_pb2 as wire
     from warmpath.router.prompt.bad_request import BadRequestError
     from warmpath.router.prompt.bodies import fields as body_fields
     from warmpath.router.prompt.bodies import json_strings
@@ -64,9 +67,6 @@ with atheris.instrument_imports(include=["indexer", "router", "prefixstore"], ex
     from warmpath.router.prompt.parse import listed_ids
     from warmpath.router.prompt.token_prompt import TokenPrompt
     from warmpath.scorer.strategies import longest_prefix
-    from tests.fuzz.asked_service import AskedService
-    from tests.fuzz.guided import fuzz
-    from tests.fuzz.http2_input import (SEEDS, attack)
 
 Target = Callable[[bytes], None]
 TOKENS = b"".join(struct.pack("<I", token) for token in range(33))

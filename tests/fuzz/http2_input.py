@@ -8,13 +8,13 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterator
 
+from tests.h2grpc.fake_socket import FakeSocket, FakeTimeLoop
+from tests.h2grpc.http2 import raw_frames as raw
+from tests.h2grpc.small_service import Service
+from tests.router.http2_client import frame
 from warmpath.h2grpc.connection import Connection
 from warmpath.h2grpc.http2 import session as sessions
 from warmpath.h2grpc.http2.limits import Http2Limits
-from tests.router.http2_client import frame
-from tests.h2grpc.fake_socket import (FakeSocket, FakeTimeLoop)
-from tests.h2grpc.http2 import raw_frames as raw
-from tests.h2grpc.small_service import Service
 
 METHODS = ("Echo", "Take", "Each", "Many", "Hold", "Large", "None", "Once")
 LIMITS = Http2Limits(

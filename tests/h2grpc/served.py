@@ -10,11 +10,11 @@ import grpc
 import grpc.aio
 import pytest
 
-from warmpath.router.transport.grpcio import GrpcioServer
-from warmpath.h2grpc.http2.library import (LibraryError, load_library)
+from warmpath.h2grpc.http2.library import LibraryError, load_library
 from warmpath.h2grpc.http2.limits import Http2Limits
 from warmpath.h2grpc.server import Nghttp2Server
 from warmpath.router.transport.call import Server
+from warmpath.router.transport.grpcio import GrpcioServer
 
 SERVICE = "test.Echo"
 LIMITS = Http2Limits()

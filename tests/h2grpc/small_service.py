@@ -8,7 +8,7 @@ from typing import Any
 
 import grpc
 
-from warmpath.proto.errors import (Reason, details)
+from warmpath.proto.errors import Reason, details
 from warmpath.router.transport.call import AtOnceHandler
 
 

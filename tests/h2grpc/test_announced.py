@@ -3,10 +3,10 @@
 import grpc
 import pytest
 
-from warmpath.h2grpc import announced
 from tests.h2grpc.http2 import raw_frames as raw
-from tests.h2grpc.http2.attacked import (attacked, until)
+from tests.h2grpc.http2.attacked import attacked, until
 from tests.h2grpc.served import MISSING
+from warmpath.h2grpc import announced
 
 pytestmark = pytest.mark.skipif(bool(MISSING), reason=MISSING)
 

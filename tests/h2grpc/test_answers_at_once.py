@@ -12,15 +12,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.h2grpc.fake_socket import FakeSocket, FakeTimeLoop
+from tests.h2grpc.http2.lawful_client import LawfulClient
+from tests.h2grpc.served import MISSING
 from warmpath.h2grpc.connection import Connection
 from warmpath.h2grpc.framing import framed
 from warmpath.h2grpc.http2 import session as sessions
 from warmpath.h2grpc.http2.library import STREAM_WINDOW
 from warmpath.h2grpc.http2.limits import Http2Limits
-from warmpath.router.transport.call import (AtOnceHandler, Gate, Refusal)
-from tests.h2grpc.fake_socket import (FakeSocket, FakeTimeLoop)
-from tests.h2grpc.http2.lawful_client import LawfulClient
-from tests.h2grpc.served import MISSING
+from warmpath.router.transport.call import AtOnceHandler, Gate, Refusal
 
 pytestmark = pytest.mark.skipif(bool(MISSING), reason=MISSING)
 

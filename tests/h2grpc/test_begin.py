@@ -2,7 +2,7 @@
 
 import asyncio
 
-from warmpath.h2grpc.begin import (MOST_AT_ONCE, Beginnings)
+from warmpath.h2grpc.begin import MOST_AT_ONCE, Beginnings
 
 
 async def test_thousands_of_calls_of_one_address_keep_no_other_waiting() -> None:

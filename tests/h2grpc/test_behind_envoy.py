@@ -8,8 +8,8 @@ import grpc
 import grpc.aio
 import pytest
 
-from tests.h2grpc.served import (BOTH, Caller, ends_with, serving)
-from tests.servers.envoy import (Envoy, http2_proxy)
+from tests.h2grpc.served import BOTH, Caller, ends_with, serving
+from tests.servers.envoy import Envoy, http2_proxy
 
 Context = grpc.aio.ServicerContext[Any, Any]
 

@@ -8,11 +8,11 @@ import grpc
 import grpc.aio
 import pytest
 
-from tests.router.error_details import details_of
-from tests.router.http2_client import frame
 from tests.h2grpc.http2 import raw_frames as raw
 from tests.h2grpc.http2.hostile_client import HostileClient
-from tests.h2grpc.served import (BOTH, Caller, calling, ends_with, handlers, new_server, serving)
+from tests.h2grpc.served import BOTH, Caller, calling, ends_with, handlers, new_server, serving
+from tests.router.error_details import details_of
+from tests.router.http2_client import frame
 
 pytestmark = pytest.mark.parametrize("transport", BOTH)
 

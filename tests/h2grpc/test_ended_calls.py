@@ -9,15 +9,15 @@ import grpc
 import grpc.aio
 import pytest
 
+from tests.h2grpc.fake_socket import FakeSocket, FakeTimeLoop
+from tests.h2grpc.http2 import raw_frames as raw
+from tests.h2grpc.served import MISSING
 from warmpath.h2grpc.connection import Connection
 from warmpath.h2grpc.http2 import session as sessions
 from warmpath.h2grpc.http2.ended import EndedError
 from warmpath.h2grpc.http2.journal import Journal
 from warmpath.h2grpc.http2.limits import Http2Limits
 from warmpath.h2grpc.http2.session import Session
-from tests.h2grpc.fake_socket import (FakeSocket, FakeTimeLoop)
-from tests.h2grpc.http2 import raw_frames as raw
-from tests.h2grpc.served import MISSING
 
 pytestmark = pytest.mark.skipif(bool(MISSING), reason=MISSING)
 

@@ -10,15 +10,25 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from warmpath.h2grpc.framing import (Deframer, TooLongError, UnknownEncodingError, framed)
+from warmpath.h2grpc.framing import Deframer, TooLongError, UnknownEncodingError, framed
 from warmpath.h2grpc.http2 import callbacks
 from warmpath.h2grpc.http2 import journal as of
 from warmpath.h2grpc.http2 import library as lib
 from warmpath.h2grpc.http2.body import OutgoingBody
-from warmpath.h2grpc.http2.header_block import (LENGTHS, MOST_HEADERS, pairs)
+from warmpath.h2grpc.http2.header_block import LENGTHS, MOST_HEADERS, pairs
 from warmpath.h2grpc.http2.journal import Journal
-from warmpath.h2grpc.http2.limits import (BURST_SECONDS, FrameBudget, Http2Limits)
-from warmpath.h2grpc.metadata import (MESSAGE_BYTES, MOST_BYTES, BadHeaderError, NoCallError, percent_encoded, read_request, read_timeout, trailers_of, written)
+from warmpath.h2grpc.http2.limits import BURST_SECONDS, FrameBudget, Http2Limits
+from warmpath.h2grpc.metadata import (
+    MESSAGE_BYTES,
+    MOST_BYTES,
+    BadHeaderError,
+    NoCallError,
+    percent_encoded,
+    read_request,
+    read_timeout,
+    trailers_of,
+    written,
+)
 
 MOST = 500
 PIECES = st.lists(st.integers(1, 200), max_size=20)

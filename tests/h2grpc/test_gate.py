@@ -8,12 +8,12 @@ import grpc
 import grpc.aio
 import pytest
 
-from warmpath.h2grpc.server import Nghttp2Server
-from warmpath.router.transport.call import (Gate, Refusal)
-from tests.router.http2_client import frame
 from tests.h2grpc.http2 import raw_frames as raw
 from tests.h2grpc.http2.hostile_client import HostileClient
-from tests.h2grpc.served import (LIMITS, MISSING, Caller, ends_with, handlers)
+from tests.h2grpc.served import LIMITS, MISSING, Caller, ends_with, handlers
+from tests.router.http2_client import frame
+from warmpath.h2grpc.server import Nghttp2Server
+from warmpath.router.transport.call import Gate, Refusal
 
 pytestmark = pytest.mark.skipif(bool(MISSING), reason=MISSING)
 

@@ -9,8 +9,18 @@ import grpc
 import grpc.aio
 import pytest
 
-from tests.router.error_details import (ErrorDetails, details_of)
-from tests.h2grpc.served import (BOTH, SERVICE, Caller, calling, ends_with, handlers, new_server, serving, until)
+from tests.h2grpc.served import (
+    BOTH,
+    SERVICE,
+    Caller,
+    calling,
+    ends_with,
+    handlers,
+    new_server,
+    serving,
+    until,
+)
+from tests.router.error_details import ErrorDetails, details_of
 
 pytestmark = pytest.mark.parametrize("transport", BOTH)
 

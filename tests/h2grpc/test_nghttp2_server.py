@@ -11,12 +11,12 @@ import grpc
 import grpc.aio
 import pytest
 
-from warmpath.router.transport.choose import new_server
-from warmpath.router.transport.grpcio import GrpcioServer
-from warmpath.h2grpc.http2.library import (LibraryError, load_library)
+from tests.h2grpc.served import MISSING, SERVICE, Caller, calling, serving
+from warmpath.h2grpc.http2.library import LibraryError, load_library
 from warmpath.h2grpc.http2.limits import Http2Limits
 from warmpath.h2grpc.server import Nghttp2Server
-from tests.h2grpc.served import (MISSING, SERVICE, Caller, calling, serving)
+from warmpath.router.transport.choose import new_server
+from warmpath.router.transport.grpcio import GrpcioServer
 
 pytestmark = pytest.mark.skipif(bool(MISSING), reason=MISSING)
 

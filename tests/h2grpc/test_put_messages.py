@@ -8,12 +8,12 @@ import grpc
 import grpc.aio
 import pytest
 
+from tests.h2grpc.fake_socket import FakeSocket, FakeTimeLoop
+from tests.h2grpc.http2.lawful_client import LawfulClient
+from tests.h2grpc.served import MISSING
 from warmpath.h2grpc.connection import Connection
 from warmpath.h2grpc.framing import framed
 from warmpath.h2grpc.http2.limits import Http2Limits
-from tests.h2grpc.fake_socket import (FakeSocket, FakeTimeLoop)
-from tests.h2grpc.http2.lawful_client import LawfulClient
-from tests.h2grpc.served import MISSING
 
 pytestmark = pytest.mark.skipif(bool(MISSING), reason=MISSING)
 

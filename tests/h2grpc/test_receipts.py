@@ -4,8 +4,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from warmpath.h2grpc.receipts import Receipts
 from tests.examples import examples
+from warmpath.h2grpc.receipts import Receipts
 
 MOST = 4
 

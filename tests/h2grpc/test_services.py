@@ -7,19 +7,19 @@ import grpc.aio
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from tests.h2grpc.served import BOTH, Caller, new_server, until
+from tests.indexer.engine_model import EngineModel
 from warmpath.indexer.follow.instance import Engine
 from warmpath.indexer.index.memory import MemoryIndex
-from warmpath.indexer.ranks import Ingest
 from warmpath.indexer.keys.key import fingerprint
-from warmpath.process.health import HealthService
+from warmpath.indexer.ranks import Ingest
 from warmpath.indexer.trust import Level
 from warmpath.indexer.watch.client import Watcher
 from warmpath.indexer.watch.engine_cache import engine_cache
+from warmpath.process.health import HealthService
 from warmpath.publisher.health import health_handler
 from warmpath.publisher.places import Places
 from warmpath.publisher.watch_server import WatchServer
-from tests.indexer.engine_model import EngineModel
-from tests.h2grpc.served import (BOTH, Caller, new_server, until)
 
 pytestmark = pytest.mark.parametrize("transport", BOTH)
 

@@ -4,13 +4,13 @@ import asyncio
 
 import pytest
 
-from warmpath.h2grpc import connection as module
-from warmpath.h2grpc.connection import Connection
-from warmpath.h2grpc.http2.limits import Http2Limits
-from tests.h2grpc.fake_socket import (FakeSocket, FakeTimeLoop)
+from tests.h2grpc.fake_socket import FakeSocket, FakeTimeLoop
 from tests.h2grpc.http2 import raw_frames as raw
 from tests.h2grpc.served import MISSING
 from tests.h2grpc.small_service import Service
+from warmpath.h2grpc import connection as module
+from warmpath.h2grpc.connection import Connection
+from warmpath.h2grpc.http2.limits import Http2Limits
 
 pytestmark = pytest.mark.skipif(bool(MISSING), reason=MISSING)
 

@@ -9,21 +9,21 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from tests.examples import examples
+from tests.indexer.engine_model import BLOCK, EngineModel
 from warmpath.indexer.compiled.array_index import ArrayIndex
-from warmpath.indexer.engines import (trtllm, vllm)
+from warmpath.indexer.engines import trtllm, vllm
 from warmpath.indexer.engines.event import Tier
 from warmpath.indexer.follow.applier import REPEATED
-from warmpath.indexer.follow.stream_source import RankIngest
 from warmpath.indexer.follow.rank_source import RankSource
 from warmpath.indexer.follow.saved import SavedRank
+from warmpath.indexer.follow.stream_source import RankIngest
 from warmpath.indexer.index.contract import Index
 from warmpath.indexer.index.memory import MemoryIndex
-from warmpath.indexer.ranks import Ingest
-from warmpath.indexer.keys.key import (Keyspace, chain)
+from warmpath.indexer.keys.key import Keyspace, chain
 from warmpath.indexer.keys.token import pack_tokens
-from warmpath.indexer.trust import (DRIFTED, Level)
-from tests.examples import examples
-from tests.indexer.engine_model import (BLOCK, EngineModel)
+from warmpath.indexer.ranks import Ingest
+from warmpath.indexer.trust import DRIFTED, Level
 
 INDEXES = [ArrayIndex, MemoryIndex]
 CAPACITY = 8

@@ -11,15 +11,15 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from tests.examples import examples
+from tests.indexer.sides import CLEARED, Event, Side, removed, stored
 from warmpath.indexer.compiled.array_index import ArrayIndex
-from warmpath.indexer.compiled.blocks.blocks import (DEPTH, FREE, FREED, SET, TOP)
-from warmpath.indexer.engines.event import (EngineHash, Tier)
+from warmpath.indexer.compiled.blocks.blocks import DEPTH, FREE, FREED, SET, TOP
+from warmpath.indexer.engines.event import EngineHash, Tier
 from warmpath.indexer.follow.saved import SavedRank
-from warmpath.indexer.keys.key import (Keyspace, chain)
+from warmpath.indexer.keys.key import Keyspace, chain
 from warmpath.indexer.keys.token import pack_tokens
 from warmpath.indexer.resolve.change import Spot
-from tests.examples import examples
-from tests.indexer.sides import (CLEARED, Event, Side, removed, stored)
 
 EXAMPLES = examples(100)
 B = 2

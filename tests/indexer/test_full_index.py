@@ -3,15 +3,15 @@
 import msgspec
 import pytest
 
+from tests.indexer.sides import Side, stored
 from warmpath.indexer.compiled.array_index import ArrayIndex
 from warmpath.indexer.engines import vllm
 from warmpath.indexer.engines.event import Tier
-from warmpath.indexer.follow.stream_source import RankIngest
 from warmpath.indexer.follow.rank_source import RankSource
+from warmpath.indexer.follow.stream_source import RankIngest
 from warmpath.indexer.index.memory import MemoryIndex
 from warmpath.indexer.ranks import Ingest
 from warmpath.indexer.trust import Level
-from tests.indexer.sides import (Side, stored)
 
 BYTES = 512 << 10
 EVENT = 64

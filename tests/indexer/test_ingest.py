@@ -15,22 +15,22 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from msgspec.structs import replace
 
+from tests.examples import examples
+from tests.indexer.engine_model import EngineModel
+from tests.indexer.followed import held, new_ingest, source
 from warmpath.indexer.compiled.array_index import ArrayIndex
 from warmpath.indexer.engines.event import Tier
 from warmpath.indexer.follow.applier import COPIES
-from warmpath.indexer.follow.stream_source import (NAMESPACES, RankIngest)
 from warmpath.indexer.follow.saved import SavedRank
+from warmpath.indexer.follow.stream_source import NAMESPACES, RankIngest
 from warmpath.indexer.index.contract import Index
 from warmpath.indexer.index.memory import MemoryIndex
 from warmpath.indexer.ranks import Ingest
 from warmpath.indexer.resolve.resolver import Resolver
-from warmpath.indexer.stream.action import (AskReplay, Reset)
+from warmpath.indexer.stream.action import AskReplay, Reset
 from warmpath.indexer.stream.machine import StreamState
 from warmpath.indexer.stream.replay import FIRST_PATIENCE
 from warmpath.indexer.trust import Level
-from tests.examples import examples
-from tests.indexer.engine_model import EngineModel
-from tests.indexer.followed import (held, new_ingest, source)
 
 EXAMPLES = examples(300)
 """Of each machine; `make soak` asks for more."""

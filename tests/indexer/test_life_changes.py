@@ -4,10 +4,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from tests.examples import examples
+from tests.indexer.followed import new_ingest, source
 from warmpath.indexer.follow.stream_source import RankIngest
 from warmpath.indexer.watch.watched_source import WatchedRank
-from tests.examples import examples
-from tests.indexer.followed import (new_ingest, source)
 
 NAMES = [("p", 0), ("p", 1), ("q", 0)]
 

@@ -7,9 +7,9 @@ the place is proven with it.
 import msgspec
 import pytest
 
+from tests.indexer.sides import FORMS, Side, removed, stored
 from warmpath.indexer.follow.saved import SavedRank
 from warmpath.indexer.trust import Level
-from tests.indexer.sides import (FORMS, Side, removed, stored)
 
 SIZE = 2
 

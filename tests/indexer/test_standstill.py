@@ -1,11 +1,11 @@
 """A router that stood still does not call its own view exact before it has read what came meanwhile."""
 
-from warmpath.indexer.compiled.array_index import ArrayIndex
-from warmpath.indexer.follow.stream_source import RankIngest
-from warmpath.indexer.ranks import (LEAST_STILL, STOOD_STILL, TICK_SECONDS, Ingest)
-from warmpath.indexer.trust import (Level, Trust)
 from tests.indexer.engine_model import EngineModel
 from tests.indexer.followed import source
+from warmpath.indexer.compiled.array_index import ArrayIndex
+from warmpath.indexer.follow.stream_source import RankIngest
+from warmpath.indexer.ranks import LEAST_STILL, STOOD_STILL, TICK_SECONDS, Ingest
+from warmpath.indexer.trust import Level, Trust
 
 
 class Stand:

@@ -6,6 +6,7 @@ from itertools import count
 import msgspec
 import pytest
 
+from tests.indexer.sides import Side, stored
 from warmpath.indexer.compiled.array_index import ArrayIndex
 from warmpath.indexer.compiled.blocks.blocks import DEPTH
 from warmpath.indexer.engines import vllm
@@ -13,9 +14,8 @@ from warmpath.indexer.follow.rank_source import RankSource
 from warmpath.indexer.index.contract import Index
 from warmpath.indexer.index.memory import MemoryIndex
 from warmpath.indexer.watch.engine_cache import engine_cache
-from warmpath.indexer.watch.pod_cache import (PART_KEYS, PodCache)
+from warmpath.indexer.watch.pod_cache import PART_KEYS, PodCache
 from warmpath.indexer.watch.watched_source import WatchedRank
-from tests.indexer.sides import (Side, stored)
 
 B = 2
 BLOCKS = 600

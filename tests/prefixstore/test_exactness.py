@@ -15,18 +15,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, processors
 
-from warmpath.prefixstore.chats.template import ChatTemplate
-from warmpath.prefixstore.cuts import (expressions, proof)
-from warmpath.prefixstore.cuts.slices import (SLICE, cut_finder, slices_of)
-from warmpath.prefixstore.pool import TokenizerPool
-from warmpath.prefixstore.store.lru import LruStore
-from warmpath.prefixstore.tokenizers.tokenizer import (FolderTokenizer, TokenizerUnavailableError)
-from warmpath.prefixstore.workers import Workers
-from warmpath.router.prompt.bodies.openai import (ChatBody, Text, parse_chat, parse_completions)
 from tests.examples import examples
 from tests.prefixstore.families import FAMILIES
-from tests.prefixstore.texts import (GAPS, PARTS, text)
+from tests.prefixstore.texts import GAPS, PARTS, text
 from tests.recordings import VLLM_TRACE
+from warmpath.prefixstore.chats.template import ChatTemplate
+from warmpath.prefixstore.cuts import expressions, proof
+from warmpath.prefixstore.cuts.slices import SLICE, cut_finder, slices_of
+from warmpath.prefixstore.pool import TokenizerPool
+from warmpath.prefixstore.store.lru import LruStore
+from warmpath.prefixstore.tokenizers.tokenizer import FolderTokenizer, TokenizerUnavailableError
+from warmpath.prefixstore.workers import Workers
+from warmpath.router.prompt.bodies.openai import ChatBody, Text, parse_chat, parse_completions
 
 PROMPTS = examples(400, desk=50)
 GROWN = 4
@@ -297,7 +297,9 @@ def test_what_is_put_around_a_text_is_found_where_the_vocabulary_has_few_charact
 def test_cuts_that_prove_wrong_when_a_tokenizer_is_loaded_are_not_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("warmpath.prefixstore.tokenizers.tokenizer.cuts_of", lambda *_: proof.Cuts(" "))
+    monkeypatch.setattr(
+        "warmpath.prefixstore.tokenizers.tokenizer.cuts_of", lambda *_: proof.Cuts(" ")
+    )
     ours = save(tmp_path, FAMILIES["unsplittable bpe"]())
     assert not ours.has_cuts
     assert "texts are not cut" in caplog.text

@@ -8,12 +8,24 @@ from pathlib import Path
 
 import pytest
 
-from warmpath.prefixstore.cuts.slices import (CUT_BYTES, SLICE)
-from warmpath.prefixstore.pool import (LONG_BYTES, PoolClosedError, PoolFullError, TokenizerPool, Tokens)
-from warmpath.prefixstore.store.lru import LruStore
-from warmpath.prefixstore.tokenizers.tokenizer import (ByteTokenizer, FolderTokenizer, InvalidTextError, Tokenizer, TokenizerUnavailableError)
-from warmpath.prefixstore.workers import Workers
 from tests.recordings import TOKENIZER
+from warmpath.prefixstore.cuts.slices import CUT_BYTES, SLICE
+from warmpath.prefixstore.pool import (
+    LONG_BYTES,
+    PoolClosedError,
+    PoolFullError,
+    TokenizerPool,
+    Tokens,
+)
+from warmpath.prefixstore.store.lru import LruStore
+from warmpath.prefixstore.tokenizers.tokenizer import (
+    ByteTokenizer,
+    FolderTokenizer,
+    InvalidTextError,
+    Tokenizer,
+    TokenizerUnavailableError,
+)
+from warmpath.prefixstore.workers import Workers
 
 BYTES = ByteTokenizer()
 LONG = "some words of a long prompt " * 200

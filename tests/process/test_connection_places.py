@@ -4,8 +4,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from warmpath.process.places import (Place, Places, State)
 from tests.examples import examples
+from warmpath.process.places import Place, Places, State
 
 MOST = 6
 

@@ -5,7 +5,12 @@ import asyncio
 import pytest
 from grpc_health.v1 import health_pb2 as pb
 
-from warmpath.process.health import (MOST_WATCHERS, HealthService, UnknownServiceError, WatchersFullError)
+from warmpath.process.health import (
+    MOST_WATCHERS,
+    HealthService,
+    UnknownServiceError,
+    WatchersFullError,
+)
 
 SERVING, NOT_SERVING = pb.HealthCheckResponse.SERVING, pb.HealthCheckResponse.NOT_SERVING
 

@@ -7,7 +7,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from warmpath.process.listen import (foreign, http_listener, is_loopback)
+from warmpath.process.listen import foreign, http_listener, is_loopback
 
 PAGE = b"x" * (8 << 20)
 

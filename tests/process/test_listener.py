@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
+from tests.process.tls_stand import Stand, ask, calling, loops, page, run
 from warmpath.process.listen import http_listener
 from warmpath.process.listener import Listener
-from warmpath.process.log_limit import (BURST, LogLimit)
-from warmpath.process.places import (Place, Places, State)
-from warmpath.process.tls import (ClientTls, TlsPaths)
-from tests.process.tls_stand import (Stand, ask, calling, loops, page, run)
+from warmpath.process.log_limit import BURST, LogLimit
+from warmpath.process.places import Place, Places, State
+from warmpath.process.tls import ClientTls, TlsPaths
 
 
 @pytest.fixture

@@ -6,7 +6,16 @@ import logging
 import pytest
 from grpc._cython import cygrpc  # type: ignore[attr-defined]
 
-from warmpath.process.log_limit import (BURST, KINDS_AT_ONCE, MOST_CHARACTERS, MOST_KINDS, MOST_TRACEBACK, SECONDS, LogLimit, limited_handler)
+from warmpath.process.log_limit import (
+    BURST,
+    KINDS_AT_ONCE,
+    MOST_CHARACTERS,
+    MOST_KINDS,
+    MOST_TRACEBACK,
+    SECONDS,
+    LogLimit,
+    limited_handler,
+)
 from warmpath.process.shortened import shortened
 
 

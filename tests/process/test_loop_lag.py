@@ -6,8 +6,8 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from warmpath.process.lag import (PAUSE, watch_lag)
 from tests.router.running_router import running_router
+from warmpath.process.lag import PAUSE, watch_lag
 
 MODEL = '[[models]]\nname = "m"\n'
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from warmpath.process.reread import (MOST_BYTES, Reread, keep_current, read_bytes)
-from tests.odd_files import (ODD, become, remove)
+from tests.odd_files import ODD, become, remove
+from warmpath.process.reread import MOST_BYTES, Reread, keep_current, read_bytes
 
 
 def first_line(contents: Sequence[bytes]) -> str:

@@ -5,7 +5,7 @@ import logging
 
 import pytest
 
-from warmpath.process.tasks import (Work, cancel, kept, watched)
+from warmpath.process.tasks import Work, cancel, kept, watched
 
 
 class Failing:

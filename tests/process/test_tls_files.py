@@ -10,10 +10,10 @@ from pathlib import Path
 import grpc.aio
 import pytest
 
-from warmpath.process.grpc_tls import (channel_credentials, server_credentials)
+from tests.process.tls_stand import Stand, calling, loops, run
+from warmpath.process.grpc_tls import channel_credentials, server_credentials
 from warmpath.process.reread import MOST_BYTES
-from warmpath.process.tls import (ClientTls, ServerTls, TlsFilesError, TlsPaths)
-from tests.process.tls_stand import (Stand, calling, loops, run)
+from warmpath.process.tls import ClientTls, ServerTls, TlsFilesError, TlsPaths
 
 
 @pytest.fixture

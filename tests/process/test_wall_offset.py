@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from warmpath.process.wall_offset import (STEP_SECONDS, WallOffset)
+from tests.router.pick_stand import QUIET, pod, prompt, standing
+from warmpath.process.wall_offset import STEP_SECONDS, WallOffset
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
-from tests.router.pick_stand import (QUIET, pod, prompt, standing)
 
 
 class Clock:

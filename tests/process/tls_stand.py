@@ -10,8 +10,8 @@ import pytest
 import uvloop
 from aiohttp import web
 
-from warmpath.process.tls import (ClientTls, ServerTls, TlsPaths)
-from tests.servers.certificates import (Authority, Certificate)
+from tests.servers.certificates import Authority, Certificate
+from warmpath.process.tls import ClientTls, ServerTls, TlsPaths
 
 
 def calling(authority: Authority, certificate: Certificate | None = None) -> ClientTls:

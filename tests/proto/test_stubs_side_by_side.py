@@ -9,10 +9,10 @@ import pytest
 from google.protobuf import descriptor_pool
 from grpc_tools import protoc
 
-from warmpath.proto.pb.warmpath.watch.v1 import cache_watch_pb2
 from warmpath.proto.pb.indexer.v1 import indexer_pb2
 from warmpath.proto.pb.warmpath.v1 import router_pb2
-from warmpath.proto.pb.warmpath.wire.v1 import (score_request_pb2, status_details_pb2)
+from warmpath.proto.pb.warmpath.watch.v1 import cache_watch_pb2
+from warmpath.proto.pb.warmpath.wire.v1 import score_request_pb2, status_details_pb2
 
 ROOT = Path(__file__).parents[2]
 OURS = {
@@ -75,7 +75,9 @@ def test_a_users_stubs_from_our_root_load_beside_ours(tmp_path: Path) -> None:
     """Their module `warmpath.v1` is hidden by our library: the user moves it to a folder of theirs."""
     stubs(tmp_path / "out", str(ROOT / "proto"), "")
     (tmp_path / "out/warmpath").rename(tmp_path / "out/theirs")
-    for steps in permutations(("import theirs.v1.router_pb2", "import warmpath.client.sync_client")):
+    for steps in permutations(
+        ("import theirs.v1.router_pb2", "import warmpath.client.sync_client")
+    ):
         load(tmp_path / "out", *steps)
 
 

@@ -10,14 +10,14 @@ from typing import Self
 import aiohttp
 import grpc.aio
 
+from tests.lab.simworker.local_worker import LocalWorker
 from warmpath.indexer.keys.token import pack_tokens
-from warmpath.router.assemble.running import (Running, running)
-from warmpath.lab.local.cluster import (MODEL, Process, WorkerSettings)
-from warmpath.lab.local.ports import (HOST, HeldPorts)
-from warmpath.router.config.read import parse
+from warmpath.lab.local.cluster import MODEL, Process, WorkerSettings
+from warmpath.lab.local.ports import HOST, HeldPorts
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.proto.pb.warmpath.v1 import router_pb2_grpc
-from tests.lab.simworker.local_worker import LocalWorker
+from warmpath.router.assemble.running import Running, running
+from warmpath.router.config.read import parse
 
 SETTINGS = WorkerSettings(blocks=400, block_size=16, speed=1000.0, vocab_size=32000)
 

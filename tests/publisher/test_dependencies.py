@@ -5,8 +5,8 @@ import re
 
 import pytest
 
-from warmpath.cli.main import PARTS
 from tests.base_install import run
+from warmpath.cli.main import PARTS
 
 
 def test_the_router_is_an_extra_and_what_it_takes_besides_is_left_out_here() -> None:
@@ -31,7 +31,7 @@ def test_a_command_whose_parts_are_missing_names_the_extra(command: str) -> None
     code = "from warmpath.cli.main import main; sys.exit(main(sys.argv[1:]))"
     done = run(code, command, "--help")
     assert done.returncode == 1
-    assert "pip install 'warmpath[router]'" in done.stderr
+    assert "pip install 'warmpath-router[router]'" in done.stderr
     assert "Traceback" not in done.stderr
 
 
@@ -39,4 +39,4 @@ def test_what_there_is_is_listed_all_the_same() -> None:
     done = run("from warmpath.cli.main import main; sys.exit(main([]))")
     assert done.returncode == 0, done.stderr
     assert "  publish       Follow an engine" in done.stdout
-    assert "pip install 'warmpath[router]'" in done.stdout
+    assert "pip install 'warmpath-router[router]'" in done.stdout

@@ -9,13 +9,13 @@ import aiohttp
 import grpc.aio
 import pytest
 
+from tests.publisher.published_pod import FULL, IDS, Pod, asking, router_config
 from warmpath.indexer.keys.key import fingerprint
+from warmpath.lab.local.cluster import MODEL
+from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.proto.pb.warmpath.watch.v1 import cache_watch_pb2 as watch_pb
 from warmpath.proto.pb.warmpath.watch.v1 import cache_watch_pb2_grpc
 from warmpath.publisher.main import main
-from warmpath.lab.local.cluster import MODEL
-from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
-from tests.publisher.published_pod import (FULL, IDS, Pod, asking, router_config)
 
 
 @pytest.fixture

@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from warmpath.publisher.main import main
-from warmpath.publisher.assemble import publishing
-from warmpath.publisher.settings import Settings
-from tests.indexer.trtllm_answers import (CREATED, answer)
+from tests.indexer.trtllm_answers import CREATED, answer
 from tests.servers.certificates import Authority
 from tests.servers.https import serving
+from warmpath.publisher.assemble import publishing
+from warmpath.publisher.main import main
+from warmpath.publisher.settings import Settings
 
 
 def settings(address: str, **tls: Path) -> Settings:

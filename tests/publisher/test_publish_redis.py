@@ -8,19 +8,19 @@ import aiohttp
 import grpc.aio
 import pytest
 
+from tests.indexer.shared.writer_model import read_bucket
+from tests.publisher.published_pod import IDS, Pod
+from tests.servers.redis_server import RedisServer
 from warmpath.indexer.engines.event import Tier
-from warmpath.indexer.keys.key import (Keyspace, chain, fingerprint)
+from warmpath.indexer.keys.key import Keyspace, chain, fingerprint
 from warmpath.indexer.keys.segment import SEGMENT
 from warmpath.indexer.keys.token import pack_tokens
+from warmpath.indexer.shared.layout.names import KeyNames
+from warmpath.indexer.shared.layout.record import Record, read_record
+from warmpath.lab.local.cluster import MODEL
 from warmpath.proto.pb.warmpath.watch.v1 import cache_watch_pb2 as watch_pb
 from warmpath.proto.pb.warmpath.watch.v1 import cache_watch_pb2_grpc
-from warmpath.indexer.shared.layout.names import KeyNames
-from warmpath.indexer.shared.layout.record import (Record, read_record)
 from warmpath.publisher.main import main
-from warmpath.lab.local.cluster import MODEL
-from tests.indexer.shared.writer_model import read_bucket
-from tests.publisher.published_pod import (IDS, Pod)
-from tests.servers.redis_server import RedisServer
 
 LEASE = 2
 KEYS = chain(Keyspace(model=MODEL, block_size=16).root(), pack_tokens(IDS), 16)

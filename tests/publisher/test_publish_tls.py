@@ -8,10 +8,10 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from warmpath.publisher.main import main
+from tests.publisher.published_pod import FULL, IDS, Pod, asking, router_config
+from tests.servers.certificates import Authority, Certificate
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
-from tests.publisher.published_pod import (FULL, IDS, Pod, asking, router_config)
-from tests.servers.certificates import (Authority, Certificate)
+from warmpath.publisher.main import main
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ import zmq
 import zmq.asyncio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from warmpath.publisher.assemble import (Settings, publishing)
 from warmpath.lab.local.ports import HeldPorts
+from warmpath.publisher.assemble import Settings, publishing
 
 Status = health_pb2.HealthCheckResponse
 

@@ -5,13 +5,13 @@ import msgspec
 from warmpath.indexer.follow.instance import Engine
 from warmpath.indexer.index.memory import MemoryIndex
 from warmpath.indexer.ranks import Ingest
-from warmpath.indexer.trust import (BEHIND, Level)
+from warmpath.indexer.trust import BEHIND, Level
 from warmpath.indexer.watch.engine_cache import engine_cache
 from warmpath.publisher.metrics import PublisherCollector
 from warmpath.publisher.places import Places
 from warmpath.publisher.watch_server import WatchServer
 from warmpath.router.diagnosis.attribution import Row
-from warmpath.router.diagnosis.facts import (PodFacts, RankFacts)
+from warmpath.router.diagnosis.facts import PodFacts, RankFacts
 from warmpath.router.diagnosis.findings import findings
 
 

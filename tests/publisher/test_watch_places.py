@@ -3,7 +3,7 @@
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from warmpath.publisher.places import (Places, WatcherPlace, client_of)
+from warmpath.publisher.places import Places, WatcherPlace, client_of
 
 MOST, SLOW = 6, 10.0
 

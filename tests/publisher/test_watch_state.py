@@ -14,22 +14,22 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "indexer"))
 
+from tests.examples import examples
+from tests.indexer.engine_model import EngineModel
 from warmpath.indexer.engines import vllm
 from warmpath.indexer.engines.event import Tier
-from warmpath.indexer.follow.stream_source import RankIngest
 from warmpath.indexer.follow.rank_source import RankSource
+from warmpath.indexer.follow.stream_source import RankIngest
 from warmpath.indexer.index.memory import MemoryIndex
-from warmpath.indexer.ranks import Ingest
 from warmpath.indexer.keys.segment import Segments
-from warmpath.proto.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
+from warmpath.indexer.ranks import Ingest
 from warmpath.indexer.resolve.rank_state import PureState
 from warmpath.indexer.resolve.resolver import Resolver
 from warmpath.indexer.trust import Level
 from warmpath.indexer.watch.journal import Journal
-from warmpath.indexer.watch.pod_cache import (Pending, PodCache)
+from warmpath.indexer.watch.pod_cache import Pending, PodCache
 from warmpath.indexer.watch.watched_source import WatchedRank
-from tests.examples import examples
-from tests.indexer.engine_model import EngineModel
+from warmpath.proto.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
 
 TOKENS = st.lists(st.integers(0, 2), min_size=2, max_size=8).map(tuple)
 

@@ -8,13 +8,12 @@ from contextlib import AsyncExitStack
 import grpc.aio
 import pytest
 
-import warmpath.publisher.assemble
-import warmpath.publisher.entrance
 from warmpath.indexer.keys.key import fingerprint
+from warmpath.process.listen import GRPC_OPTIONS
 from warmpath.proto.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
 from warmpath.proto.pb.warmpath.watch.v1 import cache_watch_pb2_grpc
-from warmpath.process.listen import GRPC_OPTIONS
-from warmpath.publisher.assemble import (Publishing, Settings, publishing)
+from warmpath.publisher import assemble, entrance
+from warmpath.publisher.assemble import Publishing, Settings, publishing
 
 KEYSPACE = fingerprint("m", "")
 CHANGE = pb.Change(added=pb.Keys(keys=bytes(512 << 10)))
@@ -22,7 +21,7 @@ CHANGE = pb.Change(added=pb.Keys(keys=bytes(512 << 10)))
 
 @pytest.fixture
 async def published(held_port: int, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Publishing]:
-    monkeypatch.setattr(publisher.assemble, "SLOW_SECONDS", 1.0)
+    monkeypatch.setattr(assemble, "SLOW_SECONDS", 1.0)
     async with publishing(settings(held_port)) as running:
         yield running
 
@@ -135,7 +134,7 @@ SETTINGS = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0"
 def change_option(monkeypatch: pytest.MonkeyPatch, name: str, value: int) -> None:
     options = dict(GRPC_OPTIONS)
     assert name in options
-    monkeypatch.setattr(publisher.entrance, "GRPC_OPTIONS", [*(options | {name: value}).items()])
+    monkeypatch.setattr(entrance, "GRPC_OPTIONS", [*(options | {name: value}).items()])
 
 
 async def _connect(

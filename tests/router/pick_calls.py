@@ -9,24 +9,24 @@ import grpc
 import grpc.aio
 import msgspec
 
+from tests.router.pick.picker_parts import Parts
 from warmpath.indexer.keys.token import pack_tokens
 from warmpath.indexer.shared.redis.command import Command
+from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.router.admission.in_flight import InFlight
-from warmpath.router.calls.intake import (Intake, RefusedError)
+from warmpath.router.calls.intake import Intake, RefusedError
 from warmpath.router.calls.pick import PickAnswerer
 from warmpath.router.calls.service import RouterService
 from warmpath.router.diagnosis.attribution import Attribution
 from warmpath.router.diagnosis.decisions import Decisions
 from warmpath.router.drain import Drain
-from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.router.peers.received import RouterSums
 from warmpath.router.pick.group_window import GroupWindow
 from warmpath.router.pick.picker import Picker
 from warmpath.router.pick.weigh import Ask
-from warmpath.router.pods.table import (Pod, PodTable)
+from warmpath.router.pods.table import Pod, PodTable
 from warmpath.router.prompt.read_prompt import ReadPrompt
 from warmpath.router.prompt.token_prompt import TokenPrompt
-from tests.router.pick.picker_parts import Parts
 
 BLOCKS = 4
 WINDOW_SECONDS = 0.05

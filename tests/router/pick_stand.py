@@ -10,12 +10,12 @@ from typing import Any
 import grpc
 import grpc.aio
 
+from tests.router.running_router import TRANSPORT, running_router
 from warmpath.indexer.keys.token import pack_tokens
-from warmpath.router.config.schema import Config
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.proto.pb.warmpath.v1 import router_pb2_grpc
-from warmpath.router.tracing.tracer import (NO_TRACER, Tracer)
-from tests.router.running_router import (TRANSPORT, running_router)
+from warmpath.router.config.schema import Config
+from warmpath.router.tracing.tracer import NO_TRACER, Tracer
 
 QUIET = "[probe]\ninterval-seconds = 0\n"
 """Disables probes, since no server listens at the pods' addresses."""

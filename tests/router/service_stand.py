@@ -10,13 +10,13 @@ import aiohttp
 import grpc
 import grpc.aio
 
+from tests.lab.simworker.local_worker import LocalWorker
+from tests.router.running_router import TRANSPORT, running_router
 from warmpath.indexer.keys.token import pack_tokens
-from warmpath.router.assemble.running import Running
 from warmpath.lab.local.cluster import WorkerSettings
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.proto.pb.warmpath.v1 import router_pb2_grpc
-from tests.router.running_router import (TRANSPORT, running_router)
-from tests.lab.simworker.local_worker import LocalWorker
+from warmpath.router.assemble.running import Running
 
 SETTINGS = WorkerSettings(blocks=200, block_size=16, speed=1000.0, vocab_size=2048)
 

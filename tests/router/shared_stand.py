@@ -8,14 +8,14 @@ from pathlib import Path
 
 import aiohttp
 
+from tests.lab.simworker.local_worker import LocalWorker
+from tests.router.running_router import running_router
 from warmpath.indexer.keys.token import pack_tokens
-from warmpath.publisher.assemble import Settings
-from warmpath.router.assemble.running import Running
-from warmpath.lab.local.cluster import (MODEL, WorkerSettings)
+from warmpath.lab.local.cluster import MODEL, WorkerSettings
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.proto.pb.warmpath.v1 import router_pb2_grpc
-from tests.router.running_router import running_router
-from tests.lab.simworker.local_worker import LocalWorker
+from warmpath.publisher.assemble import Settings
+from warmpath.router.assemble.running import Running
 
 WORKER = WorkerSettings(blocks=400, block_size=16, speed=1000.0, vocab_size=32000)
 

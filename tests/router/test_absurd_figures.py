@@ -11,26 +11,26 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from warmpath.indexer.engines import (sglang, trtllm, vllm)
-from warmpath.indexer.engines.cache_groups import (MOST_BLOCK_SIZE, MOST_GROUP, MOST_NUMBER, Group)
-from warmpath.indexer.engines.event import (MalformedEventError, Tier, UnreadableEvent)
+from tests.examples import examples
+from tests.indexer.sides import FORMS, Event, Side, removed, stored
+from warmpath.indexer.engines import sglang, trtllm, vllm
+from warmpath.indexer.engines.cache_groups import MOST_BLOCK_SIZE, MOST_GROUP, MOST_NUMBER, Group
+from warmpath.indexer.engines.event import MalformedEventError, Tier, UnreadableEvent
 from warmpath.indexer.follow.stream_source import RankIngest
 from warmpath.indexer.keys.token import pack_tokens
-from warmpath.proto.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
 from warmpath.indexer.resolve.saved import SavedHolding
-from warmpath.indexer.shared.layout.record import (BadRecordError, read_record)
+from warmpath.indexer.shared.layout.record import BadRecordError, read_record
 from warmpath.indexer.trust import Level
+from warmpath.proto.pb.warmpath.v1 import router_pb2
+from warmpath.proto.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
 from warmpath.router import state_file
 from warmpath.router.calls.score import Answerer
 from warmpath.router.match import match as score_module
 from warmpath.router.match.match import Scorer
-from warmpath.proto.pb.warmpath.v1 import router_pb2
 from warmpath.router.pods.follow import _restore as restore
-from warmpath.router.pods.table import (Pod, PodTable)
+from warmpath.router.pods.table import Pod, PodTable
 from warmpath.router.prompt.token_prompt import TokenPrompt
 from warmpath.scorer.strategies import longest_prefix
-from tests.examples import examples
-from tests.indexer.sides import (FORMS, Event, Side, removed, stored)
 
 HUGE = [
     -(1 << 70),

@@ -15,14 +15,14 @@ import grpc
 import grpc.aio
 import pytest
 
-from warmpath.router.drain import (Drain, EndingError)
-from warmpath.router.ending import Ending
+from tests.router.error_details import ErrorDetails, details_of
+from tests.router.pick_stand import QUIET, pod, prompt
+from tests.router.running_router import TRANSPORT
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.proto.pb.warmpath.v1 import router_pb2_grpc
-from warmpath.router.readiness import (LISTENING, Readiness)
-from tests.router.error_details import (ErrorDetails, details_of)
-from tests.router.pick_stand import (QUIET, pod, prompt)
-from tests.router.running_router import TRANSPORT
+from warmpath.router.drain import Drain, EndingError
+from warmpath.router.ending import Ending
+from warmpath.router.readiness import LISTENING, Readiness
 
 LATE = "the router is about to end; ask another one"
 ENDING = ErrorDetails(grpc.StatusCode.UNAVAILABLE, "ENDING", {}, 0.0, None)

@@ -13,9 +13,9 @@ import grpc.aio
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from tests.lab.simworker.local_worker import LocalWorker
 from tests.router.http2_client import Http2Client
 from tests.router.running_router import running_router
-from tests.lab.simworker.local_worker import LocalWorker
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING

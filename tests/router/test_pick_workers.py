@@ -13,14 +13,14 @@ import aiohttp
 import grpc.aio
 import pytest
 
+from tests.router.pick_stand import Stand, by_pod, ids, pod, prompt, standing, until
 from warmpath.cli import doctor
 from warmpath.cli.asking import pods_main
-from warmpath.lab.local.cluster import (Worker, WorkerSettings)
+from warmpath.cli.picks import decisions_main, explain_main
+from warmpath.lab.local.cluster import Worker, WorkerSettings
 from warmpath.lab.local.ports import HeldPorts
-from warmpath.cli.picks import (decisions_main, explain_main)
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.proto.pb.warmpath.v1 import router_pb2_grpc
-from tests.router.pick_stand import (Stand, by_pod, ids, pod, prompt, standing, until)
 
 SETTINGS = WorkerSettings(blocks=200, block_size=16, speed=1000.0, vocab_size=10_000)
 PROBE = "[probe]\ninterval-seconds = 0.05\n[events]\nstale-seconds = 0.05\n"

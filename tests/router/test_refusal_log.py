@@ -7,13 +7,13 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from warmpath.router.calls import server
-from warmpath.router.config.read import parse
-from warmpath.proto.pb.warmpath.v1 import router_pb2
-from warmpath.proto.pb.warmpath.v1.router_pb2_grpc import RouterStub
-from warmpath.router.refusal_log import (RefusalLog, Refusals)
 from tests.router.pick_stand import until
 from tests.router.running_router import running_router
+from warmpath.proto.pb.warmpath.v1 import router_pb2
+from warmpath.proto.pb.warmpath.v1.router_pb2_grpc import RouterStub
+from warmpath.router.calls import server
+from warmpath.router.config.read import parse
+from warmpath.router.refusal_log import RefusalLog, Refusals
 
 
 def test_calls_that_were_refused_since_the_last_look_are_told_by_limit(

@@ -14,17 +14,17 @@ from typing import Any
 import grpc.aio
 import pytest
 
-from warmpath.router.config.read import (load, parse)
-from warmpath.router.config.reloadable import (differing, reloadable_keys)
-from warmpath.router.config.schema import Config
+from tests.odd_files import ODD, become, remove
+from tests.router.pick_stand import QUIET, pod, prompt
+from tests.router.running_router import TRANSPORT, running_router
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.proto.pb.warmpath.v1 import router_pb2_grpc
+from warmpath.router.config.read import load, parse
+from warmpath.router.config.reloadable import differing, reloadable_keys
+from warmpath.router.config.schema import Config
 from warmpath.router.processes import share_of
-from warmpath.router.reload import (ReloadableParts, Reloader, content_of)
+from warmpath.router.reload import ReloadableParts, Reloader, content_of
 from warmpath.scorer.policy import make_policy
-from tests.odd_files import (ODD, become, remove)
-from tests.router.pick_stand import (QUIET, pod, prompt)
-from tests.router.running_router import (TRANSPORT, running_router)
 
 MODEL = '[[models]]\nname = "demo"\n'
 

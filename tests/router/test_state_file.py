@@ -15,16 +15,16 @@ import aiohttp
 import grpc.aio
 import pytest
 
-from warmpath.indexer.keys.token import pack_tokens
-from warmpath.router import (serve, state_file)
-from warmpath.router.assemble.running import running
 from warmpath.cli import check_config
-from warmpath.lab.local.cluster import (MODEL, Process, Worker, WorkerSettings)
+from warmpath.indexer.keys.token import pack_tokens
+from warmpath.lab.local.cluster import MODEL, Process, Worker, WorkerSettings
 from warmpath.lab.local.ports import HeldPorts
-from warmpath.router.config.read import parse
-from warmpath.router.config.schema import Config
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.proto.pb.warmpath.v1 import router_pb2_grpc
+from warmpath.router import serve, state_file
+from warmpath.router.assemble.running import running
+from warmpath.router.config.read import parse
+from warmpath.router.config.schema import Config
 
 SETTINGS = WorkerSettings(blocks=400, block_size=16, speed=1000.0, vocab_size=32000)
 IDS = list(range(100, 260))

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from warmpath.scorer.candidate import (Candidate, Request)
-from warmpath.scorer.columns import (Columns, Costs)
+from warmpath.scorer.candidate import Candidate, Request
+from warmpath.scorer.columns import Columns, Costs
 from warmpath.scorer.load_columns import columns_of
 from warmpath.scorer.order import order_of
 from warmpath.scorer.policy import Policy

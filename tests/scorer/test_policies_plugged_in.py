@@ -6,10 +6,18 @@ from random import Random
 
 import pytest
 
-from warmpath.scorer.candidate import (Candidate, Request)
-from warmpath.lab.policies.load_band import LoadBand
-from warmpath.scorer.policy import (DEFAULT, GROUP, UnknownPolicyError, _registered, costs_seconds, make_policy, policy_names)
 from tests.scorer.ranked import rank
+from warmpath.lab.policies.load_band import LoadBand
+from warmpath.scorer.candidate import Candidate, Request
+from warmpath.scorer.policy import (
+    DEFAULT,
+    GROUP,
+    UnknownPolicyError,
+    _registered,
+    costs_seconds,
+    make_policy,
+    policy_names,
+)
 
 PACKAGE = """
 from dataclasses import dataclass

@@ -8,10 +8,10 @@ from types import MappingProxyType
 import numpy as np
 import pytest
 
-from warmpath.scorer.candidate import (Candidate, Load, Request)
-from warmpath.scorer.places import places
-from warmpath.scorer.policy import (Policy, make_policy)
 from tests.scorer.ranked import rank
+from warmpath.scorer.candidate import Candidate, Load, Request
+from warmpath.scorer.places import places
+from warmpath.scorer.policy import Policy, make_policy
 
 
 @cache

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warmpath.scorer.candidate import (Candidate, Load, Request)
+from tests.scorer.ranked import Ranked, rank
+from warmpath.scorer.candidate import Candidate, Load, Request
 from warmpath.scorer.policies.warmpath import Warmpath
-from tests.scorer.ranked import (Ranked, rank)
 
 POLICY = Warmpath()
 

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warmpath.scorer.candidate import (Candidate, Load, Request)
+from tests.scorer.ranked import figures, rank, ranked
+from warmpath.scorer.candidate import Candidate, Load, Request
 from warmpath.scorer.columns import Costs
-from warmpath.scorer.match import (Match, Span)
-from warmpath.scorer.policy import (costs_seconds, make_policy, policy_names)
-from warmpath.scorer.reason import (reason, seconds)
-from tests.scorer.ranked import (figures, rank, ranked)
+from warmpath.scorer.match import Match, Span
+from warmpath.scorer.policy import costs_seconds, make_policy, policy_names
+from warmpath.scorer.reason import reason, seconds
 
 TOKENS = 9000
 

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warmpath.scorer.reuse import (Window, reusable)
+from warmpath.scorer.reuse import Window, reusable
 
 
 def engine_search(held: list[bool], needed: int, most: int) -> int:

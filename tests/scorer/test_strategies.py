@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warmpath.scorer.match import (TIERS, Match, Span, match_of)
+from warmpath.scorer.match import TIERS, Match, Span, match_of
 from warmpath.scorer.strategies import STRATEGIES
 
 SIZE = 16

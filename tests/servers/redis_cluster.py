@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from tests.servers.redis_server import (Binary, RedisServer, wait_for)
+from tests.servers.redis_server import Binary, RedisServer, wait_for
 from tests.servers.service import Service
 
 SLOTS = 16384

@@ -1,6 +1,6 @@
 """A real Sentinel set-up on loopback: a master, a replica, and three sentinels, of which two must agree."""
 
-from tests.servers.redis_server import (Binary, RedisServer, wait_for)
+from tests.servers.redis_server import Binary, RedisServer, wait_for
 from tests.servers.service import Service
 
 NAME = "warm"

@@ -14,10 +14,10 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from tests.servers.service import Service
 from warmpath.lab.local.ports import HeldPorts
 from warmpath.lab.local.redis_cluster import BUS
 from warmpath.lab.local.redis_server import find_server
-from tests.servers.service import Service
 
 Binary = Literal["redis", "valkey"]
 """Redis 6.2 or Valkey 9."""

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Coroutine
 from typing import Any, Self
 
-from tests.servers.certificates import (Authority, Certificate)
+from tests.servers.certificates import Authority, Certificate
 
 CHUNK = 1 << 16
 

@@ -15,12 +15,12 @@ from random import Random
 import aiohttp
 import grpc.aio
 
-from warmpath.indexer.keys.token import pack_tokens
+from tests.soak.honest_engine import new_prompt
+from tests.soak.serving_engine import Fault, ServingEngine
 from warmpath.client.failure import failure_of
+from warmpath.indexer.keys.token import pack_tokens
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.proto.pb.warmpath.v1 import router_pb2_grpc
-from tests.soak.honest_engine import new_prompt
-from tests.soak.serving_engine import (Fault, ServingEngine)
 
 PAUSE = 0.08
 """Mean pause between two requests, which come whether others are answered or not."""

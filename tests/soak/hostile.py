@@ -30,19 +30,19 @@ import aiohttp
 import grpc.aio
 import zmq.asyncio
 
+from tests.recordings import TOKENIZER
+from tests.soak.gateway_traffic import GatewayTraffic
+from tests.soak.honest_engine import HonestEngine, new_prompt
+from tests.soak.hostile_callers import HostileCallers
+from tests.soak.hostile_peers import LyingEngine, RewrittenFile, again, lying_pages, serve_lies
+from tests.soak.innocent_callers import InnocentCallers
+from tests.soak.serving_engine import ServingEngine
+from tests.soak.watched_process import WatchedProcess
 from warmpath.indexer.keys.key import fingerprint
 from warmpath.indexer.keys.token import pack_tokens
 from warmpath.lab.local.ports import HeldPorts
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.proto.pb.warmpath.v1 import router_pb2_grpc
-from tests.recordings import TOKENIZER
-from tests.soak.gateway_traffic import GatewayTraffic
-from tests.soak.honest_engine import (HonestEngine, new_prompt)
-from tests.soak.hostile_callers import HostileCallers
-from tests.soak.hostile_peers import (LyingEngine, RewrittenFile, again, lying_pages, serve_lies)
-from tests.soak.innocent_callers import InnocentCallers
-from tests.soak.serving_engine import ServingEngine
-from tests.soak.watched_process import WatchedProcess
 
 TEMPLATE = "{% for m in messages %}{{ '<|' + m['role'] + '|>' + m['content'] }}{% endfor %}"
 LOOK_SECONDS = 5.0

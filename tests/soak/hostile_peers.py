@@ -12,9 +12,9 @@ import msgspec
 import zmq
 import zmq.asyncio
 
-from warmpath.proto.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
 from tests.engine_sockets import http
 from tests.soak.honest_engine import BLOCK
+from warmpath.proto.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
 
 ABSURD = (-(1 << 63), -5, -1, 0, 1, 1 << 20, 1 << 31, 1 << 32, 1 << 62, (1 << 64) - 1)
 MOST_STORED = 3000

@@ -13,14 +13,14 @@ import grpc
 import grpc.aio
 from grpc_health.v1 import health_pb2
 
-from warmpath.indexer.ranks import STOOD_STILL
-from warmpath.indexer.keys.token import pack_tokens
-from warmpath.proto.pb.warmpath.watch.v1 import (cache_watch_pb2, cache_watch_pb2_grpc)
+from tests.router.http2_client import Http2Client
+from tests.soak.honest_engine import HonestEngine, chat_body
 from warmpath.client.failure import failure_of
+from warmpath.indexer.keys.token import pack_tokens
+from warmpath.indexer.ranks import STOOD_STILL
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.proto.pb.warmpath.v1 import router_pb2_grpc
-from tests.router.http2_client import Http2Client
-from tests.soak.honest_engine import (HonestEngine, chat_body)
+from warmpath.proto.pb.warmpath.watch.v1 import cache_watch_pb2, cache_watch_pb2_grpc
 
 TIMEOUT = 20.0
 """Most seconds of a call, on a machine that others use too."""

@@ -16,7 +16,7 @@ from functools import partial
 
 import pytest
 
-from tests.faults import (claims, cluster, network, processes, refusals, server)
+from tests.faults import claims, cluster, network, processes, refusals, server
 from tests.faults.rig import Outcome
 from tests.servers.redis_cluster import RedisCluster
 from tests.servers.redis_server import Binary

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from warmpath.lab.local.cluster import (START_SECONDS, ClusterError, Process)
+from warmpath.lab.local.cluster import START_SECONDS, ClusterError, Process
 
 ROOT = Path(__file__).parents[2]
 OLDER = "WARMPATH_OLDER"
@@ -47,7 +47,7 @@ def unpacked(folder: Path) -> Path:
     with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
         archive.extractall(folder, filter="data")
     (folder / "sitecustomize.py").write_text(PURE)
-    where = "import publisher, router; print(publisher.__file__, router.__file__)"
+    where = "from warmpath import publisher, router; print(publisher.__file__, router.__file__)"
     told = subprocess.run(
         [sys.executable, "-c", where],
         cwd=folder,
@@ -56,7 +56,7 @@ def unpacked(folder: Path) -> Path:
         text=True,
         check=True,
     )
-    assert [Path(one).parents[1] for one in told.stdout.split()] == [folder, folder]
+    assert [Path(one).parents[2] for one in told.stdout.split()] == [folder, folder]
     return folder
 
 

@@ -15,19 +15,19 @@ from typing import Any
 import grpc.aio
 import msgspec
 
+from tests.publisher.published_pod import FULL, IDS, SETTINGS, Pod, asking
+from tests.servers.redis_server import RedisServer
 from warmpath.indexer.engines.event import Tier
 from warmpath.indexer.keys.key import fingerprint
 from warmpath.indexer.keys.token import pack_tokens
-from warmpath.proto.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
-from warmpath.proto.pb.warmpath.watch.v1 import cache_watch_pb2_grpc
-from warmpath.process.version import version
 from warmpath.indexer.shared.layout.names import KeyNames
 from warmpath.indexer.shared.layout.record import read_record
 from warmpath.indexer.trust import Level
 from warmpath.lab.local.cluster import MODEL
+from warmpath.process.version import version
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as router_pb
-from tests.publisher.published_pod import (FULL, IDS, SETTINGS, Pod, asking)
-from tests.servers.redis_server import RedisServer
+from warmpath.proto.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
+from warmpath.proto.pb.warmpath.watch.v1 import cache_watch_pb2_grpc
 
 LATER = list(range(1000, 1100))
 """A prompt that comes after the snapshot, so that the stream has deltas too."""

@@ -17,28 +17,28 @@ import pytest
 from google.protobuf import descriptor_pool, message_factory
 from google.protobuf.descriptor_pb2 import FileDescriptorSet
 
+from tests.indexer.shared.asked_server import AskedServer
+from tests.publisher.published_pod import IDS, Pod
+from tests.recordings import LAST_RELEASE
+from tests.servers.redis_server import RedisServer
+from tests.upgrade.record_release import words
 from warmpath.indexer.engines.vllm import decode as decode_vllm
 from warmpath.indexer.follow.rank_source import RankSource
 from warmpath.indexer.index.memory import MemoryIndex
-from warmpath.indexer.ranks import Ingest
-from warmpath.indexer.keys.key import (Chain, Keyspace, chain, fingerprint)
+from warmpath.indexer.keys.key import Chain, Keyspace, chain, fingerprint
 from warmpath.indexer.keys.token import pack_tokens
 from warmpath.indexer.keys.word import pack_words
-from warmpath.proto.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
-from warmpath.process.version import version
+from warmpath.indexer.ranks import Ingest
 from warmpath.indexer.shared.layout.names import KeyNames
-from warmpath.indexer.shared.layout.record import (Record, read_record)
+from warmpath.indexer.shared.layout.record import Record, read_record
 from warmpath.indexer.shared.replica.run import Replica
 from warmpath.indexer.trust import Level
 from warmpath.indexer.watch.client import Watcher
 from warmpath.indexer.watch.watched_source import WatchedRank
+from warmpath.process.version import version
+from warmpath.proto.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
 from warmpath.router import state_file
 from warmpath.router.peers.received import ReceivedBookings
-from tests.indexer.shared.asked_server import AskedServer
-from tests.publisher.published_pod import (IDS, Pod)
-from tests.recordings import LAST_RELEASE
-from tests.servers.redis_server import RedisServer
-from tests.upgrade.record_release import words
 
 RECORDED: dict[str, Any] = json.loads(LAST_RELEASE.read_text())
 MODEL, SIZE = RECORDED["model"], RECORDED["block_size"]

@@ -8,11 +8,11 @@ from pathlib import Path
 import grpc.aio
 import pytest
 
-from warmpath.lab.local.cluster import (MODEL, Process)
-from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
-from tests.publisher.published_pod import (FULL, IDS, Asker, Pod)
+from tests.publisher.published_pod import FULL, IDS, Asker, Pod
 from tests.servers.redis_server import RedisServer
-from tests.upgrade.older import (Older, unpacked)
+from tests.upgrade.older import Older, unpacked
+from warmpath.lab.local.cluster import MODEL, Process
+from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 
 pytestmark = [pytest.mark.deep, pytest.mark.timeout(900)]
 

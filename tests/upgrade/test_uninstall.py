@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from warmpath.publisher.assemble import publishing
-from warmpath.lab.local.redis_server import find_server
-from tests.deploy.manifests import (CHART, ROOT, chart, needs_helm, overlay)
-from tests.router.shared_stand import (WORKER, publisher, router, seen, until)
-from tests.servers.redis_server import RedisServer
+from tests.deploy.manifests import CHART, ROOT, chart, needs_helm, overlay
 from tests.lab.simworker.local_worker import LocalWorker
+from tests.router.shared_stand import WORKER, publisher, router, seen, until
+from tests.servers.redis_server import RedisServer
+from warmpath.lab.local.redis_server import find_server
+from warmpath.publisher.assemble import publishing
 
 PAGE = (ROOT / "docs" / "upgrade.md").read_text()
 STAY = {"CustomResourceDefinition", "Namespace", "PersistentVolumeClaim", "ClusterRole", "ClusterRoleBinding"}  # fmt: skip

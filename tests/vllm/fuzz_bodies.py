@@ -20,6 +20,7 @@ from vllm.entrypoints.anthropic.serving import AnthropicServingMessages
 from vllm.entrypoints.openai.responses.protocol import ResponsesRequest
 from vllm.entrypoints.openai.responses.utils import construct_input_messages, construct_tool_dicts
 
+from tests.vllm.api_bodies import MESSAGES, RESPONSES
 from warmpath.prefixstore.chats.chat import TemplateTraits
 from warmpath.prefixstore.chats.chat_request import chat_of
 from warmpath.prefixstore.chats.conversation import Conversation
@@ -27,7 +28,6 @@ from warmpath.prefixstore.chats.template import TemplateError
 from warmpath.router.inference_api.chats.vllm_messages import vllm_messages
 from warmpath.router.inference_api.chats.vllm_responses import vllm_responses
 from warmpath.router.inference_api.unread import UnreadError
-from tests.vllm.api_bodies import (MESSAGES, RESPONSES)
 
 Path = tuple[Any, ...]
 LEAVES: list[Any] = [

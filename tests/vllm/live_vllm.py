@@ -16,15 +16,15 @@ from random import Random
 import grpc.aio
 import pytest
 
-from warmpath.router.assemble.running import running
+from tests.vllm.engine import FOLDER, TOPIC, Engine
+from tests.vllm.words import text
 from warmpath.lab.local.ports import HeldPorts
 from warmpath.lab.verify.predict import verify
 from warmpath.lab.verify.recording import read_recording
-from warmpath.router.config.read import parse
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.proto.pb.warmpath.v1 import router_pb2_grpc
-from tests.vllm.engine import (FOLDER, TOPIC, Engine)
-from tests.vllm.words import text
+from warmpath.router.assemble.running import running
+from warmpath.router.config.read import parse
 
 RANKS = 2
 BLOCKS = 96

@@ -23,12 +23,12 @@ from random import Random
 import aiohttp
 import numpy as np
 
-from warmpath.router.assemble.running import running
+from tests.vllm.engine import FOLDER, TOPIC, Engine
 from warmpath.client.async_client import AsyncClient
 from warmpath.client.prompt import Prompt
 from warmpath.lab.local.ports import HeldPorts
+from warmpath.router.assemble.running import running
 from warmpath.router.config.read import parse
-from tests.vllm.engine import (FOLDER, TOPIC, Engine)
 
 MODEL = "measured-llama"
 NAME = "tiny"

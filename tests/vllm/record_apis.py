@@ -23,7 +23,7 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
-from tests.vllm.api_bodies import (BODIES, STREAMED)
+from tests.vllm.api_bodies import BODIES, STREAMED
 
 TEMPLATE = (
     "{{ bos_token }}{% for m in messages %}<|{{ m.role }}|>{{ m.content | tojson }}"

@@ -13,7 +13,7 @@ import sys
 from vllm.entrypoints.anthropic.protocol import AnthropicMessagesRequest
 from vllm.entrypoints.anthropic.serving import AnthropicServingMessages
 
-from tests.vllm.api_bodies import (HI, TEXT, messages, user)
+from tests.vllm.api_bodies import HI, TEXT, messages, user
 
 SYSTEM = {"role": "system", "content": "Now be brief."}
 PARTS = {

@@ -17,7 +17,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "simworker" / "v0"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "lab" / "simworker" / "v0"))
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from block_stream import AllocatorStream, Api, ManagerStream, stream

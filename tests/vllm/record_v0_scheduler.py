@@ -22,7 +22,7 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "simworker" / "v0"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "lab" / "simworker" / "v0"))
 
 from scheduler_stream import Api, SchedulerStream
 

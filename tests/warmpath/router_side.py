@@ -6,22 +6,22 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+from warmpath import PodScore
+from warmpath.client.calls import RouterCalls
+from warmpath.client.prompt import AnyPrompt
 from warmpath.indexer.embedded import embedded_index
 from warmpath.indexer.follow.instance import Engine
 from warmpath.indexer.ranks import Ingest
+from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
+from warmpath.proto.pb.warmpath.wire.v1 import score_request_pb2 as wire
 from warmpath.router.calls.score import Answerer
-from warmpath.client.calls import RouterCalls
-from warmpath.client.prompt import AnyPrompt
 from warmpath.router.config import schema as config
 from warmpath.router.config.files import engine_credentials
 from warmpath.router.match.match import Scorer
-from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
-from warmpath.proto.pb.warmpath.wire.v1 import score_request_pb2 as wire
-from warmpath.router.pods.table import (Pod, PodTable)
+from warmpath.router.pods.table import Pod, PodTable
 from warmpath.router.prompt.limits import PromptLimits
 from warmpath.router.prompt.reader import PromptReader
 from warmpath.router.prompt.texts import texts
-from warmpath import PodScore
 
 MODEL = "m"
 

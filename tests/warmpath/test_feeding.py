@@ -7,9 +7,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from tests.indexer.sides import CLEARED, removed, stored
+from warmpath import Cleared, Index, Level, Moved, Removed, Scorer, Stored, Tier
 from warmpath.indexer.follow.stream_source import RankIngest
-from tests.indexer.sides import (CLEARED, removed, stored)
-from warmpath import (Cleared, Index, Level, Moved, Removed, Scorer, Stored, Tier)
 
 IDS = list(range(32))
 STORED = Stored.of([1, 2], IDS, block_size=16)

@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 
 import warmpath
-from warmpath.indexer.engines.event import Stored
 from tests.base_install import run
 from warmpath import Index
-from warmpath.library import (picked, picker, reader, pod_score as scorer)
+from warmpath.indexer.engines.event import Stored
 from warmpath.library import index as index_module
+from warmpath.library import picked, picker, reader
+from warmpath.library import pod_score as scorer
 
 HEAVY = ("numpy", "numba", "google.protobuf", "grpc", "msgspec", "tokenizers", "zmq", "aiohttp")
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from warmpath import (BookingTable, Index, NoPodError, Picker, PickTable, PodLoad, Prompt, Stored)
+from warmpath import BookingTable, Index, NoPodError, Picker, PickTable, PodLoad, Prompt, Stored
 
 IDS = list(range(64))
 STORED = Stored.of([1, 2, 3, 4], IDS, block_size=16)

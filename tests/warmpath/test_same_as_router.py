@@ -18,17 +18,17 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from warmpath.indexer.engines import (sglang, vllm)
-from warmpath.indexer.engines.event import (MalformedEventError, Stored)
-from warmpath.indexer.keys.extra import Item
-from warmpath.indexer.keys.token import unpack_tokens
-from warmpath.lab.verify.recording import (Frame, RecordedRequest, read_recording)
-from warmpath.router.prompt.reader import PromptReader
 from tests.examples import examples
 from tests.indexer.engine_model import EngineModel
-from tests.recordings import (SGLANG_EVENTS, VLLM_EVENTS, VLLM_TRACE)
-from tests.warmpath.router_side import (MODEL, RouterSide, reading, shown)
-from warmpath import (Index, Prompt, Scorer)
+from tests.recordings import SGLANG_EVENTS, VLLM_EVENTS, VLLM_TRACE
+from tests.warmpath.router_side import MODEL, RouterSide, reading, shown
+from warmpath import Index, Prompt, Scorer
+from warmpath.indexer.engines import sglang, vllm
+from warmpath.indexer.engines.event import MalformedEventError, Stored
+from warmpath.indexer.keys.extra import Item
+from warmpath.indexer.keys.token import unpack_tokens
+from warmpath.lab.verify.recording import Frame, RecordedRequest, read_recording
+from warmpath.router.prompt.reader import PromptReader
 
 STRATEGIES = ("longest-prefix", "highest-block", "coverage", "tiered")
 CODECS = {"vllm": vllm.decode, "sglang": sglang.decode}

@@ -13,16 +13,22 @@ from typing import Any, NamedTuple, Self, cast
 import grpc
 import grpc.aio
 
-from warmpath.process.tls import TlsPaths
-from warmpath.client.calls import (RouterCall, RouterCalls)
-from warmpath.client.connection import (DEFAULT_SECONDS, OPTIONS, ClientConnection, checked, checked_timeout)
+from warmpath.client.calls import RouterCall, RouterCalls
+from warmpath.client.connection import (
+    DEFAULT_SECONDS,
+    OPTIONS,
+    ClientConnection,
+    checked,
+    checked_timeout,
+)
 from warmpath.client.credentials import Credentials
-from warmpath.client.failure import (CallError, failure_of)
+from warmpath.client.failure import CallError, failure_of
 from warmpath.client.load import PodLoad
 from warmpath.client.prompt import AnyPrompt
 from warmpath.client.retry import Retry
-from warmpath.client.stream import (Requests, StreamAnswer)
+from warmpath.client.stream import Requests, StreamAnswer
 from warmpath.client.unanswered import tells_more
+from warmpath.process.tls import TlsPaths
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.proto.pb.warmpath.v1.router_pb2_grpc import RouterStub
 from warmpath.proto.report_event import ReportEvent

@@ -11,7 +11,7 @@ from typing import Generic, TypeVar
 
 import grpc
 
-from warmpath.client.credentials import (Credentials, SettingError)
+from warmpath.client.credentials import Credentials, SettingError
 
 T = TypeVar("T")
 Line = TypeVar("Line")

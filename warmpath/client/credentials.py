@@ -6,13 +6,13 @@ from pathlib import Path
 
 import grpc
 
+from warmpath.client.target import problem_of_target
+from warmpath.client.unanswered import ARGUMENTS, unanswered
 from warmpath.process.grpc_tls import channel_credentials
 from warmpath.process.listen import is_loopback
-from warmpath.process.reread import (LOOK_SECONDS, Reread)
-from warmpath.process.tls import (ClientTls, TlsFilesError, TlsPaths)
-from warmpath.client.target import problem_of_target
-from warmpath.client.unanswered import (ARGUMENTS, unanswered)
-from warmpath.process.token_file import (TokenError, read_token, token_of)
+from warmpath.process.reread import LOOK_SECONDS, Reread
+from warmpath.process.tls import ClientTls, TlsFilesError, TlsPaths
+from warmpath.process.token_file import TokenError, read_token, token_of
 
 
 class SettingError(ValueError):

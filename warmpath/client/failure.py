@@ -6,7 +6,7 @@ from typing import Any
 import grpc
 
 from warmpath.process.message import read_message
-from warmpath.proto.errors import (DETAILS, PUSHBACK, TYPES)
+from warmpath.proto.errors import DETAILS, PUSHBACK, TYPES
 from warmpath.proto.pb.warmpath.wire.v1 import status_details_pb2 as wire
 
 

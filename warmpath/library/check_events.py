@@ -2,8 +2,17 @@
 
 from collections.abc import Sequence
 
-from warmpath.indexer.engines.cache_groups import (MOST_BLOCK_SIZE, MOST_NUMBER)
-from warmpath.indexer.engines.event import (UINT64, Cleared, Event, MalformedEventError, Moved, Removed, Stored, Tier)
+from warmpath.indexer.engines.cache_groups import MOST_BLOCK_SIZE, MOST_NUMBER
+from warmpath.indexer.engines.event import (
+    UINT64,
+    Cleared,
+    Event,
+    MalformedEventError,
+    Moved,
+    Removed,
+    Stored,
+    Tier,
+)
 from warmpath.indexer.keys.token import TOKEN_BYTES
 
 _TEXTS = ("lora", "cache_salt", "kind")

@@ -7,17 +7,17 @@ from contextlib import contextmanager
 
 from warmpath.indexer.embedded import embedded_index
 from warmpath.indexer.engines import vllm
-from warmpath.library.check_events import check_events
-from warmpath.indexer.engines.event import (Batch, Event, MalformedEventError, Tier)
+from warmpath.indexer.engines.event import Batch, Event, MalformedEventError, Tier
 from warmpath.indexer.follow.answer import take_answer
 from warmpath.indexer.follow.instance import Engine
-from warmpath.indexer.follow.stream_source import RankIngest
 from warmpath.indexer.follow.rank_source import RankSource
-from warmpath.indexer.ranks import (SWEEP_BUDGET, TICK_SECONDS, Ingest)
+from warmpath.indexer.follow.stream_source import RankIngest
 from warmpath.indexer.rank import Rank
+from warmpath.indexer.ranks import SWEEP_BUDGET, TICK_SECONDS, Ingest
 from warmpath.indexer.trust import Trust
+from warmpath.library.check_events import check_events
 from warmpath.router.config import schema as config
-from warmpath.router.pods.table import (Pod, PodTable, Role)
+from warmpath.router.pods.table import Pod, PodTable, Role
 
 ENGINES = ("vllm", "sglang", "trtllm")
 LEAST_BYTES = 16 << 20

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from warmpath.indexer.trust import Trust
-from warmpath.router.pick.options import (MOST_CANDIDATES, Option)
+from warmpath.router.pick.options import MOST_CANDIDATES, Option
 from warmpath.router.pick.weigh import Choice
 
 

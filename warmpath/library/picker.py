@@ -7,26 +7,26 @@ from typing import TypeVar
 
 import msgspec
 
-from warmpath.indexer.embedded import embedded_index
 from warmpath.client.checks import check_figure
 from warmpath.client.load import PodLoad
-from warmpath.client.names import (check_names, check_pods)
+from warmpath.client.names import check_names, check_pods
 from warmpath.client.prompt import AnyPrompt
+from warmpath.indexer.embedded import embedded_index
+from warmpath.library.index import Index
+from warmpath.library.picked import Picked, picked_of
+from warmpath.library.pod_score import Scorer
+from warmpath.library.reader import Tokenizer
+from warmpath.proto.report_event import ReportEvent
 from warmpath.router.config import schema as config
 from warmpath.router.load.engine_metrics import Observed
 from warmpath.router.peers import booking_id as booking_ids
 from warmpath.router.pick.eligible import eligible
-from warmpath.router.pick.picking import (Picking, believed_bytes)
-from warmpath.router.pick.report import (Report, carry_out, check_report)
-from warmpath.router.pick.weigh import (Ask, Traits)
+from warmpath.router.pick.picking import Picking, believed_bytes
+from warmpath.router.pick.report import Report, carry_out, check_report
+from warmpath.router.pick.weigh import Ask, Traits
 from warmpath.router.pods.namespaces import set_apart
 from warmpath.router.pods.table import Pod
 from warmpath.router.prompt.bad_request import BadRequestError
-from warmpath.proto.report_event import ReportEvent
-from warmpath.library.index import Index
-from warmpath.library.picked import (Picked, picked_of)
-from warmpath.library.reader import Tokenizer
-from warmpath.library.pod_score import Scorer
 
 Table = TypeVar("Table", config.PickTable, config.BookingTable)
 

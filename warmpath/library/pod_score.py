@@ -4,20 +4,20 @@ import threading
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from warmpath.indexer.believed.beliefs import Believed
-from warmpath.indexer.rank import Rank
-from warmpath.indexer.trust import (Level, Trust)
 from warmpath.client.names import check_pods
 from warmpath.client.prompt import AnyPrompt
-from warmpath.router.match.matches import Matches
+from warmpath.indexer.believed.beliefs import Believed
+from warmpath.indexer.rank import Rank
+from warmpath.indexer.trust import Level, Trust
+from warmpath.library.index import Index
+from warmpath.library.reader import PromptReader, Tokenizer
 from warmpath.router.match.match import NOTHING
 from warmpath.router.match.match import Scorer as Matcher
+from warmpath.router.match.matches import Matches
 from warmpath.router.pods.namespaces import set_apart
 from warmpath.router.pods.table import Pod
 from warmpath.scorer.match import TIERS
-from warmpath.scorer.strategies import (DEFAULT, STRATEGIES)
-from warmpath.library.index import Index
-from warmpath.library.reader import (PromptReader, Tokenizer)
+from warmpath.scorer.strategies import DEFAULT, STRATEGIES
 
 UNKNOWN_POD = "no such pod serves the model"
 """The reason why a pod that the index does not have is cold."""

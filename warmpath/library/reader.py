@@ -3,18 +3,18 @@
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from warmpath.indexer.keys.token import (TOKEN_BYTES, pack_tokens)
-from warmpath.client.prompt import (AnyPrompt, Prompt, prompt_of)
+from warmpath.client.prompt import AnyPrompt, Prompt, prompt_of
+from warmpath.indexer.keys.token import TOKEN_BYTES, pack_tokens
 from warmpath.router.prompt.bad_request import BadRequestError
-from warmpath.router.prompt.limits import (check_count, check_name)
 from warmpath.router.prompt.items import check_item
+from warmpath.router.prompt.limits import check_count, check_name
 from warmpath.router.prompt.read_prompt import ReadPrompt
 from warmpath.router.prompt.token_prompt import TokenPrompt
 
 Tokenizer = str | Path | Callable[[str], Sequence[int]]
 """A model's folder with its tokenizer.json, or a function from a text to its token ids."""
 
-EXTRA = "the extra `router` (pip install 'warmpath[router]')"
+EXTRA = "the extra `router` (pip install 'warmpath-router[router]')"
 """The extra that has the package of tokenizers."""
 
 
@@ -69,7 +69,12 @@ class PromptReader:
 def _encoder_of(folder: Path) -> Callable[[str], bytes]:
     # Imported here, since a caller with token ids needs no package of tokenizers.
     try:
-        from warmpath.prefixstore.tokenizers.tokenizer import (FolderTokenizer, InvalidTextError, TokenizerUnavailableError, check_text)
+        from warmpath.prefixstore.tokenizers.tokenizer import (
+            FolderTokenizer,
+            InvalidTextError,
+            TokenizerUnavailableError,
+            check_text,
+        )
     except ModuleNotFoundError as error:
         raise ValueError(f"tokenizer: needs {EXTRA}: {error}") from error
     try:

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from warmpath.indexer.compiled.blocks import sets as of
 from warmpath.indexer.compiled.blocks.sets import Sets
-from warmpath.indexer.compiled.blocks.table import (delete, find, home, insert, number_at, put, seek)
-from warmpath.indexer.compiled.jit import (compiled, inlined)
+from warmpath.indexer.compiled.blocks.table import delete, find, home, insert, number_at, put, seek
+from warmpath.indexer.compiled.jit import compiled, inlined
 from warmpath.indexer.compiled.memory import zeros
 
 TOP, FREE, LIVE, NAMED, RESTING, RESTED, UNUSED = range(7)

@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 
 from warmpath.indexer.compiled.blocks import table
-from warmpath.indexer.compiled.blocks.blocks import (DEPTH, FREED, LIVE, NAMED, SET, TOP, Blocks)
-from warmpath.indexer.compiled.blocks.sets import (USED, Sets, slots_of)
+from warmpath.indexer.compiled.blocks.blocks import DEPTH, FREED, LIVE, NAMED, SET, TOP, Blocks
+from warmpath.indexer.compiled.blocks.sets import USED, Sets, slots_of
 from warmpath.process.invariant import BrokenInvariantError
 
 

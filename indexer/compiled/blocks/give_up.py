@@ -4,9 +4,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warmpath.indexer.compiled.blocks import sets as of
-from warmpath.indexer.compiled.blocks.blocks import (DEPTH, FREED, MATCHED, SET, TOP, Blocks, free)
+from warmpath.indexer.compiled.blocks.blocks import DEPTH, FREED, MATCHED, SET, TOP, Blocks, free
 from warmpath.indexer.compiled.blocks.sets import Sets
-from warmpath.indexer.compiled.jit import (allocating, compiled)
+from warmpath.indexer.compiled.jit import allocating, compiled
 
 
 @allocating

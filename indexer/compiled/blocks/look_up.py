@@ -8,10 +8,10 @@ one because a call with a tuple of them takes 4 microseconds longer.
 import numpy as np
 from numpy.typing import NDArray
 
-from warmpath.indexer.compiled.blocks.blocks import (MATCHED, SET, Blocks)
+from warmpath.indexer.compiled.blocks.blocks import MATCHED, SET, Blocks
 from warmpath.indexer.compiled.blocks.sets import Sets
-from warmpath.indexer.compiled.blocks.table import (find, first_number)
-from warmpath.indexer.compiled.jit import (allocating, compiled)
+from warmpath.indexer.compiled.blocks.table import find, first_number
+from warmpath.indexer.compiled.jit import allocating, compiled
 from warmpath.indexer.compiled.keys import block_key
 
 View = tuple[

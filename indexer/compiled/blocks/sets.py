@@ -9,8 +9,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from warmpath.indexer.compiled.blocks.table import (after, stays)
-from warmpath.indexer.compiled.jit import (compiled, inlined)
+from warmpath.indexer.compiled.blocks.table import after, stays
+from warmpath.indexer.compiled.jit import compiled, inlined
 from warmpath.indexer.compiled.memory import zeros
 
 TOP, FREE, USED, FROM, SLOT, TO = range(6)

@@ -13,7 +13,7 @@ records may have one word.
 import numpy as np
 from numpy.typing import NDArray
 
-from warmpath.indexer.compiled.jit import (compiled, inlined)
+from warmpath.indexer.compiled.jit import compiled, inlined
 
 Places = NDArray[np.uint32]
 Words = NDArray[np.uint64]

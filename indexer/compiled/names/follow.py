@@ -9,18 +9,61 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warmpath.indexer.compiled.blocks import table
-from warmpath.indexer.compiled.blocks.blocks import (UNUSED, Blocks)
+from warmpath.indexer.compiled.blocks.blocks import UNUSED, Blocks
 from warmpath.indexer.compiled.blocks.sets import Sets
-from warmpath.indexer.compiled.jit import (compiled, inlined)
+from warmpath.indexer.compiled.jit import compiled, inlined
+from warmpath.indexer.compiled.keys import block_key, lookahead_key
 from warmpath.indexer.compiled.names import roots as root_of
-from warmpath.indexer.compiled.names.hold import (STRANGE, hold_known, hold_plain, prove, release_plain)
-from warmpath.indexer.compiled.names.names import (BY_NAME, CERTAIN, DOUBTED, FASTEST, FIRM, GROUP_SIZE, IS_WINDOW, LEFT_OUT, ODD, OTHERS, REMOVED, SIZE, SPOTS, STORED, UNPLACED, WAY, Own, find, is_odd, row_of)
+from warmpath.indexer.compiled.names.hold import (
+    STRANGE,
+    hold_known,
+    hold_plain,
+    prove,
+    release_plain,
+)
+from warmpath.indexer.compiled.names.names import (
+    BY_NAME,
+    CERTAIN,
+    DOUBTED,
+    FASTEST,
+    FIRM,
+    GROUP_SIZE,
+    IS_WINDOW,
+    LEFT_OUT,
+    ODD,
+    OTHERS,
+    REMOVED,
+    SIZE,
+    SPOTS,
+    STORED,
+    UNPLACED,
+    WAY,
+    Own,
+    find,
+    is_odd,
+    row_of,
+)
 from warmpath.indexer.compiled.names.roots import RootTable
-from warmpath.indexer.compiled.names.trust_bounds import (Bounds, may_change_trust)
+from warmpath.indexer.compiled.names.trust_bounds import Bounds, may_change_trust
 from warmpath.indexer.compiled.scan.dialect import STORED as IS_STORE
-from warmpath.indexer.compiled.scan.scanned import (ANOTHER, GROUP, HAS_PAIRS, HAS_PARENT, KIND, LORA, LORA_AT, NAMES, NAMES_AT, SALT, SALT_AT, TIER, TOKENS, TOKENS_AT, Scanned)
+from warmpath.indexer.compiled.scan.scanned import (
+    ANOTHER,
+    GROUP,
+    HAS_PAIRS,
+    HAS_PARENT,
+    KIND,
+    LORA,
+    LORA_AT,
+    NAMES,
+    NAMES_AT,
+    SALT,
+    SALT_AT,
+    TIER,
+    TOKENS,
+    TOKENS_AT,
+    Scanned,
+)
 from warmpath.indexer.compiled.scan.scanned import SIZE as EVENT_SIZE
-from warmpath.indexer.compiled.keys import (block_key, lookahead_key)
 
 DONE, PAUSED, TELLING = 0, 3, 4
 """Why `follow` returned, beside `STRANGE` and `OTHER_NAMES`: everything is applied; as many blocks are

@@ -7,10 +7,34 @@ the functions whose names end in `_plain` or `_known` return `-STRANGE`.
 import numpy as np
 
 from warmpath.indexer.compiled.blocks import sets as of
-from warmpath.indexer.compiled.blocks.blocks import (DEPTH, FREED, SET, Blocks, create, hold, present, release, sought)
+from warmpath.indexer.compiled.blocks.blocks import (
+    DEPTH,
+    FREED,
+    SET,
+    Blocks,
+    create,
+    hold,
+    present,
+    release,
+    sought,
+)
 from warmpath.indexer.compiled.blocks.sets import Sets
-from warmpath.indexer.compiled.jit import (compiled, inlined)
-from warmpath.indexer.compiled.names.names import (ARE_WAITING, CERTAIN, DOUBTED, OWNS, UNKNOWN, Own, disown, find, is_awaited, is_named, is_odd, is_odd_key, place_of)
+from warmpath.indexer.compiled.jit import compiled, inlined
+from warmpath.indexer.compiled.names.names import (
+    ARE_WAITING,
+    CERTAIN,
+    DOUBTED,
+    OWNS,
+    UNKNOWN,
+    Own,
+    disown,
+    find,
+    is_awaited,
+    is_named,
+    is_odd,
+    is_odd_key,
+    place_of,
+)
 
 STRANGE, OTHER_NAMES = 1, 2
 """Why a block is not held or released: an event or name is not plain; or the engine gives other

@@ -21,11 +21,22 @@ from numpy.typing import NDArray
 
 from warmpath.indexer.compiled.blocks import sets as of
 from warmpath.indexer.compiled.blocks import table
-from warmpath.indexer.compiled.blocks.blocks import (DEPTH, FREED, SET, TOP, Blocks, hold, name, parent_of, release, unname)
+from warmpath.indexer.compiled.blocks.blocks import (
+    DEPTH,
+    FREED,
+    SET,
+    TOP,
+    Blocks,
+    hold,
+    name,
+    parent_of,
+    release,
+    unname,
+)
 from warmpath.indexer.compiled.blocks.sets import Sets
-from warmpath.indexer.compiled.blocks.table import (after, home, number_at, seek, stays)
-from warmpath.indexer.compiled.jit import (compiled, inlined)
-from warmpath.indexer.compiled.names.words import (LEAST, has)
+from warmpath.indexer.compiled.blocks.table import after, home, number_at, seek, stays
+from warmpath.indexer.compiled.jit import compiled, inlined
+from warmpath.indexer.compiled.names.words import LEAST, has
 from warmpath.indexer.engines.cache_groups import Way
 from warmpath.indexer.engines.event import Tier
 

@@ -13,12 +13,20 @@ import numpy as np
 
 from warmpath.indexer.compiled.array_index import ArrayIndex
 from warmpath.indexer.compiled.blocks import table
-from warmpath.indexer.compiled.names.names import (COUNTS, FASTEST, OTHERS, REMOVED, STORED, UNKNOWN, UNPLACED)
+from warmpath.indexer.compiled.names.names import (
+    COUNTS,
+    FASTEST,
+    OTHERS,
+    REMOVED,
+    STORED,
+    UNKNOWN,
+    UNPLACED,
+)
 from warmpath.indexer.compiled.names.names_by_key import NamesByKey
 from warmpath.indexer.compiled.names.plain import PlainNames
 from warmpath.indexer.compiled.names.restore import TIERS
-from warmpath.indexer.engines.event import (EngineHash, Event, Moved, Removed, Stored)
-from warmpath.indexer.resolve.change import (Change, Emptied, Gone, Spot)
+from warmpath.indexer.engines.event import EngineHash, Event, Moved, Removed, Stored
+from warmpath.indexer.resolve.change import Change, Emptied, Gone, Spot
 from warmpath.indexer.resolve.rank_slots import RankSlots
 from warmpath.indexer.resolve.resolver import Resolver
 

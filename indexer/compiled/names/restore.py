@@ -8,13 +8,22 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from warmpath.indexer.compiled.blocks.blocks import (DEPTH, SET, Blocks, behind, create, hold, parent_of, sought)
+from warmpath.indexer.compiled.blocks.blocks import (
+    DEPTH,
+    SET,
+    Blocks,
+    behind,
+    create,
+    hold,
+    parent_of,
+    sought,
+)
 from warmpath.indexer.compiled.blocks.sets import Sets
-from warmpath.indexer.compiled.jit import (compiled, inlined)
-from warmpath.indexer.compiled.names.names import (SPOTS, Own, is_named, is_odd, is_odd_key, place_of)
+from warmpath.indexer.compiled.jit import compiled, inlined
+from warmpath.indexer.compiled.names.names import SPOTS, Own, is_named, is_odd, is_odd_key, place_of
 from warmpath.indexer.engines.event import Tier
 from warmpath.indexer.resolve.change import Spot
-from warmpath.indexer.resolve.saved import (DOUBT_BITS, SavedPlain)
+from warmpath.indexer.resolve.saved import DOUBT_BITS, SavedPlain
 
 TIERS = list(Tier)
 

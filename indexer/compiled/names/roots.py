@@ -11,7 +11,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from warmpath.indexer.compiled.blocks.table import (after, home)
+from warmpath.indexer.compiled.blocks.table import after, home
 from warmpath.indexer.compiled.jit import inlined
 from warmpath.indexer.compiled.keys import bytes_key
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from warmpath.indexer.compiled.blocks.blocks import Blocks
 from warmpath.indexer.compiled.jit import inlined
-from warmpath.indexer.compiled.names.names import (FASTEST, Own)
+from warmpath.indexer.compiled.names.names import FASTEST, Own
 
 NEVER = 1 << 62
 """A bound that no count reaches."""

@@ -7,8 +7,8 @@ The caller makes room before it adds. Deleting shifts the following words back
 import numpy as np
 from numpy.typing import NDArray
 
-from warmpath.indexer.compiled.blocks.table import (after, home, stays)
-from warmpath.indexer.compiled.jit import (compiled, inlined)
+from warmpath.indexer.compiled.blocks.table import after, home, stays
+from warmpath.indexer.compiled.jit import compiled, inlined
 
 LEAST = 16
 

@@ -8,9 +8,9 @@ something else, the count of the list, or otherwise that position, is -1.
 import numpy as np
 from numpy.typing import NDArray
 
-from warmpath.indexer.compiled.jit import (compiled, inlined)
-from warmpath.indexer.compiled.scan.msgpack import (bytes_at, half, integer_at, list_at, skip)
+from warmpath.indexer.compiled.jit import compiled, inlined
 from warmpath.indexer.compiled.keys import bytes_key
+from warmpath.indexer.compiled.scan.msgpack import bytes_at, half, integer_at, list_at, skip
 
 
 @compiled

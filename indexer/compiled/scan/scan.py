@@ -15,11 +15,61 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warmpath.indexer.compiled.jit import compiled
-from warmpath.indexer.compiled.scan.dialect import (IS_ANY, IS_EXTRAS, IS_GROUP, IS_LORA, IS_LORA_NUMBER, IS_MEDIUM, IS_NAMES, IS_NEXT_TOKENS, IS_NUMBER, IS_PARENT, IS_SALT, IS_SIZE, IS_TEXT, IS_TOKENS, IS_TOKENS_OR_PAIRS, MEDIUMS, REMOVED_FIELDS, STORED, STORED_FIELDS, TAGS, Dialect, meaning, which)
-from warmpath.indexer.compiled.scan.event_lists import (are_pairs, lists_at, name_at, names_at, next_tokens_at, pairs_at, tokens_at)
-from warmpath.indexer.compiled.scan.msgpack import (integer_at, list_at, map_at, skip, text_at)
-from warmpath.indexer.compiled.scan.scanned import (ANOTHER, EXTRAS_AT, GROUP, HAS_PAIRS, HAS_PARENT, KIND, LORA, LORA_AT, NAMES, NAMES_AT, SALT, SALT_AT, SIZE, TIER, TOKENS, TOKENS_AT, Scanned)
-from warmpath.indexer.engines.cache_groups import (MOST_BLOCK_SIZE, MOST_GROUP, MOST_NUMBER)
+from warmpath.indexer.compiled.scan.dialect import (
+    IS_ANY,
+    IS_EXTRAS,
+    IS_GROUP,
+    IS_LORA,
+    IS_LORA_NUMBER,
+    IS_MEDIUM,
+    IS_NAMES,
+    IS_NEXT_TOKENS,
+    IS_NUMBER,
+    IS_PARENT,
+    IS_SALT,
+    IS_SIZE,
+    IS_TEXT,
+    IS_TOKENS,
+    IS_TOKENS_OR_PAIRS,
+    MEDIUMS,
+    REMOVED_FIELDS,
+    STORED,
+    STORED_FIELDS,
+    TAGS,
+    Dialect,
+    meaning,
+    which,
+)
+from warmpath.indexer.compiled.scan.event_lists import (
+    are_pairs,
+    lists_at,
+    name_at,
+    names_at,
+    next_tokens_at,
+    pairs_at,
+    tokens_at,
+)
+from warmpath.indexer.compiled.scan.msgpack import integer_at, list_at, map_at, skip, text_at
+from warmpath.indexer.compiled.scan.scanned import (
+    ANOTHER,
+    EXTRAS_AT,
+    GROUP,
+    HAS_PAIRS,
+    HAS_PARENT,
+    KIND,
+    LORA,
+    LORA_AT,
+    NAMES,
+    NAMES_AT,
+    SALT,
+    SALT_AT,
+    SIZE,
+    TIER,
+    TOKENS,
+    TOKENS_AT,
+    Scanned,
+)
+from warmpath.indexer.engines.cache_groups import MOST_BLOCK_SIZE, MOST_GROUP, MOST_NUMBER
 
 
 @compiled

@@ -5,7 +5,7 @@ it: it is named as warmpath's keys are, and nobody can read it. The writers then
 miss whatever Redis loses, and write everything anew.
 """
 
-from warmpath.indexer.shared.redis.command import (Call, Command, CommandRefusedError, Reply, script)
+from warmpath.indexer.shared.redis.command import Call, Command, CommandRefusedError, Reply, script
 
 MOST_DIGITS = 12
 """The most digits of a number that a writer can have reached: claims and writes are counted one by one,

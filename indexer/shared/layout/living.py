@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import msgspec
 
 from warmpath.indexer.shared.layout.names import KeyNames
-from warmpath.indexer.shared.layout.record import (SLOTS_OF_A_CLAIM, BadRecordError, Claim, SpotOf)
+from warmpath.indexer.shared.layout.record import SLOTS_OF_A_CLAIM, BadRecordError, Claim, SpotOf
 from warmpath.indexer.shared.redis.command import Command
 from warmpath.process.bytes import UNREADABLE
 

@@ -24,13 +24,13 @@ from msgspec import Meta
 
 from warmpath.indexer.engines.cache_groups import MOST_NUMBER
 from warmpath.indexer.engines.event import Tier
-from warmpath.process.message import read_message
-from warmpath.proto.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
-from warmpath.process.shortened import shortened
 from warmpath.indexer.shared.layout.damage import MOST_DIGITS
 from warmpath.indexer.trust import MOST_REASON
-from warmpath.process.bytes import UNREADABLE
 from warmpath.indexer.watch.watched_source import check_state
+from warmpath.process.bytes import UNREADABLE
+from warmpath.process.message import read_message
+from warmpath.process.shortened import shortened
+from warmpath.proto.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
 
 SLOTS_OF_A_CLAIM = 1 << 16
 """A slot is the claim's base x this + the number of its place."""

@@ -6,9 +6,18 @@ import re
 from collections.abc import Iterator
 
 from warmpath.indexer.keys.segment import SEGMENT
+from warmpath.indexer.shared.layout.names import SCHEMA, KeyNames
+from warmpath.indexer.shared.redis.command import (
+    Call,
+    Command,
+    CommandRefusedError,
+    Redis,
+    Reply,
+    UnreachableError,
+    good,
+    script,
+)
 from warmpath.process.version import version
-from warmpath.indexer.shared.layout.names import (SCHEMA, KeyNames)
-from warmpath.indexer.shared.redis.command import (Call, Command, CommandRefusedError, Redis, Reply, UnreachableError, good, script)
 
 log = logging.getLogger(__name__)
 

@@ -22,17 +22,17 @@ from warmpath.indexer.index.slot import Place
 from warmpath.indexer.keys.key import Chain
 from warmpath.indexer.keys.segment import SEGMENT
 from warmpath.indexer.packed_keys import packed_keys
-from warmpath.process.tasks import (cancel, watched)
 from warmpath.indexer.shared.layout.names import KeyNames
 from warmpath.indexer.shared.query.lookup import LookUp
-from warmpath.indexer.shared.query.lost_buckets import (LIFE, Lives)
+from warmpath.indexer.shared.query.lost_buckets import LIFE, Lives
 from warmpath.indexer.shared.query.places import Places
-from warmpath.indexer.shared.query.reach import (Reach, problem_of)
-from warmpath.indexer.shared.query.segment_cache import (Copied, Keys, SegmentCache)
-from warmpath.indexer.shared.records.registry import (AWAY, UNCONFIRMED, Registry)
+from warmpath.indexer.shared.query.reach import Reach, problem_of
+from warmpath.indexer.shared.query.segment_cache import Copied, Keys, SegmentCache
 from warmpath.indexer.shared.records.record_source import RemoteRank
+from warmpath.indexer.shared.records.registry import AWAY, UNCONFIRMED, Registry
 from warmpath.indexer.shared.redis.command import Redis
-from warmpath.indexer.trust import (PROMISED_SECONDS, Level, Trust)
+from warmpath.indexer.trust import PROMISED_SECONDS, Level, Trust
+from warmpath.process.tasks import cancel, watched
 
 log = logging.getLogger(__name__)
 

@@ -1,8 +1,8 @@
 """The places that slots of the shared index stand for, by the claims that were read. Sans-I/O."""
 
 from warmpath.indexer.index.slot import Place
+from warmpath.indexer.shared.layout.record import Claim, SpotOf
 from warmpath.process.invariant import BrokenInvariantError
-from warmpath.indexer.shared.layout.record import (Claim, SpotOf)
 
 
 class Places:

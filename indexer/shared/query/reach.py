@@ -11,8 +11,14 @@ from collections.abc import Callable, Iterable, Mapping
 from warmpath.indexer.shared.layout.names import KeyNames
 from warmpath.indexer.shared.query.breaker import Breaker
 from warmpath.indexer.shared.records.registry import AWAY
-from warmpath.indexer.shared.redis.command import (Command, CommandRefusedError, Redis, Reply, UnreachableError)
-from warmpath.indexer.trust import (Level, Trust)
+from warmpath.indexer.shared.redis.command import (
+    Command,
+    CommandRefusedError,
+    Redis,
+    Reply,
+    UnreachableError,
+)
+from warmpath.indexer.trust import Level, Trust
 
 log = logging.getLogger(__name__)
 

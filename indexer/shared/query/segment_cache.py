@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warmpath.indexer.index.contract import Stretch
-from warmpath.process.invariant import BrokenInvariantError
 from warmpath.indexer.keys.segment_value import is_spilled
-from warmpath.indexer.shared.query.lookup import (block_fields, spans, stretches)
+from warmpath.indexer.shared.query.lookup import block_fields, spans, stretches
+from warmpath.process.invariant import BrokenInvariantError
 
 ENTRY_BYTES = 500
 """The bytes of a part besides its value, estimated on the high side: three dict entries, name, time."""

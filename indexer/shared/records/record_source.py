@@ -6,12 +6,19 @@ from collections.abc import Callable, Mapping
 
 from warmpath.indexer.engines.cache_groups import Layout
 from warmpath.indexer.engines.event import Tier
-from warmpath.proto.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
 from warmpath.indexer.shared.layout.record import Record
-from warmpath.indexer.shared.records.registry import (AWAY, LATE, UNCONFIRMED, UNREAD, Registry, refusal)
-from warmpath.indexer.trust import (Level, Trust, TrustHistory)
-from warmpath.indexer.trust_limits import (EMPTIED, TrustLimits)
-from warmpath.indexer.watch.watched_source import (blocks_in_use_of, layout_of)
+from warmpath.indexer.shared.records.registry import (
+    AWAY,
+    LATE,
+    UNCONFIRMED,
+    UNREAD,
+    Registry,
+    refusal,
+)
+from warmpath.indexer.trust import Level, Trust, TrustHistory
+from warmpath.indexer.trust_limits import EMPTIED, TrustLimits
+from warmpath.indexer.watch.watched_source import blocks_in_use_of, layout_of
+from warmpath.proto.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
 
 log = logging.getLogger(__name__)
 

@@ -6,14 +6,26 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from warmpath.process.shortened import shortened
 from warmpath.indexer.shared.layout.names import KeyNames
-from warmpath.indexer.shared.layout.record import (BadRecordError, Claim, Record, fields_of, read_record)
-from warmpath.indexer.shared.layout.schema import (SchemaError, fits)
+from warmpath.indexer.shared.layout.record import (
+    BadRecordError,
+    Claim,
+    Record,
+    fields_of,
+    read_record,
+)
+from warmpath.indexer.shared.layout.schema import SchemaError, fits
 from warmpath.indexer.shared.records.moment import Moment
 from warmpath.indexer.shared.records.unconfirmed import Unconfirmed
-from warmpath.indexer.shared.redis.command import (Command, CommandRefusedError, Redis, Reply, UnreachableError)
-from warmpath.indexer.trust import (MOST_REASON, PROMISED_SECONDS, Level)
+from warmpath.indexer.shared.redis.command import (
+    Command,
+    CommandRefusedError,
+    Redis,
+    Reply,
+    UnreachableError,
+)
+from warmpath.indexer.trust import MOST_REASON, PROMISED_SECONDS, Level
+from warmpath.process.shortened import shortened
 
 log = logging.getLogger(__name__)
 

@@ -3,9 +3,22 @@
 import asyncio
 from collections.abc import Callable, Sequence
 
-from warmpath.indexer.shared.redis.command import (Argument, Call, Command, CommandRefusedError, Reply, UnreachableError)
-from warmpath.indexer.shared.redis.fault import (NO_CONNECTION, SLOW_TLS_HINT, Fault, fault_of, hint_of)
-from warmpath.indexer.shared.redis.node import (Node, NotSentError)
+from warmpath.indexer.shared.redis.command import (
+    Argument,
+    Call,
+    Command,
+    CommandRefusedError,
+    Reply,
+    UnreachableError,
+)
+from warmpath.indexer.shared.redis.fault import (
+    NO_CONNECTION,
+    SLOW_TLS_HINT,
+    Fault,
+    fault_of,
+    hint_of,
+)
+from warmpath.indexer.shared.redis.node import Node, NotSentError
 from warmpath.indexer.shared.redis.topology import Topology
 
 FIRST_PAUSE = 0.01

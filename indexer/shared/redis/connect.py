@@ -14,17 +14,28 @@ import hiredis
 from redis.asyncio.connection import Connection, DefaultParser, SSLConnection
 from redis.exceptions import ResponseError
 
-from warmpath.process.command_line import (PLAIN_THERE, in_words)
-from warmpath.process.reread import read_bytes
-from warmpath.process.tls import TlsPaths
-from warmpath.indexer.shared.redis.address import (Address, HostPort, RedisKind, contradictions, parse)
+from warmpath.indexer.shared.redis.address import (
+    Address,
+    HostPort,
+    RedisKind,
+    contradictions,
+    parse,
+)
 from warmpath.indexer.shared.redis.client import RedisClient
-from warmpath.indexer.shared.redis.command import (Argument, CommandRefusedError, Reply, UnreachableError)
-from warmpath.indexer.shared.redis.fault import (NO_CONNECTION, TLS_HINT)
+from warmpath.indexer.shared.redis.command import (
+    Argument,
+    CommandRefusedError,
+    Reply,
+    UnreachableError,
+)
+from warmpath.indexer.shared.redis.fault import NO_CONNECTION, TLS_HINT
 from warmpath.indexer.shared.redis.link import Wire
 from warmpath.indexer.shared.redis.node import Node
 from warmpath.indexer.shared.redis.sentinel import SentinelMaster
-from warmpath.indexer.shared.redis.topology import (Cluster, OneNode)
+from warmpath.indexer.shared.redis.topology import Cluster, OneNode
+from warmpath.process.command_line import PLAIN_THERE, in_words
+from warmpath.process.reread import read_bytes
+from warmpath.process.tls import TlsPaths
 
 CONNECT_SECONDS = 2.0
 """How long a connection may take, with TLS and logging in."""

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from warmpath.indexer.shared.redis.command import (Argument, Reply, UnreachableError)
+from warmpath.indexer.shared.redis.command import Argument, Reply, UnreachableError
 
 PATIENCE = 1.0
 """Seconds that a node may owe a reply whose caller gave up, before the connection counts as lost."""

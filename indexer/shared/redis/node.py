@@ -5,9 +5,17 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import cache
 from hashlib import sha1
 
-from warmpath.indexer.shared.redis.command import (Argument, Call, Command, CommandRefusedError, Reply, Script, UnreachableError)
+from warmpath.indexer.shared.redis.command import (
+    Argument,
+    Call,
+    Command,
+    CommandRefusedError,
+    Reply,
+    Script,
+    UnreachableError,
+)
 from warmpath.indexer.shared.redis.fault import NO_CONNECTION
-from warmpath.indexer.shared.redis.link import (Link, Wire)
+from warmpath.indexer.shared.redis.link import Link, Wire
 
 FIRST_PAUSE = 0.05
 """Seconds after a failed connection before the next is tried; doubled each time."""

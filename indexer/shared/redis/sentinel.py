@@ -5,10 +5,15 @@ from collections.abc import Iterable
 from functools import partial
 
 from warmpath.indexer.shared.redis.address import HostPort
-from warmpath.indexer.shared.redis.command import (Command, CommandRefusedError, Reply, UnreachableError)
-from warmpath.indexer.shared.redis.link import (Link, Wire)
-from warmpath.indexer.shared.redis.node import (Node, NotSentError)
-from warmpath.indexer.shared.redis.topology import (DialPlace, Disrupted)
+from warmpath.indexer.shared.redis.command import (
+    Command,
+    CommandRefusedError,
+    Reply,
+    UnreachableError,
+)
+from warmpath.indexer.shared.redis.link import Link, Wire
+from warmpath.indexer.shared.redis.node import Node, NotSentError
+from warmpath.indexer.shared.redis.topology import DialPlace, Disrupted
 
 ANSWER_SECONDS = 1.0
 """How long a sentinel may take to answer, and a server to say whether it is a master."""

@@ -6,9 +6,14 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import Protocol
 
 from warmpath.indexer.shared.redis.address import HostPort
-from warmpath.indexer.shared.redis.command import (Command, CommandRefusedError, Reply, UnreachableError)
+from warmpath.indexer.shared.redis.command import (
+    Command,
+    CommandRefusedError,
+    Reply,
+    UnreachableError,
+)
 from warmpath.indexer.shared.redis.link import Wire
-from warmpath.indexer.shared.redis.node import (Node, NotSentError, again)
+from warmpath.indexer.shared.redis.node import Node, NotSentError, again
 
 SLOTS = 16384
 REFRESH_SECONDS = 1.0

@@ -12,10 +12,10 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 from warmpath.indexer.keys.segment_value import BadSegmentError
 from warmpath.indexer.shared.layout.names import KeyNames
-from warmpath.indexer.shared.records.registry import (AWAY, UNREAD, Registry)
-from warmpath.indexer.shared.redis.command import (CommandRefusedError, Redis, UnreachableError)
-from warmpath.indexer.shared.replica.pod_copy import (CopyState, Holder, PodCopy, Resync)
-from warmpath.indexer.shared.replica.scan import (Keys, Scan)
+from warmpath.indexer.shared.records.registry import AWAY, UNREAD, Registry
+from warmpath.indexer.shared.redis.command import CommandRefusedError, Redis, UnreachableError
+from warmpath.indexer.shared.replica.pod_copy import CopyState, Holder, PodCopy, Resync
+from warmpath.indexer.shared.replica.scan import Keys, Scan
 from warmpath.indexer.trust import Level
 from warmpath.indexer.watch.watched_source import WatchedRank
 

@@ -13,11 +13,16 @@ from collections.abc import Collection, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from warmpath.indexer.keys.segment_value import (decode, spilled_blocks)
+from warmpath.indexer.keys.segment_value import decode, spilled_blocks
 from warmpath.indexer.keys.word import WORD_BYTES
 from warmpath.indexer.shared.layout.names import KeyNames
-from warmpath.indexer.shared.layout.pages import (Page, read_page)
-from warmpath.indexer.shared.redis.command import (Command, CommandRefusedError, Reply, UnreachableError)
+from warmpath.indexer.shared.layout.pages import Page, read_page
+from warmpath.indexer.shared.redis.command import (
+    Command,
+    CommandRefusedError,
+    Reply,
+    UnreachableError,
+)
 
 FIELDS = 128
 """About how many fields a page has: mostly 100 KiB, at most 500 KiB."""

@@ -7,13 +7,13 @@ removed by mistake, since it was written while it was looked at, does no harm ei
 import logging
 from collections.abc import Sequence
 
-from warmpath.indexer.keys.segment_value import (BadSegmentError, decode, spilled_blocks)
-from warmpath.indexer.shared.layout.damage import (heal_call, is_credible, wrong_type)
-from warmpath.indexer.shared.layout.names import (KeyNames, checkpoint)
-from warmpath.indexer.shared.layout.pages import (Page, read_checkpoint)
-from warmpath.indexer.shared.layout.record import (BadRecordError, fields_of, read_record)
-from warmpath.indexer.shared.redis.command import (Call, Command, good, script)
-from warmpath.indexer.shared.sweep.swept import (Asked, Steps, Swept, batches)
+from warmpath.indexer.keys.segment_value import BadSegmentError, decode, spilled_blocks
+from warmpath.indexer.shared.layout.damage import heal_call, is_credible, wrong_type
+from warmpath.indexer.shared.layout.names import KeyNames, checkpoint
+from warmpath.indexer.shared.layout.pages import Page, read_checkpoint
+from warmpath.indexer.shared.layout.record import BadRecordError, fields_of, read_record
+from warmpath.indexer.shared.redis.command import Call, Command, good, script
+from warmpath.indexer.shared.sweep.swept import Asked, Steps, Swept, batches
 from warmpath.indexer.shared.writer.record_calls import FENCE_MS
 
 log = logging.getLogger(__name__)

@@ -28,15 +28,20 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
 
-from warmpath.indexer.keys.segment_value import (slots_of, spilled_blocks)
-from warmpath.indexer.shared.layout.living import (Living, Owner, ask_owner, read_owner)
-from warmpath.indexer.shared.layout.names import (KeyNames, checkpoint)
-from warmpath.indexer.shared.layout.pages import (ask_checkpoints, ask_page, read_checkpoint, read_page)
-from warmpath.indexer.shared.redis.command import (Argument, Call, Command, good, script)
-from warmpath.indexer.shared.sweep.mend import (mend_bucket, mend_pods, mend_shared)
-from warmpath.indexer.shared.sweep.swept import (Steps, Swept, batches)
-from warmpath.indexer.shared.writer.record_calls import FENCE_MS
+from warmpath.indexer.keys.segment_value import slots_of, spilled_blocks
+from warmpath.indexer.shared.layout.living import Living, Owner, ask_owner, read_owner
+from warmpath.indexer.shared.layout.names import KeyNames, checkpoint
+from warmpath.indexer.shared.layout.pages import (
+    ask_checkpoints,
+    ask_page,
+    read_checkpoint,
+    read_page,
+)
+from warmpath.indexer.shared.redis.command import Argument, Call, Command, good, script
+from warmpath.indexer.shared.sweep.mend import mend_bucket, mend_pods, mend_shared
+from warmpath.indexer.shared.sweep.swept import Steps, Swept, batches
 from warmpath.indexer.shared.writer.calls import purge_calls
+from warmpath.indexer.shared.writer.record_calls import FENCE_MS
 from warmpath.indexer.trust import PROMISED_SECONDS
 
 PAGE = 64

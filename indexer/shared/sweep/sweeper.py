@@ -13,9 +13,17 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from warmpath.indexer.shared.layout.names import KeyNames
-from warmpath.indexer.shared.layout.schema import (SchemaError, ensure_call, fits, judge)
-from warmpath.indexer.shared.redis.command import (Call, Command, CommandRefusedError, Redis, UnreachableError, good, script)
-from warmpath.indexer.shared.sweep.one_pass import (DEAD_SECONDS, sweep)
+from warmpath.indexer.shared.layout.schema import SchemaError, ensure_call, fits, judge
+from warmpath.indexer.shared.redis.command import (
+    Call,
+    Command,
+    CommandRefusedError,
+    Redis,
+    UnreachableError,
+    good,
+    script,
+)
+from warmpath.indexer.shared.sweep.one_pass import DEAD_SECONDS, sweep
 from warmpath.indexer.shared.sweep.swept import Swept
 
 log = logging.getLogger(__name__)

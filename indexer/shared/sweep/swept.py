@@ -4,7 +4,7 @@ from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from warmpath.indexer.shared.redis.command import (Call, Command, Reply)
+from warmpath.indexer.shared.redis.command import Call, Command, Reply
 
 Asked = list[Command | Call]
 Item = TypeVar("Item")

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
-from warmpath.indexer.keys.segment_value import (BadSegmentError, slots_of, spilled_blocks)
-from warmpath.indexer.keys.word import (WORD_BYTES, pack_words)
-from warmpath.indexer.shared.layout.names import (KeyNames, checkpoint)
-from warmpath.indexer.shared.redis.command import (Argument, Call, Reply, script)
+from warmpath.indexer.keys.segment_value import BadSegmentError, slots_of, spilled_blocks
+from warmpath.indexer.keys.word import WORD_BYTES, pack_words
+from warmpath.indexer.shared.layout.names import KeyNames, checkpoint
+from warmpath.indexer.shared.redis.command import Argument, Call, Reply, script
 
 Changes = Mapping[tuple[int, int], tuple[Sequence[int], Sequence[int]]]
 """The keys added and the keys gone, by segment and slot; no key is in both."""

@@ -5,9 +5,9 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from warmpath.indexer.engines.event import Tier
 from warmpath.indexer.keys.word import words_of
-from warmpath.proto.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
 from warmpath.indexer.shared.writer.claimed import Claimed
 from warmpath.indexer.watch.pod_cache import Contents
+from warmpath.proto.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
 
 PORTION_KEYS = 8192
 """Keys written in one round trip to all buckets: 64 KiB."""

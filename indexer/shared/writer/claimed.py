@@ -3,11 +3,11 @@
 from collections.abc import Iterable, Mapping
 
 from warmpath.indexer.engines.event import Tier
+from warmpath.indexer.resolve.change import Spot
+from warmpath.indexer.shared.layout.record import Claim, SpotOf
+from warmpath.indexer.watch.watched_source import layout_of
 from warmpath.process.invariant import BrokenInvariantError
 from warmpath.proto.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
-from warmpath.indexer.resolve.change import Spot
-from warmpath.indexer.shared.layout.record import (Claim, SpotOf)
-from warmpath.indexer.watch.watched_source import layout_of
 
 
 class Claimed:

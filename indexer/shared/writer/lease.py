@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from warmpath.indexer.shared.writer.record_calls import RecordCalls
-from warmpath.indexer.shared.writer.steps import (AnewError, Cause, Commands, Steps)
+from warmpath.indexer.shared.writer.steps import AnewError, Cause, Commands, Steps
 
 AUDITS_OF_A_LEASE = 10
 CONFIRM_SECONDS = 0.5

@@ -15,19 +15,27 @@ import logging
 from collections.abc import Callable
 from typing import NoReturn
 
-from warmpath.process.invariant import BrokenInvariantError
 from warmpath.indexer.shared.layout.names import KeyNames
 from warmpath.indexer.shared.layout.record import Claim
-from warmpath.indexer.shared.layout.schema import (SchemaError, ensure_call, judge)
+from warmpath.indexer.shared.layout.schema import SchemaError, ensure_call, judge
 from warmpath.indexer.shared.redis.command import Call
-from warmpath.indexer.shared.writer.lease import (AUDITS_OF_A_LEASE, Lease)
+from warmpath.indexer.shared.writer.lease import AUDITS_OF_A_LEASE, Lease
 from warmpath.indexer.shared.writer.record_calls import RecordCalls
-from warmpath.indexer.shared.writer.retry import (LAST_PAUSE, Retry)
+from warmpath.indexer.shared.writer.retry import LAST_PAUSE, Retry
 from warmpath.indexer.shared.writer.rival import Rival
 from warmpath.indexer.shared.writer.server_clock import ServerClock
-from warmpath.indexer.shared.writer.steps import (AnewError, Cause, Rest, Steps, TakenError, WriterCounts, WriterState)
+from warmpath.indexer.shared.writer.steps import (
+    AnewError,
+    Cause,
+    Rest,
+    Steps,
+    TakenError,
+    WriterCounts,
+    WriterState,
+)
 from warmpath.indexer.shared.writer.tenure import Tenure
 from warmpath.indexer.watch.pod_cache import PodCache
+from warmpath.process.invariant import BrokenInvariantError
 
 log = logging.getLogger(__name__)
 

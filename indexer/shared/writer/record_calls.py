@@ -5,10 +5,10 @@ from dataclasses import dataclass
 
 import msgspec
 
-from warmpath.proto.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
 from warmpath.indexer.shared.layout.names import KeyNames
-from warmpath.indexer.shared.redis.command import (Argument, Call, Command, script)
+from warmpath.indexer.shared.redis.command import Argument, Call, Command, script
 from warmpath.indexer.shared.writer.claimed import Claimed
+from warmpath.proto.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
 
 FENCE_MS = 30 * 86_400_000
 

@@ -3,10 +3,10 @@
 import logging
 from collections.abc import Sequence
 
-from warmpath.indexer.shared.layout.damage import (heal_call, is_wrong_type)
-from warmpath.indexer.shared.redis.command import (Call, Command, Reply)
+from warmpath.indexer.shared.layout.damage import heal_call, is_wrong_type
+from warmpath.indexer.shared.redis.command import Call, Command, Reply
 from warmpath.indexer.shared.writer.lease import Lease
-from warmpath.indexer.shared.writer.steps import (Commands, Rest, Steps, WriterCounts)
+from warmpath.indexer.shared.writer.steps import Commands, Rest, Steps, WriterCounts
 
 log = logging.getLogger(__name__)
 

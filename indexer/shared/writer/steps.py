@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TypeVar
 
-from warmpath.indexer.shared.redis.command import (Call, Command, Reply)
+from warmpath.indexer.shared.redis.command import Call, Command, Reply
 
 
 class WriterState(StrEnum):

@@ -10,21 +10,21 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
-from warmpath.proto.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
-from warmpath.indexer.shared.layout.names import (KeyNames, checkpoint)
+from warmpath.indexer.shared.layout.names import KeyNames, checkpoint
 from warmpath.indexer.shared.layout.pages import read_checkpoint
 from warmpath.indexer.shared.layout.record import Claim
-from warmpath.indexer.shared.redis.command import (Call, Command, Reply)
-from warmpath.indexer.shared.writer.changes import (KeysOf, Where, net, portions, whole)
+from warmpath.indexer.shared.redis.command import Call, Command, Reply
+from warmpath.indexer.shared.writer.calls import Status, apply_calls, fence_call, outcome
+from warmpath.indexer.shared.writer.changes import KeysOf, Where, net, portions, whole
 from warmpath.indexer.shared.writer.claimed import Claimed
 from warmpath.indexer.shared.writer.kept_log import KeptLog
-from warmpath.indexer.shared.writer.lease import (CONFIRM_SECONDS, Lease)
+from warmpath.indexer.shared.writer.lease import CONFIRM_SECONDS, Lease
 from warmpath.indexer.shared.writer.record_calls import RecordCalls
 from warmpath.indexer.shared.writer.retry import Retry
-from warmpath.indexer.shared.writer.calls import (Status, apply_calls, fence_call, outcome)
 from warmpath.indexer.shared.writer.server_clock import ServerClock
-from warmpath.indexer.shared.writer.steps import (AnewError, Cause, Steps, WriterCounts)
+from warmpath.indexer.shared.writer.steps import AnewError, Cause, Steps, WriterCounts
 from warmpath.indexer.watch.pod_cache import PodCache
+from warmpath.proto.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
 
 log = logging.getLogger(__name__)
 

@@ -14,9 +14,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from warmpath.lab.bench.figure import Figure
-from warmpath.lab.bench.policy import (compare, conditions, goals, goodput)
-from warmpath.lab.bench.policy.grid import (Extent, first_round)
-from warmpath.lab.bench.policy.kept import (Kept, code_version)
+from warmpath.lab.bench.policy import compare, conditions, goals, goodput
+from warmpath.lab.bench.policy.grid import Extent, first_round
+from warmpath.lab.bench.policy.kept import Kept, code_version
 from warmpath.lab.simulate.study import BEST_PUBLISHED
 from warmpath.scorer.policy import DEFAULT
 

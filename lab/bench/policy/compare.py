@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from warmpath.lab.bench.policy.grid import (NEAR, PEERS, ours)
+from warmpath.lab.bench.policy.grid import NEAR, PEERS, ours
 from warmpath.lab.bench.policy.kept import Kept
 from warmpath.lab.simulate.cell import Cell
 from warmpath.lab.simulate.figures import Figures

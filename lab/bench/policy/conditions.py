@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from math import inf
 from typing import Any
 
-from warmpath.lab.bench.policy.grid import (Extent, ours)
+from warmpath.lab.bench.policy.grid import Extent, ours
 from warmpath.lab.bench.policy.kept import Kept
 from warmpath.lab.simulate.cell import Cell
 from warmpath.lab.simulate.figures import Figures

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from warmpath.lab.bench.figure import Figure
 from warmpath.lab.bench.policy import goodput
-from warmpath.lab.bench.policy.compare import (Compared, standing)
+from warmpath.lab.bench.policy.compare import Compared, standing
 from warmpath.lab.bench.policy.conditions import Suffered
 from warmpath.lab.bench.policy.goodput import Goodput
 from warmpath.lab.simulate.study import BEST_PUBLISHED

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
-from warmpath.lab.bench.policy.grid import (Extent, ours)
+from warmpath.lab.bench.policy.grid import Extent, ours
 from warmpath.lab.bench.policy.kept import Kept
 from warmpath.lab.simulate.cell import Cell
 from warmpath.lab.simulate.fleet import ENGINE_KINDS

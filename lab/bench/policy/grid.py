@@ -11,9 +11,9 @@ from random import Random
 
 from warmpath.lab.demo.setting import TRACE
 from warmpath.lab.simulate.cell import Cell
-from warmpath.lab.simulate.fleet import (ENGINE_KINDS, EngineKind)
-from warmpath.lab.simulate.study import (BEST_PUBLISHED, PUBLISHED)
-from warmpath.lab.simulate.traffic.generated import (KINDS, Generated)
+from warmpath.lab.simulate.fleet import ENGINE_KINDS, EngineKind
+from warmpath.lab.simulate.study import BEST_PUBLISHED, PUBLISHED
+from warmpath.lab.simulate.traffic.generated import KINDS, Generated
 from warmpath.scorer.policy import DEFAULT
 
 PEERS = tuple(
@@ -36,7 +36,7 @@ BLOCKS = (1500, 10_000)
 LOADS = (0.5, 0.6, 0.7, 0.8, 0.9)
 
 STUDY_TRACE = (
-    Path(__file__).resolve().parents[3] / "shared" / "traces" / "mooncake-conversation.jsonl.gz"
+    Path(__file__).resolve().parents[4] / "shared" / "traces" / "mooncake-conversation.jsonl.gz"
 )
 
 NEAR = 1.2

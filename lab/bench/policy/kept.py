@@ -23,7 +23,7 @@ from warmpath.lab.simulate.run import run
 
 SIMULATED = ("indexer", "router", "scorer", "simworker")
 """The packages whose code decides about the figures."""
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 
 
 @cache

@@ -4,8 +4,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from random import Random
 
-from warmpath.lab.bench.redis.layout import Changes
 from warmpath.indexer.keys.segment import SEGMENT
+from warmpath.lab.bench.redis.layout import Changes
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,14 @@ from typing import Any, Protocol, TypeVar
 
 import redis
 
-from warmpath.indexer.shared.redis.command import (Call, Command, CommandRefusedError, Redis, Reply, UnreachableError)
+from warmpath.indexer.shared.redis.command import (
+    Call,
+    Command,
+    CommandRefusedError,
+    Redis,
+    Reply,
+    UnreachableError,
+)
 
 Asked = Sequence[Command | Call]
 Changes = Mapping[int, Sequence[int]]

@@ -12,8 +12,8 @@ shorter names.
 
 from collections.abc import Sequence
 
-from warmpath.lab.bench.redis.layout import (Changes, Talk)
-from warmpath.indexer.shared.redis.command import (Call, Command, Script)
+from warmpath.indexer.shared.redis.command import Call, Command, Script
+from warmpath.lab.bench.redis.layout import Changes, Talk
 
 PRUNE = Script(
     "llmd_prune",

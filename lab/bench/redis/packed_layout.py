@@ -2,12 +2,12 @@
 
 from collections.abc import Sequence
 
-from warmpath.lab.bench.redis.layout import (Changes, Talk)
-from warmpath.indexer.shared.layout.names import (KeyNames, checkpoint)
+from warmpath.indexer.shared.layout.names import KeyNames, checkpoint
 from warmpath.indexer.shared.layout.record import SLOTS_OF_A_CLAIM
 from warmpath.indexer.shared.query.lookup import LookUp
 from warmpath.indexer.shared.redis.command import Command
 from warmpath.indexer.shared.writer.calls import apply_calls
+from warmpath.lab.bench.redis.layout import Changes, Talk
 
 TOKEN = 1
 TTL_MS = 86_400_000

@@ -6,33 +6,40 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 
-from warmpath.lab.bench.figure import Figure
-from warmpath.lab.bench.stand.look_up import (BLOCKS, TOKENS, no_collector)
-from warmpath.lab.bench.stand.made_up_fleet import (BLOCK_SIZE, MODEL, batches_of, feed, new_ingest, prompt_of)
 from warmpath.indexer.embedded import embedded_index
 from warmpath.indexer.engines import vllm
-from warmpath.indexer.follow.stream_source import (ORPHAN_BYTES, RankIngest)
 from warmpath.indexer.follow.rank_source import RankSource
-from warmpath.indexer.ranks import Ingest
+from warmpath.indexer.follow.stream_source import ORPHAN_BYTES, RankIngest
 from warmpath.indexer.keys.key import fingerprint
 from warmpath.indexer.keys.segment import Segments
 from warmpath.indexer.keys.token import pack_tokens
-from warmpath.process.tasks import cancel
 from warmpath.indexer.rank import Rank
+from warmpath.indexer.ranks import Ingest
 from warmpath.indexer.resolve.rank_state import PureState
 from warmpath.indexer.resolve.resolver import Resolver
 from warmpath.indexer.shared.layout.names import KeyNames
 from warmpath.indexer.shared.redis.command import Redis
-from warmpath.indexer.shared.redis.connect import (RedisSettings, connect)
+from warmpath.indexer.shared.redis.connect import RedisSettings, connect
 from warmpath.indexer.shared.replica.run import Replica
 from warmpath.indexer.shared.writer.machine import Writer
-from warmpath.indexer.shared.writer.run import (News, random_base, write)
+from warmpath.indexer.shared.writer.run import News, random_base, write
 from warmpath.indexer.trust import Level
 from warmpath.indexer.watch.engine_cache import collect_forever
 from warmpath.indexer.watch.journal import Journal
-from warmpath.indexer.watch.pod_cache import (Pending, PodCache)
-from warmpath.publisher.assemble import COLLECT_SECONDS
+from warmpath.indexer.watch.pod_cache import Pending, PodCache
+from warmpath.lab.bench.figure import Figure
+from warmpath.lab.bench.stand.look_up import BLOCKS, TOKENS, no_collector
+from warmpath.lab.bench.stand.made_up_fleet import (
+    BLOCK_SIZE,
+    MODEL,
+    batches_of,
+    feed,
+    new_ingest,
+    prompt_of,
+)
 from warmpath.lab.local.redis_server import RedisServer
+from warmpath.process.tasks import cancel
+from warmpath.publisher.assemble import COLLECT_SECONDS
 from warmpath.router.match.match import Scorer
 from warmpath.router.prompt.token_prompt import TokenPrompt
 from warmpath.scorer.longest_prefix import longest_prefix

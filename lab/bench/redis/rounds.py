@@ -5,11 +5,11 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from random import Random
 
-from warmpath.lab.bench.redis.content import (Content, HeldPrompt, keys_of, prompts_of)
-from warmpath.lab.bench.redis.layout import (Changes, Layout, PipelineClient, Talk, run_on)
-from warmpath.lab.bench.stand.look_up import (microseconds, no_collector)
 from warmpath.indexer.keys.segment import SEGMENT
-from warmpath.indexer.shared.redis.connect import (RedisSettings, connect)
+from warmpath.indexer.shared.redis.connect import RedisSettings, connect
+from warmpath.lab.bench.redis.content import Content, HeldPrompt, keys_of, prompts_of
+from warmpath.lab.bench.redis.layout import Changes, Layout, PipelineClient, Talk, run_on
+from warmpath.lab.bench.stand.look_up import microseconds, no_collector
 from warmpath.lab.local.redis_server import RedisServer
 
 Layouts = Mapping[str, Layout]

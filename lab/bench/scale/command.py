@@ -1,7 +1,7 @@
 """What a router and Redis cost by traffic and by the size of the fleet, in processor time and memory."""
 
 from warmpath.lab.bench.figure import Figure
-from warmpath.lab.bench.scale import (calls, fleet, picks, shared, sizing)
+from warmpath.lab.bench.scale import calls, fleet, picks, shared, sizing
 
 
 def measure(*, quick: bool) -> list[Figure]:

@@ -12,11 +12,11 @@ from itertools import count
 from random import Random
 from typing import NamedTuple
 
+from warmpath.indexer.keys.token import pack_tokens
 from warmpath.lab.bench.figure import Figure
 from warmpath.lab.bench.stand.asked import Asked
 from warmpath.lab.bench.stand.look_up import no_collector
-from warmpath.lab.bench.stand.made_up_fleet import (BLOCK_SIZE, MODEL, batches_of, feed, prompt_of)
-from warmpath.indexer.keys.token import pack_tokens
+from warmpath.lab.bench.stand.made_up_fleet import BLOCK_SIZE, MODEL, batches_of, feed, prompt_of
 from warmpath.router.load.rank_bookings import Work
 from warmpath.router.pick.eligible import eligible
 from warmpath.router.pick.weigh import Ask

@@ -7,13 +7,13 @@ from functools import partial
 from random import Random
 from typing import Any
 
-from warmpath.lab.bench.figure import Figure
-from warmpath.lab.bench.stand.asked import (BOOKED, Asked)
-from warmpath.lab.bench.stand.look_up import (TOKENS, no_collector)
-from warmpath.lab.bench.stand.made_up_fleet import MODEL
 from warmpath.indexer.embedded import embedded_index
 from warmpath.indexer.shared.layout.names import KeyNames
-from warmpath.indexer.shared.redis.command import (Call, Command)
+from warmpath.indexer.shared.redis.command import Call, Command
+from warmpath.lab.bench.figure import Figure
+from warmpath.lab.bench.stand.asked import BOOKED, Asked
+from warmpath.lab.bench.stand.look_up import TOKENS, no_collector
+from warmpath.lab.bench.stand.made_up_fleet import MODEL
 from warmpath.router.config import schema as config
 from warmpath.router.load.rank_bookings import Work
 from warmpath.router.peers import booking_id

@@ -8,17 +8,17 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from warmpath.lab.bench.figure import Figure
-from warmpath.lab.bench.redis.content import prompts_of
-from warmpath.lab.bench.redis.layout import (PipelineClient, run_on)
-from warmpath.lab.bench.redis.packed_layout import PackedLayout
-from warmpath.lab.bench.redis.replica import (PODS, Publisher, copying, writing)
-from warmpath.lab.bench.redis.rounds import (begin, fill, server_times)
-from warmpath.lab.bench.stand.look_up import (BLOCKS, no_collector)
-from warmpath.lab.bench.stand.made_up_fleet import (batches_of, feed)
 from warmpath.indexer.rank import Rank
 from warmpath.indexer.shared.redis.command import Redis
-from warmpath.indexer.shared.redis.connect import (RedisSettings, connect)
+from warmpath.indexer.shared.redis.connect import RedisSettings, connect
+from warmpath.lab.bench.figure import Figure
+from warmpath.lab.bench.redis.content import prompts_of
+from warmpath.lab.bench.redis.layout import PipelineClient, run_on
+from warmpath.lab.bench.redis.packed_layout import PackedLayout
+from warmpath.lab.bench.redis.replica import PODS, Publisher, copying, writing
+from warmpath.lab.bench.redis.rounds import begin, fill, server_times
+from warmpath.lab.bench.stand.look_up import BLOCKS, no_collector
+from warmpath.lab.bench.stand.made_up_fleet import batches_of, feed
 from warmpath.lab.local.redis_server import RedisServer
 
 PROMPT = 640

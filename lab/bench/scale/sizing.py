@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from warmpath.lab.bench.figure import Figure
-from warmpath.lab.bench.scale import (calls, picks, shared)
-from warmpath.lab.bench.scale.fleet import (BLOCKS, NEW, PODS, RANKS, RATE)
+from warmpath.lab.bench.scale import calls, picks, shared
+from warmpath.lab.bench.scale.fleet import BLOCKS, NEW, PODS, RANKS, RATE
 from warmpath.lab.bench.stand.look_up import TOKENS
 from warmpath.router.peers.run import INTERVALS
 

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import numpy as np
 
-from warmpath.lab.bench.stand.look_up import (HOLDERS, TOKENS, microseconds, random_chain)
-from warmpath.lab.bench.stand.pouring import slowest_beside
 from warmpath.indexer.compiled.array_index import ArrayIndex
 from warmpath.indexer.keys.key import Chain
+from warmpath.lab.bench.stand.look_up import HOLDERS, TOKENS, microseconds, random_chain
+from warmpath.lab.bench.stand.pouring import slowest_beside
 
 CALLS = 200
 
@@ -133,7 +133,9 @@ def _plot(curve: Curve, folder: Path) -> None:
 
 def main() -> None:
     """Measure, print and plot."""
-    parser = argparse.ArgumentParser(prog="python -m warmpath.lab.bench.speed.curves", description=main.__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m warmpath.lab.bench.speed.curves", description=main.__doc__
+    )
     parser.add_argument("--plots", type=Path, help="a folder for plots")
     folder: Path | None = parser.parse_args().plots
     for measure in (by_length, by_pods, by_blocks, by_rate):

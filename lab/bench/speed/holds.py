@@ -12,18 +12,19 @@ from typing import Any
 
 import grpc
 
-from warmpath.lab.bench.figure import Figure
-from warmpath.lab.bench.stand.look_up import (BLOCKS, TOKENS, no_collector)
-from warmpath.lab.bench.stand.made_up_fleet import (MODEL, batches_of, feed, new_ingest, prompt_of)
-from warmpath.lab.bench.stand.picking import new_picking
-from warmpath.lab.bench.stand.steps import Steps
 from warmpath.indexer.embedded import embedded_index
 from warmpath.indexer.keys.token import pack_tokens
+from warmpath.lab.bench.figure import Figure
+from warmpath.lab.bench.stand.look_up import BLOCKS, TOKENS, no_collector
+from warmpath.lab.bench.stand.made_up_fleet import MODEL, batches_of, feed, new_ingest, prompt_of
+from warmpath.lab.bench.stand.picking import new_picking
+from warmpath.lab.bench.stand.steps import Steps
+from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.router.admission.in_flight import InFlight
 from warmpath.router.calls.intake import Intake
 from warmpath.router.calls.pick import PickAnswerer
 from warmpath.router.calls.score import Answerer
-from warmpath.router.calls.service import (SERVICE, RouterService)
+from warmpath.router.calls.service import SERVICE, RouterService
 from warmpath.router.config import schema as config
 from warmpath.router.config.files import engine_credentials
 from warmpath.router.diagnosis.attribution import Attribution
@@ -32,10 +33,9 @@ from warmpath.router.drain import Drain
 from warmpath.router.load.engine_metrics import Observed
 from warmpath.router.load.rank_bookings import Work
 from warmpath.router.match.match import Scorer
-from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.router.pick.group_window import GroupWindow
 from warmpath.router.pick.picking import Picking
-from warmpath.router.pods.table import (Pod, PodTable, Role, Status)
+from warmpath.router.pods.table import Pod, PodTable, Role, Status
 from warmpath.router.prompt.limits import PromptLimits
 from warmpath.router.prompt.reader import PromptReader
 from warmpath.router.prompt.texts import texts

@@ -4,16 +4,22 @@ import statistics
 from collections.abc import Callable
 from random import Random
 
+from warmpath.indexer.embedded import embedded_index
+from warmpath.indexer.keys.token import pack_tokens
+from warmpath.indexer.ranks import Ingest
 from warmpath.lab.bench import peer
 from warmpath.lab.bench.figure import Figure
 from warmpath.lab.bench.speed import pauses
 from warmpath.lab.bench.stand import kinds
-from warmpath.lab.bench.stand.look_up import (BLOCKS, HOLDERS, TOKENS, microseconds, scores)
-from warmpath.lab.bench.stand.made_up_fleet import (BLOCK_SIZE, batches_of, feed, new_ingest, prompt_of)
+from warmpath.lab.bench.stand.look_up import BLOCKS, HOLDERS, TOKENS, microseconds, scores
+from warmpath.lab.bench.stand.made_up_fleet import (
+    BLOCK_SIZE,
+    batches_of,
+    feed,
+    new_ingest,
+    prompt_of,
+)
 from warmpath.lab.bench.stand.pouring import slowest_beside
-from warmpath.indexer.embedded import embedded_index
-from warmpath.indexer.ranks import Ingest
-from warmpath.indexer.keys.token import pack_tokens
 
 PODS = 64
 PACE = 300_000

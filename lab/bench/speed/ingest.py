@@ -7,8 +7,8 @@ from collections.abc import Callable
 from warmpath.lab.bench import peer
 from warmpath.lab.bench.figure import Figure
 from warmpath.lab.bench.stand import kinds
-from warmpath.lab.bench.stand.made_up_fleet import (MODEL, prompt_of)
-from warmpath.lab.bench.stand.servers import (Fleet, Python, order, release, until)
+from warmpath.lab.bench.stand.made_up_fleet import MODEL, prompt_of
+from warmpath.lab.bench.stand.servers import Fleet, Python, order, release, until
 
 SHAPES = ((16, 8, 1.5), (1, 64, 1.2), (1, 8, 0.9))
 """Events a batch, blocks an event, and the goal."""

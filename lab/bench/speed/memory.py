@@ -10,14 +10,20 @@ from random import Random
 
 import numpy as np
 
-from warmpath.lab.bench import peer
-from warmpath.lab.bench.figure import Figure
-from warmpath.lab.bench.stand.made_up_fleet import (BLOCK_SIZE, batches_of, feed, new_ingest, prompt_of)
 from warmpath.indexer.embedded import embedded_index
 from warmpath.indexer.engines.event import Tier
 from warmpath.indexer.index.slot import SlotTable
 from warmpath.indexer.resolve.change import Added
 from warmpath.indexer.resolve.rank_slots import RankSlots
+from warmpath.lab.bench import peer
+from warmpath.lab.bench.figure import Figure
+from warmpath.lab.bench.stand.made_up_fleet import (
+    BLOCK_SIZE,
+    batches_of,
+    feed,
+    new_ingest,
+    prompt_of,
+)
 
 PROMPT = 625
 SHAPES = (

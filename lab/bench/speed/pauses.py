@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 import numpy as np
 
-from warmpath.lab.bench.figure import Figure
-from warmpath.lab.bench.stand.look_up import (HOLDERS, TOKENS, no_collector, random_chain)
 from warmpath.indexer.embedded import embedded_index
 from warmpath.indexer.index.contract import Index
-from warmpath.indexer.ranks import SWEEP_BUDGET
 from warmpath.indexer.keys.key import Chain
+from warmpath.indexer.ranks import SWEEP_BUDGET
+from warmpath.lab.bench.figure import Figure
+from warmpath.lab.bench.stand.look_up import HOLDERS, TOKENS, no_collector, random_chain
 
 SLOTS = 1000
 EACH = 1000

@@ -5,8 +5,8 @@ import time
 from collections.abc import Iterator
 
 from warmpath.lab.bench.figure import Figure
-from warmpath.lab.bench.stand.asked import (PROMPTS, Asked)
-from warmpath.lab.bench.stand.look_up import (TOKENS, no_collector)
+from warmpath.lab.bench.stand.asked import PROMPTS, Asked
+from warmpath.lab.bench.stand.look_up import TOKENS, no_collector
 
 IN_FLIGHT = 8
 """Picks of a pod that have not ended."""

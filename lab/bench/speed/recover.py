@@ -7,20 +7,20 @@ from pathlib import Path
 
 import grpc.aio
 
-from warmpath.lab.bench.figure import Figure
-from warmpath.lab.bench.stand.made_up_fleet import (MODEL, batches_of, feed, new_ingest)
 from warmpath.indexer.embedded import embedded_index
 from warmpath.indexer.engines import vllm
-from warmpath.indexer.follow.stream_source import (ORPHAN_BYTES, RankIngest)
 from warmpath.indexer.follow.rank_source import RankSource
-from warmpath.indexer.ranks import Ingest
+from warmpath.indexer.follow.stream_source import ORPHAN_BYTES, RankIngest
 from warmpath.indexer.keys.key import fingerprint
+from warmpath.indexer.ranks import Ingest
 from warmpath.indexer.resolve.rank_state import PureState
 from warmpath.indexer.resolve.resolver import Resolver
 from warmpath.indexer.trust import Level
 from warmpath.indexer.watch.client import Watcher
 from warmpath.indexer.watch.journal import Journal
-from warmpath.indexer.watch.pod_cache import (Pending, PodCache)
+from warmpath.indexer.watch.pod_cache import Pending, PodCache
+from warmpath.lab.bench.figure import Figure
+from warmpath.lab.bench.stand.made_up_fleet import MODEL, batches_of, feed, new_ingest
 from warmpath.publisher.places import Places
 from warmpath.publisher.watch_server import WatchServer
 from warmpath.router import state_file

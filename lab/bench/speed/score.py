@@ -10,13 +10,13 @@ from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
 
+from warmpath.indexer.keys.token import pack_tokens
 from warmpath.lab.bench import peer
 from warmpath.lab.bench.figure import Figure
 from warmpath.lab.bench.speed.index import PACE
-from warmpath.lab.bench.stand.look_up import (BLOCKS, TOKENS)
-from warmpath.lab.bench.stand.made_up_fleet import (BLOCK_SIZE, MODEL, prompt_of)
-from warmpath.lab.bench.stand.servers import (Fleet, Router, framed, h2load, order, release, until)
-from warmpath.indexer.keys.token import pack_tokens
+from warmpath.lab.bench.stand.look_up import BLOCKS, TOKENS
+from warmpath.lab.bench.stand.made_up_fleet import BLOCK_SIZE, MODEL, prompt_of
+from warmpath.lab.bench.stand.servers import Fleet, Router, framed, h2load, order, release, until
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.proto.pb.warmpath.v1 import router_pb2_grpc
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import aiohttp
 
 from warmpath.lab.bench.figure import Figure
-from warmpath.lab.local.cluster import (Process, Worker, WorkerSettings)
 from warmpath.lab.demo.setting import TRACE
+from warmpath.lab.local.cluster import Process, Worker, WorkerSettings
 
 WORKERS = 8
 REQUESTS = 50_000

@@ -10,7 +10,7 @@ import secrets
 
 from warmpath.lab.bench.speed.memory import resident
 from warmpath.prefixstore.cuts.slices import SLICE
-from warmpath.prefixstore.store.contract import (Entry, PrefixStore)
+from warmpath.prefixstore.store.contract import Entry, PrefixStore
 from warmpath.prefixstore.store.lru import LruStore
 from warmpath.prefixstore.store.trie import TrieStore
 
@@ -22,7 +22,9 @@ KEYS = 4
 
 def main() -> None:
     """Fill a store and print its memory."""
-    parser = argparse.ArgumentParser(prog="python -m warmpath.lab.bench.speed.store_memory", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m warmpath.lab.bench.speed.store_memory", description=__doc__
+    )
     parser.add_argument("store", choices=("lru", "trie"))
     store: PrefixStore
     store = LruStore(1 << 40, b"") if parser.parse_args().store == "lru" else TrieStore(1 << 40)

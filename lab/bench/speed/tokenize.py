@@ -16,14 +16,14 @@ from pathlib import Path
 from tokenizers import Regex, Tokenizer, models, pre_tokenizers
 from tokenizers.trainers import BpeTrainer
 
-from warmpath.lab.bench.figure import Figure
-from warmpath.lab.bench.speed.score import GRPC
-from warmpath.lab.bench.stand.look_up import (BLOCKS, TOKENS, no_collector)
-from warmpath.lab.bench.stand.made_up_fleet import (BLOCK_SIZE, MODEL, prompt_of)
-from warmpath.lab.bench.stand.servers import (Fleet, framed, h2load, order, release, until)
-from warmpath.lab.bench.stand.words import text_of
 from warmpath.indexer.keys.token import pack_tokens
 from warmpath.indexer.keys.word import pack_words
+from warmpath.lab.bench.figure import Figure
+from warmpath.lab.bench.speed.score import GRPC
+from warmpath.lab.bench.stand.look_up import BLOCKS, TOKENS, no_collector
+from warmpath.lab.bench.stand.made_up_fleet import BLOCK_SIZE, MODEL, prompt_of
+from warmpath.lab.bench.stand.servers import Fleet, framed, h2load, order, release, until
+from warmpath.lab.bench.stand.words import text_of
 from warmpath.prefixstore.pool import TokenizerPool
 from warmpath.prefixstore.store.contract import PrefixStore
 from warmpath.prefixstore.store.lru import LruStore

@@ -1,21 +1,28 @@
 """A router's parts, which are asked for scores and picks in process."""
 
-from warmpath.lab.bench.stand.look_up import (BLOCKS, TOKENS)
-from warmpath.lab.bench.stand.made_up_fleet import (BLOCK_SIZE, MODEL, batches_of, feed, new_ingest, prompt_of)
-from warmpath.lab.bench.stand.picking import new_picking
 from warmpath.indexer.embedded import embedded_index
 from warmpath.indexer.keys.token import pack_tokens
+from warmpath.lab.bench.stand.look_up import BLOCKS, TOKENS
+from warmpath.lab.bench.stand.made_up_fleet import (
+    BLOCK_SIZE,
+    MODEL,
+    batches_of,
+    feed,
+    new_ingest,
+    prompt_of,
+)
+from warmpath.lab.bench.stand.picking import new_picking
+from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.router.diagnosis.attribution import Attribution
 from warmpath.router.diagnosis.decisions import Decisions
 from warmpath.router.load.engine_metrics import Observed
 from warmpath.router.load.rank_bookings import Work
 from warmpath.router.match.match import Scorer
-from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
-from warmpath.router.pick.messages import candidate_message
 from warmpath.router.pick.eligible import eligible
+from warmpath.router.pick.messages import candidate_message
 from warmpath.router.pick.options import MOST_CANDIDATES
 from warmpath.router.pick.weigh import Ask
-from warmpath.router.pods.table import (Pod, PodTable)
+from warmpath.router.pods.table import Pod, PodTable
 from warmpath.router.prompt.token_prompt import TokenPrompt
 from warmpath.scorer.longest_prefix import longest_prefix
 

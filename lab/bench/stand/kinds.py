@@ -11,14 +11,14 @@ from random import Random
 
 import msgspec
 
-from warmpath.lab.bench.figure import Figure
-from warmpath.lab.bench.stand.made_up_fleet import (BLOCK_SIZE, VOCAB_SIZE)
 from warmpath.indexer.embedded import embedded_index
-from warmpath.indexer.engines import (sglang, vllm)
-from warmpath.indexer.follow.stream_source import RankIngest
+from warmpath.indexer.engines import sglang, vllm
 from warmpath.indexer.follow.rank_source import RankSource
+from warmpath.indexer.follow.stream_source import RankIngest
 from warmpath.indexer.index.contract import Index
 from warmpath.indexer.ranks import Ingest
+from warmpath.lab.bench.figure import Figure
+from warmpath.lab.bench.stand.made_up_fleet import BLOCK_SIZE, VOCAB_SIZE
 
 EACH = 20
 """Blocks a batch."""

@@ -7,9 +7,9 @@ from contextlib import contextmanager
 
 import numpy as np
 
-from warmpath.lab.bench.stand.made_up_fleet import (BLOCK_SIZE, MODEL, VOCAB_SIZE)
+from warmpath.indexer.keys.key import Chain, Keyspace
 from warmpath.indexer.ranks import Ingest
-from warmpath.indexer.keys.key import (Chain, Keyspace)
+from warmpath.lab.bench.stand.made_up_fleet import BLOCK_SIZE, MODEL, VOCAB_SIZE
 
 TOKENS = 10_000
 """Tokens of the prompt that is looked up, by default."""

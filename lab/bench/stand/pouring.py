@@ -8,12 +8,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from warmpath.lab.bench.stand.look_up import (BLOCKS, HOLDERS, no_collector, scores)
-from warmpath.lab.bench.stand.made_up_fleet import (batches_of, feed, new_ingest, prompt_of)
 from warmpath.indexer.embedded import embedded_index
 from warmpath.indexer.follow.stream_source import RankIngest
-from warmpath.indexer.ranks import Ingest
 from warmpath.indexer.keys.token import pack_tokens
+from warmpath.indexer.ranks import Ingest
+from warmpath.lab.bench.stand.look_up import BLOCKS, HOLDERS, no_collector, scores
+from warmpath.lab.bench.stand.made_up_fleet import batches_of, feed, new_ingest, prompt_of
 from warmpath.process.loop import SWITCH_SECONDS
 
 

@@ -18,7 +18,7 @@ from google.protobuf.message import Message
 
 from warmpath.lab.bench import peer
 from warmpath.lab.bench.stand import words
-from warmpath.lab.bench.stand.made_up_fleet import (BLOCK_SIZE, MODEL, VOCAB_SIZE)
+from warmpath.lab.bench.stand.made_up_fleet import BLOCK_SIZE, MODEL, VOCAB_SIZE
 from warmpath.lab.local.ports import HeldPorts
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.proto.pb.warmpath.v1 import router_pb2_grpc
@@ -191,7 +191,9 @@ class Fleet:
 
     def _start_flood(self, stack: ExitStack, log: Path) -> tuple[Python, list[str]]:
         """Start the publisher of all pods; return it with each pod's endpoint."""
-        process = stack.enter_context(Python("warmpath.lab.bench.stand.flood", str(self.pods), log=log))
+        process = stack.enter_context(
+            Python("warmpath.lab.bench.stand.flood", str(self.pods), log=log)
+        )
         return process, json.loads(process.hear())
 
     def _peer_answers(self) -> bool:

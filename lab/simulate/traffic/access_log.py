@@ -13,14 +13,14 @@ from statistics import median_low
 
 import msgspec
 
-from warmpath.process.bytes import UNREADABLE
-from warmpath.lab.local.gzipped import (DAMAGED, open_gzipped)
+from warmpath.lab.local.gzipped import DAMAGED, open_gzipped
 from warmpath.lab.simulate.traffic import bad_line
 from warmpath.lab.simulate.traffic.left_out import LeftOut
 from warmpath.lab.simulate.traffic.log_line import WANTED
 from warmpath.lab.simulate.traffic.log_requests import LogRequests
-from warmpath.lab.simulate.traffic.requests import (LoggedRequest, LoggedTraffic, with_affinity)
 from warmpath.lab.simulate.traffic.mooncake import MooncakeRequests
+from warmpath.lab.simulate.traffic.requests import LoggedRequest, LoggedTraffic, with_affinity
+from warmpath.process.bytes import UNREADABLE
 
 MOST_LINE_BYTES = 64 << 20
 MOST_BLOCKS = 50_000_000

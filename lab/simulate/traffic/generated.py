@@ -20,8 +20,8 @@ from itertools import accumulate, islice
 from random import Random
 from typing import NamedTuple
 
-from warmpath.lab.simulate.traffic.requests import (LoggedRequest, LoggedTraffic, with_affinity)
 from warmpath.lab.simulate.traffic.mooncake import MOONCAKE_BLOCK as BLOCK
+from warmpath.lab.simulate.traffic.requests import LoggedRequest, LoggedTraffic, with_affinity
 
 DEFAULT_REQUESTS = 6000
 MOST_REQUESTS = 100_000

@@ -2,9 +2,9 @@
 
 from aiohttp import web
 
-from warmpath.lab.simworker.api.errors import (bad, json_response)
+from warmpath.lab.simworker.api.errors import bad, json_response
 from warmpath.lab.simworker.api.fields import query_flag
-from warmpath.lab.simworker.server.sleep_state import (LEVELS, MODES)
+from warmpath.lab.simworker.server.sleep_state import LEVELS, MODES
 from warmpath.lab.simworker.server.worker import Worker
 
 

@@ -4,8 +4,8 @@ from typing import Any
 
 from aiohttp import web
 
-from warmpath.lab.simworker.api.errors import (ApiError, bad, json_response)
-from warmpath.lab.simworker.api.fields import (Fields, read_body)
+from warmpath.lab.simworker.api.errors import ApiError, bad, json_response
+from warmpath.lab.simworker.api.fields import Fields, read_body
 from warmpath.lab.simworker.events.faulty_outlet import EventFaults
 from warmpath.lab.simworker.server.worker import Worker
 

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
-from warmpath.lab.simworker.api.errors import (ApiError, bad)
+from warmpath.lab.simworker.api.errors import ApiError, bad
 
 _decode = msgspec.json.Decoder().decode
 

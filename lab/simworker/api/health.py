@@ -3,7 +3,7 @@
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
-from warmpath.lab.simworker.api.errors import (error_response, json_response)
+from warmpath.lab.simworker.api.errors import error_response, json_response
 from warmpath.lab.simworker.server.worker import Worker
 
 

@@ -2,7 +2,7 @@
 
 from aiohttp import web
 
-from warmpath.lab.simworker.api.errors import (ApiError, bad, json_response)
+from warmpath.lab.simworker.api.errors import ApiError, bad, json_response
 from warmpath.lab.simworker.api.fields import read_body
 from warmpath.lab.simworker.api.inference.request_options import find_model
 from warmpath.lab.simworker.server.worker import Worker

@@ -5,8 +5,8 @@ The engine is set up to put whole digests into its events; the dialect decides w
 
 from collections.abc import Callable, Sequence
 
-from warmpath.lab.simworker.events.wire_event import (Cleared, Removed, Stored, WireEvent)
-from warmpath.lab.simworker.v1.cache.kv_cache_event import (BlockRemoved, BlockStored, CacheEvent)
+from warmpath.lab.simworker.events.wire_event import Cleared, Removed, Stored, WireEvent
+from warmpath.lab.simworker.v1.cache.kv_cache_event import BlockRemoved, BlockStored, CacheEvent
 from warmpath.lab.simworker.v1.hashing.block_hash import ExternalBlockHash
 
 LoraId = Callable[[str], int | None]

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import groupby
 
-from warmpath.lab.simworker.events.wire_event import (Cleared, Removed, Stored, WireEvent)
+from warmpath.lab.simworker.events.wire_event import Cleared, Removed, Stored, WireEvent
 
 
 class KeptOnce:

@@ -13,7 +13,7 @@ import zmq
 import zmq.asyncio
 
 from warmpath.lab.simworker.events.faulty_outlet import FaultyOutlet
-from warmpath.lab.simworker.events.journal import (Frame, Journal)
+from warmpath.lab.simworker.events.journal import Frame, Journal
 
 END = (-1).to_bytes(8, "big", signed=True)
 HIGH_WATER_MARK = 100_000

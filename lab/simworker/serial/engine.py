@@ -19,10 +19,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
 
-from warmpath.lab.simworker.engine import (BrokenInvariantError, Generation, Load, RequestRefusedError)
-from warmpath.lab.simworker.latency import (LatencyModel, StepWork)
+from warmpath.lab.simworker.engine import (
+    BrokenInvariantError,
+    Generation,
+    Load,
+    RequestRefusedError,
+)
+from warmpath.lab.simworker.latency import LatencyModel, StepWork
 from warmpath.lab.simworker.serial.block_cache import BlockCache
-from warmpath.lab.simworker.v1.cache.kv_cache_event import (MEDIUM_GPU, AllBlocksCleared, BlockRemoved, BlockStored, CacheEvent)
+from warmpath.lab.simworker.v1.cache.kv_cache_event import (
+    MEDIUM_GPU,
+    AllBlocksCleared,
+    BlockRemoved,
+    BlockStored,
+    CacheEvent,
+)
 from warmpath.lab.simworker.v1.hashing.block_hash import maybe_convert_block_hash
 
 CROWDING = 0.004

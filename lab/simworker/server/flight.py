@@ -8,7 +8,7 @@ whose prompt includes the tokens generated so far, as a preempted request is rec
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from warmpath.lab.simworker.engine import (Generation, OnTokens)
+from warmpath.lab.simworker.engine import Generation, OnTokens
 
 Sink = Callable[[list[int], str | None], None]
 """Takes new tokens, and the reason if they are the last: "length", "abort" or "error", else None."""

@@ -12,7 +12,13 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Generic, Protocol, TypeVar
 
-from warmpath.lab.simworker.engine import (BrokenInvariantError, Engine, EngineFailedError, Load, RequestRefusedError)
+from warmpath.lab.simworker.engine import (
+    BrokenInvariantError,
+    Engine,
+    EngineFailedError,
+    Load,
+    RequestRefusedError,
+)
 from warmpath.lab.simworker.server.flight import Flight
 from warmpath.lab.simworker.server.pace import Pace
 from warmpath.lab.simworker.server.shell import EngineShell

@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
-from warmpath.lab.simworker.engine import (Engine, Generation)
+from warmpath.lab.simworker.engine import Engine, Generation
 from warmpath.lab.simworker.server.pace import Pace
 
 SHORTEST_SLEEP = 0.002

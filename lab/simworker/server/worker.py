@@ -10,14 +10,14 @@ from typing import Any
 from prometheus_client import CollectorRegistry
 
 from warmpath.lab.simworker.events.faulty_outlet import EventFaults
-from warmpath.lab.simworker.events.publisher import (HIGH_WATER_MARK, Publisher)
+from warmpath.lab.simworker.events.publisher import HIGH_WATER_MARK, Publisher
 from warmpath.lab.simworker.server.adapters import Adapters
-from warmpath.lab.simworker.server.balance import (Balancer, score)
-from warmpath.lab.simworker.server.flight import (Flight, FlightRequest, Sink)
+from warmpath.lab.simworker.server.balance import Balancer, score
+from warmpath.lab.simworker.server.flight import Flight, FlightRequest, Sink
 from warmpath.lab.simworker.server.identity import Identity
 from warmpath.lab.simworker.server.metrics import WorkerMetrics
 from warmpath.lab.simworker.server.rank import Rank
-from warmpath.lab.simworker.server.sleep_state import (PauseMode, SleepState)
+from warmpath.lab.simworker.server.sleep_state import PauseMode, SleepState
 from warmpath.lab.simworker.server.text import TextCodec
 
 

@@ -7,16 +7,29 @@ steps return none.
 from dataclasses import dataclass
 from typing import Any
 
-from warmpath.lab.simworker.engine import (BrokenInvariantError, Generation, Load, RequestRefusedError)
-from warmpath.lab.simworker.latency import (LatencyModel, StepWork)
-from warmpath.lab.simworker.sampler import (extend_seed, next_token, seed_of)
+from warmpath.lab.simworker.engine import (
+    BrokenInvariantError,
+    Generation,
+    Load,
+    RequestRefusedError,
+)
+from warmpath.lab.simworker.latency import LatencyModel, StepWork
+from warmpath.lab.simworker.sampler import extend_seed, next_token, seed_of
 from warmpath.lab.simworker.v0.device import Device
-from warmpath.lab.simworker.v0.requests.lora import (LoRAConfig, LoRARequest)
-from warmpath.lab.simworker.v0.requests.sequence import (Logprob, Sequence, SequenceGroup, SequenceStatus)
+from warmpath.lab.simworker.v0.requests.lora import LoRAConfig, LoRARequest
+from warmpath.lab.simworker.v0.requests.sequence import (
+    Logprob,
+    Sequence,
+    SequenceGroup,
+    SequenceStatus,
+)
 from warmpath.lab.simworker.v0.scheduling.scheduler import Scheduler
-from warmpath.lab.simworker.v0.scheduling.scheduler_config import (CacheConfig, SchedulerConfig)
-from warmpath.lab.simworker.v0.scheduling.scheduler_outputs import (SchedulerOutputs, SequenceGroupMetadata)
-from warmpath.lab.simworker.v0.worker import (Chunk, Worker)
+from warmpath.lab.simworker.v0.scheduling.scheduler_config import CacheConfig, SchedulerConfig
+from warmpath.lab.simworker.v0.scheduling.scheduler_outputs import (
+    SchedulerOutputs,
+    SequenceGroupMetadata,
+)
+from warmpath.lab.simworker.v0.worker import Chunk, Worker
 
 
 @dataclass(slots=True)

@@ -6,17 +6,27 @@ from math import lcm
 
 from warmpath.lab.simworker.latency import LatencyModel
 from warmpath.lab.simworker.v1.cache.kv_cache_manager import KVCacheManager
-from warmpath.lab.simworker.v1.engine import (Sample, V1Engine)
+from warmpath.lab.simworker.v1.engine import Sample, V1Engine
 from warmpath.lab.simworker.v1.hashing.algorithms import get_hash_fn_by_name
-from warmpath.lab.simworker.v1.hashing.block_hash import (DEFAULT_NONE_HASH_SEED, get_request_block_hasher, none_hash)
-from warmpath.lab.simworker.v1.memory.limits import (RequestLimits, estimate_max_model_len)
+from warmpath.lab.simworker.v1.hashing.block_hash import (
+    DEFAULT_NONE_HASH_SEED,
+    get_request_block_hasher,
+    none_hash,
+)
+from warmpath.lab.simworker.v1.memory.limits import RequestLimits, estimate_max_model_len
 from warmpath.lab.simworker.v1.offload.connector import OffloadingConnector
 from warmpath.lab.simworker.v1.offload.pool import CPUOffloadingManager
-from warmpath.lab.simworker.v1.offload.transfer import (PCIE_4_X16, TransferWorker)
+from warmpath.lab.simworker.v1.offload.transfer import PCIE_4_X16, TransferWorker
 from warmpath.lab.simworker.v1.sample import MadeUpTokens
 from warmpath.lab.simworker.v1.scheduling.scheduler import Scheduler
 from warmpath.lab.simworker.v1.scheduling.scheduler_config import SchedulerConfig
-from warmpath.lab.simworker.v1.specs.kv_cache_spec import (AttentionSpec, FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec, SlidingWindowSpec)
+from warmpath.lab.simworker.v1.specs.kv_cache_spec import (
+    AttentionSpec,
+    FullAttentionSpec,
+    KVCacheConfig,
+    KVCacheGroupSpec,
+    SlidingWindowSpec,
+)
 
 
 @dataclass(frozen=True, slots=True)

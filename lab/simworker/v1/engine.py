@@ -12,8 +12,13 @@ Within such steps no block is taken or freed, so the outcome is that of single s
 from collections.abc import Callable
 from itertools import count
 
-from warmpath.lab.simworker.engine import (BrokenInvariantError, Generation, Load, RequestRefusedError)
-from warmpath.lab.simworker.latency import (LatencyModel, StepWork)
+from warmpath.lab.simworker.engine import (
+    BrokenInvariantError,
+    Generation,
+    Load,
+    RequestRefusedError,
+)
+from warmpath.lab.simworker.latency import LatencyModel, StepWork
 from warmpath.lab.simworker.v1.cache.kv_cache_event import CacheEvent
 from warmpath.lab.simworker.v1.hashing.block_hash import BlockHasher
 from warmpath.lab.simworker.v1.hashing.lora_request import LoRARequest

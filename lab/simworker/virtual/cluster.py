@@ -25,7 +25,12 @@ from itertools import count
 from math import inf
 from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
-from warmpath.lab.simworker.engine import (BrokenInvariantError, Engine, Generation, RequestRefusedError)
+from warmpath.lab.simworker.engine import (
+    BrokenInvariantError,
+    Engine,
+    Generation,
+    RequestRefusedError,
+)
 
 EventT = TypeVar("EventT")
 

@@ -17,14 +17,20 @@ from itertools import count
 from pathlib import Path
 
 from warmpath.lab.simworker.engine import Generation
-from warmpath.lab.simworker.latency import (LatencyModel, StepWork)
-from warmpath.lab.simworker.presets import (DEFAULT_PRESET, PRESETS)
-from warmpath.lab.simworker.v1.assemble import (KVGroup, build_engine, kv_cache_config)
+from warmpath.lab.simworker.latency import LatencyModel, StepWork
+from warmpath.lab.simworker.presets import DEFAULT_PRESET, PRESETS
+from warmpath.lab.simworker.v1.assemble import KVGroup, build_engine, kv_cache_config
 from warmpath.lab.simworker.v1.cache.kv_cache_event import CacheEvent
 from warmpath.lab.simworker.v1.engine import V1Engine
 from warmpath.lab.simworker.v1.scheduling.scheduler_config import SchedulerConfig
-from warmpath.lab.simworker.virtual.cluster import (RequestOutcome, Route, VirtualCluster)
-from warmpath.lab.simworker.virtual.trace import (TRACE_BLOCK_SIZE, TraceLine, pooled_work, read_trace, repeated)
+from warmpath.lab.simworker.virtual.cluster import RequestOutcome, Route, VirtualCluster
+from warmpath.lab.simworker.virtual.trace import (
+    TRACE_BLOCK_SIZE,
+    TraceLine,
+    pooled_work,
+    read_trace,
+    repeated,
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

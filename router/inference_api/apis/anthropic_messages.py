@@ -1,11 +1,11 @@
 """Anthropic's messages API, /v1/messages: each engine makes a chat of the body in its own way."""
 
+from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.router.inference_api.apis.api import Api
 from warmpath.router.inference_api.body import Body
 from warmpath.router.inference_api.chats.chat_prompt import chat_prompt
 from warmpath.router.inference_api.chats.sglang import sglang_messages
 from warmpath.router.inference_api.chats.vllm_messages import vllm_messages
-from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 
 CHATS = {"vllm": vllm_messages, "sglang": sglang_messages}
 FIELDS = (

@@ -3,9 +3,9 @@
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
+from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.router.inference_api.body import Body
 from warmpath.router.inference_api.unread import Unread
-from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 
 
 @dataclass(frozen=True, slots=True)

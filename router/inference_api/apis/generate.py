@@ -5,10 +5,17 @@ Follows vLLM 0.32, `entrypoints/scale_out/token_in_token_out/protocol.py` (`Gene
 
 from typing import Any
 
-from warmpath.router.inference_api.apis.api import Api
-from warmpath.router.inference_api.body import (Body, positive)
-from warmpath.router.inference_api.unread import (Unread, UnreadError, list_of, not_allowed, not_exact, object_of)
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
+from warmpath.router.inference_api.apis.api import Api
+from warmpath.router.inference_api.body import Body, positive
+from warmpath.router.inference_api.unread import (
+    Unread,
+    UnreadError,
+    list_of,
+    not_allowed,
+    not_exact,
+    object_of,
+)
 from warmpath.router.prompt.bodies.fields import packed_ids
 from warmpath.router.prompt.limits import MOST_ENTRIES
 

@@ -1,11 +1,11 @@
 """OpenAI's responses API, /v1/responses: the engine makes a chat of the body, each engine its own."""
 
+from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.router.inference_api.apis.api import Api
 from warmpath.router.inference_api.body import Body
 from warmpath.router.inference_api.chats.chat_prompt import chat_prompt
 from warmpath.router.inference_api.chats.sglang_responses import sglang_responses
 from warmpath.router.inference_api.chats.vllm_responses import vllm_responses
-from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 
 CHATS = {"vllm": vllm_responses, "sglang": sglang_responses}
 FIELDS = (

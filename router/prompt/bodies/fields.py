@@ -15,7 +15,15 @@ import msgspec
 
 from warmpath.indexer.keys.token import pack_tokens
 from warmpath.process.bytes import UNREADABLE
-from warmpath.router.prompt.bodies.json_strings import (LARGE_BYTES, NONE, SLICE_BYTES, StringError, StringLimitError, Strings, take_out)
+from warmpath.router.prompt.bodies.json_strings import (
+    LARGE_BYTES,
+    NONE,
+    SLICE_BYTES,
+    StringError,
+    StringLimitError,
+    Strings,
+    take_out,
+)
 
 MOST_VALUES = 65_536
 """Most values of a body, nested ones included: objects, lists, numbers, texts. A completions body may

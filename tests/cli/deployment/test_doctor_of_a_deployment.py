@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from warmpath.cli import doctor
-from tests.router.running_router import running_router
-from tests.router.service_stand import (SETTINGS, standing, tables)
 from tests.lab.simworker.local_worker import LocalWorker
+from tests.router.running_router import running_router
+from tests.router.service_stand import SETTINGS, standing, tables
+from warmpath.cli import doctor
 
 IS_WELL = {
     ("router", "answer"), ("model demo", "tokenizer"), ("model demo", "chat template"),

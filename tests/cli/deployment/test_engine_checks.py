@@ -6,9 +6,9 @@ from collections.abc import Mapping
 import pytest
 
 from warmpath.cli.deployment import engine
-from warmpath.cli.deployment.ask import (Answer, _ahead)
-from warmpath.cli.deployment.check import (Check, Placed)
-from warmpath.router.config.schema import (ModelSpec, PodSpec)
+from warmpath.cli.deployment.ask import Answer, _ahead
+from warmpath.cli.deployment.check import Check, Placed
+from warmpath.router.config.schema import ModelSpec, PodSpec
 
 
 def placed(table: str = "pods[0]", **fields: object) -> Placed:

@@ -7,17 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from warmpath.indexer.shared.layout.names import (KeyNames, checkpoint)
-from warmpath.indexer.shared.redis.command import (Call, script)
-from warmpath.indexer.shared.redis.fault import Fault
-from warmpath.indexer.shared.sweep.sweeper import Sweeper
-from warmpath.cli.deployment.check import Check
-from warmpath.cli.deployment.parts import (CHANGES, NO_INFO, certificates, shared_index)
-from warmpath.router.config.read import load
 from tests.indexer.shared.index_model import Edge
 from tests.servers.certificates import Authority
 from tests.servers.redis_cluster import RedisCluster
 from tests.servers.redis_server import RedisServer
+from warmpath.cli.deployment.check import Check
+from warmpath.cli.deployment.parts import CHANGES, NO_INFO, certificates, shared_index
+from warmpath.indexer.shared.layout.names import KeyNames, checkpoint
+from warmpath.indexer.shared.redis.command import Call, script
+from warmpath.indexer.shared.redis.fault import Fault
+from warmpath.indexer.shared.sweep.sweeper import Sweeper
+from warmpath.router.config.read import load
 
 JOE = {"user": "joe", "password-file": "password"}
 

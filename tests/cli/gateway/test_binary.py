@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from warmpath.cli.gateway.binary import (IN_FOLDER, NoEnvoyError, find_envoy)
 from tests.servers.envoy import BINARY
+from warmpath.cli.gateway.binary import IN_FOLDER, NoEnvoyError, find_envoy
 
 
 def program(path: Path) -> Path:

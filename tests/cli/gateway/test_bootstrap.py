@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
+from tests.servers.certificates import Authority
+from tests.servers.envoy import BINARY
 from warmpath.cli.gateway import bootstrap as module
 from warmpath.cli.gateway import refusals
 from warmpath.cli.gateway.bootstrap import bootstrap
-from warmpath.cli.gateway.description import (GatewayDescription, GatewayLimits, HostPort, RouterTls)
+from warmpath.cli.gateway.description import GatewayDescription, GatewayLimits, HostPort, RouterTls
 from warmpath.cli.gateway.reread import write_all
 from warmpath.router.config.schema import Config
 from warmpath.router.endpoint_picker import protocol
-from tests.servers.certificates import Authority
-from tests.servers.envoy import BINARY
 
 GOLDEN = Path(__file__).parent / "golden"
 PLAIN = GatewayDescription(

@@ -7,7 +7,7 @@ import pytest
 
 from warmpath.cli.gateway.bootstrap import bootstrap
 from warmpath.cli.gateway.command import main
-from warmpath.cli.gateway.description import (GatewayDescription, HostPort, RouterTls)
+from warmpath.cli.gateway.description import GatewayDescription, HostPort, RouterTls
 
 POD = "--pod=10.0.0.1:8000"
 

@@ -7,9 +7,9 @@ from typing import Any
 import grpc
 import pytest
 
-from warmpath.client.failure import CallError
 from warmpath.cli.gateway.description import HostPort
 from warmpath.cli.gateway.follow import follow
+from warmpath.client.failure import CallError
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 
 ONE, TWO, SIX = HostPort("10.0.0.1", 80), HostPort("10.0.0.2", 80), HostPort("fd00::1", 81)

@@ -15,15 +15,21 @@ import pytest
 from aiohttp import web
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from warmpath.cli.gateway.binary import find_envoy
-from warmpath.cli.gateway.description import (FailureMode, GatewayDescription, GatewayLimits, RouterTls, address_of)
-from warmpath.cli.gateway.process import EnvoyProcess
-from warmpath.lab.local.ports import (HOST, HeldPorts)
-from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
-from warmpath.proto.pb.warmpath.v1 import router_pb2_grpc
-from tests.router.pick_stand import (QUIET, pod, until)
+from tests.router.pick_stand import QUIET, pod, until
 from tests.router.running_router import running_router
 from tests.servers.certificates import Authority
+from warmpath.cli.gateway.binary import find_envoy
+from warmpath.cli.gateway.description import (
+    FailureMode,
+    GatewayDescription,
+    GatewayLimits,
+    RouterTls,
+    address_of,
+)
+from warmpath.cli.gateway.process import EnvoyProcess
+from warmpath.lab.local.ports import HOST, HeldPorts
+from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
+from warmpath.proto.pb.warmpath.v1 import router_pb2_grpc
 
 MODES = pytest.mark.parametrize("mode", ["fail-close", "fail-open"])
 PATH = "/v1/completions"

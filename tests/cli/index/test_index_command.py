@@ -12,25 +12,25 @@ from typing import Any
 import numpy as np
 import pytest
 
-from warmpath.indexer.keys.key import (Keyspace, chain)
-from warmpath.indexer.keys.segment_value import (decode, encode, holders, pack)
+from tests.indexer.shared.index_model import Edge, Server
+from tests.indexer.shared.model_writer import ModelWriter, content
+from tests.publisher.published_pod import IDS, Pod
+from tests.servers.redis_cluster import RedisCluster
+from tests.servers.redis_server import RedisServer
+from warmpath.cli.asking import print_rich
+from warmpath.cli.index.check import Checked, shown
+from warmpath.cli.index.command import main
+from warmpath.cli.index.difference import Compared, Difference
+from warmpath.cli.index.structure import Structure
+from warmpath.indexer.keys.key import Keyspace, chain
+from warmpath.indexer.keys.segment_value import decode, encode, holders, pack
 from warmpath.indexer.keys.token import pack_tokens
-from warmpath.proto.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
-from warmpath.indexer.shared.layout.names import (KeyNames, checkpoint)
+from warmpath.indexer.shared.layout.names import KeyNames, checkpoint
 from warmpath.indexer.shared.layout.record import read_record
 from warmpath.indexer.shared.sweep.sweeper import AT_REST
 from warmpath.indexer.trust import Level
-from warmpath.cli.asking import print_rich
-from warmpath.cli.index.check import (Checked, shown)
-from warmpath.cli.index.command import main
-from warmpath.cli.index.difference import (Compared, Difference)
-from warmpath.cli.index.structure import Structure
 from warmpath.lab.local.cluster import MODEL
-from tests.indexer.shared.index_model import (Edge, Server)
-from tests.indexer.shared.model_writer import (ModelWriter, content)
-from tests.publisher.published_pod import (IDS, Pod)
-from tests.servers.redis_cluster import RedisCluster
-from tests.servers.redis_server import RedisServer
+from warmpath.proto.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
 
 KEYS = chain(Keyspace(model=MODEL, block_size=16).root(), pack_tokens(IDS), 16)
 

@@ -18,15 +18,15 @@ from typing import Any
 import grpc.aio
 import pytest
 
-from warmpath.indexer.trust import Level
-from warmpath.router.assemble.running import running
-from warmpath.lab.local.ports import HeldPorts
-from warmpath.router.config.read import parse
-from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
-from warmpath.proto.pb.warmpath.v1 import router_pb2_grpc
-from tests.engines.sglang.replay import (Answer, answers)
+from tests.engines.sglang.replay import Answer, answers
 from tests.fake_http import Answer as Http
 from tests.fake_http import FakeHttp
+from warmpath.indexer.trust import Level
+from warmpath.lab.local.ports import HeldPorts
+from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
+from warmpath.proto.pb.warmpath.v1 import router_pb2_grpc
+from warmpath.router.assemble.running import running
+from warmpath.router.config.read import parse
 
 FOLDER = Path(os.environ["WARMPATH_SGLANG_FOLDER"])
 """Holds the environment `v`, and SGLang's unpacked wheels (`install.py` makes it)."""

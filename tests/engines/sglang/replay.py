@@ -16,12 +16,12 @@ from warmpath.indexer.engines import sglang
 from warmpath.indexer.engines.event import Tier
 from warmpath.indexer.follow.rank_source import RankSource
 from warmpath.indexer.index.memory import MemoryIndex
-from warmpath.indexer.ranks import Ingest
 from warmpath.indexer.keys.token import pack_tokens
+from warmpath.indexer.ranks import Ingest
 from warmpath.indexer.trust import Trust
 from warmpath.router.match.match import Scorer
-from warmpath.router.pods.namespaces import (limit_known, set_apart)
-from warmpath.router.pods.table import (Pod, Status)
+from warmpath.router.pods.namespaces import limit_known, set_apart
+from warmpath.router.pods.table import Pod, Status
 from warmpath.router.prompt.read_prompt import ReadPrompt
 from warmpath.router.prompt.token_prompt import TokenPrompt
 from warmpath.scorer.longest_prefix import longest_prefix

@@ -3,8 +3,8 @@
 from random import Random
 
 from tests.engines.vllm.driver import Driver
-from tests.engines.vllm.fleet import (SIDECAR, Rank)
-from tests.engines.vllm.prompts import (RANKS, ids, somewhere)
+from tests.engines.vllm.fleet import SIDECAR, Rank
+from tests.engines.vllm.prompts import RANKS, ids, somewhere
 
 
 async def evictions(driver: Driver, rng: Random) -> None:

@@ -8,13 +8,13 @@ from typing import Any
 
 import aiohttp
 
-from warmpath.indexer.keys.key import (Keyspace, chain)
-from warmpath.lab.verify.cause import (BlockNames, EventKeys)
-from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
-from tests.engines.vllm.fleet import (SECONDS, Fleet, Rank)
-from tests.engines.vllm.rendering import (Renderings, prompt_of)
+from tests.engines.vllm.fleet import SECONDS, Fleet, Rank
+from tests.engines.vllm.rendering import Renderings, prompt_of
 from tests.engines.vllm.results import Outcome
-from tests.engines.vllm.rules import (Difference, rule_of)
+from tests.engines.vllm.rules import Difference, rule_of
+from warmpath.indexer.keys.key import Keyspace, chain
+from warmpath.lab.verify.cause import BlockNames, EventKeys
+from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 
 DEFAULTS: dict[str, Any] = {"model": "tiny", "max_tokens": 3, "temperature": 0}
 NUMBERS = itertools.count(1)

@@ -13,13 +13,13 @@ from typing import Self
 
 import aiohttp
 
+from tests.engines.vllm.published import Published
+from tests.servers.redis_server import RedisServer
+from tests.vllm.engine import FOLDER, Engine
+from tests.vllm.record_apis import model_folder
 from warmpath.client.async_client import AsyncClient
 from warmpath.lab.local.cluster import Process
 from warmpath.lab.local.ports import HeldPorts
-from tests.engines.vllm.published import Published
-from tests.servers.redis_server import RedisServer
-from tests.vllm.engine import (FOLDER, Engine)
-from tests.vllm.record_apis import model_folder
 
 BLOCKS = 96
 """Of each rank's cache, of 32 tokens each."""

@@ -4,7 +4,7 @@ from random import Random
 from typing import Any
 
 from tests.engines.vllm.driver import Driver
-from tests.engines.vllm.prompts import (RANKS, ids, somewhere)
+from tests.engines.vllm.prompts import RANKS, ids, somewhere
 from tests.vllm.words import text
 
 FULL = {"vllm_xargs": {"kv_cache_report_mode": "full"}}

@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable
 from random import Random
 
-from tests.engines.vllm import (cache, chats, options, prompts, restarts)
+from tests.engines.vllm import cache, chats, options, prompts, restarts
 from tests.engines.vllm.driver import Driver
 
 Phase = Callable[[Driver, Random], Awaitable[None]]

@@ -3,8 +3,8 @@
 from random import Random
 from typing import Any
 
-from tests.engines.vllm.driver import (BLOCK, Driver)
-from tests.engines.vllm.fleet import (PLUGIN, SIDECAR, Rank)
+from tests.engines.vllm.driver import BLOCK, Driver
+from tests.engines.vllm.fleet import PLUGIN, SIDECAR, Rank
 from tests.vllm.words import text
 
 RANKS: tuple[Rank, ...] = ((PLUGIN, 0), (PLUGIN, 1), (SIDECAR, 0))

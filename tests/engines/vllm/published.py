@@ -6,7 +6,7 @@ import zmq
 import zmq.asyncio
 
 from warmpath.indexer.engines import vllm
-from warmpath.indexer.engines.event import (Event, Removed, Stored)
+from warmpath.indexer.engines.event import Event, Removed, Stored
 
 END = (-1).to_bytes(8, "big", signed=True)
 

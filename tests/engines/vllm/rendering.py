@@ -5,9 +5,9 @@ from typing import Any
 
 import aiohttp
 
-from warmpath.indexer.keys.token import unpack_tokens
-from warmpath.client.prompt import Prompt
 from tests.engines.vllm.fleet import Fleet
+from warmpath.client.prompt import Prompt
+from warmpath.indexer.keys.token import unpack_tokens
 
 UNKNOWN_TO_TOKENIZE = {"truncate_prompt_tokens", "truncation_side", "reasoning_effort"}
 """Fields that vLLM's /tokenize passes over, though they change the prompt; its /render does not."""

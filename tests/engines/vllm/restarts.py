@@ -7,10 +7,10 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from random import Random
 
-from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from tests.engines.vllm.driver import Driver
-from tests.engines.vllm.fleet import (PLUGIN, SECONDS, SIDECAR)
-from tests.engines.vllm.prompts import (RANKS, ids, somewhere)
+from tests.engines.vllm.fleet import PLUGIN, SECONDS, SIDECAR
+from tests.engines.vllm.prompts import RANKS, ids, somewhere
+from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 
 Prompts = list[list[int]]
 

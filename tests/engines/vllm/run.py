@@ -19,8 +19,8 @@ import aiohttp
 from tests.engines.vllm.driver import Driver
 from tests.engines.vllm.fleet import Fleet
 from tests.engines.vllm.needs import check
-from tests.engines.vllm.phases import (PHASES, Phase, begin)
-from tests.engines.vllm.results import (PhaseResult, Results, print_table, verdict)
+from tests.engines.vllm.phases import PHASES, Phase, begin
+from tests.engines.vllm.results import PhaseResult, Results, print_table, verdict
 
 SEED = 26
 REQUEST_SECONDS = 600

@@ -11,15 +11,15 @@ import grpc
 import grpc.aio
 import pytest
 
-from warmpath.process.listener import Listener
+from tests.h2grpc.http2.hostile_client import HostileClient
+from tests.h2grpc.small_service import Service
 from warmpath.h2grpc import server as nghttp2_server
 from warmpath.h2grpc.connection import Connection
 from warmpath.h2grpc.http2 import session as sessions
 from warmpath.h2grpc.http2.limits import Http2Limits
 from warmpath.h2grpc.server import Nghttp2Server
+from warmpath.process.listener import Listener
 from warmpath.router.transport.call import ServerTls
-from tests.h2grpc.http2.hostile_client import HostileClient
-from tests.h2grpc.small_service import Service
 
 SECONDS = 60.0
 """Longest wait for anything, on a machine that is busy with other things."""

@@ -7,9 +7,9 @@ import ssl
 from dataclasses import dataclass, field
 from typing import Self
 
-from tests.router.http2_client import frame
 from tests.h2grpc.http2.inflater import Inflater
-from tests.h2grpc.http2.raw_frames import (ACK, HEADERS, PING, PREFACE, SETTINGS, settings)
+from tests.h2grpc.http2.raw_frames import ACK, HEADERS, PING, PREFACE, SETTINGS, settings
+from tests.router.http2_client import frame
 
 
 @dataclass(frozen=True, slots=True)

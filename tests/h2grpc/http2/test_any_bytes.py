@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.fuzz.http2_input import (PREFACED, RAW, SEEDS, attack)
+from tests.fuzz.http2_input import PREFACED, RAW, SEEDS, attack
 from tests.h2grpc.served import MISSING
 
 pytestmark = pytest.mark.skipif(bool(MISSING), reason=MISSING)

@@ -4,11 +4,11 @@ import zlib
 
 import pytest
 
+from tests.h2grpc.http2 import raw_frames as raw
+from tests.h2grpc.http2.attacked import attacked, until
+from tests.h2grpc.served import MISSING
 from tests.router.error_details import details_in
 from tests.router.http2_client import frame
-from tests.h2grpc.http2 import raw_frames as raw
-from tests.h2grpc.http2.attacked import (attacked, until)
-from tests.h2grpc.served import MISSING
 
 pytestmark = pytest.mark.skipif(bool(MISSING), reason=MISSING)
 

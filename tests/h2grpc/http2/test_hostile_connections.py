@@ -6,12 +6,12 @@ from pathlib import Path
 import grpc
 import pytest
 
-from warmpath.process.log_limit import (BURST, LogLimit)
-from tests.router.http2_client import frame
 from tests.h2grpc.http2 import raw_frames as raw
-from tests.h2grpc.http2.attacked import (attacked, until)
+from tests.h2grpc.http2.attacked import attacked, until
 from tests.h2grpc.served import MISSING
+from tests.router.http2_client import frame
 from tests.servers.certificates import Authority
+from warmpath.process.log_limit import BURST, LogLimit
 
 pytestmark = pytest.mark.skipif(bool(MISSING), reason=MISSING)
 

@@ -5,10 +5,10 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.router.http2_client import frame
 from tests.h2grpc.http2 import raw_frames as raw
-from tests.h2grpc.http2.attacked import (attacked, until)
+from tests.h2grpc.http2.attacked import attacked, until
 from tests.h2grpc.served import MISSING
+from tests.router.http2_client import frame
 
 pytestmark = pytest.mark.skipif(bool(MISSING), reason=MISSING)
 

@@ -4,12 +4,12 @@ import asyncio
 
 import pytest
 
-from tests.router.error_details import details_in
-from tests.router.http2_client import frame
 from tests.h2grpc.http2 import raw_frames as raw
-from tests.h2grpc.http2.attacked import (attacked, until)
+from tests.h2grpc.http2.attacked import attacked, until
 from tests.h2grpc.http2.hostile_client import HostileClient
 from tests.h2grpc.served import MISSING
+from tests.router.error_details import details_in
+from tests.router.http2_client import frame
 
 pytestmark = pytest.mark.skipif(bool(MISSING), reason=MISSING)
 

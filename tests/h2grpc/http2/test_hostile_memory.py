@@ -5,13 +5,13 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from warmpath.h2grpc import server as nghttp2_server
-from warmpath.h2grpc.server import Nghttp2Server
-from tests.router.error_details import details_in
 from tests.h2grpc.http2 import raw_frames as raw
-from tests.h2grpc.http2.attacked import (Attacked, attacked, until)
+from tests.h2grpc.http2.attacked import Attacked, attacked, until
 from tests.h2grpc.http2.hostile_client import HostileClient
 from tests.h2grpc.served import MISSING
+from tests.router.error_details import details_in
+from warmpath.h2grpc import server as nghttp2_server
+from warmpath.h2grpc.server import Nghttp2Server
 
 pytestmark = pytest.mark.skipif(bool(MISSING), reason=MISSING)
 

@@ -2,11 +2,11 @@
 
 import pytest
 
-from tests.router.error_details import details_in
 from tests.h2grpc.http2 import raw_frames as raw
-from tests.h2grpc.http2.attacked import (attacked, until)
+from tests.h2grpc.http2.attacked import attacked, until
 from tests.h2grpc.http2.hostile_client import PREFACE
 from tests.h2grpc.served import MISSING
+from tests.router.error_details import details_in
 
 pytestmark = pytest.mark.skipif(bool(MISSING), reason=MISSING)
 

@@ -16,15 +16,15 @@ from hypothesis.stateful import (
     rule,
 )
 
+from tests.examples import examples
+from tests.h2grpc.fake_socket import FakeSocket, FakeTimeLoop
+from tests.h2grpc.http2.lawful_client import LawfulClient
+from tests.h2grpc.served import MISSING
 from warmpath.h2grpc.connection import Connection
 from warmpath.h2grpc.framing import framed
 from warmpath.h2grpc.http2 import library as lib
 from warmpath.h2grpc.http2 import session as sessions
 from warmpath.h2grpc.http2.limits import Http2Limits
-from tests.examples import examples
-from tests.h2grpc.fake_socket import (FakeSocket, FakeTimeLoop)
-from tests.h2grpc.http2.lawful_client import LawfulClient
-from tests.h2grpc.served import MISSING
 
 pytestmark = pytest.mark.skipif(bool(MISSING), reason=MISSING)
 

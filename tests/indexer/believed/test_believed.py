@@ -10,18 +10,18 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from tests.examples import examples
 from warmpath.indexer.believed.beliefs import Believed
 from warmpath.indexer.believed.slots import Belief
-from warmpath.indexer.compiled.array_index import (LEAST_BYTES, ArrayIndex)
+from warmpath.indexer.compiled.array_index import LEAST_BYTES, ArrayIndex
 from warmpath.indexer.index.contract import Index
 from warmpath.indexer.index.memory import MemoryIndex
 from warmpath.indexer.index.reference import ReferenceIndex
-from warmpath.process.invariant import BrokenInvariantError
 from warmpath.indexer.keys.key import Chain
 from warmpath.indexer.keys.token import pack_tokens
 from warmpath.indexer.keys.word import unpack_words
 from warmpath.indexer.packed_keys import packed_keys
-from tests.examples import examples
+from warmpath.process.invariant import BrokenInvariantError
 
 BACKENDS: dict[str, Callable[[], Index]] = {
     "reference": ReferenceIndex,

@@ -2,10 +2,10 @@
 
 import pytest
 
-from warmpath.indexer.keys.key import (Keyspace, chain)
+from tests.indexer.sides import FORMS, Event, Side, removed, stored
+from warmpath.indexer.keys.key import Keyspace, chain
 from warmpath.indexer.keys.token import pack_tokens
 from warmpath.indexer.trust import Level
-from tests.indexer.sides import (FORMS, Event, Side, removed, stored)
 
 B = 2
 

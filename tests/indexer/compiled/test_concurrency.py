@@ -7,17 +7,17 @@ from random import Random
 import numpy as np
 import pytest
 
-from warmpath.lab.bench.stand.made_up_fleet import (batches_of, prompt_of)
+from tests.examples import examples
 from warmpath.indexer.compiled.array_index import ArrayIndex
 from warmpath.indexer.compiled.arrays import STEP
 from warmpath.indexer.engines import vllm
 from warmpath.indexer.follow.rank_source import RankSource
 from warmpath.indexer.index.contract import Index
 from warmpath.indexer.index.memory import MemoryIndex
-from warmpath.indexer.ranks import Ingest
-from warmpath.indexer.keys.key import (Chain, Keyspace)
+from warmpath.indexer.keys.key import Chain, Keyspace
 from warmpath.indexer.keys.token import pack_tokens
-from tests.examples import examples
+from warmpath.indexer.ranks import Ingest
+from warmpath.lab.bench.stand.made_up_fleet import batches_of, prompt_of
 
 BLOCKS = 4 * STEP
 READERS = 2

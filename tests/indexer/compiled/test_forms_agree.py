@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from msgspec.structs import replace as changed
 
+from tests.examples import examples
+from tests.indexer.sides import CLEARED, Event, Side, removed, stored
 from warmpath.indexer.compiled.array_rank import ArrayState
 from warmpath.indexer.follow.saved import SavedRank
-from tests.examples import examples
-from tests.indexer.sides import (CLEARED, Event, Side, removed, stored)
 
 B = 2
 PODS = ("int", "bytes", "other names", "pairs")

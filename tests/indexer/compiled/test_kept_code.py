@@ -5,8 +5,8 @@ from types import ModuleType
 
 import pytest
 
-from warmpath.indexer.compiled import jit
 from warmpath.h2grpc.http2.library import LibraryError
+from warmpath.indexer.compiled import jit
 
 
 def test_another_constant_in_a_neighbour_of_what_is_compiled_is_noticed(

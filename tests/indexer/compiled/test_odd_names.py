@@ -10,16 +10,16 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from numpy.typing import NDArray
 
+from tests.examples import examples
+from tests.indexer.sides import removed, stored
 from warmpath.indexer.compiled.array_index import ArrayIndex
 from warmpath.indexer.compiled.array_rank import ArrayState
 from warmpath.indexer.compiled.names import words
 from warmpath.indexer.engines import vllm
-from warmpath.indexer.follow.stream_source import RankIngest
 from warmpath.indexer.follow.rank_source import RankSource
+from warmpath.indexer.follow.stream_source import RankIngest
 from warmpath.indexer.index.contract import Index
 from warmpath.indexer.ranks import Ingest
-from tests.examples import examples
-from tests.indexer.sides import (removed, stored)
 
 SIZE = 2
 EVENT = 64

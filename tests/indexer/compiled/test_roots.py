@@ -4,7 +4,7 @@ from random import Random
 
 import numpy as np
 
-from warmpath.indexer.compiled.names.roots import (MOST, TEXT, learn, nbytes, new_roots, place_of)
+from warmpath.indexer.compiled.names.roots import MOST, TEXT, learn, nbytes, new_roots, place_of
 
 
 def test_what_was_learned_last_is_found_and_what_gave_way_is_not_mistaken() -> None:

@@ -11,14 +11,31 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from warmpath.indexer.compiled.scan.dialect import (DIALECTS, REMOVED, STORED)
-from warmpath.indexer.compiled.scan.scan import scan
-from warmpath.indexer.compiled.scan.scanned import (ANOTHER, GROUP, HAS_PAIRS, HAS_PARENT, KIND, LORA, LORA_AT, NAMES, NAMES_AT, SALT, SALT_AT, SIZE, TIER, TOKENS, TOKENS_AT, room)
-from warmpath.indexer.engines import (sglang, vllm)
-from warmpath.indexer.engines.event import (Event, MalformedEventError, Removed, Stored, Tier)
-from warmpath.indexer.keys.extra import next_token
 from tests.examples import examples
-from tests.recordings import (SGLANG_EVENTS, VLLM_EVENTS)
+from tests.recordings import SGLANG_EVENTS, VLLM_EVENTS
+from warmpath.indexer.compiled.scan.dialect import DIALECTS, REMOVED, STORED
+from warmpath.indexer.compiled.scan.scan import scan
+from warmpath.indexer.compiled.scan.scanned import (
+    ANOTHER,
+    GROUP,
+    HAS_PAIRS,
+    HAS_PARENT,
+    KIND,
+    LORA,
+    LORA_AT,
+    NAMES,
+    NAMES_AT,
+    SALT,
+    SALT_AT,
+    SIZE,
+    TIER,
+    TOKENS,
+    TOKENS_AT,
+    room,
+)
+from warmpath.indexer.engines import sglang, vllm
+from warmpath.indexer.engines.event import Event, MalformedEventError, Removed, Stored, Tier
+from warmpath.indexer.keys.extra import next_token
 
 CODECS: dict[str, ModuleType] = {"vllm": vllm, "sglang": sglang}
 TIERS = list(Tier)

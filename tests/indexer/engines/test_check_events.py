@@ -6,10 +6,19 @@ from dataclasses import replace
 import pytest
 
 from warmpath.indexer.engines import event
-from warmpath.library.check_events import check_events
-from warmpath.indexer.engines.event import (Cleared, Event, MalformedEventError, Moved, Removed, Stored, Tier, name_of)
+from warmpath.indexer.engines.event import (
+    Cleared,
+    Event,
+    MalformedEventError,
+    Moved,
+    Removed,
+    Stored,
+    Tier,
+    name_of,
+)
 from warmpath.indexer.engines.vllm import BlockStored
 from warmpath.indexer.keys.token import pack_tokens
+from warmpath.library.check_events import check_events
 
 STORED = Stored.of([1, 2], range(8), block_size=4, parent=b"digest", tier="cpu", lora="a")
 SAID = BlockStored([1], None, [1], 1)

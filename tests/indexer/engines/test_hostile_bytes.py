@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warmpath.indexer.engines import (sglang, trtllm, vllm)
-from warmpath.indexer.engines.event import (Batch, MalformedEventError)
+from warmpath.indexer.engines import sglang, trtllm, vllm
+from warmpath.indexer.engines.event import Batch, MalformedEventError
 
 
 def trtllm_decode(payload: bytes) -> Batch:

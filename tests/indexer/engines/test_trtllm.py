@@ -6,14 +6,21 @@ from typing import Any
 
 import pytest
 
+from tests.indexer.followed import held, new_ingest, source
+from tests.indexer.trtllm_answers import CREATED, answer, block, moved, removed, stored
 from warmpath.indexer.engines import trtllm
-from warmpath.indexer.engines.event import (Cleared, MalformedEventError, Moved, Removed, Stored, Tier)
+from warmpath.indexer.engines.event import (
+    Cleared,
+    MalformedEventError,
+    Moved,
+    Removed,
+    Stored,
+    Tier,
+)
 from warmpath.indexer.follow.stream_source import RankIngest
-from warmpath.indexer.keys.key import (Keyspace, chain)
+from warmpath.indexer.keys.key import Keyspace, chain
 from warmpath.indexer.keys.token import pack_tokens
 from warmpath.indexer.trust import Level
-from tests.indexer.followed import (held, new_ingest, source)
-from tests.indexer.trtllm_answers import (CREATED, answer, block, moved, removed, stored)
 
 
 def feed(rank: RankIngest, body: bytes) -> None:

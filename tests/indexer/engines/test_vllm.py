@@ -9,11 +9,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warmpath.indexer.engines import vllm
-from warmpath.indexer.engines.event import (Cleared, MalformedEventError, Removed, Stored, Tier, UnreadableEvent)
-from warmpath.indexer.keys.extra import (Item, extras_of, next_token)
-from warmpath.indexer.keys.token import pack_tokens
 from tests.recordings import VLLM_EVENTS
+from warmpath.indexer.engines import vllm
+from warmpath.indexer.engines.event import (
+    Cleared,
+    MalformedEventError,
+    Removed,
+    Stored,
+    Tier,
+    UnreadableEvent,
+)
+from warmpath.indexer.keys.extra import Item, extras_of, next_token
+from warmpath.indexer.keys.token import pack_tokens
 
 FILE = json.loads(VLLM_EVENTS.read_text())
 VECTORS = {vector["name"]: vector for vector in FILE["vectors"]}

@@ -4,8 +4,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from warmpath.indexer.follow.backlog import Backlog
 from tests.examples import examples
+from warmpath.indexer.follow.backlog import Backlog
 
 BOUND = 100
 

@@ -2,8 +2,8 @@
 
 import pytest
 
+from tests.indexer.sides import FORMS, Side, stored
 from warmpath.indexer.trust import Level
-from tests.indexer.sides import (FORMS, Side, stored)
 
 CHUNK = "blocks of 8 tokens whole or not at all"
 

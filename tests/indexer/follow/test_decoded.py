@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from warmpath.indexer.engines import vllm
-from warmpath.indexer.engines.event import (Batch, Cleared, Removed, Stored)
-from warmpath.indexer.follow.stream_source import RankIngest
-from warmpath.indexer.trust import Level
 from tests.examples import examples
 from tests.indexer.engine_model import EngineModel
-from tests.indexer.sides import (FORMS, Side)
+from tests.indexer.sides import FORMS, Side
+from warmpath.indexer.engines import vllm
+from warmpath.indexer.engines.event import Batch, Cleared, Removed, Stored
+from warmpath.indexer.follow.stream_source import RankIngest
+from warmpath.indexer.trust import Level
 
 TOKENS = st.lists(st.integers(0, 2), min_size=2, max_size=8).map(tuple)
 STEPS = st.one_of(

@@ -10,22 +10,22 @@ from typing import Any
 import pytest
 import zmq.asyncio
 
+from tests.indexer.engine_model import EngineModel
+from warmpath.cli.deployment.check import Placed
+from warmpath.cli.deployment.events import check_events
 from warmpath.indexer.engines import vllm
 from warmpath.indexer.engines.event import Tier
-from warmpath.indexer.follow.dial import (CONNECTED, GONE, dial, monitored)
-from warmpath.indexer.follow.stream_source import RankIngest
+from warmpath.indexer.follow.dial import CONNECTED, GONE, dial, monitored
 from warmpath.indexer.follow.rank_source import RankSource
+from warmpath.indexer.follow.stream_source import RankIngest
 from warmpath.indexer.follow.subscribe import Subscriber
 from warmpath.indexer.index.memory import MemoryIndex
 from warmpath.indexer.ranks import Ingest
 from warmpath.indexer.trust import Level
-from warmpath.cli.deployment.check import Placed
-from warmpath.cli.deployment.events import check_events
-from warmpath.router.config.schema import PodSpec
 from warmpath.lab.simworker.events.faulty_outlet import FaultyOutlet
 from warmpath.lab.simworker.events.journal import Journal
 from warmpath.lab.simworker.events.publisher import Publisher
-from tests.indexer.engine_model import EngineModel
+from warmpath.router.config.schema import PodSpec
 
 BOTH, FOUR, SIX = ("::1", "127.0.0.1"), ("127.0.0.1",), ("::1",)
 

@@ -8,14 +8,14 @@ import pytest
 import zmq.asyncio
 from aiohttp import web
 
+from tests.indexer.followed import new_ingest, source
+from tests.indexer.trtllm_answers import CREATED, answer, block, stored
 from warmpath.indexer.engines import trtllm
-from warmpath.indexer.follow.connect import (Patience, connections)
+from warmpath.indexer.follow.connect import Patience, connections
 from warmpath.indexer.follow.instance import Engine as Described
 from warmpath.indexer.follow.poll import Poller
 from warmpath.indexer.follow.stream_source import RankIngest
 from warmpath.indexer.trust import Level
-from tests.indexer.followed import (new_ingest, source)
-from tests.indexer.trtllm_answers import (CREATED, answer, block, stored)
 
 
 class Engine:

@@ -8,19 +8,19 @@ import pytest
 import zmq
 import zmq.asyncio
 
+from tests.indexer.engine_model import EngineModel
 from warmpath.indexer.engines import vllm
 from warmpath.indexer.engines.event import Tier
-from warmpath.indexer.follow.endpoint import (is_exposed, rank_endpoint)
-from warmpath.indexer.follow.stream_source import RankIngest
+from warmpath.indexer.follow.endpoint import is_exposed, rank_endpoint
 from warmpath.indexer.follow.rank_source import RankSource
+from warmpath.indexer.follow.stream_source import RankIngest
 from warmpath.indexer.follow.subscribe import Subscriber
 from warmpath.indexer.follow.tap import END
 from warmpath.indexer.index.memory import MemoryIndex
 from warmpath.indexer.ranks import Ingest
 from warmpath.indexer.stream.action import AskReplay
 from warmpath.indexer.stream.machine import StreamState
-from warmpath.indexer.trust import (BEHIND, Level)
-from tests.indexer.engine_model import EngineModel
+from warmpath.indexer.trust import BEHIND, Level
 
 
 class Publisher:

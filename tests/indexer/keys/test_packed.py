@@ -7,7 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from warmpath.indexer.keys import segment_value
-from warmpath.indexer.keys.segment_value import (BadSegmentError, decode, encode, holders, pack, spilled_blocks)
+from warmpath.indexer.keys.segment_value import (
+    BadSegmentError,
+    decode,
+    encode,
+    holders,
+    pack,
+    spilled_blocks,
+)
 
 WORDS = st.integers(0, 2**64 - 1)
 HOLDERS = st.dictionaries(

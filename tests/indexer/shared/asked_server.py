@@ -3,9 +3,15 @@
 import math
 from collections.abc import Callable, Sequence
 
-from warmpath.indexer.shared.redis.command import (Call, Command, CommandRefusedError, Reply, UnreachableError)
 from tests.indexer.shared.server_time import source_at
 from tests.servers.redis_server import RedisServer
+from warmpath.indexer.shared.redis.command import (
+    Call,
+    Command,
+    CommandRefusedError,
+    Reply,
+    UnreachableError,
+)
 
 
 class AskedServer:

@@ -3,21 +3,21 @@
 import contextlib
 from collections.abc import Callable
 
+from tests.indexer.awake import Awake
+from tests.indexer.engine_model import EngineModel
 from warmpath.indexer.engines import vllm
 from warmpath.indexer.engines.event import Tier
-from warmpath.indexer.follow.stream_source import RankIngest
 from warmpath.indexer.follow.rank_source import RankSource
+from warmpath.indexer.follow.stream_source import RankIngest
 from warmpath.indexer.keys.segment import Segments
 from warmpath.indexer.resolve.rank_state import PureState
 from warmpath.indexer.resolve.resolver import Resolver
 from warmpath.indexer.shared.layout.names import KeyNames
-from warmpath.indexer.shared.redis.command import (Call, Command, Reply)
+from warmpath.indexer.shared.redis.command import Call, Command, Reply
 from warmpath.indexer.shared.writer.machine import Writer
-from warmpath.indexer.shared.writer.steps import (AnewError, Commands, WriterState)
+from warmpath.indexer.shared.writer.steps import AnewError, Commands, WriterState
 from warmpath.indexer.watch.journal import Journal
-from warmpath.indexer.watch.pod_cache import (Pending, PodCache)
-from tests.indexer.awake import Awake
-from tests.indexer.engine_model import EngineModel
+from warmpath.indexer.watch.pod_cache import Pending, PodCache
 
 LEASE = 60.0
 """Seconds: nothing expires while a test runs."""

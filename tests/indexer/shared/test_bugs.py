@@ -5,23 +5,23 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
+from tests.indexer.shared.asked_server import AskedServer
+from tests.indexer.shared.ensured_schema import ensure
+from tests.indexer.shared.written_pod import KEYSPACE, WrittenPod
+from tests.servers.redis_server import RedisServer
 from warmpath.indexer.index.memory import MemoryIndex
-from warmpath.indexer.ranks import Ingest
-from warmpath.proto.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
-from warmpath.process.tasks import (Work, kept)
 from warmpath.indexer.rank import Rank
+from warmpath.indexer.ranks import Ingest
 from warmpath.indexer.shared.layout.names import KeyNames
-from warmpath.indexer.shared.layout.record import (BadRecordError, read_record)
+from warmpath.indexer.shared.layout.record import BadRecordError, read_record
 from warmpath.indexer.shared.query.index import RemoteIndex
 from warmpath.indexer.shared.records.registry import Registry
-from warmpath.indexer.shared.redis.command import (Call, Command, Reply)
+from warmpath.indexer.shared.redis.command import Call, Command, Reply
 from warmpath.indexer.shared.replica.pod_copy import Resync
 from warmpath.indexer.shared.replica.run import Replica
 from warmpath.indexer.trust import Level
-from tests.indexer.shared.asked_server import AskedServer
-from tests.indexer.shared.ensured_schema import ensure
-from tests.indexer.shared.written_pod import (KEYSPACE, WrittenPod)
-from tests.servers.redis_server import RedisServer
+from warmpath.process.tasks import Work, kept
+from warmpath.proto.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
 
 PATIENCE = 30.0
 

@@ -8,22 +8,22 @@ from pathlib import Path
 
 import pytest
 
-from warmpath.indexer.compiled.array_index import ArrayIndex
-from warmpath.indexer.ranks import Ingest
-from warmpath.process.tasks import (cancel, watched)
-from warmpath.indexer.rank import Rank
-from warmpath.indexer.shared.layout.names import KeyNames
-from warmpath.indexer.shared.query.index import RemoteIndex
-from warmpath.indexer.shared.records.registry import (LATE, Registry)
-from warmpath.indexer.shared.redis.connect import (RedisSettings, connect)
-from warmpath.indexer.shared.replica.run import Replica
-from warmpath.indexer.shared.writer.machine import Writer
-from warmpath.indexer.shared.writer.run import (News, random_base, write)
-from warmpath.indexer.trust import (PROMISED_SECONDS, Level)
 from tests.indexer.engine_model import EngineModel
-from tests.indexer.shared.timed_publisher import (POD, Follower)
+from tests.indexer.shared.timed_publisher import POD, Follower
 from tests.servers.redis_server import RedisServer
 from tests.servers.relay import Relay
+from warmpath.indexer.compiled.array_index import ArrayIndex
+from warmpath.indexer.rank import Rank
+from warmpath.indexer.ranks import Ingest
+from warmpath.indexer.shared.layout.names import KeyNames
+from warmpath.indexer.shared.query.index import RemoteIndex
+from warmpath.indexer.shared.records.registry import LATE, Registry
+from warmpath.indexer.shared.redis.connect import RedisSettings, connect
+from warmpath.indexer.shared.replica.run import Replica
+from warmpath.indexer.shared.writer.machine import Writer
+from warmpath.indexer.shared.writer.run import News, random_base, write
+from warmpath.indexer.trust import PROMISED_SECONDS, Level
+from warmpath.process.tasks import cancel, watched
 
 PATIENCE = 40.0
 TIMEOUT = 10.0

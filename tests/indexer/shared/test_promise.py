@@ -15,11 +15,11 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from warmpath.indexer.shared.redis.command import (Call, Command, Reply, UnreachableError)
-from warmpath.indexer.shared.writer.steps import (Cause, Commands)
-from warmpath.indexer.trust import PROMISED_SECONDS
 from tests.examples import examples
 from tests.indexer.shared.timed_publisher import World
+from warmpath.indexer.shared.redis.command import Call, Command, Reply, UnreachableError
+from warmpath.indexer.shared.writer.steps import Cause, Commands
+from warmpath.indexer.trust import PROMISED_SECONDS
 
 LOST = UnreachableError("no answer")
 TOKENS = st.lists(st.integers(0, 2), min_size=2, max_size=8).map(tuple)

@@ -5,18 +5,25 @@ from random import Random
 
 import pytest
 
+from tests.indexer.shared.redis_index import LostError, RedisIndex
+from tests.servers.redis_server import RedisServer
 from warmpath.indexer.index.contract import Stretch
 from warmpath.indexer.index.reference import ReferenceIndex
-from warmpath.process.invariant import BrokenInvariantError
 from warmpath.indexer.keys.key import Chain
 from warmpath.indexer.keys.segment import SEGMENT
 from warmpath.indexer.shared.layout.living import read_owner
-from warmpath.indexer.shared.layout.names import (BORN, WRITES, KeyNames, checkpoint)
-from warmpath.indexer.shared.layout.record import (SpotOf, read_record)
-from warmpath.indexer.shared.redis.command import (Call, Command, CommandRefusedError, Redis, Reply, UnreachableError)
-from warmpath.indexer.shared.redis.connect import (RedisSettings, connect)
-from tests.indexer.shared.redis_index import (LostError, RedisIndex)
-from tests.servers.redis_server import RedisServer
+from warmpath.indexer.shared.layout.names import BORN, WRITES, KeyNames, checkpoint
+from warmpath.indexer.shared.layout.record import SpotOf, read_record
+from warmpath.indexer.shared.redis.command import (
+    Call,
+    Command,
+    CommandRefusedError,
+    Redis,
+    Reply,
+    UnreachableError,
+)
+from warmpath.indexer.shared.redis.connect import RedisSettings, connect
+from warmpath.process.invariant import BrokenInvariantError
 
 
 class Flaky:

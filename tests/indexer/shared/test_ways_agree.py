@@ -13,14 +13,20 @@ from random import Random
 import msgspec
 import pytest
 
+from tests.examples import examples
+from tests.indexer.engine_model import EngineModel
+from tests.indexer.shared.asked_server import AskedServer
+from tests.indexer.shared.publisher_model import PublisherModel
+from tests.indexer.sides import CLEARED, Event, Side, removed, stored
+from tests.servers.redis_server import RedisServer
 from warmpath.indexer.compiled.array_index import ArrayIndex
 from warmpath.indexer.index.slot import Place
-from warmpath.indexer.ranks import Ingest
-from warmpath.indexer.keys.key import (Chain, Keyspace)
+from warmpath.indexer.keys.key import Chain, Keyspace
 from warmpath.indexer.keys.segment import SEGMENT
 from warmpath.indexer.keys.token import pack_tokens
 from warmpath.indexer.packed_keys import packed_keys
 from warmpath.indexer.rank import Rank
+from warmpath.indexer.ranks import Ingest
 from warmpath.indexer.shared.layout.names import KeyNames
 from warmpath.indexer.shared.query.index import RemoteIndex
 from warmpath.indexer.shared.records.registry import Registry
@@ -28,12 +34,6 @@ from warmpath.indexer.shared.replica.pod_copy import CopyState
 from warmpath.indexer.shared.replica.run import Replica
 from warmpath.indexer.trust import Level
 from warmpath.indexer.watch.watched_source import WatchedRank
-from tests.examples import examples
-from tests.indexer.engine_model import EngineModel
-from tests.indexer.shared.asked_server import AskedServer
-from tests.indexer.shared.publisher_model import PublisherModel
-from tests.indexer.sides import (CLEARED, Event, Side, removed, stored)
-from tests.servers.redis_server import RedisServer
 
 SCRIPTS = examples(60)
 """Random scripts that are run; a failure names the seed of its script."""

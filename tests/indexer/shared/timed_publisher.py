@@ -9,25 +9,25 @@ from collections.abc import Callable
 
 import msgspec
 
+from tests.indexer.engine_model import EngineModel
+from tests.indexer.shared.writer_model import Bucket, RedisModel
 from warmpath.indexer.engines import vllm
 from warmpath.indexer.engines.event import Tier
-from warmpath.indexer.follow.stream_source import RankIngest
 from warmpath.indexer.follow.rank_source import RankSource
+from warmpath.indexer.follow.stream_source import RankIngest
 from warmpath.indexer.keys.segment import Segments
 from warmpath.indexer.resolve.rank_state import PureState
 from warmpath.indexer.resolve.resolver import Resolver
 from warmpath.indexer.shared.layout.names import KeyNames
 from warmpath.indexer.shared.layout.record import Claim
 from warmpath.indexer.shared.records.registry import Registry
-from warmpath.indexer.shared.redis.command import (Call, Command, Reply, UnreachableError)
+from warmpath.indexer.shared.redis.command import Call, Command, Reply, UnreachableError
 from warmpath.indexer.shared.writer.machine import Writer
-from warmpath.indexer.shared.writer.steps import (Commands, Rest, Steps)
+from warmpath.indexer.shared.writer.steps import Commands, Rest, Steps
 from warmpath.indexer.trust import Level
 from warmpath.indexer.watch.journal import Journal
-from warmpath.indexer.watch.pod_cache import (Pending, PodCache)
+from warmpath.indexer.watch.pod_cache import Pending, PodCache
 from warmpath.indexer.watch.pulse import STEP
-from tests.indexer.engine_model import EngineModel
-from tests.indexer.shared.writer_model import (Bucket, RedisModel)
 
 POD = "p"
 LEASE = 10.0

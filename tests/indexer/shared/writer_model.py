@@ -12,7 +12,7 @@ from typing import Any
 from warmpath.indexer.keys.segment_value import holders
 from warmpath.indexer.keys.word import unpack_words
 from warmpath.indexer.shared.query.lookup import blocks_of
-from warmpath.indexer.shared.redis.command import (Call, Command, CommandRefusedError, Reply)
+from warmpath.indexer.shared.redis.command import Call, Command, CommandRefusedError, Reply
 
 Blocks = dict[int, set[int]]
 """Block's key -> the slots that hold it."""

@@ -8,11 +8,11 @@ from warmpath.indexer.engines.event import Tier
 from warmpath.indexer.keys.key import Chain
 from warmpath.indexer.keys.segment import SEGMENT
 from warmpath.indexer.keys.word import pack_words
-from warmpath.proto.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
 from warmpath.indexer.shared.layout.names import KeyNames
-from warmpath.indexer.shared.layout.record import (Claim, SpotOf)
-from warmpath.indexer.shared.redis.command import (Call, Command, Redis)
-from warmpath.indexer.shared.writer.calls import (Status, apply_calls, fence_call, outcome)
+from warmpath.indexer.shared.layout.record import Claim, SpotOf
+from warmpath.indexer.shared.redis.command import Call, Command, Redis
+from warmpath.indexer.shared.writer.calls import Status, apply_calls, fence_call, outcome
+from warmpath.proto.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
 
 KEYSPACE = "test"
 BLOCK_SIZE = 16

@@ -2,10 +2,10 @@
 
 import pytest
 
-from warmpath.indexer.stream.action import (Action, Apply, AskReplay, Doubt, Reset)
+from warmpath.indexer.stream.action import Action, Apply, AskReplay, Doubt, Reset
 from warmpath.indexer.stream.digests import KEPT
-from warmpath.indexer.stream.machine import (CHECKS, Stream, StreamState)
-from warmpath.indexer.stream.replay import (FIRST_PATIENCE, LONGEST_BACK_OFF, PATIENCE)
+from warmpath.indexer.stream.machine import CHECKS, Stream, StreamState
+from warmpath.indexer.stream.replay import FIRST_PATIENCE, LONGEST_BACK_OFF, PATIENCE
 from warmpath.indexer.trust import Level
 
 

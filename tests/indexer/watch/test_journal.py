@@ -1,7 +1,7 @@
 """A publisher's journal gives the changes after a position while it still has them."""
 
+from warmpath.indexer.watch.journal import DELTA_BYTES, Journal
 from warmpath.proto.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
-from warmpath.indexer.watch.journal import (DELTA_BYTES, Journal)
 
 
 def filled(deltas: int, max_bytes: int = 1 << 20) -> Journal:

@@ -5,8 +5,8 @@ import math
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from warmpath.indexer.watch.pulse import (STEP, Pulse)
 from tests.examples import examples
+from warmpath.indexer.watch.pulse import STEP, Pulse
 
 
 def test_nothing_is_known_before_the_third_beat() -> None:

@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 from warmpath.indexer.embedded import embedded_index
 from warmpath.indexer.index.contract import Index
 from warmpath.indexer.index.memory import MemoryIndex
-from warmpath.indexer.ranks import Ingest
 from warmpath.indexer.keys.key import Chain
 from warmpath.indexer.keys.word import pack_words
+from warmpath.indexer.ranks import Ingest
+from warmpath.indexer.trust import MOST_REASON, Level
+from warmpath.indexer.watch.client import ProtocolError, Watcher
+from warmpath.indexer.watch.watched_source import WatchedRank
 from warmpath.proto.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
 from warmpath.proto.pb.warmpath.watch.v1 import cache_watch_pb2_grpc
-from warmpath.indexer.trust import (MOST_REASON, Level)
-from warmpath.indexer.watch.client import (ProtocolError, Watcher)
-from warmpath.indexer.watch.watched_source import WatchedRank
 
 GROUPS = [pb.Group(number=0, kind="full_attention", block_size=16)]
 

@@ -5,11 +5,11 @@ import shutil
 
 import pytest
 
-from warmpath.lab.bench import __main__ as command
-from warmpath.lab.bench.speed.gateway import (SIZES, body_of)
-from warmpath.lab.bench.stand.fronts import (answering, without_router)
-from warmpath.cli.gateway.description import (GatewayDescription, HostPort)
+from warmpath.cli.gateway.description import GatewayDescription, HostPort
 from warmpath.cli.gateway.fields import Fields
+from warmpath.lab.bench import __main__ as command
+from warmpath.lab.bench.speed.gateway import SIZES, body_of
+from warmpath.lab.bench.stand.fronts import answering, without_router
 
 GATEWAY = GatewayDescription(
     HostPort("127.0.0.1", 0), HostPort("127.0.0.1", 7400), [HostPort("127.0.0.1", 8101)]

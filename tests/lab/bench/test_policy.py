@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 
 from warmpath.lab.bench import __main__ as command
-from warmpath.lab.bench.policy import (compare, conditions, goodput, grid, kept)
-from warmpath.lab.bench.policy.grid import (Extent, first_round, ours)
+from warmpath.lab.bench.policy import compare, conditions, goodput, grid, kept
+from warmpath.lab.bench.policy.grid import Extent, first_round, ours
 from warmpath.lab.bench.policy.kept import Kept
 from warmpath.lab.demo.setting import TRACE
 from warmpath.lab.simulate.cell import Cell
 from warmpath.lab.simulate.figures import Figures
 from warmpath.lab.simulate.run import run
-from warmpath.lab.simulate.study import (BEST_PUBLISHED, PUBLISHED)
+from warmpath.lab.simulate.study import BEST_PUBLISHED, PUBLISHED
 from warmpath.lab.simulate.traffic.generated import KINDS
 
 EXTENT = Extent(40, (1, 2, 3))

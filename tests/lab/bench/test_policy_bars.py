@@ -17,7 +17,7 @@ from warmpath.lab.simulate.cell import Cell
 from warmpath.lab.simulate.figures import Figures
 from warmpath.lab.simulate.run import run
 from warmpath.lab.simulate.study import BEST_PUBLISHED
-from warmpath.lab.simulate.traffic.generated import (KINDS, Generated)
+from warmpath.lab.simulate.traffic.generated import KINDS, Generated
 from warmpath.scorer.policy import DEFAULT
 
 pytestmark = pytest.mark.deep

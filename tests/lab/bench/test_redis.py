@@ -5,7 +5,7 @@ import json
 import pytest
 
 from warmpath.lab.bench import __main__ as command
-from warmpath.lab.local.redis_server import (NoServerError, find_server)
+from warmpath.lab.local.redis_server import NoServerError, find_server
 
 pytestmark = pytest.mark.deep
 

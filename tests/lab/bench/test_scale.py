@@ -7,8 +7,8 @@ import shutil
 import pytest
 
 from warmpath.lab.bench import __main__ as command
-from warmpath.lab.bench.scale import (calls, picks, shared)
-from warmpath.lab.bench.scale.sizing import (FULL, Router, redis)
+from warmpath.lab.bench.scale import calls, picks, shared
+from warmpath.lab.bench.scale.sizing import FULL, Router, redis
 from warmpath.lab.bench.stand.look_up import TOKENS
 
 SIZES = (8, 8000)

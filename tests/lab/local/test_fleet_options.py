@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from warmpath.lab.fleet.command import (MOST, main)
+from warmpath.lab.fleet.command import MOST, main
 
 
 @pytest.mark.parametrize(("name", "most"), MOST.items())

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from warmpath.prefixstore.chats.template import ChatTemplate
-from warmpath.lab.local.tokenizer import (TEMPLATE, write_tokenizer)
+from warmpath.lab.local.tokenizer import TEMPLATE, write_tokenizer
 from warmpath.lab.simworker.server.text import FolderText
+from warmpath.prefixstore.chats.template import ChatTemplate
 
 CALL = {"id": "c", "type": "function", "function": {"name": "look", "arguments": "{}"}}
 

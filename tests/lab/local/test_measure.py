@@ -1,6 +1,6 @@
 """Figures are what they are called."""
 
-from warmpath.lab.local.measure import (Served, figures, percentile)
+from warmpath.lab.local.measure import Served, figures, percentile
 
 
 def served(pod: int, prompt: int, cached: int, first: float) -> Served:

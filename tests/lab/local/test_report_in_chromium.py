@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.servers.chromium import MISSING, chromium
 from warmpath.lab.local.measure import Served
-from warmpath.lab.local.report import (Story, write_report)
-from tests.servers.chromium import (MISSING, chromium)
+from warmpath.lab.local.report import Story, write_report
 
 GROUND = "getComputedStyle(document.body).backgroundColor"
 STORY = Story(

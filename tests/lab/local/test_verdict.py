@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from warmpath.lab.demo.speed import SPEEDS, in_time, slower
+from warmpath.lab.demo.verdict import conclusions, gain, warnings
 from warmpath.lab.local.measure import RunFigures
-from warmpath.lab.demo.speed import (SPEEDS, in_time, slower)
-from warmpath.lab.demo.verdict import (conclusions, gain, warnings)
 
 FAST = RunFigures(
     requests=100, failed=0, fell_back=0, hit_ratio=0.34, saved_tokens=1_838_624,

@@ -8,7 +8,16 @@ import pytest
 
 from warmpath.lab.bench.policy.grid import STUDY_TRACE
 from warmpath.lab.demo.setting import TRACE
-from warmpath.lab.local.workload import (RESERVED, VOCAB_SIZE, TraceRequest, block_tokens, build, ceiling, read_trace, spread)
+from warmpath.lab.local.workload import (
+    RESERVED,
+    VOCAB_SIZE,
+    TraceRequest,
+    block_tokens,
+    build,
+    ceiling,
+    read_trace,
+    spread,
+)
 
 
 def request(stamp: float, length: int, *ids: int) -> TraceRequest:

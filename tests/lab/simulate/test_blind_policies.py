@@ -1,6 +1,6 @@
 """The rules that know nothing of caches do what their names say."""
 
-from warmpath.lab.local.rules import (LeastLoad, RoundRobin)
+from warmpath.lab.local.rules import LeastLoad, RoundRobin
 
 
 async def test_round_robin_goes_round() -> None:

@@ -12,7 +12,7 @@ from warmpath.lab.simulate.cell import Cell
 from warmpath.lab.simulate.command import main
 from warmpath.lab.simulate.figures import Figures
 from warmpath.lab.simulate.run import run
-from warmpath.lab.simworker.latency import (LatencyModel, StepWork)
+from warmpath.lab.simworker.latency import LatencyModel, StepWork
 
 CELL = Cell(TRACE, "warmpath", pods=4, blocks_per_pod=400, load=0.6, requests=300)
 

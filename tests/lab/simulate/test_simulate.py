@@ -7,17 +7,25 @@ from typing import Any
 
 import pytest
 
+from tests.examples import examples
 from warmpath.lab.demo.setting import TRACE
 from warmpath.lab.simulate.cell import Cell
 from warmpath.lab.simulate.command import main
 from warmpath.lab.simulate.figures import Figures
-from warmpath.lab.simulate.fleet import (FleetSettings, build_fleet)
+from warmpath.lab.simulate.fleet import FleetSettings, build_fleet
+from warmpath.lab.simulate.options import cells, new_parser
+from warmpath.lab.simulate.run import pooled, run
+from warmpath.lab.simulate.study import (
+    ALL,
+    BEST_PUBLISHED,
+    OWN,
+    POOLED,
+    PUBLISHED,
+    variant,
+    variants,
+)
 from warmpath.lab.simulate.traffic.requests import LoggedRequest
-from warmpath.lab.simulate.options import (cells, new_parser)
-from warmpath.lab.simulate.run import (pooled, run)
-from warmpath.lab.simulate.study import (ALL, BEST_PUBLISHED, OWN, POOLED, PUBLISHED, variant, variants)
-from warmpath.lab.simworker.latency import (LatencyModel, StepWork)
-from tests.examples import examples
+from warmpath.lab.simworker.latency import LatencyModel, StepWork
 
 CELL = Cell(TRACE, "warmpath", pods=4, blocks_per_pod=400, load=0.6, requests=200)
 

@@ -7,12 +7,12 @@ import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from warmpath.process.version import version
 from warmpath.lab.local import report
 from warmpath.lab.simulate import summary
 from warmpath.lab.simulate.figures import Figures
 from warmpath.lab.simulate.report import write_report
 from warmpath.lab.simulate.study import BEST_PUBLISHED
+from warmpath.process.version import version
 from warmpath.scorer.policy import DEFAULT
 
 ROW = Figures(

@@ -13,7 +13,7 @@ from warmpath.lab.simulate.command import main
 from warmpath.lab.simulate.figures import Figures
 from warmpath.lab.simulate.run import run
 from warmpath.lab.simulate.traffic.generated import Generated
-from warmpath.lab.simworker.latency import (LatencyModel, StepWork)
+from warmpath.lab.simworker.latency import LatencyModel, StepWork
 
 CELL = Cell(TRACE, "warmpath", pods=4, blocks_per_pod=500, load=0.7, requests=300, queue=True)
 

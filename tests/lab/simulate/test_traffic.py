@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from warmpath.lab.demo.setting import TRACE
-from warmpath.lab.simulate.traffic import generated as traffic
 from warmpath.lab.simulate.cell import Cell
 from warmpath.lab.simulate.command import main
+from warmpath.lab.simulate.run import pooled, run
+from warmpath.lab.simulate.traffic import generated as traffic
+from warmpath.lab.simulate.traffic.generated import KINDS, Generated
 from warmpath.lab.simulate.traffic.requests import LoggedRequest
-from warmpath.lab.simulate.run import (pooled, run)
-from warmpath.lab.simulate.traffic.generated import (KINDS, Generated)
 from warmpath.lab.simworker.latency import LatencyModel
 
 BLOCK = 512

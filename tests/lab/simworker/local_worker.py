@@ -9,7 +9,7 @@ import zmq
 import zmq.asyncio
 
 from warmpath.lab.local.cluster import WorkerSettings
-from warmpath.lab.simworker.build_host import (build_host, load_text)
+from warmpath.lab.simworker.build_host import build_host, load_text
 from warmpath.lab.simworker.options import parse
 
 IDS = list(range(20, 40))

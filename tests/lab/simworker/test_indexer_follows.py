@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from warmpath.indexer.engines import (sglang, vllm)
+from tests.lab.simworker.local_worker import LocalWorker
+from warmpath.indexer.engines import sglang, vllm
 from warmpath.indexer.engines.event import Tier
-from warmpath.indexer.follow.stream_source import RankIngest
 from warmpath.indexer.follow.rank_source import RankSource
+from warmpath.indexer.follow.stream_source import RankIngest
 from warmpath.indexer.follow.subscribe import Subscriber
 from warmpath.indexer.index.memory import MemoryIndex
 from warmpath.indexer.ranks import Ingest
 from warmpath.indexer.trust import Level
-from tests.lab.simworker.local_worker import LocalWorker
 
 SPOILED = {
     "drop": 0.3, "duplicate": 0.3, "reorder": 0.2, "delay": 0.2, "delay_seconds": 0.004, "seed": 1,

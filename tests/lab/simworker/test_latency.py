@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from warmpath.lab.simworker.engine import Generation
-from warmpath.lab.simworker.latency import (LatencyModel, StepWork)
-from warmpath.lab.simworker.presets import (DEFAULT_PRESET, PRESETS, Measurement, Preset, expected)
-from warmpath.lab.simworker.v1.assemble import (KVGroup, build_engine, kv_cache_config)
+from warmpath.lab.simworker.latency import LatencyModel, StepWork
+from warmpath.lab.simworker.presets import DEFAULT_PRESET, PRESETS, Measurement, Preset, expected
+from warmpath.lab.simworker.v1.assemble import KVGroup, build_engine, kv_cache_config
 from warmpath.lab.simworker.v1.scheduling.scheduler_config import SchedulerConfig
 from warmpath.lab.simworker.virtual.cluster import VirtualCluster
 

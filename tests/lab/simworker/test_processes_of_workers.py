@@ -11,8 +11,8 @@ from typing import Any, Self
 import aiohttp
 import pytest
 
+from tests.lab.simworker.local_worker import IDS, SMALL
 from warmpath.lab.local.ports import HeldPorts
-from tests.lab.simworker.local_worker import (IDS, SMALL)
 
 
 class Spawned:

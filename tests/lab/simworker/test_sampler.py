@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warmpath.lab.simworker.sampler import (RESERVED_TOKENS, extend_seed, next_token, seed_of)
+from warmpath.lab.simworker.sampler import RESERVED_TOKENS, extend_seed, next_token, seed_of
 
 TOKENS = st.lists(st.integers(0, 2**31 - 1), max_size=20)
 

@@ -4,12 +4,12 @@ from collections.abc import Sequence
 
 import pytest
 
-from warmpath.indexer.engines.event import (Cleared, EngineHash, Removed, Stored, Tier)
-from warmpath.indexer.keys.key import (Keyspace, chain)
+from warmpath.indexer.engines.event import Cleared, EngineHash, Removed, Stored, Tier
+from warmpath.indexer.keys.key import Keyspace, chain
 from warmpath.indexer.keys.token import pack_tokens
-from warmpath.indexer.trust import (Level, Trust)
-from warmpath.lab.verify.cause import (BlockNames, Case, cause)
-from warmpath.lab.verify.stay import (EventKeys, Stay)
+from warmpath.indexer.trust import Level, Trust
+from warmpath.lab.verify.cause import BlockNames, Case, cause
+from warmpath.lab.verify.stay import EventKeys, Stay
 
 KEYS = (11, 12, 13, 14)
 EXACT = Trust(Level.EXACT, "followed from the first batch", 0.0)

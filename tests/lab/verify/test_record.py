@@ -14,10 +14,10 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from warmpath.lab.local.cluster import (Process, Worker, WorkerSettings)
+from warmpath.lab.local.cluster import Process, Worker, WorkerSettings
 from warmpath.lab.local.ports import HeldPorts
-from warmpath.lab.verify import command as verify
 from warmpath.lab.record import command as record
+from warmpath.lab.verify import command as verify
 
 SETTINGS = WorkerSettings(blocks=60, block_size=4, speed=1000.0, vocab_size=2048)
 

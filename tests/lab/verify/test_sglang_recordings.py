@@ -12,16 +12,16 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from tests.engines.sglang.replay import Answer
+from tests.engines.sglang.replay import answers as replayed
 from warmpath.indexer.embedded import embedded_index
 from warmpath.indexer.engines import sglang
 from warmpath.indexer.follow.rank_source import RankSource
 from warmpath.indexer.index.memory import MemoryIndex
 from warmpath.indexer.ranks import Ingest
 from warmpath.indexer.trust import Level
-from tests.engines.sglang.replay import Answer
-from tests.engines.sglang.replay import answers as replayed
 
-RECORDINGS = Path(__file__).parents[2] / "sglang"
+RECORDINGS = Path(__file__).parents[2] / "router" / "sglang"
 PLAIN = [
     "0.5.7-radix",
     "0.5.18-radix-salts",

@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warmpath.lab.local.cluster import (Process, Worker, WorkerSettings)
+from warmpath.lab.local.cluster import Process, Worker, WorkerSettings
 from warmpath.lab.verify import command as verify
-from warmpath.lab.verify.stay import (LATE_SECONDS, Batch, EventKeys, Stay)
+from warmpath.lab.verify.stay import LATE_SECONDS, Batch, EventKeys, Stay
 
 KEYS = (11, 12, 13, 14)
 

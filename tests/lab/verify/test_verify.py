@@ -7,18 +7,18 @@ from typing import Any
 
 import pytest
 
+from tests.recordings import KV_CACHE_MANAGER, VLLM_TRACE
 from warmpath.indexer.compiled.array_index import ArrayIndex
 from warmpath.indexer.embedded import embedded_index
 from warmpath.indexer.engines import vllm
 from warmpath.indexer.engines.event import Stored
 from warmpath.indexer.index.contract import Index
-from warmpath.indexer.keys.key import (Keyspace, chain)
+from warmpath.indexer.keys.key import Keyspace, chain
 from warmpath.indexer.trust import Level
-from warmpath.lab.verify import (predict, recording)
+from warmpath.lab.verify import predict, recording
 from warmpath.lab.verify.command import main
-from warmpath.lab.verify.predict import (Conditions, verify)
-from warmpath.lab.verify.recording import (Frame, Life, read_recording)
-from tests.recordings import (KV_CACHE_MANAGER, VLLM_TRACE)
+from warmpath.lab.verify.predict import Conditions, verify
+from warmpath.lab.verify.recording import Frame, Life, read_recording
 
 Lines = list[dict[str, Any]]
 
@@ -90,7 +90,7 @@ def test_the_readable_form_says_the_same(capsys: pytest.CaptureFixture[str]) -> 
 
 def test_the_page_shows_what_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([str(VLLM_TRACE)]) == 0
-    page = Path(__file__).resolve().parents[4] / "docs" / "verify.md"
+    page = Path(__file__).resolve().parents[3] / "docs" / "verify.md"
     assert capsys.readouterr().out in page.read_text(encoding="utf-8")
 
 

@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers.utils.chat_template_utils import render_jinja_template
 
-from warmpath.prefixstore.chats.jinja_template import (JinjaTemplate, TemplateError)
 from tests.examples import examples
+from warmpath.prefixstore.chats.jinja_template import JinjaTemplate, TemplateError
 
 HERE = Path(__file__).parents[1]
 TOKENS = {"bos_token": "<s>", "eos_token": "</s>"}

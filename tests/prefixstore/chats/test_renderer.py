@@ -10,11 +10,19 @@ from datetime import UTC, datetime
 import pytest
 
 from warmpath.prefixstore.chats import render_worker
-from warmpath.prefixstore.chats.chat import (Chat, ModelTemplate, TemplateTraits)
-from warmpath.prefixstore.chats.process_renderer import (ProcessRenderer, RenderLimits)
-from warmpath.prefixstore.chats.render_frame import (Begin, Done, Render, frame)
-from warmpath.prefixstore.chats.renderer import (BrokenTemplateError, InlineRenderer, RenderCrashedError, Renderer, RendererClosedError, RendererFullError, RenderTimeoutError)
-from warmpath.prefixstore.chats.template import (RenderLimitError, TemplateError)
+from warmpath.prefixstore.chats.chat import Chat, ModelTemplate, TemplateTraits
+from warmpath.prefixstore.chats.process_renderer import ProcessRenderer, RenderLimits
+from warmpath.prefixstore.chats.render_frame import Begin, Done, Render, frame
+from warmpath.prefixstore.chats.renderer import (
+    BrokenTemplateError,
+    InlineRenderer,
+    RenderCrashedError,
+    Renderer,
+    RendererClosedError,
+    RendererFullError,
+    RenderTimeoutError,
+)
+from warmpath.prefixstore.chats.template import RenderLimitError, TemplateError
 
 MIB = 1 << 20
 NESTED = "{% for a in range(99999) %}{% for b in range(99999) %}%s{% endfor %}{% endfor %}"

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from warmpath.prefixstore.chats.chat_request import chat_of
-from warmpath.prefixstore.chats.template import (ChatTemplate, RenderLimitError, TemplateError)
+from warmpath.prefixstore.chats.template import ChatTemplate, RenderLimitError, TemplateError
 
 MESSAGES = [{"role": "user", "content": "hi"}]
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from transformers import AutoTokenizer
 
-from warmpath.prefixstore.tokenizers.tokenizer import (FolderTokenizer, TokenizerUnavailableError)
 from tests.recordings import TOKENIZER
+from warmpath.prefixstore.tokenizers.tokenizer import FolderTokenizer, TokenizerUnavailableError
 
 NEW = {"content": "<|new|>", "normalized": False, "special": True}
 TEXT = "Hello world, this is <|new|> it <|next|>  ok </s>\n"

@@ -11,9 +11,14 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, models, normalizers
 
-from warmpath.prefixstore.tokenizers.growth import (Growth, checked_growth, growth)
+from warmpath.prefixstore.tokenizers.growth import Growth, checked_growth, growth
 from warmpath.prefixstore.tokenizers.source import FolderSource
-from warmpath.prefixstore.tokenizers.tokenizer import (MOST_GROWN_BYTES, FolderTokenizer, InvalidTextError, TokenizerUnavailableError)
+from warmpath.prefixstore.tokenizers.tokenizer import (
+    MOST_GROWN_BYTES,
+    FolderTokenizer,
+    InvalidTextError,
+    TokenizerUnavailableError,
+)
 from warmpath.prefixstore.tokenizers.trial import try_tokenizer
 
 NORMALIZERS = st.recursive(

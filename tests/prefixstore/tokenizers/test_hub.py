@@ -7,11 +7,11 @@ from pathlib import Path
 import huggingface_hub
 import pytest
 
+from tests.fake_http import Answer, Asked
+from tests.fake_hub import COMMIT, REPO, FakeHub, sha256
 from warmpath.prefixstore.tokenizers.hub import HubSource
 from warmpath.prefixstore.tokenizers.pin import Pin
-from warmpath.prefixstore.tokenizers.tokenizer import (FolderTokenizer, TokenizerUnavailableError)
-from tests.fake_http import (Answer, Asked)
-from tests.fake_hub import (COMMIT, REPO, FakeHub, sha256)
+from warmpath.prefixstore.tokenizers.tokenizer import FolderTokenizer, TokenizerUnavailableError
 
 SECRET = "hf_very_secret"
 

@@ -6,7 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from warmpath.prefixstore.tokenizers.tokenizer import (MOST_GROWN_BYTES, FolderTokenizer, LongPieceError)
+from warmpath.prefixstore.tokenizers.tokenizer import (
+    MOST_GROWN_BYTES,
+    FolderTokenizer,
+    LongPieceError,
+)
 
 MEASURE = """
 import sys, threading

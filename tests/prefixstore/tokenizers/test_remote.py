@@ -8,15 +8,26 @@ from pathlib import Path
 
 import pytest
 
+from tests.fake_engine import BEGIN, FakeEngine, listed, tokenized
+from tests.fake_http import Answer, Asked
+from tests.servers.certificates import Authority
 from warmpath.indexer.keys.token import pack_tokens
 from warmpath.prefixstore.tokenizers.engine import Engine
-from warmpath.prefixstore.tokenizers.fallback import (FallbackSource, FallbackTokenizer)
-from warmpath.prefixstore.tokenizers.remote import (ChatEncoder, RemoteSource, RemoteTokenizer, chat_text, takes_chats)
+from warmpath.prefixstore.tokenizers.fallback import FallbackSource, FallbackTokenizer
+from warmpath.prefixstore.tokenizers.remote import (
+    ChatEncoder,
+    RemoteSource,
+    RemoteTokenizer,
+    chat_text,
+    takes_chats,
+)
 from warmpath.prefixstore.tokenizers.source import FolderSource
-from warmpath.prefixstore.tokenizers.tokenizer import (ByteTokenizer, FolderTokenizer, InvalidTextError, TokenizerUnavailableError)
-from tests.fake_engine import (BEGIN, FakeEngine, listed, tokenized)
-from tests.fake_http import (Answer, Asked)
-from tests.servers.certificates import Authority
+from warmpath.prefixstore.tokenizers.tokenizer import (
+    ByteTokenizer,
+    FolderTokenizer,
+    InvalidTextError,
+    TokenizerUnavailableError,
+)
 
 PROMPT = "a prompt nobody may read"
 

@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from warmpath.prefixstore.tokenizers.cache import TokenizerCache
 from warmpath.prefixstore.tokenizers.source import FolderSource
-from warmpath.prefixstore.tokenizers.tokenizer import (ByteTokenizer, TokenizerUnavailableError)
+from warmpath.prefixstore.tokenizers.tokenizer import ByteTokenizer, TokenizerUnavailableError
 
 RETRY = 10.0
 MOST = 2

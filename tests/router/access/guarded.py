@@ -11,10 +11,10 @@ import aiohttp
 import grpc
 import grpc.aio
 
-from warmpath.router.assemble.running import (Running, running)
-from warmpath.router.config.read import load
+from tests.servers.certificates import Authority, Certificate
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
-from tests.servers.certificates import (Authority, Certificate)
+from warmpath.router.assemble.running import Running, running
+from warmpath.router.config.read import load
 
 TOKENS = {"scorer": "token-of-the-scorer", "reader": "token-of-the-reader"}
 MODEL = '[[models]]\nname = "m"\n'

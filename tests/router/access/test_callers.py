@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from warmpath.router.access.callers import (Callers, RefusalKind)
-from warmpath.router.access.roles import (ROLES, is_open)
-from warmpath.router.calls.service import SERVICE
-from warmpath.router.config.read import (ConfigError, load)
-from warmpath.router.config.schema import ClientSpec
-from warmpath.process.token_file import (TokenError, read_token)
+from warmpath.process.token_file import TokenError, read_token
+from warmpath.router.access.callers import Callers, RefusalKind
+from warmpath.router.access.roles import ROLES, is_open
 from warmpath.router.calls import llmd_service as indexer
+from warmpath.router.calls.service import SERVICE
+from warmpath.router.config.read import ConfigError, load
+from warmpath.router.config.schema import ClientSpec
 
 SECRET = "correct-horse-battery"
 SCORE, PODS = "/warmpath.v1.Router/Score", "/warmpath.v1.Router/ListPods"

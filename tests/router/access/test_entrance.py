@@ -10,13 +10,25 @@ import grpc.aio
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from warmpath.router.access.roles import ROLES
-from warmpath.router.calls.service import SERVICE
-from warmpath.router.endpoint_picker.protocol import SERVICE as EXTERNAL_PROCESSOR
-from warmpath.router.calls import llmd_service as indexer
+from tests.router.access.guarded import (
+    IDS,
+    MODEL,
+    REFLECTIONS,
+    TOKENS,
+    Folder,
+    bearer,
+    channel_to,
+    code_of,
+    context_of,
+    get,
+    serving,
+)
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.proto.pb.warmpath.v1 import router_pb2_grpc
-from tests.router.access.guarded import (IDS, MODEL, REFLECTIONS, TOKENS, Folder, bearer, channel_to, code_of, context_of, get, serving)
+from warmpath.router.access.roles import ROLES
+from warmpath.router.calls import llmd_service as indexer
+from warmpath.router.calls.service import SERVICE
+from warmpath.router.endpoint_picker.protocol import SERVICE as EXTERNAL_PROCESSOR
 
 
 @pytest.fixture

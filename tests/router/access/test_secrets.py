@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.router.access.guarded import TOKENS, Folder, channel_to, code_of, serving
 from warmpath.cli import check_config
 from warmpath.lab.local.cluster import Process
-from tests.router.access.guarded import (TOKENS, Folder, channel_to, code_of, serving)
 
 
 @pytest.fixture

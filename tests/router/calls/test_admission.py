@@ -12,7 +12,15 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from warmpath.router.admission.admission import (ANSWERING_TIMES, FIRST_SECONDS, LEAST_WAITING, MOST_AT_ONCE, STANDING_SECONDS, Admission, BusyError)
+from warmpath.router.admission.admission import (
+    ANSWERING_TIMES,
+    FIRST_SECONDS,
+    LEAST_WAITING,
+    MOST_AT_ONCE,
+    STANDING_SECONDS,
+    Admission,
+    BusyError,
+)
 from warmpath.router.admission.waiting import Turn
 
 WAIT_SECONDS = FIRST_SECONDS * (ANSWERING_TIMES + 1) / ANSWERING_TIMES

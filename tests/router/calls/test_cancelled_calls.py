@@ -9,13 +9,13 @@ import aiohttp
 import grpc.aio
 import pytest
 
+from tests.fake_engine import FakeEngine, tokenized
+from tests.fake_http import Answer, Asked
+from tests.router.http2_client import Http2Client
+from tests.router.pick_stand import QUIET, Stand, pod, prompt, standing, until
+from tests.router.running_router import TRANSPORT
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.proto.pb.warmpath.v1 import router_pb2_grpc
-from tests.fake_engine import (FakeEngine, tokenized)
-from tests.fake_http import (Answer, Asked)
-from tests.router.http2_client import Http2Client
-from tests.router.pick_stand import (QUIET, Stand, pod, prompt, standing, until)
-from tests.router.running_router import TRANSPORT
 
 ours = pytest.mark.skipif(
     TRANSPORT == "grpcio", reason="gRPC's own server does not tell of calls that it has answered"

@@ -11,17 +11,17 @@ import grpc
 import grpc.aio
 import pytest
 
+from tests.h2grpc.served import BOTH, Caller, new_server
+from tests.router.error_details import ErrorDetails, details_of
+from tests.router.pick_calls import Codes
+from tests.router.pick_stand import QUIET, Stand, pod, prompt, standing
+from tests.router.running_router import running_router
+from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
+from warmpath.proto.pb.warmpath.v1 import router_pb2_grpc
 from warmpath.router.admission.in_flight import InFlight
 from warmpath.router.calls.intake import Intake
 from warmpath.router.calls.pick import PickAnswerer
 from warmpath.router.calls.score import Answerer
-from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
-from warmpath.proto.pb.warmpath.v1 import router_pb2_grpc
-from tests.router.error_details import (ErrorDetails, details_of)
-from tests.router.pick_calls import Codes
-from tests.router.pick_stand import (QUIET, Stand, pod, prompt, standing)
-from tests.router.running_router import running_router
-from tests.h2grpc.served import (BOTH, Caller, new_server)
 
 pytestmark = pytest.mark.parametrize("transport", BOTH)
 

@@ -8,15 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.docs.test_pages import ROOT
+from warmpath.h2grpc.metadata import trailers_of
+from warmpath.proto.errors import Reason, details
+from warmpath.proto.pb.warmpath.wire.v1 import status_details_pb2 as wire
 from warmpath.router.access import guard
 from warmpath.router.calls import failures
-from warmpath.router.calls.failures import (FAILURES, failure_of, refusal_of, text_of)
+from warmpath.router.calls.failures import FAILURES, failure_of, refusal_of, text_of
 from warmpath.router.drain import EndingError
-from warmpath.proto.errors import (Reason, details)
-from warmpath.proto.pb.warmpath.wire.v1 import status_details_pb2 as wire
-from warmpath.router.prompt.bad_request import (BadRequestError, NoTokenizerError)
-from warmpath.h2grpc.metadata import trailers_of
-from tests.docs.test_pages import ROOT
+from warmpath.router.prompt.bad_request import BadRequestError, NoTokenizerError
 
 GOOGLES = bytes.fromhex(
     "08081211746f6f206d616e7920e2809320776169741a600a28747970652e676f6f676c65617069732e636f6d2f"

@@ -11,9 +11,15 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from warmpath.router.admission.in_flight import (MOST_KNOWN, STRANGER_SECONDS, InFlight, LateError, NoPlaceError)
-from warmpath.router.admission.reservation import (CallState, Reservation)
 from tests.examples import examples
+from warmpath.router.admission.in_flight import (
+    MOST_KNOWN,
+    STRANGER_SECONDS,
+    InFlight,
+    LateError,
+    NoPlaceError,
+)
+from warmpath.router.admission.reservation import CallState, Reservation
 
 LIMIT, LARGEST, SECONDS, MOST_WAITING = 100, 10, 5.0, 12
 

@@ -8,12 +8,12 @@ import grpc
 import grpc.aio
 import pytest
 
-from warmpath.router.admission.in_flight import InFlight
-from warmpath.router.calls.intake import (Intake, RefusedError)
-from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
-from warmpath.router.transport.call import Refusal
 from tests.router.http2_client import Http2Client
-from tests.router.pick_stand import (QUIET, Stand, pod, prompt, standing, until)
+from tests.router.pick_stand import QUIET, Stand, pod, prompt, standing, until
+from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
+from warmpath.router.admission.in_flight import InFlight
+from warmpath.router.calls.intake import Intake, RefusedError
+from warmpath.router.transport.call import Refusal
 
 TIGHT = "[limits]\nmax-prompt-bytes = 1048576\nmax-prompt-tokens = 100000\n"
 ROOM = TIGHT + "max-in-flight-bytes = 16777216\n"

@@ -13,10 +13,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from tests.examples import examples
+from tests.router.pick_calls import EVERY, NEWEST, OLDEST, WINDOW_SECONDS, Calls, When
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.router.prompt.bad_request import BadRequestError
-from tests.examples import examples
-from tests.router.pick_calls import (EVERY, NEWEST, OLDEST, WINDOW_SECONDS, Calls, When)
 
 
 @pytest.fixture

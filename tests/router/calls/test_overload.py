@@ -9,13 +9,13 @@ import grpc
 import grpc.aio
 import pytest
 
-from warmpath.router.admission.admission import (LEAST_WAITING, Admission)
-from warmpath.router.admission.in_flight import InFlight
-from warmpath.router.calls.intake import Intake
-from tests.router.error_details import (ErrorDetails, details_of)
 from tests.h2grpc.http2 import raw_frames as raw
 from tests.h2grpc.http2.hostile_client import HostileClient
-from tests.h2grpc.served import (BOTH, SERVICE, Caller, ends_with, new_server)
+from tests.h2grpc.served import BOTH, SERVICE, Caller, ends_with, new_server
+from tests.router.error_details import ErrorDetails, details_of
+from warmpath.router.admission.admission import LEAST_WAITING, Admission
+from warmpath.router.admission.in_flight import InFlight
+from warmpath.router.calls.intake import Intake
 
 pytestmark = pytest.mark.parametrize("transport", BOTH)
 

@@ -9,10 +9,10 @@ import grpc.aio
 import pytest
 from google.protobuf.message_factory import GetMessageClass
 
-from warmpath.router.calls.parse import (LIMITS, parse)
-from warmpath.router.assemble.running import running
-from warmpath.router.config import read
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
+from warmpath.router.assemble.running import running
+from warmpath.router.calls.parse import LIMITS, parse
+from warmpath.router.config import read
 from warmpath.router.prompt.bad_request import BadRequestError
 from warmpath.router.prompt.limits import MOST_NAME_BYTES
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import grpc
 import pytest
 
-from warmpath.router.load.stuck import ENOUGH
+from tests.router.pick_stand import QUIET, UNENDING, Stand, by_pod, pod, prompt, standing, until
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
+from warmpath.router.load.stuck import ENOUGH
 from warmpath.router.pick.options import MOST_CANDIDATES
-from tests.router.pick_stand import (QUIET, UNENDING, Stand, by_pod, pod, prompt, standing, until)
 
 THREE = QUIET + pod("a") + pod("b") + pod("c")
 

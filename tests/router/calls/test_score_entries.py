@@ -3,17 +3,17 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.examples import examples
+from tests.indexer.sides import CLEARED, Side, stored
 from warmpath.indexer.keys.token import pack_tokens
-from warmpath.router.calls.score import Answerer
-from warmpath.router.match.match import Scorer
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.proto.pb.warmpath.wire.v1 import score_request_pb2 as wire
-from warmpath.router.pods.table import (Pod, PodTable, Status)
+from warmpath.router.calls.score import Answerer
+from warmpath.router.match.match import Scorer
+from warmpath.router.pods.table import Pod, PodTable, Status
 from warmpath.router.prompt.plain import PlainPrompt
 from warmpath.router.prompt.read_prompt import ReadPrompt
 from warmpath.router.prompt.token_prompt import TokenPrompt
-from tests.examples import examples
-from tests.indexer.sides import (CLEARED, Side, stored)
 
 PODS = st.sampled_from(["a", "b", "c"])
 RANKS = st.integers(0, 1)

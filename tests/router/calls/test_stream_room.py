@@ -8,13 +8,13 @@ from typing import Any
 import grpc
 import pytest
 
-from warmpath.router.admission.in_flight import InFlight
-from warmpath.router.calls.intake import (Intake, RefusedError)
-from warmpath.router.calls.score import Scored
-from warmpath.router.calls.service import (STREAM_WIDTH, RouterService)
-from warmpath.router.drain import Drain
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.proto.pb.warmpath.wire.v1 import score_request_pb2 as wire
+from warmpath.router.admission.in_flight import InFlight
+from warmpath.router.calls.intake import Intake, RefusedError
+from warmpath.router.calls.score import Scored
+from warmpath.router.calls.service import STREAM_WIDTH, RouterService
+from warmpath.router.drain import Drain
 
 SIZE = 1000
 

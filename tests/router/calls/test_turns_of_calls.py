@@ -7,22 +7,22 @@ from typing import Any
 
 import pytest
 
+from tests.router.pick.picker_parts import Parts
 from warmpath.indexer.trust import Level
+from warmpath.process import turns
+from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
+from warmpath.proto.pb.warmpath.wire.v1 import score_request_pb2 as wire
 from warmpath.router.calls.pick import PickAnswerer
 from warmpath.router.calls.score import Answerer
 from warmpath.router.diagnosis.attribution import Attribution
 from warmpath.router.diagnosis.decisions import Decisions
-from warmpath.process import turns
 from warmpath.router.match.match import Scorer
-from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
-from warmpath.proto.pb.warmpath.wire.v1 import score_request_pb2 as wire
-from warmpath.router.pick.messages import (AT_ONCE, LEVELS)
 from warmpath.router.pick.group_window import GroupWindow
+from warmpath.router.pick.messages import AT_ONCE, LEVELS
 from warmpath.router.pods.table import PodTable
 from warmpath.router.prompt.bad_request import BadRequestError
 from warmpath.router.prompt.read_prompt import ReadPrompt
 from warmpath.router.prompt.token_prompt import TokenPrompt
-from tests.router.pick.picker_parts import Parts
 
 PODS = 300
 

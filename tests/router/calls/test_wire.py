@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warmpath.router.calls.parse import parse
-from warmpath.router.calls.score_reply import (entry_of, match_part, score_rest, stream_reply, varint)
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.proto.pb.warmpath.wire.v1 import score_request_pb2 as wire
+from warmpath.router.calls.parse import parse
+from warmpath.router.calls.score_reply import entry_of, match_part, score_rest, stream_reply, varint
 from warmpath.router.prompt.bad_request import BadRequestError
 from warmpath.router.prompt.parse import listed_ids
-from warmpath.scorer.match import (TIERS, Match, Span)
+from warmpath.scorer.match import TIERS, Match, Span
 
 IDS = st.lists(st.integers(0, (1 << 32) - 1), max_size=50)
 UINT32 = st.integers(0, (1 << 32) - 1)

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.servers.certificates import Authority
 from warmpath.router.config.check import contradictions
 from warmpath.router.config.form import usable
-from warmpath.router.config.mistakes import (Mistakes, dotted)
-from warmpath.router.config.read import (ConfigError, load, mistakes, parse)
+from warmpath.router.config.mistakes import Mistakes, dotted
+from warmpath.router.config.read import ConfigError, load, mistakes, parse
 from warmpath.router.config.schema import Config
-from tests.servers.certificates import Authority
 
 MANY = """\
 [server]

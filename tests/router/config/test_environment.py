@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warmpath.router.config.environment import (overrides, replaced)
-from warmpath.router.config.read import (ConfigError, load, mistakes)
+from warmpath.router.config.environment import overrides, replaced
+from warmpath.router.config.read import ConfigError, load, mistakes
 
 MODEL = '[[models]]\nname = "m"\n'
 

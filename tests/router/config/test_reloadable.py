@@ -3,10 +3,10 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from warmpath.router.config.read import parse
-from warmpath.router.config.reloadable import (differing, reloadable_keys, reloaded)
-from warmpath.router.config.schema import Config
 from tests.examples import examples
+from warmpath.router.config.read import parse
+from warmpath.router.config.reloadable import differing, reloadable_keys, reloaded
+from warmpath.router.config.schema import Config
 
 VALUES = {
     "server.ready": ("[]", '["pods"]', '["index", "coverage"]'),

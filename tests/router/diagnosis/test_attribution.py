@@ -5,11 +5,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from warmpath.indexer.engines.cache_groups import Layout
-from warmpath.router.diagnosis.attribution import (Attribution, Row, ShadowRow)
-from warmpath.router.pick.pick import Placed
 from tests.examples import examples
-from tests.router.pick.weighed import (BLOCK, TOKENS, choice, follow, option, placed)
+from tests.router.pick.weighed import BLOCK, TOKENS, choice, follow, option, placed
+from warmpath.indexer.engines.cache_groups import Layout
+from warmpath.router.diagnosis.attribution import Attribution, Row, ShadowRow
+from warmpath.router.pick.pick import Placed
 
 
 def pick(attribution: Attribution, *, shadow: bool = False, model: str = "m") -> Placed:

@@ -7,14 +7,14 @@ from random import Random
 
 import pytest
 
+from tests.router.pages.stand import pods
+from tests.router.pick.weighed import choice, option, placed
+from tests.router.running_router import running_router
+from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
+from warmpath.proto.pb.warmpath.v1 import router_pb2_grpc
 from warmpath.router.diagnosis import decision_log
 from warmpath.router.diagnosis.decision_file import write_now
 from warmpath.router.diagnosis.decision_log import DecisionLog
-from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
-from warmpath.proto.pb.warmpath.v1 import router_pb2_grpc
-from tests.router.pages.stand import pods
-from tests.router.pick.weighed import (choice, option, placed)
-from tests.router.running_router import running_router
 
 
 def ended() -> DecisionLog:

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.router.pick.weighed import choice, option, placed
 from warmpath.router.diagnosis import decision_log
 from warmpath.router.diagnosis.decision_log import DecisionLog
 from warmpath.router.pick.pick import Placed
-from tests.router.pick.weighed import (choice, option, placed)
 
 
 def pick(log: DecisionLog) -> Placed:

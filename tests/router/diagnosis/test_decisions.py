@@ -7,13 +7,13 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from warmpath.router.diagnosis.decisions import (ENDS, KEPT_CANDIDATES, Decisions)
-from warmpath.router.load.table import Part
-from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
-from warmpath.router.pick.messages import (candidate_message, source_message)
-from warmpath.router.pick.pick import Placed
 from tests.examples import examples
-from tests.router.pick.weighed import (choice, follow, option, placed)
+from tests.router.pick.weighed import choice, follow, option, placed
+from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
+from warmpath.router.diagnosis.decisions import ENDS, KEPT_CANDIDATES, Decisions
+from warmpath.router.load.table import Part
+from warmpath.router.pick.messages import candidate_message, source_message
+from warmpath.router.pick.pick import Placed
 
 
 def test_a_candidate_as_pick_gives_it_has_no_details() -> None:

@@ -5,15 +5,15 @@ from dataclasses import replace
 
 import pytest
 
-from warmpath.indexer.trust import (Level, Trust)
+from tests.router.pick.weighed import FakeRank, choice, option, placed
+from warmpath.indexer.trust import Level, Trust
+from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.router.diagnosis.attribution import Attribution
 from warmpath.router.diagnosis.diagnose import diagnose
 from warmpath.router.load.bookings import Bookings
 from warmpath.router.load.engine_metrics import Observed
 from warmpath.router.load.table import LoadTable
-from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
-from warmpath.router.pods.table import (Pod, Status)
-from tests.router.pick.weighed import (FakeRank, choice, option, placed)
+from warmpath.router.pods.table import Pod, Status
 
 NOW = 1000.0
 

@@ -13,12 +13,20 @@ from envoy.config.core.v3 import base_pb2
 from envoy.service.ext_proc.v3 import external_processor_pb2 as pb
 from google.protobuf.struct_pb2 import Struct
 
+from tests.router.pick_stand import QUIET, pod, until
+from tests.router.running_router import TRANSPORT, running_router
+from warmpath.proto.pb.warmpath.v1 import router_pb2, router_pb2_grpc
 from warmpath.router.assemble.running import Running
-from warmpath.router.endpoint_picker.protocol import (DESTINATION, NAMESPACE, SERVED, SERVICE, SUBSET, SUBSET_NAMESPACE, BodyMode)
-from warmpath.proto.pb.warmpath.v1 import (router_pb2, router_pb2_grpc)
-from warmpath.router.tracing.tracer import (NO_TRACER, Tracer)
-from tests.router.pick_stand import (QUIET, pod, until)
-from tests.router.running_router import (TRANSPORT, running_router)
+from warmpath.router.endpoint_picker.protocol import (
+    DESTINATION,
+    NAMESPACE,
+    SERVED,
+    SERVICE,
+    SUBSET,
+    SUBSET_NAMESPACE,
+    BodyMode,
+)
+from warmpath.router.tracing.tracer import NO_TRACER, Tracer
 
 ONE, TWO = "10.0.0.1:80", "10.0.0.2:80"
 PODS = pod("pod-1", ONE) + pod("pod-2", TWO)

@@ -4,10 +4,16 @@ import json
 from typing import Any
 
 from warmpath.router.config.schema import PickerHeadersTable
-from warmpath.router.endpoint_picker.actions import (Endpoint, Picked, WantPick)
-from warmpath.router.endpoint_picker.events import (Modes, RequestBody, RequestHeaders, ResponseBody, ResponseHeaders)
+from warmpath.router.endpoint_picker.actions import Endpoint, Picked, WantPick
+from warmpath.router.endpoint_picker.events import (
+    Modes,
+    RequestBody,
+    RequestHeaders,
+    ResponseBody,
+    ResponseHeaders,
+)
 from warmpath.router.endpoint_picker.exchange import Exchange
-from warmpath.router.endpoint_picker.names import (HeaderNames, names_of)
+from warmpath.router.endpoint_picker.names import HeaderNames, names_of
 from warmpath.router.endpoint_picker.protocol import BodyMode
 
 NAMES: HeaderNames = names_of(PickerHeadersTable())

@@ -9,7 +9,11 @@ from envoy.service.ext_proc.v3 import external_processor_pb2 as pb
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.examples import examples
+from tests.router.endpoint_picker.gateway import header_map
+from tests.router.pick_calls import WINDOW_SECONDS, Calls, Cancelled, Waits, When
 from warmpath.indexer.keys.token import pack_tokens
+from warmpath.proto.pb.warmpath.v1 import router_pb2
 from warmpath.router.admission.admission import Admission
 from warmpath.router.admission.in_flight import InFlight
 from warmpath.router.calls.intake import Intake
@@ -19,13 +23,9 @@ from warmpath.router.endpoint_picker.pick import EndpointPicks
 from warmpath.router.endpoint_picker.protocol import BodyMode
 from warmpath.router.endpoint_picker.service import EndpointPickerService
 from warmpath.router.inference_api.request import InferenceRequest
-from warmpath.proto.pb.warmpath.v1 import router_pb2
 from warmpath.router.pods.table import PodTable
-from warmpath.router.prompt.models import (Model, ModelTable)
+from warmpath.router.prompt.models import Model, ModelTable
 from warmpath.scorer.prefill import PrefillModel
-from tests.examples import examples
-from tests.router.endpoint_picker.gateway import header_map
-from tests.router.pick_calls import (WINDOW_SECONDS, Calls, Cancelled, Waits, When)
 
 Outcome = Literal["answered", "cancelled"]
 

@@ -11,13 +11,23 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
+from tests.lab.simworker.local_worker import LocalWorker
+from tests.router.endpoint_picker.behind_envoy import (
+    FAIL_CLOSE,
+    FILTER,
+    REQUEST_MODE,
+    Change,
+    Echo,
+    Front,
+    config,
+    front,
+    full_duplex,
+)
+from tests.router.endpoint_picker.gateway import IDS, Gateway, asking
+from tests.router.pick_stand import QUIET, pod, until
 from warmpath.lab.local.cluster import WorkerSettings
 from warmpath.lab.local.ports import HeldPorts
 from warmpath.proto.pb.warmpath.v1 import router_pb2
-from tests.router.endpoint_picker.behind_envoy import (FAIL_CLOSE, FILTER, REQUEST_MODE, Change, Echo, Front, config, front, full_duplex)
-from tests.router.endpoint_picker.gateway import (IDS, Gateway, asking)
-from tests.router.pick_stand import (QUIET, pod, until)
-from tests.lab.simworker.local_worker import LocalWorker
 
 MODES = {"buffered": [], "full-duplex": full_duplex()}
 TOKEN = b'data: {"choices":[{"text":"a"}]}\n\n'

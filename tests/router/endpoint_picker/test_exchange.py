@@ -6,12 +6,44 @@ from typing import Any
 
 import pytest
 
-from warmpath.router.endpoint_picker.actions import (BodyReply, HeadersReply, ImmediateReply, NoPickResponse, Picked, TrailersReply, WantPick, WantReport)
-from warmpath.router.endpoint_picker.events import (Modes, OrderError, RequestHeaders, RequestTrailers, ResponseBody, ResponseHeaders, ResponseTrailers)
+from tests.router.endpoint_picker.gateway_events import (
+    BUFFERED,
+    NAMES,
+    ONE,
+    PICKED,
+    TWO,
+    USAGE,
+    answer,
+    body,
+    event,
+    exchange,
+    pick,
+    picking,
+    post,
+    token,
+)
+from warmpath.router.endpoint_picker.actions import (
+    BodyReply,
+    HeadersReply,
+    ImmediateReply,
+    NoPickResponse,
+    Picked,
+    TrailersReply,
+    WantPick,
+    WantReport,
+)
+from warmpath.router.endpoint_picker.events import (
+    Modes,
+    OrderError,
+    RequestHeaders,
+    RequestTrailers,
+    ResponseBody,
+    ResponseHeaders,
+    ResponseTrailers,
+)
 from warmpath.router.endpoint_picker.exchange import Exchange
-from warmpath.router.endpoint_picker.protocol import (DESTINATION, PICKERS_OWN, PIECE_BYTES, BodyMode)
+from warmpath.router.endpoint_picker.protocol import DESTINATION, PICKERS_OWN, PIECE_BYTES, BodyMode
 from warmpath.router.inference_api.model_name import Renaming
-from tests.router.endpoint_picker.gateway_events import (BUFFERED, NAMES, ONE, PICKED, TWO, USAGE, answer, body, event, exchange, pick, picking, post, token)
 
 BOTH = f"{ONE},{TWO}"
 TO_BOTH = HeadersReply(

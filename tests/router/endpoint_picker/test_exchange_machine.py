@@ -6,12 +6,34 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from warmpath.router.endpoint_picker.actions import (BodyReply, HeadersReply, ImmediateReply, NoPickResponse, TrailersReply, WantPick, WantReport)
-from warmpath.router.endpoint_picker.events import (Modes, OrderError, RequestTrailers, ResponseBody, ResponseTrailers)
-from warmpath.router.endpoint_picker.protocol import BodyMode
-from warmpath.proto.report_event import ReportEvent
 from tests.examples import examples
-from tests.router.endpoint_picker.gateway_events import (ONE, PICKED, TWO, answer, body, exchange, post)
+from tests.router.endpoint_picker.gateway_events import (
+    ONE,
+    PICKED,
+    TWO,
+    answer,
+    body,
+    exchange,
+    post,
+)
+from warmpath.proto.report_event import ReportEvent
+from warmpath.router.endpoint_picker.actions import (
+    BodyReply,
+    HeadersReply,
+    ImmediateReply,
+    NoPickResponse,
+    TrailersReply,
+    WantPick,
+    WantReport,
+)
+from warmpath.router.endpoint_picker.events import (
+    Modes,
+    OrderError,
+    RequestTrailers,
+    ResponseBody,
+    ResponseTrailers,
+)
+from warmpath.router.endpoint_picker.protocol import BodyMode
 
 MOST_BYTES = 50
 PIECES = st.binary(max_size=30)

@@ -12,10 +12,10 @@ import pytest
 from envoy.config.core.v3 import base_pb2
 from envoy.service.ext_proc.v3 import external_processor_pb2 as pb
 
+from tests.router.endpoint_picker.gateway import ONE, PODS, TWO, asking, completion, header_map
+from tests.router.pick_stand import QUIET
 from warmpath.router.endpoint_picker.messages import MOST_BESIDE_BYTES
 from warmpath.router.endpoint_picker.protocol import DESTINATION
-from tests.router.endpoint_picker.gateway import (ONE, PODS, TWO, asking, completion, header_map)
-from tests.router.pick_stand import QUIET
 
 MIB = 1 << 20
 BOMB = gzip.compress(bytes(64 * MIB))

@@ -11,10 +11,27 @@ from google.protobuf.struct_pb2 import Struct
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warmpath.router.endpoint_picker.actions import (BodyReply, HeadersReply, ImmediateReply, Reply, TrailersReply)
-from warmpath.router.endpoint_picker.events import (Event, MessageError, Modes, RequestBody, RequestHeaders, RequestTrailers, ResponseBody, ResponseHeaders, ResponseTrailers, value_of)
-from warmpath.router.endpoint_picker.messages import (MOST_BESIDE_BYTES, bytes_of, event_of)
-from warmpath.router.endpoint_picker.protocol import (DESTINATION, BodyMode)
+from warmpath.router.endpoint_picker.actions import (
+    BodyReply,
+    HeadersReply,
+    ImmediateReply,
+    Reply,
+    TrailersReply,
+)
+from warmpath.router.endpoint_picker.events import (
+    Event,
+    MessageError,
+    Modes,
+    RequestBody,
+    RequestHeaders,
+    RequestTrailers,
+    ResponseBody,
+    ResponseHeaders,
+    ResponseTrailers,
+    value_of,
+)
+from warmpath.router.endpoint_picker.messages import MOST_BESIDE_BYTES, bytes_of, event_of
+from warmpath.router.endpoint_picker.protocol import DESTINATION, BodyMode
 
 RECORDED = json.loads((Path(__file__).parent / "envoy_messages.json").read_text(encoding="utf-8"))
 """The messages of a streamed request with two tokens, which was restricted to two endpoints."""

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.router.endpoint_picker.gateway import Conversation, Gateway, asking, completion
+from tests.router.pick_stand import QUIET, pod, prompt, until
 from warmpath.proto.pb.warmpath.v1 import router_pb2
 from warmpath.router.queue.lag import LEAST
-from tests.router.endpoint_picker.gateway import (Conversation, Gateway, asking, completion)
-from tests.router.pick_stand import (QUIET, pod, prompt, until)
 
 QUEUE = f'{QUIET}[pick]\nqueue = "on"\nprefill-base-seconds = 60\n{pod("pod-1", "127.0.0.1:8101")}'
 

@@ -13,17 +13,17 @@ import pytest
 from envoy.service.ext_proc.v3 import external_processor_pb2 as pb
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from warmpath.router.admission.admission import (Admission, BusyError, LongestWait)
-from warmpath.router.calls.pick import PickAnswerer
-from warmpath.router.assemble.running import running
-from warmpath.router.config.read import parse
-from warmpath.router.endpoint_picker.protocol import (DESTINATION, SERVICE, BodyMode)
+from tests.router.endpoint_picker.gateway import IDS, ONE, PODS, TWO, Gateway, asking, completion
+from tests.router.error_details import details_of
+from tests.router.pick_stand import QUIET, pod, until
 from warmpath.proto.pb.warmpath.v1 import router_pb2
+from warmpath.router.admission.admission import Admission, BusyError, LongestWait
+from warmpath.router.assemble.running import running
+from warmpath.router.calls.pick import PickAnswerer
+from warmpath.router.config.read import parse
+from warmpath.router.endpoint_picker.protocol import DESTINATION, SERVICE, BodyMode
 from warmpath.router.pods.table import Pod
 from warmpath.scorer.prefill import PrefillModel
-from tests.router.endpoint_picker.gateway import (IDS, ONE, PODS, TWO, Gateway, asking, completion)
-from tests.router.error_details import details_of
-from tests.router.pick_stand import (QUIET, pod, until)
 
 USAGE = {
     "prompt_tokens": 200,

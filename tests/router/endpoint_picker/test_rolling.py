@@ -6,10 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from warmpath.lab.local.ports import (HOST, HeldPorts)
-from tests.router.endpoint_picker.behind_envoy import (FAIL_CLOSE, PATIENT, Change, config, front, full_duplex)
-from tests.router.endpoint_picker.rolled import (REQUESTS, Callers, Process, answers, running)
-from tests.router.pick_stand import (pod, until)
+from tests.router.endpoint_picker.behind_envoy import (
+    FAIL_CLOSE,
+    PATIENT,
+    Change,
+    config,
+    front,
+    full_duplex,
+)
+from tests.router.endpoint_picker.rolled import REQUESTS, Callers, Process, answers, running
+from tests.router.pick_stand import pod, until
+from warmpath.lab.local.ports import HOST, HeldPorts
 
 
 @pytest.mark.deep

@@ -11,12 +11,21 @@ import aiohttp
 import pytest
 from cryptography import x509
 
-from warmpath.lab.local.ports import (HOST, HeldPorts)
-from tests.router.endpoint_picker.behind_envoy import (FAIL_CLOSE, PATIENT, Change, Front, config, front, full_duplex, secured)
-from tests.router.endpoint_picker.rolled import (REQUESTS, Callers, Process, answers, running)
+from tests.router.endpoint_picker.behind_envoy import (
+    FAIL_CLOSE,
+    PATIENT,
+    Change,
+    Front,
+    config,
+    front,
+    full_duplex,
+    secured,
+)
+from tests.router.endpoint_picker.rolled import REQUESTS, Callers, Process, answers, running
 from tests.router.pick_stand import until
-from tests.servers.certificates import (Authority, Certificate)
+from tests.servers.certificates import Authority, Certificate
 from tests.servers.redis_server import RedisServer
+from warmpath.lab.local.ports import HOST, HeldPorts
 
 PODS = 3
 

@@ -7,7 +7,13 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from warmpath.router.inference_api.json_values import (MOST_NESTED, MOST_STEPS, MOST_VALUE_BYTES, JsonValues, Paths)
+from warmpath.router.inference_api.json_values import (
+    MOST_NESTED,
+    MOST_STEPS,
+    MOST_VALUE_BYTES,
+    JsonValues,
+    Paths,
+)
 
 PATHS: Paths = {b"a": "a", b"b": {b"a": "ba", b"c": {b"a": "bca"}}, "é".encode(): "é"}
 KEYS = st.sampled_from(["a", "b", "c", "é", 'q"', "\\", "", "long" * 30])

@@ -7,7 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warmpath.router.inference_api.model_name import (BodyHead, NameInResponse, Renaming, read_head, with_model)
+from warmpath.router.inference_api.model_name import (
+    BodyHead,
+    NameInResponse,
+    Renaming,
+    read_head,
+    with_model,
+)
 from warmpath.router.prompt.limits import MOST_NAME_BYTES
 
 KEYS = st.sampled_from(["model", "messages", "stream", "mod", 'x"model":', "ü"])

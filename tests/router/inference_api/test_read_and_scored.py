@@ -3,11 +3,11 @@
 import json
 from pathlib import Path
 
+from tests.recordings import TOKENIZER
+from tests.router.inference_api.recorded_apis import HEAD, VLLM, Reading
+from tests.router.running_router import running_router
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.proto.pb.warmpath.v1 import router_pb2_grpc
-from tests.recordings import TOKENIZER
-from tests.router.inference_api.recorded_apis import (HEAD, VLLM, Reading)
-from tests.router.running_router import running_router
 
 
 async def test_the_router_counts_the_tokens_that_vllm_counted(tmp_path: Path) -> None:

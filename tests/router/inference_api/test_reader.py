@@ -8,17 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.router.inference_api.recorded_apis import VLLM
+from tests.vllm.api_bodies import BODIES, HI
 from warmpath.indexer.keys.token import pack_tokens
 from warmpath.prefixstore.chats.chat import TemplateTraits
+from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.router.inference_api.apis.table import PATHS
 from warmpath.router.inference_api.reader import InferenceReader
 from warmpath.router.inference_api.request import InferenceRequest
 from warmpath.router.inference_api.unread import Unread
-from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.router.prompt.bodies.fields import MOST_VALUES
 from warmpath.router.prompt.limits import PromptLimits
-from tests.router.inference_api.recorded_apis import VLLM
-from tests.vllm.api_bodies import (BODIES, HI)
 
 CHAT = {"model": "m", "messages": [HI]}
 JSON = "application/json"

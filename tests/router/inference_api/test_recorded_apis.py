@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from tests.router.inference_api.recorded_apis import SGLANG, VLLM, Reading, named
 from warmpath.router.inference_api.response import UsageReader
 from warmpath.router.inference_api.unread import Unread
-from tests.router.inference_api.recorded_apis import (SGLANG, VLLM, Reading, named)
 
 BLOCK = 32
 SERVED = [line for line in VLLM if line["first"]["status"] == 200]

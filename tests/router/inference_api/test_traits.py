@@ -4,10 +4,17 @@ from datetime import UTC, datetime
 
 import pytest
 
-from warmpath.prefixstore.chats.chat import (ModelTemplate, TemplateTraits)
-from warmpath.prefixstore.chats.renderer import (InlineRenderer, RenderCrashedError, Renderer, RendererClosedError, RendererFullError, RenderTimeoutError)
+from warmpath.prefixstore.chats.chat import ModelTemplate, TemplateTraits
+from warmpath.prefixstore.chats.renderer import (
+    InlineRenderer,
+    RenderCrashedError,
+    Renderer,
+    RendererClosedError,
+    RendererFullError,
+    RenderTimeoutError,
+)
 from warmpath.router.inference_api.traits import ModelTraits
-from warmpath.router.prompt.models import (Model, ModelTable)
+from warmpath.router.prompt.models import Model, ModelTable
 
 
 def renderer() -> InlineRenderer:

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warmpath.router.load.batches import (FORGOTTEN, SETTLED, Batches)
+from warmpath.router.load.batches import FORGOTTEN, SETTLED, Batches
 from warmpath.router.load.engine_metrics import Observed
 
 RANK = ("pod-1", 0)

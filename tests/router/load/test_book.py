@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from warmpath.router.load.bookings import (Bookings, Work)
-from warmpath.scorer.candidate import (IDLE, Load)
 from tests.examples import examples
+from warmpath.router.load.bookings import Bookings, Work
+from warmpath.scorer.candidate import IDLE, Load
 
 
 def new_bookings(most: int = 100, expire_after: float = 600.0) -> Bookings:

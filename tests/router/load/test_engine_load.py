@@ -9,8 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warmpath.router.load.engine_metrics import (MOST_LINE_BYTES, MOST_LINES, NAMES, Observed, lines, parse)
 from tests.lab.simworker.local_worker import LocalWorker
+from warmpath.router.load.engine_metrics import (
+    MOST_LINE_BYTES,
+    MOST_LINES,
+    NAMES,
+    Observed,
+    lines,
+    parse,
+)
 
 VLLM = b"""# HELP vllm:num_requests_running Number of requests in model execution batches.
 # TYPE vllm:num_requests_running gauge

@@ -7,13 +7,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from warmpath.router.load.bookings import (Bookings, Work)
+from tests.examples import examples
+from warmpath.router.load.bookings import Bookings, Work
 from warmpath.router.load.correction import UNKNOWN_TOKENS
 from warmpath.router.load.engine_metrics import Observed
 from warmpath.router.load.table import LoadTable
 from warmpath.scorer.candidate import Load
 from warmpath.scorer.prefill import PrefillModel
-from tests.examples import examples
 
 STALE, SLACK = 5.0, 1.0
 

@@ -10,14 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from warmpath.router.load.bookings import (Bookings, Work)
+from tests.examples import examples
+from warmpath.router.load.bookings import Bookings, Work
 from warmpath.router.load.engine_metrics import Observed
 from warmpath.router.load.other_routers import rank_sums
 from warmpath.router.load.table import LoadTable
-from warmpath.router.peers.received import (ReceivedBookings, RouterSums)
+from warmpath.router.peers.received import ReceivedBookings, RouterSums
 from warmpath.scorer.candidate import Load
 from warmpath.scorer.load_columns import LoadColumns
-from tests.examples import examples
 
 STALE = 5.0
 FAR = 1 << 62

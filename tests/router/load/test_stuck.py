@@ -7,11 +7,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from warmpath.router.load.bookings import (Booking, Bookings, Work)
-from warmpath.router.load.engine_metrics import Observed
-from warmpath.router.load.stuck import (ENOUGH, FIRST_SECONDS, LEAST_SECONDS, OPEN_SECONDS, RETRY_SECONDS, TIMES, UNTRIED_SECONDS, Failure)
-from warmpath.router.load.table import LoadTable
 from tests.examples import examples
+from warmpath.router.load.bookings import Booking, Bookings, Work
+from warmpath.router.load.engine_metrics import Observed
+from warmpath.router.load.stuck import (
+    ENOUGH,
+    FIRST_SECONDS,
+    LEAST_SECONDS,
+    OPEN_SECONDS,
+    RETRY_SECONDS,
+    TIMES,
+    UNTRIED_SECONDS,
+    Failure,
+)
+from warmpath.router.load.table import LoadTable
 
 PREFILL = 0.5
 PATIENCE = TIMES * PREFILL + LEAST_SECONDS

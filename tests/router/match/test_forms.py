@@ -3,9 +3,9 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warmpath.indexer.engines.cache_groups import (Group, Layout)
-from warmpath.router.match.forms import KeptForms
 from tests.router.pick.weighed import FakeRank
+from warmpath.indexer.engines.cache_groups import Group, Layout
+from warmpath.router.match.forms import KeptForms
 
 LAYOUTS = st.sampled_from(
     [

@@ -2,17 +2,17 @@
 
 import msgspec
 
+from tests.indexer.followed import new_ingest, source
+from tests.router.pods.test_hybrid import TOKENS, Fleet, removed, stored
 from warmpath.indexer.believed.beliefs import Believed
 from warmpath.indexer.index.memory import MemoryIndex
 from warmpath.indexer.keys.token import pack_tokens
-from warmpath.router.pages.reach import (Reach, reach_of)
 from warmpath.router.calls.weighted_blocks import WeightedBlocks
-from warmpath.router.match.matches import Matches
 from warmpath.router.match.match import Scorer
+from warmpath.router.match.matches import Matches
+from warmpath.router.pages.reach import Reach, reach_of
 from warmpath.router.prompt.token_prompt import TokenPrompt
 from warmpath.scorer.longest_prefix import longest_prefix
-from tests.indexer.followed import (new_ingest, source)
-from tests.router.pods.test_hybrid import (TOKENS, Fleet, removed, stored)
 
 PROMPT = TokenPrompt("m", pack_tokens(TOKENS), is_whole=True)
 EVEN = WeightedBlocks(4, {"gpu": 1.0, "cpu": 0.5, "disk": 0.25, "remote": 0.125})

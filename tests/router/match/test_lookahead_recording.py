@@ -11,20 +11,20 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from tests.recordings import VLLM_LOOKAHEAD
 from warmpath.indexer.embedded import embedded_index
 from warmpath.indexer.engines import vllm
 from warmpath.indexer.engines.cache_groups import Lookahead
-from warmpath.indexer.follow.stream_source import RankIngest
 from warmpath.indexer.follow.rank_source import RankSource
+from warmpath.indexer.follow.stream_source import RankIngest
 from warmpath.indexer.index.memory import MemoryIndex
-from warmpath.indexer.ranks import Ingest
 from warmpath.indexer.keys.extra import Item
 from warmpath.indexer.keys.token import pack_tokens
+from warmpath.indexer.ranks import Ingest
 from warmpath.indexer.trust import Level
 from warmpath.router.match.match import Scorer
 from warmpath.router.prompt.token_prompt import TokenPrompt
 from warmpath.scorer.longest_prefix import longest_prefix
-from tests.recordings import VLLM_LOOKAHEAD
 
 
 class Answer(NamedTuple):

@@ -5,8 +5,8 @@ from random import Random
 
 import pytest
 
+from tests.router.service_stand import Stand, packed, standing
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
-from tests.router.service_stand import (Stand, packed, standing)
 
 
 async def followed(stand: Stand) -> None:

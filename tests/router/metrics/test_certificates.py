@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from warmpath.process.tls import (ServerTls, TlsPaths, expiries)
-from warmpath.router.metrics.readiness import certificates
 from tests.servers.certificates import Authority
+from warmpath.process.tls import ServerTls, TlsPaths, expiries
+from warmpath.router.metrics.readiness import certificates
 
 SOON, LATER = (dt.datetime(year, 1, 1, tzinfo=dt.UTC) for year in (2190, 2191))
 

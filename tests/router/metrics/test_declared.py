@@ -9,9 +9,9 @@ from prometheus_client.openmetrics.parser import (
 )
 from prometheus_client.parser import text_string_to_metric_families
 
-from warmpath.router.metrics.declared import (DECLARED, counter, gauge, histogram, single)
-from warmpath.lab.pages.metrics import page
 from tests.router.service_stand import standing
+from warmpath.lab.pages.metrics import page
+from warmpath.router.metrics.declared import DECLARED, counter, gauge, histogram, single
 
 ROOT = Path(__file__).parents[3]
 OPEN_METRICS = (

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from warmpath.router.metrics.readiness import (readiness, ready_pods)
-from warmpath.router.pods.table import (Pod, PodTable, Status)
-from warmpath.router.readiness import (LISTENING, Readiness)
+from warmpath.router.metrics.readiness import readiness, ready_pods
+from warmpath.router.pods.table import Pod, PodTable, Status
+from warmpath.router.readiness import LISTENING, Readiness
 
 WELL = Status(healthy=True, reason="well")
 

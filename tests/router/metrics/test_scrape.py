@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry, Counter
 from prometheus_client.core import GaugeMetricFamily, Metric
 
 from warmpath.process.listen import http_listener
-from warmpath.router.metrics.scrape import (REST, MetricsPage)
+from warmpath.router.metrics.scrape import REST, MetricsPage
 
 STEPS = 50
 

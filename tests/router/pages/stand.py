@@ -6,8 +6,8 @@ from pathlib import Path
 
 import aiohttp
 
-from warmpath.router.assemble.running import Running
 from tests.router.running_router import running_router
+from warmpath.router.assemble.running import Running
 
 DEMO = '[[models]]\nname = "demo"\n'
 

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from tests.router.access.guarded import TOKENS
-from tests.router.pages.stand import (live, pods)
+from tests.router.pages.stand import live, pods
 from tests.router.running_router import running_router
-from tests.router.service_stand import (IDS, packed, standing)
-from tests.servers.chromium import (MISSING, Tab, chromium)
+from tests.router.service_stand import IDS, packed, standing
+from tests.servers.chromium import MISSING, Tab, chromium
+from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 
 pytestmark = pytest.mark.skipif(bool(MISSING), reason=MISSING)
 

@@ -14,11 +14,17 @@ import aiohttp
 import pytest
 from google.protobuf import json_format
 
-from warmpath.router.pages.json_calls import (METHODS, MOST_QUESTION_BYTES, MOST_VALUES, PATH, JsonThread)
-from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from tests.router.access.guarded import TOKENS
-from tests.router.pages.stand import (live, pods)
-from tests.router.service_stand import (IDS, packed, standing)
+from tests.router.pages.stand import live, pods
+from tests.router.service_stand import IDS, packed, standing
+from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
+from warmpath.router.pages.json_calls import (
+    METHODS,
+    MOST_QUESTION_BYTES,
+    MOST_VALUES,
+    PATH,
+    JsonThread,
+)
 
 PAGE = (Path(__file__).parents[3] / "docs" / "live-page.md").read_text(encoding="utf-8")
 

@@ -8,8 +8,8 @@ from google.protobuf import json_format
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warmpath.router.pages.json_message import (MOST_TEXT, NoRequestError, message_of)
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
+from warmpath.router.pages.json_message import MOST_TEXT, NoRequestError, message_of
 
 NAMES = st.sampled_from(
     [

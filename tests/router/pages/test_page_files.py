@@ -4,8 +4,8 @@ import re
 from importlib.resources import files
 from pathlib import Path
 
-from warmpath.router.pages.files import (KINDS, POLICY)
-from tests.router.pages.stand import (live, pods)
+from tests.router.pages.stand import live, pods
+from warmpath.router.pages.files import KINDS, POLICY
 
 ASSETS = files("warmpath.router.pages").joinpath("assets")
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from warmpath.indexer.shared.redis.command import (Argument, Call, Command, Reply, UnreachableError)
+from warmpath.indexer.shared.redis.command import Argument, Call, Command, Reply, UnreachableError
 
 AWAY = UnreachableError("nobody answers")
 

@@ -6,8 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warmpath.indexer.keys.word import (WORD_BYTES, pack_words)
-from warmpath.router.peers.marks import (LEAST_PART, MOST_BLOCKS, PER_OCTAVE, MarkedPrompt, Marks, marked, places_of)
+from warmpath.indexer.keys.word import WORD_BYTES, pack_words
+from warmpath.router.peers.marks import (
+    LEAST_PART,
+    MOST_BLOCKS,
+    PER_OCTAVE,
+    MarkedPrompt,
+    Marks,
+    marked,
+    places_of,
+)
 
 STEP = 2 ** (1 / PER_OCTAVE)
 """Two places are at most this factor apart, besides rounding."""

@@ -9,24 +9,24 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from tests.examples import examples
+from tests.router.peers.fake_store import FakeStore
+from tests.router.pick.picker_parts import KeyedPrompt, Parts, first
 from warmpath.indexer.believed.beliefs import Believed
 from warmpath.indexer.index.reference import ReferenceIndex
-from warmpath.indexer.keys.word import (WORD_BYTES, pack_words)
+from warmpath.indexer.keys.word import WORD_BYTES, pack_words
 from warmpath.indexer.shared.layout.names import KeyNames
-from warmpath.indexer.shared.redis.command import (Command, CommandRefusedError, UnreachableError)
-from warmpath.router.load.bookings import (Bookings, Work)
+from warmpath.indexer.shared.redis.command import Command, CommandRefusedError, UnreachableError
+from warmpath.router.load.bookings import Bookings, Work
 from warmpath.router.load.engine_metrics import Observed
 from warmpath.router.load.other_routers import NOBODY
 from warmpath.router.load.table import LoadTable
 from warmpath.router.peers import booking_id
-from warmpath.router.peers.exchange import (HEARTBEAT_SECONDS, PeerBookings)
-from warmpath.router.peers.received import (EXPIRE_SECONDS, FORGET_SECONDS, MOST_MARKED, RouterSums)
-from warmpath.router.peers.report_relay import (BATCH, MOST_REPORTS)
+from warmpath.router.peers.exchange import HEARTBEAT_SECONDS, PeerBookings
+from warmpath.router.peers.received import EXPIRE_SECONDS, FORGET_SECONDS, MOST_MARKED, RouterSums
+from warmpath.router.peers.report_relay import BATCH, MOST_REPORTS
 from warmpath.scorer.candidate import Load
 from warmpath.scorer.policies.warmpath import Warmpath
-from tests.examples import examples
-from tests.router.peers.fake_store import FakeStore
-from tests.router.pick.picker_parts import (KeyedPrompt, Parts, first)
 
 NAMES = KeyNames("test")
 NUMBERS = count(1)

@@ -13,22 +13,22 @@ import aiohttp
 import grpc
 import pytest
 
+from tests.router.pick_stand import QUIET, UNENDING, Stand, by_pod, pod, prompt, standing, until
+from tests.servers.redis_cluster import RedisCluster
+from tests.servers.redis_server import RedisServer
+from tests.servers.relay import Relay
 from warmpath.indexer.believed.beliefs import Believed
 from warmpath.indexer.index.reference import ReferenceIndex
 from warmpath.indexer.shared.layout.names import KeyNames
-from warmpath.indexer.shared.redis.command import (Redis, Reply)
-from warmpath.indexer.shared.redis.connect import (RedisSettings, connect)
-from warmpath.router.load.bookings import (Bookings, Work)
-from warmpath.router.load.table import LoadTable
+from warmpath.indexer.shared.redis.command import Redis, Reply
+from warmpath.indexer.shared.redis.connect import RedisSettings, connect
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
+from warmpath.router.load.bookings import Bookings, Work
+from warmpath.router.load.table import LoadTable
 from warmpath.router.peers import booking_id
 from warmpath.router.peers.exchange import PeerBookings
 from warmpath.router.peers.run import sharing
 from warmpath.scorer.policies.warmpath import Warmpath
-from tests.router.pick_stand import (QUIET, UNENDING, Stand, by_pod, pod, prompt, standing, until)
-from tests.servers.redis_cluster import RedisCluster
-from tests.servers.redis_server import RedisServer
-from tests.servers.relay import Relay
 
 POLICY = Warmpath()
 

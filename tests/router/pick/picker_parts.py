@@ -7,19 +7,19 @@ from random import Random
 
 from warmpath.indexer.engines.cache_groups import Lookahead
 from warmpath.indexer.index.reference import ReferenceIndex
-from warmpath.indexer.ranks import Ingest
 from warmpath.indexer.keys.key import Chain
 from warmpath.indexer.keys.word import pack_words
-from warmpath.proto.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
+from warmpath.indexer.ranks import Ingest
 from warmpath.indexer.shared.layout.names import KeyNames
 from warmpath.indexer.watch.watched_source import WatchedRank
+from warmpath.proto.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
 from warmpath.router.config import schema as config
 from warmpath.router.match.match import Scorer
 from warmpath.router.peers.exchange import PeerBookings
-from warmpath.router.pick.pick import (Placed, Witness)
+from warmpath.router.pick.pick import Placed, Witness
 from warmpath.router.pick.picking import Picking
-from warmpath.router.pick.weigh import (Ask, Choice)
-from warmpath.router.pods.table import (Pod, Role)
+from warmpath.router.pick.weigh import Ask, Choice
+from warmpath.router.pods.table import Pod, Role
 
 BLOCK = 16
 

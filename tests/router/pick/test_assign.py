@@ -4,13 +4,13 @@ from collections import Counter
 
 import pytest
 
+from tests.router.pick.picker_parts import PROMPT, KeyedPrompt, Parts, SizedPrompt, first
 from warmpath.indexer.keys.word import pack_words
-from warmpath.proto.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
 from warmpath.indexer.trust import Level
 from warmpath.indexer.watch.watched_source import WatchedRank
+from warmpath.proto.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
 from warmpath.router.pods.table import Pod
 from warmpath.scorer.prefill import PrefillModel
-from tests.router.pick.picker_parts import (PROMPT, KeyedPrompt, Parts, SizedPrompt, first)
 
 
 def test_a_prompt_on_its_way_counts_as_held_where_it_goes() -> None:

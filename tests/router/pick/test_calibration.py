@@ -9,8 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from warmpath.process.invariant import BrokenInvariantError
-from warmpath.router.load.bookings import (Booking, Bookings, Work)
-from warmpath.router.pick.calibration import (FASTEST, LEAST, LEAST_SUMMED, SLOWEST, USUAL_SHARING, Calibration)
+from warmpath.router.load.bookings import Booking, Bookings, Work
+from warmpath.router.pick.calibration import (
+    FASTEST,
+    LEAST,
+    LEAST_SUMMED,
+    SLOWEST,
+    USUAL_SHARING,
+    Calibration,
+)
 
 BASE = 0.02
 """Seconds of a prefill that its length does not change."""

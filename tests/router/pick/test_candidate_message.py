@@ -2,8 +2,8 @@
 
 from itertools import chain
 
-from warmpath.router.pick.messages import (AT_ONCE, candidate_message, candidate_messages)
 from tests.router.pick.picker_parts import Parts
+from warmpath.router.pick.messages import AT_ONCE, candidate_message, candidate_messages
 
 
 async def test_many_candidates_are_told_some_at_a_time() -> None:

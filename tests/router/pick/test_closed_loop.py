@@ -6,20 +6,25 @@ from random import Random
 import msgspec
 import pytest
 
+from tests.router.pick.picker_parts import BLOCK, Parts, first
 from warmpath.indexer.engines import vllm
 from warmpath.indexer.follow.rank_source import RankSource
 from warmpath.indexer.keys.token import pack_tokens
 from warmpath.indexer.trust import Level
-from warmpath.router.pods.table import Pod
-from warmpath.router.prompt.token_prompt import TokenPrompt
 from warmpath.lab.simworker.engine import Generation
 from warmpath.lab.simworker.v1.assemble import build_engine
 from warmpath.lab.simworker.v1.cache.kv_cache_event import CacheEvent
 from warmpath.lab.simworker.v1.engine import V1Engine
 from warmpath.lab.simworker.v1.scheduling.scheduler_config import SchedulerConfig
-from warmpath.lab.simworker.v1.specs.kv_cache_spec import (FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec, SlidingWindowSpec)
+from warmpath.lab.simworker.v1.specs.kv_cache_spec import (
+    FullAttentionSpec,
+    KVCacheConfig,
+    KVCacheGroupSpec,
+    SlidingWindowSpec,
+)
 from warmpath.lab.simworker.virtual.cluster import VirtualCluster
-from tests.router.pick.picker_parts import (BLOCK, Parts, first)
+from warmpath.router.pods.table import Pod
+from warmpath.router.prompt.token_prompt import TokenPrompt
 
 REQUESTS = 100
 PROMPTS = 4

@@ -2,10 +2,10 @@
 
 import pytest
 
-from warmpath.router.pick.doubted_models import (PAUSE_SECONDS, DoubtedModels)
+from tests.router.pick.weighed import choice, option, placed
+from warmpath.router.pick.doubted_models import PAUSE_SECONDS, DoubtedModels
 from warmpath.router.pick.pick import End
 from warmpath.router.pick.weigh import Traits
-from tests.router.pick.weighed import (choice, option, placed)
 
 
 @pytest.mark.parametrize(

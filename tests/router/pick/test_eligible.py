@@ -4,10 +4,10 @@ from collections.abc import Sequence
 
 import pytest
 
-from warmpath.indexer.trust import (Level, Trust)
-from warmpath.router.pick.eligible import (NoPodError, eligible)
-from warmpath.router.pods.table import (Pod, PodTable, Role, Status)
 from tests.router.pick.weighed import FakeRank
+from warmpath.indexer.trust import Level, Trust
+from warmpath.router.pick.eligible import NoPodError, eligible
+from warmpath.router.pods.table import Pod, PodTable, Role, Status
 
 WELL = Status(healthy=True, reason="/health answers", looked_at=100.0)
 ILL = Status(healthy=False, reason="no answer in time")

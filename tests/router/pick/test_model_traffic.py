@@ -3,7 +3,16 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warmpath.router.pick.traffic import (FULL, LEAST_PREFILLS, LONG, PREFILLS, SECONDS, Shares, Traffic, shares_of)
+from warmpath.router.pick.traffic import (
+    FULL,
+    LEAST_PREFILLS,
+    LONG,
+    PREFILLS,
+    SECONDS,
+    Shares,
+    Traffic,
+    shares_of,
+)
 from warmpath.scorer.candidate import Load
 from warmpath.scorer.load_columns import columns_of
 

@@ -5,12 +5,12 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from tests.examples import examples
+from tests.router.pick.picker_parts import BLOCK, PROMPT, KeyedPrompt, Parts, first
 from warmpath.router.load.engine_metrics import Observed
 from warmpath.router.pick.eligible import NoPodError
 from warmpath.router.pods.table import Pod
 from warmpath.scorer.prefill import PrefillModel
-from tests.examples import examples
-from tests.router.pick.picker_parts import (BLOCK, PROMPT, KeyedPrompt, Parts, first)
 
 
 def test_work_is_booked_before_the_answer_leaves_and_weighing_books_nothing() -> None:

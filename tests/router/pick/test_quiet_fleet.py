@@ -6,9 +6,9 @@ from random import Random
 
 import pytest
 
+from tests.router.pick.picker_parts import KeyedPrompt, Parts, first
 from warmpath.router.pick.picker import Picker
 from warmpath.scorer.prefill import PrefillModel
-from tests.router.pick.picker_parts import (KeyedPrompt, Parts, first)
 
 BLOCKS = 100
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from warmpath.router.pick.report import (Report, carry_out, check_report)
-from warmpath.router.prompt.bad_request import BadRequestError
 from tests.router.pick.picker_parts import Parts
+from warmpath.router.pick.report import Report, carry_out, check_report
+from warmpath.router.prompt.bad_request import BadRequestError
 
 
 def test_reports_follow_a_pick_from_its_start_to_its_end() -> None:

@@ -6,8 +6,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from warmpath.router.pick.sessions import Sessions
 from tests.examples import examples
+from warmpath.router.pick.sessions import Sessions
 
 
 def test_a_session_is_found_where_its_last_request_went() -> None:

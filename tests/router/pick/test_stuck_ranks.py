@@ -4,11 +4,11 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.router.pick.picker_parts import KeyedPrompt, Parts, first
 from warmpath.router.load.engine_metrics import Observed
 from warmpath.router.load.stuck import ENOUGH
-from warmpath.router.pick.report import (Report, carry_out)
+from warmpath.router.pick.report import Report, carry_out
 from warmpath.scorer.policy import policy_names
-from tests.router.pick.picker_parts import (KeyedPrompt, Parts, first)
 
 
 def answered(parts: Parts, prompt: KeyedPrompt, **fields: object) -> str:

@@ -2,13 +2,13 @@
 
 import pytest
 
+from tests.router.pick.picker_parts import BLOCK, KeyedPrompt, Parts, SizedPrompt, first
 from warmpath.indexer.trust import Level
 from warmpath.indexer.watch.watched_source import WatchedRank
 from warmpath.router.load.engine_metrics import Observed
 from warmpath.router.pick.options import Option
-from warmpath.router.pods.table import (Pod, Status)
+from warmpath.router.pods.table import Pod, Status
 from warmpath.scorer.policy import UnknownPolicyError
-from tests.router.pick.picker_parts import (BLOCK, KeyedPrompt, Parts, SizedPrompt, first)
 
 
 def test_with_equal_load_the_warmest_wins() -> None:

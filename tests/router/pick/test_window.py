@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.router.pick.picker_parts import BLOCK, PROMPT, KeyedPrompt, Parts, first
 from warmpath.indexer.keys.token import pack_tokens
 from warmpath.router.diagnosis.decisions import Decisions
 from warmpath.router.pick.eligible import NoPodError
-from warmpath.router.pick.group_window import (Chosen, GroupWindow)
+from warmpath.router.pick.group_window import Chosen, GroupWindow
 from warmpath.router.pick.weigh import Ask
 from warmpath.router.pods.table import Pod
 from warmpath.router.prompt.token_prompt import TokenPrompt
 from warmpath.scorer.policy import UnknownPolicyError
-from tests.router.pick.picker_parts import (BLOCK, PROMPT, KeyedPrompt, Parts, first)
 
 SECONDS = 0.05
 SPREAD = "least-load"

@@ -4,8 +4,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from tests.router.shared_stand import WORKER
 from tests.lab.simworker.local_worker import LocalWorker
+from tests.router.shared_stand import WORKER
 
 
 @pytest.fixture

@@ -11,17 +11,17 @@ import msgspec
 import pytest
 from aiohttp import web
 
+from tests.router.running_router import running_router
 from warmpath.indexer.engines import vllm
-from warmpath.indexer.follow.stream_source import RankIngest
 from warmpath.indexer.follow.rank_source import RankSource
+from warmpath.indexer.follow.stream_source import RankIngest
 from warmpath.indexer.index.memory import MemoryIndex
-from warmpath.indexer.ranks import Ingest
 from warmpath.indexer.keys.token import pack_tokens
+from warmpath.indexer.ranks import Ingest
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.proto.pb.warmpath.v1 import router_pb2_grpc
-from warmpath.router.pods.probe import (LOOKS, Prober)
-from warmpath.router.pods.table import (Pod, PodTable, Status)
-from tests.router.running_router import running_router
+from warmpath.router.pods.probe import LOOKS, Prober
+from warmpath.router.pods.table import Pod, PodTable, Status
 
 IDS = list(range(200))
 

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from warmpath.router.config.read import (MOST_BYTES, ConfigError, parse, parse_pods)
-from warmpath.router.config.schema import (MOST_ID_CHARACTERS, ModelSpec, PodSetSpec, PodSpec)
+from warmpath.router.config.read import MOST_BYTES, ConfigError, parse, parse_pods
+from warmpath.router.config.schema import MOST_ID_CHARACTERS, ModelSpec, PodSetSpec, PodSpec
 from warmpath.router.pods import dns
 from warmpath.router.pods.discover import Reconciler
 from warmpath.router.pods.dns import DnsSource

@@ -11,7 +11,7 @@ from warmpath.router.diagnosis.attribution import Row
 from warmpath.router.diagnosis.facts import PodFacts
 from warmpath.router.diagnosis.findings import findings
 from warmpath.router.pods.engine_key import EngineKey
-from warmpath.router.pods.probe import (LOOKS, Prober)
+from warmpath.router.pods.probe import LOOKS, Prober
 from warmpath.router.pods.table import Pod
 
 

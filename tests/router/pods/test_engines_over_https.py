@@ -9,13 +9,13 @@ from aiohttp import web
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from warmpath.router.assemble.running import running
-from warmpath.router.config.read import (ConfigError, load, parse)
-from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
-from warmpath.proto.pb.warmpath.v1 import router_pb2_grpc
-from tests.indexer.trtllm_answers import (CREATED, answer)
+from tests.indexer.trtllm_answers import CREATED, answer
 from tests.servers.certificates import Authority
 from tests.servers.https import serving
+from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
+from warmpath.proto.pb.warmpath.v1 import router_pb2_grpc
+from warmpath.router.assemble.running import running
+from warmpath.router.config.read import ConfigError, load, parse
 
 
 async def test_a_router_asks_an_engine_and_fetches_its_events_over_https(tmp_path: Path) -> None:

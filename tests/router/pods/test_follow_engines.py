@@ -8,10 +8,10 @@ import pytest
 import zmq
 import zmq.asyncio
 
-from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
-from warmpath.proto.pb.warmpath.v1 import router_pb2_grpc
 from tests.indexer.sides import stored
 from tests.router.running_router import running_router
+from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
+from warmpath.proto.pb.warmpath.v1 import router_pb2_grpc
 
 QUIET = "[probe]\ninterval-seconds = 0\n"
 

@@ -9,16 +9,16 @@ from pathlib import Path
 import zmq
 import zmq.asyncio
 
+from tests.router.running_router import running_router
 from warmpath.indexer.embedded import embedded_index
 from warmpath.indexer.engines import vllm
-from warmpath.indexer.follow.stream_source import RankIngest
 from warmpath.indexer.follow.rank_source import RankSource
-from warmpath.indexer.ranks import Ingest
+from warmpath.indexer.follow.stream_source import RankIngest
 from warmpath.indexer.keys.token import pack_tokens
-from warmpath.router.config.read import parse
+from warmpath.indexer.ranks import Ingest
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.proto.pb.warmpath.v1 import router_pb2_grpc
-from tests.router.running_router import running_router
+from warmpath.router.config.read import parse
 
 MODEL = '[[models]]\nname = "m"\n'
 POD = """

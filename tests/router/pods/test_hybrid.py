@@ -8,17 +8,17 @@ import json
 import msgspec
 import pytest
 
+from tests.recordings import VLLM_EVENTS
 from warmpath.indexer.engines import vllm
 from warmpath.indexer.engines.event import Stored
-from warmpath.indexer.follow.stream_source import RankIngest
 from warmpath.indexer.follow.rank_source import RankSource
+from warmpath.indexer.follow.stream_source import RankIngest
 from warmpath.indexer.index.memory import MemoryIndex
+from warmpath.indexer.keys.token import pack_tokens, unpack_tokens
 from warmpath.indexer.ranks import Ingest
-from warmpath.indexer.keys.token import (pack_tokens, unpack_tokens)
 from warmpath.router.match.match import Scorer
 from warmpath.router.prompt.token_prompt import TokenPrompt
 from warmpath.scorer.longest_prefix import longest_prefix
-from tests.recordings import VLLM_EVENTS
 
 FILE = json.loads(VLLM_EVENTS.read_text())
 VECTORS = {vector["name"]: bytes.fromhex(vector["payload_hex"]) for vector in FILE["vectors"]}

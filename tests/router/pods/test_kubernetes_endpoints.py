@@ -7,10 +7,18 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from warmpath.router.pods import kubernetes
-from warmpath.router.pods.inference_pool import (InferencePool, active_ports, read_pool)
-from tests.router.pods.test_kubernetes_watch import (LABELS, POOLED, ROLE, SELECTED, Latest, following, listed_again)
+from tests.router.pods.test_kubernetes_watch import (
+    LABELS,
+    POOLED,
+    ROLE,
+    SELECTED,
+    Latest,
+    following,
+    listed_again,
+)
 from tests.servers.api_server import ApiServer
+from warmpath.router.pods import kubernetes
+from warmpath.router.pods.inference_pool import InferencePool, active_ports, read_pool
 
 
 @pytest.fixture(autouse=True)

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
+from tests.servers.certificates import Authority
 from warmpath.router.config.schema import PodSetSpec
 from warmpath.router.pods.kubernetes import KubernetesSource
-from tests.servers.certificates import Authority
 
 
 class Cluster:

@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.examples import examples
+from tests.servers.api_server import NAMESPACE, POOLS, ApiServer
 from warmpath.router.config.schema import PodSetSpec
 from warmpath.router.pods import kubernetes
 from warmpath.router.pods.discover import SourceError
 from warmpath.router.pods.found_pod import FoundPod
 from warmpath.router.pods.kubernetes import KubernetesSource
-from tests.examples import examples
-from tests.servers.api_server import (NAMESPACE, POOLS, ApiServer)
 
 LABELS = {"app": "vllm"}
 SELECTED = PodSetSpec(name="k", model="m", namespace=NAMESPACE, selector="app=vllm")

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.router.pods.test_discover import Follower
 from warmpath.router.config.schema import PodSetSpec
 from warmpath.router.pods.discover import Reconciler
-from warmpath.router.pods.found_pod import (FoundPod, Place)
+from warmpath.router.pods.found_pod import FoundPod, Place
 from warmpath.router.pods.names import Names
-from tests.router.pods.test_discover import Follower
 
 
 def endpoint(name: str, namespace: str, port: int = 8000) -> FoundPod:

@@ -6,16 +6,16 @@ from pathlib import Path
 
 import pytest
 
+from tests.router.pick.weighed import FakeRank
+from tests.router.service_stand import IDS, packed, standing
 from warmpath.indexer.keys.token import pack_tokens
-from warmpath.indexer.trust import (Level, Trust)
+from warmpath.indexer.trust import Level, Trust
 from warmpath.indexer.trust_limits import TrustLimits
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
-from warmpath.router.pods.namespaces import (limit_known, set_apart)
-from warmpath.router.pods.table import (Pod, Status)
+from warmpath.router.pods.namespaces import limit_known, set_apart
+from warmpath.router.pods.table import Pod, Status
 from warmpath.router.prompt.read_prompt import ReadPrompt
 from warmpath.router.prompt.token_prompt import TokenPrompt
-from tests.router.pick.weighed import FakeRank
-from tests.router.service_stand import (IDS, packed, standing)
 
 
 class LimitedRank(FakeRank):

@@ -4,16 +4,16 @@ from collections.abc import Iterator
 
 import pytest
 
-from warmpath.indexer.compiled.array_index import ArrayIndex
-from warmpath.indexer.ranks import Ingest
-from warmpath.indexer.shared.layout.names import KeyNames
-from warmpath.indexer.shared.replica.run import (SCAN_PAUSE, Replica)
-from warmpath.indexer.trust import Level
-from warmpath.router.pods.own_view import (BY_INDEX, PATIENCE_SECONDS, OwnView)
 from tests.indexer.engine_model import EngineModel
 from tests.indexer.shared.asked_server import AskedServer
 from tests.indexer.shared.publisher_model import PublisherModel
 from tests.servers.redis_server import RedisServer
+from warmpath.indexer.compiled.array_index import ArrayIndex
+from warmpath.indexer.ranks import Ingest
+from warmpath.indexer.shared.layout.names import KeyNames
+from warmpath.indexer.shared.replica.run import SCAN_PAUSE, Replica
+from warmpath.indexer.trust import Level
+from warmpath.router.pods.own_view import BY_INDEX, PATIENCE_SECONDS, OwnView
 
 PROMPT = (0, 1, 2, 3, 4, 5, 6, 7)
 OTHER = (9, 9, 9, 9)

@@ -13,6 +13,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
+from tests.examples import examples
+from tests.indexer.engine_model import EngineModel
+from tests.indexer.shared.asked_server import AskedServer
+from tests.indexer.shared.publisher_model import PublisherModel
+from tests.servers.redis_server import RedisServer
 from warmpath.indexer.compiled.array_index import ArrayIndex
 from warmpath.indexer.ranks import Ingest
 from warmpath.indexer.shared.layout.names import KeyNames
@@ -20,12 +25,7 @@ from warmpath.indexer.shared.replica import scan
 from warmpath.indexer.shared.replica.run import Replica
 from warmpath.indexer.shared.writer.steps import WriterState
 from warmpath.indexer.trust import Level
-from warmpath.router.pods.own_view import (ORDER, PATIENCE_SECONDS, OwnView)
-from tests.examples import examples
-from tests.indexer.engine_model import EngineModel
-from tests.indexer.shared.asked_server import AskedServer
-from tests.indexer.shared.publisher_model import PublisherModel
-from tests.servers.redis_server import RedisServer
+from warmpath.router.pods.own_view import ORDER, PATIENCE_SECONDS, OwnView
 
 NAMES = KeyNames("t", buckets=3)
 RANKS = st.integers(0, 1)

@@ -13,10 +13,13 @@ import msgspec
 import pytest
 from aiohttp import web
 
+from tests.indexer.engine_model import EngineModel
+from tests.lab.simworker.local_worker import LocalWorker
+from tests.servers.certificates import Authority
 from warmpath.indexer.engines import vllm
 from warmpath.indexer.engines.event import Tier
-from warmpath.indexer.follow.stream_source import RankIngest
 from warmpath.indexer.follow.rank_source import RankSource
+from warmpath.indexer.follow.stream_source import RankIngest
 from warmpath.indexer.follow.subscribe import Subscriber
 from warmpath.indexer.index.memory import MemoryIndex
 from warmpath.indexer.ranks import Ingest
@@ -24,11 +27,8 @@ from warmpath.indexer.trust import Level
 from warmpath.router.config.files import engine_credentials
 from warmpath.router.config.schema import ProbeTable
 from warmpath.router.load.engine_metrics import Observed
-from warmpath.router.pods.probe import (LOOKS, MOST_BYTES, Prober)
-from warmpath.router.pods.table import (Pod, Status)
-from tests.indexer.engine_model import EngineModel
-from tests.servers.certificates import Authority
-from tests.lab.simworker.local_worker import LocalWorker
+from warmpath.router.pods.probe import LOOKS, MOST_BYTES, Prober
+from warmpath.router.pods.table import Pod, Status
 
 
 class Engine:

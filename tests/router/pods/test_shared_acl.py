@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from warmpath.indexer.shared.layout.names import KeyNames
-from warmpath.indexer.shared.redis.command import (Call, Command, CommandRefusedError, Script)
-from warmpath.indexer.shared.redis.connect import (RedisSettings, connect)
-from warmpath.publisher.assemble import publishing
-from warmpath.cli.index.command import main
-from tests.router.shared_stand import (IDS, OTHER, generate, publisher, router, seen, until)
+from tests.lab.simworker.local_worker import LocalWorker
+from tests.router.shared_stand import IDS, OTHER, generate, publisher, router, seen, until
 from tests.servers.redis_cluster import RedisCluster
 from tests.servers.redis_sentinel import RedisSentinel
 from tests.servers.redis_server import RedisServer
-from tests.lab.simworker.local_worker import LocalWorker
+from warmpath.cli.index.command import main
+from warmpath.indexer.shared.layout.names import KeyNames
+from warmpath.indexer.shared.redis.command import Call, Command, CommandRefusedError, Script
+from warmpath.indexer.shared.redis.connect import RedisSettings, connect
+from warmpath.publisher.assemble import publishing
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs" / "shared-index.md").read_text(encoding="utf-8")

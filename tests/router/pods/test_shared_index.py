@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.lab.simworker.local_worker import LocalWorker
+from tests.router.shared_stand import IDS, OTHER, generate, page, publisher, router, seen, until
+from tests.servers.redis_server import RedisServer
 from warmpath.indexer.keys.token import pack_tokens
 from warmpath.indexer.shared.layout.names import KeyNames
-from warmpath.publisher.assemble import publishing
 from warmpath.lab.local.cluster import MODEL
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
-from tests.router.shared_stand import (IDS, OTHER, generate, page, publisher, router, seen, until)
-from tests.servers.redis_server import RedisServer
-from tests.lab.simworker.local_worker import LocalWorker
+from warmpath.publisher.assemble import publishing
 
 
 async def test_router_and_publisher_say_once_which_index_they_use(

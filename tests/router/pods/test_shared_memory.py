@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 import redis
 
-from warmpath.indexer.shared.layout.names import KeyNames
-from warmpath.publisher.assemble import publishing
-from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
-from tests.router.shared_stand import (IDS, OTHER, generate, publisher, router, seen, until)
-from tests.servers.redis_server import RedisServer
 from tests.lab.simworker.local_worker import LocalWorker
+from tests.router.shared_stand import IDS, OTHER, generate, publisher, router, seen, until
+from tests.servers.redis_server import RedisServer
+from warmpath.indexer.shared.layout.names import KeyNames
+from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
+from warmpath.publisher.assemble import publishing
 
 
 @pytest.fixture(params=["redis", "valkey"])

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from warmpath.router.pods.sleep import (ASLEEP, PATHS, PAUSED, UNNAMED, Sleep, sleep_of)
+from warmpath.router.pods.sleep import ASLEEP, PATHS, PAUSED, UNNAMED, Sleep, sleep_of
 
 AWAKE = (1, 0, 0)
 LEVEL_0, LEVEL_1, LEVEL_2 = (0, 0, 0), (0, 1, 0), (0, 0, 1)

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from warmpath.publisher.assemble import publishing
-from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
-from tests.router.shared_stand import (IDS, OTHER, Router, generate, publisher, router, seen, until)
-from tests.servers.redis_server import RedisServer
 from tests.lab.simworker.local_worker import LocalWorker
+from tests.router.shared_stand import IDS, OTHER, Router, generate, publisher, router, seen, until
+from tests.servers.redis_server import RedisServer
+from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
+from warmpath.publisher.assemble import publishing
 
 
 async def is_ready(one: Router, *, ready: bool = True) -> None:

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.lab.simworker.local_worker import LocalWorker
+from tests.router.shared_stand import IDS, LEASE, Router, generate, page, router, seen, until
+from tests.servers.redis_server import RedisServer
 from warmpath.indexer.shared.layout.names import KeyNames
 from warmpath.lab.local.cluster import MODEL
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.router.pods.own_view import BY_INDEX
-from tests.router.shared_stand import (IDS, LEASE, Router, generate, page, router, seen, until)
-from tests.servers.redis_server import RedisServer
-from tests.lab.simworker.local_worker import LocalWorker
 
 OWN = 'warmpath_shared_index_own_view{pod="w",rank="0"} %d.0'
 

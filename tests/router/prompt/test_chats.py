@@ -8,9 +8,9 @@ from pathlib import Path
 import grpc.aio
 import pytest
 
+from tests.router.running_router import running_router
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.proto.pb.warmpath.v1 import router_pb2_grpc
-from tests.router.running_router import running_router
 
 NESTED = "{% for a in range(99999) %}{% for b in range(99999) %}%s{% endfor %}{% endfor %}"
 TEMPLATES = {

@@ -12,8 +12,8 @@ from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.router.prompt.bad_request import BadRequestError
 from warmpath.router.prompt.bodies import json_strings
 from warmpath.router.prompt.limits import PromptLimits
-from warmpath.router.prompt.models import (Model, ModelTable)
-from warmpath.router.prompt.parse import (LONG, PromptParser)
+from warmpath.router.prompt.models import Model, ModelTable
+from warmpath.router.prompt.parse import LONG, PromptParser
 
 BYTES = 5 * LONG
 

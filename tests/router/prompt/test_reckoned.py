@@ -13,16 +13,16 @@ from hypothesis import strategies as st
 
 from warmpath.prefixstore.chats.renderer import RendererClosedError
 from warmpath.prefixstore.pool import PoolClosedError
+from warmpath.proto.errors import Reason
+from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.router.calls.failures import FAILURES
 from warmpath.router.config.files import engine_credentials
 from warmpath.router.config.read import parse
-from warmpath.proto.errors import Reason
-from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.router.prompt.bad_request import BadRequestError
 from warmpath.router.prompt.limits import PromptLimits
-from warmpath.router.prompt.reader import (UNREAD, PromptReader)
-from warmpath.router.prompt.texts import (Texts, texts)
-from warmpath.router.prompt.tokenise import (CHARS_PER_TOKEN, Ids)
+from warmpath.router.prompt.reader import UNREAD, PromptReader
+from warmpath.router.prompt.texts import Texts, texts
+from warmpath.router.prompt.tokenise import CHARS_PER_TOKEN, Ids
 
 LIMITS = PromptLimits(max_prompt_bytes=1 << 20, max_prompt_tokens=1 << 20)
 OF_TOKENIZERS = {

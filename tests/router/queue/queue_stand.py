@@ -3,15 +3,15 @@
 from collections.abc import Sequence
 from itertools import count
 
+from tests.router.pick.picker_parts import KeyedPrompt, Parts
 from warmpath.router.pick.calibration import USUAL_SHARING
 from warmpath.router.pick.eligible import NoPodError
 from warmpath.router.pods.table import Pod
-from warmpath.router.queue.lag import (LEAST, FirstTokenLag)
+from warmpath.router.queue.lag import LEAST, FirstTokenLag
 from warmpath.router.queue.queue import Queue
-from warmpath.router.queue.released import (Release, Sent)
+from warmpath.router.queue.released import Release, Sent
+from warmpath.router.queue.request import Entering, Waiting, Wanted
 from warmpath.router.queue.settings import QueueSettings
-from warmpath.router.queue.request import (Entering, Waiting, Wanted)
-from tests.router.pick.picker_parts import (KeyedPrompt, Parts)
 
 BASE = 0.02
 TOKEN = 70e-6

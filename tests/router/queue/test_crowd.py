@@ -7,12 +7,12 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from warmpath.router.pick.weigh import Ask
-from warmpath.router.queue.crowd import Crowd
-from warmpath.router.queue.settings import QueueSettings
-from warmpath.router.queue.request import (Waiting, Wanted)
 from tests.examples import examples
 from tests.router.pick.picker_parts import PROMPT
+from warmpath.router.pick.weigh import Ask
+from warmpath.router.queue.crowd import Crowd
+from warmpath.router.queue.request import Waiting, Wanted
+from warmpath.router.queue.settings import QueueSettings
 
 NUMBERS = count()
 LIMITS = QueueSettings(most_requests=6, most_bytes=60, shares={"a": 2.0})

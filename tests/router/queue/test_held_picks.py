@@ -8,13 +8,13 @@ from pathlib import Path
 import grpc
 import pytest
 
-from warmpath.router.config.read import parse
+from tests.router.pick_stand import QUIET, Stand, pod, prompt, standing, until
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.proto.pb.warmpath.v1 import router_pb2_grpc
 from warmpath.proto.pb.warmpath.wire.v1 import status_details_pb2 as wire
+from warmpath.router.config.read import parse
 from warmpath.router.pick.calibration import USUAL_SHARING
 from warmpath.router.queue.lag import LEAST
-from tests.router.pick_stand import (QUIET, Stand, pod, prompt, standing, until)
 
 QUEUE = f'{QUIET}[pick]\nqueue = "on"\nprefill-base-seconds = 60\n{pod("a")}'
 """A fleet of one pod on which a prefill takes longer than a test."""

@@ -5,10 +5,10 @@ from itertools import count, islice
 
 import pytest
 
+from tests.router.pick.picker_parts import PROMPT
 from warmpath.router.pick.weigh import Ask
 from warmpath.router.queue.order import Order
-from warmpath.router.queue.request import (Waiting, Wanted)
-from tests.router.pick.picker_parts import PROMPT
+from warmpath.router.queue.request import Waiting, Wanted
 
 NUMBERS = count()
 LANE = Wanted("m")

@@ -2,8 +2,8 @@
 
 import pytest
 
+from tests.router.queue.queue_stand import BASE, TOKEN, QueueStand
 from warmpath.router.queue.lag import LEAST
-from tests.router.queue.queue_stand import (BASE, TOKEN, QueueStand)
 
 
 def run(stand: QueueStand, tokens: int, lag: float, times: int = LEAST) -> None:

@@ -6,13 +6,13 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from warmpath.router.load.engine_metrics import Observed
-from warmpath.router.pick.eligible import NoPodError
-from warmpath.router.queue.released import (QueueFullError, Sent)
-from warmpath.router.queue.settings import QueueSettings
-from warmpath.router.queue.request import Waiting
 from tests.examples import examples
 from tests.router.queue.queue_stand import QueueStand
+from warmpath.router.load.engine_metrics import Observed
+from warmpath.router.pick.eligible import NoPodError
+from warmpath.router.queue.released import QueueFullError, Sent
+from warmpath.router.queue.request import Waiting
+from warmpath.router.queue.settings import QueueSettings
 
 MOST = 8
 MOST_WAIT = 5.0

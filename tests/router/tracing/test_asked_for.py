@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from warmpath.router.tracing.environment import (asked_by, exporters, tracer_of, wrong_endpoint)
+from warmpath.router.tracing.environment import asked_by, exporters, tracer_of, wrong_endpoint
 from warmpath.router.tracing.tracer import NO_TRACER
 
 ENDPOINT = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9"}
@@ -94,7 +94,7 @@ def test_a_missing_extra_is_said_with_what_to_install(
     monkeypatch.delitem(sys.modules, "warmpath.router.tracing.otel_tracer", raising=False)
     monkeypatch.setitem(sys.modules, "opentelemetry.sdk.trace", None)
     assert tracer_of(ENDPOINT, "1") is NO_TRACER
-    assert "pip install 'warmpath[otel]'" in caplog.messages[0]
+    assert "pip install 'warmpath-router[otel]'" in caplog.messages[0]
 
 
 def test_nothing_of_opentelemetry_is_loaded_unless_traces_are_asked_for() -> None:

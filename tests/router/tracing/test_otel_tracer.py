@@ -6,7 +6,15 @@ import pytest
 from opentelemetry.sdk.resources import SERVICE_NAME
 from opentelemetry.trace import SpanKind, StatusCode
 
-from tests.router.tracing.recorded_spans import (NOT_SAMPLED, PARENT, SAMPLED, TRACE, Recorded, parent, trace)
+from tests.router.tracing.recorded_spans import (
+    NOT_SAMPLED,
+    PARENT,
+    SAMPLED,
+    TRACE,
+    Recorded,
+    parent,
+    trace,
+)
 
 
 @pytest.fixture

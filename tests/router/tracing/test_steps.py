@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from warmpath.router.tracing.steps import (NO_STEPS, Step, Steps)
+from warmpath.router.tracing.steps import NO_STEPS, Step, Steps
 from warmpath.router.tracing.tracer import NoTracer
 
 

@@ -6,13 +6,21 @@ from pathlib import Path
 import grpc
 import pytest
 
+from tests.fake_http import Answer, FakeHttp
+from tests.router.endpoint_picker.gateway import IDS, ONE, PODS, TWO, asking, completion
+from tests.router.pick_stand import QUIET
+from tests.router.tracing.recorded_spans import (
+    NOT_SAMPLED,
+    PARENT,
+    SAMPLED,
+    TRACE,
+    Recorded,
+    parent,
+    trace,
+)
 from warmpath.indexer.keys.token import pack_tokens
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.router.tracing.environment import tracer_of
-from tests.fake_http import (Answer, FakeHttp)
-from tests.router.endpoint_picker.gateway import (IDS, ONE, PODS, TWO, asking, completion)
-from tests.router.pick_stand import QUIET
-from tests.router.tracing.recorded_spans import (NOT_SAMPLED, PARENT, SAMPLED, TRACE, Recorded, parent, trace)
 
 SCORE, PICK = "warmpath.v1.Router/Score", "warmpath.v1.Router/Pick"
 DECISIONS = "warmpath.v1.Router/ListDecisions"

@@ -7,11 +7,19 @@ from pathlib import Path
 import aiohttp
 import pytest
 
+from tests.router.endpoint_picker.gateway import IDS, Gateway, asking
+from tests.router.tracing.recorded_spans import (
+    NOT_SAMPLED,
+    PARENT,
+    SAMPLED,
+    TRACE,
+    Recorded,
+    parent,
+    trace,
+)
 from warmpath.indexer.keys.token import pack_tokens
-from warmpath.router.calls.traced import MOST_MESSAGES
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
-from tests.router.endpoint_picker.gateway import (IDS, Gateway, asking)
-from tests.router.tracing.recorded_spans import (NOT_SAMPLED, PARENT, SAMPLED, TRACE, Recorded, parent, trace)
+from warmpath.router.calls.traced import MOST_MESSAGES
 
 STREAM = "warmpath.v1.Router/ScoreStream"
 

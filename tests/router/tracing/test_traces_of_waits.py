@@ -3,10 +3,10 @@
 import asyncio
 from pathlib import Path
 
+from tests.router.pick_stand import QUIET, pod, prompt, standing, until
+from tests.router.tracing.recorded_spans import Recorded
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.router.queue.lag import LEAST
-from tests.router.pick_stand import (QUIET, pod, prompt, standing, until)
-from tests.router.tracing.recorded_spans import Recorded
 
 QUEUE = f'{QUIET}[pick]\nqueue = "on"\nprefill-base-seconds = 60\n{pod("a")}'
 PICK = "warmpath.v1.Router/Pick"

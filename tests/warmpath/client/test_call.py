@@ -7,8 +7,8 @@ from uuid import UUID
 
 import pytest
 
+from warmpath import Index, Picker, Scorer
 from warmpath.client.sync_client import Client
-from warmpath import (Index, Picker, Scorer)
 
 IDS = [1, 2, 3]
 NAME: Any = UUID(int=7)

@@ -9,18 +9,24 @@ from typing import Any
 import grpc
 import pytest
 
-from warmpath.indexer.keys.extra import Item
-from warmpath.indexer.keys.token import pack_tokens
-from warmpath.process.tls import TlsPaths
-from warmpath.client.sync_client import Client
+from tests.servers.certificates import Authority
+from tests.warmpath.client.scripted_router import (
+    CLIENTS,
+    Refuse,
+    ScriptedRouter,
+    scripted,
+    with_reason,
+)
 from warmpath.client.credentials import SettingError
 from warmpath.client.failure import CallError
 from warmpath.client.load import PodLoad
 from warmpath.client.prompt import Prompt
 from warmpath.client.retry import Retry
+from warmpath.client.sync_client import Client
+from warmpath.indexer.keys.extra import Item
+from warmpath.indexer.keys.token import pack_tokens
+from warmpath.process.tls import TlsPaths
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
-from tests.warmpath.client.scripted_router import (CLIENTS, Refuse, ScriptedRouter, scripted, with_reason)
-from tests.servers.certificates import Authority
 
 AWAY = Refuse(grpc.StatusCode.UNAVAILABLE)
 BUSY = Refuse(grpc.StatusCode.RESOURCE_EXHAUSTED, trailing=(("grpc-retry-pushback-ms", "1"),))

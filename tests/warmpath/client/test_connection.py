@@ -4,8 +4,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from warmpath.client.connection import (ClientConnection, Used)
 from tests.examples import examples
+from warmpath.client.connection import ClientConnection, Used
 
 
 class Shown:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warmpath.client.failure import (CallError, failure_of)
+from warmpath.client.failure import CallError, failure_of
 from warmpath.proto.pb.warmpath.wire.v1 import status_details_pb2 as wire
 
 

@@ -4,9 +4,9 @@ import doctest
 
 import pytest
 
+from warmpath.client import load, prompt
+from warmpath.client.prompt import Prompt, prompt_of
 from warmpath.indexer.keys.token import pack_tokens
-from warmpath.client import (load, prompt)
-from warmpath.client.prompt import (Prompt, prompt_of)
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from warmpath.client.failure import CallError
-from warmpath.client.retry import (MOST_ATTEMPTS, Retry)
+from warmpath.client.retry import MOST_ATTEMPTS, Retry
 
 UNAVAILABLE, EXHAUSTED = grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.RESOURCE_EXHAUSTED
 

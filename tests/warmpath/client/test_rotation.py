@@ -8,13 +8,13 @@ from typing import Any
 import grpc
 import pytest
 
-from warmpath.process.tls import TlsPaths
+from tests.router.access.guarded import Folder, channel_to, code_of, serving
+from tests.warmpath.client.scripted_router import CLIENTS
 from warmpath.client import credentials
 from warmpath.client.async_client import AsyncClient
 from warmpath.client.credentials import SettingError
 from warmpath.client.failure import CallError
-from tests.router.access.guarded import (Folder, channel_to, code_of, serving)
-from tests.warmpath.client.scripted_router import CLIENTS
+from warmpath.process.tls import TlsPaths
 
 LIST_PODS = "/warmpath.v1.Router/ListPods"
 OPERATOR = "spiffe://example/operator"

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from warmpath.process.tls import TlsPaths
-from warmpath.client.sync_client import Client
-from warmpath.client.failure import CallError
-from warmpath.client.unanswered import (ARGUMENTS, Names, tells_more, unanswered)
-from warmpath.cli.tls_options import OPTIONS
 from tests.router.running_router import running_router
 from tests.servers.certificates import Authority
+from warmpath.cli.tls_options import OPTIONS
+from warmpath.client.failure import CallError
+from warmpath.client.sync_client import Client
+from warmpath.client.unanswered import ARGUMENTS, Names, tells_more, unanswered
+from warmpath.process.tls import TlsPaths
 
 REFUSED = (
     "failed to connect to all addresses; last error: UNKNOWN: {at}: Failed to connect to remote "

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from warmpath.process.tls import TlsPaths
 from warmpath.client.async_client import AsyncClient
-from warmpath.client.sync_client import Client
 from warmpath.client.credentials import SettingError
 from warmpath.client.load import PodLoad
 from warmpath.client.prompt import Prompt
 from warmpath.client.retry import Retry
+from warmpath.client.sync_client import Client
+from warmpath.process.tls import TlsPaths
 
 NOBODY = "127.0.0.1:1"
 

@@ -6,8 +6,8 @@ from typing import Any
 
 from aiohttp import web
 
-from warmpath.lab.simworker.api.fields import (Fields, read_body)
-from warmpath.lab.simworker.api.inference.generate import (NewAnswer, generate)
+from warmpath.lab.simworker.api.fields import Fields, read_body
+from warmpath.lab.simworker.api.inference.generate import NewAnswer, generate
 from warmpath.lab.simworker.api.inference.message_answer import MessageAnswer
 from warmpath.lab.simworker.api.inference.message_chat import message_chat
 from warmpath.lab.simworker.api.inference.request_options import read_options

@@ -7,14 +7,14 @@ from typing import TypeAlias
 
 from aiohttp import web
 
-from warmpath.lab.simworker.api.errors import (ApiError, json_response)
-from warmpath.lab.simworker.api.inference.answer import (Answer, encoded)
+from warmpath.lab.simworker.api.errors import ApiError, json_response
+from warmpath.lab.simworker.api.inference.answer import Answer, encoded
 from warmpath.lab.simworker.api.inference.request_options import RequestOptions
-from warmpath.lab.simworker.api.inference.token_stream import (Collected, TokenStream)
+from warmpath.lab.simworker.api.inference.token_stream import Collected, TokenStream
 from warmpath.lab.simworker.engine import RequestRefusedError
-from warmpath.lab.simworker.server.flight import (Flight, FlightRequest)
+from warmpath.lab.simworker.server.flight import Flight, FlightRequest
 from warmpath.lab.simworker.server.text import TextCodec
-from warmpath.lab.simworker.server.worker import (DrainingError, NoSuchRankError, Worker)
+from warmpath.lab.simworker.server.worker import DrainingError, NoSuchRankError, Worker
 
 MOST_CHOICES = 16384
 """The most choices of one request: prompts times samples."""

@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from warmpath.lab.simworker.api.errors import (ApiError, bad)
+from warmpath.lab.simworker.api.errors import ApiError, bad
 from warmpath.lab.simworker.api.fields import Fields
 from warmpath.lab.simworker.api.inference.refused import refuse
 

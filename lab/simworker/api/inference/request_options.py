@@ -9,9 +9,9 @@ from typing import Any
 
 from aiohttp import web
 
-from warmpath.lab.simworker.api.errors import (ApiError, bad)
+from warmpath.lab.simworker.api.errors import ApiError, bad
 from warmpath.lab.simworker.api.fields import Fields
-from warmpath.lab.simworker.server.adapters import (Adapter, Adapters)
+from warmpath.lab.simworker.server.adapters import Adapter, Adapters
 from warmpath.lab.simworker.server.flight import FlightRequest
 from warmpath.lab.simworker.server.identity import Identity
 

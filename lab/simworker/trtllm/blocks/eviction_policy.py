@@ -14,8 +14,8 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 
 from warmpath.lab.simworker.engine import BrokenInvariantError
-from warmpath.lab.simworker.trtllm.blocks.block import (ROOT_ID, KVCacheBlock)
-from warmpath.lab.simworker.trtllm.blocks.pools import (PRIMARY_LEVEL, SECONDARY_LEVEL)
+from warmpath.lab.simworker.trtllm.blocks.block import ROOT_ID, KVCacheBlock
+from warmpath.lab.simworker.trtllm.blocks.pools import PRIMARY_LEVEL, SECONDARY_LEVEL
 from warmpath.lab.simworker.trtllm.blocks.retention import DEFAULT_PRIORITY
 
 DEFAULT_SECONDARY_OFFLOAD_MIN_PRIORITY = 30

@@ -8,7 +8,7 @@ and its place in the tree, and trades its slot with another block
 from dataclasses import dataclass, field
 
 from warmpath.lab.simworker.engine import BrokenInvariantError
-from warmpath.lab.simworker.trtllm.blocks.block import (KVCacheBlock, Slot)
+from warmpath.lab.simworker.trtllm.blocks.block import KVCacheBlock, Slot
 
 PRIMARY_LEVEL = 0
 """The pool on the GPU."""

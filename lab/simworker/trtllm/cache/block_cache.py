@@ -11,8 +11,8 @@ from warmpath.lab.simworker.engine import BrokenInvariantError
 from warmpath.lab.simworker.trtllm.blocks.block import KVCacheBlock
 from warmpath.lab.simworker.trtllm.blocks.block_key import BlockKey
 from warmpath.lab.simworker.trtllm.blocks.eviction_policy import LRUEvictionPolicy
-from warmpath.lab.simworker.trtllm.blocks.pools import (PRIMARY_LEVEL, SECONDARY_LEVEL, BlockPools)
-from warmpath.lab.simworker.trtllm.blocks.retention import (DEFAULT_PRIORITY, BlockRetention)
+from warmpath.lab.simworker.trtllm.blocks.pools import PRIMARY_LEVEL, SECONDARY_LEVEL, BlockPools
+from warmpath.lab.simworker.trtllm.blocks.retention import DEFAULT_PRIORITY, BlockRetention
 from warmpath.lab.simworker.trtllm.blocks.reuse_tree import ReuseTree
 from warmpath.lab.simworker.trtllm.cache.cache_options import CacheOptions
 

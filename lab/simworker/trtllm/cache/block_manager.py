@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from warmpath.lab.simworker.trtllm.blocks.eviction_policy import NoFreeBlocksError
 from warmpath.lab.simworker.trtllm.cache.cache_options import CacheOptions
 from warmpath.lab.simworker.trtllm.cache.window_block_manager import WindowBlockManager
-from warmpath.lab.simworker.trtllm.requests.llm_request import (GenerationRequest, LlmRequest)
+from warmpath.lab.simworker.trtllm.requests.llm_request import GenerationRequest, LlmRequest
 
 BlocksPerWindow = Mapping[int, tuple[int, int]]
 """Window size in tokens -> blocks of its (primary, secondary) pool."""

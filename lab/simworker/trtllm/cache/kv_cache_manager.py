@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from warmpath.lab.simworker.engine import BrokenInvariantError
 from warmpath.lab.simworker.trtllm.blocks.block_key import BlockKey
 from warmpath.lab.simworker.trtllm.blocks.retention import KvCacheRetentionConfig
-from warmpath.lab.simworker.trtllm.cache.block_manager import (BlockManager, BlocksPerWindow)
+from warmpath.lab.simworker.trtllm.cache.block_manager import BlockManager, BlocksPerWindow
 from warmpath.lab.simworker.trtllm.cache.cache_options import CacheOptions
 from warmpath.lab.simworker.trtllm.cache.window_block_manager import WindowBlockManager
 from warmpath.lab.simworker.trtllm.events.kv_cache_event import KVCacheEvent
-from warmpath.lab.simworker.trtllm.requests.llm_request import (GenerationRequest, LlmRequest)
+from warmpath.lab.simworker.trtllm.requests.llm_request import GenerationRequest, LlmRequest
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from warmpath.lab.simworker.trtllm.blocks.eviction_policy import NoFreeBlocksErr
 from warmpath.lab.simworker.trtllm.blocks.retention import KvCacheRetentionConfig
 from warmpath.lab.simworker.trtllm.cache.block_cache import BlockCache
 from warmpath.lab.simworker.trtllm.cache.cache_options import CacheOptions
-from warmpath.lab.simworker.trtllm.requests.llm_request import (GenerationRequest, LlmRequest)
+from warmpath.lab.simworker.trtllm.requests.llm_request import GenerationRequest, LlmRequest
 
 
 class WindowBlockManager:

@@ -10,7 +10,16 @@ from collections.abc import Sequence
 
 from warmpath.lab.simworker.engine import BrokenInvariantError
 from warmpath.lab.simworker.trtllm.blocks.block import KVCacheBlock
-from warmpath.lab.simworker.trtllm.events.kv_cache_event import (KVCacheCreatedData, KVCacheEvent, KVCacheEventData, KVCacheEventDiff, KVCacheRemovedData, KVCacheStoredBlockData, KVCacheStoredData, KVCacheUpdatedData)
+from warmpath.lab.simworker.trtllm.events.kv_cache_event import (
+    KVCacheCreatedData,
+    KVCacheEvent,
+    KVCacheEventData,
+    KVCacheEventDiff,
+    KVCacheRemovedData,
+    KVCacheStoredBlockData,
+    KVCacheStoredData,
+    KVCacheUpdatedData,
+)
 
 
 class KVCacheEventManager:

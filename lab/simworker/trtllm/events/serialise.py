@@ -7,7 +7,15 @@ the same order; it leaves the adapter out too. The value is null where level or 
 from typing import Any
 
 from warmpath.lab.simworker.trtllm.blocks.block_key import MmKey
-from warmpath.lab.simworker.trtllm.events.kv_cache_event import (KVCacheCreatedData, KVCacheEvent, KVCacheEventData, KVCacheEventDiff, KVCacheRemovedData, KVCacheStoredBlockData, KVCacheStoredData)
+from warmpath.lab.simworker.trtllm.events.kv_cache_event import (
+    KVCacheCreatedData,
+    KVCacheEvent,
+    KVCacheEventData,
+    KVCacheEventDiff,
+    KVCacheRemovedData,
+    KVCacheStoredBlockData,
+    KVCacheStoredData,
+)
 
 
 def serialise(event: KVCacheEvent) -> dict[str, Any]:

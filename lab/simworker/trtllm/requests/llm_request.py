@@ -5,7 +5,7 @@ Source: TensorRT-LLM's `LlmRequest` and `GenerationRequest`, 1.2, for one beam.
 
 from dataclasses import dataclass, field
 
-from warmpath.lab.simworker.trtllm.blocks.block_key import (BlockKey, MmKey)
+from warmpath.lab.simworker.trtllm.blocks.block_key import BlockKey, MmKey
 from warmpath.lab.simworker.trtllm.blocks.retention import KvCacheRetentionConfig
 
 

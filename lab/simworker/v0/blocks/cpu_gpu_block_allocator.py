@@ -6,10 +6,12 @@ Source: `vllm/core/block/cpu_gpu_block_allocator.py` of 0.9.2.
 from collections.abc import Sequence
 
 from warmpath.lab.simworker.engine import BrokenInvariantError
-from warmpath.lab.simworker.v0.blocks.block import (Block, BlockAllocator, BlockId)
-from warmpath.lab.simworker.v0.blocks.naive_block import (NaiveBlock, NaiveBlockAllocator)
+from warmpath.lab.simworker.v0.blocks.block import Block, BlockAllocator, BlockId
+from warmpath.lab.simworker.v0.blocks.naive_block import NaiveBlock, NaiveBlockAllocator
 from warmpath.lab.simworker.v0.blocks.null_block import NullBlock
-from warmpath.lab.simworker.v0.blocks.prefix_caching_block_allocator import PrefixCachingBlockAllocator
+from warmpath.lab.simworker.v0.blocks.prefix_caching_block_allocator import (
+    PrefixCachingBlockAllocator,
+)
 from warmpath.lab.simworker.v0.device import Device
 
 

@@ -8,9 +8,9 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 
 from warmpath.lab.simworker.engine import BrokenInvariantError
-from warmpath.lab.simworker.v0.blocks.block import (Block, BlockAllocator, BlockFactory, BlockId)
-from warmpath.lab.simworker.v0.blocks.sharing import CopyOnWriteTracker
+from warmpath.lab.simworker.v0.blocks.block import Block, BlockAllocator, BlockFactory, BlockId
 from warmpath.lab.simworker.v0.blocks.ref_counter import RefCounter
+from warmpath.lab.simworker.v0.blocks.sharing import CopyOnWriteTracker
 
 
 class NaiveBlock:

@@ -3,7 +3,7 @@
 Source: `NullBlock` in `vllm/core/block/cpu_gpu_block_allocator.py` of 0.9.2.
 """
 
-from warmpath.lab.simworker.v0.blocks.block import (Block, BlockId)
+from warmpath.lab.simworker.v0.blocks.block import Block, BlockId
 
 
 class NullBlock:

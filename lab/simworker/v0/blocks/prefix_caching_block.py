@@ -5,7 +5,7 @@ Source: `PrefixCachingBlock` in `vllm/core/block/prefix_caching_block.py` of 0.9
 
 from collections.abc import Sequence
 
-from warmpath.lab.simworker.v0.blocks.block import (Block, BlockAllocator, BlockId)
+from warmpath.lab.simworker.v0.blocks.block import Block, BlockAllocator, BlockId
 from warmpath.lab.simworker.v0.blocks.naive_block import NaiveBlock
 
 

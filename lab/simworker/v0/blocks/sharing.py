@@ -5,7 +5,7 @@ Source: `CopyOnWriteTracker` in `vllm/core/block/common.py` of 0.9.2.
 
 from collections.abc import Callable
 
-from warmpath.lab.simworker.v0.blocks.block import (Block, BlockId)
+from warmpath.lab.simworker.v0.blocks.block import Block, BlockId
 from warmpath.lab.simworker.v0.blocks.ref_counter import RefCounter
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Generic
 
 from warmpath.lab.simworker.v0.device import Device
-from warmpath.lab.simworker.v0.memory.array_backend import (DTYPE_BYTES, ArrayBackend, ArrayT)
+from warmpath.lab.simworker.v0.memory.array_backend import DTYPE_BYTES, ArrayBackend, ArrayT
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """A KV cache in PyTorch's tensors: on a GPU, if there is one, and in pinned memory beside it.
 
-The only module that imports PyTorch, which is optional: `pip install warmpath[tensors]`.
+The only module that imports PyTorch, which is optional: `pip install warmpath-router[tensors]`.
 """
 
 from collections.abc import Iterable, Sequence

@@ -13,7 +13,7 @@ from typing import Any
 
 from warmpath.lab.simworker.v0.requests.lora import LoRARequest
 from warmpath.lab.simworker.v0.requests.sampling_params import SamplingParams
-from warmpath.lab.simworker.v0.requests.sequence_data import (SequenceData, SequenceStage)
+from warmpath.lab.simworker.v0.requests.sequence_data import SequenceData, SequenceStage
 
 
 class SequenceStatus(enum.IntEnum):

@@ -5,9 +5,9 @@ Source: `Scheduler._get_num_new_uncached_and_cached_tokens` and
 """
 
 from warmpath.lab.simworker.v0.blocks.block_manager import BlockManager
-from warmpath.lab.simworker.v0.requests.sequence import (Sequence, SequenceGroup, SequenceStatus)
+from warmpath.lab.simworker.v0.requests.sequence import Sequence, SequenceGroup, SequenceStatus
 from warmpath.lab.simworker.v0.scheduling.partial_prefills import PartialPrefillMetadata
-from warmpath.lab.simworker.v0.scheduling.scheduler_config import (CacheConfig, SchedulerConfig)
+from warmpath.lab.simworker.v0.scheduling.scheduler_config import CacheConfig, SchedulerConfig
 from warmpath.lab.simworker.v0.scheduling.scheduling_budget import SchedulingBudget
 
 

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 
 from warmpath.lab.simworker.engine import BrokenInvariantError
-from warmpath.lab.simworker.v0.requests.sequence import (SequenceGroup, SequenceStatus)
+from warmpath.lab.simworker.v0.requests.sequence import SequenceGroup, SequenceStatus
 
 
 def get_priority(seq_group: SequenceGroup) -> tuple[int, float]:

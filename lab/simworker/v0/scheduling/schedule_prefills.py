@@ -5,10 +5,13 @@ Source: `Scheduler._schedule_prefills` in `vllm/core/scheduler.py` of 0.9.2.
 
 import enum
 
-from warmpath.lab.simworker.v0.interfaces import (AllocStatus, BlockPairs)
-from warmpath.lab.simworker.v0.requests.sequence import (SequenceGroup, SequenceStatus)
+from warmpath.lab.simworker.v0.interfaces import AllocStatus, BlockPairs
+from warmpath.lab.simworker.v0.requests.sequence import SequenceGroup, SequenceStatus
 from warmpath.lab.simworker.v0.scheduling.partial_prefills import PartialPrefillMetadata
-from warmpath.lab.simworker.v0.scheduling.scheduler_outputs import (ScheduledSequenceGroup, SchedulerPrefillOutputs)
+from warmpath.lab.simworker.v0.scheduling.scheduler_outputs import (
+    ScheduledSequenceGroup,
+    SchedulerPrefillOutputs,
+)
 from warmpath.lab.simworker.v0.scheduling.scheduler_state import SchedulerState
 from warmpath.lab.simworker.v0.scheduling.scheduling_budget import SchedulingBudget
 

@@ -3,9 +3,9 @@
 Source: `Scheduler._schedule_priority_preemption` in `vllm/core/scheduler.py` of 0.9.2.
 """
 
-from warmpath.lab.simworker.v0.interfaces import (AllocStatus, BlockPairs)
+from warmpath.lab.simworker.v0.interfaces import AllocStatus, BlockPairs
 from warmpath.lab.simworker.v0.requests.sequence import SequenceStatus
-from warmpath.lab.simworker.v0.scheduling.queues import (by_priority, get_priority)
+from warmpath.lab.simworker.v0.scheduling.queues import by_priority, get_priority
 from warmpath.lab.simworker.v0.scheduling.scheduler_state import SchedulerState
 from warmpath.lab.simworker.v0.scheduling.scheduling_budget import SchedulingBudget
 

@@ -3,10 +3,13 @@
 Source: `Scheduler._schedule_running` in `vllm/core/scheduler.py` of 0.9.2.
 """
 
-from warmpath.lab.simworker.v0.requests.sequence import (SequenceGroup, SequenceStatus)
+from warmpath.lab.simworker.v0.requests.sequence import SequenceGroup, SequenceStatus
 from warmpath.lab.simworker.v0.scheduling.partial_prefills import PartialPrefillMetadata
-from warmpath.lab.simworker.v0.scheduling.scheduler_outputs import (ScheduledSequenceGroup, SchedulerRunningOutputs)
-from warmpath.lab.simworker.v0.scheduling.scheduler_state import (PreemptionMode, SchedulerState)
+from warmpath.lab.simworker.v0.scheduling.scheduler_outputs import (
+    ScheduledSequenceGroup,
+    SchedulerRunningOutputs,
+)
+from warmpath.lab.simworker.v0.scheduling.scheduler_state import PreemptionMode, SchedulerState
 from warmpath.lab.simworker.v0.scheduling.scheduling_budget import SchedulingBudget
 
 

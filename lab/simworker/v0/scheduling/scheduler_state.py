@@ -11,10 +11,10 @@ from warmpath.lab.simworker.engine import BrokenInvariantError
 from warmpath.lab.simworker.v0.blocks.block_manager import BlockManager
 from warmpath.lab.simworker.v0.interfaces import BlockPairs
 from warmpath.lab.simworker.v0.requests.lora import LoRAConfig
-from warmpath.lab.simworker.v0.requests.sequence import (Sequence, SequenceGroup, SequenceStatus)
+from warmpath.lab.simworker.v0.requests.sequence import Sequence, SequenceGroup, SequenceStatus
 from warmpath.lab.simworker.v0.scheduling.new_tokens import NewTokens
 from warmpath.lab.simworker.v0.scheduling.queues import SequenceGroupQueues
-from warmpath.lab.simworker.v0.scheduling.scheduler_config import (CacheConfig, SchedulerConfig)
+from warmpath.lab.simworker.v0.scheduling.scheduler_config import CacheConfig, SchedulerConfig
 
 
 class PreemptionMode(enum.Enum):

@@ -10,7 +10,7 @@ Source: `BlockHashToBlockMap` in `vllm/v1/core/block_pool.py` of 0.32.
 from collections.abc import Iterable, Iterator
 
 from warmpath.lab.simworker.v1.cache.kv_cache_block import KVCacheBlock
-from warmpath.lab.simworker.v1.hashing.block_hash import (BlockHash, BlockHashWithGroupId)
+from warmpath.lab.simworker.v1.hashing.block_hash import BlockHash, BlockHashWithGroupId
 
 
 class BlockHashToBlockMap:

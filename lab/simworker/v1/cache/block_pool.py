@@ -17,10 +17,27 @@ from warmpath.lab.simworker.engine import BrokenInvariantError
 from warmpath.lab.simworker.v1.cache.block_hash_map import BlockHashToBlockMap
 from warmpath.lab.simworker.v1.cache.free_queue import FreeKVCacheBlockQueue
 from warmpath.lab.simworker.v1.cache.kv_cache_block import KVCacheBlock
-from warmpath.lab.simworker.v1.cache.kv_cache_event import (MEDIUM_GPU, AllBlocksCleared, BlockRemoved, BlockStored, CacheEvent)
-from warmpath.lab.simworker.v1.hashing.block_hash import (BlockHash, BlockHashWithGroupId, Hashable, get_block_hash, get_group_id, make_block_hash_with_group_id, maybe_convert_block_hash)
+from warmpath.lab.simworker.v1.cache.kv_cache_event import (
+    MEDIUM_GPU,
+    AllBlocksCleared,
+    BlockRemoved,
+    BlockStored,
+    CacheEvent,
+)
+from warmpath.lab.simworker.v1.hashing.block_hash import (
+    BlockHash,
+    BlockHashWithGroupId,
+    Hashable,
+    get_block_hash,
+    get_group_id,
+    make_block_hash_with_group_id,
+    maybe_convert_block_hash,
+)
 from warmpath.lab.simworker.v1.hashing.block_hash_view import resolve_block_hashes
-from warmpath.lab.simworker.v1.hashing.extra_keys import (generate_block_hash_extra_keys, to_event_extra_keys)
+from warmpath.lab.simworker.v1.hashing.extra_keys import (
+    generate_block_hash_extra_keys,
+    to_event_extra_keys,
+)
 
 
 class Cacheable(Hashable, Protocol):

@@ -17,7 +17,13 @@ from warmpath.lab.simworker.v1.cache.single_type_manager import SingleTypeKVCach
 from warmpath.lab.simworker.v1.cache.sliding_window import SlidingWindowManager
 from warmpath.lab.simworker.v1.hashing.block_hash import BlockHash
 from warmpath.lab.simworker.v1.requests.request import Request
-from warmpath.lab.simworker.v1.specs.kv_cache_spec import (FullAttentionSpec, KVCacheConfig, KVCacheSpec, SlidingWindowSpec, iter_layer_specs)
+from warmpath.lab.simworker.v1.specs.kv_cache_spec import (
+    FullAttentionSpec,
+    KVCacheConfig,
+    KVCacheSpec,
+    SlidingWindowSpec,
+    iter_layer_specs,
+)
 
 Groups = tuple[Sequence[KVCacheBlock], ...]
 """Blocks of each group."""

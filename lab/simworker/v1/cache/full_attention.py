@@ -8,11 +8,11 @@ from itertools import islice
 
 from warmpath.lab.simworker.v1.cache.block_pool import BlockPool
 from warmpath.lab.simworker.v1.cache.kv_cache_block import KVCacheBlock
-from warmpath.lab.simworker.v1.cache.single_type_manager import (CacheHit, SingleTypeKVCacheManager)
+from warmpath.lab.simworker.v1.cache.single_type_manager import CacheHit, SingleTypeKVCacheManager
 from warmpath.lab.simworker.v1.hashing.block_hash import BlockHash
 from warmpath.lab.simworker.v1.hashing.block_hash_view import resolve_block_hashes
 from warmpath.lab.simworker.v1.requests.request import Request
-from warmpath.lab.simworker.v1.specs.kv_cache_spec import (FullAttentionSpec, KVCacheSpec)
+from warmpath.lab.simworker.v1.specs.kv_cache_spec import FullAttentionSpec, KVCacheSpec
 
 
 class FullAttentionManager(SingleTypeKVCacheManager):

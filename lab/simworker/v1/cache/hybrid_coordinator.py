@@ -15,7 +15,11 @@ from warmpath.lab.simworker.v1.cache.coordinator import KVCacheCoordinator
 from warmpath.lab.simworker.v1.cache.kv_cache_block import KVCacheBlock
 from warmpath.lab.simworker.v1.cache.single_type_manager import SingleTypeKVCacheManager
 from warmpath.lab.simworker.v1.hashing.block_hash import BlockHash
-from warmpath.lab.simworker.v1.specs.kv_cache_spec import (FullAttentionSpec, KVCacheConfig, KVCacheSpec)
+from warmpath.lab.simworker.v1.specs.kv_cache_spec import (
+    FullAttentionSpec,
+    KVCacheConfig,
+    KVCacheSpec,
+)
 
 
 class SpecGroup(NamedTuple):

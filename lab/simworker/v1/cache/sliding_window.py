@@ -9,10 +9,10 @@ Source: `SlidingWindowManager` in `vllm/v1/core/single_type_kv_cache_manager.py`
 from collections.abc import Sequence
 
 from warmpath.lab.simworker.v1.cache.block_pool import BlockPool
-from warmpath.lab.simworker.v1.cache.single_type_manager import (CacheHit, SingleTypeKVCacheManager)
+from warmpath.lab.simworker.v1.cache.single_type_manager import CacheHit, SingleTypeKVCacheManager
 from warmpath.lab.simworker.v1.hashing.block_hash import BlockHash
 from warmpath.lab.simworker.v1.hashing.block_hash_view import resolve_block_hashes
-from warmpath.lab.simworker.v1.specs.kv_cache_spec import (KVCacheSpec, SlidingWindowSpec)
+from warmpath.lab.simworker.v1.specs.kv_cache_spec import KVCacheSpec, SlidingWindowSpec
 
 
 def _window(spec: KVCacheSpec) -> SlidingWindowSpec:

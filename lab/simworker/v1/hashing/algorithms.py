@@ -19,7 +19,7 @@ from collections.abc import Callable
 
 from xxhash import xxh3_128_digest
 
-from warmpath.lab.simworker.v1.hashing import (cbor, pickled)
+from warmpath.lab.simworker.v1.hashing import cbor, pickled
 
 HashFunction = Callable[[cbor.Value], bytes]
 """Takes a seed's text, or (parent digest, tuple of token ids, tuple of extra keys or None)."""

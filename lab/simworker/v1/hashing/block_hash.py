@@ -14,8 +14,12 @@ one process simulates many engines.
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from warmpath.lab.simworker.v1.hashing.algorithms import (HashFunction, sha256)
-from warmpath.lab.simworker.v1.hashing.extra_keys import (ExtraKeys, Keyed, generate_block_hash_extra_keys)
+from warmpath.lab.simworker.v1.hashing.algorithms import HashFunction, sha256
+from warmpath.lab.simworker.v1.hashing.extra_keys import (
+    ExtraKeys,
+    Keyed,
+    generate_block_hash_extra_keys,
+)
 
 BlockHash = bytes
 """A digest: 32 bytes, 16 with the xxhash algorithms."""

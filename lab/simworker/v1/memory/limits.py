@@ -20,8 +20,17 @@ from copy import deepcopy
 from dataclasses import dataclass
 from typing import Protocol
 
-from warmpath.lab.simworker.v1.specs.group_layers import (HybridChoice, Layers, get_kv_cache_groups)
-from warmpath.lab.simworker.v1.specs.kv_cache_spec import (KVCacheConfig, KVCacheGroupSpec, KVCacheSpec, KVCacheTensor, MemoryLimits, ModelLimits, UniformTypeKVCacheSpecs, iter_layer_specs)
+from warmpath.lab.simworker.v1.specs.group_layers import HybridChoice, Layers, get_kv_cache_groups
+from warmpath.lab.simworker.v1.specs.kv_cache_spec import (
+    KVCacheConfig,
+    KVCacheGroupSpec,
+    KVCacheSpec,
+    KVCacheTensor,
+    MemoryLimits,
+    ModelLimits,
+    UniformTypeKVCacheSpecs,
+    iter_layer_specs,
+)
 
 GIB = 1 << 30
 

@@ -9,9 +9,19 @@ from dataclasses import dataclass
 from math import gcd, lcm
 
 from warmpath.lab.simworker.v1.memory.cache_config import CacheConfig
-from warmpath.lab.simworker.v1.memory.limits import (generate_scheduler_kv_cache_config, get_kv_cache_configs, get_max_concurrency_for_kv_cache_config)
+from warmpath.lab.simworker.v1.memory.limits import (
+    generate_scheduler_kv_cache_config,
+    get_kv_cache_configs,
+    get_max_concurrency_for_kv_cache_config,
+)
 from warmpath.lab.simworker.v1.scheduling.scheduler_config import SchedulerConfig
-from warmpath.lab.simworker.v1.specs.kv_cache_spec import (FullAttentionSpec, KVCacheConfig, KVCacheSpec, SlidingWindowSpec, get_dtype_size)
+from warmpath.lab.simworker.v1.specs.kv_cache_spec import (
+    FullAttentionSpec,
+    KVCacheConfig,
+    KVCacheSpec,
+    SlidingWindowSpec,
+    get_dtype_size,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,12 +14,21 @@ Source: `vllm/distributed/kv_transfer/kv_connector/v1/offloading/events.py` of 0
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from warmpath.lab.simworker.v1.cache.kv_cache_event import (MEDIUM_CPU, BlockRemoved, BlockStored, CacheEvent)
-from warmpath.lab.simworker.v1.hashing.block_hash import (BlockHash, ExternalBlockHash, maybe_convert_block_hash)
+from warmpath.lab.simworker.v1.cache.kv_cache_event import (
+    MEDIUM_CPU,
+    BlockRemoved,
+    BlockStored,
+    CacheEvent,
+)
+from warmpath.lab.simworker.v1.hashing.block_hash import (
+    BlockHash,
+    ExternalBlockHash,
+    maybe_convert_block_hash,
+)
 from warmpath.lab.simworker.v1.offload.group import OffloadGroup
 from warmpath.lab.simworker.v1.offload.job import OffloadedRequest
-from warmpath.lab.simworker.v1.offload.pool import (OffloadingEvent, OffloadKey, ReqContext)
-from warmpath.lab.simworker.v1.specs.kv_cache_spec import (KVCacheGroupSpec, get_kv_cache_spec_kind)
+from warmpath.lab.simworker.v1.offload.pool import OffloadingEvent, OffloadKey, ReqContext
+from warmpath.lab.simworker.v1.specs.kv_cache_spec import KVCacheGroupSpec, get_kv_cache_spec_kind
 
 
 @dataclass(slots=True)

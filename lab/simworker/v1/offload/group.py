@@ -7,7 +7,11 @@ Source: `vllm/distributed/kv_transfer/kv_connector/v1/offloading/scheduler.py` a
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from warmpath.lab.simworker.v1.specs.kv_cache_spec import (KVCacheGroupSpec, SlidingWindowSpec, iter_layer_specs)
+from warmpath.lab.simworker.v1.specs.kv_cache_spec import (
+    KVCacheGroupSpec,
+    SlidingWindowSpec,
+    iter_layer_specs,
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from warmpath.lab.simworker.v1.offload.group import OffloadGroup
-from warmpath.lab.simworker.v1.offload.pool import (LookupResult, OffloadKey)
+from warmpath.lab.simworker.v1.offload.pool import LookupResult, OffloadKey
 
 Lookup = Callable[[OffloadKey], LookupResult]
 

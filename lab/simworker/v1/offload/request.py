@@ -7,9 +7,9 @@ Source: `RequestOffloadState` and `_build_store_jobs` in
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from warmpath.lab.simworker.v1.offload.group import (OffloadGroup, Retention)
-from warmpath.lab.simworker.v1.offload.job import (NULL_BLOCK_ID, OffloadedRequest)
-from warmpath.lab.simworker.v1.offload.pool import (OffloadKey, ReqContext)
+from warmpath.lab.simworker.v1.offload.group import OffloadGroup, Retention
+from warmpath.lab.simworker.v1.offload.job import NULL_BLOCK_ID, OffloadedRequest
+from warmpath.lab.simworker.v1.offload.pool import OffloadKey, ReqContext
 
 
 @dataclass(slots=True)

@@ -13,7 +13,7 @@ Source: `vllm/distributed/kv_transfer/kv_connector/v1/offloading/worker.py` and
 """
 
 from warmpath.lab.simworker.engine import BrokenInvariantError
-from warmpath.lab.simworker.v1.offload.job import (OffloadingMetadata, TransferJob)
+from warmpath.lab.simworker.v1.offload.job import OffloadingMetadata, TransferJob
 
 PCIE_4_X16 = 31.5e9
 """Bytes a second in one direction: 16 lanes of 16 GT/s, 128 of 130 bits are data (PCI-SIG)."""

@@ -12,10 +12,16 @@ from warmpath.lab.simworker.v1.cache.kv_cache_manager import KVCacheManager
 from warmpath.lab.simworker.v1.hashing.algorithms import sha256_cbor
 from warmpath.lab.simworker.v1.hashing.block_hash import get_request_block_hasher
 from warmpath.lab.simworker.v1.hashing.lora_request import LoRARequest
-from warmpath.lab.simworker.v1.replay.trace_args import (BadTraceError, TraceArgs)
-from warmpath.lab.simworker.v1.requests.request import (Request, RequestStatus)
+from warmpath.lab.simworker.v1.replay.trace_args import BadTraceError, TraceArgs
+from warmpath.lab.simworker.v1.requests.request import Request, RequestStatus
 from warmpath.lab.simworker.v1.requests.sampling_params import SamplingParams
-from warmpath.lab.simworker.v1.specs.kv_cache_spec import (FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec, KVCacheSpec, SlidingWindowSpec)
+from warmpath.lab.simworker.v1.specs.kv_cache_spec import (
+    FullAttentionSpec,
+    KVCacheConfig,
+    KVCacheGroupSpec,
+    KVCacheSpec,
+    SlidingWindowSpec,
+)
 
 _ALLOCATE = {
     "num_new_computed_tokens": int, "num_lookahead_tokens": int,

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from enum import IntEnum, auto
 from typing import Any
 
-from warmpath.lab.simworker.v1.hashing.block_hash import (BlockHash, BlockHasher)
+from warmpath.lab.simworker.v1.hashing.block_hash import BlockHash, BlockHasher
 from warmpath.lab.simworker.v1.hashing.lora_request import LoRARequest
 from warmpath.lab.simworker.v1.hashing.mm_feature import MultiModalFeatureSpec
-from warmpath.lab.simworker.v1.requests.sampling_params import (PoolingParams, SamplingParams)
+from warmpath.lab.simworker.v1.requests.sampling_params import PoolingParams, SamplingParams
 
 
 class RequestStatus(IntEnum):

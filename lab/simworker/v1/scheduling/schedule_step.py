@@ -19,9 +19,9 @@ from typing import Protocol
 
 from warmpath.lab.simworker.v1.cache.kv_cache_manager import KVCacheManager
 from warmpath.lab.simworker.v1.offload.connector import OffloadingConnector
-from warmpath.lab.simworker.v1.requests.request import (Request, RequestStatus)
-from warmpath.lab.simworker.v1.scheduling.request_queue import (RequestQueue, SchedulingPolicy)
-from warmpath.lab.simworker.v1.scheduling.scheduler_config import (PauseState, SchedulerConfig)
+from warmpath.lab.simworker.v1.requests.request import Request, RequestStatus
+from warmpath.lab.simworker.v1.scheduling.request_queue import RequestQueue, SchedulingPolicy
+from warmpath.lab.simworker.v1.scheduling.scheduler_config import PauseState, SchedulerConfig
 from warmpath.lab.simworker.v1.scheduling.scheduler_output import SchedulerOutput
 
 

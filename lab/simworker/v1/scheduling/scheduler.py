@@ -29,11 +29,14 @@ from warmpath.lab.simworker.v1.cache.kv_cache_event import CacheEvent
 from warmpath.lab.simworker.v1.cache.kv_cache_manager import KVCacheManager
 from warmpath.lab.simworker.v1.offload.connector import OffloadingConnector
 from warmpath.lab.simworker.v1.offload.job import OffloadingMetadata
-from warmpath.lab.simworker.v1.requests.request import (Request, RequestStatus)
-from warmpath.lab.simworker.v1.scheduling.request_queue import (SchedulingPolicy, create_request_queue)
+from warmpath.lab.simworker.v1.requests.request import Request, RequestStatus
+from warmpath.lab.simworker.v1.scheduling.request_queue import (
+    SchedulingPolicy,
+    create_request_queue,
+)
 from warmpath.lab.simworker.v1.scheduling.schedule_step import ScheduleStep
-from warmpath.lab.simworker.v1.scheduling.scheduler_config import (PauseState, SchedulerConfig)
-from warmpath.lab.simworker.v1.scheduling.scheduler_output import (RequestOutput, SchedulerOutput)
+from warmpath.lab.simworker.v1.scheduling.scheduler_config import PauseState, SchedulerConfig
+from warmpath.lab.simworker.v1.scheduling.scheduler_output import RequestOutput, SchedulerOutput
 
 
 class Scheduler:

@@ -23,7 +23,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 
-from warmpath.lab.simworker.v1.specs.kv_cache_spec import (AttentionSpec, FullAttentionSpec, KVCacheGroupSpec, KVCacheSpec, SlidingWindowSpec, UniformTypeKVCacheSpecs)
+from warmpath.lab.simworker.v1.specs.kv_cache_spec import (
+    AttentionSpec,
+    FullAttentionSpec,
+    KVCacheGroupSpec,
+    KVCacheSpec,
+    SlidingWindowSpec,
+    UniformTypeKVCacheSpecs,
+)
 
 Layers = Mapping[str, KVCacheSpec]
 """Layer name -> its cache, in the model's order."""

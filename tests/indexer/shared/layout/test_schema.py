@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from warmpath.process.version import version
-from warmpath.indexer.shared.layout import schema
-from warmpath.indexer.shared.layout.names import KeyNames
-from warmpath.indexer.shared.layout.schema import (SchemaError, check_server, log_server_warnings)
-from warmpath.indexer.shared.redis.command import (Redis, UnreachableError)
-from warmpath.indexer.shared.redis.connect import (RedisSettings, connect)
 from tests.indexer.shared.ensured_schema import ensure
 from tests.servers.redis_cluster import RedisCluster
 from tests.servers.redis_server import RedisServer
+from warmpath.indexer.shared.layout import schema
+from warmpath.indexer.shared.layout.names import KeyNames
+from warmpath.indexer.shared.layout.schema import SchemaError, check_server, log_server_warnings
+from warmpath.indexer.shared.redis.command import Redis, UnreachableError
+from warmpath.indexer.shared.redis.connect import RedisSettings, connect
+from warmpath.process.version import version
 
 
 @pytest.fixture

@@ -3,7 +3,13 @@
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from warmpath.indexer.shared.query.breaker import (FAILURES, LONGEST_PAUSE, PAUSE, Breaker, BreakerState)
+from warmpath.indexer.shared.query.breaker import (
+    FAILURES,
+    LONGEST_PAUSE,
+    PAUSE,
+    Breaker,
+    BreakerState,
+)
 
 
 def opened() -> Breaker:

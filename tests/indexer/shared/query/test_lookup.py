@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 from warmpath.indexer.index.contract import Stretch
 from warmpath.indexer.keys.segment import SEGMENT
-from warmpath.indexer.keys.segment_value import (BadSegmentError, encode, holders, pack)
-from warmpath.indexer.shared.layout.names import (KeyNames, checkpoint)
+from warmpath.indexer.keys.segment_value import BadSegmentError, encode, holders, pack
+from warmpath.indexer.shared.layout.names import KeyNames, checkpoint
 from warmpath.indexer.shared.query import lookup
-from warmpath.indexer.shared.query.lookup import (LookUp, blocks_of)
-from warmpath.indexer.shared.redis.command import (CommandRefusedError, Reply, UnreachableError)
+from warmpath.indexer.shared.query.lookup import LookUp, blocks_of
+from warmpath.indexer.shared.redis.command import CommandRefusedError, Reply, UnreachableError
 
 NAMES = KeyNames("t", buckets=4)
 Content = dict[int, dict[int, set[int]]]

@@ -4,8 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from warmpath.indexer.shared.layout.names import KeyNames
-from warmpath.indexer.shared.query.lost_buckets import (Life, Lives)
-from warmpath.indexer.shared.redis.command import (Reply, UnreachableError)
+from warmpath.indexer.shared.query.lost_buckets import Life, Lives
+from warmpath.indexer.shared.redis.command import Reply, UnreachableError
 
 NAMES = KeyNames("t", buckets=3)
 WRITES = st.sampled_from([None, b"7", b"12"])

@@ -7,7 +7,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from warmpath.indexer.engines.event import Tier
 from warmpath.indexer.index.slot import Place
-from warmpath.indexer.shared.layout.record import (Claim, SpotOf)
+from warmpath.indexer.shared.layout.record import Claim, SpotOf
 from warmpath.indexer.shared.query.places import Places
 
 GPU = SpotOf(0, Tier.GPU, 0)

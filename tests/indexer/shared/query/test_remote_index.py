@@ -9,30 +9,30 @@ from random import Random
 import numpy as np
 import pytest
 
-from warmpath.indexer.engines.event import Tier
-from warmpath.indexer.index.reference import ReferenceIndex
-from warmpath.indexer.index.slot import Place
-from warmpath.indexer.ranks import Ingest
-from warmpath.indexer.keys.segment import SEGMENT
-from warmpath.indexer.keys.word import pack_words
-from warmpath.indexer.shared.layout.names import KeyNames
-from warmpath.indexer.shared.query.index import RemoteIndex
-from warmpath.indexer.shared.query.segment_cache import SegmentCache
-from warmpath.indexer.shared.records.registry import Registry
-from warmpath.indexer.shared.records.record_source import RemoteRank
-from warmpath.indexer.shared.redis.command import Redis
-from warmpath.indexer.shared.redis.connect import (RedisSettings, connect)
-from warmpath.indexer.trust import (Level, Trust)
-from warmpath.router.config import schema as config
-from warmpath.router.match.match import Scorer
-from warmpath.router.pick.picking import Picking
-from warmpath.router.pick.weigh import (Ask, Choice)
-from warmpath.router.pods.table import Pod
-from tests.indexer.shared.written_pod import (KEYSPACE, WrittenPod, prompt_of)
+from tests.indexer.shared.written_pod import KEYSPACE, WrittenPod, prompt_of
 from tests.router.pick.picker_parts import KeyedPrompt
 from tests.servers.redis_cluster import RedisCluster
 from tests.servers.redis_server import RedisServer
 from tests.servers.relay import Relay
+from warmpath.indexer.engines.event import Tier
+from warmpath.indexer.index.reference import ReferenceIndex
+from warmpath.indexer.index.slot import Place
+from warmpath.indexer.keys.segment import SEGMENT
+from warmpath.indexer.keys.word import pack_words
+from warmpath.indexer.ranks import Ingest
+from warmpath.indexer.shared.layout.names import KeyNames
+from warmpath.indexer.shared.query.index import RemoteIndex
+from warmpath.indexer.shared.query.segment_cache import SegmentCache
+from warmpath.indexer.shared.records.record_source import RemoteRank
+from warmpath.indexer.shared.records.registry import Registry
+from warmpath.indexer.shared.redis.command import Redis
+from warmpath.indexer.shared.redis.connect import RedisSettings, connect
+from warmpath.indexer.trust import Level, Trust
+from warmpath.router.config import schema as config
+from warmpath.router.match.match import Scorer
+from warmpath.router.pick.picking import Picking
+from warmpath.router.pick.weigh import Ask, Choice
+from warmpath.router.pods.table import Pod
 
 ROOMY = 5.0
 """A deadline that nothing here is to miss, seconds."""

@@ -12,16 +12,16 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from warmpath.indexer.keys.segment import SEGMENT
-from warmpath.indexer.keys.segment_value import (decode, encode, holders, pack)
-from warmpath.indexer.keys.word import pack_words
-from warmpath.indexer.shared.layout.names import (BORN, WRITES, KeyNames)
-from warmpath.indexer.shared.query.index import RemoteIndex
-from warmpath.indexer.shared.records.registry import (LATE, Registry)
-from warmpath.indexer.shared.redis.command import (Call, Command, Reply, UnreachableError)
-from warmpath.indexer.trust import (PROMISED_SECONDS, Level)
 from tests.examples import examples
-from tests.indexer.shared.written_pod import (GPU, KEYSPACE, WrittenPod, prompt_of)
+from tests.indexer.shared.written_pod import GPU, KEYSPACE, WrittenPod, prompt_of
+from warmpath.indexer.keys.segment import SEGMENT
+from warmpath.indexer.keys.segment_value import decode, encode, holders, pack
+from warmpath.indexer.keys.word import pack_words
+from warmpath.indexer.shared.layout.names import BORN, WRITES, KeyNames
+from warmpath.indexer.shared.query.index import RemoteIndex
+from warmpath.indexer.shared.records.registry import LATE, Registry
+from warmpath.indexer.shared.redis.command import Call, Command, Reply, UnreachableError
+from warmpath.indexer.trust import PROMISED_SECONDS, Level
 
 SPILLED = bytes([2, 0, 0, 0, 9, 0, 0, 0])
 SEGMENTS = range(4)

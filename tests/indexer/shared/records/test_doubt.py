@@ -8,8 +8,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
-from warmpath.indexer.shared.records.unconfirmed import Unconfirmed
 from tests.examples import examples
+from warmpath.indexer.shared.records.unconfirmed import Unconfirmed
 
 EXAMPLES = examples(300)
 

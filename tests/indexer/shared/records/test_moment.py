@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from warmpath.indexer.shared.layout.record import Record
 from warmpath.indexer.shared.records.moment import Moment
-from tests.examples import examples
 
 
 @dataclass(frozen=True)

@@ -8,13 +8,19 @@ import msgspec
 import pytest
 
 from warmpath.indexer.engines.event import Tier
-from warmpath.proto.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
-from warmpath.indexer.shared.layout.names import (SCHEMA, KeyNames)
-from warmpath.indexer.shared.layout.record import (Claim, SpotOf)
-from warmpath.indexer.shared.records.registry import (LATE, UNCONFIRMED, Registry)
+from warmpath.indexer.shared.layout.names import SCHEMA, KeyNames
+from warmpath.indexer.shared.layout.record import Claim, SpotOf
 from warmpath.indexer.shared.records.record_source import RemoteRank
-from warmpath.indexer.shared.redis.command import (Call, Command, CommandRefusedError, Reply, UnreachableError)
-from warmpath.indexer.trust import (Level, Trust)
+from warmpath.indexer.shared.records.registry import LATE, UNCONFIRMED, Registry
+from warmpath.indexer.shared.redis.command import (
+    Call,
+    Command,
+    CommandRefusedError,
+    Reply,
+    UnreachableError,
+)
+from warmpath.indexer.trust import Level, Trust
+from warmpath.proto.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
 
 NAMES = KeyNames("t")
 CLAIM = Claim("o", 1, [SpotOf(0, Tier.GPU, 0)], "ours", "m", 1)

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 import uvloop
 
-from warmpath.indexer.shared.redis.command import (Command, Redis, UnreachableError)
-from warmpath.indexer.shared.redis.connect import (RedisSettings, connect)
-from warmpath.indexer.shared.redis.node import Node
 from tests.servers.certificates import Authority
 from tests.servers.redis_server import RedisServer
 from tests.servers.relay import Relay
+from warmpath.indexer.shared.redis.command import Command, Redis, UnreachableError
+from warmpath.indexer.shared.redis.connect import RedisSettings, connect
+from warmpath.indexer.shared.redis.node import Node
 
 LOOPS = {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
 

@@ -11,12 +11,20 @@ from typing import Any
 import pytest
 import redis as redis_py
 
-from warmpath.indexer.shared.redis import link
-from warmpath.indexer.shared.redis.command import (Call, Command, CommandRefusedError, Redis, Reply, Script, UnreachableError)
-from warmpath.indexer.shared.redis.connect import (RedisSettings, SettingsError, connect)
-from warmpath.indexer.shared.redis.fault import (Fault, fault_of)
 from tests.servers.redis_server import RedisServer
 from tests.servers.relay import Relay
+from warmpath.indexer.shared.redis import link
+from warmpath.indexer.shared.redis.command import (
+    Call,
+    Command,
+    CommandRefusedError,
+    Redis,
+    Reply,
+    Script,
+    UnreachableError,
+)
+from warmpath.indexer.shared.redis.connect import RedisSettings, SettingsError, connect
+from warmpath.indexer.shared.redis.fault import Fault, fault_of
 
 ECHO = Script("echo", "return {KEYS[1], ARGV[1]}")
 SLOW = Script("slow", "for i = 1, 20000000 do end return 1")

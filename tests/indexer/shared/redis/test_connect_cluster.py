@@ -6,10 +6,17 @@ from typing import Any
 
 import pytest
 
-from warmpath.indexer.shared.redis.command import (Call, Command, CommandRefusedError, Redis, Script, UnreachableError)
-from warmpath.indexer.shared.redis.connect import (RedisSettings, connect)
-from warmpath.indexer.shared.redis.topology import slot_of
 from tests.servers.redis_cluster import RedisCluster
+from warmpath.indexer.shared.redis.command import (
+    Call,
+    Command,
+    CommandRefusedError,
+    Redis,
+    Script,
+    UnreachableError,
+)
+from warmpath.indexer.shared.redis.connect import RedisSettings, connect
+from warmpath.indexer.shared.redis.topology import slot_of
 
 KEYS = [f"{{tag{number}}}:k" for number in range(64)]
 ADD = Script("add", "return redis.call('SADD', KEYS[1], ARGV[1])")

@@ -5,9 +5,9 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
-from warmpath.indexer.shared.redis.command import (Command, Redis, UnreachableError)
-from warmpath.indexer.shared.redis.connect import (RedisSettings, connect)
 from tests.servers.redis_sentinel import RedisSentinel
+from warmpath.indexer.shared.redis.command import Command, Redis, UnreachableError
+from warmpath.indexer.shared.redis.connect import RedisSettings, connect
 
 
 # Five processes that find each other in 2 s, for each test: `make test` has one kind of them.

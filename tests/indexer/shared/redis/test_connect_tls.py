@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from warmpath.indexer.shared.redis import connect as connecting
-from warmpath.indexer.shared.redis.command import (Command, Reply, UnreachableError)
-from warmpath.indexer.shared.redis.connect import (RedisSettings, SettingsError, connect)
-from warmpath.indexer.shared.redis.fault import SLOW_TLS_HINT
 from tests.servers.certificates import Authority
 from tests.servers.redis_server import RedisServer
 from tests.servers.relay import Relay
+from warmpath.indexer.shared.redis import connect as connecting
+from warmpath.indexer.shared.redis.command import Command, Reply, UnreachableError
+from warmpath.indexer.shared.redis.connect import RedisSettings, SettingsError, connect
+from warmpath.indexer.shared.redis.fault import SLOW_TLS_HINT
 
 
 @pytest.fixture

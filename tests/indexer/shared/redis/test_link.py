@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warmpath.indexer.shared.redis.command import (Argument, Reply, UnreachableError)
+from warmpath.indexer.shared.redis.command import Argument, Reply, UnreachableError
 from warmpath.indexer.shared.redis.link import Link
 
 

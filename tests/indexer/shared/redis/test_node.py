@@ -6,7 +6,7 @@ import pytest
 
 from warmpath.indexer.shared.redis.command import Command
 from warmpath.indexer.shared.redis.link import Wire
-from warmpath.indexer.shared.redis.node import (Node, NotSentError)
+from warmpath.indexer.shared.redis.node import Node, NotSentError
 
 
 async def test_who_waits_for_a_connection_that_is_given_up_is_told_and_not_cancelled() -> None:

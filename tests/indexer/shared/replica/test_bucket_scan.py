@@ -5,15 +5,15 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from tests.servers.redis_cluster import RedisCluster
+from tests.servers.redis_server import RedisServer
 from warmpath.indexer.shared.layout.names import KeyNames
-from warmpath.indexer.shared.redis.command import (Command, Redis)
-from warmpath.indexer.shared.redis.connect import (RedisSettings, connect)
+from warmpath.indexer.shared.redis.command import Command, Redis
+from warmpath.indexer.shared.redis.connect import RedisSettings, connect
 from warmpath.indexer.shared.redis.topology import slot_of
 from warmpath.indexer.shared.replica import scan
 from warmpath.indexer.shared.replica.scan import Scan
-from warmpath.indexer.shared.writer.calls import (apply_calls, fence_call)
-from tests.servers.redis_cluster import RedisCluster
-from tests.servers.redis_server import RedisServer
+from warmpath.indexer.shared.writer.calls import apply_calls, fence_call
 
 POD = "p"
 SLOT = 7 << 16

@@ -6,6 +6,10 @@ from collections.abc import Callable, Iterator
 import msgspec
 import pytest
 
+from tests.indexer.engine_model import EngineModel
+from tests.indexer.shared.asked_server import AskedServer
+from tests.indexer.shared.publisher_model import PublisherModel
+from tests.servers.redis_server import RedisServer
 from warmpath.indexer.compiled.array_index import ArrayIndex
 from warmpath.indexer.engines.event import Tier
 from warmpath.indexer.index.contract import Index
@@ -14,15 +18,11 @@ from warmpath.indexer.ranks import Ingest
 from warmpath.indexer.shared.layout.names import KeyNames
 from warmpath.indexer.shared.layout.record import Claim
 from warmpath.indexer.shared.records.registry import LATE
-from warmpath.indexer.shared.redis.command import (Call, Command, Reply)
-from warmpath.indexer.shared.replica.pod_copy import (CopyState, Resync)
-from warmpath.indexer.shared.replica.run import (SCAN_PAUSE, Replica)
-from warmpath.indexer.trust import (PROMISED_SECONDS, Level)
+from warmpath.indexer.shared.redis.command import Call, Command, Reply
+from warmpath.indexer.shared.replica.pod_copy import CopyState, Resync
+from warmpath.indexer.shared.replica.run import SCAN_PAUSE, Replica
+from warmpath.indexer.trust import PROMISED_SECONDS, Level
 from warmpath.indexer.watch.watched_source import WatchedRank
-from tests.indexer.engine_model import EngineModel
-from tests.indexer.shared.asked_server import AskedServer
-from tests.indexer.shared.publisher_model import PublisherModel
-from tests.servers.redis_server import RedisServer
 
 PROMPT = (0, 1, 2, 3, 4, 5, 6, 7)
 

@@ -20,20 +20,20 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from warmpath.indexer.compiled.array_index import ArrayIndex
-from warmpath.indexer.ranks import Ingest
-from warmpath.indexer.shared.layout.names import KeyNames
-from warmpath.indexer.shared.replica import (pod_copy, scan)
-from warmpath.indexer.shared.replica.pod_copy import CopyState
-from warmpath.indexer.shared.replica.run import Replica
-from warmpath.indexer.shared.writer.steps import WriterState
-from warmpath.indexer.trust import Level
-from warmpath.indexer.watch.watched_source import WatchedRank
 from tests.examples import examples
 from tests.indexer.engine_model import EngineModel
 from tests.indexer.shared.asked_server import AskedServer
 from tests.indexer.shared.publisher_model import PublisherModel
 from tests.servers.redis_server import RedisServer
+from warmpath.indexer.compiled.array_index import ArrayIndex
+from warmpath.indexer.ranks import Ingest
+from warmpath.indexer.shared.layout.names import KeyNames
+from warmpath.indexer.shared.replica import pod_copy, scan
+from warmpath.indexer.shared.replica.pod_copy import CopyState
+from warmpath.indexer.shared.replica.run import Replica
+from warmpath.indexer.shared.writer.steps import WriterState
+from warmpath.indexer.trust import Level
+from warmpath.indexer.watch.watched_source import WatchedRank
 
 EXAMPLES = examples(30)
 NAMES = KeyNames("t", buckets=3)

@@ -8,15 +8,15 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from warmpath.indexer.shared.layout.names import (KeyNames, checkpoint)
-from warmpath.indexer.shared.layout.record import SLOTS_OF_A_CLAIM
-from warmpath.indexer.shared.redis.command import (Call, Command, Reply, script)
-from warmpath.indexer.shared.sweep.one_pass import (REMEMBERED_MS, sweep)
-from warmpath.indexer.shared.sweep.swept import Swept
 from tests.examples import examples
-from tests.indexer.shared.index_model import (Does, Model, Server)
-from tests.indexer.shared.model_writer import (ModelWriter, content)
+from tests.indexer.shared.index_model import Does, Model, Server
+from tests.indexer.shared.model_writer import ModelWriter, content
 from tests.servers.redis_server import RedisServer
+from warmpath.indexer.shared.layout.names import KeyNames, checkpoint
+from warmpath.indexer.shared.layout.record import SLOTS_OF_A_CLAIM
+from warmpath.indexer.shared.redis.command import Call, Command, Reply, script
+from warmpath.indexer.shared.sweep.one_pass import REMEMBERED_MS, sweep
+from warmpath.indexer.shared.sweep.swept import Swept
 
 PODS = ("one", "two/2")
 SEGMENTS = (0, 1, 2, 5)

@@ -9,13 +9,22 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
-from warmpath.cli.index.bucket import read_bucket
-from warmpath.indexer.shared.layout.names import (BORN, WRITES, KeyNames, checkpoint)
-from warmpath.indexer.shared.redis.command import (Call, Script, script)
-from warmpath.indexer.shared.writer.calls import (MOST_KEYS, Changes, ScriptOutcome, Status, apply_calls, fence_call, outcome, purge_calls)
 from tests.examples import examples
-from tests.indexer.shared.bucket_model import (BucketModel, Change)
+from tests.indexer.shared.bucket_model import BucketModel, Change
 from tests.servers.redis_server import RedisServer
+from warmpath.cli.index.bucket import read_bucket
+from warmpath.indexer.shared.layout.names import BORN, WRITES, KeyNames, checkpoint
+from warmpath.indexer.shared.redis.command import Call, Script, script
+from warmpath.indexer.shared.writer.calls import (
+    MOST_KEYS,
+    Changes,
+    ScriptOutcome,
+    Status,
+    apply_calls,
+    fence_call,
+    outcome,
+    purge_calls,
+)
 
 NAMES = KeyNames("t", buckets=1)
 BUCKET = NAMES.bucket(0)

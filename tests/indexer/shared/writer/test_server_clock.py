@@ -3,8 +3,8 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from warmpath.indexer.shared.writer.server_clock import (DRIFT, ServerClock)
 from tests.examples import examples
+from warmpath.indexer.shared.writer.server_clock import DRIFT, ServerClock
 
 WAY = st.floats(0, 2)
 

@@ -8,29 +8,29 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
 
-from warmpath.indexer.engines import vllm
-from warmpath.indexer.engines.event import Tier
-from warmpath.indexer.follow.stream_source import RankIngest
-from warmpath.indexer.follow.rank_source import RankSource
-from warmpath.indexer.keys.segment import Segments
-from warmpath.proto.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
-from warmpath.process.tasks import (cancel, watched)
-from warmpath.indexer.resolve.rank_state import PureState
-from warmpath.indexer.resolve.resolver import Resolver
-from warmpath.indexer.shared.layout.names import (KeyNames, checkpoint)
-from warmpath.indexer.shared.layout.record import (Record, read_record)
-from warmpath.indexer.shared.redis.connect import (RedisSettings, connect)
-from warmpath.indexer.shared.writer.machine import Writer
-from warmpath.indexer.shared.writer.run import (News, random_base, write)
-from warmpath.indexer.shared.writer.calls import (Status, apply_calls, outcome)
-from warmpath.indexer.shared.writer.steps import (Cause, WriterState)
-from warmpath.indexer.watch.journal import Journal
-from warmpath.indexer.watch.pod_cache import (Pending, PodCache)
 from tests.indexer.awake import Awake
 from tests.indexer.engine_model import EngineModel
 from tests.indexer.shared.writer_model import read_bucket
 from tests.servers.redis_cluster import RedisCluster
 from tests.servers.redis_server import RedisServer
+from warmpath.indexer.engines import vllm
+from warmpath.indexer.engines.event import Tier
+from warmpath.indexer.follow.rank_source import RankSource
+from warmpath.indexer.follow.stream_source import RankIngest
+from warmpath.indexer.keys.segment import Segments
+from warmpath.indexer.resolve.rank_state import PureState
+from warmpath.indexer.resolve.resolver import Resolver
+from warmpath.indexer.shared.layout.names import KeyNames, checkpoint
+from warmpath.indexer.shared.layout.record import Record, read_record
+from warmpath.indexer.shared.redis.connect import RedisSettings, connect
+from warmpath.indexer.shared.writer.calls import Status, apply_calls, outcome
+from warmpath.indexer.shared.writer.machine import Writer
+from warmpath.indexer.shared.writer.run import News, random_base, write
+from warmpath.indexer.shared.writer.steps import Cause, WriterState
+from warmpath.indexer.watch.journal import Journal
+from warmpath.indexer.watch.pod_cache import Pending, PodCache
+from warmpath.process.tasks import cancel, watched
+from warmpath.proto.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
 
 LEASE = 2.0
 """Seconds: short, so that what is noticed at an audit or when it is over is noticed soon."""

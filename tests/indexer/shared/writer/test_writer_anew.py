@@ -6,16 +6,16 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
+from tests.indexer.awake import Awake
+from tests.indexer.shared.writer_model import Bucket, RedisModel
 from warmpath.indexer.shared.layout.names import KeyNames
 from warmpath.indexer.shared.layout.record import Claim
 from warmpath.indexer.shared.writer.lease import AUDITS_OF_A_LEASE
 from warmpath.indexer.shared.writer.machine import Writer
-from warmpath.indexer.shared.writer.retry import (FIRST_PAUSE, LAST_PAUSE)
-from warmpath.indexer.shared.writer.steps import (Cause, Commands, Rest, WriterState)
+from warmpath.indexer.shared.writer.retry import FIRST_PAUSE, LAST_PAUSE
+from warmpath.indexer.shared.writer.steps import Cause, Commands, Rest, WriterState
 from warmpath.indexer.watch.journal import Journal
 from warmpath.indexer.watch.pod_cache import PodCache
-from tests.indexer.awake import Awake
-from tests.indexer.shared.writer_model import (Bucket, RedisModel)
 
 LEASE = 10.0
 

@@ -25,29 +25,35 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from warmpath.indexer.engines import vllm
-from warmpath.indexer.engines.event import Tier
-from warmpath.indexer.follow.stream_source import RankIngest
-from warmpath.indexer.follow.rank_source import RankSource
-from warmpath.indexer.keys import segment
-from warmpath.indexer.keys.segment import Segments
-from warmpath.proto.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
-from warmpath.indexer.resolve.rank_state import PureState
-from warmpath.indexer.resolve.resolver import Resolver
-from warmpath.indexer.shared.layout.names import KeyNames
-from warmpath.indexer.shared.layout.record import Claim
-from warmpath.indexer.shared.redis.command import (Call, Command, CommandRefusedError, Reply, UnreachableError)
-from warmpath.indexer.shared.writer import tenure
-from warmpath.indexer.shared.writer.machine import Writer
-from warmpath.indexer.shared.writer.steps import (Cause, Commands, Rest, WriterState)
-from warmpath.indexer.watch.journal import Journal
-from warmpath.indexer.watch.pod_cache import (Pending, PodCache)
 from tests.examples import examples
 from tests.indexer.awake import Awake
 from tests.indexer.engine_model import EngineModel
 from tests.indexer.shared.server_time import source_at
-from tests.indexer.shared.writer_model import (Blocks, Bucket, RedisModel, read_bucket)
+from tests.indexer.shared.writer_model import Blocks, Bucket, RedisModel, read_bucket
 from tests.servers.redis_server import RedisServer
+from warmpath.indexer.engines import vllm
+from warmpath.indexer.engines.event import Tier
+from warmpath.indexer.follow.rank_source import RankSource
+from warmpath.indexer.follow.stream_source import RankIngest
+from warmpath.indexer.keys import segment
+from warmpath.indexer.keys.segment import Segments
+from warmpath.indexer.resolve.rank_state import PureState
+from warmpath.indexer.resolve.resolver import Resolver
+from warmpath.indexer.shared.layout.names import KeyNames
+from warmpath.indexer.shared.layout.record import Claim
+from warmpath.indexer.shared.redis.command import (
+    Call,
+    Command,
+    CommandRefusedError,
+    Reply,
+    UnreachableError,
+)
+from warmpath.indexer.shared.writer import tenure
+from warmpath.indexer.shared.writer.machine import Writer
+from warmpath.indexer.shared.writer.steps import Cause, Commands, Rest, WriterState
+from warmpath.indexer.watch.journal import Journal
+from warmpath.indexer.watch.pod_cache import Pending, PodCache
+from warmpath.proto.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
 
 RANKS = 2
 LEASE = 500.0

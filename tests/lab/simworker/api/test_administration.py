@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from tests.lab.simworker.local_worker import IDS, LocalWorker
 from warmpath.lab.simworker import build_engine
-from tests.lab.simworker.local_worker import (IDS, LocalWorker)
 
 
 async def test_adapters_are_children_of_the_model() -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.lab.simworker.local_worker import (IDS, LocalWorker)
+from tests.lab.simworker.local_worker import IDS, LocalWorker
 
 AWAKE = 'vllm:engine_sleep_state{engine="0",model_name="demo",sleep_state="awake"}'
 DEEP = 'vllm:engine_sleep_state{engine="0",model_name="demo",sleep_state="discard_all"}'

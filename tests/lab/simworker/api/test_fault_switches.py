@@ -6,8 +6,8 @@ from typing import Any
 import aiohttp
 import pytest
 
+from tests.lab.simworker.local_worker import IDS, LocalWorker
 from warmpath.lab.simworker.server.worker import Worker
-from tests.lab.simworker.local_worker import (IDS, LocalWorker)
 
 
 async def switch(worker: LocalWorker, **faults: Any) -> Any:

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from warmpath.indexer.engines import (sglang, vllm)
-from warmpath.lab.simworker.events.dialect import (UnknownDialectError, dialect_named)
+from tests.recordings import SGLANG_EVENTS, VLLM_EVENTS
+from warmpath.indexer.engines import sglang, vllm
+from warmpath.lab.simworker.events.dialect import UnknownDialectError, dialect_named
 from warmpath.lab.simworker.events.sglang import SglangDialect
 from warmpath.lab.simworker.events.vllm import VllmDialect
-from warmpath.lab.simworker.events.wire_event import (Cleared, Removed, Stored, WireEvent)
-from tests.recordings import (SGLANG_EVENTS, VLLM_EVENTS)
+from warmpath.lab.simworker.events.wire_event import Cleared, Removed, Stored, WireEvent
 
 MASK = (1 << 64) - 1
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from warmpath.lab.simworker.events.kept_once import KeptOnce
-from warmpath.lab.simworker.events.wire_event import (CPU, Cleared, Removed, Stored)
+from warmpath.lab.simworker.events.wire_event import CPU, Cleared, Removed, Stored
 
 
 def stored(first: int, stop: int, medium: str = "GPU") -> Stored:

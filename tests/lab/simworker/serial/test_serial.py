@@ -9,17 +9,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from warmpath.lab.simworker.engine import (Generation, RequestRefusedError)
-from warmpath.lab.simworker.latency import (LatencyModel, StepWork)
+from tests.lab.simworker.state_machines import EXAMPLES, LONG
+from warmpath.lab.simworker.engine import Generation, RequestRefusedError
+from warmpath.lab.simworker.latency import LatencyModel, StepWork
 from warmpath.lab.simworker.serial.block_cache import BlockCache
-from warmpath.lab.simworker.serial.engine import (CROWDING, OVERLAP, SerialEngine)
-from warmpath.lab.simworker.v1.cache.kv_cache_event import (AllBlocksCleared, BlockRemoved, BlockStored, CacheEvent)
-from warmpath.lab.simworker.virtual.cluster import (LeapingEngine, RequestOutcome, VirtualCluster)
-from warmpath.lab.simworker.virtual.trace import (pooled_work, read_trace)
-from tests.lab.simworker.state_machines import (EXAMPLES, LONG)
+from warmpath.lab.simworker.serial.engine import CROWDING, OVERLAP, SerialEngine
+from warmpath.lab.simworker.v1.cache.kv_cache_event import (
+    AllBlocksCleared,
+    BlockRemoved,
+    BlockStored,
+    CacheEvent,
+)
+from warmpath.lab.simworker.virtual.cluster import LeapingEngine, RequestOutcome, VirtualCluster
+from warmpath.lab.simworker.virtual.trace import pooled_work, read_trace
 
 LATENCY = LatencyModel()
-SLICE = Path(__file__).parents[3] / "router" / "commands" / "local" / "conversation-slice.jsonl.gz"
+SLICE = Path(__file__).parents[4] / "lab" / "demo" / "conversation-slice.jsonl.gz"
 
 
 def engine(blocks: int = 100, **options: float) -> SerialEngine:

@@ -10,14 +10,14 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from warmpath.lab.simworker.build_engine import (ENGINES, EngineSettings)
-from warmpath.lab.simworker.engine import (Engine, EngineFailedError, RequestRefusedError)
-from warmpath.lab.simworker.server.flight import (Flight, FlightRequest)
+from tests.lab.simworker.state_machines import LONG
+from warmpath.lab.simworker.build_engine import ENGINES, EngineSettings
+from warmpath.lab.simworker.engine import Engine, EngineFailedError, RequestRefusedError
+from warmpath.lab.simworker.server.flight import Flight, FlightRequest
 from warmpath.lab.simworker.server.pace import Pace
 from warmpath.lab.simworker.server.rank import Rank
 from warmpath.lab.simworker.server.task_set import TaskSet
 from warmpath.lab.simworker.v1.assemble import KVGroup
-from tests.lab.simworker.state_machines import LONG
 
 SETTINGS = EngineSettings(
     engine="vllm-v1", blocks=12, block_size=2, kv_groups=(KVGroup(2),), use_eagle=False, retention=None, preemption_mode=None, tensors=None, max_num_seqs=3, max_num_batched_tokens=8,

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 import tokenizers
 
+from warmpath.lab.simworker.server.text import FolderText, TextError
 from warmpath.prefixstore.chats.chat_request import chat_of
-from warmpath.prefixstore.chats.template import (ChatTemplate, TemplateError)
-from warmpath.lab.simworker.server.text import (FolderText, TextError)
+from warmpath.prefixstore.chats.template import ChatTemplate, TemplateError
 
-TEMPLATES = Path(__file__).parents[2] / "prefixstore" / "templates"
+TEMPLATES = Path(__file__).parents[3] / "prefixstore" / "templates"
 
 HI = [{"role": "user", "content": "hi"}]
 

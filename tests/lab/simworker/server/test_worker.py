@@ -12,8 +12,8 @@ import pytest
 import zmq
 import zmq.asyncio
 
-from warmpath.lab.local.cluster import (Process, Worker, WorkerSettings)
 from tests.lab.simworker.local_worker import LocalWorker
+from warmpath.lab.local.cluster import Process, Worker, WorkerSettings
 
 SETTINGS = WorkerSettings(blocks=100, block_size=4, speed=1000.0, vocab_size=2048)
 IDS = list(range(20, 40))

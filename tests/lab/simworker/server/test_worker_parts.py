@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from warmpath.lab.simworker.engine import Load
-from warmpath.lab.simworker.server.adapters import (AdapterError, Adapters)
-from warmpath.lab.simworker.server.balance import (Balancer, score)
-from warmpath.lab.simworker.server.sleep_state import (LEVELS, TAGS, SleepState)
 from tests.lab.simworker.state_machines import LONG
+from warmpath.lab.simworker.engine import Load
+from warmpath.lab.simworker.server.adapters import AdapterError, Adapters
+from warmpath.lab.simworker.server.balance import Balancer, score
+from warmpath.lab.simworker.server.sleep_state import LEVELS, TAGS, SleepState
 
 
 def load(running: int = 0, waiting: int = 0, usage: float = 0.0) -> Load:

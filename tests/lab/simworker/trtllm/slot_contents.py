@@ -1,6 +1,6 @@
 """Pools with contents: for each token its prefix, on which its keys and values depend."""
 
-from warmpath.lab.simworker.trtllm.blocks.block import (KVCacheBlock, Slot)
+from warmpath.lab.simworker.trtllm.blocks.block import KVCacheBlock, Slot
 from warmpath.lab.simworker.trtllm.blocks.pools import BlockPools
 
 Prefix = tuple[int, ...]

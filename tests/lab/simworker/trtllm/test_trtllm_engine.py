@@ -7,7 +7,10 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from warmpath.lab.simworker.engine import (Engine, Generation, RequestRefusedError)
+from tests.lab.simworker.state_machines import LONG
+from tests.lab.simworker.trtllm.event_follower import EventFollower, truth
+from tests.lab.simworker.trtllm.token_texts import texts
+from warmpath.lab.simworker.engine import Engine, Generation, RequestRefusedError
 from warmpath.lab.simworker.latency import LatencyModel
 from warmpath.lab.simworker.sampler import next_token
 from warmpath.lab.simworker.trtllm.cache.cache_options import CacheOptions
@@ -16,9 +19,6 @@ from warmpath.lab.simworker.trtllm.capacity_scheduler import CapacityPolicy
 from warmpath.lab.simworker.trtllm.engine import TrtllmEngine
 from warmpath.lab.simworker.trtllm.events.event_manager import KVCacheEventManager
 from warmpath.lab.simworker.trtllm.events.serialise import serialise
-from tests.lab.simworker.state_machines import LONG
-from tests.lab.simworker.trtllm.event_follower import (EventFollower, truth)
-from tests.lab.simworker.trtllm.token_texts import texts
 
 GUARANTEED = CapacityPolicy.GUARANTEED_NO_EVICT
 MAXIMAL = CapacityPolicy.MAX_UTILIZATION

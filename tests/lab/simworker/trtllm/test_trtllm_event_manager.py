@@ -2,7 +2,7 @@
 
 import pytest
 
-from warmpath.lab.simworker.trtllm.blocks.block import (KVCacheBlock, Slot)
+from warmpath.lab.simworker.trtllm.blocks.block import KVCacheBlock, Slot
 from warmpath.lab.simworker.trtllm.blocks.block_key import BlockKey
 from warmpath.lab.simworker.trtllm.blocks.reuse_tree import ReuseTree
 from warmpath.lab.simworker.trtllm.events.event_manager import KVCacheEventManager

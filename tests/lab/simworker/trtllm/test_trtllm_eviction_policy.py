@@ -4,11 +4,14 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from warmpath.lab.simworker.trtllm.blocks.block import KVCacheBlock
-from warmpath.lab.simworker.trtllm.blocks.eviction_policy import (LRUEvictionPolicy, NoFreeBlocksError)
-from warmpath.lab.simworker.trtllm.blocks.pools import BlockPools
 from tests.lab.simworker.state_machines import LONG
 from tests.lab.simworker.trtllm.eviction_oracle import EvictionOracle
+from warmpath.lab.simworker.trtllm.blocks.block import KVCacheBlock
+from warmpath.lab.simworker.trtllm.blocks.eviction_policy import (
+    LRUEvictionPolicy,
+    NoFreeBlocksError,
+)
+from warmpath.lab.simworker.trtllm.blocks.pools import BlockPools
 
 PRIORITIES = st.sampled_from([None, 0, 10, 30, 35, 80, 100])
 DURATIONS = st.sampled_from([None, 0, 1000, 5000])

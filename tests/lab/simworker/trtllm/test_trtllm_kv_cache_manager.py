@@ -6,18 +6,22 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from tests.lab.simworker.state_machines import LONG
+from tests.lab.simworker.trtllm.event_follower import EventFollower, truth
+from tests.lab.simworker.trtllm.token_texts import texts
 from warmpath.lab.simworker.trtllm.blocks.eviction_policy import NoFreeBlocksError
 from warmpath.lab.simworker.trtllm.blocks.retention import KvCacheRetentionConfig
 from warmpath.lab.simworker.trtllm.blocks.retention import TokenRangeRetentionConfig as Range
 from warmpath.lab.simworker.trtllm.cache.cache_options import CacheOptions
 from warmpath.lab.simworker.trtllm.cache.kv_cache_manager import KVCacheManager
 from warmpath.lab.simworker.trtllm.events.event_manager import KVCacheEventManager
-from warmpath.lab.simworker.trtllm.events.kv_cache_event import (KVCacheRemovedData, KVCacheStoredData, KVCacheUpdatedData)
+from warmpath.lab.simworker.trtllm.events.kv_cache_event import (
+    KVCacheRemovedData,
+    KVCacheStoredData,
+    KVCacheUpdatedData,
+)
 from warmpath.lab.simworker.trtllm.events.serialise import serialise
-from warmpath.lab.simworker.trtllm.requests.llm_request import (LlmRequest, MultimodalItem)
-from tests.lab.simworker.state_machines import LONG
-from tests.lab.simworker.trtllm.event_follower import (EventFollower, truth)
-from tests.lab.simworker.trtllm.token_texts import texts
+from warmpath.lab.simworker.trtllm.requests.llm_request import LlmRequest, MultimodalItem
 
 FULL = 64
 

@@ -6,15 +6,15 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from tests.lab.simworker.state_machines import LONG
+from tests.lab.simworker.trtllm.slot_contents import SlotContents
+from tests.lab.simworker.trtllm.token_texts import texts
 from warmpath.lab.simworker.trtllm.blocks.eviction_policy import NoFreeBlocksError
 from warmpath.lab.simworker.trtllm.blocks.retention import KvCacheRetentionConfig
 from warmpath.lab.simworker.trtllm.blocks.retention import TokenRangeRetentionConfig as Range
 from warmpath.lab.simworker.trtllm.cache.cache_options import CacheOptions
 from warmpath.lab.simworker.trtllm.cache.window_block_manager import WindowBlockManager
-from warmpath.lab.simworker.trtllm.requests.llm_request import (GenerationRequest, LlmRequest)
-from tests.lab.simworker.state_machines import LONG
-from tests.lab.simworker.trtllm.slot_contents import SlotContents
-from tests.lab.simworker.trtllm.token_texts import texts
+from warmpath.lab.simworker.trtllm.requests.llm_request import GenerationRequest, LlmRequest
 
 SIZE = 2
 

@@ -1,8 +1,10 @@
 """Makes allocators of one device, and chains of full blocks on them."""
 
-from warmpath.lab.simworker.v0.blocks.block import (Block, BlockAllocator)
-from warmpath.lab.simworker.v0.blocks.naive_block import (NaiveBlock, NaiveBlockAllocator)
-from warmpath.lab.simworker.v0.blocks.prefix_caching_block_allocator import PrefixCachingBlockAllocator
+from warmpath.lab.simworker.v0.blocks.block import Block, BlockAllocator
+from warmpath.lab.simworker.v0.blocks.naive_block import NaiveBlock, NaiveBlockAllocator
+from warmpath.lab.simworker.v0.blocks.prefix_caching_block_allocator import (
+    PrefixCachingBlockAllocator,
+)
 
 SIZE = 4
 

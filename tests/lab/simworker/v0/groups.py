@@ -2,11 +2,14 @@
 
 from typing import Any
 
-from warmpath.lab.simworker.v0.requests.lora import (LoRAConfig, LoRARequest)
-from warmpath.lab.simworker.v0.requests.sequence import (Logprob, Sequence, SequenceGroup)
+from warmpath.lab.simworker.v0.requests.lora import LoRAConfig, LoRARequest
+from warmpath.lab.simworker.v0.requests.sequence import Logprob, Sequence, SequenceGroup
 from warmpath.lab.simworker.v0.scheduling.scheduler import Scheduler
-from warmpath.lab.simworker.v0.scheduling.scheduler_config import (CacheConfig, SchedulerConfig)
-from warmpath.lab.simworker.v0.scheduling.scheduler_outputs import (SchedulerOutputs, SequenceGroupMetadata)
+from warmpath.lab.simworker.v0.scheduling.scheduler_config import CacheConfig, SchedulerConfig
+from warmpath.lab.simworker.v0.scheduling.scheduler_outputs import (
+    SchedulerOutputs,
+    SequenceGroupMetadata,
+)
 
 BLOCK_SIZE = 4
 

@@ -4,7 +4,12 @@ from typing import Any
 
 from warmpath.lab.simworker.v0.blocks.block_manager import BlockManager
 from warmpath.lab.simworker.v0.interfaces import AllocStatus
-from warmpath.lab.simworker.v0.requests.sequence import (Logprob, Sequence, SequenceGroup, SequenceStatus)
+from warmpath.lab.simworker.v0.requests.sequence import (
+    Logprob,
+    Sequence,
+    SequenceGroup,
+    SequenceStatus,
+)
 
 SIZE = 4
 RUNNING, SWAPPED = SequenceStatus.RUNNING, SequenceStatus.SWAPPED

@@ -4,9 +4,14 @@ from typing import Any
 
 import pytest
 
-from warmpath.lab.simworker.engine import (BrokenInvariantError, Engine, Generation, RequestRefusedError)
+from tests.lab.simworker.v0.serving import MODES, Client, make, prompt_of, serve, step
+from warmpath.lab.simworker.engine import (
+    BrokenInvariantError,
+    Engine,
+    Generation,
+    RequestRefusedError,
+)
 from warmpath.lab.simworker.latency import LatencyModel
-from tests.lab.simworker.v0.serving import (MODES, Client, make, prompt_of, serve, step)
 
 
 def test_it_is_an_engine() -> None:

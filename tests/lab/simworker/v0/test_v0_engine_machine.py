@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from tests.lab.simworker.state_machines import LONG
-from tests.lab.simworker.v0.serving import (MODES, Client, make, prompt_of)
+from tests.lab.simworker.v0.serving import MODES, Client, make, prompt_of
 
 
 class EngineMachine(RuleBasedStateMachine):

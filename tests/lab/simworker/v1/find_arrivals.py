@@ -10,7 +10,15 @@ import json
 from copy import deepcopy
 from dataclasses import dataclass
 
-from tests.lab.simworker.v1.recording import (ARRIVALS, Arrivals, Driven, Line, Run, read_runs, samples)
+from tests.lab.simworker.v1.recording import (
+    ARRIVALS,
+    Arrivals,
+    Driven,
+    Line,
+    Run,
+    read_runs,
+    samples,
+)
 
 STEP = 0.0047
 """About the seconds of a step without events."""

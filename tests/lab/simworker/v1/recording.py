@@ -14,13 +14,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests.recordings import VLLM_TRACE
 from warmpath.lab.simworker.engine import Generation
 from warmpath.lab.simworker.events.from_v1 import from_v1
 from warmpath.lab.simworker.events.vllm import VllmDialect
-from warmpath.lab.simworker.v1.assemble import (KVGroup, build_engine, kv_cache_config)
+from warmpath.lab.simworker.v1.assemble import KVGroup, build_engine, kv_cache_config
 from warmpath.lab.simworker.v1.requests.request import Request
 from warmpath.lab.simworker.v1.scheduling.scheduler_config import SchedulerConfig
-from tests.recordings import VLLM_TRACE
 
 ARRIVALS = Path(__file__).with_name("recorded_arrivals.json")
 

@@ -8,7 +8,12 @@ from warmpath.lab.simworker.v1.hashing.algorithms import sha256_cbor
 from warmpath.lab.simworker.v1.hashing.block_hash import get_request_block_hasher
 from warmpath.lab.simworker.v1.requests.request import Request
 from warmpath.lab.simworker.v1.requests.sampling_params import SamplingParams
-from warmpath.lab.simworker.v1.specs.kv_cache_spec import (FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec, SlidingWindowSpec)
+from warmpath.lab.simworker.v1.specs.kv_cache_spec import (
+    FullAttentionSpec,
+    KVCacheConfig,
+    KVCacheGroupSpec,
+    SlidingWindowSpec,
+)
 
 SIZE = 4
 """Tokens a block, by default."""

@@ -2,9 +2,14 @@
 
 import pytest
 
-from warmpath.lab.simworker.engine import (Generation, RequestRefusedError)
-from warmpath.lab.simworker.v1.assemble import (KVGroup, OffloadConfig, build_engine, kv_cache_config)
-from warmpath.lab.simworker.v1.cache.kv_cache_event import (AllBlocksCleared, BlockRemoved, BlockStored, CacheEvent)
+from warmpath.lab.simworker.engine import Generation, RequestRefusedError
+from warmpath.lab.simworker.v1.assemble import KVGroup, OffloadConfig, build_engine, kv_cache_config
+from warmpath.lab.simworker.v1.cache.kv_cache_event import (
+    AllBlocksCleared,
+    BlockRemoved,
+    BlockStored,
+    CacheEvent,
+)
 from warmpath.lab.simworker.v1.scheduling.scheduler_config import SchedulerConfig
 
 

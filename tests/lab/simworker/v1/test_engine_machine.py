@@ -3,11 +3,16 @@
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from warmpath.lab.simworker.engine import Generation
-from warmpath.lab.simworker.v1.assemble import (KVGroup, OffloadConfig, build_engine, kv_cache_config)
-from warmpath.lab.simworker.v1.cache.kv_cache_event import (AllBlocksCleared, BlockRemoved, BlockStored, CacheEvent)
-from warmpath.lab.simworker.v1.scheduling.scheduler_config import SchedulerConfig
 from tests.lab.simworker.state_machines import LONG
+from warmpath.lab.simworker.engine import Generation
+from warmpath.lab.simworker.v1.assemble import KVGroup, OffloadConfig, build_engine, kv_cache_config
+from warmpath.lab.simworker.v1.cache.kv_cache_event import (
+    AllBlocksCleared,
+    BlockRemoved,
+    BlockStored,
+    CacheEvent,
+)
+from warmpath.lab.simworker.v1.scheduling.scheduler_config import SchedulerConfig
 
 PROMPTS = [[start * 50 + at // 3 for at in range(40)] for start in range(3)]
 

@@ -1,14 +1,14 @@
 """What `from warmpath.lab.simworker.v1 import ...` offers."""
 
-import warmpath.lab.simworker.v1
+from warmpath.lab.simworker import v1
 from warmpath.lab.simworker.v1.cache.kv_cache_manager import KVCacheManager
 
 
 def test_every_public_name_is_there_once() -> None:
-    names = simworker.v1.__all__
+    names = v1.__all__
     assert len(set(names)) == len(names)
-    assert [name for name in names if not hasattr(simworker.v1, name)] == []
+    assert [name for name in names if not hasattr(v1, name)] == []
 
 
 def test_names_are_those_of_the_parts() -> None:
-    assert simworker.v1.KVCacheManager is KVCacheManager
+    assert v1.KVCacheManager is KVCacheManager

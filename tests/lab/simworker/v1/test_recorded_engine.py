@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from tests.lab.simworker.v1.recording import (ARRIVALS, Driven, Line, Run, read_runs, samples)
+from tests.lab.simworker.v1.recording import ARRIVALS, Driven, Line, Run, read_runs, samples
 
 
 @dataclass

@@ -8,14 +8,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from warmpath.lab.simworker.engine import (Engine, Generation, Load)
+from tests.lab.simworker.state_machines import EXAMPLES
+from warmpath.lab.simworker.engine import Engine, Generation, Load
 from warmpath.lab.simworker.latency import LatencyModel
-from warmpath.lab.simworker.v1.assemble import (KVGroup, build_engine, kv_cache_config)
-from warmpath.lab.simworker.v1.cache.kv_cache_event import (BlockStored, CacheEvent)
+from warmpath.lab.simworker.v1.assemble import KVGroup, build_engine, kv_cache_config
+from warmpath.lab.simworker.v1.cache.kv_cache_event import BlockStored, CacheEvent
 from warmpath.lab.simworker.v1.engine import V1Engine
 from warmpath.lab.simworker.v1.scheduling.scheduler_config import SchedulerConfig
-from warmpath.lab.simworker.virtual.cluster import (NOBODY, LeapingEngine, RequestOutcome, VirtualCluster)
-from tests.lab.simworker.state_machines import EXAMPLES
+from warmpath.lab.simworker.virtual.cluster import (
+    NOBODY,
+    LeapingEngine,
+    RequestOutcome,
+    VirtualCluster,
+)
 
 LATENCY = LatencyModel(
     base=0.0200317, prefill=1.013e-4, context=1.7e-7, decode=1.51e-3, decode_context=2.3e-5

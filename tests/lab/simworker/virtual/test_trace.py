@@ -9,7 +9,13 @@ import pytest
 
 from warmpath.lab.demo.setting import TRACE
 from warmpath.lab.simworker.virtual.simulate import main
-from warmpath.lab.simworker.virtual.trace import (TraceLine, pooled_work, read_trace, repeated, spread)
+from warmpath.lab.simworker.virtual.trace import (
+    TraceLine,
+    pooled_work,
+    read_trace,
+    repeated,
+    spread,
+)
 
 
 def line(arrival: float, tokens: int, *ids: int) -> TraceLine:

@@ -12,7 +12,7 @@ from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message_factory import GetMessageClass
 from grpc_tools import protoc
 
-OURS = Path(__file__).parents[3] / "proto/indexer/v1/indexer.proto"
+OURS = Path(__file__).parents[4] / "proto/indexer/v1/indexer.proto"
 LLMDS = Path(os.environ.get("WARMPATH_LLMD_PROTO", ""))
 """llm-d's own file, `api/indexerpb/indexer.proto` of llm-d/llm-d-kv-cache, where a test may read it."""
 METHOD = "/indexer.v1.IndexerService/GetPodScores"

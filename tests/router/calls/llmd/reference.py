@@ -8,7 +8,7 @@ count copies, as `pkg/kvevents` of llm-d-router ebab687 does: vLLM announces a b
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 
-from warmpath.indexer.engines.event import (Cleared, Event, Removed, Stored)
+from warmpath.indexer.engines.event import Cleared, Event, Removed, Stored
 from warmpath.indexer.keys.token import unpack_tokens
 
 Key = tuple[object, ...]

@@ -5,22 +5,22 @@ from collections.abc import Iterator
 
 import pytest
 
-from warmpath.indexer.embedded import embedded_index
-from warmpath.indexer.engines import vllm
-from warmpath.indexer.index.memory import MemoryIndex
-from warmpath.indexer.ranks import Ingest
-from warmpath.indexer.keys.token import unpack_tokens
-from warmpath.router.calls.holdings import Holdings
-from warmpath.lab.verify.recording import (Frame, Life, RecordedRequest, read_recording)
-from warmpath.router.config.schema import LlmdTable
-from warmpath.router.calls.llmd import PodScores
-from warmpath.router.match.match import Scorer
-from warmpath.proto.pb.indexer.v1 import indexer_pb2 as llmd
-from warmpath.router.pods.table import (Pod, PodTable)
 from tests.indexer.followed import source
 from tests.recordings import VLLM_TRACE
 from tests.router.calls.llmd.reference import LlmdIndexer
 from tests.router.ready_prompts import ReadyPrompts
+from warmpath.indexer.embedded import embedded_index
+from warmpath.indexer.engines import vllm
+from warmpath.indexer.index.memory import MemoryIndex
+from warmpath.indexer.keys.token import unpack_tokens
+from warmpath.indexer.ranks import Ingest
+from warmpath.lab.verify.recording import Frame, Life, RecordedRequest, read_recording
+from warmpath.proto.pb.indexer.v1 import indexer_pb2 as llmd
+from warmpath.router.calls.holdings import Holdings
+from warmpath.router.calls.llmd import PodScores
+from warmpath.router.config.schema import LlmdTable
+from warmpath.router.match.match import Scorer
+from warmpath.router.pods.table import Pod, PodTable
 
 MODEL = "tiny"
 

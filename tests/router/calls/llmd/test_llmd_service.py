@@ -13,12 +13,12 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
-from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
-from tests.router.calls.llmd.client import (LLMDS, METHOD, OURS, Client)
+from tests.h2grpc.served import BOTH, MISSING, ends_with
+from tests.router.calls.llmd.client import LLMDS, METHOD, OURS, Client
 from tests.router.running_router import running_router
-from tests.router.service_stand import (Stand, standing)
+from tests.router.service_stand import Stand, standing
 from tests.router.test_drain import LATE
-from tests.h2grpc.served import (BOTH, MISSING, ends_with)
+from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 
 TEXT = "You are a patient assistant that explains how prefix caching works, step by step. " * 4
 SIZE = 16

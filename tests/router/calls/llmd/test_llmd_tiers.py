@@ -5,19 +5,19 @@ import asyncio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from warmpath.indexer.engines import vllm
-from warmpath.indexer.index.memory import MemoryIndex
-from warmpath.router.calls.holdings import Holdings
-from warmpath.router.config.schema import (LlmdTable, TierWeightsTable)
-from warmpath.router.calls.llmd import PodScores
-from warmpath.router.match.match import Scorer
-from warmpath.proto.pb.indexer.v1 import indexer_pb2 as llmd
-from warmpath.router.pods.table import (Pod, PodTable)
 from tests.examples import examples
-from tests.indexer.engine_model import (BLOCK, EngineModel)
-from tests.indexer.followed import (new_ingest, source)
+from tests.indexer.engine_model import BLOCK, EngineModel
+from tests.indexer.followed import new_ingest, source
 from tests.router.calls.llmd.reference import LlmdIndexer
 from tests.router.ready_prompts import ReadyPrompts
+from warmpath.indexer.engines import vllm
+from warmpath.indexer.index.memory import MemoryIndex
+from warmpath.proto.pb.indexer.v1 import indexer_pb2 as llmd
+from warmpath.router.calls.holdings import Holdings
+from warmpath.router.calls.llmd import PodScores
+from warmpath.router.config.schema import LlmdTable, TierWeightsTable
+from warmpath.router.match.match import Scorer
+from warmpath.router.pods.table import Pod, PodTable
 
 PODS = ("a", "b")
 prompts = st.lists(st.integers(0, 1), min_size=1, max_size=14).map(tuple)

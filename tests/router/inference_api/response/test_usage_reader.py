@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warmpath.router.inference_api.usage import (MOST_TOKENS, Usage)
-from warmpath.router.inference_api.response import UsageReader
 from tests.examples import examples
 from tests.router.inference_api.recorded_apis import VLLM
+from warmpath.router.inference_api.response import UsageReader
+from warmpath.router.inference_api.usage import MOST_TOKENS, Usage
 
 EVENTS = "text/event-stream; charset=utf-8"
 JSON = "application/json"

@@ -11,8 +11,8 @@ import aiohttp
 import msgspec
 import zmq
 
-from warmpath.lab.local.ports import HeldPorts
 from tests.router.running_router import running_router
+from warmpath.lab.local.ports import HeldPorts
 
 MODEL = "m"
 BLOCK = 4

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from warmpath.lab.bench import peer
 from tests.examples import examples
-from tests.router.pages.dynamo.stand import (BLOCK, TIERS, Publisher, standing)
+from tests.router.pages.dynamo.stand import BLOCK, TIERS, Publisher, standing
+from warmpath.lab.bench import peer
 
 pytestmark = pytest.mark.skipif(
     not peer.is_installed(), reason="ai-dynamo-runtime is not installed (make bench installs it)"

@@ -11,7 +11,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from tests.router.pages.dynamo.stand import (BLOCK, MODEL, Stand, standing)
+from tests.router.pages.dynamo.stand import BLOCK, MODEL, Stand, standing
 from tests.router.test_drain import LATE
 
 PATHS = ("query", "overlap_scores")

@@ -7,9 +7,9 @@ from shutil import copytree
 import grpc
 import pytest
 
+from tests.router.pick_stand import QUIET, Stand, ids, pod, standing, until
 from warmpath.indexer.keys.token import pack_tokens
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
-from tests.router.pick_stand import (QUIET, Stand, ids, pod, standing, until)
 
 TEXT = "Explain prefix caching. " * 500
 """12,000 characters."""

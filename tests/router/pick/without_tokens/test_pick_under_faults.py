@@ -14,14 +14,14 @@ from shutil import copytree
 import grpc.aio
 import pytest
 
+from tests.fake_engine import FakeEngine, tokenized
+from tests.fake_http import Answer, Asked
+from tests.h2grpc.served import BOTH
+from tests.router.error_details import details_of
+from tests.router.pick_stand import QUIET, UNENDING, Stand, pod, standing, until
 from warmpath.prefixstore.chats import render_worker
 from warmpath.prefixstore.tokenizers.tokenizer import FolderTokenizer
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
-from tests.fake_engine import (FakeEngine, tokenized)
-from tests.fake_http import (Answer, Asked)
-from tests.router.error_details import details_of
-from tests.router.pick_stand import (QUIET, UNENDING, Stand, pod, standing, until)
-from tests.h2grpc.served import BOTH
 
 pytestmark = pytest.mark.parametrize("transport", BOTH)
 

@@ -8,11 +8,11 @@ from pathlib import Path
 import grpc.aio
 import pytest
 
+from tests.router.error_details import ErrorDetails, details_of
+from tests.router.pick_stand import QUIET, UNENDING, Stand, pod, prompt, standing
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.router.pick.calibration import USUAL_SHARING
 from warmpath.scorer.policy import policy_names
-from tests.router.error_details import (ErrorDetails, details_of)
-from tests.router.pick_stand import (QUIET, UNENDING, Stand, pod, prompt, standing)
 
 NOTHING = pb.Prompt(model="demo")
 UNNAMED = pb.Prompt()

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from warmpath.indexer.keys.token import pack_tokens
 from warmpath.router.prompt.bad_request import BadRequestError
 from warmpath.router.prompt.bodies import fields as body_fields
-from warmpath.router.prompt.bodies.fields import (MOST_VALUES, value_counts)
-from warmpath.router.prompt.bodies.openai import (Text, parse_chat, parse_completions)
+from warmpath.router.prompt.bodies.fields import MOST_VALUES, value_counts
+from warmpath.router.prompt.bodies.openai import Text, parse_chat, parse_completions
 
 MESSAGES = [{"role": "user", "content": "a"}]
 LISTS: list[Any] = [[]] * MOST_VALUES

@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from warmpath.router.prompt.bodies import json_strings
-from warmpath.router.prompt.bodies.json_strings import (StringError, take_out)
+from warmpath.router.prompt.bodies.json_strings import StringError, take_out
 
 MOST = 1000
 SLICE_BYTES = 24

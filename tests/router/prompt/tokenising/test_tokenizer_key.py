@@ -4,10 +4,10 @@ from pathlib import Path
 
 import grpc.aio
 
-from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
-from warmpath.proto.pb.warmpath.v1 import router_pb2_grpc
 from tests.fake_engine import FakeEngine
 from tests.router.running_router import running_router
+from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
+from warmpath.proto.pb.warmpath.v1 import router_pb2_grpc
 
 
 async def test_engines_are_asked_with_the_newest_key(tmp_path: Path) -> None:

@@ -13,17 +13,17 @@ import grpc.aio
 import huggingface_hub
 import pytest
 
-from warmpath.indexer.keys.token import pack_tokens
-from warmpath.prefixstore.tokenizers.tokenizer import FolderTokenizer
-from warmpath.router.assemble.running import running
+from tests.fake_engine import FakeEngine, tokenized
+from tests.fake_http import Answer, Asked
+from tests.fake_hub import COMMIT, REPO, FakeHub, sha256
 from warmpath.cli import check_config
-from warmpath.lab.local.cluster import (Process, Worker, WorkerSettings)
-from warmpath.router.config.read import parse
+from warmpath.indexer.keys.token import pack_tokens
+from warmpath.lab.local.cluster import Process, Worker, WorkerSettings
+from warmpath.prefixstore.tokenizers.tokenizer import FolderTokenizer
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.proto.pb.warmpath.v1 import router_pb2_grpc
-from tests.fake_engine import (FakeEngine, tokenized)
-from tests.fake_http import (Answer, Asked)
-from tests.fake_hub import (COMMIT, REPO, FakeHub, sha256)
+from warmpath.router.assemble.running import running
+from warmpath.router.config.read import parse
 
 TEXT = "You are a patient assistant that explains prefix caching, step by step."
 CHAT = {"messages": [{"role": "user", "content": TEXT}]}

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.lab.simworker.local_worker import (IDS, LocalWorker)
+from tests.lab.simworker.local_worker import IDS, LocalWorker
 
 CHAT = {"messages": [{"role": "user", "content": "hello there"}], "max_tokens": 5}
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from warmpath.router.inference_api.usage import Usage
+from tests.lab.simworker.local_worker import IDS, LocalWorker
+from tests.recordings import TOKENIZER, VLLM_APIS
+from warmpath.lab.simworker.server.flight import Flight, FlightRequest, Sink
 from warmpath.router.inference_api.response import UsageReader
-from warmpath.lab.simworker.server.flight import (Flight, FlightRequest, Sink)
-from tests.recordings import (TOKENIZER, VLLM_APIS)
-from tests.lab.simworker.local_worker import (IDS, LocalWorker)
+from warmpath.router.inference_api.usage import Usage
 
 
 def lines(path: Path) -> list[dict[str, Any]]:

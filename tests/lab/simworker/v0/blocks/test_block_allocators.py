@@ -5,13 +5,15 @@ from functools import partial
 
 import pytest
 
+from tests.lab.simworker.v0.allocators import SIZE, caching, chain, ids, naive
 from warmpath.lab.simworker.engine import BrokenInvariantError
 from warmpath.lab.simworker.v0.blocks.block import BlockAllocator
-from warmpath.lab.simworker.v0.blocks.sharing import CopyOnWriteTracker
-from warmpath.lab.simworker.v0.blocks.naive_block import (NaiveBlock, NaiveBlockAllocator)
-from warmpath.lab.simworker.v0.blocks.prefix_caching_block_allocator import PrefixCachingBlockAllocator
+from warmpath.lab.simworker.v0.blocks.naive_block import NaiveBlock, NaiveBlockAllocator
+from warmpath.lab.simworker.v0.blocks.prefix_caching_block_allocator import (
+    PrefixCachingBlockAllocator,
+)
 from warmpath.lab.simworker.v0.blocks.ref_counter import RefCounter
-from tests.lab.simworker.v0.allocators import (SIZE, caching, chain, ids, naive)
+from warmpath.lab.simworker.v0.blocks.sharing import CopyOnWriteTracker
 
 NoFreeBlocksError = BlockAllocator.NoFreeBlocksError
 Make = Callable[[int, int], BlockAllocator]

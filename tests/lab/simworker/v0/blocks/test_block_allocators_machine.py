@@ -5,12 +5,14 @@ from collections import Counter
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from warmpath.lab.simworker.v0.blocks.block import (Block, BlockAllocator)
+from tests.lab.simworker.state_machines import LONG
+from tests.lab.simworker.v0.allocators import caching, naive
+from warmpath.lab.simworker.v0.blocks.block import Block, BlockAllocator
 from warmpath.lab.simworker.v0.blocks.evictor import LinearEvictor
 from warmpath.lab.simworker.v0.blocks.naive_block import NaiveBlockAllocator
-from warmpath.lab.simworker.v0.blocks.prefix_caching_block_allocator import PrefixCachingBlockAllocator
-from tests.lab.simworker.state_machines import LONG
-from tests.lab.simworker.v0.allocators import (caching, naive)
+from warmpath.lab.simworker.v0.blocks.prefix_caching_block_allocator import (
+    PrefixCachingBlockAllocator,
+)
 
 NoFreeBlocksError = BlockAllocator.NoFreeBlocksError
 TOKENS = st.lists(st.integers(0, 1), min_size=1, max_size=2)

@@ -4,14 +4,17 @@ from typing import Any
 
 import pytest
 
+from tests.lab.simworker.v0.managers import SIZE, admitted, group_of, manager_of, sample, set_status
 from warmpath.lab.simworker.engine import BrokenInvariantError
 from warmpath.lab.simworker.v0.blocks.block import BlockAllocator
-from warmpath.lab.simworker.v0.blocks.block_manager import (STR_NOT_IMPL_ENC_DEC_PREFIX_CACHE, STR_NOT_IMPL_ENC_DEC_SWA)
+from warmpath.lab.simworker.v0.blocks.block_manager import (
+    STR_NOT_IMPL_ENC_DEC_PREFIX_CACHE,
+    STR_NOT_IMPL_ENC_DEC_SWA,
+)
 from warmpath.lab.simworker.v0.blocks.last_access_blocks_tracker import LastAccessBlocksTracker
 from warmpath.lab.simworker.v0.device import Device
 from warmpath.lab.simworker.v0.interfaces import AllocStatus
-from warmpath.lab.simworker.v0.requests.sequence import (Sequence, SequenceStatus)
-from tests.lab.simworker.v0.managers import (SIZE, admitted, group_of, manager_of, sample, set_status)
+from warmpath.lab.simworker.v0.requests.sequence import Sequence, SequenceStatus
 
 caching = pytest.mark.parametrize("enable_caching", [False, True])
 

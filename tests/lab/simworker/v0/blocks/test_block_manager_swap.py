@@ -2,13 +2,21 @@
 
 import pytest
 
+from tests.lab.simworker.v0.managers import (
+    RUNNING,
+    SIZE,
+    SWAPPED,
+    admitted,
+    manager_of,
+    sample,
+    set_status,
+)
 from warmpath.lab.simworker.v0.device import Device
 from warmpath.lab.simworker.v0.interfaces import AllocStatus
-from warmpath.lab.simworker.v0.memory.cache_engine import (CacheEngine, CacheShape)
+from warmpath.lab.simworker.v0.memory.cache_engine import CacheEngine, CacheShape
 from warmpath.lab.simworker.v0.memory.numpy_backend import NumpyBackend
 from warmpath.lab.simworker.v0.requests.sequence import Sequence
-from warmpath.lab.simworker.v0.worker import (Chunk, Worker)
-from tests.lab.simworker.v0.managers import (RUNNING, SIZE, SWAPPED, admitted, manager_of, sample, set_status)
+from warmpath.lab.simworker.v0.worker import Chunk, Worker
 
 caching = pytest.mark.parametrize("enable_caching", [False, True])
 

@@ -9,15 +9,22 @@ from typing import Any
 
 import pytest
 
+from tests.lab.simworker.v0.block_stream import Api, ManagerStream, stream
 from warmpath.lab.simworker.v0.blocks.block import BlockAllocator
 from warmpath.lab.simworker.v0.blocks.block_manager import BlockManager
-from warmpath.lab.simworker.v0.blocks.naive_block import (NaiveBlock, NaiveBlockAllocator)
+from warmpath.lab.simworker.v0.blocks.naive_block import NaiveBlock, NaiveBlockAllocator
 from warmpath.lab.simworker.v0.blocks.prefix_caching_block import PrefixCachingBlock
-from warmpath.lab.simworker.v0.blocks.prefix_caching_block_allocator import PrefixCachingBlockAllocator
+from warmpath.lab.simworker.v0.blocks.prefix_caching_block_allocator import (
+    PrefixCachingBlockAllocator,
+)
 from warmpath.lab.simworker.v0.device import Device
 from warmpath.lab.simworker.v0.requests.lora import LoRARequest
-from warmpath.lab.simworker.v0.requests.sequence import (Logprob, Sequence, SequenceGroup, SequenceStatus)
-from tests.lab.simworker.v0.block_stream import (Api, ManagerStream, stream)
+from warmpath.lab.simworker.v0.requests.sequence import (
+    Logprob,
+    Sequence,
+    SequenceGroup,
+    SequenceStatus,
+)
 
 RECORDING = Path(__file__).parents[1] / "block_recording.jsonl.gz"
 LINES = [json.loads(line) for line in gzip.decompress(RECORDING.read_bytes()).splitlines()]

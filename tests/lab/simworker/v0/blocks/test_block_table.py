@@ -2,11 +2,11 @@
 
 import pytest
 
+from tests.lab.simworker.v0.tables import SIZE, make, table_of, types
 from warmpath.lab.simworker.engine import BrokenInvariantError
 from warmpath.lab.simworker.v0.blocks.block import BlockAllocator
 from warmpath.lab.simworker.v0.blocks.block_table import BlockTable
 from warmpath.lab.simworker.v0.device import Device
-from tests.lab.simworker.v0.tables import (SIZE, make, table_of, types)
 
 NoFreeBlocksError = BlockAllocator.NoFreeBlocksError
 

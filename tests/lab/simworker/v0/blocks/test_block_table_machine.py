@@ -3,11 +3,11 @@
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from tests.lab.simworker.state_machines import LONG
+from tests.lab.simworker.v0.tables import make
 from warmpath.lab.simworker.v0.blocks.block import BlockAllocator
 from warmpath.lab.simworker.v0.blocks.block_table import BlockTable
 from warmpath.lab.simworker.v0.device import Device
-from tests.lab.simworker.state_machines import LONG
-from tests.lab.simworker.v0.tables import make
 
 NoFreeBlocksError = BlockAllocator.NoFreeBlocksError
 TOKENS = st.lists(st.integers(0, 1), min_size=1, max_size=5)

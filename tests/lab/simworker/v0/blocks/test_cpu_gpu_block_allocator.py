@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
+from tests.lab.simworker.v0.tables import SIZE, make, table_of, types
 from warmpath.lab.simworker.v0.blocks.block import BlockAllocator
 from warmpath.lab.simworker.v0.blocks.cpu_gpu_block_allocator import CpuGpuBlockAllocator
-from warmpath.lab.simworker.v0.blocks.naive_block import (NaiveBlock, NaiveBlockAllocator)
+from warmpath.lab.simworker.v0.blocks.naive_block import NaiveBlock, NaiveBlockAllocator
 from warmpath.lab.simworker.v0.device import Device
-from tests.lab.simworker.v0.tables import (SIZE, make, table_of, types)
 
 
 def test_both_devices_have_ids_of_their_own() -> None:

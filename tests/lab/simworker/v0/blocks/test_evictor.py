@@ -6,8 +6,8 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from warmpath.lab.simworker.v0.blocks.evictor import (Evictor, LinearEvictor, LRUEvictor)
 from tests.lab.simworker.state_machines import LONG
+from warmpath.lab.simworker.v0.blocks.evictor import Evictor, LinearEvictor, LRUEvictor
 
 MakeEvictor = Callable[[], Evictor]
 both = pytest.mark.parametrize("make", [LinearEvictor, LRUEvictor])

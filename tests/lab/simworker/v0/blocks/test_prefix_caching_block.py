@@ -4,8 +4,8 @@ import re
 
 import pytest
 
+from tests.lab.simworker.v0.allocators import SIZE, caching, chain, ids
 from warmpath.lab.simworker.v0.blocks.prefix_caching_block import PrefixCachingBlock
-from tests.lab.simworker.v0.allocators import (SIZE, caching, chain, ids)
 
 
 def test_equal_prefixes_share_blocks_and_unequal_ones_do_not() -> None:

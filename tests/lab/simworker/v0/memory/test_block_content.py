@@ -12,16 +12,21 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from tests.lab.simworker.state_machines import LONG
+from tests.lab.simworker.v0.array_backends import array_backend
 from warmpath.lab.simworker.v0.blocks.block import BlockAllocator
 from warmpath.lab.simworker.v0.blocks.block_manager import BlockManager
 from warmpath.lab.simworker.v0.device import Device
-from warmpath.lab.simworker.v0.interfaces import (AllocStatus, BlockPairs)
-from warmpath.lab.simworker.v0.memory.cache_engine import (CacheEngine, CacheShape)
+from warmpath.lab.simworker.v0.interfaces import AllocStatus, BlockPairs
+from warmpath.lab.simworker.v0.memory.cache_engine import CacheEngine, CacheShape
 from warmpath.lab.simworker.v0.requests.lora import LoRARequest
-from warmpath.lab.simworker.v0.requests.sequence import (Logprob, Sequence, SequenceGroup, SequenceStatus)
-from warmpath.lab.simworker.v0.worker import (Chunk, Worker)
-from tests.lab.simworker.state_machines import LONG
-from tests.lab.simworker.v0.array_backends import array_backend
+from warmpath.lab.simworker.v0.requests.sequence import (
+    Logprob,
+    Sequence,
+    SequenceGroup,
+    SequenceStatus,
+)
+from warmpath.lab.simworker.v0.worker import Chunk, Worker
 
 SIZE = 2
 SHAPE = CacheShape(num_layers=1, block_size=SIZE, num_kv_heads=1, head_size=4, dtype="fp8")

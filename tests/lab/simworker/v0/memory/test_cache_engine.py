@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.lab.simworker.v0.array_backends import BACKENDS, array_backend
 from warmpath.lab.simworker.v0.device import Device
 from warmpath.lab.simworker.v0.memory.array_backend import DTYPE_BYTES
 from warmpath.lab.simworker.v0.memory.block_content import BlockContent
-from warmpath.lab.simworker.v0.memory.cache_engine import (CacheEngine, CacheShape)
+from warmpath.lab.simworker.v0.memory.cache_engine import CacheEngine, CacheShape
 from warmpath.lab.simworker.v0.memory.numpy_backend import NumpyBackend
-from tests.lab.simworker.v0.array_backends import (BACKENDS, array_backend)
 
 Engine = CacheEngine[Any]
 

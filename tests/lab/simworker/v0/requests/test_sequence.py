@@ -2,11 +2,16 @@
 
 import pytest
 
-from warmpath.lab.simworker.v0.requests.lora import (LoRAConfig, LoRARequest)
+from tests.lab.simworker.v0.groups import append, make_group
+from warmpath.lab.simworker.v0.requests.lora import LoRAConfig, LoRARequest
 from warmpath.lab.simworker.v0.requests.sampling_params import SamplingParams
-from warmpath.lab.simworker.v0.requests.sequence import (Logprob, Sequence, SequenceGroup, SequenceStatus)
-from warmpath.lab.simworker.v0.requests.sequence_data import (SequenceData, SequenceStage)
-from tests.lab.simworker.v0.groups import (append, make_group)
+from warmpath.lab.simworker.v0.requests.sequence import (
+    Logprob,
+    Sequence,
+    SequenceGroup,
+    SequenceStatus,
+)
+from warmpath.lab.simworker.v0.requests.sequence_data import SequenceData, SequenceStage
 
 
 def test_tokens_are_those_of_prompt_and_output() -> None:

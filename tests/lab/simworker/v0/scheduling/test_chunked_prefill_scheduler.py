@@ -4,9 +4,18 @@ from typing import Any
 
 import pytest
 
+from tests.lab.simworker.v0.groups import (
+    append,
+    chunks,
+    ids,
+    make_group,
+    make_groups,
+    make_scheduler,
+    run,
+    step,
+)
 from warmpath.lab.simworker.v0.requests.sequence import SequenceStatus
 from warmpath.lab.simworker.v0.scheduling.scheduler import Scheduler
-from tests.lab.simworker.v0.groups import (append, chunks, ids, make_group, make_groups, make_scheduler, run, step)
 
 
 def make_chunked(tokens: int, **more: Any) -> Scheduler:

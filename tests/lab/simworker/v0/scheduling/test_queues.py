@@ -6,11 +6,11 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from tests.lab.simworker.state_machines import LONG
+from tests.lab.simworker.v0.groups import ids, make_group
 from warmpath.lab.simworker.engine import BrokenInvariantError
 from warmpath.lab.simworker.v0.requests.sequence import SequenceStatus
-from warmpath.lab.simworker.v0.scheduling.queues import (SequenceGroupQueues, by_priority)
-from tests.lab.simworker.state_machines import LONG
-from tests.lab.simworker.v0.groups import (ids, make_group)
+from warmpath.lab.simworker.v0.scheduling.queues import SequenceGroupQueues, by_priority
 
 
 def test_first_come_is_first() -> None:

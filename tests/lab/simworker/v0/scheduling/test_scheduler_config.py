@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from warmpath.lab.simworker.v0.scheduling.scheduler_config import (GIB, CacheConfig, SchedulerConfig)
+from warmpath.lab.simworker.v0.scheduling.scheduler_config import GIB, CacheConfig, SchedulerConfig
 
 
 @pytest.mark.parametrize(

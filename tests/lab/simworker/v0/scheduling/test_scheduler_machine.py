@@ -5,11 +5,11 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from warmpath.lab.simworker.v0.requests.sequence import (SequenceGroup, SequenceStatus)
+from tests.lab.simworker.state_machines import LONG
+from tests.lab.simworker.v0.groups import append, fork, make_group, make_scheduler
+from warmpath.lab.simworker.v0.requests.sequence import SequenceGroup, SequenceStatus
 from warmpath.lab.simworker.v0.scheduling.scheduler import Scheduler
 from warmpath.lab.simworker.v0.scheduling.scheduler_outputs import SchedulerOutputs
-from tests.lab.simworker.state_machines import LONG
-from tests.lab.simworker.v0.groups import (append, fork, make_group, make_scheduler)
 
 MAX_NUM_SEQS = 4
 MAX_MODEL_LEN = 14

@@ -8,11 +8,16 @@ from typing import Any
 
 import pytest
 
-from warmpath.lab.simworker.v0.requests.lora import (LoRAConfig, LoRARequest)
-from warmpath.lab.simworker.v0.requests.sequence import (Logprob, Sequence, SequenceGroup, SequenceStatus)
+from tests.lab.simworker.v0.scheduler_stream import Api, SchedulerStream
+from warmpath.lab.simworker.v0.requests.lora import LoRAConfig, LoRARequest
+from warmpath.lab.simworker.v0.requests.sequence import (
+    Logprob,
+    Sequence,
+    SequenceGroup,
+    SequenceStatus,
+)
 from warmpath.lab.simworker.v0.scheduling.scheduler import Scheduler
-from warmpath.lab.simworker.v0.scheduling.scheduler_config import (CacheConfig, SchedulerConfig)
-from tests.lab.simworker.v0.scheduler_stream import (Api, SchedulerStream)
+from warmpath.lab.simworker.v0.scheduling.scheduler_config import CacheConfig, SchedulerConfig
 
 RECORDING = Path(__file__).parents[1] / "scheduler_recording.jsonl.gz"
 LINES = gzip.decompress(RECORDING.read_bytes()).decode().splitlines()

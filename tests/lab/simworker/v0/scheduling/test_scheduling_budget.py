@@ -4,9 +4,9 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from tests.lab.simworker.state_machines import LONG
 from warmpath.lab.simworker.engine import BrokenInvariantError
 from warmpath.lab.simworker.v0.scheduling.scheduling_budget import SchedulingBudget
-from tests.lab.simworker.state_machines import LONG
 
 
 def test_what_fits_is_what_is_left_of_both_limits() -> None:

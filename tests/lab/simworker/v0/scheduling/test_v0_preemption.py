@@ -2,11 +2,21 @@
 
 import pytest
 
+from tests.lab.simworker.v0.groups import (
+    append,
+    chunks,
+    fork,
+    ids,
+    make_group,
+    make_groups,
+    make_scheduler,
+    start,
+    step,
+)
 from warmpath.lab.simworker.v0.interfaces import AllocStatus
 from warmpath.lab.simworker.v0.requests.sequence import SequenceStatus
 from warmpath.lab.simworker.v0.scheduling.scheduler import Scheduler
 from warmpath.lab.simworker.v0.scheduling.scheduling_budget import SchedulingBudget
-from tests.lab.simworker.v0.groups import (append, chunks, fork, ids, make_group, make_groups, make_scheduler, start, step)
 
 
 def cannot_append(scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch, *request_ids: str) -> None:

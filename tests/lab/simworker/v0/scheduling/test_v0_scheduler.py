@@ -4,12 +4,24 @@ from collections import deque
 
 import pytest
 
+from tests.lab.simworker.v0.groups import (
+    BLOCK_SIZE,
+    Clock,
+    append,
+    chunks,
+    fork,
+    ids,
+    make_group,
+    make_groups,
+    make_scheduler,
+    run,
+    step,
+)
 from warmpath.lab.simworker.engine import BrokenInvariantError
-from warmpath.lab.simworker.v0.requests.sequence import (Sequence, SequenceGroup, SequenceStatus)
+from warmpath.lab.simworker.v0.requests.sequence import Sequence, SequenceGroup, SequenceStatus
 from warmpath.lab.simworker.v0.scheduling.scheduler import Scheduler
-from warmpath.lab.simworker.v0.scheduling.scheduler_config import (CacheConfig, SchedulerConfig)
+from warmpath.lab.simworker.v0.scheduling.scheduler_config import CacheConfig, SchedulerConfig
 from warmpath.lab.simworker.v0.scheduling.scheduling_budget import SchedulingBudget
-from tests.lab.simworker.v0.groups import (BLOCK_SIZE, Clock, append, chunks, fork, ids, make_group, make_groups, make_scheduler, run, step)
 
 
 def test_groups_are_counted_from_when_they_are_added_until_they_are_aborted() -> None:

@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
 from warmpath.lab.simworker.v1.cache.kv_cache_manager import KVCacheManager
-from warmpath.lab.simworker.v1.requests.request import (Request, RequestStatus)
+from warmpath.lab.simworker.v1.requests.request import Request, RequestStatus
 
 
 class CacheMachine(RuleBasedStateMachine):

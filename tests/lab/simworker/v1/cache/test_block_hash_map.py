@@ -3,10 +3,10 @@
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from tests.lab.simworker.state_machines import LONG
 from warmpath.lab.simworker.v1.cache.block_hash_map import BlockHashToBlockMap
 from warmpath.lab.simworker.v1.cache.kv_cache_block import KVCacheBlock
 from warmpath.lab.simworker.v1.hashing.block_hash import make_block_hash_with_group_id
-from tests.lab.simworker.state_machines import LONG
 
 
 def test_of_blocks_alike_the_one_cached_longest_is_found() -> None:

@@ -6,16 +6,25 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from tests.lab.simworker.state_machines import LONG
+from tests.lab.simworker.v1.small_cache import SIZE, request
 from warmpath.lab.simworker.engine import BrokenInvariantError
 from warmpath.lab.simworker.v1.cache.block_pool import BlockPool
 from warmpath.lab.simworker.v1.cache.kv_cache_block import KVCacheBlock
-from warmpath.lab.simworker.v1.cache.kv_cache_event import (AllBlocksCleared, BlockRemoved, BlockStored)
-from warmpath.lab.simworker.v1.hashing.block_hash import (get_block_hash, get_group_id, make_block_hash_with_group_id, maybe_convert_block_hash)
+from warmpath.lab.simworker.v1.cache.kv_cache_event import (
+    AllBlocksCleared,
+    BlockRemoved,
+    BlockStored,
+)
+from warmpath.lab.simworker.v1.hashing.block_hash import (
+    get_block_hash,
+    get_group_id,
+    make_block_hash_with_group_id,
+    maybe_convert_block_hash,
+)
 from warmpath.lab.simworker.v1.hashing.lora_request import LoRARequest
-from warmpath.lab.simworker.v1.hashing.mm_feature import (MultiModalFeatureSpec, PlaceholderRange)
+from warmpath.lab.simworker.v1.hashing.mm_feature import MultiModalFeatureSpec, PlaceholderRange
 from warmpath.lab.simworker.v1.requests.request import Request
-from tests.lab.simworker.state_machines import LONG
-from tests.lab.simworker.v1.small_cache import (SIZE, request)
 
 
 def pool(num_gpu_blocks: int = 9, hash_block_size: int = SIZE, **more: bool) -> BlockPool:

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from tests.lab.simworker.state_machines import LONG
 from warmpath.lab.simworker.engine import BrokenInvariantError
 from warmpath.lab.simworker.v1.cache.free_queue import FreeKVCacheBlockQueue
 from warmpath.lab.simworker.v1.cache.kv_cache_block import KVCacheBlock
-from tests.lab.simworker.state_machines import LONG
 
 
 def blocks(count: int) -> list[KVCacheBlock]:

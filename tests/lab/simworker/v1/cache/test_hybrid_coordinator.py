@@ -6,6 +6,9 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, precondition, rule
 
+from tests.lab.simworker.state_machines import LONG
+from tests.lab.simworker.v1.cache.cache_machine import CacheMachine
+from tests.lab.simworker.v1.small_cache import admit, config, full, manager, request, table, window
 from warmpath.lab.simworker.v1.cache.coordinator import replay_boundaries
 from warmpath.lab.simworker.v1.cache.hybrid_coordinator import HybridKVCacheCoordinator
 from warmpath.lab.simworker.v1.cache.kv_cache_blocks import KVCacheBlocks
@@ -13,11 +16,8 @@ from warmpath.lab.simworker.v1.cache.kv_cache_event import BlockStored
 from warmpath.lab.simworker.v1.cache.kv_cache_manager import KVCacheManager
 from warmpath.lab.simworker.v1.cache.simple_coordinators import UnitaryKVCacheCoordinator
 from warmpath.lab.simworker.v1.hashing.block_hash import make_block_hash_with_group_id
-from warmpath.lab.simworker.v1.requests.request import (Request, RequestStatus)
-from warmpath.lab.simworker.v1.specs.kv_cache_spec import (SlidingWindowSpec, UniformTypeKVCacheSpecs)
-from tests.lab.simworker.state_machines import LONG
-from tests.lab.simworker.v1.cache.cache_machine import CacheMachine
-from tests.lab.simworker.v1.small_cache import (admit, config, full, manager, request, table, window)
+from warmpath.lab.simworker.v1.requests.request import Request, RequestStatus
+from warmpath.lab.simworker.v1.specs.kv_cache_spec import SlidingWindowSpec, UniformTypeKVCacheSpecs
 
 
 def lose(cache: KVCacheManager, one: Request, block: int, group: int) -> None:

@@ -7,17 +7,33 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import invariant, precondition, rule
 
-from warmpath.lab.simworker.engine import BrokenInvariantError
-from warmpath.lab.simworker.v1.cache.kv_cache_blocks import KVCacheBlocks
-from warmpath.lab.simworker.v1.cache.kv_cache_event import (AllBlocksCleared, BlockRemoved, BlockStored)
-from warmpath.lab.simworker.v1.cache.prefix_cache_stats import PrefixCacheStats
-from warmpath.lab.simworker.v1.hashing.block_hash import (get_block_hash, make_block_hash_with_group_id, maybe_convert_block_hash)
-from warmpath.lab.simworker.v1.requests.request import (Request, RequestStatus)
-from warmpath.lab.simworker.v1.requests.sampling_params import SamplingParams
-from warmpath.lab.simworker.v1.specs.kv_cache_spec import (KVCacheConfig, KVCacheSpec)
 from tests.lab.simworker.state_machines import LONG
 from tests.lab.simworker.v1.cache.cache_machine import CacheMachine
-from tests.lab.simworker.v1.small_cache import (admit, config, free_ids, full, manager, request, table)
+from tests.lab.simworker.v1.small_cache import (
+    admit,
+    config,
+    free_ids,
+    full,
+    manager,
+    request,
+    table,
+)
+from warmpath.lab.simworker.engine import BrokenInvariantError
+from warmpath.lab.simworker.v1.cache.kv_cache_blocks import KVCacheBlocks
+from warmpath.lab.simworker.v1.cache.kv_cache_event import (
+    AllBlocksCleared,
+    BlockRemoved,
+    BlockStored,
+)
+from warmpath.lab.simworker.v1.cache.prefix_cache_stats import PrefixCacheStats
+from warmpath.lab.simworker.v1.hashing.block_hash import (
+    get_block_hash,
+    make_block_hash_with_group_id,
+    maybe_convert_block_hash,
+)
+from warmpath.lab.simworker.v1.requests.request import Request, RequestStatus
+from warmpath.lab.simworker.v1.requests.sampling_params import SamplingParams
+from warmpath.lab.simworker.v1.specs.kv_cache_spec import KVCacheConfig, KVCacheSpec
 
 
 def test_a_prefix_in_use_is_shared_and_stays_when_one_lets_go() -> None:

@@ -2,6 +2,15 @@
 
 import pytest
 
+from tests.lab.simworker.v1.small_cache import (
+    admit,
+    free_ids,
+    full,
+    manager,
+    request,
+    table,
+    window,
+)
 from warmpath.lab.simworker.v1.cache.block_pool import BlockPool
 from warmpath.lab.simworker.v1.cache.full_attention import FullAttentionManager
 from warmpath.lab.simworker.v1.cache.kv_cache_block import KVCacheBlock
@@ -9,7 +18,6 @@ from warmpath.lab.simworker.v1.cache.kv_cache_event import BlockStored
 from warmpath.lab.simworker.v1.cache.sliding_window import SlidingWindowManager
 from warmpath.lab.simworker.v1.hashing.block_hash import make_block_hash_with_group_id
 from warmpath.lab.simworker.v1.requests.request import RequestStatus
-from tests.lab.simworker.v1.small_cache import (admit, free_ids, full, manager, request, table, window)
 
 
 def group(tokens: int, size: int = 2, cap: int | None = None) -> SlidingWindowManager:

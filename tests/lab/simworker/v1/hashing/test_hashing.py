@@ -11,16 +11,32 @@ from hypothesis import given
 from hypothesis import strategies as st
 from xxhash import xxh3_128_digest
 
+from tests.recordings import VLLM_HASHES
 from warmpath.lab.simworker.v1.hashing import cbor
-from warmpath.lab.simworker.v1.hashing.algorithms import (get_hash_fn_by_name, sha256, sha256_cbor, xxhash, xxhash_cbor)
-from warmpath.lab.simworker.v1.hashing.block_hash import (DEFAULT_NONE_HASH_SEED, NONE_HASH, get_request_block_hasher, hash_block_tokens, maybe_convert_block_hash, none_hash)
+from warmpath.lab.simworker.v1.hashing.algorithms import (
+    get_hash_fn_by_name,
+    sha256,
+    sha256_cbor,
+    xxhash,
+    xxhash_cbor,
+)
+from warmpath.lab.simworker.v1.hashing.block_hash import (
+    DEFAULT_NONE_HASH_SEED,
+    NONE_HASH,
+    get_request_block_hasher,
+    hash_block_tokens,
+    maybe_convert_block_hash,
+    none_hash,
+)
 from warmpath.lab.simworker.v1.hashing.block_hash_view import BlockHashListWithBlockSize
-from warmpath.lab.simworker.v1.hashing.extra_keys import (generate_block_hash_extra_keys, to_event_extra_keys)
+from warmpath.lab.simworker.v1.hashing.extra_keys import (
+    generate_block_hash_extra_keys,
+    to_event_extra_keys,
+)
 from warmpath.lab.simworker.v1.hashing.lora_request import LoRARequest
-from warmpath.lab.simworker.v1.hashing.mm_feature import (MultiModalFeatureSpec, PlaceholderRange)
+from warmpath.lab.simworker.v1.hashing.mm_feature import MultiModalFeatureSpec, PlaceholderRange
 from warmpath.lab.simworker.v1.requests.request import Request
 from warmpath.lab.simworker.v1.requests.sampling_params import SamplingParams
-from tests.recordings import VLLM_HASHES
 
 RECORDED = json.loads(VLLM_HASHES.read_text())
 VECTORS = RECORDED["vectors"]

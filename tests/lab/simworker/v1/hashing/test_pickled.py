@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warmpath.lab.simworker.v1.hashing.pickled import (Value, encode)
+from warmpath.lab.simworker.v1.hashing.pickled import Value, encode
 
 INTEGERS = st.one_of(
     st.integers(0, 300),

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from warmpath.lab.simworker.v1.memory.cache_config import (GIB, CacheConfig)
+from warmpath.lab.simworker.v1.memory.cache_config import GIB, CacheConfig
 
 
 @pytest.mark.parametrize(

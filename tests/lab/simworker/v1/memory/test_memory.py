@@ -12,9 +12,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warmpath.lab.simworker.v1.memory.limits import (check_enough_kv_cache_memory, estimate_max_model_len, generate_scheduler_kv_cache_config, get_kv_cache_capacity, get_kv_cache_configs, get_max_concurrency_for_kv_cache_config, max_memory_usage_bytes)
+from warmpath.lab.simworker.v1.memory.limits import (
+    check_enough_kv_cache_memory,
+    estimate_max_model_len,
+    generate_scheduler_kv_cache_config,
+    get_kv_cache_capacity,
+    get_kv_cache_configs,
+    get_max_concurrency_for_kv_cache_config,
+    max_memory_usage_bytes,
+)
 from warmpath.lab.simworker.v1.specs.group_layers import get_kv_cache_groups
-from warmpath.lab.simworker.v1.specs.kv_cache_spec import (FullAttentionSpec, KVCacheGroupSpec, KVCacheSpec, SlidingWindowSpec, get_kv_cache_spec_kind)
+from warmpath.lab.simworker.v1.specs.kv_cache_spec import (
+    FullAttentionSpec,
+    KVCacheGroupSpec,
+    KVCacheSpec,
+    SlidingWindowSpec,
+    get_kv_cache_spec_kind,
+)
 
 RECORDING = Path(
     os.environ.get("WARMPATH_MEMORY_RECORDING")

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from warmpath.lab.simworker.v1.memory.cache_config import CacheConfig
-from warmpath.lab.simworker.v1.memory.plan import (ModelShape, plan_memory)
+from warmpath.lab.simworker.v1.memory.plan import ModelShape, plan_memory
 from warmpath.lab.simworker.v1.scheduling.scheduler_config import SchedulerConfig
-from warmpath.lab.simworker.v1.specs.kv_cache_spec import (FullAttentionSpec, SlidingWindowSpec)
+from warmpath.lab.simworker.v1.specs.kv_cache_spec import FullAttentionSpec, SlidingWindowSpec
 
 LLAMA_3_8B = ModelShape()
 """32 layers with 8 heads of 128 elements: 2 MiB a block of 16 tokens."""

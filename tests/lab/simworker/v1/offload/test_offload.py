@@ -7,21 +7,29 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from tests.lab.simworker.state_machines import LONG
 from warmpath.lab.simworker.engine import BrokenInvariantError
-from warmpath.lab.simworker.v1.cache.kv_cache_event import (BlockRemoved, BlockStored)
+from warmpath.lab.simworker.v1.cache.kv_cache_event import BlockRemoved, BlockStored
 from warmpath.lab.simworker.v1.cache.kv_cache_manager import KVCacheManager
 from warmpath.lab.simworker.v1.hashing.algorithms import sha256_cbor
-from warmpath.lab.simworker.v1.hashing.block_hash import (get_request_block_hasher, maybe_convert_block_hash)
+from warmpath.lab.simworker.v1.hashing.block_hash import (
+    get_request_block_hasher,
+    maybe_convert_block_hash,
+)
 from warmpath.lab.simworker.v1.hashing.lora_request import LoRARequest
 from warmpath.lab.simworker.v1.offload.connector import OffloadingConnector
-from warmpath.lab.simworker.v1.offload.job import (BlockCopy, OffloadingMetadata, TransferJob)
+from warmpath.lab.simworker.v1.offload.job import BlockCopy, OffloadingMetadata, TransferJob
 from warmpath.lab.simworker.v1.offload.pool import CPUOffloadingManager
 from warmpath.lab.simworker.v1.requests.request import Request
 from warmpath.lab.simworker.v1.requests.sampling_params import SamplingParams
 from warmpath.lab.simworker.v1.scheduling.scheduler import Scheduler
 from warmpath.lab.simworker.v1.scheduling.scheduler_config import SchedulerConfig
-from warmpath.lab.simworker.v1.specs.kv_cache_spec import (FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec, SlidingWindowSpec)
-from tests.lab.simworker.state_machines import LONG
+from warmpath.lab.simworker.v1.specs.kv_cache_spec import (
+    FullAttentionSpec,
+    KVCacheConfig,
+    KVCacheGroupSpec,
+    SlidingWindowSpec,
+)
 
 SHAPE = {"num_kv_heads": 1, "head_size": 1, "dtype": "float32"}
 

@@ -4,9 +4,16 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from warmpath.lab.simworker.engine import BrokenInvariantError
-from warmpath.lab.simworker.v1.offload.pool import (CPUOffloadingManager, LookupResult, OffloadingEvent, OffloadKey, PrepareStoreOutput, ReqContext)
 from tests.lab.simworker.state_machines import LONG
+from warmpath.lab.simworker.engine import BrokenInvariantError
+from warmpath.lab.simworker.v1.offload.pool import (
+    CPUOffloadingManager,
+    LookupResult,
+    OffloadingEvent,
+    OffloadKey,
+    PrepareStoreOutput,
+    ReqContext,
+)
 
 
 def keys(*names: int) -> list[OffloadKey]:

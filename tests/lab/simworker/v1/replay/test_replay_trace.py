@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from warmpath.lab.simworker.v1.replay.replay_trace import (BadTraceError, read_trace, replay_trace)
 from tests.recordings import KV_CACHE_MANAGER
+from warmpath.lab.simworker.v1.replay.replay_trace import BadTraceError, read_trace, replay_trace
 
 HYBRID = Path(__file__).parents[1] / "vllm_hybrid.jsonl.gz"
 

@@ -4,16 +4,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.lab.simworker.v1.small_cache import admit, manager, request, table
 from warmpath.lab.simworker.v1.hashing.algorithms import sha256_cbor
-from warmpath.lab.simworker.v1.hashing.block_hash import (get_request_block_hasher, none_hash)
-from warmpath.lab.simworker.v1.hashing.block_hash_view import (BlockHashListWithBlockSize, resolve_block_hashes)
+from warmpath.lab.simworker.v1.hashing.block_hash import get_request_block_hasher, none_hash
+from warmpath.lab.simworker.v1.hashing.block_hash_view import (
+    BlockHashListWithBlockSize,
+    resolve_block_hashes,
+)
 from warmpath.lab.simworker.v1.hashing.extra_keys import generate_block_hash_extra_keys
 from warmpath.lab.simworker.v1.hashing.lora_request import LoRARequest
-from warmpath.lab.simworker.v1.hashing.mm_feature import (MultiModalFeatureSpec, PlaceholderRange)
-from warmpath.lab.simworker.v1.requests.request import (Request, RequestStatus)
-from warmpath.lab.simworker.v1.requests.sampling_params import (PoolingParams, SamplingParams)
+from warmpath.lab.simworker.v1.hashing.mm_feature import MultiModalFeatureSpec, PlaceholderRange
+from warmpath.lab.simworker.v1.requests.request import Request, RequestStatus
+from warmpath.lab.simworker.v1.requests.sampling_params import PoolingParams, SamplingParams
 from warmpath.lab.simworker.v1.requests.trace_request import TraceRequest
-from tests.lab.simworker.v1.small_cache import (admit, manager, request, table)
 
 
 @given(st.lists(st.integers(0, 99), min_size=1, max_size=30), st.integers(0, 30))

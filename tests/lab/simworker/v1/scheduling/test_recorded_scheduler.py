@@ -8,7 +8,13 @@ from typing import Any
 
 import pytest
 
-from warmpath.lab.simworker.v1.cache.kv_cache_event import (AllBlocksCleared, BlockRemoved, BlockStored, CacheEvent)
+from tests.lab.simworker.v1.recorded_scenarios import recorded_scenarios
+from warmpath.lab.simworker.v1.cache.kv_cache_event import (
+    AllBlocksCleared,
+    BlockRemoved,
+    BlockStored,
+    CacheEvent,
+)
 from warmpath.lab.simworker.v1.cache.kv_cache_manager import KVCacheManager
 from warmpath.lab.simworker.v1.hashing.algorithms import sha256_cbor
 from warmpath.lab.simworker.v1.hashing.block_hash import get_request_block_hasher
@@ -16,10 +22,15 @@ from warmpath.lab.simworker.v1.hashing.lora_request import LoRARequest
 from warmpath.lab.simworker.v1.requests.request import Request
 from warmpath.lab.simworker.v1.requests.sampling_params import SamplingParams
 from warmpath.lab.simworker.v1.scheduling.scheduler import Scheduler
-from warmpath.lab.simworker.v1.scheduling.scheduler_config import (PauseState, SchedulerConfig)
+from warmpath.lab.simworker.v1.scheduling.scheduler_config import PauseState, SchedulerConfig
 from warmpath.lab.simworker.v1.scheduling.scheduler_output import SchedulerOutput
-from warmpath.lab.simworker.v1.specs.kv_cache_spec import (FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec, KVCacheSpec, SlidingWindowSpec)
-from tests.lab.simworker.v1.recorded_scenarios import recorded_scenarios
+from warmpath.lab.simworker.v1.specs.kv_cache_spec import (
+    FullAttentionSpec,
+    KVCacheConfig,
+    KVCacheGroupSpec,
+    KVCacheSpec,
+    SlidingWindowSpec,
+)
 
 RECORDING = Path(__file__).parents[1] / "vllm_scheduler.jsonl.gz"
 LORAS = {"one": 1, "two": 2, "three": 3}

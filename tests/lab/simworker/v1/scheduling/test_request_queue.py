@@ -4,11 +4,17 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from tests.lab.simworker.state_machines import LONG
 from warmpath.lab.simworker.engine import BrokenInvariantError
 from warmpath.lab.simworker.v1.requests.request import Request
 from warmpath.lab.simworker.v1.requests.sampling_params import SamplingParams
-from warmpath.lab.simworker.v1.scheduling.request_queue import (FCFSRequestQueue, PriorityRequestQueue, RequestQueue, SchedulingPolicy, create_request_queue)
-from tests.lab.simworker.state_machines import LONG
+from warmpath.lab.simworker.v1.scheduling.request_queue import (
+    FCFSRequestQueue,
+    PriorityRequestQueue,
+    RequestQueue,
+    SchedulingPolicy,
+    create_request_queue,
+)
 
 
 def request(name: str, priority: int = 0, arrival: float = 0.0) -> Request:

@@ -6,17 +6,17 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from tests.lab.simworker.state_machines import LONG
+from tests.lab.simworker.v1.small_cache import full, manager, request, window
 from warmpath.lab.simworker.engine import BrokenInvariantError
 from warmpath.lab.simworker.v1.cache.kv_cache_manager import KVCacheManager
 from warmpath.lab.simworker.v1.hashing.lora_request import LoRARequest
 from warmpath.lab.simworker.v1.leap import Leap
-from warmpath.lab.simworker.v1.requests.request import (Request, RequestStatus)
+from warmpath.lab.simworker.v1.requests.request import Request, RequestStatus
 from warmpath.lab.simworker.v1.requests.sampling_params import SamplingParams
 from warmpath.lab.simworker.v1.scheduling.scheduler import Scheduler
-from warmpath.lab.simworker.v1.scheduling.scheduler_config import (PauseState, SchedulerConfig)
-from warmpath.lab.simworker.v1.scheduling.scheduler_output import (RequestOutput, SchedulerOutput)
-from tests.lab.simworker.state_machines import LONG
-from tests.lab.simworker.v1.small_cache import (full, manager, request, window)
+from warmpath.lab.simworker.v1.scheduling.scheduler_config import PauseState, SchedulerConfig
+from warmpath.lab.simworker.v1.scheduling.scheduler_output import RequestOutput, SchedulerOutput
 
 
 def scheduler(num_blocks: int = 50, **choices: Any) -> Scheduler:

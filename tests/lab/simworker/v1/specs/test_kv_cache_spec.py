@@ -5,7 +5,16 @@ from typing import Any
 
 import pytest
 
-from warmpath.lab.simworker.v1.specs.kv_cache_spec import (FullAttentionSpec, KVCacheSpec, SlidingWindowSpec, UniformTypeKVCacheSpecs, get_dtype_size, get_kv_cache_spec_kind, get_kv_cache_spec_sliding_window, iter_layer_specs)
+from warmpath.lab.simworker.v1.specs.kv_cache_spec import (
+    FullAttentionSpec,
+    KVCacheSpec,
+    SlidingWindowSpec,
+    UniformTypeKVCacheSpecs,
+    get_dtype_size,
+    get_kv_cache_spec_kind,
+    get_kv_cache_spec_sliding_window,
+    iter_layer_specs,
+)
 
 
 def full(**changes: Any) -> FullAttentionSpec:
