@@ -1,4 +1,4 @@
-"""Lets `python -m router` run the `warmpath` command line."""
+"""Lets `python -m warmpath.cli` run the `warmpath` command line."""
 
 import sys
 

@@ -1,1 +1,1 @@
-"""The contract on the wire: the .proto files, the generated messages (pb/), the reasons of errors, what a report and a load may say."""
+"""The contract on the wire: .proto files, their generated messages (pb/), and the reasons of errors."""

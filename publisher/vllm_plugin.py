@@ -59,7 +59,7 @@ def start() -> None:
         # The engine serves without a publisher too; an error raised here would end the engine.
         log.error("%s cannot be read: %s; no publisher is started", VARIABLE, error)  # noqa: TRY400
         return
-    command = [sys.executable, "-m", "publisher", *words, "--exit-with-parent"]
+    command = [sys.executable, "-m", "warmpath.publisher.main", *words, "--exit-with-parent"]
     # As in `cli.main`: otherwise gRPC writes a line for each failed TLS handshake.
     environment = {"GRPC_VERBOSITY": "NONE"} | os.environ
     del environment[VARIABLE]

@@ -111,7 +111,7 @@ async def _supervise(config: Config, args: argparse.Namespace) -> int:
     server = config.server
     check_free(server.listen)
     given = (
-        *("-m", "router", "serve", "--config", str(args.config)),
+        *("-m", "warmpath.cli", "serve", "--config", str(args.config)),
         *("--log-level", args.log_level, "--log-format", args.log_format),
     )
     processes = Processes(

@@ -1,7 +1,6 @@
 """KV pulled from a peer: the seconds of a prefill on each rank if the best holder gives its blocks.
 
 A rank pulls the beginning of a prompt from the rank that holds most of it, and computes the rest.
-Source: "KV pulled from a peer and counted" in `../shared/bench/policy-study-2.md`.
 """
 
 import numpy as np

@@ -4,7 +4,7 @@ A full-attention cache needs every block from the first on. A sliding window nee
 before the point of reuse, a state-space cache only its state there; all must agree on one point.
 
 Source: vLLM's `KVCacheCoordinator.find_longest_cache_hit` and the `find_longest_cache_hit` of its
-single-type managers, described in `../shared/engine-events.md`, 4.3.
+single-type managers.
 """
 
 from collections.abc import Sequence

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from warmpath.scorer.match import Match
 from warmpath.scorer.prefill import PrefillModel
-from warmpath.scorer.tiered import WEIGHTS
+from warmpath.scorer.strategies import WEIGHTS
 
 TRUST: Mapping[str, float] = MappingProxyType(
     {"exact": 1.0, "degraded": 0.8, "cold": 0.8, "stale": 0.5}

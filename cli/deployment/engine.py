@@ -1,6 +1,6 @@
 """Compares what an engine says of itself over HTTP with what the configuration says of it.
 
-Sources: `../shared/engine-events.md`; `vllm:cache_config_info` and `/v1/models` of vLLM 0.32,
+Sources: `vllm:cache_config_info` and `/v1/models` of vLLM 0.32,
 `/server_info` of SGLang 0.5.23 (its server arguments).
 """
 

@@ -2,20 +2,10 @@
 
 from warmpath.cli.gateway.description import GatewayDescription
 from warmpath.cli.gateway.fields import Fields, extension
+from warmpath.router.endpoint_picker.protocol import GATEWAY_ERROR, OWN_RESPONSES
 
 ROUTER_AWAY = "ROUTER_AWAY"
 """The reason where Envoy cannot ask the router."""
-GATEWAY_ERROR = "GATEWAY_ERROR"
-"""The reason of all that have no other."""
-OWN_RESPONSES = {
-    "upstream_reset_before_response_started{overflow": "OVERLOADED",
-    "no_healthy_upstream": "NO_POD",
-    "upstream_reset_before_response_started": "NO_POD",
-    "request_payload_too_large": "TOO_LARGE",
-    "stream_idle_timeout": "SILENT",
-}
-"""The beginnings of Envoy's words for why a response is its own, and the reasons that the router gives
-them; the first that fits counts."""
 OF_REASONS = {
     "OVERLOADED": "too many requests are under way",
     "NO_POD": "no pod gave an answer",

@@ -20,7 +20,7 @@ Function = TypeVar("Function", bound=Callable[..., object])
 
 _settings: Any = numba.config
 HERE = Path(__file__).parent
-SOURCES = (HERE, HERE.parents[1] / "router" / "transport" / "http2")
+SOURCES = (HERE, HERE.parents[1] / "h2grpc" / "http2")
 """The folders of what is compiled, and of the constants that compiled code takes from its neighbours."""
 
 _OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy"}

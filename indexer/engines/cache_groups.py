@@ -1,7 +1,6 @@
 """Cache groups: models whose layers differ keep several caches, and reuse needs all of them.
 
-Source: vLLM's `kv_cache_coordinator.py` and `single_type_kv_cache_manager.py`, as described in
-`../shared/engine-events.md`, 2.10 and 4.3.
+Source: vLLM's `kv_cache_coordinator.py` and `single_type_kv_cache_manager.py`.
 """
 
 from collections.abc import Mapping
@@ -159,8 +158,8 @@ class Layout:
 def prefix_groups(groups: Mapping[int, Group]) -> list[int]:
     """Return the groups that must hold a prompt's blocks from the first on.
 
-    Where the engine does not name the groups' kinds, that is the group with the lowest number
-    (`../shared/engine-events.md`, 2.10); of TensorRT-LLM's windows it is the largest.
+    Where the engine does not name the groups' kinds, that is the group with the lowest number; of
+    TensorRT-LLM's windows it is the largest.
     """
     said = [number for number, group in groups.items() if group.kind in FULL_KINDS - {""}]
     if said:

@@ -14,7 +14,7 @@ TIERS = {
     "external": Tier.REMOTE,
     "remote": Tier.REMOTE,
 }
-"""Medium, lower case and without a device number, to tier (`../shared/engine-events.md`, 2.7, 6.1)."""
+"""Medium, lower case and without a device number, to tier."""
 
 
 def tier_of(medium: str | None) -> Tier:

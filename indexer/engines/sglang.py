@@ -1,8 +1,8 @@
 """SGLang's KV-cache events, 0.5.7 to 0.5.23.
 
-Source: `sglang/srt/disaggregation/kv_events.py` of those versions, as described in
-`../shared/engine-events.md`, section 6.1. Transport, batch and replay are vLLM's; events are arrays up
-to 0.5.19 and maps from 0.5.20. Names are signed 64-bit integers. SGLang calls a block a page.
+Source: `sglang/srt/disaggregation/kv_events.py` of those versions. Transport, batch and replay are
+vLLM's; events are arrays up to 0.5.19 and maps from 0.5.20. Names are signed 64-bit integers. SGLang
+calls a block a page.
 
 Versions before 0.5.7 are not supported. Up to 0.5.5 a page's name did not depend on its parent, and the
 first page of every tree node had no parent: such streams look well-formed and cannot be chained. 0.5.6

@@ -1,9 +1,9 @@
 """TensorRT-LLM's KV-cache events, 1.x: JSON objects that a reader fetches.
 
-Source: `tensorrt_llm/_utils.py` (KVCacheEventSerializer), as described in `../shared/engine-events.md`,
-section 6.2. No socket publishes them: `POST /kv_cache_events` answers with all events since the last
-call, and never with the same event again. `split` divides such an answer into its events; each goes
-through its rank's stream under its `event_id` (`address`), and a codec decodes it.
+Source: `tensorrt_llm/_utils.py` (KVCacheEventSerializer). No socket publishes them: `POST
+/kv_cache_events` answers with all events since the last call, and never with the same event again.
+`split` divides such an answer into its events; each goes through its rank's stream under its `event_id`
+(`address`), and a codec decodes it.
 
 The second generation of TensorRT-LLM's cache manager (`kv_cache_manager_v2/_event_manager.py`) writes
 the same shapes with two differences. Under the hash algorithm `v2_sha256` a block's name is a SHA-256

@@ -1,7 +1,7 @@
 """vLLM's KV-cache events, every layout from 0.9.0 to 0.33.
 
-Source: `vllm/distributed/kv_events.py` of those versions, as described in `../shared/engine-events.md`,
-section 2. Events are arrays up to 0.23 and maps from 0.24 (`indexer.engines.wire`).
+Source: `vllm/distributed/kv_events.py` of those versions. Events are arrays up to 0.23 and maps from
+0.24 (`indexer.engines.wire`).
 """
 
 from typing import Any

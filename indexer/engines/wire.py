@@ -2,7 +2,7 @@
 
 A batch is an array `[timestamp, events, rank?]`. An event is an array `[tag, field, …]` whose trailing
 fields may be missing, or a map with a `type` key; engines changed from one form to the other, so
-each event's form is checked (`../shared/engine-events.md`, 2.1, 2.2 and 6.1). If an event cannot be
+each event's form is checked. If an event cannot be
 read, the batch's other events still count, as long as the end of that event can be found.
 """
 

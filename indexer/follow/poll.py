@@ -1,6 +1,6 @@
 """The HTTP connection to one TensorRT-LLM engine, whose events are fetched, since it publishes none.
 
-Each event is in one answer only (`../shared/engine-events.md`, 6.2): events that another client has
+Each event is in one answer only: events that another client has
 fetched are missing, which shows as a gap in the event ids. So are those of an answer that does not
 arrive; until the next event shows whether there were any, the ranks are not exact. Under attention
 data parallelism one connection brings the events of all of an engine's ranks.

@@ -1,6 +1,6 @@
 """The replays of one rank's events: carries out what its stream asks for, over ZeroMQ DEALER sockets.
 
-Protocol: `../shared/engine-events.md`, 1.4.
+Protocol: the replay socket of `ZmqEventPublisher` in `vllm/distributed/kv_events.py`.
 """
 
 import asyncio

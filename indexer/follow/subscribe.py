@@ -1,7 +1,7 @@
 """The socket of one rank's live events (ZeroMQ SUB); `indexer.follow.replays` has that of its replays.
 
-Protocol: `../shared/engine-events.md`, 1.2 and 1.4. A message that is not a frame is counted and
-dropped; the subscriber goes on.
+Protocol: `ZmqEventPublisher` in `vllm/distributed/kv_events.py`. A message that is not a frame is
+counted and dropped; the subscriber goes on.
 """
 
 import asyncio

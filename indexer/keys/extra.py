@@ -1,9 +1,9 @@
 """The extra of a block: everything on which it depends beside its tokens, in one canonical byte form.
 
 Different images have equal placeholder token ids, so the items that overlap a block enter its key;
-embeddings replace tokens altogether. Engines write these things in several shapes
-(`../shared/engine-events.md`, 3.3 and 3.4). All of them, and a request's own list, are brought into this
-form, in which types are tagged and lengths prefixed so that no two different lists are equal.
+embeddings replace tokens altogether. Engines write these things in several shapes. All of them, and a
+request's own list, are brought into this form, in which types are tagged and lengths prefixed so that no
+two different lists are equal.
 """
 
 from collections.abc import Iterable, Sequence

@@ -6,7 +6,7 @@
 
 Two prompts have an equal key at depth i iff (unless 64-bit hashes collide) they are in one keyspace
 and agree in every token and extra up to there. Chaining through the seed is the scheme of
-`../shared/bench/prototype-findings.md`, part A. The root comes from a keyed cryptographic hash, so a
+a prototype. The root comes from a keyed cryptographic hash, so a
 tenant cannot construct a salt that leads into another's chain; the chain itself is not proof
 against someone who can choose tokens freely within one keyspace, where a collision costs a wrong
 estimate and discloses nothing.

@@ -30,8 +30,8 @@ class Groups:
     def learn(self, event: Stored) -> None:
         """Learn from a store in the fastest tier.
 
-        A lone block may be the tail of a prompt, in a smaller size than the group's
-        (`../shared/engine-events.md`, 2.8, 3), so its size holds only until a larger one shows.
+        A lone block may be the tail of a prompt, in a smaller size than the group's, so its size holds
+        only until a larger one shows.
         """
         number = event.group
         if event.tier is not Tier.GPU or event.block_size < 1:

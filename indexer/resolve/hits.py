@@ -1,6 +1,6 @@
 """Blocks of the fastest tier that are counted or shown although they may not be there.
 
-Engines announce some hits as stores (`../shared/engine-events.md`, 2.8), so a rank can seem to hold more
+Engines announce some hits as stores, so a rank can seem to hold more
 blocks than its cache has.
 """
 
@@ -18,11 +18,11 @@ def blocks_in_use(groups: Groups, names: Names) -> int | None:
 
     All copies in all groups count, since the groups' blocks come out of one pool. Names in doubt do not,
     since their blocks may be free, nor do groups that also name parts of blocks, since a block would
-    count twice (`../shared/engine-events.md`, 2.8, 3).
+    count twice.
     """
     kinds = [group.kind for group in list(groups.layout.groups.values())]
     if kinds.count(TRTLLM_WINDOW) > 1:
-        return None  # each window has its own pool (`../shared/engine-events.md`, 6.2)
+        return None  # each window has its own pool
     return sum(
         holding.certain
         for (tier, group), holding in list(names.holdings.items())

@@ -5,7 +5,7 @@ when the block is stored, and afterwards only the name. The resolver keeps the k
 that it can chain a child to its parent and follow a removal.
 
 One name may be announced several times: an engine keeps duplicates, several tiers hold copies, and
-each cache group has its own (`../shared/engine-events.md`, 2.8, 2.10). A place (tier and group) holds
+each cache group has its own. A place (tier and group) holds
 it until it was removed there as often as it was stored. Several names may also stand for one key.
 The resolver therefore returns changes of the keys that a place *holds*: a key comes with its first
 name and goes with its last.
@@ -289,8 +289,8 @@ class Resolver:
         """Return whether all blocks that were cached at the last doubt must be gone or proven by now.
 
         An engine gives its blocks to new content in the order in which they were last used. Once it has
-        stored as many blocks as its cache has, every block that was not used again is gone
-        (`../shared/engine-events.md`, 4.2). That does not hold for blocks of slower tiers.
+        stored as many blocks as its cache has, every block that was not used again is gone. That does
+        not hold for blocks of slower tiers.
         """
         if not 0 < capacity <= self.stored_since_doubt or len(self.orphans):
             return False

@@ -1,9 +1,8 @@
 """One rank's event stream as a state machine without sockets: messages go in, actions come out.
 
 Sequence numbers decide everything. An engine numbers its batches from 0 in each life, publishes them on
-a lossy socket, and answers replay requests from a ring of its last batches
-(`../shared/engine-events.md`, 1.4 and 1.5). The machine lets every batch be applied once and in order;
-where it cannot, it lowers the trust.
+a lossy socket, and answers replay requests from a ring of its last batches. The machine lets every batch
+be applied once and in order; where it cannot, it lowers the trust.
 
              connected                      replay ended, nothing missing
     WAITING ───────────► REPLAYING ──────────────────────────────────────► FOLLOWING

@@ -1,7 +1,7 @@
 """A rank that a publisher beside its engine follows: its deltas applied to the index.
 
-The publisher has already done the work of `indexer.follow.stream_source`, so deltas carry keys. Sans-I/O:
-`indexer.watch.client` has the connection.
+The publisher has already done the work of `indexer.follow.stream_source`, so deltas carry keys.
+Sans-I/O: `indexer.watch.client` has the connection.
 """
 
 import logging

@@ -1,4 +1,4 @@
-"""`python -m bench`: measures the parts, and prints ratios."""
+"""`python -m warmpath.lab.bench`: measures the parts, and prints ratios."""
 
 import argparse
 import importlib
@@ -63,7 +63,7 @@ BENCHMARKS = {
 BY_NAME_ONLY = frozenset({"gateway", "redis", "scale"})
 """Benchmarks that run by name only: `gateway` needs Envoy (`make envoy`), the others Redis' server."""
 POLICY = "policy"
-"""The benchmark with options of its own: `python -m bench policy --help`. It takes many hours."""
+"""The benchmark with options of its own, which takes hours: `python -m warmpath.lab.bench policy -h`."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -72,10 +72,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     if given[:1] == [POLICY]:
         return policy.main(given[1:])
     parser = argparse.ArgumentParser(
-        prog="python -m bench",
+        prog="python -m warmpath.lab.bench",
         description=main.__doc__,
         epilog="Ratios to the peer are printed where it is installed; `make bench` installs it. "
-        f"`python -m bench {POLICY}` compares policies, and has options of its own.",
+        f"`python -m warmpath.lab.bench {POLICY}` compares policies, and has options of its own.",
     )
     names = list(BENCHMARKS)
     usual = [name for name in names if name not in BY_NAME_ONLY]

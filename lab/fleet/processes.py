@@ -109,7 +109,7 @@ class FleetProcesses:
 
     async def _publish(self, worker: Worker, publisher: Process) -> str:
         line = await publisher.start(
-            "publisher",
+            "warmpath.publisher.main",
             f"--pod={worker.id}",
             f"--model={MODEL}",
             f"--events={worker.events}",
@@ -123,7 +123,7 @@ class FleetProcesses:
     async def _start_router(self, process: Process, address: str) -> None:
         config = self._settings.out / f"{process.name}.toml"
         config.write_text(self._config(address), encoding="utf-8")
-        await process.start("router", "serve", "--config", str(config))
+        await process.start("warmpath.cli", "serve", "--config", str(config))
 
     def _config(self, address: str) -> str:
         lines = [

@@ -141,7 +141,7 @@ class Worker:
     async def start(self, settings: WorkerSettings, *options: str) -> None:
         """Start the worker, at the same ports as before if it ran before."""
         line = await self.process.start(
-            "simworker",
+            "warmpath.lab.simworker",
             f"--model={MODEL}",
             f"--listen={self.address}",
             f"--events-endpoint={self.events}",
@@ -198,7 +198,7 @@ class Cluster:
         self._folder = tempfile.TemporaryDirectory(prefix="warmpath-")
         path = Path(self._folder.name) / "router.toml"
         path.write_text(self._config(), encoding="utf-8")
-        line = await router.start("router", "serve", "--config", str(path))
+        line = await router.start("warmpath.cli", "serve", "--config", str(path))
         # warmpath serves gRPC on HOST:PORT, HTTP on HOST:PORT, …
         self.router_address, self.page_address = (
             part.rpartition(" on ")[2].strip() for part in line.split(",")[:2]

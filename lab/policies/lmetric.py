@@ -9,11 +9,11 @@ from warmpath.scorer.columns import Columns, Costs
 
 @dataclass(frozen=True, slots=True)
 class Lmetric:
-    """LMetric as in `../shared/bench/policy-study.md`: a product without parameters.
+    """LMetric: a product without parameters.
 
     The cost is the tokens booked and not computed, this prompt included, times the requests in flight,
     this one included. It keeps short prompts off the pods of long ones. Dynamo has a variant with
-    blocks to decode in place of requests (`../shared/bench/peer-features.md`, 3).
+    blocks to decode in place of requests.
     """
 
     def costs(self, request: Request, columns: Columns, rng: Random) -> Costs:

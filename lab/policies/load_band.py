@@ -13,7 +13,7 @@ from warmpath.scorer.places import places
 
 @dataclass(frozen=True, slots=True)
 class LoadBand:
-    """The longest prefix within a band of load (`band` in `../shared/bench/policy-study.md`).
+    """The longest prefix within a band of load.
 
     Load is the number of prompt tokens that wait for a prefill; the band ends at factor x the least load
     + slack. Candidates outside come after, the least loaded first. The cost is the place in that order.

@@ -10,7 +10,7 @@ from warmpath.scorer.option import check_option
 
 @dataclass(frozen=True, slots=True)
 class OverlapCost:
-    """Dynamo's cost (`../shared/bench/peer-features.md`, 3), in tokens instead of blocks.
+    """Dynamo's cost, in tokens instead of blocks.
 
     Prefill: tokens booked and not computed, this prompt included, times the weight. Decode: the prompt
     tokens of all requests in flight, this one included.

@@ -11,7 +11,7 @@ from warmpath.scorer.option import check_option
 
 @dataclass(frozen=True, slots=True)
 class OverlapTime:
-    """Dynamo's cost with predicted prefill times (`dynamo_aic` in `../shared/bench/policy-study.md`).
+    """Dynamo's cost with predicted prefill times.
 
     The cost is in seconds: the wait for booked work, which shrinks as it is computed, this prompt's
     prefill, and `per_token` for each prompt token of the requests in flight.

@@ -11,7 +11,7 @@ from warmpath.scorer.policies.longest_prefix import LongestPrefix
 
 @dataclass(frozen=True, slots=True)
 class Preble:
-    """Preble's E2 (Srivatsa et al., 2024) as in `../shared/bench/policy-study.md`.
+    """Preble's E2 (Srivatsa et al., 2024).
 
     If the warmest candidate holds more than `share` of the prompt, and the prompt tokens that wait for a
     prefill are even enough (the most below factor x the least + slack), the longest prefix wins as in

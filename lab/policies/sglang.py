@@ -11,7 +11,7 @@ from warmpath.scorer.places import places
 
 @dataclass(frozen=True, slots=True)
 class Sglang:
-    """The cache-aware rule of SGLang's router, now smg (`../shared/bench/peer-features.md`, 3).
+    """The cache-aware rule of SGLang's router, now smg.
 
     If the loads are uneven (requests in flight differ by more than `abs`, and the most are more than
     `rel` x the least), the cost is the requests in flight. Otherwise the cost is a place in an order:

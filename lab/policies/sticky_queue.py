@@ -13,7 +13,7 @@ from warmpath.scorer.places import places
 
 @dataclass(frozen=True, slots=True)
 class StickyQueue:
-    """A threshold in place of a weight (`sticky` in `../shared/bench/policy-study.md`).
+    """A threshold in place of a weight.
 
     The longest prefix wins, among equals the fewest prompt tokens that wait for a prefill; the cost is
     the place in that order. If more than `q` requests wait at the winner, the cost is those tokens.

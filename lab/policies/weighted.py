@@ -11,7 +11,7 @@ from warmpath.scorer.option import check_option
 
 @dataclass(frozen=True, slots=True)
 class Weighted:
-    """llm-d's scorers (`../shared/bench/peer-features.md`, 3): the weighted sum of three shares.
+    """llm-d's scorers: the weighted sum of three shares.
 
     Prefix: the share of the prompt that is not cached. Queue: the engine's latest queue length, scaled
     from the shortest (0) to the longest (1) of the candidates. KV: the engine's latest KV cache usage.
@@ -26,7 +26,7 @@ class Weighted:
     """1: the prefix is scaled from the coldest to the warmest candidate, as llm-d once published.
 
     Then a first block that all prompts share counts as much as a whole prompt, and its holder is
-    overloaded (`../shared/bench/policy-study.md`, "Surprises").
+    overloaded.
     """
 
     def __post_init__(self) -> None:

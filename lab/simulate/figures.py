@@ -126,7 +126,7 @@ def figures(
 
 
 def _quantile(ordered: Sequence[float], share: float) -> float:
-    """Return a quantile, as `../shared/bench/sim.py` counts it; 0 for no values."""
+    """Return a quantile; 0 for no values."""
     if not ordered:
         return 0.0
     return round(ordered[min(len(ordered) - 1, int(share * len(ordered)))], 5)

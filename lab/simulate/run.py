@@ -1,7 +1,7 @@
 """Runs a cell: the same cell and traffic always give the same figures, except `seconds`.
 
 Arrivals are sped up until the traffic has the cell's load: the seconds of prefill that it takes
-with one LRU cache as large as all pods' together, divided by pods x time (`../shared/bench/sim.py`).
+with one LRU cache as large as all pods' together, divided by pods x time.
 Decoding is not counted, so at a load of 1 the traffic takes more time than the pods have.
 """
 

@@ -7,7 +7,7 @@ A variant is written `POLICY[@option=value...]`: a policy of `scorer.policy` wit
     @record=1     in place of events, an LRU of the prompts sent to each pod, as large as its cache
 
 `pooled` is not a policy but a bound: one cache of all pods' size, which every pod reads at no cost, and
-the shortest booked wait. Source: `../shared/bench/policy-study.md`, and `POLICIES` in its `sim.py`.
+the shortest booked wait.
 """
 
 from collections.abc import Mapping

@@ -32,12 +32,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _refused(error, 1)
     except EngineFailedError as error:
         traceback.print_exception(error.__cause__)
-        print(f"warmpath simworker: {error}", file=sys.stderr)  # noqa: T201
+        print(f"warmpath simworker: {error}", file=sys.stderr)
     return 1
 
 
 def _refused(error: Exception, status: int) -> int:
-    print(f"warmpath simworker: {_words(error)}", file=sys.stderr)  # noqa: T201  the command line
+    print(f"warmpath simworker: {_words(error)}", file=sys.stderr)
     return status
 
 
@@ -68,7 +68,7 @@ async def _serve(settings: Settings, text: TextCodec) -> int:
         for number in range(settings.workers):
             hosts.append(build_host(settings, number, text, context))
             await hosts[-1].start()
-        print(json.dumps(_ready(hosts)), flush=True)  # noqa: T201  a starter waits for this line
+        print(json.dumps(_ready(hosts)), flush=True)
         lives = [asyncio.create_task(host.live()) for host in hosts]
         await _until(ended, lives)
         # A second signal ends the process at once.

@@ -241,7 +241,7 @@ _PRESETS = (
         LatencyModel(),
         (),
         0.0,
-        "../shared/bench/policy-study.md, Model and load",
+        "a study of policies",
     ),
 )
 

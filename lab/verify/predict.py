@@ -18,7 +18,7 @@ from warmpath.lab.verify.recording import Frame, Life, RecordedRequest, Recordin
 from warmpath.lab.verify.stay import Batch, EventKeys, Stay
 from warmpath.router.match.match import Scorer
 from warmpath.router.prompt.token_prompt import TokenPrompt
-from warmpath.scorer.longest_prefix import longest_prefix
+from warmpath.scorer.strategies import longest_prefix
 
 POD = "recorded"
 INDEX_BYTES = 1 << 30
@@ -79,7 +79,7 @@ class _Verification:
     def __init__(self, recording: Recording, conditions: Conditions, *, pure: bool) -> None:
         self._recording = recording
         self._conditions = conditions
-        self._rng = Random(conditions.seed)  # noqa: S311  repeatable, guards nothing
+        self._rng = Random(conditions.seed)
         self._following = False
         self._lost: list[EventKeys] = []
         """The events that were lost since the last batch that arrived."""

@@ -1,6 +1,6 @@
 """Reads recordings of engines and checks them line by line.
 
-The format is that of `../shared/vllm-cpu/RECIPE.md`, `trace.jsonl.gz`: one JSON object a line, in the
+The format is that of `warmpath record`: one JSON object a line, in the
 order seen; `t` is seconds since the recording's start. A request's line is written when its answer is
 complete; its `t_start` is the time at which it was sent.
 """
@@ -223,7 +223,7 @@ def _asked(raw: dict[str, Any]) -> RecordedRequest:
     ids = raw.get("prompt_token_ids")
     cached = None
     if usage and ids:
-        # vLLM leaves the figure out where it looked nothing up (`../shared/engine-events.md`, 4.7).
+        # vLLM leaves the figure out where it looked nothing up.
         cached = int((details or {}).get("cached_tokens") or 0)
     return RecordedRequest(
         id=int(raw["id"]),

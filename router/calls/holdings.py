@@ -13,7 +13,7 @@ from warmpath.router.pods.table import Pod, PodTable
 from warmpath.router.prompt.deadline import TimeLeft
 from warmpath.router.prompt.reader import PromptReader
 from warmpath.router.prompt.token_prompt import TokenPrompt
-from warmpath.scorer.longest_prefix import longest_prefix
+from warmpath.scorer.strategies import longest_prefix
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,4 +26,4 @@ class Precedence:
 FIRST_COME = Precedence(0.0)
 """First come, first served."""
 USUAL = Precedence(10.0, 60.0)
-"""The default. Source: "Queue" in `../shared/bench/policy-study-2.md`."""
+"""The default."""

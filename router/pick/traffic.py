@@ -1,6 +1,6 @@
 """A model's traffic of late: how busy and full its ranks are, and how many of its prefills are long.
 
-Source of the utilisation: `own_rho` in `../shared/bench/policy-study.md`, sampled at each request.
+The utilisation is sampled at each request.
 """
 
 from bisect import bisect_right, insort

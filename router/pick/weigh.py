@@ -35,13 +35,13 @@ from warmpath.scorer.candidate import Request
 from warmpath.scorer.columns import Columns
 from warmpath.scorer.decode import decode_costs
 from warmpath.scorer.load_columns import Column, LoadColumns
-from warmpath.scorer.longest_prefix import longest_prefix
 from warmpath.scorer.match import Match
 from warmpath.scorer.order import order_of
 from warmpath.scorer.policy import Policy, costs_seconds, make_policy
 from warmpath.scorer.prefill import PrefillModel
 from warmpath.scorer.pull import with_pull
 from warmpath.scorer.reason import Contender, reason
+from warmpath.scorer.strategies import longest_prefix
 from warmpath.scorer.weigh import warmth
 
 NOBODY: Mapping[tuple[str, int], float] = MappingProxyType({})

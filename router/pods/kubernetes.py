@@ -1,7 +1,7 @@
 """Finds pods through the Kubernetes API: by labels, or by an InferencePool's selector and ports.
 
-Needs the extra `warmpath-router[kubernetes]` and the right to list and watch pods (and to get the pool) in the
-namespace.
+Needs the extra `warmpath-router[kubernetes]` and the right to list and watch pods (and to get the
+pool) in the namespace.
 """
 
 import asyncio

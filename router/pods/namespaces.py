@@ -4,7 +4,7 @@ An engine keeps the blocks of a request with an adapter, a salt or SGLang's `ext
 events omit that, such blocks look like plain ones and would count as hits for other requests. The
 events alone cannot show it, so there are two other signs: a request with one of the three came through
 this router, or the engine lists adapters among its models. Either way the pod's ranks are degraded, with
-a reason. Versions: `../shared/engine-events.md`, 2.3, 6.1 and 6.2.
+a reason.
 """
 
 import re

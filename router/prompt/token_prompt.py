@@ -64,9 +64,8 @@ class TokenPrompt(msgspec.Struct, frozen=True, eq=False):
     ) -> Chain:
         """Return the blocks that a request could find cached, or all of them if `is_whole`.
 
-        The last token is always computed, so a block that ends with it does not count
-        (`../shared/engine-events.md`, 4.3). With `lookahead`, a block's key also names the token after
-        it, and such a token must be there.
+        The last token is always computed, so a block that ends with it does not count. With `lookahead`,
+        a block's key also names the token after it, and such a token must be there.
         """
         anew = (0 if self.is_whole else 1) + (lookahead is Lookahead.PAIRS)
         if lookahead:

@@ -6,7 +6,7 @@ like a slow prefill, except where a request went to a rank on which no other one
 beyond the predicted prefill is the lag: the delay of the report, the way to the engine, or work that no
 router has booked. To keep a rank busy, that much more work must be booked on it.
 
-Measured with `../shared/bench/queue/sim.cpp` (conversation trace, 8 pods, load 0.75): at a lag of 0.2 s
+Measured in a simulation (conversation trace, 8 pods, load 0.75): at a lag of 0.2 s
 the best room is about 0.6 s, at 0.5 s it is 1.2 s and the queue gains nothing.
 """
 

@@ -4,8 +4,7 @@
                └─► leave: the caller has gone, or gives way (`router.queue.crowd`)
 
 A request that is sent at once waits in one pod's queue and can no longer go elsewhere. Here the rank is
-chosen only when one has room, and short prefills need not wait behind a long one. The algorithm is that
-of "Queue" in `../shared/bench/policy-study-2.md`.
+chosen only when one has room, and short prefills need not wait behind a long one.
 
 No sockets, no tasks and no clock of its own: the router and `warmpath simulate` run this same code. They
 call `release` after each event that may give room (an arrival, a report, an engine's load, a change of

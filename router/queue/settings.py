@@ -10,7 +10,7 @@ from warmpath.router.load.precedence import USUAL, Precedence
 class QueueSettings:
     """The settings of a queue. Times are seconds.
 
-    Source of `most_looks`: "Queue" in `../shared/bench/policy-study-2.md`. It has 0.2 for
+    A study of policies has 0.2 for
     `hold_seconds`, which is too little for engines that compute several prompts in one step.
     """
 

@@ -39,7 +39,11 @@ def tracer_of(environ: Mapping[str, str], version: str) -> Tracer:
         return NO_TRACER
     try:
         # Nothing is loaded where nobody asks for traces.
-        from warmpath.router.tracing.otel_tracer import NoExporterError, OtelTracer, processors_of
+        from warmpath.router.tracing.otel_tracer import (  # noqa: PLC0415
+            NoExporterError,
+            OtelTracer,
+            processors_of,
+        )
     except ImportError as error:
         text = (
             "no traces, though %s is set: %s is not installed; pip install 'warmpath-router[otel]'"

@@ -13,7 +13,7 @@ class LeastLoad:
     """Minimises prompt tokens that wait for their prefill, plus a constant per request in flight.
 
     The cost is in tokens. It is the rule of common load balancers, with the weights of
-    `../shared/bench/policy-study.md`.
+    a study of policies.
     """
 
     per_request: float = 200.0

@@ -13,7 +13,7 @@ class LongestPrefix:
     """Minimises the tokens to compute; among equals the prompt tokens that wait for a prefill.
 
     The cost is the place in that order. It is Mooncake Conductor's "longest matched"
-    (`../shared/bench/peer-features.md`, 3) with the tie rule of `../shared/bench/policy-study.md`, where
+    with the tie rule of a study of policies, where
     it is the worst of all: a warm pod gets all similar requests and is overloaded.
     """
 

@@ -24,7 +24,7 @@ class SessionHash:
     """Picks the candidate whose hash with the session is the least.
 
     It is rendezvous hashing (Thaler and Ravishankar, 1996), where gateways use a ring and a session's
-    header ("session" in `../shared/bench/policy-study.md`): when a candidate disappears, only its
+    header: when a candidate disappears, only its
     sessions move. The cost is the hash divided by its range, 0 to 1. Without a session all costs are
     equal, and the tie rule takes the candidate with the fewest requests in flight.
     """

@@ -51,7 +51,7 @@ class Warmpath:
     hot_spot: on ranks with more than load_margin x the mean requests in flight + load_slack: the highest
     cost of the other ranks, plus a second for each request above that limit. So one of the others wins.
 
-    It began as `own_mix` of `../shared/bench/policy-study.md`, whose crowding multiplies the wait too.
+    It began as `own_mix` of a study of policies, whose crowding multiplies the wait too.
     """
 
     costs_seconds: ClassVar[bool] = True

@@ -161,7 +161,7 @@ class Compose(Service):
         """Return the beginning of a service's command on this machine; None if it has no program here."""
         image = self.services[name]["image"].partition(":")[0]
         if image.startswith("warmpath-"):
-            return [sys.executable, "-m", "router"]
+            return [sys.executable, "-m", "warmpath.cli"]
         if image == "valkey/valkey":
             return []
         program = FOREIGN.get(image)

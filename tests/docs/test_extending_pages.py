@@ -65,7 +65,16 @@ def test_the_codec_passes_the_tests_of_its_page(monkeypatch: pytest.MonkeyPatch)
 def test_the_page_names_each_file_that_has_a_list_of_engines() -> None:
     page = (PAGES / "engine.md").read_text(encoding="utf-8")
     named = set(re.findall(r"^\| `(\S+\.py)` \|", page, re.MULTILINE))
-    folders = ("router", "indexer", "publisher", "warmpath")
+    folders = (
+        "cli",
+        "indexer",
+        "lab/local",
+        "lab/record",
+        "lab/verify",
+        "publisher",
+        "router",
+        "warmpath",
+    )
     having = {
         str(path.relative_to(ROOT))
         for folder in folders

@@ -79,6 +79,8 @@ def test_each_figure_of_a_setting_stands_on_the_page_that_it_cites() -> None:
 def test_the_page_on_benchmarks_has_each_of_them() -> None:
     page = (DOCS / "benchmarks.md").read_text(encoding="utf-8")
     named = {
-        one for words in re.findall(r"python -m bench ([a-z ]+)`", page) for one in words.split()
+        one
+        for words in re.findall(r"python -m warmpath.lab.bench ([a-z ]+)`", page)
+        for one in words.split()
     }
     assert named == {*BENCHMARKS, POLICY}

@@ -140,7 +140,7 @@ class Fleet:
 @asynccontextmanager
 async def fleet(folder: Path, *, without_events: int = 0) -> AsyncIterator[Fleet]:
     """Start fresh workers; the router gets no events of some."""
-    with Python("simworker", *WORKERS, log=folder / "workers.log") as process:
+    with Python("warmpath.lab.simworker", *WORKERS, log=folder / "workers.log") as process:
         workers = json.loads(process.hear())["workers"]
         lines = [
             "[server]\nlisten = '127.0.0.1:0'\nmetrics-listen = ''",
@@ -160,7 +160,7 @@ async def fleet(folder: Path, *, without_events: int = 0) -> AsyncIterator[Fleet
                 lines.append(f"events = '{worker['events']}'\nreplay = '{worker['replay']}'")
         config = folder / "router.toml"
         config.write_text("\n".join(lines))
-        args = ("router", "serve", "--config", str(config))
+        args = ("warmpath.cli", "serve", "--config", str(config))
         with Python(*args, log=folder / "router.log") as router:
             address = router.hear().split(" on ")[1].split(",")[0].strip()
             async with (

@@ -13,7 +13,7 @@ import pytest
 
 
 def demo(out: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "router", "demo", f"--out={out}", "--pods=2", *options]
+    command = [sys.executable, "-m", "warmpath.cli", "demo", f"--out={out}", "--pods=2", *options]
     return subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
 
 
@@ -82,7 +82,7 @@ def test_ended_early_it_stops_all_that_it_started(
     mark = uuid.uuid4().hex
     # As slow as time itself: it cannot be over before it is ended.
     slow = ("--policies=warmpath", "--speed=1")
-    command = [sys.executable, "-m", "router", "demo", f"--out={tmp_path}", *slow]
+    command = [sys.executable, "-m", "warmpath.cli", "demo", f"--out={tmp_path}", *slow]
     # A shell starts what it puts in the background with SIGINT ignored, and that is inherited.
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     demo = subprocess.Popen(

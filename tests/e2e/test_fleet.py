@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def fleet(out: Path, *options: str) -> list[str]:
-    return [sys.executable, "-m", "router", "fleet", f"--out={out}", "--json", *options]
+    return [sys.executable, "-m", "warmpath.cli", "fleet", f"--out={out}", "--json", *options]
 
 
 def children_of(parent: int, word: bytes) -> list[int]:
@@ -76,11 +76,11 @@ def test_it_goes_on_until_it_is_asked_to_end(tmp_path: Path) -> None:
         assert process.poll() is None
         while "Ctrl-C" not in process.stderr.readline():
             pass
-        (publisher,) = children_of(process.pid, b"\0publisher\0")
+        (publisher,) = children_of(process.pid, b"\0warmpath.publisher.main\0")
         os.kill(publisher, signal.SIGKILL)
         said = process.stderr.readline()
         assert said.startswith("publisher-1 ended with -9; its log: ")
-        again = shlex.join((sys.executable, "-m", "publisher", "--pod=pod-1"))
+        again = shlex.join((sys.executable, "-m", "warmpath.publisher.main", "--pod=pod-1"))
         assert f"; to start it again: {again} " in said
         port = told["addresses"]["redis"].rpartition(":")[2]
         # A server writes its own command line.

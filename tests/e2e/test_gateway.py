@@ -53,7 +53,7 @@ class Started:
 
 
 def command(*options: str) -> list[str]:
-    return [sys.executable, "-m", "router", "gateway", "--listen=127.0.0.1:0", *options]
+    return [sys.executable, "-m", "warmpath.cli", "gateway", "--listen=127.0.0.1:0", *options]
 
 
 @contextmanager
@@ -139,7 +139,7 @@ def test_it_asks_the_router_for_its_pods_and_refuses_a_port_that_is_taken(tmp_pa
     config.write_text(
         listen + pods.format("pod-1", "127.0.0.1:1") + pods.format("pod-2", "[::1]:2")
     )
-    serve = [sys.executable, "-m", "router", "serve", "--config", str(config)]
+    serve = [sys.executable, "-m", "warmpath.cli", "serve", "--config", str(config)]
     with subprocess.Popen(serve, stdout=subprocess.PIPE, text=True) as router:
         assert router.stdout is not None
         address = router.stdout.readline().split(" on ")[1].split(",")[0].strip()
@@ -200,7 +200,7 @@ def test_pods_come_and_go_with_those_of_the_router(tmp_path: Path) -> None:
         new.write_text("".join(table.format(port) for port in ports))
         new.replace(pods)
 
-    serve = [sys.executable, "-m", "router", "serve", "--config", str(config)]
+    serve = [sys.executable, "-m", "warmpath.cli", "serve", "--config", str(config)]
     with engine() as first, engine() as second:
         listed(first)
         with (

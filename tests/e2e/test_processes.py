@@ -52,7 +52,7 @@ def write(path: Path, port: int, metrics: int) -> Path:
 
 async def start(config: Path) -> asyncio.subprocess.Process:
     return await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "router", "serve", "--config", str(config),
+        sys.executable, "-m", "warmpath.cli", "serve", "--config", str(config),
         stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
     )  # fmt: skip
 

@@ -76,7 +76,7 @@ async def served(
         '[[pods]]\nid = "b"\nmodel = "m"\naddress = "b:80"\n'
     )
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "router", "serve", "--config", str(config),
+        sys.executable, "-m", "warmpath.cli", "serve", "--config", str(config),
         stdout=asyncio.subprocess.PIPE,
     )  # fmt: skip
     assert process.stdout

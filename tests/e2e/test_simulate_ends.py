@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 COMMAND = (
-    "-m", "router", "simulate", "--traffic", "docs", "--pods", "8,4", "--requests", "100000",
+    "-m", "warmpath.cli", "simulate", "--traffic", "docs", "--pods", "8,4", "--requests", "100000",
     "--policy", "warmpath", "--processes", "2",
 )  # fmt: skip
 

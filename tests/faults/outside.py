@@ -57,7 +57,7 @@ class Outside:
         """Start a publisher for each pod."""
         return [
             await self._start(
-                f"publisher-{pod}", "publisher", f"--pod={pod}", f"--model={MODEL}",
+                f"publisher-{pod}", "warmpath.publisher.main", f"--pod={pod}", f"--model={MODEL}",
                 f"--events={engine.events}", f"--replay={engine.replay}", "--listen=127.0.0.1:0",
                 "--metrics-listen=", f"--redis={self._url}",
                 f"--redis-prefix={self._made.names.prefix}",
@@ -81,7 +81,7 @@ class Outside:
             f"write = true\nlease-seconds = {self._made.lease}\n"
             f'[[models]]\nname = "{MODEL}"\n' + "".join(pods)
         )
-        process = await self._start(name, "router", "serve", f"--config={config}")
+        process = await self._start(name, "warmpath.cli", "serve", f"--config={config}")
         return process, Asking(name, self._made.pods, listen, process)
 
     async def _start(self, name: str, *words: str) -> WatchedProcess:

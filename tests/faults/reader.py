@@ -29,7 +29,7 @@ from warmpath.indexer.watch.watched_source import WatchedRank
 from warmpath.process.tasks import cancel, watched
 from warmpath.router.match.match import NOTHING, Scorer
 from warmpath.router.prompt.token_prompt import TokenPrompt
-from warmpath.scorer.longest_prefix import longest_prefix
+from warmpath.scorer.strategies import longest_prefix
 
 DEADLINE = 0.25
 """Deadline of a look-up in seconds: short enough for faults to show, long enough on a busy machine."""

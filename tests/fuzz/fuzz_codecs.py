@@ -27,7 +27,7 @@ COMPILED = [
     for path in (ROOT / "indexer/compiled").rglob("*.py")
 ]
 
-with atheris.instrument_imports(include=["indexer"], exclude=COMPILED):
+with atheris.instrument_imports(include=["warmpath.indexer"], exclude=COMPILED):
     from tests.fuzz.guided import fuzz
     from warmpath.indexer.compiled.array_index import ArrayIndex
     from warmpath.indexer.compiled.scan.dialect import DIALECTS

@@ -38,7 +38,7 @@ COMPILED = [
     for path in (ROOT / "indexer/compiled").rglob("*.py")
 ]
 
-with atheris.instrument_imports(include=["indexer", "router", "prefixstore"], exclude=COMPILED):
+with atheris.instrument_imports(include=["warmpath"], exclude=COMPILED):
     from tests.fuzz.asked_service import AskedService
     from tests.fuzz.guided import fuzz
     from tests.fuzz.http2_input import SEEDS, attack

@@ -51,8 +51,8 @@ def test_nothing_is_left_to_compile_when_the_index_is_ready() -> None:
 @pytest.mark.deep
 def test_compiled_code_is_used_from_a_folder_that_cannot_be_written_to(tmp_path: Path) -> None:
     """An image is built with compiled code and runs on a read-only file system."""
-    package = tmp_path / "indexer"
-    shutil.copytree(ROOT / "indexer", package, ignore=shutil.ignore_patterns("__pycache__"))
+    package = tmp_path / "warmpath"
+    shutil.copytree(ROOT / "warmpath", package, ignore=shutil.ignore_patterns("__pycache__", "lab"))
     script = (
         "from warmpath.indexer.compiled import jit\n"
         "from warmpath.indexer.compiled.blocks.table import refill\n"

@@ -52,7 +52,7 @@ class Pod:
 
     async def publish(self, *options: str) -> None:
         line = await self.publisher.start(
-            "publisher", "--pod=p", f"--model={MODEL}", f"--events={self.worker.events}",
+            "warmpath.publisher.main", "--pod=p", f"--model={MODEL}", f"--events={self.worker.events}",
             f"--replay={self.worker.replay}", f"--listen={self.address}", "--metrics-listen=", *options,
         )  # fmt: skip
         ready = json.loads(line)

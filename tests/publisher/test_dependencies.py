@@ -10,7 +10,7 @@ from warmpath.cli.main import PARTS
 
 
 def test_the_router_is_an_extra_and_what_it_takes_besides_is_left_out_here() -> None:
-    required = importlib.metadata.requires("warmpath") or []
+    required = importlib.metadata.requires("warmpath-router") or []
     base = {re.split(r"[^\w-]", one)[0] for one in required if "extra ==" not in one}
     router = {
         re.split(r"[^\w-]", one)[0] for one in required if re.search(r"extra == .router.", one)

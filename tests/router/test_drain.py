@@ -210,7 +210,13 @@ async def test_under_load_no_call_is_cut_off_and_the_state_is_saved(
         f'[index]\nstate-file = "state"\n[[models]]\nname = "demo"\n{QUIET}{pod("a")}'
     )
     router = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "router", "serve", "--config", str(config), stdout=subprocess.PIPE
+        sys.executable,
+        "-m",
+        "warmpath.cli",
+        "serve",
+        "--config",
+        str(config),
+        stdout=subprocess.PIPE,
     )
     assert router.stdout is not None
     address = (await router.stdout.readline()).decode().split(",")[0].split()[-1]
@@ -254,7 +260,7 @@ async def test_a_router_that_is_asked_to_end_while_it_compiles_ends_at_once(tmp_
         f'[server]\nlisten = "127.0.0.1:0"\nmetrics-listen = ""\n{QUIET}[[models]]\nname = "demo"\n'
     )
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "router", "serve", "--config", str(file),
+        sys.executable, "-m", "warmpath.cli", "serve", "--config", str(file),
         stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         # Nothing is compiled in this folder.
         env=os.environ | {"NUMBA_CACHE_DIR": str(tmp_path / "numba")},

@@ -307,7 +307,7 @@ async def test_several_processes_each_keep_the_bookings_of_their_connections(
         '[probe]\ninterval-seconds = 0\n[[models]]\nname = "demo"\n' + pod("a") + pod("b")
     )
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "router", "serve", "--config", str(path),
+        sys.executable, "-m", "warmpath.cli", "serve", "--config", str(path),
         stdout=asyncio.subprocess.PIPE,
     )  # fmt: skip
     try:

@@ -317,7 +317,7 @@ class Serving:
 async def serving(file: Path, text: str) -> AsyncIterator[Serving]:
     await asyncio.to_thread(file.write_text, text)
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "router", "serve", "--config", str(file),
+        sys.executable, "-m", "warmpath.cli", "serve", "--config", str(file),
         stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )  # fmt: skip
     try:

@@ -130,7 +130,7 @@ async def test_an_end_without_saving_is_a_failure(
     config = serving(tmp_path, "state", processes)
     config.write_text(config.read_text().replace("127.0.0.1:0", f"127.0.0.1:{held_port}"))
     router = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "router", "serve", "--config", str(config),
+        sys.executable, "-m", "warmpath.cli", "serve", "--config", str(config),
         stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )  # fmt: skip
     assert router.stdout is not None

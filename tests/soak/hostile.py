@@ -123,12 +123,12 @@ class Soak:
             for number in range(5)
         ]
         self.router = WatchedProcess(
-            "router", folder, ("router", "serve", "--config", str(folder / "router.toml"))
+            "router", folder, ("warmpath.cli", "serve", "--config", str(folder / "router.toml"))
         )
         told = self.engines[-1]
         self.publisher = WatchedProcess(
             "publisher", folder,
-            ("publisher", "--pod", "told", "--model", "m", "--events", told.events, "--replay",
+            ("warmpath.publisher.main", "--pod", "told", "--model", "m", "--events", told.events, "--replay",
              told.replay, "--listen", self.watch, "--metrics-listen", self.page),
         )  # fmt: skip
 

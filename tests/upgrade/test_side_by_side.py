@@ -69,7 +69,7 @@ class Stand:
         log = self._folder / f"{name}.log"
         process = Older(name, log, self._sources) if older else Process(name, log)
         self._stack.push_async_callback(process.stop)
-        line = await process.start("router", "serve", f"--config={config}")
+        line = await process.start("warmpath.cli", "serve", f"--config={config}")
         address = line.split(" gRPC on ")[1].split(",")[0].strip()
         channel = grpc.aio.insecure_channel(address)
         await self._stack.enter_async_context(channel)

@@ -192,7 +192,7 @@ async def test_a_recording_of_it_verifies(engine: Engine, tmp_path: Path) -> Non
     await engine.up()
     out = tmp_path / "live.jsonl.gz"
     recorder = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "router", "record", f"--target={engine.base}",
+        sys.executable, "-m", "warmpath.cli", "record", f"--target={engine.base}",
         f"--events=tcp://127.0.0.1:{engine.events}", f"--replay=tcp://127.0.0.1:{engine.replay}",
         "--topic=kv-events", "--listen=127.0.0.1:0", f"--out={out}",
         stdout=asyncio.subprocess.PIPE,

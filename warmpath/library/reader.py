@@ -69,7 +69,7 @@ class PromptReader:
 def _encoder_of(folder: Path) -> Callable[[str], bytes]:
     # Imported here, since a caller with token ids needs no package of tokenizers.
     try:
-        from warmpath.prefixstore.tokenizers.tokenizer import (
+        from warmpath.prefixstore.tokenizers.tokenizer import (  # noqa: PLC0415
             FolderTokenizer,
             InvalidTextError,
             TokenizerUnavailableError,

@@ -1,1 +1,1 @@
-"""`python -m bench policy`: picks and published policies in simulations, on a grid and under faults."""
+"""`python -m warmpath.lab.bench policy`: picks and published policies, on a grid and under faults."""

@@ -1,4 +1,4 @@
-"""`python -m bench policy`: runs what is missing of the grid, and prints the comparison."""
+"""`python -m warmpath.lab.bench policy`: runs what is missing of the grid, and prints the comparison."""
 
 import argparse
 import json
@@ -37,7 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     run that was stopped goes on, and --minutes shows what is there by then.
     """
     parser = argparse.ArgumentParser(
-        prog="python -m bench policy",
+        prog="python -m warmpath.lab.bench policy",
         description=main.__doc__,
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )

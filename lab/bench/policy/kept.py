@@ -21,7 +21,15 @@ from warmpath.lab.simulate.cell import Cell
 from warmpath.lab.simulate.figures import Figures
 from warmpath.lab.simulate.run import run
 
-SIMULATED = ("indexer", "router", "scorer", "simworker")
+SIMULATED = (
+    "indexer",
+    "lab/policies",
+    "lab/simulate",
+    "lab/simworker",
+    "process",
+    "router",
+    "scorer",
+)
 """The packages whose code decides about the figures."""
 ROOT = Path(__file__).resolve().parents[3]
 

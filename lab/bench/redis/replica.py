@@ -42,7 +42,7 @@ from warmpath.process.tasks import cancel
 from warmpath.publisher.assemble import COLLECT_SECONDS
 from warmpath.router.match.match import Scorer
 from warmpath.router.prompt.token_prompt import TokenPrompt
-from warmpath.scorer.longest_prefix import longest_prefix
+from warmpath.scorer.strategies import longest_prefix
 
 PODS = 8
 NAMES = KeyNames("bench-replica")

@@ -1,4 +1,6 @@
-"""Curves of look-ups: `python -m warmpath.lab.bench.speed.curves [--plots FOLDER]` prints tables, and plots them.
+"""Curves of look-ups, as tables and plots.
+
+Usage: python -m warmpath.lab.bench.speed.curves [--plots FOLDER]
 
 It measures look-ups over the prompt's length, over the pods that hold it and over the blocks in the
 index; and the p99 of look-ups over the rate of events. Times are medians in microseconds of one

@@ -1,6 +1,7 @@
 """The memory of a block, by the number of pods that hold it: resident memory of a process of its own.
 
-`python -m warmpath.lab.bench.speed.memory WHO HOLDERS KEYS NAMES` fills one index and prints the bytes that it takes.
+`python -m warmpath.lab.bench.speed.memory WHO HOLDERS KEYS NAMES` fills one index and prints the bytes
+that it takes.
 """
 
 import gc

@@ -1,5 +1,6 @@
-"""The memory of prefix stores: `python -m warmpath.lab.bench.speed.store_memory STORE` fills one and measures it.
+"""The memory of prefix stores.
 
+`python -m warmpath.lab.bench.speed.store_memory STORE` fills one and measures it.
 The texts are conversations of 40 slices; ten conversations share their first 10. Four bytes make a
 token, and every entry has four block keys.
 """

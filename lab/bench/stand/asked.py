@@ -24,7 +24,7 @@ from warmpath.router.pick.options import MOST_CANDIDATES
 from warmpath.router.pick.weigh import Ask
 from warmpath.router.pods.table import Pod, PodTable
 from warmpath.router.prompt.token_prompt import TokenPrompt
-from warmpath.scorer.longest_prefix import longest_prefix
+from warmpath.scorer.strategies import longest_prefix
 
 PROMPTS = 200
 HOLDERS = 3

@@ -1,9 +1,9 @@
 """Engines that only publish events, as fast as they can or at a pace.
 
-`python -m warmpath.lab.bench.stand.flood COUNT` binds COUNT publishers and prints their endpoints as a JSON list. It
-reads orders from standard input, one JSON object a line: {"pods", "seed", "prompts", "blocks", "events",
-"each", "pace"}, perhaps with "removes" (`batches_of`). It makes the messages first and prints "made"; at
-the next line it sends them and prints "sent".
+`python -m warmpath.lab.bench.stand.flood COUNT` binds COUNT publishers and prints their endpoints as a
+JSON list. It reads orders from standard input, one JSON object a line: {"pods", "seed", "prompts",
+"blocks", "events", "each", "pace"}, perhaps with "removes" (`batches_of`). It makes the messages first
+and prints "made"; at the next line it sends them and prints "sent".
 """
 
 import json

@@ -4,7 +4,8 @@ It repeats one request, whose frames are made once, so it costs a tenth of what 
 answers from refusals by their frames: a refusal is HEADERS alone. A call's time counts from the moment
 at which it was due, so that a late client does not hide waits.
 
-Usage: python -m warmpath.lab.bench.stand.open_loop HOST:PORT PATH BODY RATE SECONDS CLIENTS; it prints JSON.
+Usage: python -m warmpath.lab.bench.stand.open_loop HOST:PORT PATH BODY RATE SECONDS CLIENTS
+It prints JSON.
 """
 
 import heapq

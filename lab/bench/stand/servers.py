@@ -174,7 +174,7 @@ class Fleet:
                 )
                 config.write_text("\n".join(lines), encoding="utf-8")
                 log = folder / f"{transport}.log"
-                serve = Python("router", "serve", "--config", str(config), log=log)
+                serve = Python("warmpath.cli", "serve", "--config", str(config), log=log)
                 self.routers[transport] = Router(stack.enter_context(serve), stack, self._processes)
             self.router = self.routers[self._transports[0]]
             if peer.is_installed():

@@ -15,7 +15,7 @@ MOONCAKE_BLOCK = 512
 
 
 class MooncakeLine(msgspec.Struct):
-    """A line of Mooncake's traces (`../shared/traces/README.md`)."""
+    """A line of Mooncake's traces."""
 
     timestamp: Annotated[float, Meta(ge=0)]
     """Milliseconds."""

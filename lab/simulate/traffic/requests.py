@@ -51,7 +51,7 @@ class LoggedTraffic:
 def with_affinity(requests: Sequence[LoggedRequest]) -> list[LoggedRequest]:
     """Guess the session of each request without one: by its first block that few requests share.
 
-    A block that many requests share is a system prompt, not a session, as in `../shared/bench/sim.py`.
+    A block that many requests share is a system prompt, not a session.
     """
     frequency = Counter(key for one in requests for key in one.keys)
     common = max(50, len(requests) * 0.005)

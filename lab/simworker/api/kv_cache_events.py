@@ -1,6 +1,6 @@
 """POST /kv_cache_events: events that a reader fetches, as from `trtllm-serve`.
 
-Source: `../shared/engine-events.md`, 6.2. A read takes the events away, so two readers get a part each.
+A read takes the events away, so two readers get a part each.
 """
 
 from collections.abc import Callable

@@ -1,7 +1,6 @@
 """A life's batches in order: their numbers, and the last of them for replay.
 
-Source: `ZmqEventPublisher` in `vllm/distributed/kv_events.py` (`../shared/engine-events.md`, 1.2 and
-1.4).
+Source: `ZmqEventPublisher` in `vllm/distributed/kv_events.py`.
 """
 
 from collections import deque

@@ -1,7 +1,7 @@
 """The sockets of one rank's event stream: PUB for live batches, ROUTER for replay.
 
-Source: `ZmqEventPublisher` in `vllm/distributed/kv_events.py` (`../shared/engine-events.md`, 1.2 to
-1.4). Unlike vLLM's, both sockets are always bound, and a replay is answered at once.
+Source: `ZmqEventPublisher` in `vllm/distributed/kv_events.py`. Unlike vLLM's, both sockets are always
+bound, and a replay is answered at once.
 """
 
 import asyncio

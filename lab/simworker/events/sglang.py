@@ -1,6 +1,6 @@
 """SGLang's dialect, 0.5.6 to 0.5.23: its events' forms over vLLM's simulated cache.
 
-Source: `sglang/srt/disaggregation/kv_events.py` of those versions (`../shared/engine-events.md`, 6.1). A
+Source: `sglang/srt/disaggregation/kv_events.py` of those versions. A
 page is a block, its name the first 8 bytes of a digest as a *signed* integer. Events are arrays up to
 0.5.19 and maps from 0.5.20; up to 0.5.22 every page and every removal is an event of its own. A life
 begins with a clear, because creating SGLang's tree is a reset.
@@ -8,8 +8,8 @@ begins with a clear, because creating SGLang's tree is a reset.
 Only the wire is SGLang's. The cache stores, keeps and evicts as vLLM's does: pages are announced when
 they are scheduled, not when a request ends or a chunk is done; there is no radix tree; the digests are
 vLLM's. Of a page that the cache has twice only the first store and the last removal are announced
-(`lab.simworker.events.kept_once`). Groups after the first are left out, as SGLang has none, and so are an
-offload tier's stores without tokens. Versions before 0.5.6 named pages without their parents, which
+(`lab.simworker.events.kept_once`). Groups after the first are left out, as SGLang has none, and so are
+an offload tier's stores without tokens. Versions before 0.5.6 named pages without their parents, which
 these digests cannot imitate; the form of 0.5.18 and 0.5.19 is not known.
 """
 

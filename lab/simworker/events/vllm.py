@@ -1,6 +1,6 @@
 """vLLM's dialect, 0.9 to 0.32.
 
-Source: `vllm/distributed/kv_events.py` of those versions (`../shared/engine-events.md`, section 2). A
+Source: `vllm/distributed/kv_events.py` of those versions. A
 batch is an array `[timestamp, events, data_parallel_rank]`. Events are arrays up to 0.23 and maps from
 0.24. Hashes are the last 8 bytes of a digest as an unsigned integer or, from 0.10.2, the whole digest if
 `VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES` is 0. Up to 0.10.1 the default hashes were Python's own, signed;

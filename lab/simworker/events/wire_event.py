@@ -1,7 +1,7 @@
 """Cache events that dialects encode: every engine's own events are turned into these.
 
 Hashes are whole digests; the dialect decides which part of a digest is sent, and in which form. The
-fields are those of `vllm/distributed/kv_events.py` of 0.32 (`../shared/engine-events.md`, 2.3 to 2.5).
+fields are those of `vllm/distributed/kv_events.py` of 0.32.
 """
 
 from collections.abc import Sequence

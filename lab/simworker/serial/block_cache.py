@@ -5,7 +5,7 @@ blocks, and nameless blocks for its answer, which no other request can find. Blo
 stay until their room is needed. Of one prompt the last block is evicted first, since no request can use
 it without those before it.
 
-Source: `Cache` of `../shared/bench/sim.py`.
+A study of policies had it.
 """
 
 from collections import OrderedDict

@@ -4,13 +4,13 @@
               by `crowding` for each decoding sequence
     decode    all sequences advance together, a token a step, `overlap` times as fast while a
               prefill is under way; progress is counted in fractions of steps
-    cache     `lab/simworker/serial/block_cache.py`; a prompt's blocks can be found once its prefill is over.
-              The last block counts even if it is not full. A request that does not fit waits, and so
-              do all behind it, until a running request ends
+    cache     `lab/simworker/serial/block_cache.py`; a prompt's blocks can be found once its prefill is
+              over. The last block counts even if it is not full. A request that does not fit waits, and
+              so do all behind it, until a running request ends
 
 A step lasts until the next end of a prefill or of an answer, since nothing changes before that.
 
-Source: `../shared/bench/policy-study.md`, "Model and load", and `sim.py` beside it.
+A study of policies had it.
 """
 
 import heapq

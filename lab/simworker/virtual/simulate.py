@@ -1,10 +1,12 @@
-"""`python -m warmpath.lab.simworker.virtual.simulate`: many workers serve a recorded trace, on a virtual clock.
+"""Many workers serve a recorded trace, on a virtual clock.
+
+Usage: python -m warmpath.lab.simworker.virtual.simulate OPTIONS
 
 The workers have vLLM's simulated scheduler and KV cache manager, unchanged, on a virtual clock. Requests
-carry no tokens, but the trace's block hashes (`lab/simworker/virtual/trace.py`). A trace that is too short
-is repeated with fresh ids. Arrivals are sped up to the load of `--load`: the seconds of prefill that the
-trace takes with one LRU cache as large as all workers' together, divided by workers x time, as in
-`../shared/bench/sim.py`. Decoding comes on top of it, so a load of 1 is more than the workers can serve.
+carry no tokens, but the trace's block hashes (`lab/simworker/virtual/trace.py`). A trace that is too
+short is repeated with fresh ids. Arrivals are sped up to the load of `--load`: the seconds of prefill
+that the trace takes with one LRU cache as large as all workers' together, divided by workers x time.
+Decoding comes on top of it, so a load of 1 is more than the workers can serve.
 """
 
 import argparse
@@ -37,9 +39,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Serve a trace with simulated workers; print the figures as JSON."""
     args = _parser().parse_args(argv)
     try:
-        print(json.dumps(simulate(args), indent=2))  # noqa: T201  the command line
+        print(json.dumps(simulate(args), indent=2))
     except (OSError, ValueError) as error:
-        print(f"simulate: {error}", file=sys.stderr)  # noqa: T201
+        print(f"simulate: {error}", file=sys.stderr)
         return 1
     return 0
 

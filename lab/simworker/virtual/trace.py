@@ -2,7 +2,7 @@
 
 A line is `{"timestamp": ms, "input_length": n, "output_length": n, "hash_ids": [...]}`, with an id for
 each block of 512 tokens of the prompt, the last one partial; an id names all tokens up to its
-block's end (`../shared/traces/README.md`). Requests of one stamp are spread evenly up to the next stamp.
+block's end. Requests of one stamp are spread evenly up to the next stamp.
 """
 
 import json
@@ -97,7 +97,7 @@ def pooled_work(
     """Return the seconds of prefill of all requests, in order, with one LRU cache of `num_blocks`.
 
     `prefill(new, cached)` returns the seconds of `new` tokens after `cached` ones.
-    `../shared/bench/sim.py` measures loads by this sum.
+    The study of policies measures loads by this sum.
     """
     prompts = ((line.hash_ids, line.num_prompt_tokens) for line in lines)
     return pooled(prompts, num_blocks, TRACE_BLOCK_SIZE, prefill)[1]

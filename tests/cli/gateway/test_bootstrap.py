@@ -10,7 +10,6 @@ import pytest
 from tests.servers.certificates import Authority
 from tests.servers.envoy import BINARY
 from warmpath.cli.gateway import bootstrap as module
-from warmpath.cli.gateway import refusals
 from warmpath.cli.gateway.bootstrap import bootstrap
 from warmpath.cli.gateway.description import GatewayDescription, GatewayLimits, HostPort, RouterTls
 from warmpath.cli.gateway.reread import write_all
@@ -65,8 +64,6 @@ def test_its_names_are_those_of_the_router() -> None:
     names = ("DESTINATION", "SERVED", "SUBSET", "NAMESPACE", "SERVICE", "ANSWERING", "SIDECARS")
     for name in names:
         assert getattr(module, name) == getattr(protocol, name)
-    for name in ("OWN_RESPONSES", "GATEWAY_ERROR"):
-        assert getattr(refusals, name) == getattr(protocol, name)
 
 
 def test_its_limits_fit_the_routers_own() -> None:

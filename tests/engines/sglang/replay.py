@@ -24,7 +24,7 @@ from warmpath.router.pods.namespaces import limit_known, set_apart
 from warmpath.router.pods.table import Pod, Status
 from warmpath.router.prompt.read_prompt import ReadPrompt
 from warmpath.router.prompt.token_prompt import TokenPrompt
-from warmpath.scorer.longest_prefix import longest_prefix
+from warmpath.scorer.strategies import longest_prefix
 
 
 @dataclass(frozen=True)

@@ -89,7 +89,7 @@ class Fleet:
                 self.clients[mode] = await stack.enter_async_context(client)
             self.gateway_base = f"http://127.0.0.1:{gateway_port}"
             await self.gateway.start(
-                "router", "gateway", f"--router={addresses['replica']}",
+                "warmpath.cli", "gateway", f"--router={addresses['replica']}",
                 f"--listen=127.0.0.1:{gateway_port}",
             )  # fmt: skip
             self._stack = stack.pop_all()
@@ -128,11 +128,11 @@ class Fleet:
     async def start_publisher(self) -> None:
         """Start the sidecar."""
         options = self.engines[SIDECAR].publisher_options(self._published_at)
-        await self.publisher.start("publisher", *options)
+        await self.publisher.start("warmpath.publisher.main", *options)
 
     async def start_router(self, mode: str) -> None:
         path = self._folder / f"{mode}.toml"
-        await self.routers[mode].start("router", "serve", "--config", str(path))
+        await self.routers[mode].start("warmpath.cli", "serve", "--config", str(path))
 
     async def end_engine(self, pod: str) -> None:
         """End an engine in order."""

@@ -136,6 +136,6 @@ def _publisher_of(port: int) -> int:
             words = path.read_bytes().split(b"\0")
         except OSError:
             continue
-        if b"publisher" in words and f"--listen=127.0.0.1:{port}".encode() in words:
+        if b"warmpath.publisher.main" in words and f"--listen=127.0.0.1:{port}".encode() in words:
             return int(path.parent.name)
     raise AssertionError(f"no publisher listens at {port}")

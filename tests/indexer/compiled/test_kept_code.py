@@ -34,7 +34,7 @@ def test_the_callbacks_of_libnghttp2_take_constants_only_from_folders_that_are_l
         Path(value.__file__)
         for value in (callbacks, *vars(callbacks).values())
         if isinstance(value, ModuleType)
-        and value.__name__.split(".")[0] in {"router", "indexer"}
+        and value.__name__.startswith("warmpath.")
         and value.__file__
     ]
     assert len(neighbours) > 2

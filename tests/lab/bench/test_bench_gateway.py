@@ -1,4 +1,4 @@
-"""`python -m bench gateway`, through the real Envoy."""
+"""`python -m warmpath.lab.bench gateway`, through the real Envoy."""
 
 import json
 import shutil

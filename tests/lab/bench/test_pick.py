@@ -1,4 +1,4 @@
-"""`python -m bench pick`."""
+"""`python -m warmpath.lab.bench pick`."""
 
 import json
 

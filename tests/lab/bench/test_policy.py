@@ -1,4 +1,4 @@
-"""`python -m bench policy`: what is run, what is kept, and what is made of it."""
+"""`python -m warmpath.lab.bench policy`: what is run, what is kept, and what is made of it."""
 
 import json
 import time

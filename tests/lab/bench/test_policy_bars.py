@@ -1,6 +1,6 @@
 """The default policy against the best published one, and with wrong inputs: seeded, nothing is timed.
 
-Small cells near saturation; `python -m bench pick` has the whole matrix.
+Small cells near saturation; `python -m warmpath.lab.bench pick` has the whole matrix.
 """
 
 import statistics

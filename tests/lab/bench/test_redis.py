@@ -1,4 +1,4 @@
-"""`python -m bench redis`."""
+"""`python -m warmpath.lab.bench redis`."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""`python -m bench scale`."""
+"""`python -m warmpath.lab.bench scale`."""
 
 import json
 import math

@@ -16,9 +16,11 @@ from warmpath.lab.local.ports import HeldPorts
 
 
 class Spawned:
-    """`python -m simworker`, or another program that takes its options; stopped by its own id."""
+    """`python -m warmpath.lab.simworker`, or another program that takes its options; stopped by its own id."""
 
-    def __init__(self, *options: str, program: tuple[str, str] = ("-m", "simworker")) -> None:
+    def __init__(
+        self, *options: str, program: tuple[str, str] = ("-m", "warmpath.lab.simworker")
+    ) -> None:
         self._options = options
         self._program = program
 

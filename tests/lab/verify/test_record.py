@@ -46,7 +46,7 @@ async def test_a_recording_of_a_running_engine_verifies_exactly(
         # What the engine held before is known by replay.
         await ask(http, f"http://{worker.address}", {"prompt": list(range(20, 50))})
         line = await recorder.start(
-            "router", "record", f"--target=http://{worker.address}", f"--events={worker.events}",
+            "warmpath.cli", "record", f"--target=http://{worker.address}", f"--events={worker.events}",
             f"--replay={worker.replay}", "--listen=127.0.0.1:0", f"--out={out}",
         )  # fmt: skip
         base = line.split("to ")[1].split(",")[0]
@@ -99,7 +99,7 @@ async def test_an_engine_that_is_gone_is_told_to_the_client(
     recorder = Process("recorder", tmp_path / "recorder.log")
     await worker.start(SETTINGS)
     line = await recorder.start(
-        "router", "record", f"--target=http://{worker.address}", f"--events={worker.events}",
+        "warmpath.cli", "record", f"--target=http://{worker.address}", f"--events={worker.events}",
         "--listen=127.0.0.1:0", f"--out={tmp_path / 'out.jsonl.gz'}",
     )  # fmt: skip
     base = line.split("to ")[1].split(",")[0]
@@ -226,7 +226,7 @@ async def test_it_can_be_ended_while_it_waits_for_the_engine(
     await worker.start(SETTINGS)
     out = tmp_path / "out.jsonl.gz"
     waiting = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "router", "record", f"--target=http://{worker.address}",
+        sys.executable, "-m", "warmpath.cli", "record", f"--target=http://{worker.address}",
         f"--events=tcp://127.0.0.1:{held_port}", f"--out={out}",
     )  # fmt: skip
     while not out.exists():

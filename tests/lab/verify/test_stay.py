@@ -109,7 +109,7 @@ async def test_every_miss_of_concurrent_clients_is_explained(
     # So small a cache and so slow an engine that prompts wait, and evict each other's blocks.
     await worker.start(WorkerSettings(blocks=60, block_size=4, speed=100.0, vocab_size=2048))
     line = await recorder.start(
-        "router", "record", f"--target=http://{worker.address}", f"--events={worker.events}",
+        "warmpath.cli", "record", f"--target=http://{worker.address}", f"--events={worker.events}",
         f"--replay={worker.replay}", "--listen=127.0.0.1:0", f"--out={out}",
     )  # fmt: skip
     base = line.split("to ")[1].split(",")[0]

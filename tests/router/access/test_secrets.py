@@ -75,7 +75,7 @@ async def test_whoever_fails_to_shake_hands_gets_one_line_in_the_log_and_no_trac
     folder: Folder,
 ) -> None:
     router = Process("router", folder.path / "log")
-    line = await router.start("router", "serve", "--config", str(folder.config(tls=True)))
+    line = await router.start("warmpath.cli", "serve", "--config", str(folder.config(tls=True)))
     host, port = line.split(" on ")[1].split(",")[0].split(":")
     try:
         for _ in range(5):

@@ -51,7 +51,11 @@ def test_details_are_what_googles_own_messages_write() -> None:
 
 
 def test_every_reason_is_given_somewhere_and_no_call_fails_without_one() -> None:
-    sources = [path.read_text() for path in (ROOT / "router").glob("*/*.py")]
+    sources = [
+        path.read_text()
+        for folder in ("h2grpc", "router")
+        for path in (ROOT / folder).rglob("*.py")
+    ]
     given_in = {name for text in sources for name in re.findall(r"\bReason\.([A-Z_]+)\b", text)}
     assert given_in == set(Reason.keys()) - {"REASON_UNSPECIFIED"}
     assert all(failure.reason for failure in FAILURES.values())

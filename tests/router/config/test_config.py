@@ -109,7 +109,7 @@ def test_an_index_that_this_machine_has_no_memory_for_is_refused(tmp_path: Path)
     file = tmp_path / "warmpath.toml"
     file.write_text('[[models]]\nname = "m"\n[index]\nmax-bytes = 64_000_000_000\n', "utf-8")
     limited = ["bash", "-c", 'ulimit -v 8000000; exec "$@"', "limited"]
-    command = [*limited, sys.executable, "-m", "router", "check-config", str(file)]
+    command = [*limited, sys.executable, "-m", "warmpath.cli", "check-config", str(file)]
     found = subprocess.run(command, capture_output=True, text=True, check=False)
     assert found.returncode == 1
     assert f"{file}:4: index.max-bytes: is 64000000000, more than this machine has" in found.stderr

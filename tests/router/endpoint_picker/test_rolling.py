@@ -31,7 +31,7 @@ async def test_no_request_fails_while_routers_are_rolled_and_a_pod_is_killed(
         http, events, replay = ports[3 * number : 3 * number + 3]
         workers.append(
             Process(
-                tmp_path, f"pod-{number}", "simworker", "--model=demo", f"--listen={HOST}:{http}",
+                tmp_path, f"pod-{number}", "warmpath.lab.simworker", "--model=demo", f"--listen={HOST}:{http}",
                 f"--events-endpoint=tcp://{HOST}:{events}", f"--replay-endpoint=tcp://{HOST}:{replay}",
                 "--blocks=2000", "--block-size=16", "--vocab-size=2048", "--speed=1000", "--topic=",
             )
@@ -49,7 +49,7 @@ async def test_no_request_fails_while_routers_are_rolled_and_a_pod_is_killed(
             f'[endpoint-picker]\npick-seconds = 60\n[[models]]\nname = "demo"\n{tables}'
         )
         routers.append(
-            Process(tmp_path, f"router-{number}", "router", "serve", "--config", str(file))
+            Process(tmp_path, f"router-{number}", "warmpath.cli", "serve", "--config", str(file))
         )
         addresses.append(f"{HOST}:{listen}")
         health.append(f"http://{HOST}:{metrics}/readyz")

@@ -38,7 +38,7 @@ class Router:
         self.files = authority.certificate(name)
         self._metrics = f"https://{HOST}:{ports.take()}"
         self._config = folder / f"{name}.toml"
-        self.process = Process(folder, name, "router", "serve", "--config", str(self._config))
+        self.process = Process(folder, name, "warmpath.cli", "serve", "--config", str(self._config))
         self._client = ssl.create_default_context(cafile=authority.ca)
         own = authority.certificate("test", "test.example")
         self._client.load_cert_chain(own.cert, own.key)
@@ -126,14 +126,14 @@ async def test_no_request_fails_while_redis_restarts_and_certificates_are_rotate
             events, replay = (f"tcp://{HOST}:{held_ports.take()}" for _ in range(2))
             workers.append(
                 Process(
-                    tmp_path, f"pod-{number}", "simworker", "--model=demo", f"--listen={address}",
+                    tmp_path, f"pod-{number}", "warmpath.lab.simworker", "--model=demo", f"--listen={address}",
                     f"--events-endpoint={events}", f"--replay-endpoint={replay}", "--topic=",
                     "--blocks=2000", "--block-size=16", "--vocab-size=2048", "--speed=1000",
                 )
             )  # fmt: skip
             publishers.append(
                 Process(
-                    tmp_path, f"publisher-{number}", "publisher", f"--pod=pod-{number}",
+                    tmp_path, f"publisher-{number}", "warmpath.publisher.main", f"--pod=pod-{number}",
                     "--model=demo", f"--events={events}", f"--replay={replay}",
                     f"--listen={HOST}:0", "--metrics-listen=", f"--redis={redis.url}",
                 )

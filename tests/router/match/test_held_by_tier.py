@@ -12,7 +12,7 @@ from warmpath.router.match.match import Scorer
 from warmpath.router.match.matches import Matches
 from warmpath.router.pages.reach import Reach, reach_of
 from warmpath.router.prompt.token_prompt import TokenPrompt
-from warmpath.scorer.longest_prefix import longest_prefix
+from warmpath.scorer.strategies import longest_prefix
 
 PROMPT = TokenPrompt("m", pack_tokens(TOKENS), is_whole=True)
 EVEN = WeightedBlocks(4, {"gpu": 1.0, "cpu": 0.5, "disk": 0.25, "remote": 0.125})

@@ -22,7 +22,7 @@ from warmpath.indexer.ranks import Ingest
 from warmpath.indexer.trust import Level
 from warmpath.router.match.match import Scorer
 from warmpath.router.prompt.token_prompt import TokenPrompt
-from warmpath.scorer.longest_prefix import longest_prefix
+from warmpath.scorer.strategies import longest_prefix
 
 PATHS = pytest.mark.parametrize("pure", [False, True], ids=["compiled", "pure"])
 

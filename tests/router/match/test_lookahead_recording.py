@@ -24,7 +24,7 @@ from warmpath.indexer.ranks import Ingest
 from warmpath.indexer.trust import Level
 from warmpath.router.match.match import Scorer
 from warmpath.router.prompt.token_prompt import TokenPrompt
-from warmpath.scorer.longest_prefix import longest_prefix
+from warmpath.scorer.strategies import longest_prefix
 
 
 class Answer(NamedTuple):

@@ -18,7 +18,7 @@ from warmpath.indexer.keys.token import pack_tokens, unpack_tokens
 from warmpath.indexer.ranks import Ingest
 from warmpath.router.match.match import Scorer
 from warmpath.router.prompt.token_prompt import TokenPrompt
-from warmpath.scorer.longest_prefix import longest_prefix
+from warmpath.scorer.strategies import longest_prefix
 
 FILE = json.loads(VLLM_EVENTS.read_text())
 VECTORS = {vector["name"]: bytes.fromhex(vector["payload_hex"]) for vector in FILE["vectors"]}

@@ -32,7 +32,13 @@ async def killed_later(
         f'[[models]]\nname = "{MODEL}"\n{pod}'
     )
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "router", "serve", "--config", str(config), stdout=subprocess.PIPE
+        sys.executable,
+        "-m",
+        "warmpath.cli",
+        "serve",
+        "--config",
+        str(config),
+        stdout=subprocess.PIPE,
     )
     try:
         assert process.stdout is not None

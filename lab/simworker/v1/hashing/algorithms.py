@@ -8,8 +8,8 @@
 
 Pickle writes a string that it has seen before as a reference, and "seen" means the same object: an
 adapter whose name and path are one object hashes differently from one whose name and path are only
-equal. The real engine has this property too. `lab/simworker/v1/hashing/pickled.py` writes these bytes; the
-pickle module is not used.
+equal. The real engine has this property too. `lab/simworker/v1/hashing/pickled.py` writes these bytes;
+the pickle module is not used.
 
 Source: `vllm/utils/hashing.py` of 0.32.
 """

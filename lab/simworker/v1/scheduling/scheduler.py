@@ -1,8 +1,9 @@
 """The scheduler: decides which requests compute how many tokens in the next step.
 
 There are no phases of prefill and decoding: a request has tokens, prompt and answer, and a number of
-computed tokens, and each step lets some requests catch up. `lab/simworker/v1/scheduling/schedule_step.py`
-schedules one step; the scheduler keeps the state between steps.
+computed tokens, and each step lets some requests catch up.
+`lab/simworker/v1/scheduling/schedule_step.py` schedules one step; the scheduler keeps the state
+between steps.
 
     add_request ──► waiting ──schedule()──► running ──update_from_output()──► finished
                        ▲                       │
