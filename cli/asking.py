@@ -19,10 +19,10 @@ from warmpath.cli.channel import ChannelError, add_channel, open_client
 from warmpath.cli.console import new_console
 from warmpath.cli.explained import explained
 from warmpath.cli.tls_options import without_answer
+from warmpath.client.credentials import EXAMPLE, problem_of_target
 from warmpath.client.failure import CallError
 from warmpath.client.prompt import Prompt
 from warmpath.client.sync_client import Client
-from warmpath.client.target import EXAMPLE, problem_of_target
 from warmpath.process.command_line import FINE, FOUND, NO_ANSWER, USAGE, command_parser, in_words
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.router.pods.table import WELL

@@ -13,18 +13,15 @@ from typing import Any, NamedTuple
 from warmpath.prefixstore.chats.jinja_template import TemplateError, check_syntax
 from warmpath.prefixstore.tokenizers.tokenizer import TokenizerUnavailableError
 from warmpath.process.command_line import FINE, FOUND, USAGE, command_parser
-from warmpath.router.config.certificates import Dated, dated
 from warmpath.router.config.doubts import doubts
-from warmpath.router.config.files import engine_credentials
+from warmpath.router.config.files import Dated, dated, engine_credentials
+from warmpath.router.config.form import Path as KeyPath
 from warmpath.router.config.form import Problem
 from warmpath.router.config.mistakes import Mistakes, dotted
 from warmpath.router.config.read import ConfigError, mistakes
 from warmpath.router.config.schema import ProbeTable
-from warmpath.router.config.toml_lines import Path as KeyPath
-from warmpath.router.pods.discover import CONFIGURATION
-from warmpath.router.pods.look import Looked, look
-from warmpath.router.pods.sources import sources
-from warmpath.router.pods.twins import of_twin, twins
+from warmpath.router.pods.discover import CONFIGURATION, of_twin, twins
+from warmpath.router.pods.look import Looked, look, sources
 from warmpath.router.prompt.tokenizer_sources import Sources, template_of
 
 MOST_NAMES = 8

@@ -4,7 +4,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from warmpath.indexer.keys.token import unpack_tokens
+from warmpath.indexer.keys.key import unpack_tokens
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 
 MOST_TOKENS = 400

@@ -18,7 +18,7 @@ PARTS = (
 """Modules of the extra `router`, which a publisher's environment may lack."""
 QUIET = "GRPC_VERBOSITY", "NONE"
 """An environment variable that gRPC's library reads when it is loaded. Otherwise it writes a line for
-each failed TLS handshake, which anybody could cause without limit (`process.log_limit`), and
+each failed TLS handshake, which anybody could cause without limit (`process.logs`), and
 its own form of errors that commands say in words."""
 
 

@@ -10,8 +10,7 @@ import grpc.aio
 
 from warmpath.h2grpc.context import CallContext, Link
 from warmpath.h2grpc.framing import Deframer, TooLongError, UnknownEncodingError, framed
-from warmpath.h2grpc.http2.header_block import Headers
-from warmpath.h2grpc.http2.library import STREAM_WINDOW
+from warmpath.h2grpc.http2.library import STREAM_WINDOW, Headers
 from warmpath.h2grpc.metadata import BEGINNING, Request, trailers_of, written
 from warmpath.proto.errors import Reason, details
 

@@ -12,7 +12,7 @@ from warmpath.h2grpc.call import Call
 from warmpath.h2grpc.context import Link
 from warmpath.h2grpc.handler import find, run
 from warmpath.h2grpc.http2 import library as lib
-from warmpath.h2grpc.http2.header_block import Headers
+from warmpath.h2grpc.http2.library import Headers
 from warmpath.h2grpc.http2.limits import Http2Limits
 from warmpath.h2grpc.metadata import (
     BEGINNING,

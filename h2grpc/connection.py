@@ -12,11 +12,11 @@ from warmpath.h2grpc.announced import Announced
 from warmpath.h2grpc.call import Call
 from warmpath.h2grpc.calls import Calls, headers_of
 from warmpath.h2grpc.http2 import library as lib
-from warmpath.h2grpc.http2.ended import EndedError
+from warmpath.h2grpc.http2.events import EndedError
 from warmpath.h2grpc.http2.journal import READ, RECEIVE_BYTES, Journal
 from warmpath.h2grpc.http2.limits import Http2Limits
 from warmpath.h2grpc.http2.session import Session
-from warmpath.h2grpc.peer import Properties, address_of, peer_name, properties_of
+from warmpath.h2grpc.metadata import Properties, address_of, peer_name, properties_of
 from warmpath.process.places import Place, Places, State
 from warmpath.router.transport.call import Gate
 
@@ -296,7 +296,7 @@ class Connection(asyncio.Protocol):
         self._socket.close()
 
     def _say(self, what: str, *args: object) -> None:
-        # The lines of an address are of one kind, whatever its ports (`process.log_limit`).
+        # The lines of an address are of one kind, whatever its ports (`process.logs`).
         port = self.peer.removeprefix(self.address)
         log.info("%s%s: " + what, self.address, port, *args)  # noqa: G003  a line's form is constant
 

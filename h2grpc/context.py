@@ -9,7 +9,7 @@ import grpc.aio
 
 from warmpath.h2grpc.http2.session import Session
 from warmpath.h2grpc.metadata import Metadata, Request
-from warmpath.process.certificate_names import ALTERNATIVE_NAME, COMMON_NAME
+from warmpath.process.certificates import ALTERNATIVE_NAME, COMMON_NAME
 
 
 class Link(Protocol):

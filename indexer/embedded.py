@@ -1,13 +1,19 @@
-"""Chooses the compiled or the pure form of the embedded index, and of the state behind each rank."""
+"""Chooses the compiled or the pure form of the embedded index, and of the state behind each rank.
 
+Makes a prompt's keys, packed, so that its look-ups and beliefs share them.
+"""
+
+import functools
 import logging
 import time
+from collections.abc import Callable
 from functools import cache
 
-from warmpath.indexer.follow.rank_source import RankSource
+from warmpath.indexer.follow.instance import RankSource
 from warmpath.indexer.index.contract import Index
 from warmpath.indexer.index.memory import MemoryIndex
 from warmpath.indexer.index.reference import ReferenceIndex
+from warmpath.indexer.keys.key import TOKEN_BYTES, WORD_BYTES, Chain, pack_words, unpack_words
 from warmpath.indexer.resolve.rank_slots import RankSlots
 from warmpath.indexer.resolve.rank_state import PureState, RankState
 from warmpath.indexer.resolve.resolver import Resolver
@@ -70,3 +76,40 @@ def new_state(
     waiting = index.waiting if isinstance(index, MemoryIndex) else None
     resolver = Resolver(source.model, hash_seed, orphan_bytes=orphan_bytes, waiting=waiting)
     return PureState(resolver, slots)
+
+
+def packed_keys(chain: Chain) -> bytes:
+    """Return a chain's keys, packed (`indexer.keys.key`); compiled code makes them with Numba.
+
+    With extras, or without Numba, pure Python makes them in at least five times as long.
+    """
+    if chain.made:
+        return chain.made
+    compiled = None if any(chain.extras) else _compiled()
+    if compiled is None:
+        return pack_words(chain.keys())
+    return compiled(chain.tokens, chain.block_size, chain.blocks, chain.root)
+
+
+def stored_keys(chain: Chain) -> bytes:
+    """Return the packed keys of the blocks that a prompt leaves in a cache.
+
+    They are those of its chain, and that of a block which ends with its last token: the prompt itself
+    could not find that block, but a longer one finds it. With extras its key is not known.
+    """
+    made = packed_keys(chain)
+    rest = chain.tokens[chain.blocks * chain.block_size * TOKEN_BYTES :]
+    if chain.extras or len(rest) != chain.block_size * TOKEN_BYTES:
+        return made
+    parent = unpack_words(made[-WORD_BYTES:])[0] if made else chain.root
+    return made + packed_keys(Chain(parent, rest, chain.block_size, 1))
+
+
+@functools.cache
+def _compiled() -> Callable[[bytes, int, int, int], bytes] | None:
+    # Imported at the first call: importing Numba takes a while, and not every router has it.
+    try:
+        from warmpath.indexer.compiled.keys import packed  # noqa: PLC0415
+    except ImportError:
+        return None
+    return packed

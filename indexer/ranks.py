@@ -7,9 +7,14 @@ from threading import Lock
 
 from warmpath.indexer.embedded import new_state
 from warmpath.indexer.follow.blind import BlindRank
-from warmpath.indexer.follow.rank_source import RankSource
-from warmpath.indexer.follow.saved import SavedRank
-from warmpath.indexer.follow.stream_source import LAG_SECONDS, ORPHAN_BYTES, Clock, RankIngest
+from warmpath.indexer.follow.instance import RankSource
+from warmpath.indexer.follow.stream_source import (
+    LAG_SECONDS,
+    ORPHAN_BYTES,
+    Clock,
+    RankIngest,
+    SavedRank,
+)
 from warmpath.indexer.index.contract import Index
 from warmpath.indexer.index.slot import Place, SlotTable
 from warmpath.indexer.keys.key import Chain

@@ -18,8 +18,8 @@ import msgspec
 from warmpath.prefixstore.cuts.slices import CUT_BYTES, slices_of
 from warmpath.prefixstore.store.contract import Entry, PrefixStore
 from warmpath.prefixstore.store.memo import KeyMemo
-from warmpath.prefixstore.tokenizers.ids import ID_BYTES
 from warmpath.prefixstore.tokenizers.tokenizer import (
+    ID_BYTES,
     InvalidTextError,
     Tokenizer,
     TokenizerUnavailableError,

@@ -1,4 +1,9 @@
-"""The errors of msgspec's decoders for bytes that a peer, a caller or a file chose."""
+"""The errors of msgspec's decoders for bytes that a peer, a caller or a file chose.
+
+Reading protobuf messages that others wrote.
+"""
+
+from typing import Protocol, Self, TypeVar
 
 import msgspec
 
@@ -7,3 +12,22 @@ UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 The last two are not msgspec's own errors, so a handler that names only msgspec's lets them through.
 """
+
+
+class Message(Protocol):
+    """A generated message."""
+
+    @classmethod
+    def FromString(cls, s: bytes) -> Self:  # noqa: N802  protobuf's name
+        """Parse a message."""
+
+
+M = TypeVar("M", bound=Message)
+
+
+def read_message(kind: type[M], raw: bytes) -> M:
+    """Return the message in `raw`. Raises ValueError where it is malformed."""
+    try:
+        return kind.FromString(raw)
+    except Exception as error:  # protobuf's own error is not a ValueError
+        raise ValueError(f"a message cannot be read: {error}") from error

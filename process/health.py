@@ -12,7 +12,7 @@ from types import MappingProxyType
 
 from grpc_health.v1 import health_pb2 as pb
 
-from warmpath.process.message import read_message
+from warmpath.process.bytes import read_message
 
 LOOK_SECONDS = 0.1
 """Seconds between two looks at the status, after which watching clients get a change. A client that asks

@@ -12,8 +12,7 @@ import zmq.asyncio
 
 from warmpath.indexer.follow.connect import Patience, connections
 from warmpath.indexer.follow.endpoint import EXPOSED, is_exposed
-from warmpath.indexer.follow.engine_tls import EngineTls
-from warmpath.indexer.follow.instance import Engine
+from warmpath.indexer.follow.instance import Engine, EngineTls
 from warmpath.indexer.keys.key import fingerprint
 from warmpath.indexer.shared.layout.names import KeyNames
 from warmpath.indexer.shared.layout.schema import log_server_warnings
@@ -28,8 +27,7 @@ from warmpath.process.health import HealthService
 from warmpath.process.reread import keep_current
 from warmpath.process.tasks import Work, cancel, kept, watched
 from warmpath.process.tls import ClientTls, TlsFilesError, TlsPaths
-from warmpath.publisher.entrance import Entrance
-from warmpath.publisher.health import health_handler
+from warmpath.publisher.entrance import Entrance, health_handler
 from warmpath.publisher.metrics import PublisherCollector
 from warmpath.publisher.places import Places
 from warmpath.publisher.settings import Settings

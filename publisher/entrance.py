@@ -1,18 +1,23 @@
-"""The publisher's listeners, gRPC's and that of its metrics, and their TLS."""
+"""The publisher's listeners, gRPC's and that of its metrics, and their TLS.
+
+Serves gRPC's standard health service beside CacheWatch, with gRPC's library.
+"""
 
 import logging
 from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from typing import Any
 
 import grpc
 import grpc.aio
 from aiohttp import web
+from grpc_health.v1 import health_pb2
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 from prometheus_client.registry import Collector
 
-from warmpath.process.certificate_names import auth_context
+from warmpath.process.certificates import auth_context
 from warmpath.process.grpc_tls import server_credentials
+from warmpath.process.health import HealthService, UnknownServiceError, WatchersFullError
 from warmpath.process.listen import GRPC_OPTIONS, http_listener, is_loopback
 from warmpath.process.reread import Reread
 from warmpath.process.tls import ServerTls, TlsFilesError, TlsPaths
@@ -126,3 +131,36 @@ def _tls(settings: Settings) -> ServerTls | None:
         return ServerTls("--tls-cert", paths)
     except TlsFilesError as error:
         raise OSError(f"{FLAGS[error.part]}: {error.problem}") from error
+
+
+SERVICE = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
+
+Context = grpc.aio.ServicerContext[Any, Any]
+
+
+def health_handler(health: HealthService) -> grpc.GenericRpcHandler:
+    """Return the gRPC handler, which takes and gives bytes."""
+
+    async def check(raw: bytes, context: Context) -> bytes:
+        try:
+            return health.check(raw)
+        except UnknownServiceError:
+            return await context.abort(grpc.StatusCode.NOT_FOUND, "no such service")
+        except ValueError as error:
+            return await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+
+    async def watch(raw: bytes, context: Context) -> None:
+        try:
+            async with aclosing(health.watch(raw)) as statuses:
+                async for status in statuses:
+                    await context.write(status)
+        except ValueError as error:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+        except WatchersFullError as error:
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, str(error))
+
+    handlers: dict[str, Any] = {
+        "Check": grpc.unary_unary_rpc_method_handler(check),
+        "Watch": grpc.unary_stream_rpc_method_handler(watch),
+    }
+    return grpc.method_handlers_generic_handler(SERVICE, handlers)

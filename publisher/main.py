@@ -20,8 +20,7 @@ from warmpath.indexer.shared.redis.address import AddressError, contradictions, 
 from warmpath.process.command_line import command_parser, in_words
 from warmpath.process.http_log import ignore_malformed_http
 from warmpath.process.listen import is_host_port
-from warmpath.process.log_limit import limited_handler
-from warmpath.process.logs import FORMS, formatter
+from warmpath.process.logs import FORMS, formatter, limited_handler
 from warmpath.process.reread import problem_of
 from warmpath.process.signals import on_signals
 from warmpath.publisher.assemble import publishing

@@ -10,8 +10,8 @@ import grpc
 import grpc.aio
 
 from warmpath.indexer.watch.pod_cache import PodCache
-from warmpath.process.certificate_names import names as names_of
-from warmpath.process.message import read_message
+from warmpath.process.bytes import read_message
+from warmpath.process.certificates import names as names_of
 from warmpath.proto.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
 from warmpath.publisher.places import Places, WatcherPlace, client_of
 

@@ -17,8 +17,8 @@ from collections.abc import Callable, Sequence
 from msgspec.structs import replace
 
 from warmpath.process.command_line import in_words
+from warmpath.router.config.read import state_file_of
 from warmpath.router.config.schema import Config
-from warmpath.router.config.state_files import state_file_of
 
 log = logging.getLogger(__name__)
 

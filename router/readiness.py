@@ -1,7 +1,14 @@
-"""Whether the router is ready: one state, which /readyz, gRPC's health and metrics show. No I/O here."""
+"""Whether the router is ready: one state, which /readyz, gRPC's health and metrics show. No I/O here.
 
-from collections.abc import Callable, Iterable
+The conditions of a router's readiness that follow from the state of its parts.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+
+from warmpath.indexer.trust import Level
+from warmpath.router.pods.discover import SourceState, unasked
+from warmpath.router.pods.table import Pod
 
 STAYING = "staying"
 """The condition that nobody has asked the process to end."""
@@ -61,3 +68,80 @@ class Readiness:
     def report(self) -> dict[str, Condition]:
         """Return every condition by name, required or not."""
         return {name: look() for name, look in list(self._looks.items())}
+
+
+PODS = "pods"
+INDEX = "index"
+COVERAGE = "coverage"
+TOKENIZERS = "tokenizers"
+
+
+def a_pod_is_well(pods: Iterable[Pod], sources: Sequence[SourceState] = ()) -> Condition:
+    """Return whether any pod serves requests, as far as is known, and does not refuse them.
+
+    If none does, a Pick still tries pods that do not refuse (`router.pick.eligible`). Sources of pods
+    that cannot be asked are named, and change nothing: routers outlive an API server.
+    """
+    known = list(pods)
+    well, doubtful = sum(_may_serve(pod) for pod in known), unasked(sources)
+    if well:
+        return Condition(holds=True, reason=f"{well} of {len(known)} pods are well{doubtful}")
+    if not known:
+        return Condition(holds=False, reason=f"no pod is known{doubtful}")
+    reason = f"none of {len(known)} pods is well; {known[0].id}: {_why(known[0])}{doubtful}"
+    return Condition(holds=False, reason=reason)
+
+
+def pods_are_covered(
+    pods: Iterable[Pod], sources: Sequence[SourceState], least: float
+) -> Condition:
+    """Return whether the view of at least this share of the pods that are well is exact.
+
+    Pods without events do not count. Without pods that count the condition holds: whether a pod is
+    well is another condition. Sources of pods that cannot be asked are named, and change nothing.
+    """
+    counted = [pod for pod in pods if pod.has_events and _may_serve(pod)]
+    doubtful = [doubt for pod in counted if (doubt := _doubt(pod))]
+    exact = len(counted) - len(doubtful)
+    reason = f"the view of {exact} of {len(counted)} well pods with events is exact"
+    if exact >= least * len(counted):
+        return Condition(holds=True, reason=reason + unasked(sources))
+    reason = f"{reason}, {least:g} of them must be; {doubtful[0]}{unasked(sources)}"
+    return Condition(holds=False, reason=reason)
+
+
+def tokenizers_are_loaded(models: int, lacking: Mapping[str, str]) -> Condition:
+    """Return whether the tokenizers of all models are loaded, of which `models` have one.
+
+    `lacking` says by model why it is not (`TokenizerCache.lacking`).
+    """
+    reason = f"{models - len(lacking)} of {models} tokenizers are loaded"
+    for model, why in lacking.items():
+        return Condition(holds=False, reason=f"{reason}; {model}: {why}")
+    return Condition(holds=True, reason=reason)
+
+
+def _may_serve(pod: Pod) -> bool:
+    # If the pod itself is not probed, an unreachable shared index does not mean that it is down.
+    unasked = bool(pod.shared) and pod.status.healthy is None
+    # All pods may be late where load is high, and they serve.
+    takes = pod.serves or unasked or pod.is_only_late
+    return takes and not pod.status.refuses and not pod.withheld
+
+
+def _why(pod: Pod) -> str:
+    if pod.withheld:
+        return pod.withheld
+    if pod.status.healthy is False:
+        return pod.status.reason
+    return f"its event stream is not connected, {pod.status.reason}"
+
+
+def _doubt(pod: Pod) -> str:
+    """Return why the view of a pod is not exact; empty if it is."""
+    for rank in pod.ranks:
+        trust = rank.trust
+        if trust.level is not Level.EXACT:
+            level = trust.level.name.lower()
+            return f"{pod.id} rank {rank.number} is {level}: {trust.reason}"
+    return ""

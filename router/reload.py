@@ -12,7 +12,6 @@ from warmpath.router.admission.admission import Admission
 from warmpath.router.admission.in_flight import InFlight
 from warmpath.router.calls.pick import PickAnswerer
 from warmpath.router.calls.service import RouterService
-from warmpath.router.conditions import COVERAGE, pods_are_covered
 from warmpath.router.config.doubts import warnings
 from warmpath.router.config.read import MOST_BYTES, ConfigError, check
 from warmpath.router.config.reloadable import differing, reloaded
@@ -20,11 +19,11 @@ from warmpath.router.config.schema import Config, PodSpec
 from warmpath.router.endpoint_picker.pick import EndpointPicks
 from warmpath.router.pick.picker import Picker
 from warmpath.router.pick.picking import precedence_of
-from warmpath.router.pods.source_state import SourceState
+from warmpath.router.pods.discover import SourceState
 from warmpath.router.pods.table import PodTable
 from warmpath.router.queue.held_picks import HeldPicks
 from warmpath.router.queue.queueing import reload_queue
-from warmpath.router.readiness import Readiness
+from warmpath.router.readiness import COVERAGE, Readiness, pods_are_covered
 
 log = logging.getLogger(__name__)
 

@@ -7,6 +7,8 @@ flushed to disk, and renamed, so that a crash leaves either the old file or the 
 Its path comes from the configuration and may be wrong: an existing file is moved or replaced only if it
 is a state file of any version, or empty (`foreign`). The same holds for the two names beside it, `.new`
 and `.unusable`. The path may be a link; these two names may not.
+
+Tells whether files can be written into a folder.
 """
 
 import hashlib
@@ -17,13 +19,22 @@ from pathlib import Path
 
 import msgspec
 
-from warmpath.indexer.follow.saved import SavedRank
+from warmpath.indexer.follow.stream_source import SavedRank
 from warmpath.indexer.keys.key import fingerprint
 from warmpath.process.bytes import UNREADABLE
 from warmpath.process.reread import KINDS
-from warmpath.router.folder import folder_problem
 
 log = logging.getLogger(__name__)
+
+
+def folder_problem(folder: Path) -> str:
+    """Return why no file can be written into a folder; empty if files can."""
+    if not folder.is_dir():
+        return f"there is no folder {folder}"
+    if not os.access(folder, os.W_OK | os.X_OK):
+        return f"nothing can be written to the folder {folder}"
+    return ""
+
 
 FORMAT = b"warmpath-state "
 VERSION = 4

@@ -10,6 +10,13 @@ Another package adds a policy through the entry-point group `warmpath.policies`:
 
     [project.entry-points."warmpath.policies"]
     my-policy = "my_package.my_policy:MyPolicy"
+
+Checks the values of a policy's options.
+
+Turns keys of several parts into one cost, for policies that compare lexicographically.
+
+If one part outweighs another at any size (the longest prefix, and only then the load), a weighted sum
+would need weights so far apart that the lesser part is lost in rounding.
 """
 
 from collections.abc import Mapping
@@ -19,8 +26,10 @@ from importlib.metadata import EntryPoint, entry_points
 from random import Random
 from typing import Protocol
 
+import numpy as np
+
 from warmpath.scorer.candidate import Request
-from warmpath.scorer.columns import Columns, Costs
+from warmpath.scorer.columns import Column, Columns, Costs
 
 DEFAULT = "warmpath"
 
@@ -31,7 +40,7 @@ class Policy(Protocol):
     """The contract of policies; `tests/conformance/test_policies.py` tests each registered one."""
 
     def costs(self, request: Request, columns: Columns, rng: Random) -> Costs:
-        """Return the cost of each candidate; `scorer.order` orders them by it."""
+        """Return the cost of each candidate; `scorer.weigh` orders them by it."""
 
 
 def costs_seconds(policy: Policy) -> bool:
@@ -68,3 +77,27 @@ def make_policy(name: str, options: Mapping[str, float] | None = None) -> Policy
             raise UnknownPolicyError(f"policy {name} has no option {option!r}; known: {there}")
     made: Policy = kind(**{known[option]: float(value) for option, value in given.items()})
     return made
+
+
+HIGHEST = 1e9
+"""Far above any sensible value, and small enough that costs remain finite."""
+
+
+def check_option(name: str, value: float, lowest: float = 0.0, highest: float = HIGHEST) -> None:
+    """Raise ValueError with the option's name and limits if the value is outside them or NaN."""
+    if not lowest <= value <= highest:
+        raise ValueError(f"option {name} is {value:g}: from {lowest:g} to {highest:g} is allowed")
+
+
+def places(*parts: Column) -> Column:
+    """Return each key's place among the distinct keys: 0 for the least; equal keys have the same place.
+
+    The columns `parts` hold the parts of all keys, the most important column first.
+    """
+    order = np.lexsort(parts[::-1])
+    differs = np.zeros(len(order), dtype=np.bool_)
+    for part in parts:
+        differs[1:] |= np.diff(part[order]) != 0
+    found = np.empty(len(order))
+    found[order] = np.cumsum(differs)
+    return found

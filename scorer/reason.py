@@ -5,7 +5,7 @@ from typing import Protocol
 
 from warmpath.scorer.candidate import Candidate
 from warmpath.scorer.match import Match
-from warmpath.scorer.order import rounded_one
+from warmpath.scorer.weigh import rounded_one
 
 GUARD = "hot_spot"
 """The cost term of candidates above the load margin."""
@@ -269,7 +269,7 @@ def _is_tie(best: Contender, other: Contender) -> bool:
 
 
 def _tie_rule(best: Contender, other: Contender) -> str:
-    """Return which step of the tie rule in `scorer.order` decided."""
+    """Return which step of the tie rule in `scorer.weigh` decided."""
     one, two = best.candidate, other.candidate
     if one.load.in_flight < two.load.in_flight:
         return (

@@ -1,9 +1,33 @@
-"""Computes the prefill time of a prompt on a rank from the blocks that the rank holds."""
+"""Computes the prefill time of a prompt on a rank from the blocks that the rank holds.
 
-from collections.abc import Mapping
+KV pulled from a peer: the seconds of a prefill on each rank if the best holder gives its blocks.
+
+A rank pulls the beginning of a prompt from the rank that holds most of it, and computes the rest.
+
+The cost of decoding on a rank if another rank does the prefill.
+
+The decoding rank receives the part of the prompt's KV cache that it lacks, and then reads the KV of all
+its sequences at each step. So the cost, in seconds, is that transfer plus the time that the sequences in
+flight add to the following steps. A rank whose KV cache is nearly full would have to preempt, which
+costs a whole prefill.
+
+Orders candidates by cost, with the tie rule that all policies share.
+
+The least cost comes first; among equal costs fewer requests in flight, then more cached tokens, then a
+random draw. The order in which candidates were given never matters.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from itertools import repeat, starmap
+from random import Random
 from types import MappingProxyType
 from typing import NamedTuple
 
+import numpy as np
+
+from warmpath.scorer.candidate import Request
+from warmpath.scorer.columns import Column, Columns, Costs
 from warmpath.scorer.match import Match
 from warmpath.scorer.prefill import PrefillModel
 from warmpath.scorer.strategies import WEIGHTS
@@ -48,3 +72,68 @@ def warmth(match: Match, trust: str, prompt_tokens: int, model: PrefillModel) ->
         return Warmth(cached, prefill)
     arriving = max(0.0, model.seconds(prompt_tokens - without, without) - prefill)
     return Warmth(cached, prefill, arriving)
+
+
+def with_pull(
+    prefill: Column, cached: Column, held: float, prompt_tokens: int, model: PrefillModel
+) -> Column:
+    """Return the seconds of each rank's prefill, with a pull where that is faster.
+
+    `prefill` are the seconds without a pull, `cached` the tokens that count as cached on each rank,
+    `held` those that the best holder gives.
+    """
+    pulled = np.maximum(0.0, held - cached)
+    seconds = model.seconds(prompt_tokens - held, held) + pulled * model.per_pulled_token
+    faster: Column = np.where(pulled > 0, np.minimum(prefill, seconds), prefill)
+    return faster
+
+
+MOVE_SECONDS_PER_TOKEN = 4e-6
+"""320 KB of KV a token (a 70B model with grouped queries) over a link of 80 GB/s."""
+STEPS = 300
+"""Assumed decode steps of a request, since its real length is not known. The mean of the public
+conversation trace is 343."""
+STEP_SECONDS = 0.15e-3
+"""Seconds that each further sequence adds to a step."""
+STEP_SECONDS_PER_TOKEN = 35e-9
+"""Seconds that each token of context adds to a step (both from a study of policies)."""
+FULL = 0.9
+"""Share of the KV cache in use above which preemption is likely."""
+
+
+def decode_costs(request: Request, columns: Columns) -> Costs:
+    """Return each candidate's cost of decoding, with up to a whole prefill if KV usage is above FULL."""
+    load = columns.load
+    step = load.in_flight * STEP_SECONDS + load.context_tokens * STEP_SECONDS_PER_TOKEN
+    full = np.maximum(0.0, load.kv_usage - FULL) / (1 - FULL)
+    return Costs.sum_of(
+        ("move", (request.prompt_tokens - columns.cached) * MOVE_SECONDS_PER_TOKEN),
+        ("decode", step * STEPS),
+        ("full", full * columns.prefill),
+    )
+
+
+DIGITS = 30
+"""Number of binary digits of costs that are compared: nine decimal digits."""
+
+
+def order_of(costs: Costs, columns: Columns, rng: Random) -> Sequence[int]:
+    """Return the candidates' indices, best first."""
+    # No loop of Python's own: there may be thousands of candidates.
+    draws = np.fromiter(starmap(rng.random, repeat((), len(columns.names))), np.float64)
+    keys = (draws, -columns.cached, columns.load.in_flight, rounded(costs.cost))
+    order: list[int] = np.lexsort(keys).tolist()
+    return order
+
+
+def rounded(cost: Column) -> Column:
+    """Return costs rounded to nine decimal digits, so that equal sums in another order are equal."""
+    mantissa, exponent = np.frexp(cost)
+    found: Column = np.ldexp(np.rint(np.ldexp(mantissa, DIGITS)), exponent - DIGITS)
+    return found
+
+
+def rounded_one(cost: float) -> float:
+    """Return one cost, rounded as by `rounded`."""
+    mantissa, exponent = math.frexp(cost)
+    return math.ldexp(round(math.ldexp(mantissa, DIGITS)), exponent - DIGITS)

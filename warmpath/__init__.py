@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from warmpath.client.sync_client import Client
     from warmpath.indexer.engines.event import Cleared, Moved, Removed, Stored, Tier
     from warmpath.indexer.keys.extra import Item, pack_extra
-    from warmpath.indexer.keys.token import pack_tokens
+    from warmpath.indexer.keys.key import pack_tokens
     from warmpath.indexer.trust import Level, Trust
     from warmpath.library.index import Index
     from warmpath.library.picked import Candidate, Picked, Source
@@ -73,7 +73,7 @@ __all__ = [
 _MODULES = {
     "warmpath.indexer.engines.event": ("Cleared", "Moved", "Removed", "Stored", "Tier"),
     "warmpath.indexer.keys.extra": ("Item", "pack_extra"),
-    "warmpath.indexer.keys.token": ("pack_tokens",),
+    "warmpath.indexer.keys.key": ("pack_tokens",),
     "warmpath.process.tls": ("TlsPaths",),
     "warmpath.indexer.trust": ("Level", "Trust"),
     "warmpath.client.async_client": ("AsyncClient",),

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import aiohttp
 
-from warmpath.indexer.follow.engine_tls import EngineTls
+from warmpath.indexer.follow.instance import EngineTls
 from warmpath.indexer.follow.poll import problem_of
 
 MOST_BYTES = 16 << 20

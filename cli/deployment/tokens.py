@@ -12,7 +12,7 @@ from warmpath.cli.deployment.check import Check, Placed
 from warmpath.client.failure import CallError
 from warmpath.client.prompt import Prompt
 from warmpath.client.sync_client import Client
-from warmpath.indexer.keys.token import pack_tokens, unpack_tokens
+from warmpath.indexer.keys.key import pack_tokens, unpack_tokens
 from warmpath.router.config.schema import ModelSpec
 
 TEXT = (

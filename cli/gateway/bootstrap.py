@@ -11,8 +11,15 @@ Names of headers and metadata: the Gateway API Inference Extension's endpoint-pi
 
 from collections.abc import Sequence
 
-from warmpath.cli.gateway.description import GatewayDescription, GatewayLimits, HostPort
-from warmpath.cli.gateway.fields import TYPES, Fields, extension, socket_address
+from warmpath.cli.gateway.description import (
+    TYPES,
+    Fields,
+    GatewayDescription,
+    GatewayLimits,
+    HostPort,
+    extension,
+    socket_address,
+)
 from warmpath.cli.gateway.refusals import refusals
 from warmpath.cli.gateway.reread import assignment, pods_source, tls_context
 

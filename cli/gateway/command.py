@@ -13,7 +13,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from warmpath.cli.asking import answer
-from warmpath.cli.gateway.binary import NoEnvoyError, find_envoy
 from warmpath.cli.gateway.bootstrap import bootstrap
 from warmpath.cli.gateway.description import GatewayDescription, address_of
 from warmpath.cli.gateway.follow import NO_MODEL, ListedPods, follow, listed
@@ -25,7 +24,7 @@ from warmpath.cli.gateway.options import (
     parser,
     without_pods,
 )
-from warmpath.cli.gateway.process import EnvoyProcess
+from warmpath.cli.gateway.process import EnvoyProcess, NoEnvoyError, find_envoy
 from warmpath.cli.out_folder import OutFolderError, claim
 from warmpath.client.async_client import AsyncClient
 from warmpath.lab.local.cluster import MODEL, Cluster, ClusterError, WorkerSettings

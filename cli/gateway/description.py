@@ -1,10 +1,13 @@
-"""The description of a gateway: its address, its router, its pods and its limits."""
+"""The description of a gateway: its address, its router, its pods and its limits.
+
+Parts of Envoy's configuration, as JSON's values.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 FailureMode = Literal["fail-close", "fail-open"]
 
@@ -107,3 +110,18 @@ class GatewayDescription:
     def admin(self) -> Path | None:
         """The socket of Envoy's administration interface."""
         return None if self.folder is None else self.folder / "admin"
+
+
+Fields = dict[str, Any]
+
+TYPES = "type.googleapis.com/envoy."
+
+
+def extension(name: str, kind: str, **fields: Any) -> Fields:
+    """Return an extension; `kind` is its message's name below `envoy.`."""
+    return {"name": name, "typed_config": {"@type": TYPES + kind, **fields}}
+
+
+def socket_address(address: HostPort) -> Fields:
+    """Return an address of TCP."""
+    return {"socket_address": {"address": address.host, "port_value": address.port}}

@@ -1,7 +1,6 @@
 """The responses of Envoy's own, which get the form of the router's refusals."""
 
-from warmpath.cli.gateway.description import GatewayDescription
-from warmpath.cli.gateway.fields import Fields, extension
+from warmpath.cli.gateway.description import Fields, GatewayDescription, extension
 from warmpath.router.endpoint_picker.protocol import GATEWAY_ERROR, OWN_RESPONSES
 
 ROUTER_AWAY = "ROUTER_AWAY"

@@ -9,8 +9,14 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from warmpath.cli.gateway.description import GatewayDescription, HostPort, RouterTls
-from warmpath.cli.gateway.fields import TYPES, Fields, socket_address
+from warmpath.cli.gateway.description import (
+    TYPES,
+    Fields,
+    GatewayDescription,
+    HostPort,
+    RouterTls,
+    socket_address,
+)
 
 PODS, AUTHORITY, CERTIFICATE = "pods.json", "authority.json", "certificate.json"
 

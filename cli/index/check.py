@@ -18,9 +18,18 @@ from rich.text import Text
 
 from warmpath.cli.index.access import Access, PodSeen, dead_words
 from warmpath.cli.index.damage import damage
-from warmpath.cli.index.difference import Compared, Difference, compare, in_both
+from warmpath.cli.index.difference import (
+    NOTHING,
+    Compared,
+    Difference,
+    Keys,
+    NoTruthError,
+    Truth,
+    compare,
+    in_both,
+    truth_of,
+)
 from warmpath.cli.index.structure import Structure, check_structure
-from warmpath.cli.index.truth import NOTHING, Keys, NoTruthError, Truth, truth_of
 from warmpath.indexer.shared.layout.record import Claim, SpotOf
 from warmpath.indexer.shared.replica.scan import Scan
 

@@ -2,15 +2,100 @@
 
 A key in both snapshots must be in the index, a key in neither must not. Keys in only one of them, which
 changed in between, are not judged.
+
+A publisher's snapshot of its pod's keys, at one position of its journal (CacheWatch).
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any, cast
 
+import grpc
+import grpc.aio
 import numpy as np
+from numpy.typing import NDArray
 
-from warmpath.cli.index.truth import NOTHING, Keys, Truth
+from warmpath.indexer.engines.event import Tier
 from warmpath.indexer.shared.layout.record import Claim, SpotOf
+from warmpath.indexer.watch.client import OPTIONS
+from warmpath.proto.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
+from warmpath.proto.pb.warmpath.watch.v1 import cache_watch_pb2_grpc
+
+Keys = NDArray[np.uint64]
+NOTHING: Keys = np.empty(0, np.uint64)
+MAX_BYTES = 1 << 30
+"""The most bytes of one snapshot's keys: 2**27 keys of 8 bytes."""
+
+
+class NoTruthError(Exception):
+    """The publisher cannot be asked, or breaks the protocol; the message has the reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class Truth:
+    """The keys that a publisher's ranks held at one position of its journal."""
+
+    epoch: str
+    """The id of this run of the publisher's process; another id means that it was restarted."""
+    sequence: int
+    """The position in its journal."""
+    held: Mapping[SpotOf, Keys]
+    """The sorted keys of each place (rank, tier, group)."""
+
+
+async def truth_of(
+    pod: str, claim: Claim, credentials: grpc.ChannelCredentials | None, timeout: float
+) -> Truth:
+    """Ask the publisher that a claim names for a snapshot. Raises NoTruthError."""
+    if not claim.watch:
+        raise NoTruthError(
+            "its claim names no publisher's address (the writer is a router in direct mode, or a "
+            "publisher that listens on every address without --advertise)"
+        )
+    if credentials is None:
+        channel = grpc.aio.insecure_channel(claim.watch, options=OPTIONS)
+    else:
+        channel = grpc.aio.secure_channel(claim.watch, credentials, options=OPTIONS)
+    async with channel:
+        stub = cache_watch_pb2_grpc.CacheWatchStub(channel)
+        call = stub.Watch(pb.WatchRequest(keyspace=claim.keyspace), timeout=timeout)
+        try:
+            return await _snapshot(pod, call)
+        except grpc.aio.AioRpcError as error:
+            problem = f"{error.code().name}: {error.details()}"
+            raise NoTruthError(f"its publisher at {claim.watch}: {problem}") from error
+        except ValueError as error:
+            raise NoTruthError(f"its publisher at {claim.watch}: {error}") from error
+        finally:
+            call.cancel()
+
+
+async def _snapshot(pod: str, call: object) -> Truth:
+    epoch, size = "", 0
+    parts: dict[SpotOf, list[bytes]] = {}
+    # The stubs type an asynchronous call like a blocking one.
+    async for response in cast("Any", call):
+        kind = response.WhichOneof("kind")
+        if kind == "hello":
+            if response.hello.pod != pod:
+                raise NoTruthError(f"the publisher there is pod {response.hello.pod!r}'s")
+            epoch = response.hello.epoch
+        elif kind == "part":
+            part = response.part
+            size += len(part.keys)
+            if size > MAX_BYTES:
+                raise NoTruthError(f"its snapshot is larger than {MAX_BYTES >> 20} MiB")
+            spot = SpotOf(part.rank, Tier(part.tier), part.group)
+            parts.setdefault(spot, []).append(part.keys)
+        elif kind == "end":
+            held = {spot: _keys(some) for spot, some in parts.items()}
+            return Truth(epoch, response.end.sequence, held)
+    raise NoTruthError("the publisher ended the snapshot early")
+
+
+def _keys(parts: list[bytes]) -> Keys:
+    """Unpack keys and sort them. Raises ValueError if the length is not a multiple of 8 bytes."""
+    return np.unique(np.frombuffer(b"".join(parts), "<u8").astype(np.uint64, copy=False))
 
 
 @dataclass(slots=True)

@@ -13,8 +13,8 @@ import numpy as np
 
 from warmpath.cli.index.access import Access, AccessOptionError, PodSeen, living_of
 from warmpath.cli.index.survey import pages
+from warmpath.indexer.keys.key import WORD_BYTES
 from warmpath.indexer.keys.segment_value import BadSegmentError, decode, spilled_blocks
-from warmpath.indexer.keys.word import WORD_BYTES
 from warmpath.indexer.shared.layout.living import Living
 from warmpath.indexer.shared.layout.names import checkpoint
 from warmpath.indexer.shared.layout.record import SLOTS_OF_A_CLAIM

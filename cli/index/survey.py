@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator
 import numpy as np
 
 from warmpath.cli.index.access import Access
+from warmpath.indexer.keys.key import WORD_BYTES
 from warmpath.indexer.keys.segment_value import BadSegmentError, decode, spilled_blocks
-from warmpath.indexer.keys.word import WORD_BYTES
 from warmpath.indexer.shared.layout.pages import Page, ask_page, read_page
 
 PAGE = 256

@@ -1,7 +1,12 @@
-"""The events that a session finds in the bytes of a client."""
+"""The events that a session finds in the bytes of a client.
+
+The end of a connection whose client broke the protocol or a limit.
+"""
 
 from collections.abc import Sequence
 from typing import Protocol
+
+from warmpath.h2grpc.http2.library import ENHANCE_YOUR_CALM, PROTOCOL_ERROR
 
 
 class Events(Protocol):
@@ -33,3 +38,17 @@ class Events(Protocol):
 
     def ponged(self) -> None:
         """Note that the client has answered the last ping, and so has read what was sent before."""
+
+
+class EndedError(Exception):
+    """The connection has to end: the client broke the protocol or a limit. `code` is one of HTTP/2's."""
+
+    def __init__(self, text: str, code: int = PROTOCOL_ERROR) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+def flood(what: str, limit: str) -> EndedError:
+    """Return the error of a client that sends more of something than a limit allows."""
+    text = f"more {what} than server.http2 allows ({limit})"
+    return EndedError(text, ENHANCE_YOUR_CALM)

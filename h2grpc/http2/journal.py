@@ -9,8 +9,7 @@ import ctypes as c
 import mmap
 from collections.abc import Iterator, Mapping
 
-from warmpath.h2grpc.http2.header_block import MOST_HEADERS, Headers
-from warmpath.h2grpc.http2.library import header_array
+from warmpath.h2grpc.http2.library import MOST_HEADERS, Headers, header_array
 from warmpath.h2grpc.http2.limits import FRAMES_A_MESSAGE, SMALL_BYTES, Http2Limits
 
 RECEIVE_BYTES = 128 << 10
@@ -156,7 +155,7 @@ class Journal:
         return zip(flat, flat, flat, flat, strict=True)
 
     def headers(self, begin: int, end: int) -> bytes:
-        """Return headers, as `h2grpc.http2.header_block` reads them."""
+        """Return headers, as `h2grpc.http2.library` reads them."""
         return bytes(self._memory[begin:end])
 
     def sent(self, size: int) -> bytes:

@@ -4,12 +4,18 @@ Its functions take microseconds, so they are called with the interpreter lock he
 thread that releases the lock waits longer than that to get it again.
 
 Source: `nghttp2/nghttp2.h`; only functions that every release since 1.52 has.
+
+The headers of one call: pairs of bytes, or one block.
+
+`h2grpc.http2.callbacks` writes the block. In it each header has the lengths of its name and
+value, 4 bytes each, before them.
 """
 
 import ctypes as c
 import ctypes.util
+import struct
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache, lru_cache
 from typing import Any
 
@@ -212,3 +218,21 @@ def server_options(library: Library, resets_per_second: int) -> Pointer:
     most = ANSWERED_RESETS * resets_per_second
     library.option_set_stream_reset_rate_limit(options, 10 * most, most)
     return options
+
+
+MOST_HEADERS = 4
+"""A call whose headers exceed this multiple of `Http2Limits.header_bytes` is reset; it has no status."""
+
+Headers = Sequence[tuple[bytes, bytes]]
+
+LENGTHS = struct.Struct("=ii")
+
+
+def pairs(block: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """Yield the headers of a block."""
+    at = 0
+    while at < len(block):
+        name, value = LENGTHS.unpack_from(block, at)
+        at += LENGTHS.size
+        yield block[at : at + name], block[at + name : at + name + value]
+        at += name + value

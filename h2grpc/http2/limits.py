@@ -8,7 +8,7 @@ SETTINGS, empty DATA, WINDOW_UPDATE, tiny windows), CVE-2023-44487 (resets), CVE
 
 from dataclasses import dataclass
 
-from warmpath.h2grpc.http2.ended import flood
+from warmpath.h2grpc.http2.events import flood
 
 BURST_SECONDS = 10.0
 """A client may send the control frames of this many seconds at once."""

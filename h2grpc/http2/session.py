@@ -21,11 +21,15 @@ from typing import Any, NoReturn, cast
 from warmpath.h2grpc.http2 import journal as of
 from warmpath.h2grpc.http2 import library as lib
 from warmpath.h2grpc.http2.body import OutgoingBody
-from warmpath.h2grpc.http2.ended import EndedError
-from warmpath.h2grpc.http2.events import Events
-from warmpath.h2grpc.http2.header_block import Headers
+from warmpath.h2grpc.http2.events import EndedError, Events
 from warmpath.h2grpc.http2.journal import Journal
-from warmpath.h2grpc.http2.library import Library, header_array, load_library, server_options
+from warmpath.h2grpc.http2.library import (
+    Headers,
+    Library,
+    header_array,
+    load_library,
+    server_options,
+)
 from warmpath.h2grpc.http2.limits import (
     FRAMES_A_CALL,
     FRAMES_A_MESSAGE,

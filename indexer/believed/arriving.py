@@ -8,7 +8,7 @@ from itertools import count
 from math import inf
 
 from warmpath.indexer.believed.slots import Belief, BeliefSlots
-from warmpath.indexer.keys.word import WORD_BYTES, unpack_words, words_of
+from warmpath.indexer.keys.key import WORD_BYTES, unpack_words, words_of
 from warmpath.process.invariant import BrokenInvariantError
 
 
@@ -18,7 +18,7 @@ class Ticket:
 
     belief: Belief
     keys: bytes
-    """The prompt's keys, packed (`indexer.keys.word`)."""
+    """The prompt's keys, packed (`indexer.keys.key`)."""
     ends: float
     confirmed: bool = False
 

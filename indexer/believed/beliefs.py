@@ -14,8 +14,7 @@ from warmpath.indexer.believed.arriving import Arriving
 from warmpath.indexer.believed.assumed import Assumed
 from warmpath.indexer.believed.slots import Belief, BeliefSlots
 from warmpath.indexer.index.contract import Index
-from warmpath.indexer.keys.key import Chain
-from warmpath.indexer.keys.word import WORD_BYTES, words_of
+from warmpath.indexer.keys.key import WORD_BYTES, Chain, words_of
 from warmpath.process.invariant import BrokenInvariantError
 
 BUDGET = 1024
@@ -86,7 +85,7 @@ class Believed:
     def arrive(self, pod: str, rank: int, keys: bytes, *, expires: float) -> int:
         """Believe until `expires` that a prompt's blocks are on their way to a rank.
 
-        `keys` are those of a chain from its first one on, packed (`indexer.keys.word`). Keys past half
+        `keys` are those of a chain from its first one on, packed (`indexer.keys.key`). Keys past half
         of `max_blocks` do not count. Returns a ticket.
         """
         most = self._max_blocks // 2

@@ -14,19 +14,19 @@ from numpy.typing import NDArray
 
 from warmpath.indexer.compiled.array_index import ArrayIndex
 from warmpath.indexer.compiled.names import follow as following
+from warmpath.indexer.compiled.names.follow import NEVER, Bounds
 from warmpath.indexer.compiled.names.hold import OTHER_NAMES, STRANGE
 from warmpath.indexer.compiled.names.odd import OddNames
 from warmpath.indexer.compiled.names.restore import TIERS
 from warmpath.indexer.compiled.names.saving import claim_slots, hold_saved
 from warmpath.indexer.compiled.names.saving import save as save_plain
-from warmpath.indexer.compiled.names.trust_bounds import NEVER, Bounds
 from warmpath.indexer.compiled.scan.dialect import DIALECTS
 from warmpath.indexer.compiled.scan.scan import scan
 from warmpath.indexer.compiled.scan.scanned import room
 from warmpath.indexer.engines.cache_groups import WINDOW_KINDS
 from warmpath.indexer.engines.event import Batch, Event, Removed, Stored, Tier
-from warmpath.indexer.keys.token import TOKEN_BYTES
-from warmpath.indexer.resolve import hits
+from warmpath.indexer.keys.key import TOKEN_BYTES
+from warmpath.indexer.resolve import groups as hits
 from warmpath.indexer.resolve.change import Spot
 from warmpath.indexer.resolve.rank_slots import RankSlots
 from warmpath.indexer.resolve.saved import SavedResolver

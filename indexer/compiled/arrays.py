@@ -21,8 +21,7 @@ from warmpath.indexer.compiled.blocks import sets as sets_of
 from warmpath.indexer.compiled.blocks.blocks import LIVE, NAMED, RESTED, TOP, Blocks
 from warmpath.indexer.compiled.blocks.check import check
 from warmpath.indexer.compiled.blocks.sets import Sets
-from warmpath.indexer.compiled.memory import zeros
-from warmpath.indexer.compiled.outside import Outside
+from warmpath.indexer.compiled.outside import Outside, zeros
 from warmpath.indexer.index.orphans import AllOrphans
 
 STEP = 256

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warmpath.indexer.compiled.jit import allocating, inlined
+from warmpath.indexer.keys.key import WORD_BYTES as WORD
 from warmpath.indexer.keys.segment_value import HEAD, MOST_RECORDS
-from warmpath.indexer.keys.word import WORD_BYTES as WORD
 
 ROOM = 1024
 """Stretches that there is room for at first."""

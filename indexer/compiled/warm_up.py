@@ -8,8 +8,7 @@ from warmpath.indexer.compiled.array_index import ArrayIndex
 from warmpath.indexer.compiled.array_rank import ArrayState
 from warmpath.indexer.compiled.blocks import blocks as blocks_of
 from warmpath.indexer.compiled.blocks import give_up as leave
-from warmpath.indexer.compiled.highest import highest
-from warmpath.indexer.compiled.make_keys import packed
+from warmpath.indexer.compiled.keys import highest, packed
 from warmpath.indexer.compiled.scan.varint import unpack
 from warmpath.indexer.compiled.segments import stretches_of
 from warmpath.indexer.engines import vllm

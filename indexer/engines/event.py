@@ -12,7 +12,7 @@ from typing import Self
 
 import xxhash
 
-from warmpath.indexer.keys.token import pack_tokens
+from warmpath.indexer.keys.key import pack_tokens
 
 EngineHash = int
 """An engine's name for a block: an unsigned 64-bit integer (`name_of`)."""

@@ -24,17 +24,17 @@ from warmpath.indexer.engines.event import (
     name_of,
     names_of,
 )
-from warmpath.indexer.engines.medium import tier_of
 from warmpath.indexer.engines.wire import (
     AllBlocksCleared,
     WireBatch,
     decode_batch,
     lora_of,
     read_batch,
+    tier_of,
     within,
 )
 from warmpath.indexer.keys.extra import next_token
-from warmpath.indexer.keys.token import pack_tokens
+from warmpath.indexer.keys.key import pack_tokens
 
 
 class Metadata(msgspec.Struct, frozen=True):

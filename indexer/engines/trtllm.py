@@ -31,7 +31,7 @@ from warmpath.indexer.engines.event import (
 )
 from warmpath.indexer.engines.wire import LONGEST_KIND, within
 from warmpath.indexer.keys.extra import pack_extra
-from warmpath.indexer.keys.token import pack_tokens
+from warmpath.indexer.keys.key import pack_tokens
 from warmpath.indexer.stream.action import MOST_SEQUENCE
 from warmpath.process.bytes import UNREADABLE
 

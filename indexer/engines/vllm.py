@@ -19,7 +19,6 @@ from warmpath.indexer.engines.event import (
     name_of,
     names_of,
 )
-from warmpath.indexer.engines.medium import tier_of
 from warmpath.indexer.engines.wire import (
     AllBlocksCleared,
     WireBatch,
@@ -27,10 +26,11 @@ from warmpath.indexer.engines.wire import (
     group_of,
     lora_of,
     read_batch,
+    tier_of,
     within,
 )
 from warmpath.indexer.keys.extra import next_token, pack_extra
-from warmpath.indexer.keys.token import pack_tokens
+from warmpath.indexer.keys.key import pack_tokens
 
 
 class BlockStored(msgspec.Struct, frozen=True):

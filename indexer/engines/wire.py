@@ -4,6 +4,8 @@ A batch is an array `[timestamp, events, rank?]`. An event is an array `[tag, fi
 fields may be missing, or a map with a `type` key; engines changed from one form to the other, so
 each event's form is checked. If an event cannot be
 read, the batch's other events still count, as long as the end of that event can be found.
+
+Engines' names of the media where blocks lie, and their tiers.
 """
 
 from collections.abc import Callable, Mapping
@@ -18,6 +20,7 @@ from warmpath.indexer.engines.event import (
     Cleared,
     Event,
     MalformedEventError,
+    Tier,
     UnreadableEvent,
 )
 from warmpath.process.bytes import UNREADABLE
@@ -140,3 +143,26 @@ def lora_of(name: str | None, number: int | None) -> str:
     if name or number is None:
         return name or ""
     return f"\x00lora-id:{number}"
+
+
+TIERS = {
+    "gpu": Tier.GPU,
+    "cuda": Tier.GPU,
+    "cpu": Tier.CPU,
+    "cpu_pinned": Tier.CPU,
+    "disk": Tier.DISK,
+    "fs": Tier.DISK,
+    "storage": Tier.DISK,
+    "obj": Tier.REMOTE,
+    "external": Tier.REMOTE,
+    "remote": Tier.REMOTE,
+}
+"""Medium, lower case and without a device number, to tier."""
+
+
+def tier_of(medium: str | None) -> Tier:
+    """Return a medium's tier; GPU for None."""
+    if medium is None:
+        return Tier.GPU
+    # An unknown medium counts as slower than the GPU, so that its blocks are never overrated.
+    return TIERS.get(medium.lower().partition(":")[0], Tier.REMOTE)

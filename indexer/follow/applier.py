@@ -8,13 +8,12 @@ cache in which no block is left from before something was missed.
 from collections.abc import Callable, Sequence
 
 from warmpath.indexer.engines.event import Batch, MalformedEventError, UnreadableEvent
+from warmpath.indexer.follow.instance import RankSource
 from warmpath.indexer.follow.lag import Lag
-from warmpath.indexer.follow.rank_source import RankSource
 from warmpath.indexer.resolve.rank_state import RankState
 from warmpath.indexer.stream.action import Action, Apply, AskReplay, Doubt, Reset
 from warmpath.indexer.stream.machine import Stream
-from warmpath.indexer.trust import DRIFTED
-from warmpath.indexer.trust_limits import TrustLimits
+from warmpath.indexer.trust import DRIFTED, TrustLimits
 
 TWICE = "a block was stored twice: the cache has namespaces that events omit, such as those of extra_key"
 """The reason where an engine that keeps each block once stores one again."""

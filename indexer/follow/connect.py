@@ -6,8 +6,7 @@ from dataclasses import dataclass
 import zmq.asyncio
 
 from warmpath.indexer.follow.endpoint import rank_endpoint
-from warmpath.indexer.follow.engine_tls import EngineTls
-from warmpath.indexer.follow.instance import Engine
+from warmpath.indexer.follow.instance import Engine, EngineTls
 from warmpath.indexer.follow.poll import Poller
 from warmpath.indexer.follow.stream_source import RankIngest
 from warmpath.indexer.follow.subscribe import Subscriber

@@ -1,11 +1,40 @@
-"""The description of one engine instance, from which the sources of its ranks are made."""
+"""The description of one engine instance, from which the sources of its ranks are made.
 
+The source of one rank's events, and how to decode them.
+
+TLS settings for engines that serve HTTPS.
+"""
+
+import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from warmpath.indexer.engines import sglang, trtllm, vllm
 from warmpath.indexer.engines.event import Batch
-from warmpath.indexer.follow.rank_source import RankSource
+from warmpath.process.tls import ClientTls
+
+
+@dataclass(frozen=True, slots=True)
+class RankSource:
+    """One rank's event stream: its rank, its codec and its properties."""
+
+    pod: str
+    rank: int
+    model: str
+    """The base model's name in the configuration, from which keys derive."""
+    decode: Callable[[bytes], Batch]
+    """The engine's codec; raises MalformedEventError."""
+    has_replay: bool
+    is_queue: bool = False
+    """Whether the engine queues events until they are fetched."""
+    topic: str = ""
+    """The topic of this rank's frames; others are ignored. Empty: any topic."""
+    capacity: int = 0
+    """Blocks of the engine's cache; 0: not known, or in the engine's own events."""
+    said_rank: int | None = None
+    """The rank's number in the engine's batches; None: it is not checked."""
+    dialect: str = ""
+    """The format of batches for the compiled scanner: vllm or sglang; empty: they must be decoded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,3 +81,17 @@ class Engine:
         if self.engine == "trtllm":
             return trtllm.Codec(self.block_size)
         return {"vllm": vllm.decode, "sglang": sglang.decode}[self.engine]
+
+
+@dataclass(frozen=True, slots=True)
+class EngineTls:
+    """The TLS that verifies engines' certificates, and the name expected in them."""
+
+    tls: ClientTls
+    name: str | None = None
+    """The name in each engine's certificate; None: the host of its address."""
+
+    @property
+    def context(self) -> ssl.SSLContext:
+        """The context of the next connection; another one after the files have changed."""
+        return self.tls.context

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 import aiohttp
 
 from warmpath.indexer.follow.answer import take_answer
-from warmpath.indexer.follow.engine_tls import EngineTls
+from warmpath.indexer.follow.instance import EngineTls
 from warmpath.indexer.follow.stream_source import SILENT_SECONDS, RankIngest
 from warmpath.process.command_line import in_words
 

@@ -4,27 +4,51 @@ A frame goes through the stream (order), the applier (decoding and trust) and th
 the index). The caller (`indexer.follow.subscribe`, a recording, a test) passes on the frames that
 arrived, and carries out the replay that is asked for in return. It is one class, since it logs each
 change of trust, and nearly every method may change the trust.
+
+One rank's ingestion as one process saves it for the next.
 """
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 
+import msgspec
+
 from warmpath.indexer.engines.cache_groups import Layout
 from warmpath.indexer.engines.event import Batch, Cleared, Tier
 from warmpath.indexer.engines.wire import timestamp_of
 from warmpath.indexer.follow.applier import BEFORE, CHUNKS, COPIES, LOOKAHEAD, Applier
+from warmpath.indexer.follow.instance import RankSource
 from warmpath.indexer.follow.lag import Lag
-from warmpath.indexer.follow.rank_source import RankSource
-from warmpath.indexer.follow.saved import SavedRank
 from warmpath.indexer.resolve.rank_state import RankState
+from warmpath.indexer.resolve.saved import SavedResolver
 from warmpath.indexer.stream.action import Action, AskReplay
-from warmpath.indexer.stream.machine import Stream
-from warmpath.indexer.trust import BEHIND, LOST_ROOM, PROMISED_SECONDS, Trust, TrustHistory
-from warmpath.indexer.trust_limits import TrustLimits
+from warmpath.indexer.stream.machine import SavedStream, Stream
+from warmpath.indexer.trust import (
+    BEHIND,
+    LOST_ROOM,
+    PROMISED_SECONDS,
+    Trust,
+    TrustHistory,
+    TrustLimits,
+)
 from warmpath.process.invariant import BrokenInvariantError
 
 log = logging.getLogger(__name__)
+
+
+class SavedRank(msgspec.Struct, frozen=True):
+    """One rank's ingestion, from which the next process goes on."""
+
+    pod: str
+    rank: int
+    model: str
+    capacity: int
+    stream: SavedStream
+    resolver: SavedResolver
+    limit: str = ""
+    """Why the rank is degraded at best for as long as the engine lives; empty: no reason."""
+
 
 ORPHAN_BYTES = 16 << 20
 """The most bytes of one rank's stores that wait for their parent."""

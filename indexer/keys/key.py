@@ -10,17 +10,68 @@ a prototype. The root comes from a keyed cryptographic hash, so a
 tenant cannot construct a salt that leads into another's chain; the chain itself is not proof
 against someone who can choose tokens freely within one keyspace, where a collision costs a wrong
 estimate and discloses nothing.
+
+Unsigned 64-bit words, keys and names, as bytes: 8 each, little-endian.
+
+Token ids in their packed form: little-endian uint32, 4 bytes each.
 """
 
 import hashlib
-from collections.abc import Sequence
+import sys
+from array import array
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import msgspec
 import xxhash
 
-from warmpath.indexer.keys.token import TOKEN_BYTES
-from warmpath.indexer.keys.word import unpack_words
+WORD_BYTES = 8
+
+
+def pack_words(words: Iterable[int]) -> bytes:
+    """Return words packed."""
+    packed = array("Q", words)
+    if sys.byteorder == "big":
+        packed.byteswap()
+    return packed.tobytes()
+
+
+def words_of(packed: bytes) -> "array[int]":
+    """Return packed words as an array.
+
+    Raises ValueError where the length is not a multiple of 8.
+    """
+    words = array("Q", packed)
+    if sys.byteorder == "big":
+        words.byteswap()
+    return words
+
+
+def unpack_words(packed: bytes) -> list[int]:
+    """Return packed words as a list. Raises ValueError where the length is not a multiple of 8."""
+    return words_of(packed).tolist()
+
+
+TOKEN_BYTES = 4
+
+
+def pack_tokens(ids: Iterable[int]) -> bytes:
+    """Pack token ids. Raises ValueError where one is not an unsigned 32-bit integer."""
+    try:
+        packed = array("I", ids)
+    except (OverflowError, TypeError) as error:
+        raise ValueError("a token id must be an unsigned 32-bit integer") from error
+    if sys.byteorder == "big":
+        packed.byteswap()
+    return packed.tobytes()
+
+
+def unpack_tokens(packed: bytes) -> "array[int]":
+    """Return the ids of a packed form whose length is a multiple of 4."""
+    ids = array("I", packed)
+    if sys.byteorder == "big":
+        ids.byteswap()
+    return ids
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +117,7 @@ class Chain(msgspec.Struct, frozen=True, gc=False):
     blocks: int
     extras: Sequence[bytes | None] = ()
     made: bytes = b""
-    """The keys, packed (`indexer.keys.word`), if they were made before; else empty."""
+    """The keys, packed (`indexer.keys.key`), if they were made before; else empty."""
 
     def keys(self) -> list[int]:
         """Return the keys."""

@@ -9,7 +9,7 @@ from collections.abc import Collection, Sequence
 
 import msgspec
 
-from warmpath.indexer.keys.word import WORD_BYTES, pack_words, unpack_words
+from warmpath.indexer.keys.key import WORD_BYTES, pack_words, unpack_words
 from warmpath.process.invariant import BrokenInvariantError
 
 SEGMENT = 64

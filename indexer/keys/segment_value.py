@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from warmpath.indexer.keys.word import WORD_BYTES, pack_words, unpack_words
+from warmpath.indexer.keys.key import WORD_BYTES, pack_words, unpack_words
 
 PACKED = 1
 SPILLED = 2

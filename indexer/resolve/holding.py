@@ -25,7 +25,7 @@ class Holding:
         self.thinned: set[EngineHash] = set()
         """Names whose last event was a removal, and that still have copies."""
         self.repeated: set[EngineHash] = set()
-        """Names with a copy whose store may have been a hit (`indexer.resolve.hits`)."""
+        """Names with a copy whose store may have been a hit (`indexer.resolve.groups`)."""
         self.certain = 0
         """The number of copies of all names that are not in doubt."""
 
@@ -99,7 +99,7 @@ class Holding:
         return False
 
     def take(self, name: EngineHash, key: int, *, in_doubt: bool) -> None:
-        """Hold one copy of a name that `indexer.resolve.elsewhere` kept until now."""
+        """Hold one copy of a name that `indexer.resolve.names` kept until now."""
         self.hold(name, (key,))
         if in_doubt:
             self.doubted.add(name)

@@ -1,14 +1,44 @@
-"""The names that a rank's resolver keeps: the keys of each, and the places that hold it."""
+"""The names that a rank's resolver keeps: the keys of each, and the places that hold it.
+
+The contract of a resolver with the keeper of most of the rank's names (`indexer.compiled.names`).
+
+Roots, the keys before a prompt's first block, by adapter, salt and block size.
+"""
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
+from typing import Protocol
 
 from warmpath.indexer.engines.event import EngineHash
+from warmpath.indexer.keys.key import Keyspace
 from warmpath.indexer.resolve.change import Spot
-from warmpath.indexer.resolve.elsewhere import Elsewhere
 from warmpath.indexer.resolve.holding import Holding
 from warmpath.indexer.resolve.saved import SavedHolding, SavedResolver
 from warmpath.process.invariant import BrokenInvariantError
+
+
+class Elsewhere(Protocol):
+    """Names of a rank that its resolver does not keep itself. Each name is kept on one side only."""
+
+    def fetch(self, names: Iterable[EngineHash], keys: Iterable[int]) -> None:
+        """Hand these names, and the names that stand for these keys, over to the resolver."""
+
+    def learned(self, names: Iterable[EngineHash]) -> None:
+        """Record that a store with these names was resolved."""
+
+    def forgotten(self, name: EngineHash, keys: Iterable[int]) -> None:
+        """Record that the resolver has forgotten a name, which stood for these keys."""
+
+    def prove(self, spot: Spot, name: EngineHash, above: int) -> int:
+        """Take a place's blocks out of doubt, from key `above` back to the prompt's beginning.
+
+        Stop at the first block that is not in doubt, or whose name is not kept here. `name` is the
+        resolver's name of the block after them, which an event proved just now. Return the key from
+        which the resolver goes on, 0 for none.
+        """
+
+    def count(self) -> None:
+        """Add the blocks that were stored and removed without the resolver to its counts."""
 
 
 class Names:
@@ -181,3 +211,41 @@ class Names:
         keys = {name: self.keys_of(name) for name in live}
         for holding in self.holdings.values():
             holding.check(keys)
+
+
+MOST = 4096
+"""The most roots remembered (adapters times salts); past that all are forgotten and computed again."""
+
+
+class Roots:
+    """Remembers the roots of one model and hash seed."""
+
+    def __init__(self, model: str, hash_seed: str) -> None:
+        self._model = model
+        self._hash_seed = hash_seed
+        self._roots: dict[tuple[str, str, int], int] = {}
+        self.adapters: set[str] = set()
+        """The adapters of the remembered roots."""
+
+    def known(self, lora: str, cache_salt: str, size: int) -> int | None:
+        """Return a root; None where it is not remembered."""
+        return self._roots.get((lora, cache_salt, size))
+
+    def root(self, lora: str, cache_salt: str, size: int) -> int:
+        """Return a root; `size` is the number of tokens of a block."""
+        root = self.known(lora, cache_salt, size)
+        if root is None:
+            if len(self._roots) >= MOST:
+                self._roots.clear()
+                self.adapters.clear()
+            if lora:
+                self.adapters.add(lora)
+            root = Keyspace(
+                model=self._model,
+                block_size=size,
+                lora=lora,
+                cache_salt=cache_salt,
+                hash_seed=self._hash_seed,
+            ).root()
+            self._roots[lora, cache_salt, size] = root
+        return root

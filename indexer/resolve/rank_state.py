@@ -6,11 +6,10 @@ from typing import Protocol
 from warmpath.indexer.engines.cache_groups import Layout
 from warmpath.indexer.engines.event import Event, Tier
 from warmpath.indexer.index.orphans import Orphans
-from warmpath.indexer.resolve import hits
+from warmpath.indexer.resolve import groups as hits
 from warmpath.indexer.resolve.change import Change, Spot
-from warmpath.indexer.resolve.counts import ResolverCounts
 from warmpath.indexer.resolve.groups import Groups
-from warmpath.indexer.resolve.resolver import Resolver
+from warmpath.indexer.resolve.resolver import Resolver, ResolverCounts
 from warmpath.indexer.resolve.saved import SavedResolver
 
 

@@ -14,23 +14,50 @@ Doubt. Where an event was missed, any name known by then may be gone, and it cou
 later event proves it: a store of the name, or of a child (a request that stores a child holds its whole
 prefix, except in a window). `settle` drops the names still in doubt, once the engine must have given all
 blocks that were cached at that time to other content.
+
+Counts of the changes that a rank's events made to its names.
 """
 
 from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
 
 from warmpath.indexer.engines.cache_groups import WINDOW_KINDS, Group, Way
 from warmpath.indexer.engines.event import Cleared, EngineHash, Event, Moved, Removed, Stored, Tier
 from warmpath.indexer.index.orphans import AllOrphans, Orphans
 from warmpath.indexer.keys.key import chain
 from warmpath.indexer.keys.segment import Segments
-from warmpath.indexer.resolve import hits
+from warmpath.indexer.resolve import groups as hits
 from warmpath.indexer.resolve.change import Added, Change, Emptied, Gone, Spot
-from warmpath.indexer.resolve.counts import ResolverCounts
-from warmpath.indexer.resolve.elsewhere import Elsewhere
 from warmpath.indexer.resolve.groups import Groups
-from warmpath.indexer.resolve.names import Names
-from warmpath.indexer.resolve.roots import Roots
+from warmpath.indexer.resolve.names import Elsewhere, Names, Roots
 from warmpath.indexer.resolve.saved import SavedResolver
+
+
+@dataclass(slots=True)
+class ResolverCounts:
+    """The counts so far; the process exports them as metrics."""
+
+    stored_blocks: int = 0
+    removed_blocks: int = 0
+    clears: int = 0
+    parentless: int = 0
+    """Stored blocks whose parent was not known, so that they had no key yet."""
+    adopted: int = 0
+    """Blocks counted in `parentless` whose parent was announced later."""
+    unplaced: int = 0
+    """Stored blocks that get no key: their event has no tokens and an unknown hash, or a block size
+    that is not a multiple of the rank's."""
+    unknown_removals: int = 0
+    again: int = 0
+    """Blocks stored where they were held already, although the engine keeps each once."""
+    chunk_tokens: int = 0
+    """The tokens of a slower tier's block that is longer than the cache's own blocks; 0 for none."""
+    lookahead: int = 0
+    """The tokens after it on which a block depends, where they are more than one; 0 for none."""
+    adapters: int = 0
+    """Adapters that prompts' first blocks have named lately."""
+    other_groups: int = 0
+    """Blocks of groups that do not show which prompts can be reused."""
 
 
 class Resolver:

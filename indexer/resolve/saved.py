@@ -11,8 +11,8 @@ from msgspec.structs import replace
 
 from warmpath.indexer.engines.cache_groups import Group
 from warmpath.indexer.engines.event import EngineHash, Tier
+from warmpath.indexer.keys.key import WORD_BYTES, unpack_words
 from warmpath.indexer.keys.segment import SavedSegments
-from warmpath.indexer.keys.word import WORD_BYTES, unpack_words
 
 DOUBT_BITS = 4
 """How many low bits of a byte of `SavedPlain.places` are for tiers; the bits above are for doubt."""

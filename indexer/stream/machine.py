@@ -48,8 +48,7 @@ import msgspec
 
 from warmpath.indexer.stream.action import MOST_SEQUENCE, Action, Apply, AskReplay, Doubt, Reset
 from warmpath.indexer.stream.digests import Digests
-from warmpath.indexer.stream.held_batches import HeldBatches
-from warmpath.indexer.stream.replay import ReplayCall
+from warmpath.indexer.stream.replay import HeldBatches, ReplayCall
 from warmpath.indexer.stream.trust import StreamTrust
 from warmpath.indexer.trust import Level, Trust
 from warmpath.process.invariant import BrokenInvariantError

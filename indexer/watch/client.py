@@ -10,7 +10,7 @@ import grpc
 import grpc.aio
 
 from warmpath.indexer.watch.watched_source import WatchedRank
-from warmpath.process.message import read_message
+from warmpath.process.bytes import read_message
 from warmpath.proto.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
 
 log = logging.getLogger(__name__)

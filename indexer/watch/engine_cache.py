@@ -10,8 +10,7 @@ from warmpath.indexer.follow.stream_source import ORPHAN_BYTES, Clock, RankInges
 from warmpath.indexer.keys.segment import Segments
 from warmpath.indexer.resolve.rank_state import PureState
 from warmpath.indexer.resolve.resolver import Resolver
-from warmpath.indexer.watch.journal import Journal
-from warmpath.indexer.watch.pod_cache import Pending, PodCache
+from warmpath.indexer.watch.pod_cache import Journal, Pending, PodCache
 
 
 def engine_cache(

@@ -12,20 +12,21 @@ from itertools import pairwise
 from warmpath.indexer.engines.cache_groups import Group, Layout
 from warmpath.indexer.engines.event import Tier
 from warmpath.indexer.index.contract import Links
-from warmpath.indexer.keys.word import unpack_words
+from warmpath.indexer.keys.key import unpack_words
 from warmpath.indexer.resolve.change import Added, Change, Emptied, Gone, Spot
 from warmpath.indexer.resolve.rank_slots import RankSlots
 from warmpath.indexer.stream.action import MOST_SEQUENCE
 from warmpath.indexer.trust import (
+    EMPTIED,
     LOST_ROOM,
     MOST_REASON,
     PROMISED_SECONDS,
     Level,
     Trust,
     TrustHistory,
+    TrustLimits,
 )
-from warmpath.indexer.trust_limits import EMPTIED, TrustLimits
-from warmpath.process.shortened import shortened
+from warmpath.process.logs import shortened
 from warmpath.proto.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
 
 log = logging.getLogger(__name__)

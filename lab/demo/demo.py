@@ -14,8 +14,7 @@ from rich.table import Table
 from warmpath.cli.console import new_console
 from warmpath.client.async_client import AsyncClient
 from warmpath.lab.demo.setting import PAGE, RESULTS, DemoSetting, demo_setting, new_parser
-from warmpath.lab.demo.speed import SPEEDS, TRIAL_REQUESTS, in_time, slower
-from warmpath.lab.demo.verdict import conclusions, warnings
+from warmpath.lab.demo.verdict import SPEEDS, TRIAL_REQUESTS, conclusions, in_time, slower, warnings
 from warmpath.lab.local.cluster import MODEL, Cluster, ClusterError
 from warmpath.lab.local.measure import RunFigures, figures, percentile
 from warmpath.lab.local.report import Story, provenance, write_report

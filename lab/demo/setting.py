@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from warmpath.cli.out_folder import claim
-from warmpath.lab.demo.speed import SPEEDS
+from warmpath.lab.demo.verdict import SPEEDS
 from warmpath.lab.local.cluster import WorkerSettings
 from warmpath.lab.local.rules import NAMES
 from warmpath.lab.local.traffic_run import Prepared, prepare

@@ -1,4 +1,7 @@
-"""A Redis Cluster on loopback for `warmpath fleet`: masters without replicas, no data on disk."""
+"""A Redis Cluster on loopback for `warmpath fleet`: masters without replicas, no data on disk.
+
+One server of a Redis Cluster on loopback, as a child process.
+"""
 
 import asyncio
 from pathlib import Path
@@ -7,9 +10,28 @@ from typing import Any
 import redis.asyncio
 from redis.exceptions import ConnectionError as NotThereError
 
-from warmpath.lab.local.node import RedisNode
+from warmpath.lab.local.cluster import Child
 from warmpath.lab.local.ports import HeldPorts
 from warmpath.lab.local.redis_server import find_server
+
+
+class RedisNode(Child):
+    """A node that writes only its cluster configuration and its log into `folder`."""
+
+    def __init__(self, program: Path, port: int, folder: Path) -> None:
+        name = f"redis-{port}"
+        super().__init__(name, folder / f"{name}.log")
+        self._words = (
+            str(program),
+            *("--port", str(port), "--bind", "127.0.0.1", "--dir", str(folder)),
+            *("--save", "", "--appendonly", "no", "--logfile", self._log.name),
+            *("--cluster-enabled", "yes", "--cluster-config-file", f"{name}.nodes"),
+        )
+
+    async def start(self) -> None:
+        """Start the server without waiting until it answers."""
+        await self.launch(*self._words)
+
 
 SLOTS = 16_384
 BUS = 10_000

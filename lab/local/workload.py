@@ -3,17 +3,33 @@
 The format is Mooncake's (`lab/demo/TRACES.md`): `timestamp` (ms), `input_length`,
 `output_length`, and `hash_ids`, one id per block of 512 tokens, equal for equal prefixes. Token ids are
 derived from the block ids, so prefixes and lengths are those of the trace.
+
+Files that may be gzipped: their first bytes decide, whatever the files are called.
 """
 
+import gzip
 import hashlib
 import json
+import zlib
 from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
+from typing import IO, cast
 
-from warmpath.lab.local.gzipped import open_gzipped
+BEGINNING = b"\x1f\x8b"
+
+DAMAGED = (gzip.BadGzipFile, zlib.error)
+"""Errors of reading a damaged file; one that was cut off raises EOFError."""
+
+
+def open_gzipped(path: Path) -> IO[bytes]:
+    """Open a file, gzipped or not. Raises OSError."""
+    with path.open("rb") as file:
+        is_gzipped = file.read(len(BEGINNING)) == BEGINNING
+    return cast("IO[bytes]", gzip.open(path, "rb")) if is_gzipped else path.open("rb")
+
 
 TRACE_BLOCK = 512
 VOCAB_SIZE = 32_000

@@ -7,7 +7,7 @@ import numpy as np
 
 from warmpath.scorer.candidate import Request
 from warmpath.scorer.columns import Columns, Costs
-from warmpath.scorer.option import check_option
+from warmpath.scorer.policy import check_option
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,8 @@ from random import Random
 
 from warmpath.scorer.candidate import Request
 from warmpath.scorer.columns import Columns, Costs
-from warmpath.scorer.option import check_option
 from warmpath.scorer.policies.longest_prefix import LongestPrefix
+from warmpath.scorer.policy import check_option
 
 
 @dataclass(frozen=True, slots=True)

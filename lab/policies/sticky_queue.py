@@ -7,8 +7,7 @@ import numpy as np
 
 from warmpath.scorer.candidate import Request
 from warmpath.scorer.columns import Columns, Costs
-from warmpath.scorer.option import check_option
-from warmpath.scorer.places import places
+from warmpath.scorer.policy import check_option, places
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from warmpath.scorer.candidate import Request
 from warmpath.scorer.columns import Columns, Costs
-from warmpath.scorer.option import check_option
+from warmpath.scorer.policy import check_option
 
 HIGHEST_UTILISATION = 0.95
 """Cap of the utilisation, since the weight of work diverges at 1."""

@@ -4,9 +4,8 @@ from dataclasses import dataclass
 from random import Random
 
 from warmpath.scorer.candidate import Request
-from warmpath.scorer.columns import Columns, Costs
-from warmpath.scorer.load_columns import Column
-from warmpath.scorer.option import check_option
+from warmpath.scorer.columns import Column, Columns, Costs
+from warmpath.scorer.policy import check_option
 
 
 @dataclass(frozen=True, slots=True)

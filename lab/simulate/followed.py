@@ -8,7 +8,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 
 from warmpath.indexer.engines.event import Tier
-from warmpath.indexer.keys.word import pack_words
+from warmpath.indexer.keys.key import pack_words
 from warmpath.indexer.resolve.holding import Holding
 from warmpath.indexer.watch.watched_source import WatchedRank
 from warmpath.lab.simworker.v1.cache.kv_cache_event import BlockRemoved, BlockStored, CacheEvent

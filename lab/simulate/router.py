@@ -21,8 +21,7 @@ from warmpath.indexer.believed.beliefs import Believed
 from warmpath.indexer.engines.cache_groups import Lookahead
 from warmpath.indexer.engines.event import Tier
 from warmpath.indexer.index.contract import Index
-from warmpath.indexer.keys.key import Chain
-from warmpath.indexer.keys.word import WORD_BYTES
+from warmpath.indexer.keys.key import WORD_BYTES, Chain
 from warmpath.indexer.ranks import Ingest
 from warmpath.indexer.shared.layout.names import KeyNames
 from warmpath.indexer.shared.redis.command import Call, Command, Reply

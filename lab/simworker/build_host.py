@@ -14,19 +14,18 @@ import zmq.asyncio
 from warmpath.lab.simworker.build_engine import ENGINES
 from warmpath.lab.simworker.events.dialect import Dialect, dialect_named
 from warmpath.lab.simworker.events.faulty_outlet import FaultyOutlet
+from warmpath.lab.simworker.events.from_v1 import KeptOnce
 from warmpath.lab.simworker.events.journal import Journal
-from warmpath.lab.simworker.events.kept_once import KeptOnce
 from warmpath.lab.simworker.events.publisher import Publisher, rank_endpoint
 from warmpath.lab.simworker.events.wire_event import WireEvent
 from warmpath.lab.simworker.host import Host
 from warmpath.lab.simworker.options import Settings
 from warmpath.lab.simworker.server.adapters import Adapters
-from warmpath.lab.simworker.server.identity import Identity
 from warmpath.lab.simworker.server.metrics import NAMES, WorkerMetrics
-from warmpath.lab.simworker.server.pace import Pace
 from warmpath.lab.simworker.server.rank import Rank
+from warmpath.lab.simworker.server.shell import Pace
 from warmpath.lab.simworker.server.text import FolderText, NoText, TextCodec
-from warmpath.lab.simworker.server.worker import Worker
+from warmpath.lab.simworker.server.worker import Identity, Worker
 
 CRASH_STATUS = 139
 """The exit status that a shell shows for a process that a segmentation fault ended."""

@@ -1,14 +1,16 @@
-"""The command line: every option, with its limits and its default."""
+"""The command line: every option, with its limits and its default.
+
+Types of the command line's values: each reads a text, or raises an error with the reason.
+"""
 
 import argparse
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
-from warmpath.lab.simworker.build_engine import ENGINES
+from warmpath.lab.simworker.build_engine import ENGINES, read_model_shape
 from warmpath.lab.simworker.events.faulty_outlet import MOST_DELAY_SECONDS
-from warmpath.lab.simworker.option_types import address, lora_module, number, whole
-from warmpath.lab.simworker.plan_blocks import read_model_shape
 from warmpath.lab.simworker.presets import DEFAULT_PRESET, PRESETS
 from warmpath.lab.simworker.server.metrics import NAMES
 from warmpath.lab.simworker.trtllm.blocks.retention import (
@@ -18,6 +20,65 @@ from warmpath.lab.simworker.trtllm.blocks.retention import (
 )
 from warmpath.lab.simworker.v1.assemble import KVGroup
 from warmpath.lab.simworker.v1.hashing.block_hash import DEFAULT_NONE_HASH_SEED
+
+INT32 = (1 << 31) - 1
+
+
+def whole(low: int, high: int = INT32) -> Callable[[str], int]:
+    """Return a reader of whole numbers within limits."""
+
+    def read(text: str) -> int:
+        try:
+            value = int(text)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number") from None
+        if value < low:
+            raise argparse.ArgumentTypeError(f"at least {low}, not {value}")
+        if value > high:
+            raise argparse.ArgumentTypeError(f"at most {high}, not {value}")
+        return value
+
+    return read
+
+
+def number(high: float, *, above: bool = False) -> Callable[[str], float]:
+    """Return a reader of numbers from 0, or from above 0, to a limit."""
+
+    def read(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"{text!r} is not a number") from None
+        if above and not value > 0:
+            raise argparse.ArgumentTypeError(f"above 0, not {text}")
+        if not 0 <= value <= high:
+            raise argparse.ArgumentTypeError(f"from 0 to {high:g}, not {text}")
+        return value
+
+    return read
+
+
+def address(text: str) -> tuple[str, int]:
+    """Read `host:port`."""
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdecimal() or int(port) > 65535:
+        raise argparse.ArgumentTypeError(f"{text!r} is not host:port")
+    return host.strip("[]"), int(port)
+
+
+def lora_module(text: str) -> tuple[str, str]:
+    """Read `name=path`, or vLLM's JSON form."""
+    if text.startswith("{"):
+        try:
+            module = json.loads(text)
+            return str(module["name"]), str(module["path"])
+        except (ValueError, KeyError):
+            raise argparse.ArgumentTypeError(f"{text!r} has no name and path") from None
+    name, found, path = text.partition("=")
+    if not found or not name or not path:
+        raise argparse.ArgumentTypeError(f"{text!r} is not name=path")
+    return name, path
+
 
 MOST_WORKERS = 1024
 MOST_RANKS = 1024

@@ -5,12 +5,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from warmpath.lab.simworker.build_engine import ENGINES, EngineSettings
+from warmpath.lab.simworker.build_engine import ENGINES, EngineSettings, plan_blocks
 from warmpath.lab.simworker.command_line import EVENTS_PORT, MODEL_LEN, command_parser
 from warmpath.lab.simworker.events.dialect import UnknownDialectError, dialect_named
 from warmpath.lab.simworker.events.faulty_outlet import EventFaults
 from warmpath.lab.simworker.events.publisher import EndpointError, rank_endpoint
-from warmpath.lab.simworker.plan_blocks import plan_blocks
 from warmpath.lab.simworker.server.adapters import AdapterError, Adapters
 from warmpath.lab.simworker.v1.assemble import KVGroup, kv_cache_config, longest_request
 

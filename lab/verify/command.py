@@ -18,7 +18,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from warmpath.lab.verify.outcome import RecordingOutcome
+from warmpath.lab.verify.cause import RecordingOutcome
 from warmpath.lab.verify.predict import Conditions, verify
 from warmpath.lab.verify.recording import BadRecordingError, is_trace_of_operations, read_recording
 from warmpath.process.command_line import FINE, FOUND, USAGE, command_parser, in_words

@@ -12,8 +12,7 @@ from warmpath.indexer.follow.instance import Engine
 from warmpath.indexer.ranks import Ingest
 from warmpath.indexer.stream.action import AskReplay
 from warmpath.indexer.trust import Level, Trust
-from warmpath.lab.verify.cause import BlockNames, Case, cause
-from warmpath.lab.verify.outcome import Mismatch, RecordingOutcome
+from warmpath.lab.verify.cause import BlockNames, Case, Mismatch, RecordingOutcome, cause
 from warmpath.lab.verify.recording import Frame, Life, RecordedRequest, Recording, ReplayEnd
 from warmpath.lab.verify.stay import Batch, EventKeys, Stay
 from warmpath.router.match.match import Scorer

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from warmpath.prefixstore.store.contract import Entry, PrefixStore
-from warmpath.prefixstore.tokenizers.ids import ID_BYTES
+from warmpath.prefixstore.tokenizers.tokenizer import ID_BYTES
 
 KEY_BYTES = 8
 

@@ -2,16 +2,53 @@
 
 Each load runs in its own thread and goes on when its callers leave. A failed load is remembered for a
 while, so that a source that is down costs one attempt and not one per request.
+
+The sources that load tokenizers.
+
+`TokenizerSource` is the contract, `FolderSource` loads a local folder. `prefixstore.tokenizers.hub`
+loads from the HuggingFace hub; `prefixstore.tokenizers.remote` and `prefixstore.tokenizers.remote` use
+engines.
 """
 
 import asyncio
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
 
 from warmpath.prefixstore.own_thread import in_own_thread
-from warmpath.prefixstore.tokenizers.source import TokenizerSource
-from warmpath.prefixstore.tokenizers.tokenizer import Tokenizer, TokenizerUnavailableError
+from warmpath.prefixstore.tokenizers.tokenizer import (
+    FolderTokenizer,
+    Tokenizer,
+    TokenizerUnavailableError,
+)
+from warmpath.prefixstore.tokenizers.trial import try_tokenizer
+
+
+class TokenizerSource(Protocol):
+    """Loads one tokenizer, any number of times."""
+
+    @property
+    def name(self) -> str:
+        """The source's name in messages."""
+
+    def load(self) -> Tokenizer:
+        """Load the tokenizer; blocks. Raises TokenizerUnavailableError with the reason."""
+
+
+class FolderSource:
+    """A local folder with tokenizer.json."""
+
+    def __init__(self, folder: Path) -> None:
+        self.name = f"the folder {folder}"
+        self._folder = folder
+
+    def load(self) -> FolderTokenizer:
+        """Load the folder, after a trial load in another process succeeded."""
+        try_tokenizer(self._folder)
+        return FolderTokenizer(self._folder)
+
 
 _CLOSED = "the tokenizer cache is closed"
 

@@ -17,12 +17,14 @@ from typing import Any, Protocol
 
 import httpx2
 
-from warmpath.prefixstore.tokenizers.ids import ID_BYTES, IdsError, pack
 from warmpath.prefixstore.tokenizers.tokenizer import (
+    ID_BYTES,
+    IdsError,
     InvalidTextError,
     TokenizerUnavailableError,
     check_text,
     in_words,
+    pack,
 )
 
 log = logging.getLogger(__name__)

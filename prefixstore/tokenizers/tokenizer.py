@@ -2,6 +2,8 @@
 
 `Tokenizer` is the contract. `FolderTokenizer` loads a model's tokenizer from a local folder with
 HuggingFace's `tokenizers`; `ByteTokenizer` is a reference that needs no files.
+
+Packs token ids as little-endian uint32; ids from another process are checked first.
 """
 
 import itertools
@@ -9,6 +11,8 @@ import json
 import logging
 import os
 import re
+import sys
+from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -20,9 +24,34 @@ from warmpath.prefixstore.cuts.slices import cut_finder
 from warmpath.prefixstore.tokenizers.added_tokens import add_missing, described
 from warmpath.prefixstore.tokenizers.give_back import give_back
 from warmpath.prefixstore.tokenizers.growth import checked_growth
-from warmpath.prefixstore.tokenizers.ids import ID_BYTES, pack_ids
 
 log = logging.getLogger(__name__)
+
+ID_BYTES = 4
+
+
+def pack_ids(ids: list[int]) -> bytes:
+    """Pack ids, 4 bytes each. Raises OverflowError for one that is not a uint32."""
+    packed = array("I", ids)
+    if sys.byteorder == "big":
+        packed.byteswap()
+    return packed.tobytes()
+
+
+class IdsError(ValueError):
+    """A value is not a list of token ids; the message does not quote it."""
+
+
+def pack(value: Any) -> bytes:
+    """Pack ids from decoded JSON. Raises IdsError."""
+    # By type, since isinstance would accept booleans.
+    if not isinstance(value, list) or not set(map(type, value)) <= {int}:
+        raise IdsError("has no list of token ids as 'tokens'")
+    try:
+        return pack_ids(value)
+    except OverflowError as error:
+        raise IdsError("has a token id that is not a uint32") from error
+
 
 # One worker tokenises one text, and several workers run at once: no further threads are needed.
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")

@@ -8,7 +8,7 @@ from typing import Any
 
 import grpc
 
-from warmpath.h2grpc.peer import address_of
+from warmpath.h2grpc.metadata import address_of
 from warmpath.process.reread import Reread
 from warmpath.process.tls import ServerTls
 from warmpath.router.access.callers import Callers

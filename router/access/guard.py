@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import grpc
 import grpc.aio
 
-from warmpath.process.certificate_names import names
+from warmpath.process.certificates import names
 from warmpath.proto.errors import Reason, details
 from warmpath.router.access.callers import Callers, RefusalKind
 from warmpath.router.access.roles import is_open

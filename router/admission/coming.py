@@ -12,7 +12,7 @@ from collections import Counter, deque
 from collections.abc import Callable
 from functools import partial
 
-from warmpath.h2grpc.peer import address_of
+from warmpath.h2grpc.metadata import address_of
 
 LATE_SECONDS = 0.1
 """The time for which a call counts; its message mostly comes within a round trip of the network."""

@@ -6,7 +6,7 @@ from typing import Protocol
 from google.protobuf.descriptor import ServiceDescriptor
 
 from warmpath.router.admission.admission import Admission, LongestWait
-from warmpath.router.drain import Drain
+from warmpath.router.ending import Drain
 from warmpath.router.transport.call import Refusal
 
 

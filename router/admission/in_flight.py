@@ -16,7 +16,7 @@ do. Where others wait, a stranger's message may take `STRANGER_SECONDS`. Those t
 from collections import OrderedDict
 from collections.abc import Callable
 
-from warmpath.h2grpc.peer import address_of
+from warmpath.h2grpc.metadata import address_of
 from warmpath.router.admission.reservation import CallState, Reservation
 from warmpath.router.admission.waiting_calls import WaitingCalls
 

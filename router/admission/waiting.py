@@ -3,7 +3,7 @@
 from collections import OrderedDict, deque
 from collections.abc import Callable
 
-from warmpath.h2grpc.peer import address_of
+from warmpath.h2grpc.metadata import address_of
 
 
 class Turn:

@@ -35,7 +35,7 @@ from warmpath.router import state_file
 from warmpath.router.access.entrance import entrance
 from warmpath.router.admission.admission import Admission
 from warmpath.router.admission.in_flight import InFlight
-from warmpath.router.calls import llmd_service as llmd
+from warmpath.router.calls import llmd
 from warmpath.router.calls.holdings import Holdings
 from warmpath.router.calls.intake import STANDARD, STREAMS, Intake
 from warmpath.router.calls.llmd import PodScores
@@ -45,42 +45,30 @@ from warmpath.router.calls.server import limit_of_connections, serving
 from warmpath.router.calls.service import SERVICE, RouterService
 from warmpath.router.calls.standard import standard_handlers
 from warmpath.router.calls.traced import TracedCalls
-from warmpath.router.conditions import (
-    COVERAGE,
-    INDEX,
-    PODS,
-    TOKENIZERS,
-    a_pod_is_well,
-    pods_are_covered,
-    tokenizers_are_loaded,
-)
 from warmpath.router.config.files import engine_credentials, publisher_credentials
 from warmpath.router.config.schema import Config
 from warmpath.router.diagnosis.attribution import Attribution
-from warmpath.router.diagnosis.decision_file import write_decisions, write_now
-from warmpath.router.diagnosis.decision_log import DecisionLog
+from warmpath.router.diagnosis.decision_log import DecisionLog, write_decisions, write_now
 from warmpath.router.diagnosis.decisions import Decisions
 from warmpath.router.diagnosis.facts import RouterFacts
-from warmpath.router.drain import Drain
-from warmpath.router.ending import Ending
-from warmpath.router.endpoint_picker.engines import engine_of
+from warmpath.router.ending import Drain, Ending
+from warmpath.router.endpoint_picker.addresses import engine_of
 from warmpath.router.endpoint_picker.pick import EndpointPicks
 from warmpath.router.endpoint_picker.protocol import ANSWERING, HEALTH_NAMES, LIVENESS
 from warmpath.router.endpoint_picker.protocol import SERVICE as EXTERNAL_PROCESSOR
 from warmpath.router.endpoint_picker.service import EndpointPickerService
 from warmpath.router.inference_api.reader import InferenceReader
-from warmpath.router.inference_api.traits import ModelTraits
+from warmpath.router.inference_api.request import ModelTraits
 from warmpath.router.match.match import Scorer
 from warmpath.router.metrics.calls import Metrics
 from warmpath.router.metrics.parts import Parts
 from warmpath.router.metrics.scrape import MetricsPage
-from warmpath.router.pages.dynamo import Overlaps
+from warmpath.router.pages.dynamo import Overlaps, pages
 from warmpath.router.pages.files import file_pages
 from warmpath.router.pages.json_calls import json_calls
 from warmpath.router.pages.listener import Pages, serving_http
 from warmpath.router.pages.live_stream import LIVE, LiveStream
 from warmpath.router.pages.live_view import Views
-from warmpath.router.pages.pages import pages
 from warmpath.router.peers import booking_id
 from warmpath.router.peers.exchange import PeerBookings
 from warmpath.router.peers.run import sharing
@@ -89,8 +77,8 @@ from warmpath.router.pick.group_window import GroupWindow
 from warmpath.router.pick.pick import Witness
 from warmpath.router.pick.picker import Picker
 from warmpath.router.pick.picking import Picking, believed_bytes, prefill_model
-from warmpath.router.pods.follow import Follower
-from warmpath.router.pods.following import follow_configured, following, saved_ranks
+from warmpath.router.pods.follow import Follower, follow_configured, following, saved_ranks
+from warmpath.router.pods.look import sources
 from warmpath.router.pods.shared_index import (
     SharedPods,
     asking,
@@ -98,13 +86,22 @@ from warmpath.router.pods.shared_index import (
     reached,
     shared_pods,
 )
-from warmpath.router.pods.sources import sources
 from warmpath.router.pods.table import Pod, PodTable
 from warmpath.router.prompt.limits import PromptLimits
 from warmpath.router.prompt.reader import PromptReader
 from warmpath.router.prompt.texts import texts
 from warmpath.router.queue.queueing import held_picks
-from warmpath.router.readiness import Condition, Readiness
+from warmpath.router.readiness import (
+    COVERAGE,
+    INDEX,
+    PODS,
+    TOKENIZERS,
+    Condition,
+    Readiness,
+    a_pod_is_well,
+    pods_are_covered,
+    tokenizers_are_loaded,
+)
 from warmpath.router.refusal_log import RefusalLog, Refusals
 from warmpath.router.reload import ReloadableParts
 from warmpath.router.tracing.steps import Steps

@@ -8,7 +8,7 @@ import grpc
 
 from warmpath.router.calls.failures import FAILURES, reason_of, refusal_of
 from warmpath.router.calls.intake import RefusedError
-from warmpath.router.drain import Drain, EndingError
+from warmpath.router.ending import Drain, EndingError
 
 log = logging.getLogger(__name__)
 

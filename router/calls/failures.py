@@ -13,16 +13,16 @@ from warmpath.prefixstore.chats.renderer import (
 )
 from warmpath.prefixstore.pool import PoolClosedError, PoolFullError
 from warmpath.prefixstore.tokenizers.tokenizer import TokenizerUnavailableError
-from warmpath.process.shortened import shortened
+from warmpath.process.logs import shortened
 from warmpath.proto.errors import Reason
 from warmpath.router.admission.admission import BusyError
 from warmpath.router.admission.in_flight import LateError, NoPlaceError
-from warmpath.router.drain import EndingError
+from warmpath.router.ending import EndingError
 from warmpath.router.pick.eligible import NoPodError
-from warmpath.router.pick.underway import PickEndedError
+from warmpath.router.pick.sessions import PickEndedError
 from warmpath.router.prompt.bad_request import BadRequestError, NoTokenizerError
 from warmpath.router.prompt.models import UnknownModelError
-from warmpath.router.queue.released import QueueFullError
+from warmpath.router.queue.request import QueueFullError
 from warmpath.router.transport.call import Refusal
 
 MOST_TEXT = 300

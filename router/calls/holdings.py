@@ -6,11 +6,10 @@ from msgspec.structs import replace
 
 from warmpath.process.turns import turn_after
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
-from warmpath.router.match.match import Scorer
-from warmpath.router.match.matches import Matches
+from warmpath.router.match.match import Matches, Scorer
 from warmpath.router.pods.namespaces import set_apart
 from warmpath.router.pods.table import Pod, PodTable
-from warmpath.router.prompt.deadline import TimeLeft
+from warmpath.router.prompt.limits import TimeLeft
 from warmpath.router.prompt.reader import PromptReader
 from warmpath.router.prompt.token_prompt import TokenPrompt
 from warmpath.scorer.strategies import longest_prefix

@@ -1,18 +1,62 @@
-"""Answers llm-d's call GetPodScores; the sockets are the gRPC server's."""
+"""Answers llm-d's call GetPodScores; the sockets are the gRPC server's.
 
+llm-d's unit: leading blocks, each times the weight of its tier.
+
+llm-d's indexer service, beside the router's own.
+"""
+
+import math
 from collections.abc import Collection, Mapping
 from functools import cache
 
+import grpc
 from msgspec.structs import asdict
 
 from warmpath.proto.pb.indexer.v1 import indexer_pb2 as llmd
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.router.calls.holdings import HeldBlocks, Holdings
-from warmpath.router.calls.weighted_blocks import WeightedBlocks
+from warmpath.router.calls.service import RouterService
 from warmpath.router.config.schema import LlmdTable
 from warmpath.router.pods.table import Pod
 from warmpath.router.prompt.bad_request import BadRequestError
 from warmpath.router.prompt.models import UnknownModelError
+from warmpath.scorer.match import TIERS, Match, spans_of
+
+
+class WeightedBlocks:
+    """Counts the leading blocks of a match as llm-d does; `weights` has one for each tier.
+
+    A block in several tiers has the highest of their weights. `block_size` is in tokens; a block that
+    consists of several of the engine's has the lowest of their weights.
+
+    Source: llm-d-kv-cache 7be76e1, `LongestPrefixScorer` in `pkg/kvcache/kvblock_scorer.go`; sizes:
+    `Index.Add` in `pkg/kvcache/kvblock/index.go`.
+    """
+
+    def __init__(self, block_size: int, weights: Mapping[str, float]) -> None:
+        self._block_size = block_size
+        self._weights = weights
+        self._heaviest_first = sorted(TIERS, key=lambda tier: -weights[tier])
+
+    def score(self, match: Match) -> float | None:
+        """Return the weighted number of blocks; None if not even the first block is held."""
+        size = self._block_size
+        done, score = 0, 0.0
+        least = math.inf
+        """The lowest weight in the last block, which ends in a later span."""
+        for start, stop, tier in spans_of(match.held, self._heaviest_first):
+            end = min(stop * match.block_size, match.known_tokens)
+            if start * match.block_size >= end:
+                break
+            weight = self._weights[tier]
+            least = min(least, weight)
+            blocks = end // size - done
+            if blocks:
+                score += least + (blocks - 1) * weight
+                done += blocks
+                least = weight if end % size else math.inf
+        return score if done else None
+
 
 FIELDS = {"prompt.text": "prompt", "prompt.model": "model_name"}
 """The request's fields, by the fields of the prompt that is read from them."""
@@ -73,3 +117,14 @@ def identifiers(pod: Pod) -> Mapping[str, str]:
     """Return a pod's names for llm-d's callers, by kind of name (`llmd.identifier`)."""
     host = pod.address.rpartition(":")[0].strip("[]")
     return {"address": pod.address, "host": host, "id": pod.id}
+
+
+SERVICE = llmd.DESCRIPTOR.services_by_name["IndexerService"]
+
+
+def handlers(router: RouterService, scores: PodScores) -> grpc.GenericRpcHandler:
+    """Return the service's handlers. Calls wait, are refused, drained and counted with `router`'s."""
+    method = SERVICE.methods_by_name["GetPodScores"]
+    return grpc.method_handlers_generic_handler(
+        SERVICE.full_name, {method.name: router.unary(method, scores.get_pod_scores)}
+    )

@@ -1,6 +1,13 @@
-"""Parses requests from bytes; an error names the field that is not valid."""
+"""Parses requests from bytes; an error names the field that is not valid.
+
+Counts the entries of a request's lists before the message is parsed.
+
+Protobuf makes an object of each text and message in a list, all in one call, which takes a second for as
+many as a few megabytes can hold. Counting makes no objects, and ends at the first list that is too long.
+"""
 
 import asyncio
+from collections.abc import Iterator
 from functools import cache
 from typing import Any, TypeVar
 
@@ -9,15 +16,114 @@ from google.protobuf.empty_pb2 import Empty
 from google.protobuf.message import DecodeError, Message
 from google.protobuf.unknown_fields import UnknownFieldSet
 
-from warmpath.router.calls.entries import check_entries
 from warmpath.router.peers.booking_id import MOST_BYTES as MOST_BOOKING_BYTES
 from warmpath.router.prompt.bad_request import BadRequestError
 from warmpath.router.prompt.limits import (
+    MOST_ENTRIES,
     MOST_NAME_BYTES,
     MOST_SESSION_BYTES,
     MOST_TENANT_BYTES,
+    check_count,
     check_name,
 )
+
+TEXT_OR_MESSAGE = 2
+"""The wire type of texts and messages."""
+MORE = 0x80
+"""The bit that is set in every byte of a varint except the last."""
+NUMBER = 0
+"""The wire type of a varint."""
+UNKNOWN = 0
+"""The tag under which all undefined fields are counted, since half a billion such tags exist."""
+FIXED = {1: 8, 5: 4, 3: 0, 4: 0}
+"""Bytes after the tag, by wire type with a fixed length. A group, which nobody writes, has none at its
+beginning and end; the fields between them are counted as usual."""
+AT_ONCE = 1024
+"""Fields that are counted without a pause: about two milliseconds' work."""
+LEAST_BYTES = 2
+"""Least bytes of an entry: its tag and its length."""
+NESTED = ("prompt",)
+"""Fields in whose messages lists are counted too. The messages of loads and items have no lists."""
+
+
+def check_entries(raw: bytes, kind: Any, most: int = MOST_ENTRIES) -> Iterator[None]:
+    """Raise BadRequestError if any field occurs more than `most` times.
+
+    `kind` is the message's descriptor. Bytes that are not a message are left for the parser to refuse.
+    Yields whenever other tasks may run.
+    """
+    if len(raw) > LEAST_BYTES * most:
+        yield from _Entries(raw, most).check(0, len(raw), kind, "")
+
+
+class _Entries:
+    def __init__(self, raw: bytes, most: int) -> None:
+        self._raw = raw
+        self._most = most
+        self._seen = 0
+        """Number of fields so far, in all messages."""
+        self._counts: dict[str, dict[int, int]] = {}
+        """Number of fields by path and tag. Messages with one path are counted together, since the
+        parser merges them into one."""
+
+    def check(self, at: int, end: int, kind: Any, path: str) -> Iterator[None]:
+        raw, most = self._raw, self._most
+        counts = self._counts.setdefault(path, {})
+        nested, numbers = _fields(kind)
+        while at < end:
+            self._seen += 1
+            if not self._seen % AT_ONCE:
+                yield
+            tag = raw[at]
+            at += 1
+            if tag >= MORE:
+                tag, at = _varint(raw, at - 1, end)
+            counted = tag if tag >> 3 in numbers else UNKNOWN
+            counts[counted] = count = counts.get(counted, 0) + 1
+            if count > most:
+                field = kind.fields_by_number.get(tag >> 3)
+                check_count(f"{path}{field.name}" if field else "request", count, most)
+            wire_type = tag & 7
+            if wire_type == TEXT_OR_MESSAGE:
+                size, at = _varint(raw, at, end)
+                if tag in nested and at + size <= end:
+                    field = nested[tag]
+                    path_within = f"{path}{field.name}."
+                    yield from self.check(at, at + size, field.message_type, path_within)
+                at += size
+            elif wire_type == NUMBER:
+                _, at = _varint(raw, at, end)
+            elif wire_type in FIXED:
+                at += FIXED[wire_type]
+            else:
+                return
+
+
+@cache
+def _fields(kind: Any) -> tuple[dict[int, Any], frozenset[int]]:
+    """Return a message's fields within which lists are counted too, by tag, and all fields' numbers."""
+    nested = {
+        field.number << 3 | TEXT_OR_MESSAGE: field
+        for field in map(kind.fields_by_name.get, NESTED)
+        if field is not None and field.message_type is not None
+    }
+    return nested, frozenset(kind.fields_by_number)
+
+
+def _varint(raw: bytes, at: int, end: int) -> tuple[int, int]:
+    """Return the varint at `at` and the position after it, `end` if its last byte is missing."""
+    if at < end and raw[at] < MORE:
+        return raw[at], at + 1
+    number = shift = 0
+    while at < end:
+        byte = raw[at]
+        at += 1
+        number |= (byte & 0x7F) << shift
+        if byte < MORE or shift > 63:
+            return number, at
+        shift += 7
+    return number, end
+
 
 Parsed = TypeVar("Parsed", bound=Message)
 

@@ -13,8 +13,7 @@ from msgspec.structs import replace
 from warmpath.indexer.ranks import Ingest
 from warmpath.process.turns import in_turns, turn_after
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
-from warmpath.router.calls.gateway_loads import GatewayLoads, check_loads
-from warmpath.router.calls.report import ReportAnswerer, check_booking_id
+from warmpath.router.calls.report import GatewayLoads, ReportAnswerer, check_booking_id, check_loads
 from warmpath.router.diagnosis.attribution import Attribution
 from warmpath.router.diagnosis.decisions import Decisions
 from warmpath.router.diagnosis.diagnose import diagnose
@@ -32,18 +31,17 @@ from warmpath.router.pick.messages import (
 )
 from warmpath.router.pick.options import MOST_CANDIDATES, Options
 from warmpath.router.pick.picker import Picker
-from warmpath.router.pick.underway import Underway
+from warmpath.router.pick.sessions import Underway
 from warmpath.router.pick.weigh import Ask, Choice, Traits
 from warmpath.router.pods.namespaces import set_apart
 from warmpath.router.pods.table import PodTable
 from warmpath.router.prompt.bad_request import BadRequestError
-from warmpath.router.prompt.deadline import TimeLeft
-from warmpath.router.prompt.limits import check_name
+from warmpath.router.prompt.limits import TimeLeft, check_name
 from warmpath.router.prompt.read_prompt import Form
 from warmpath.router.prompt.reader import PromptReader
 from warmpath.router.prompt.token_prompt import TokenPrompt
 from warmpath.router.queue.held_picks import HeldPicks
-from warmpath.router.queue.place import ANYBODY, Asker, QueuePlace
+from warmpath.router.queue.request import ANYBODY, Asker, QueuePlace
 from warmpath.router.queue.standing import engine_priority, standing_message, waits, with_waiting
 from warmpath.router.tracing.steps import NO_STEPS, Step, Steps
 from warmpath.router.tracing.tracer import Attributes

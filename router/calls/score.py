@@ -12,14 +12,12 @@ from warmpath.process.turns import MANY_RANKS, in_turns, turn_after
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.proto.pb.warmpath.wire.v1 import score_request_pb2 as wire
 from warmpath.router.calls.score_reply import entry_of, match_part, score_rest
-from warmpath.router.match.match import Scorer
-from warmpath.router.match.matches import Matches
+from warmpath.router.match.match import Matches, Scorer
 from warmpath.router.pick.messages import trust_message
 from warmpath.router.pods.namespaces import set_apart
 from warmpath.router.pods.table import Pod, PodTable
 from warmpath.router.prompt.bad_request import BadRequestError
-from warmpath.router.prompt.deadline import TimeLeft
-from warmpath.router.prompt.limits import check_name
+from warmpath.router.prompt.limits import TimeLeft, check_name
 from warmpath.router.prompt.parse import LONG, gives_ids
 from warmpath.router.prompt.plain import PlainPrompt
 from warmpath.router.prompt.reader import PromptReader

@@ -26,11 +26,11 @@ from warmpath.router.calls.pick import PickAnswerer
 from warmpath.router.calls.score import Answerer
 from warmpath.router.calls.score_reply import stream_reply
 from warmpath.router.calls.traced import traced_messages
-from warmpath.router.drain import Drain, EndingError
+from warmpath.router.ending import Drain, EndingError
 from warmpath.router.prompt.bad_request import BadRequestError
 from warmpath.router.prompt.plain import cut_prompt
-from warmpath.router.queue.place import Asker
-from warmpath.router.tracing.request_id import request_id_of
+from warmpath.router.queue.request import Asker
+from warmpath.router.tracing.steps import request_id_of
 from warmpath.router.tracing.tracer import NO_TRACER, Tracer
 from warmpath.router.transport.call import Gate
 

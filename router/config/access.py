@@ -4,9 +4,8 @@ from collections.abc import Iterator
 from ipaddress import ip_address
 
 from warmpath.process.listen import is_host_port, is_loopback
-from warmpath.router.config.form import Problem
+from warmpath.router.config.form import Path, Problem
 from warmpath.router.config.schema import ClientSpec, Config
-from warmpath.router.config.toml_lines import Path
 
 
 def contradictions(config: Config) -> Iterator[Problem]:

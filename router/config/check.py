@@ -9,7 +9,7 @@ from warmpath.indexer.shared.layout.names import prefix_problem
 from warmpath.indexer.shared.redis.address import AddressError
 from warmpath.indexer.shared.redis.address import contradictions as redis_contradictions
 from warmpath.indexer.shared.redis.address import parse as parse_address
-from warmpath.prefixstore.tokenizers.pin import Pin
+from warmpath.prefixstore.tokenizers.hub import Pin
 from warmpath.process.listen import is_host_port
 from warmpath.router.config.access import contradictions as access_contradictions
 from warmpath.router.config.form import Problem

@@ -13,8 +13,8 @@ from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin
 
 import msgspec
 
+from warmpath.router.config.form import Path
 from warmpath.router.config.schema import Config, Table
-from warmpath.router.config.toml_lines import Path
 
 PREFIX = "WARMPATH_"
 OTHERS = frozenset(

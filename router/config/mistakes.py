@@ -4,8 +4,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from warmpath.router.config.environment import Override, replaced
-from warmpath.router.config.form import Problem, usable
-from warmpath.router.config.toml_lines import Path, find_line, key_lines
+from warmpath.router.config.form import Path, Problem, find_line, key_lines, usable
 
 DECIDED_BY: dict[str, tuple[str, ...]] = {
     "server": ("clients", "limits"),

@@ -2,6 +2,8 @@
 
 An error has the form `FILE:LINE: KEY: problem`, where the problem includes the allowed values; unknown
 keys are refused in every table.
+
+Names the state files of one router's processes: each process has its own.
 """
 
 import mmap
@@ -21,13 +23,23 @@ from warmpath.router.config.check import contradictions
 from warmpath.router.config.engine_key_file import EngineKeyError, read_engine_key
 from warmpath.router.config.environment import Override, overrides
 from warmpath.router.config.files import tls_problems
-from warmpath.router.config.form import Problem
+from warmpath.router.config.form import Problem, find_line, key_lines
 from warmpath.router.config.mistakes import Mistakes, dotted
 from warmpath.router.config.schema import Config, ModelSpec, PodSpec
-from warmpath.router.config.state_files import state_files
-from warmpath.router.config.toml_lines import find_line, key_lines
-from warmpath.router.folder import folder_problem
-from warmpath.router.state_file import foreign
+from warmpath.router.state_file import folder_problem, foreign
+
+
+def state_files(config: Config) -> list[str]:
+    """Return the state files of all processes; an empty list if no state is saved."""
+    name, processes = config.index.state_file, config.server.processes
+    if not name or processes == 1:
+        return [name] if name else []
+    return [state_file_of(name, number) for number in range(processes)]
+
+
+def state_file_of(name: str, process: int) -> str:
+    """Return the state file of one of several processes."""
+    return f"{name}.{process}"
 
 
 class ConfigError(Exception):

@@ -45,7 +45,7 @@ RELOADABLE = Meta(extra={"reloadable": True})
 
 Role = Literal["both", "prefill", "decode"]
 ReadyCondition = Literal["pods", "index", "coverage", "tokenizers"]
-"""A condition of readiness that may be required (`router.conditions`)."""
+"""A condition of readiness that may be required (`router.readiness`)."""
 Right = Literal["score", "read"]
 """A role of a caller."""
 

@@ -5,9 +5,8 @@ from typing import Any
 
 import msgspec
 
-from warmpath.router.config.form import Problem
+from warmpath.router.config.form import Path, Problem
 from warmpath.router.config.schema import Config, PodSetSpec, PodSpec, Table
-from warmpath.router.config.toml_lines import Path
 
 ONLY_IN_QUEUE = (
     "hold-seconds", "passed-seconds", "wait-seconds", "max-requests", "max-bytes", "max-looks",

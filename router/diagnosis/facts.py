@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from warmpath.indexer.trust import Trust
 from warmpath.router.diagnosis.attribution import Row
 from warmpath.router.peers.exchange import PeerBookings
-from warmpath.router.pods.source_state import SourceState
+from warmpath.router.pods.discover import SourceState
 from warmpath.router.readiness import Readiness
 
 

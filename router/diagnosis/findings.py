@@ -8,7 +8,7 @@ from warmpath.indexer.trust import BEHIND, DRIFTED, Level, Trust
 from warmpath.router.diagnosis.evidence import Evidence
 from warmpath.router.diagnosis.facts import Finding, PodFacts, RankFacts, RouterFacts
 from warmpath.router.diagnosis.mispredictions import ENOUGH, MOSTLY, mispredictions
-from warmpath.router.pods.source_state import Trouble
+from warmpath.router.pods.discover import Trouble
 
 TRUST_SECONDS = 60.0
 """Time after which a trust that is not exact is a finding: restarts, snapshots and replays take less."""

@@ -1,10 +1,14 @@
-"""Endpoints as gateways write them: IP:PORT, with IPv6 in brackets."""
+"""Endpoints as gateways write them: IP:PORT, with IPv6 in brackets.
+
+What pods serve: the kind of engine behind a model, since engines read some APIs in their own ways.
+"""
 
 from collections.abc import Iterable
 from functools import lru_cache
 from ipaddress import ip_address
 
-from warmpath.router.pods.table import Pod
+from warmpath.router.pods.table import Pod, PodTable
+from warmpath.router.prompt.models import ModelTable, UnknownModelError
 
 
 @lru_cache(4096)
@@ -32,3 +36,23 @@ def pods_at(pods: Iterable[Pod], subset: frozenset[str]) -> list[str]:
         if address in wanted or address.rpartition(":")[0] in wanted:
             found.append(pod.id)
     return found
+
+
+def engine_of(models: ModelTable, pods: PodTable, name: str) -> str:
+    """Return the kind of engine that serves a model; empty if no engine or several kinds serve it.
+
+    `name` is any name of the model; where no model has it, all pods count.
+    """
+    try:
+        model, _ = models.resolve(name)
+    except UnknownModelError:
+        kinds = {pod.engine for pod in pods}
+    else:
+        kinds = {pod.engine for pod in pods.of_model(model.name)}
+    return kinds.pop() if len(kinds) == 1 else ""
+
+
+def only_model(pods: PodTable) -> str:
+    """Return the model that all pods serve; empty if they serve several."""
+    models = {pod.model for pod in pods}
+    return models.pop() if len(models) == 1 else ""

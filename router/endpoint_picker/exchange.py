@@ -20,7 +20,7 @@ from warmpath.router.endpoint_picker.events import (
     ResponseBody,
     ResponseHeaders,
 )
-from warmpath.router.endpoint_picker.names import HeaderNames
+from warmpath.router.endpoint_picker.protocol import HeaderNames
 from warmpath.router.endpoint_picker.request_side import RequestSide, RequestState
 from warmpath.router.endpoint_picker.response_side import ResponseSide, ResponseState
 

@@ -1,18 +1,39 @@
-"""The outcomes of requests that ask for a pick, and the responses to those that get none."""
+"""The outcomes of requests that ask for a pick, and the responses to those that get none.
 
+The HTTP response of a request that gets no pick; `outcomes` decides which.
+"""
+
+import math
 from dataclasses import dataclass
 from enum import Enum
 
 import grpc
+import msgspec
 
 from warmpath.proto.errors import Reason
 from warmpath.router.admission.admission import BusyError
 from warmpath.router.calls.failures import reason_of, text_of
-from warmpath.router.endpoint_picker.actions import NoPickResponse
-from warmpath.router.endpoint_picker.error_response import TOO_MANY, UNAVAILABLE
+from warmpath.router.endpoint_picker.actions import ImmediateReply, NoPickResponse, Settings
 from warmpath.router.endpoint_picker.pick import UnmatchedSubsetError
 from warmpath.router.pick.eligible import NoPodError
-from warmpath.router.queue.released import QueueFullError
+from warmpath.router.queue.request import QueueFullError
+
+UNAVAILABLE = 503
+TOO_MANY = 429
+
+
+def immediate(refusal: NoPickResponse, header: str) -> ImmediateReply:
+    """Return a refusal as a response, in the form of OpenAI's errors; `header` gets the reason."""
+    error = {"message": refusal.text, "type": TYPES[refusal.status], "code": refusal.reason}
+    put: Settings = (("content-type", "application/json"),)
+    if header:
+        put += ((header, refusal.reason),)
+    if refusal.retry_after:
+        put += (("retry-after", str(math.ceil(refusal.retry_after))),)
+    return ImmediateReply(refusal.status, msgspec.json.encode({"error": error}), put)
+
+
+TYPES = {UNAVAILABLE: "service_unavailable", TOO_MANY: "too_many_requests"}
 
 
 class Outcome(Enum):

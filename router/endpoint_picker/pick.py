@@ -8,20 +8,19 @@ from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.router.calls.pick import PickAnswerer, Reckoned
 from warmpath.router.config.schema import EndpointPickerTable
 from warmpath.router.endpoint_picker.actions import Endpoint, Picked, WantPick
-from warmpath.router.endpoint_picker.addresses import endpoint, pods_at
-from warmpath.router.endpoint_picker.engines import only_model
+from warmpath.router.endpoint_picker.addresses import endpoint, only_model, pods_at
 from warmpath.router.inference_api.model_name import Renaming, with_model
 from warmpath.router.inference_api.reader import InferenceReader
 from warmpath.router.inference_api.request import InferenceRequest
 from warmpath.router.pick.group_window import Made
 from warmpath.router.pick.options import MOST_CANDIDATES, Option
-from warmpath.router.pick.predicted import held
+from warmpath.router.pick.pick import held
 from warmpath.router.pods.table import PodTable
 from warmpath.router.prompt.bad_request import BadRequestError
 from warmpath.router.prompt.limits import MOST_SESSION_BYTES
 from warmpath.router.prompt.models import ModelTable, UnknownModelError
 from warmpath.router.prompt.tokenise import CHARS_PER_TOKEN
-from warmpath.router.queue.place import ANYBODY, Asker
+from warmpath.router.queue.request import ANYBODY, Asker
 from warmpath.router.tracing.steps import NO_STEPS, Step, Steps
 from warmpath.scorer.prefill import PrefillModel
 

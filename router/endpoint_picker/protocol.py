@@ -3,9 +3,15 @@
 Sources: the Gateway API Inference Extension, docs/proposals/004-endpoint-picker-protocol (v1.0.0), and
 Envoy's `envoy/service/ext_proc/v3/external_processor.proto` and
 `envoy/extensions/filters/http/ext_proc/v3/processing_mode.proto`.
+
+The headers that the picker reads, writes and removes.
 """
 
+from dataclasses import dataclass
 from enum import IntEnum
+from itertools import filterfalse
+
+from warmpath.router.config.schema import PickerHeadersTable
 
 SERVICE = "envoy.service.ext_proc.v3.ExternalProcessor"
 HEALTH_NAMES = (SERVICE, "inference-extension", "readiness")
@@ -75,3 +81,34 @@ class BodyMode(IntEnum):
     def sends_back(self) -> bool:
         """Whether the picker has to send the body back."""
         return self is BodyMode.FULL_DUPLEX_STREAMED
+
+
+@dataclass(frozen=True, slots=True)
+class HeaderNames:
+    """The configured names of headers, and those of the protocol."""
+
+    ours: PickerHeadersTable
+    in_request: tuple[str, ...]
+    """Headers that a client may not send to an engine; DESTINATION, which a pick replaces, is first."""
+    in_response: tuple[str, ...]
+    """Headers that an engine may not send to a client: the picker's own headers of a response."""
+
+    def of_request(self, put: tuple[tuple[str, str], ...]) -> tuple[str, ...]:
+        """Return the headers to remove from a request whose headers `put` are replaced."""
+        return tuple(filterfalse(dict(put).__contains__, self.in_request))
+
+    def of_response(self, put: tuple[tuple[str, str], ...]) -> tuple[str, ...]:
+        """Return the headers to remove from a response whose headers `put` are replaced."""
+        return tuple(filterfalse(dict(put).__contains__, self.in_response))
+
+
+def names_of(ours: PickerHeadersTable) -> HeaderNames:
+    """Return the names of a configuration."""
+    in_response = tuple(
+        name for name in (ours.pod, ours.cached_tokens, ours.saved_seconds, ours.reason) if name
+    )
+    asked = (ours.session, *ours.rewrite, ours.rank, ours.priority, ours.tenant, ours.prefill)
+    others = (*PICKERS_OWN, *in_response, *asked)
+    in_request = tuple(dict.fromkeys(name for name in others if name))
+    assert in_request[0] == DESTINATION
+    return HeaderNames(ours, in_request, in_response)

@@ -22,7 +22,6 @@ from warmpath.router.endpoint_picker.actions import (
     TrailersReply,
     WantPick,
 )
-from warmpath.router.endpoint_picker.error_response import immediate
 from warmpath.router.endpoint_picker.events import (
     Modes,
     OrderError,
@@ -31,8 +30,8 @@ from warmpath.router.endpoint_picker.events import (
     RequestTrailers,
     is_upgrade,
 )
-from warmpath.router.endpoint_picker.names import HeaderNames
-from warmpath.router.endpoint_picker.protocol import DESTINATION, PIECE_BYTES, BodyMode
+from warmpath.router.endpoint_picker.outcomes import immediate
+from warmpath.router.endpoint_picker.protocol import DESTINATION, PIECE_BYTES, BodyMode, HeaderNames
 
 BUFFERED = (BodyMode.BUFFERED, BodyMode.BUFFERED_PARTIAL)
 

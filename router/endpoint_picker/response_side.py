@@ -21,8 +21,7 @@ from warmpath.router.endpoint_picker.events import (
     ResponseHeaders,
     value_of,
 )
-from warmpath.router.endpoint_picker.names import HeaderNames
-from warmpath.router.endpoint_picker.protocol import BodyMode
+from warmpath.router.endpoint_picker.protocol import BodyMode, HeaderNames
 from warmpath.router.endpoint_picker.request_side import pieces, repeated
 from warmpath.router.inference_api.model_name import NameInResponse
 from warmpath.router.inference_api.response import UsageReader

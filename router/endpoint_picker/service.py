@@ -16,17 +16,16 @@ from warmpath.router.calls.failures import refusal_of
 from warmpath.router.calls.intake import Intake, RefusedError
 from warmpath.router.calls.report import ReportAnswerer
 from warmpath.router.config.schema import EndpointPickerTable
-from warmpath.router.drain import Drain, EndingError
+from warmpath.router.ending import Drain, EndingError
 from warmpath.router.endpoint_picker.actions import Picked, WantPick, WantReport
 from warmpath.router.endpoint_picker.events import MessageError, OrderError
 from warmpath.router.endpoint_picker.exchange import Exchange
-from warmpath.router.endpoint_picker.names import names_of
 from warmpath.router.endpoint_picker.outcomes import CODES, Outcome
 from warmpath.router.endpoint_picker.pick import EndpointPicks
-from warmpath.router.endpoint_picker.protocol import SERVICE
+from warmpath.router.endpoint_picker.protocol import SERVICE, names_of
 from warmpath.router.endpoint_picker.stream import Stream
 from warmpath.router.prompt.bad_request import BadRequestError
-from warmpath.router.queue.place import Asker
+from warmpath.router.queue.request import Asker
 from warmpath.router.tracing.tracer import NO_TRACER, Tracer
 from warmpath.router.transport.call import Refusal
 

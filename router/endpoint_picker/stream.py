@@ -14,8 +14,8 @@ from warmpath.router.endpoint_picker.exchange import Exchange
 from warmpath.router.endpoint_picker.messages import bytes_of, event_of
 from warmpath.router.endpoint_picker.outcomes import CODES, NoPick, Outcome, failure_of
 from warmpath.router.endpoint_picker.protocol import SERVICE
-from warmpath.router.queue.place import Asker
-from warmpath.router.tracing.request_id import request_id_of
+from warmpath.router.queue.request import Asker
+from warmpath.router.tracing.steps import request_id_of
 from warmpath.router.tracing.tracer import NO_TRACER, CallSpan, Tracer
 
 log = logging.getLogger(__name__)

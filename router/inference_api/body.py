@@ -4,8 +4,7 @@ from typing import Any
 
 import msgspec
 
-from warmpath.router.inference_api.traits import TraitsOf, no_traits
-from warmpath.router.inference_api.unread import not_allowed, text_of
+from warmpath.router.inference_api.request import TraitsOf, no_traits, not_allowed, text_of
 from warmpath.router.prompt.bodies.fields import RawFields
 from warmpath.router.prompt.limits import MOST_NAME_BYTES, PromptLimits
 

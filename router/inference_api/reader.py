@@ -1,5 +1,9 @@
-"""Reads an HTTP inference request: its API by the path, its prompt and options by the body."""
+"""Reads an HTTP inference request: its API by the path, its prompt and options by the body.
 
+Finds the model's name in a form, the body of requests with a file: audio, images.
+"""
+
+import re
 from collections.abc import Callable
 
 from msgspec.structs import replace
@@ -8,11 +12,14 @@ from warmpath.router.inference_api.apis.api import Api, UnreadApi
 from warmpath.router.inference_api.apis.table import api_of
 from warmpath.router.inference_api.body import Body
 from warmpath.router.inference_api.model_name import BodyHead, read_head
-from warmpath.router.inference_api.multipart import form_model
 from warmpath.router.inference_api.reckon import reckon
-from warmpath.router.inference_api.request import InferenceRequest
-from warmpath.router.inference_api.traits import TraitsOf, no_traits
-from warmpath.router.inference_api.unread import Unread, UnreadError
+from warmpath.router.inference_api.request import (
+    InferenceRequest,
+    TraitsOf,
+    Unread,
+    UnreadError,
+    no_traits,
+)
 from warmpath.router.prompt.bodies.fields import (
     MOST_VALUES,
     FieldError,
@@ -21,6 +28,21 @@ from warmpath.router.prompt.bodies.fields import (
 )
 from warmpath.router.prompt.limits import PromptLimits
 from warmpath.router.prompt.tokenise import CHARS_PER_TOKEN
+
+MOST_SEARCHED_BYTES = 64 << 10
+"""Most bytes at each end of a form that are searched for the model's field; a file lies between."""
+
+MODEL = re.compile(
+    rb'; ?name="?model"?[ \t]*\r?\n(?:[^\r\n]{1,256}+\r?\n){0,8}+\r?\n([^\r\n]{1,1024})\r?\n--'
+)
+"""The field's header, with up to 8 further lines, and its value."""
+
+
+def form_model(body: bytes) -> str:
+    """Return the form's field `model`; empty if it has none."""
+    most = MOST_SEARCHED_BYTES
+    found = MODEL.search(body[:most]) or MODEL.search(body[max(most, len(body) - most) :])
+    return found.group(1).decode(errors="replace") if found else ""
 
 
 class InferenceReader:

@@ -14,8 +14,7 @@ from functools import partial
 from itertools import takewhile
 
 from warmpath.process.invariant import BrokenInvariantError
-from warmpath.router.load.overdue import Overdue
-from warmpath.router.load.precedence import FIRST_COME, Precedence
+from warmpath.router.load.overdue import FIRST_COME, Overdue, Precedence
 from warmpath.router.load.rank_bookings import Booking, RankBook, Work
 from warmpath.router.load.stuck import Failure, StuckRanks, no_batch
 from warmpath.scorer.candidate import IDLE, Load

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from warmpath.router.load.rank_bookings import NANOSECONDS, Head
 from warmpath.scorer.candidate import Load
-from warmpath.scorer.load_columns import Column, LoadColumns
+from warmpath.scorer.columns import Column, LoadColumns
 
 Name = tuple[str, int]
 """A pod, and the number of its rank."""

@@ -1,4 +1,7 @@
-"""The bookings on one rank, in the order in which their requests went out, and their sums."""
+"""The bookings on one rank, in the order in which their requests went out, and their sums.
+
+A step of an engine, as far as first tokens show it: those of one step come together.
+"""
 
 from collections import OrderedDict
 from collections.abc import Callable, Collection
@@ -8,8 +11,37 @@ from typing import NamedTuple
 
 from warmpath.process.invariant import BrokenInvariantError
 from warmpath.router.load.silence import UNREPORTED_SHARE, Unreported
-from warmpath.router.load.step import Step
 from warmpath.scorer.candidate import IDLE, Load
+
+
+@dataclass(slots=True, eq=False)
+class Step:
+    """The prefills of one step, in seconds."""
+
+    is_measured: bool = True
+    """Whether the measured and the predicted time can be compared."""
+    prefills: int = 0
+    seconds: float = 0.0
+    """Measured time, from the first prefill's earliest possible start to the last first token."""
+    predicted: float = 0.0
+    """Predicted time, with one fixed part."""
+    running: int = 0
+    """Number of its requests that have not ended."""
+    is_latest: bool = True
+    """Whether it is the rank's latest one, and may get more prefills."""
+
+    def add(self, seconds: float, predicted: float) -> None:
+        """Add a prefill, whose request is running."""
+        self.prefills += 1
+        self.running += 1
+        self.seconds += seconds
+        self.predicted += predicted
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing about it can change any more."""
+        return not self.is_latest and not self.running
+
 
 NANOSECONDS = 1_000_000_000
 KNOWN_REPORTS = 50

@@ -24,7 +24,7 @@ from warmpath.router.load.load_columns import KeptColumns, UnagedLoad, left
 from warmpath.router.load.other_routers import NOBODY, OthersBook
 from warmpath.router.load.rank_bookings import RankBook, wait
 from warmpath.scorer.candidate import Load
-from warmpath.scorer.load_columns import LoadColumns, columns_of
+from warmpath.scorer.columns import LoadColumns, columns_of
 
 FEW = 32
 """Number of ranks below which computing loads one by one is faster than the cached columns."""

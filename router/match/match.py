@@ -1,8 +1,13 @@
-"""Computes how much of a prompt each rank holds, and scores from that."""
+"""Computes how much of a prompt each rank holds, and scores from that.
+
+The stretches of a prompt that ranks hold, and how much of the prompt a request can reuse of them.
+
+How much of one prompt each rank could reuse, and the trust in that.
+"""
 
 import logging
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Protocol
@@ -10,23 +15,102 @@ from typing import Protocol
 from msgspec.structs import replace
 
 from warmpath.indexer.believed.beliefs import Believed
-from warmpath.indexer.engines.cache_groups import Lookahead
-from warmpath.indexer.keys.key import Chain
-from warmpath.indexer.keys.word import WORD_BYTES
-from warmpath.indexer.packed_keys import packed_keys
+from warmpath.indexer.embedded import packed_keys
+from warmpath.indexer.engines.cache_groups import Layout, Lookahead
+from warmpath.indexer.keys.key import WORD_BYTES, Chain
 from warmpath.indexer.rank import Rank
 from warmpath.indexer.ranks import Ingest
 from warmpath.indexer.shared.records.record_source import RemoteRank
 from warmpath.indexer.trust import Level, Trust
-from warmpath.router.match.forms import UNKNOWN, BlockForm, KeptForms, Layouts
-from warmpath.router.match.lives import OldLives
-from warmpath.router.match.matches import Matches
-from warmpath.router.match.stretches import Held, reusable_match, share
+from warmpath.router.match.forms import UNKNOWN, BlockForm, KeptForms, Layouts, OldLives
 from warmpath.router.tracing.steps import NO_STEPS, Step, Steps
-from warmpath.scorer.match import Match
+from warmpath.scorer.match import Match, Span, match_of, spans_of
+from warmpath.scorer.reuse import Window, reusable
 from warmpath.scorer.strategies import LEADING, Strategy
 
 log = logging.getLogger(__name__)
+
+Held = tuple[int, int, int, str]
+"""The number of a cache group, blocks of it (first, past the last) and the tier that holds them."""
+
+Stretches = list[tuple[int, int, str]]
+"""Blocks (first, past the last) and the tier that holds them."""
+
+
+def share(held: dict[Rank, list[Held]], ranks: Iterable[Rank], tiers: Collection[str]) -> None:
+    """Give each of `ranks` the blocks that any of them holds in the shared tiers."""
+    pool = {piece for pieces in held.values() for piece in pieces if piece[3] in tiers}
+    for rank in ranks if pool else ():
+        own = held.setdefault(rank, [])
+        own.extend(pool.difference(own))
+
+
+def reusable_match(held: Sequence[Held], layout: Layout, blocks: int) -> Match:
+    """Return how much of a prompt's `blocks` a rank can reuse, given the stretches that it holds."""
+    if len(held) == 1 and held[0][0] == layout.only:
+        return match_of((held[0][1:],), layout.block_size)
+    stretches: dict[int, Stretches] = {}
+    for number, start, stop, tier in held:
+        stretches.setdefault(number, []).append((start, stop, tier))
+    groups = layout.groups
+    if layout.only is not None:
+        return match_of(stretches.get(layout.only, []), layout.block_size)
+    size, full = layout.block_size, layout.prefix
+    spans = {number: spans_of(of) for number, of in stretches.items()}
+    shown = spans.get(full[0], ()) if full else (Span(0, blocks, "gpu"),)
+    by_tier = stretches.get(full[0], ()) if full else shown
+    prefix = min((_leading(spans.get(number, ())) for number in full), default=blocks)
+    windows = [
+        Window(
+            _joined(spans.get(number, ())),
+            step=max(1, group.block_size // size),
+            needed=math.ceil(group.needed * min(1.0, group.block_size / size)),
+        )
+        for number, group in groups.items()
+        if group.needed
+    ]
+    align = math.lcm(*(max(1, groups[number].block_size // size) for number in groups))
+    most = reusable(prefix, windows, align)
+    kept = [Span(start, min(stop, most), tier) for start, stop, tier in shown if start < most]
+    return Match(tuple(kept), size, held=by_tier)
+
+
+def _joined(spans: Sequence[Span]) -> list[tuple[int, int]]:
+    """Return the spans as (first, past the last), with adjacent ones joined."""
+    found: list[tuple[int, int]] = []
+    for start, stop, _ in spans:
+        if found and found[-1][1] == start:
+            found[-1] = (found[-1][0], stop)
+        else:
+            found.append((start, stop))
+    return found
+
+
+def _leading(spans: Sequence[Span]) -> int:
+    """Return how many leading blocks are held."""
+    joined = _joined(spans)
+    return joined[0][1] if joined and joined[0][0] == 0 else 0
+
+
+class Matches(dict[Rank, Match]):
+    """The match of each rank that holds, or is believed to hold, any block of a prompt.
+
+    `trusts` has the trust at the look-up of each rank that holds a block, and of every rank in shared
+    mode, since a look-up in Redis may time out for one prompt and not for another. `chains` has the
+    prompt's blocks that were looked up, by their form.
+    """
+
+    __slots__ = ("chains", "trusts")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.chains: dict[BlockForm, Chain] = {}
+        self.trusts: dict[Rank, Trust] = {}
+
+    def trust(self, rank: Rank) -> Trust:
+        """Return the trust in a rank's match, or in the answer that it has none."""
+        return self.trusts.get(rank) or rank.trust
+
 
 NOTHING = Match((), 0)
 

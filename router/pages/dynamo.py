@@ -1,20 +1,60 @@
-"""Answers Dynamo's queries for overlaps, from bytes to bytes. No sockets."""
+"""Answers Dynamo's queries for overlaps, from bytes to bytes. No sockets.
 
-from collections.abc import Iterator
+Dynamo's unit: leading blocks in the fastest tier, and how far each slower tier extends them.
+
+The pages that Dynamo's callers POST to, on the router's HTTP listener.
+"""
+
+from collections.abc import Iterator, Mapping
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
+from aiohttp import web
 
 from warmpath.indexer.rank import Rank
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.router.calls.holdings import HeldBlocks, Holdings
+from warmpath.router.calls.service import RouterService
 from warmpath.router.match.forms import UNKNOWN
 from warmpath.router.pages.dynamo_query import FIELDS, parse
-from warmpath.router.pages.reach import Reach, reach_of
+from warmpath.router.pages.http_call import HttpCall, answering
+from warmpath.router.pages.listener import Page
 from warmpath.router.pick.eligible import NoPodError
 from warmpath.router.prompt.bad_request import BadRequestError
 from warmpath.router.prompt.models import UnknownModelError
+from warmpath.router.tracing.tracer import NO_TRACER, Tracer
+from warmpath.scorer.match import TIERS, Match
+
+
+class Reach(NamedTuple):
+    """Leading blocks of a prompt; each number includes the one before it."""
+
+    gpu: int = 0
+    cpu: int = 0
+    disk: int = 0
+    """With the disk and remote tiers."""
+
+
+def reach_of(match: Match) -> Reach:
+    """Return how far a rank's tiers reach.
+
+    Each tier goes on from the end of the tier before it, and cannot go back to a faster one.
+
+    Source: `query_lower_tiers` in Dynamo's `lib/kv-router/src/indexer/lower_tier_indexers.rs`, and
+    `build_mooncake_overlap_summaries` in `lib/kv-router/src/services/overlap.rs`.
+    """
+    known = match.known_tokens // match.block_size if match.block_size else 0
+    at = 0
+    ends = []
+    for tier in TIERS:
+        for start, stop, of in sorted(match.held):
+            if of == tier and start <= at < stop:
+                at = min(stop, known)
+        ends.append(at)
+    gpu, cpu, _, remote = ends
+    return Reach(gpu, cpu, remote)
+
 
 DEFAULT_MODEL = "default"
 """The model of /overlap_scores where a query names none."""
@@ -126,3 +166,27 @@ def _worker(pod: str) -> int:
         "model_name",
         f"has the pod {pod!r}, whose id is no worker's number, 0 to {MOST_WORKER}; use /query",
     )
+
+
+def pages(
+    service: RouterService, overlaps: Overlaps, most_bytes: int, tracer: Tracer = NO_TRACER
+) -> Mapping[str, Page]:
+    """Return the pages by path. Calls wait, are refused, drained and counted with those of gRPC.
+
+    A body may have `most_bytes`.
+    """
+
+    def page(handler: Any) -> Page:
+        async def answer(request: web.Request) -> web.Response:
+            body = await handler.stream_unary(None, HttpCall(request))
+            return web.Response(body=body, content_type="application/json")
+
+        return answering(answer, most_bytes, tracer)
+
+    return {
+        f"/{name}": page(service.raw(name, answer))
+        for name, answer in (
+            ("query", overlaps.query),
+            ("overlap_scores", overlaps.overlap_scores),
+        )
+    }

@@ -8,12 +8,12 @@ from typing import NamedTuple
 
 from aiohttp import web
 
-from warmpath.process.certificate_names import auth_context, names
+from warmpath.process.certificates import auth_context, names
 from warmpath.process.listen import http_listener
 from warmpath.router.access.callers import AccessRefusal, Callers, RefusalKind
 from warmpath.router.access.entrance import Entrance
 from warmpath.router.access.guard import KeptOutMeter
-from warmpath.router.pods.source_state import SourceState
+from warmpath.router.pods.discover import SourceState
 from warmpath.router.readiness import Readiness
 
 log = logging.getLogger(__name__)

@@ -5,10 +5,13 @@
     event: decisions  the last decisions, newest first, after each snapshot
 
 Source of the format: the HTML standard, "Server-sent events".
+
+The last hour in points of five seconds, for the page's charts. No I/O here.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -17,9 +20,41 @@ from aiohttp import web
 from warmpath.process.listen import lasting
 from warmpath.process.places import Places, State
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
-from warmpath.router.diagnosis.decision_view import decision_view
-from warmpath.router.pages.history import PAUSE, History
-from warmpath.router.pages.live_view import Views
+from warmpath.router.diagnosis.decisions import decision_view
+from warmpath.router.pages.live_view import Point, Views
+
+PAUSE = 5.0
+"""Seconds from point to point."""
+MOST = 720
+"""Points that are kept: an hour."""
+
+
+class History:
+    """Keeps the `most` last points that `look` returned.
+
+    Their times change with `wall_offset()`, which was added to each.
+    """
+
+    def __init__(
+        self, look: Callable[[], Point], wall_offset: Callable[[], float], most: int = MOST
+    ) -> None:
+        self._look = look
+        self._wall_offset = wall_offset
+        self._points: deque[tuple[float, Point]] = deque(maxlen=most)
+        """Points, each with the offset in its time."""
+
+    def add(self) -> None:
+        """Add the point of now."""
+        self._points.append((self._wall_offset(), self._look()))
+
+    def points(self) -> Sequence[Point]:
+        """Return the points, oldest first."""
+        now = self._wall_offset()
+        return [
+            point if added == now else msgspec.structs.replace(point, at=point.at - added + now)
+            for added, point in self._points
+        ]
+
 
 LIVE = "/api/v1/live"
 """The stream's path."""

@@ -15,7 +15,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from warmpath.indexer.keys.word import WORD_BYTES, pack_words, words_of
+from warmpath.indexer.keys.key import WORD_BYTES, pack_words, words_of
 from warmpath.router.load.other_routers import Count
 
 PER_OCTAVE = 12
@@ -36,7 +36,7 @@ class MarkedPrompt(msgspec.Struct, frozen=True, array_like=True):
     blocks: Annotated[int, Meta(ge=1, le=MOST_BLOCKS)]
     """The prompt's number of blocks."""
     marks: bytes
-    """The packed keys (`indexer.keys.word`) at `places_of(blocks)`."""
+    """The packed keys (`indexer.keys.key`) at `places_of(blocks)`."""
 
     @property
     def is_possible(self) -> bool:

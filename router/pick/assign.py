@@ -8,8 +8,7 @@ from warmpath.process.invariant import BrokenInvariantError
 from warmpath.router.load.bookings import MOST_PREFILL, Bookings, Work
 from warmpath.router.match.forms import BlockForm
 from warmpath.router.pick.options import Option
-from warmpath.router.pick.pick import End, Placed
-from warmpath.router.pick.predicted import Predicted
+from warmpath.router.pick.pick import End, Placed, Predicted
 from warmpath.scorer.prefill import PrefillModel
 
 LOOKS = 4

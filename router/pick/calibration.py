@@ -33,8 +33,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from warmpath.process.invariant import BrokenInvariantError
-from warmpath.router.load.rank_bookings import Booking
-from warmpath.router.load.step import Step
+from warmpath.router.load.rank_bookings import Booking, Step
 
 FASTEST, SLOWEST = 0.1, 10.0
 """Bounds of a factor; a value beyond them means a wrong configuration."""

@@ -13,19 +13,18 @@ from dataclasses import dataclass, field
 from random import Random
 
 from warmpath.indexer.believed.beliefs import Believed
-from warmpath.indexer.packed_keys import stored_keys
+from warmpath.indexer.embedded import stored_keys
 from warmpath.indexer.rank import Rank
 from warmpath.indexer.trust import Level
 from warmpath.process.invariant import BrokenInvariantError
 from warmpath.router.load.bookings import Bookings
-from warmpath.router.load.precedence import Precedence
+from warmpath.router.load.overdue import Precedence
 from warmpath.router.load.table import LoadTable
 from warmpath.router.match.match import Scorer
 from warmpath.router.pick.assign import Assigner
 from warmpath.router.pick.calibration import Calibration
 from warmpath.router.pick.options import MOST_CANDIDATES
-from warmpath.router.pick.pick import End, Placed, Witness
-from warmpath.router.pick.predicted import Predicted, Predictions, held, predicted
+from warmpath.router.pick.pick import End, Placed, Predicted, Predictions, Witness, held, predicted
 from warmpath.router.pick.sessions import Sessions
 from warmpath.router.pick.weigh import NOBODY, Ask, Choice, Weigher
 from warmpath.router.pods.table import Pod

@@ -13,7 +13,7 @@ from warmpath.indexer.index.contract import Index
 from warmpath.router.config import schema as config
 from warmpath.router.load.bookings import Bookings
 from warmpath.router.load.engine_metrics import Observed
-from warmpath.router.load.precedence import Precedence
+from warmpath.router.load.overdue import Precedence
 from warmpath.router.load.stuck import no_batch
 from warmpath.router.load.table import LoadTable
 from warmpath.router.match.match import Scorer

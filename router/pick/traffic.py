@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from warmpath.router.load.rank_bookings import NANOSECONDS
-from warmpath.scorer.load_columns import LoadColumns
+from warmpath.scorer.columns import LoadColumns
 
 SECONDS = 20.0
 """Time constant of the shares: longer than a prefill, shorter than a change of traffic."""

@@ -22,27 +22,21 @@ import numpy as np
 
 from warmpath.indexer.trust import Level
 from warmpath.router.load.table import LoadTable
-from warmpath.router.match.match import NOTHING, KeyedPrompt, Scorer
-from warmpath.router.match.matches import Matches
+from warmpath.router.match.match import NOTHING, KeyedPrompt, Matches, Scorer
 from warmpath.router.pick.calibration import Calibration
 from warmpath.router.pick.eligible import NoPodError, model_phrase
-from warmpath.router.pick.field import Field, field_of
-from warmpath.router.pick.options import Option, Options
+from warmpath.router.pick.options import Field, Option, Options, field_of
 from warmpath.router.pick.sessions import Sessions
 from warmpath.router.pick.traffic import Shares, Traffic, shares_of
 from warmpath.router.pods.table import Pod
 from warmpath.scorer.candidate import Request
-from warmpath.scorer.columns import Columns
-from warmpath.scorer.decode import decode_costs
-from warmpath.scorer.load_columns import Column, LoadColumns
+from warmpath.scorer.columns import Column, Columns, LoadColumns
 from warmpath.scorer.match import Match
-from warmpath.scorer.order import order_of
 from warmpath.scorer.policy import Policy, costs_seconds, make_policy
 from warmpath.scorer.prefill import PrefillModel
-from warmpath.scorer.pull import with_pull
 from warmpath.scorer.reason import Contender, reason
 from warmpath.scorer.strategies import longest_prefix
-from warmpath.scorer.weigh import warmth
+from warmpath.scorer.weigh import decode_costs, order_of, warmth, with_pull
 
 NOBODY: Mapping[tuple[str, int], float] = MappingProxyType({})
 

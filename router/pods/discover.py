@@ -1,18 +1,131 @@
-"""Follows the pods that sources find, and drops those that have gone."""
+"""Follows the pods that sources find, and drops those that have gone.
+
+Finds pods that are one engine: of one model, with one address and a rank in common.
+
+Whether a source of pods can be asked: one state for the log, readiness and findings. No I/O here.
+"""
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Mapping
-from dataclasses import replace
+import math
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from warmpath.router.config import schema as config
+from warmpath.router.config.schema import PodSpec
 from warmpath.router.pods.found_pod import FoundPod
 from warmpath.router.pods.names import Names
-from warmpath.router.pods.source_state import SourceState
-from warmpath.router.pods.twins import of_twin, twins
 
 log = logging.getLogger(__name__)
+
+FoundBy = tuple[str, PodSpec]
+"""The name of the place where a pod is found, and the pod."""
+
+
+def twins(pods: Iterable[FoundBy]) -> Iterator[tuple[FoundBy, FoundBy]]:
+    """Yield each pod that is the engine of an earlier one, and that one."""
+    known: dict[tuple[str, str, int], FoundBy] = {}
+    for pod in pods:
+        _, spec = pod
+        ranks = range(spec.first_rank, spec.first_rank + spec.ranks)
+        engine = [(spec.model, spec.address, rank) for rank in ranks]
+        if twin := next((known[rank] for rank in engine if rank in known), None):
+            yield pod, twin
+        known |= dict.fromkeys(engine, pod)
+
+
+def of_twin(address: str, twin: FoundBy) -> str:
+    """Return the problem with a pod's address that is its twin's, too."""
+    place, spec = twin
+    return (
+        f"{address!r} is also the address of pod {spec.id!r} of {place}, of the same model: one "
+        "engine is taken for two, and neither is known to have the other's load"
+    )
+
+
+STAY = "the pods stay as they were"
+"""The effect of a problem that leaves the pods as they are."""
+REACHED = "look whether it can be reached from here"
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """Why a source cannot be asked."""
+
+    since: float
+    """The time of the source's clock at which it could first not be asked, in seconds."""
+    problem: str
+    effect: str
+    """The consequence for its pods."""
+    advice: str
+    """An order for whoever runs the router; may be empty."""
+
+
+class SourceState:
+    """The state of one source, which says so itself. Any thread may read it.
+
+    `name` names the source in messages; `model` is its pods' model, empty if they may have several. A
+    source that works says something at least every `due` seconds.
+    """
+
+    def __init__(
+        self, name: str, model: str, clock: Callable[[], float], due: float = math.inf
+    ) -> None:
+        self.name = name
+        self.model = model
+        self._clock = clock
+        self._due = due
+        self._spoke_at = clock()
+        """When it said something last, or the state began."""
+        self._trouble: Trouble | None = Trouble(
+            self._spoke_at, "it has not answered yet", STAY, REACHED
+        )
+        self._said = ""
+
+    @property
+    def trouble(self) -> Trouble | None:
+        """Why it cannot be asked; None if it answered the last time, and that is not too long ago."""
+        if self._trouble is None and self.silence > self._due:
+            problem = f"it has said nothing for more than {self._due:.0f} s"
+            return Trouble(self._spoke_at, problem, STAY, REACHED)
+        return self._trouble
+
+    @property
+    def silence(self) -> float:
+        """The seconds since it said something about its pods; before that, since the start."""
+        return self._clock() - self._spoke_at
+
+    def failed(self, problem: str, effect: str, advice: str = "") -> None:
+        """Note that it cannot be asked; log a problem once, until it has ended or changed."""
+        before = self.trouble
+        since = self._clock() if before is None else before.since
+        self._trouble = Trouble(since, problem, effect, advice)
+        if problem != self._said:
+            log.warning("%s: %s; %s", self.name, problem, effect)
+        self._said = problem
+
+    def spoke(self) -> None:
+        """Note that it has said something about its pods, though a trouble may go on."""
+        self._spoke_at = self._clock()
+
+    def answered(self) -> None:
+        """Note that it has answered, and that nothing is wrong with it."""
+        self.spoke()
+        self._trouble = None
+        if self._said:
+            log.info("%s: it answers again", self.name)
+        self._said = ""
+
+
+def unasked(sources: Iterable[SourceState]) -> str:
+    """Return which sources cannot be asked and why, to be put behind a sentence; empty if all can."""
+    return "".join(
+        f"; {source.name}: {trouble.problem}"
+        for source in sources
+        if (trouble := source.trouble) is not None
+    )
+
 
 CONFIGURATION = "the configuration"
 """The name of the place of [[pods]] in the configuration's own file."""

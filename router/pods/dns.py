@@ -7,9 +7,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 
 from warmpath.router.config import schema as config
 from warmpath.router.pods.absence import Absences
-from warmpath.router.pods.discover import SourceError
+from warmpath.router.pods.discover import STAY, SourceError, SourceState
 from warmpath.router.pods.found_pod import FoundPod
-from warmpath.router.pods.source_state import STAY, SourceState
 
 LACKING_SECONDS = 10.0
 """Answers have to lack an address for so long before it counts as gone."""

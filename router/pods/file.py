@@ -11,8 +11,8 @@ from warmpath.process.reread import read_bytes
 from warmpath.router.config import read as read_config
 from warmpath.router.config import schema as config
 from warmpath.router.pods.absence import Absences
+from warmpath.router.pods.discover import STAY, SourceState
 from warmpath.router.pods.found_pod import FoundPod
-from warmpath.router.pods.source_state import STAY, SourceState
 
 log = logging.getLogger(__name__)
 

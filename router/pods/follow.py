@@ -1,9 +1,17 @@
-"""Follows pods: runs the tasks of each pod from its discovery until its removal."""
+"""Follows pods: runs the tasks of each pod from its discovery until its removal.
+
+Finds and follows pods while the router runs; at its end, saves the blocks that they hold.
+
+All of this runs in a thread of its own (`process.loop`), beside the one that answers.
+"""
 
 import asyncio
+import contextlib
 import logging
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import grpc
@@ -11,17 +19,19 @@ import zmq.asyncio
 
 from warmpath.indexer.follow.connect import Patience, connections
 from warmpath.indexer.follow.endpoint import EXPOSED, is_exposed
-from warmpath.indexer.follow.engine_tls import EngineTls
-from warmpath.indexer.follow.instance import Engine
-from warmpath.indexer.follow.saved import SavedRank
-from warmpath.indexer.follow.stream_source import RankIngest
+from warmpath.indexer.follow.instance import Engine, EngineTls
+from warmpath.indexer.follow.stream_source import RankIngest, SavedRank
 from warmpath.indexer.keys.key import fingerprint
 from warmpath.indexer.rank import Rank
-from warmpath.indexer.ranks import Ingest
+from warmpath.indexer.ranks import SWEEP_BUDGET, TICK_SECONDS, Ingest
 from warmpath.indexer.watch.client import Watcher
 from warmpath.process.tasks import Work, cancel, kept
+from warmpath.router import state_file
 from warmpath.router.config import schema as config
+from warmpath.router.config.schema import Config, IndexTable, PodSpec
+from warmpath.router.pods.discover import CONFIGURATION, PodSource, Reconciler
 from warmpath.router.pods.engine_key import EngineKey
+from warmpath.router.pods.found_pod import FoundPod
 from warmpath.router.pods.probe import Prober, Sink
 from warmpath.router.pods.shared_index import SharedPods
 from warmpath.router.pods.table import Pod, PodTable
@@ -240,3 +250,64 @@ def _engine(spec: config.PodSpec) -> Engine:
         blocks=spec.blocks,
         block_size=spec.block_size,
     )
+
+
+def saved_ranks(table: IndexTable, folder: Path) -> list[SavedRank]:
+    """Return the ranks that the last process saved; none if the file cannot be used."""
+    if not table.state_file:
+        return []
+    try:
+        return state_file.load(folder / table.state_file, table.hash_seed)
+    except state_file.BadStateError as error:
+        log.warning("index.state-file: %s; starting cold", error)
+        with contextlib.suppress(OSError, state_file.BadStateError):
+            state_file.put_aside(folder / table.state_file)
+        return []
+
+
+@asynccontextmanager
+async def following(
+    config: Config,
+    folder: Path,
+    ingest: Ingest,
+    follower: Follower,
+    sources: Sequence[PodSource],
+) -> AsyncIterator[Reconciler]:
+    """Follow the configured pods and those of `sources` for as long as the context is open."""
+    async with AsyncExitStack() as stack:
+        stack.callback(_save, config.index, folder, ingest)
+        stack.push_async_callback(follower.close)
+        reconciler = Reconciler(follower)
+        await follow_configured(reconciler, config.pods)
+        for source in sources:
+            reconciler.expect(source.state.name)
+        for source in sources:
+            finding = Work(f"finding pods: {source.state.name}", partial(reconciler.run, source))
+            stack.callback(kept(finding).cancel)
+        ticking = kept(Work("the index's housekeeping", partial(_tick, ingest)))
+        stack.callback(ticking.cancel)
+        yield reconciler
+
+
+async def follow_configured(reconciler: Reconciler, pods: Sequence[PodSpec]) -> None:
+    """Follow the pods of the configuration's [[pods]], and no others of it."""
+    await reconciler.reconcile(CONFIGURATION, {pod.id: FoundPod(pod) for pod in pods})
+
+
+async def _tick(ingest: Ingest) -> None:
+    while True:
+        ingest.tick(SWEEP_BUDGET)
+        ingest.beat()
+        await asyncio.sleep(TICK_SECONDS)
+
+
+def _save(table: IndexTable, folder: Path, ingest: Ingest) -> None:
+    """Save the index and the stream positions. Raises OSError, which names the file."""
+    if not table.state_file:
+        return
+    path = folder / table.state_file
+    try:
+        size = state_file.save(path, ingest.save(), table.hash_seed)
+        log.info("index.state-file: %d bytes saved to %s", size, path)
+    except (OSError, state_file.BadStateError) as error:
+        raise OSError(f"index.state-file: nothing is saved to {path}: {error}") from error

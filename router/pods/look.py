@@ -1,16 +1,23 @@
-"""Asks each source of pods once, all at the same time, for a bounded time."""
+"""Asks each source of pods once, all at the same time, for a bounded time.
+
+Names the places where the pods of a configuration are found, besides its own [[pods]].
+"""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
 from threading import Thread
 from typing import Any, NamedTuple
 
 from warmpath.process.command_line import in_words
 from warmpath.router.config.read import ConfigError
-from warmpath.router.config.schema import PodSpec
+from warmpath.router.config.schema import Config, PodSpec
 from warmpath.router.pods.discover import PodSource
+from warmpath.router.pods.dns import DnsSource
+from warmpath.router.pods.file import FileSource
 from warmpath.router.pods.found_pod import FoundPod
+from warmpath.router.pods.kubernetes import KubernetesSource
 from warmpath.router.pods.names import Names
 
 
@@ -86,3 +93,13 @@ class _DaemonThreads(ThreadPoolExecutor):
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Wait for nothing."""
+
+
+def sources(config: Config, folder: Path) -> list[PodSource]:
+    """Return a source for each of [[pod-sets]], and one for `pods-file`, relative to `folder`."""
+    found: list[PodSource] = [
+        DnsSource(pods) if pods.dns else KubernetesSource(pods) for pods in config.pod_sets
+    ]
+    if config.pods_file:
+        found.append(FileSource(folder / config.pods_file, config.models))
+    return found

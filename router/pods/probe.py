@@ -15,7 +15,7 @@ from typing import Any
 import aiohttp
 import msgspec
 
-from warmpath.indexer.follow.engine_tls import EngineTls
+from warmpath.indexer.follow.instance import EngineTls
 from warmpath.indexer.follow.poll import problem_of
 from warmpath.indexer.follow.stream_source import RankIngest
 from warmpath.indexer.rank import Rank

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 _unpack: Callable[[NDArray[np.uint8], NDArray[np.uint32]], int] | None
 _highest: Callable[[NDArray[np.uint32]], int]
 try:
-    from warmpath.indexer.compiled.highest import highest
+    from warmpath.indexer.compiled.keys import highest
     from warmpath.indexer.compiled.scan.varint import unpack
 except ImportError:  # no Numba: protobuf makes the objects, and NumPy finds the highest id
     _unpack, _highest = None, np.max

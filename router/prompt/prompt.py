@@ -4,9 +4,9 @@ import msgspec
 
 from warmpath.indexer.keys.extra import Item
 from warmpath.router.prompt.bodies.openai import ChatBody, Text
+from warmpath.router.prompt.limits import Truncation
 from warmpath.router.prompt.models import Model
 from warmpath.router.prompt.read_prompt import Form
-from warmpath.router.prompt.truncate import Truncation
 
 
 class CheckedPrompt(msgspec.Struct, frozen=True):

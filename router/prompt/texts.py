@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from warmpath.indexer.follow.engine_tls import EngineTls
+from warmpath.indexer.follow.instance import EngineTls
 from warmpath.prefixstore.chats.chat import ModelTemplate
 from warmpath.prefixstore.chats.process_renderer import ProcessRenderer, RenderLimits
 from warmpath.prefixstore.pool import TokenizerPool

@@ -7,12 +7,17 @@ from typing import Protocol
 
 import msgspec
 
+from warmpath.indexer.embedded import packed_keys
 from warmpath.indexer.engines.cache_groups import Lookahead
 from warmpath.indexer.keys.extra import Item, extras_of, next_token
-from warmpath.indexer.keys.key import Chain, Keyspace
-from warmpath.indexer.keys.token import TOKEN_BYTES, unpack_tokens
-from warmpath.indexer.keys.word import WORD_BYTES, unpack_words
-from warmpath.indexer.packed_keys import packed_keys
+from warmpath.indexer.keys.key import (
+    TOKEN_BYTES,
+    WORD_BYTES,
+    Chain,
+    Keyspace,
+    unpack_tokens,
+    unpack_words,
+)
 
 
 class Memo(Protocol):

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from warmpath.indexer.keys.token import TOKEN_BYTES
+from warmpath.indexer.keys.key import TOKEN_BYTES
 from warmpath.prefixstore.chats.renderer import (
     BrokenTemplateError,
     RenderCrashedError,
@@ -25,12 +25,17 @@ from warmpath.prefixstore.tokenizers.tokenizer import (
 )
 from warmpath.router.prompt.bad_request import BadRequestError, NoTokenizerError
 from warmpath.router.prompt.bodies.openai import ChatBody, Text
-from warmpath.router.prompt.deadline import TimeLeft
-from warmpath.router.prompt.limits import PromptLimits
+from warmpath.router.prompt.limits import (
+    NoRoomError,
+    PromptLimits,
+    TimeLeft,
+    Truncation,
+    cut,
+    cut_between,
+)
 from warmpath.router.prompt.models import Model
 from warmpath.router.prompt.prompt import CheckedPrompt
 from warmpath.router.prompt.trace import Trace
-from warmpath.router.prompt.truncate import NoRoomError, Truncation, cut, cut_between
 
 
 class Ids(NamedTuple):

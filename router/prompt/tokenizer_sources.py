@@ -5,18 +5,17 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Self
 
-from warmpath.indexer.follow.engine_tls import EngineTls
+from warmpath.indexer.follow.instance import EngineTls
 from warmpath.prefixstore.chats.chat import ModelTemplate
+from warmpath.prefixstore.tokenizers.cache import FolderSource, TokenizerSource
 from warmpath.prefixstore.tokenizers.engine import Engine, EngineStats, Tracing, untraced
-from warmpath.prefixstore.tokenizers.fallback import (
+from warmpath.prefixstore.tokenizers.hub import HubSource, Pin
+from warmpath.prefixstore.tokenizers.remote import (
     FallbackSource,
     FallbackStats,
     FallbackTokenizer,
+    RemoteSource,
 )
-from warmpath.prefixstore.tokenizers.hub import HubSource
-from warmpath.prefixstore.tokenizers.pin import Pin
-from warmpath.prefixstore.tokenizers.remote import RemoteSource
-from warmpath.prefixstore.tokenizers.source import FolderSource, TokenizerSource
 from warmpath.prefixstore.tokenizers.tokenizer import FolderTokenizer, Tokenizer
 from warmpath.process.reread import Reread, read_bytes
 from warmpath.router.config.engine_key_file import EngineKeyError, engine_key_of

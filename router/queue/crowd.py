@@ -15,8 +15,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from warmpath.process.invariant import BrokenInvariantError
-from warmpath.router.queue.request import Waiting
-from warmpath.router.queue.settings import QueueSettings
+from warmpath.router.queue.request import QueueSettings, Waiting
 
 NO_WEIGHTS: Mapping[str, float] = {}
 

@@ -21,13 +21,20 @@ from warmpath.router.pick.pick import Placed
 from warmpath.router.pick.picker import Picker
 from warmpath.router.pick.weigh import Choice
 from warmpath.router.prompt.limits import MOST_TENANT_BYTES
-from warmpath.router.queue.classes import Classes
 from warmpath.router.queue.give_room import GIVE_ROOM
-from warmpath.router.queue.place import ANYBODY, Asker, QueuePlace, place_of
 from warmpath.router.queue.queue import Queue
-from warmpath.router.queue.released import QueueFullError, Release
-from warmpath.router.queue.request import Entering, Waiting
-from warmpath.router.queue.settings import QueueSettings
+from warmpath.router.queue.request import (
+    ANYBODY,
+    Asker,
+    Classes,
+    Entering,
+    QueueFullError,
+    QueuePlace,
+    QueueSettings,
+    Release,
+    Waiting,
+    place_of,
+)
 from warmpath.router.tracing.steps import NO_STEPS, Step, Steps
 
 Chosen = tuple[Placed, Choice]

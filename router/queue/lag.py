@@ -8,9 +8,12 @@ router has booked. To keep a rank busy, that much more work must be booked on it
 
 Measured in a simulation (conversation trace, 8 pods, load 0.75): at a lag of 0.2 s
 the best room is about 0.6 s, at 0.5 s it is 1.2 s and the queue gains nothing.
+
+The reasons for which the queue holds no request.
 """
 
 from collections import deque
+from enum import StrEnum
 from statistics import median
 
 from warmpath.router.pick.pick import End, Placed
@@ -83,3 +86,14 @@ class FirstTokenLag:
         """Forget a pick."""
         del end, now
         self._alone.discard(placed.number)
+
+
+class StepBack(StrEnum):
+    """A reason; its value is the label of a metric, and docs/queue.md explains it."""
+
+    ENDING = "ending"
+    OTHER_ROUTERS = "other-routers"
+    FEW_FIRST_TOKENS = "few-first-tokens"
+    UNREPORTED_FIRST_TOKENS = "unreported-first-tokens"
+    LATE_FIRST_TOKENS = "late-first-tokens"
+    OTHER_TRAFFIC = "other-traffic"

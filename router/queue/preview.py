@@ -7,11 +7,9 @@ from itertools import islice
 from warmpath.router.pick.eligible import NoPodError
 from warmpath.router.pick.picker import Picker
 from warmpath.router.pick.weigh import Choice
-from warmpath.router.queue.margin import Margin
 from warmpath.router.queue.order import Order
-from warmpath.router.queue.released import Standing
-from warmpath.router.queue.request import Waiting, Wanted
-from warmpath.router.queue.rooms import Rooms
+from warmpath.router.queue.request import Standing, Waiting, Wanted
+from warmpath.router.queue.rooms import Margin, Rooms
 
 MOST_COUNTED = 1000
 """Most requests that are counted before another one."""

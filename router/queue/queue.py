@@ -23,17 +23,22 @@ from warmpath.router.pick.picker import Picker
 from warmpath.router.pick.weigh import Ask, Choice
 from warmpath.router.pods.table import Pod
 from warmpath.router.queue.crowd import Crowd
-from warmpath.router.queue.foreign import ForeignShare
-from warmpath.router.queue.lag import FirstTokenLag
+from warmpath.router.queue.lag import FirstTokenLag, StepBack
 from warmpath.router.queue.looks import Looks
-from warmpath.router.queue.margin import Margin
 from warmpath.router.queue.order import Order
 from warmpath.router.queue.preview import Preview
-from warmpath.router.queue.released import QueueFullError, Refused, Release, Sent, Standing
-from warmpath.router.queue.request import Entering, Waiting, Wanted
-from warmpath.router.queue.rooms import Name, Rooms
-from warmpath.router.queue.settings import QueueSettings
-from warmpath.router.queue.step_back import StepBack
+from warmpath.router.queue.request import (
+    Entering,
+    QueueFullError,
+    QueueSettings,
+    Refused,
+    Release,
+    Sent,
+    Standing,
+    Waiting,
+    Wanted,
+)
+from warmpath.router.queue.rooms import ForeignShare, Margin, Name, Rooms
 
 MOST_LANES = 64
 """Most lanes that one release considers. If there are more, half of those are the lanes with the first

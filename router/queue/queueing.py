@@ -9,12 +9,10 @@ from warmpath.router.pick.eligible import eligible
 from warmpath.router.pick.picker import Picker
 from warmpath.router.pick.picking import Picking, precedence_of
 from warmpath.router.pods.table import Pod, PodTable
-from warmpath.router.queue.classes import Classes
 from warmpath.router.queue.held_picks import HeldPicks, QueueMeter
 from warmpath.router.queue.lag import FirstTokenLag
 from warmpath.router.queue.queue import Queue
-from warmpath.router.queue.request import Wanted
-from warmpath.router.queue.settings import QueueSettings
+from warmpath.router.queue.request import Classes, QueueSettings, Wanted
 from warmpath.router.tracing.steps import NO_STEPS, Steps
 
 

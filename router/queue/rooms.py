@@ -1,6 +1,20 @@
-"""Finds the ranks with room for another request, and the lanes with such a rank."""
+"""Finds the ranks with room for another request, and the lanes with such a rank.
+
+What ranks without room are given all the same: requests with little prefill, while few wait.
+
+To hold them would spare nobody a wait. An example are further samples of a prompt whose first one is
+being computed: they want that rank, and have nearly nothing left to compute. But if more requests wait
+than there are ranks, these keep their order, too, since in an overload their answers delay the others.
+
+The share of waiting prefill that no router has booked, by the engines' metrics.
+
+Where gateways that share nothing send to the same pods, each holds back for its own bookings only, and
+who holds back loses its place in the pods' queues to the others. So nothing is held where much of the
+work is foreign.
+"""
 
 from collections.abc import Collection, Mapping, Sequence
+from math import exp
 
 from warmpath.router.load.table import LoadTable
 from warmpath.router.queue.request import Wanted
@@ -94,3 +108,61 @@ class Rooms:
 
     def _read(self, names: Sequence[Name]) -> None:
         self._booked.update(zip(names, self._loads.drained(names, self._now), strict=True))
+
+
+LITTLE = 0.5
+"""The part of `hold-seconds` up to which a prefill is little."""
+TOGETHER = 5.0
+"""What a rank without room takes of them, as a multiple of `hold-seconds`."""
+
+
+class Margin:
+    """The prefills in seconds that each rank took since it last had room (`hold_seconds`)."""
+
+    def __init__(self, hold_seconds: float) -> None:
+        self._little = LITTLE * hold_seconds
+        self._most = TOGETHER * hold_seconds
+        self._given: dict[Name, float] = {}
+
+    def begin(self, rooms: Rooms) -> None:
+        """Forget the ranks that have room."""
+        for name in list(self._given):
+            if rooms.has(name):
+                del self._given[name]
+
+    def takes(self, name: Name, prefill: float, rooms: Rooms, waiting: int) -> bool:
+        """Return whether a rank without room takes a request while `waiting` requests wait."""
+        return (
+            prefill <= self._little
+            and waiting <= len(rooms.all())
+            and self._given.get(name, 0.0) + prefill <= self._most
+        )
+
+    def give(self, name: Name, prefill: float) -> None:
+        """Count a request that such a rank took."""
+        self._given[name] = self._given.get(name, 0.0) + prefill
+
+
+SECONDS = 20.0
+"""Time constant of the average."""
+
+
+class ForeignShare:
+    """A moving average, weighted by the prefill that waits. Times are seconds of the caller's clock."""
+
+    def __init__(self) -> None:
+        self._foreign = self._all = 0.0
+        self.seen_at = float("-inf")
+
+    @property
+    def value(self) -> float:
+        """The share, 0 to 1; 0 while nothing has waited."""
+        return self._foreign / self._all if self._all > 0 else 0.0
+
+    def see(self, foreign: float, every: float, now: float) -> None:
+        """Add the seconds of foreign prefill, and of all prefill, that wait on the pods `now`."""
+        weight = exp(-max(0.0, now - self.seen_at) / SECONDS)
+        fresh = 1.0 - weight if self._all else 1.0
+        self.seen_at = now
+        self._foreign = weight * self._foreign + fresh * foreign
+        self._all = weight * self._all + fresh * every

@@ -4,12 +4,12 @@ from collections.abc import Iterator
 from itertools import chain, islice
 
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
-from warmpath.router.load.precedence import Precedence
+from warmpath.router.load.overdue import Precedence
 from warmpath.router.pick.messages import candidate_message
 from warmpath.router.pick.pick import Placed
 from warmpath.router.pick.weigh import Choice
 from warmpath.router.queue.queue import Queue
-from warmpath.router.queue.released import Standing
+from warmpath.router.queue.request import Standing
 from warmpath.scorer.reason import seconds
 
 

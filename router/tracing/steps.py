@@ -1,11 +1,14 @@
-"""The steps of a call: each is timed for the metrics, and is a span where the call is traced."""
+"""The steps of a call: each is timed for the metrics, and is a span where the call is traced.
+
+The id that a caller or gateway gives to a request, by which its log lines are found elsewhere.
+"""
 
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final, Protocol
 
-from warmpath.router.tracing.tracer import NO_TRACER, Tracer
+from warmpath.router.tracing.tracer import NO_TRACER, Carrier, Tracer
 
 
 class Step:
@@ -98,3 +101,16 @@ def _never() -> float:
 
 NO_STEPS = Steps(NoMeter(), clock=_never)
 """Times nothing."""
+
+
+HEADER = "x-request-id"
+"""Envoy's, which most proxies and frameworks share; in lower case."""
+MOST_CHARS = 128
+
+
+def request_id_of(carrier: Carrier) -> str:
+    """Return the id in headers or metadata, its beginning if it is long; empty if there is none."""
+    for name, value in carrier:
+        if name == HEADER and isinstance(value, str):
+            return value[:MOST_CHARS]
+    return ""

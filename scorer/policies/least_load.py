@@ -5,7 +5,7 @@ from random import Random
 
 from warmpath.scorer.candidate import Request
 from warmpath.scorer.columns import Columns, Costs
-from warmpath.scorer.option import check_option
+from warmpath.scorer.policy import check_option
 
 
 @dataclass(frozen=True, slots=True)

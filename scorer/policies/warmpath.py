@@ -7,9 +7,8 @@ from typing import ClassVar
 import numpy as np
 
 from warmpath.scorer.candidate import Request
-from warmpath.scorer.columns import Columns, Costs
-from warmpath.scorer.load_columns import Column
-from warmpath.scorer.option import check_option
+from warmpath.scorer.columns import Column, Columns, Costs
+from warmpath.scorer.policy import check_option
 
 HIGHEST_UTILISATION = 0.95
 """Cap of the utilisation, since the weight of work diverges at 1."""

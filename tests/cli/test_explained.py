@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from warmpath.cli import asking as client
-from warmpath.indexer.keys.token import unpack_tokens
+from warmpath.indexer.keys.key import unpack_tokens
 from warmpath.prefixstore.tokenizers.tokenizer import FolderTokenizer
 from warmpath.router.assemble.running import running
 from warmpath.router.config.read import parse

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from warmpath.lab.local.gzipped import open_gzipped
-from warmpath.lab.local.workload import read_trace
+from warmpath.lab.local.workload import open_gzipped, read_trace
 
 LINE = b'{"timestamp": 0, "input_length": 4, "output_length": 1, "hash_ids": [7]}\n'
 

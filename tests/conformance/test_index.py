@@ -22,8 +22,7 @@ from warmpath.indexer.compiled.array_index import ArrayIndex
 from warmpath.indexer.index.contract import Index, Stretch
 from warmpath.indexer.index.memory import MemoryIndex
 from warmpath.indexer.index.reference import ReferenceIndex
-from warmpath.indexer.keys.key import Chain
-from warmpath.indexer.keys.word import pack_words
+from warmpath.indexer.keys.key import Chain, pack_words
 from warmpath.indexer.shared.layout.names import KeyNames
 from warmpath.indexer.shared.redis.connect import RedisSettings, connect
 

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from tests.scorer.ranked import Ranked, rank
 from warmpath.scorer.candidate import Candidate, Load, Request
-from warmpath.scorer.order import rounded
 from warmpath.scorer.policy import Policy, make_policy, policy_names
+from warmpath.scorer.weigh import rounded
 
 NAMES = policy_names()
 

@@ -7,7 +7,7 @@ import aiohttp
 import grpc.aio
 import pytest
 
-from warmpath.indexer.keys.token import pack_tokens
+from warmpath.indexer.keys.key import pack_tokens
 from warmpath.lab.local.cluster import MODEL, Cluster, WorkerSettings
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.proto.pb.warmpath.v1 import router_pb2_grpc

@@ -12,7 +12,7 @@ from tests.publisher.published_pod import FULL, IDS, Pod
 from tests.router.tracing.recorded_spans import Recorded, parent
 from tests.servers.redis_server import RedisServer
 from tests.servers.relay import Relay
-from warmpath.indexer.keys.token import pack_tokens
+from warmpath.indexer.keys.key import pack_tokens
 from warmpath.lab.local.cluster import MODEL
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.proto.pb.warmpath.v1 import router_pb2_grpc

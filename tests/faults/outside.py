@@ -16,7 +16,7 @@ from tests.faults.rig import Rig
 from tests.indexer.engine_model import BLOCK
 from tests.soak.watched_process import WatchedProcess
 from warmpath.client.async_client import AsyncClient
-from warmpath.indexer.keys.token import unpack_tokens
+from warmpath.indexer.keys.key import unpack_tokens
 from warmpath.indexer.trust import Level
 from warmpath.lab.local.ports import HeldPorts
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb

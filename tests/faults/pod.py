@@ -10,11 +10,10 @@ from tests.faults.history import Held, History
 from tests.indexer.engine_model import BLOCK, Block, EngineModel
 from warmpath.indexer.engines import vllm
 from warmpath.indexer.engines.event import Tier
-from warmpath.indexer.follow.rank_source import RankSource
+from warmpath.indexer.follow.instance import RankSource
 from warmpath.indexer.follow.stream_source import RankIngest
-from warmpath.indexer.keys.key import Keyspace, chain, fingerprint
+from warmpath.indexer.keys.key import Keyspace, chain, fingerprint, pack_tokens
 from warmpath.indexer.keys.segment import Segments
-from warmpath.indexer.keys.token import pack_tokens
 from warmpath.indexer.resolve.rank_state import PureState
 from warmpath.indexer.resolve.resolver import Resolver
 from warmpath.indexer.shared.layout.names import KeyNames
@@ -23,8 +22,7 @@ from warmpath.indexer.shared.writer.machine import Writer
 from warmpath.indexer.shared.writer.run import News, random_base, write
 from warmpath.indexer.shared.writer.steps import WriterState
 from warmpath.indexer.watch.engine_cache import collect_forever
-from warmpath.indexer.watch.journal import Journal
-from warmpath.indexer.watch.pod_cache import Pending, PodCache
+from warmpath.indexer.watch.pod_cache import Journal, Pending, PodCache
 from warmpath.process.tasks import cancel, watched
 from warmpath.publisher.assemble import COLLECT_SECONDS
 

@@ -14,8 +14,7 @@ from tests.faults.pod import KEYSPACE, MODEL, Clock, Pod
 from tests.indexer.engine_model import BLOCK
 from warmpath.indexer.compiled.array_index import ArrayIndex
 from warmpath.indexer.index.slot import Place
-from warmpath.indexer.keys.key import Chain
-from warmpath.indexer.keys.token import pack_tokens
+from warmpath.indexer.keys.key import Chain, pack_tokens
 from warmpath.indexer.rank import Rank
 from warmpath.indexer.ranks import Ingest
 from warmpath.indexer.shared.layout.names import KeyNames

@@ -18,7 +18,7 @@ from typing import TypeVar
 from tests.faults.history import Held
 from tests.faults.pod import PROMPTS, Clock, Pod, Publisher
 from tests.faults.reader import Copying, Looking, Reader, WrongError
-from warmpath.cli.index.bucket import read_bucket
+from warmpath.cli.index.structure import read_bucket
 from warmpath.indexer.engines.event import Tier
 from warmpath.indexer.shared.layout.names import KeyNames, checkpoint
 from warmpath.indexer.shared.layout.record import Record, read_record

@@ -9,9 +9,8 @@ import pytest
 
 from tests.publisher.published_pod import FULL, IDS, Pod
 from tests.servers.redis_server import RedisServer
-from warmpath.indexer.keys.key import fingerprint
-from warmpath.indexer.keys.token import pack_tokens
-from warmpath.indexer.packed_keys import packed_keys
+from warmpath.indexer.embedded import packed_keys
+from warmpath.indexer.keys.key import fingerprint, pack_tokens
 from warmpath.indexer.shared.layout.names import KeyNames
 from warmpath.indexer.shared.layout.record import Record, read_record
 from warmpath.indexer.shared.query.index import RemoteIndex

@@ -34,7 +34,7 @@ with atheris.instrument_imports(include=["warmpath.indexer"], exclude=COMPILED):
     from warmpath.indexer.compiled.warm_up import warm_up
     from warmpath.indexer.engines import sglang, trtllm, vllm
     from warmpath.indexer.engines.event import Batch, MalformedEventError, Stored
-    from warmpath.indexer.follow.rank_source import RankSource
+    from warmpath.indexer.follow.instance import RankSource
     from warmpath.indexer.follow.stream_source import RankIngest
     from warmpath.indexer.index.contract import Index
     from warmpath.indexer.index.memory import MemoryIndex

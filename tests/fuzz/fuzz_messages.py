@@ -47,14 +47,13 @@ with atheris.instrument_imports(include=["warmpath"], exclude=COMPILED):
     from warmpath.indexer.compiled.warm_up import warm_up
     from warmpath.indexer.index.memory import MemoryIndex
     from warmpath.indexer.keys import segment_value
-    from warmpath.indexer.keys.key import Chain
+    from warmpath.indexer.keys.key import WORD_BYTES, Chain, pack_words
     from warmpath.indexer.keys.segment import SEGMENT
-    from warmpath.indexer.keys.word import WORD_BYTES, pack_words
     from warmpath.indexer.ranks import Ingest
     from warmpath.indexer.shared.layout.record import BadRecordError, read_record
     from warmpath.indexer.shared.query import lookup
     from warmpath.indexer.watch.client import ProtocolError, Watcher
-    from warmpath.process.message import read_message
+    from warmpath.process.bytes import read_message
     from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
     from warmpath.proto.pb.warmpath.watch.v1 import cache_watch_pb2 as watch_pb
     from warmpath.proto.pb.warmpath.wire.v1 import score_request_pb2 as wire

@@ -14,7 +14,7 @@ from tests.h2grpc.http2 import raw_frames as raw
 from tests.h2grpc.served import MISSING
 from warmpath.h2grpc.connection import Connection
 from warmpath.h2grpc.http2 import session as sessions
-from warmpath.h2grpc.http2.ended import EndedError
+from warmpath.h2grpc.http2.events import EndedError
 from warmpath.h2grpc.http2.journal import Journal
 from warmpath.h2grpc.http2.limits import Http2Limits
 from warmpath.h2grpc.http2.session import Session

@@ -15,8 +15,8 @@ from warmpath.h2grpc.http2 import callbacks
 from warmpath.h2grpc.http2 import journal as of
 from warmpath.h2grpc.http2 import library as lib
 from warmpath.h2grpc.http2.body import OutgoingBody
-from warmpath.h2grpc.http2.header_block import LENGTHS, MOST_HEADERS, pairs
 from warmpath.h2grpc.http2.journal import Journal
+from warmpath.h2grpc.http2.library import LENGTHS, MOST_HEADERS, pairs
 from warmpath.h2grpc.http2.limits import BURST_SECONDS, FrameBudget, Http2Limits
 from warmpath.h2grpc.metadata import (
     MESSAGE_BYTES,

@@ -17,7 +17,7 @@ from warmpath.indexer.trust import Level
 from warmpath.indexer.watch.client import Watcher
 from warmpath.indexer.watch.engine_cache import engine_cache
 from warmpath.process.health import HealthService
-from warmpath.publisher.health import health_handler
+from warmpath.publisher.entrance import health_handler
 from warmpath.publisher.places import Places
 from warmpath.publisher.watch_server import WatchServer
 

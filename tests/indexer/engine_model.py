@@ -11,8 +11,7 @@ from collections.abc import Iterable
 import msgspec
 
 from warmpath.indexer.engines.event import Tier
-from warmpath.indexer.keys.key import Keyspace, chain
-from warmpath.indexer.keys.token import pack_tokens
+from warmpath.indexer.keys.key import Keyspace, chain, pack_tokens
 
 BLOCK = 2
 

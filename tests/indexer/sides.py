@@ -6,14 +6,12 @@ import msgspec
 
 from warmpath.indexer.compiled.array_index import ArrayIndex
 from warmpath.indexer.engines import sglang, vllm
-from warmpath.indexer.follow.rank_source import RankSource
-from warmpath.indexer.follow.saved import SavedRank
-from warmpath.indexer.follow.stream_source import RankIngest
+from warmpath.indexer.follow.instance import RankSource
+from warmpath.indexer.follow.stream_source import RankIngest, SavedRank
 from warmpath.indexer.index.contract import Index
 from warmpath.indexer.index.memory import MemoryIndex
 from warmpath.indexer.index.reference import ReferenceIndex
-from warmpath.indexer.keys.key import Chain, Keyspace
-from warmpath.indexer.keys.token import pack_tokens
+from warmpath.indexer.keys.key import Chain, Keyspace, pack_tokens
 from warmpath.indexer.ranks import Ingest
 
 FORMS: dict[str, Callable[[], Index]] = {

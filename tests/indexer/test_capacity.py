@@ -15,13 +15,11 @@ from warmpath.indexer.compiled.array_index import ArrayIndex
 from warmpath.indexer.engines import trtllm, vllm
 from warmpath.indexer.engines.event import Tier
 from warmpath.indexer.follow.applier import REPEATED
-from warmpath.indexer.follow.rank_source import RankSource
-from warmpath.indexer.follow.saved import SavedRank
-from warmpath.indexer.follow.stream_source import RankIngest
+from warmpath.indexer.follow.instance import RankSource
+from warmpath.indexer.follow.stream_source import RankIngest, SavedRank
 from warmpath.indexer.index.contract import Index
 from warmpath.indexer.index.memory import MemoryIndex
-from warmpath.indexer.keys.key import Keyspace, chain
-from warmpath.indexer.keys.token import pack_tokens
+from warmpath.indexer.keys.key import Keyspace, chain, pack_tokens
 from warmpath.indexer.ranks import Ingest
 from warmpath.indexer.trust import DRIFTED, Level
 

@@ -16,9 +16,8 @@ from tests.indexer.sides import CLEARED, Event, Side, removed, stored
 from warmpath.indexer.compiled.array_index import ArrayIndex
 from warmpath.indexer.compiled.blocks.blocks import DEPTH, FREE, FREED, SET, TOP
 from warmpath.indexer.engines.event import EngineHash, Tier
-from warmpath.indexer.follow.saved import SavedRank
-from warmpath.indexer.keys.key import Keyspace, chain
-from warmpath.indexer.keys.token import pack_tokens
+from warmpath.indexer.follow.stream_source import SavedRank
+from warmpath.indexer.keys.key import Keyspace, chain, pack_tokens
 from warmpath.indexer.resolve.change import Spot
 
 EXAMPLES = examples(100)

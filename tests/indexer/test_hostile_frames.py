@@ -12,9 +12,8 @@ import pytest
 
 from tests.examples import examples
 from tests.indexer.sides import CLEARED, FORMS, Event, Side, removed, stored
-from warmpath.indexer.follow.saved import SavedRank
-from warmpath.indexer.keys.key import Keyspace, chain
-from warmpath.indexer.keys.token import pack_tokens
+from warmpath.indexer.follow.stream_source import SavedRank
+from warmpath.indexer.keys.key import Keyspace, chain, pack_tokens
 
 SCRIPTS = examples(500)
 """Random scripts that are run; a failure names the seed of its script."""

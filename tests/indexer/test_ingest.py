@@ -21,8 +21,7 @@ from tests.indexer.followed import held, new_ingest, source
 from warmpath.indexer.compiled.array_index import ArrayIndex
 from warmpath.indexer.engines.event import Tier
 from warmpath.indexer.follow.applier import COPIES
-from warmpath.indexer.follow.saved import SavedRank
-from warmpath.indexer.follow.stream_source import NAMESPACES, RankIngest
+from warmpath.indexer.follow.stream_source import NAMESPACES, RankIngest, SavedRank
 from warmpath.indexer.index.contract import Index
 from warmpath.indexer.index.memory import MemoryIndex
 from warmpath.indexer.ranks import Ingest

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from tests.indexer.sides import FORMS, Side, removed, stored
-from warmpath.indexer.follow.saved import SavedRank
+from warmpath.indexer.follow.stream_source import SavedRank
 from warmpath.indexer.trust import Level
 
 SIZE = 2

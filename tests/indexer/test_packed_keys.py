@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warmpath.indexer.keys.key import Chain
-from warmpath.indexer.keys.word import pack_words
-from warmpath.indexer.packed_keys import _compiled, packed_keys, stored_keys
+from warmpath.indexer.embedded import _compiled, packed_keys, stored_keys
+from warmpath.indexer.keys.key import Chain, pack_words
 
 
 @given(

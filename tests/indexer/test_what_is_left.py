@@ -10,7 +10,7 @@ from tests.indexer.sides import Side, stored
 from warmpath.indexer.compiled.array_index import ArrayIndex
 from warmpath.indexer.compiled.blocks.blocks import DEPTH
 from warmpath.indexer.engines import vllm
-from warmpath.indexer.follow.rank_source import RankSource
+from warmpath.indexer.follow.instance import RankSource
 from warmpath.indexer.index.contract import Index
 from warmpath.indexer.index.memory import MemoryIndex
 from warmpath.indexer.watch.engine_cache import engine_cache

@@ -1,6 +1,6 @@
 """The names of a client: the same whether gRPC's library or Python's `ssl` has seen the certificate."""
 
-from warmpath.process.certificate_names import auth_context, names
+from warmpath.process.certificates import auth_context, names
 
 SHOWN = {
     "subject": ((("countryName", "DE"),), (("commonName", "gateway"),)),

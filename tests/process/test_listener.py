@@ -13,7 +13,7 @@ import pytest
 from tests.process.tls_stand import Stand, ask, calling, loops, page, run
 from warmpath.process.listen import http_listener
 from warmpath.process.listener import Listener
-from warmpath.process.log_limit import BURST, LogLimit
+from warmpath.process.logs import BURST, LogLimit
 from warmpath.process.places import Place, Places, State
 from warmpath.process.tls import ClientTls, TlsPaths
 

@@ -7,8 +7,7 @@ import sys
 
 import pytest
 
-from warmpath.process.log_limit import LogLimit
-from warmpath.process.logs import LogForm, formatter
+from warmpath.process.logs import LogForm, LogLimit, formatter
 
 
 def written(form: LogForm, *args: object, process: int | None = None, failed: bool = False) -> str:

@@ -6,7 +6,7 @@ import logging
 import pytest
 from grpc._cython import cygrpc  # type: ignore[attr-defined]
 
-from warmpath.process.log_limit import (
+from warmpath.process.logs import (
     BURST,
     KINDS_AT_ONCE,
     MOST_CHARACTERS,
@@ -15,8 +15,8 @@ from warmpath.process.log_limit import (
     SECONDS,
     LogLimit,
     limited_handler,
+    shortened,
 )
-from warmpath.process.shortened import shortened
 
 
 class Log:

@@ -11,7 +11,7 @@ import aiohttp
 import grpc.aio
 
 from tests.lab.simworker.local_worker import LocalWorker
-from warmpath.indexer.keys.token import pack_tokens
+from warmpath.indexer.keys.key import pack_tokens
 from warmpath.lab.local.cluster import MODEL, Process, WorkerSettings
 from warmpath.lab.local.ports import HOST, HeldPorts
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb

@@ -12,9 +12,8 @@ from tests.indexer.shared.writer_model import read_bucket
 from tests.publisher.published_pod import IDS, Pod
 from tests.servers.redis_server import RedisServer
 from warmpath.indexer.engines.event import Tier
-from warmpath.indexer.keys.key import Keyspace, chain, fingerprint
+from warmpath.indexer.keys.key import Keyspace, chain, fingerprint, pack_tokens
 from warmpath.indexer.keys.segment import SEGMENT
-from warmpath.indexer.keys.token import pack_tokens
 from warmpath.indexer.shared.layout.names import KeyNames
 from warmpath.indexer.shared.layout.record import Record, read_record
 from warmpath.lab.local.cluster import MODEL

@@ -18,7 +18,7 @@ from tests.examples import examples
 from tests.indexer.engine_model import EngineModel
 from warmpath.indexer.engines import vllm
 from warmpath.indexer.engines.event import Tier
-from warmpath.indexer.follow.rank_source import RankSource
+from warmpath.indexer.follow.instance import RankSource
 from warmpath.indexer.follow.stream_source import RankIngest
 from warmpath.indexer.index.memory import MemoryIndex
 from warmpath.indexer.keys.segment import Segments
@@ -26,8 +26,7 @@ from warmpath.indexer.ranks import Ingest
 from warmpath.indexer.resolve.rank_state import PureState
 from warmpath.indexer.resolve.resolver import Resolver
 from warmpath.indexer.trust import Level
-from warmpath.indexer.watch.journal import Journal
-from warmpath.indexer.watch.pod_cache import Pending, PodCache
+from warmpath.indexer.watch.pod_cache import Journal, Pending, PodCache
 from warmpath.indexer.watch.watched_source import WatchedRank
 from warmpath.proto.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
 

@@ -10,7 +10,7 @@ import grpc.aio
 import msgspec
 
 from tests.router.pick.picker_parts import Parts
-from warmpath.indexer.keys.token import pack_tokens
+from warmpath.indexer.keys.key import pack_tokens
 from warmpath.indexer.shared.redis.command import Command
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.router.admission.in_flight import InFlight
@@ -19,7 +19,7 @@ from warmpath.router.calls.pick import PickAnswerer
 from warmpath.router.calls.service import RouterService
 from warmpath.router.diagnosis.attribution import Attribution
 from warmpath.router.diagnosis.decisions import Decisions
-from warmpath.router.drain import Drain
+from warmpath.router.ending import Drain
 from warmpath.router.peers.received import RouterSums
 from warmpath.router.pick.group_window import GroupWindow
 from warmpath.router.pick.picker import Picker

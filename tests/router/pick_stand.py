@@ -11,7 +11,7 @@ import grpc
 import grpc.aio
 
 from tests.router.running_router import TRANSPORT, running_router
-from warmpath.indexer.keys.token import pack_tokens
+from warmpath.indexer.keys.key import pack_tokens
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.proto.pb.warmpath.v1 import router_pb2_grpc
 from warmpath.router.config.schema import Config

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from warmpath.indexer.keys.token import pack_tokens
+from warmpath.indexer.keys.key import pack_tokens
 from warmpath.router.prompt.reader import ReadPrompt
 from warmpath.router.prompt.token_prompt import TokenPrompt
 

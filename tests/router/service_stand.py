@@ -12,7 +12,7 @@ import grpc.aio
 
 from tests.lab.simworker.local_worker import LocalWorker
 from tests.router.running_router import TRANSPORT, running_router
-from warmpath.indexer.keys.token import pack_tokens
+from warmpath.indexer.keys.key import pack_tokens
 from warmpath.lab.local.cluster import WorkerSettings
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.proto.pb.warmpath.v1 import router_pb2_grpc

@@ -17,7 +17,7 @@ from warmpath.indexer.engines import sglang, trtllm, vllm
 from warmpath.indexer.engines.cache_groups import MOST_BLOCK_SIZE, MOST_GROUP, MOST_NUMBER, Group
 from warmpath.indexer.engines.event import MalformedEventError, Tier, UnreadableEvent
 from warmpath.indexer.follow.stream_source import RankIngest
-from warmpath.indexer.keys.token import pack_tokens
+from warmpath.indexer.keys.key import pack_tokens
 from warmpath.indexer.resolve.saved import SavedHolding
 from warmpath.indexer.shared.layout.record import BadRecordError, read_record
 from warmpath.indexer.trust import Level

@@ -9,7 +9,7 @@ import pytest
 
 from warmpath.cli import asking as client
 from warmpath.cli import main as cli
-from warmpath.indexer.keys.token import pack_tokens
+from warmpath.indexer.keys.key import pack_tokens
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.proto.pb.warmpath.v1 import router_pb2_grpc
 

@@ -20,8 +20,7 @@ from tests.router.pick_stand import QUIET, pod, prompt
 from tests.router.running_router import TRANSPORT
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.proto.pb.warmpath.v1 import router_pb2_grpc
-from warmpath.router.drain import Drain, EndingError
-from warmpath.router.ending import Ending
+from warmpath.router.ending import Drain, Ending, EndingError
 from warmpath.router.readiness import LISTENING, Readiness
 
 LATE = "the router is about to end; ask another one"
@@ -46,7 +45,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
         clock.now += seconds
         await sleep(0)
 
-    monkeypatch.setattr("warmpath.router.drain.asyncio.sleep", pass_time)
+    monkeypatch.setattr("warmpath.router.ending.asyncio.sleep", pass_time)
     return clock
 
 

@@ -15,11 +15,19 @@ from tests.examples import examples
 from tests.router.pick.weighed import FakeRank
 from warmpath.indexer.trust import Level, Trust
 from warmpath.process.health import HealthService
-from warmpath.router.conditions import a_pod_is_well, pods_are_covered, tokenizers_are_loaded
-from warmpath.router.metrics.readiness import readiness
+from warmpath.router.metrics.parts import readiness
 from warmpath.router.pages.listener import Pages, http_app
 from warmpath.router.pods.table import Pod, Status
-from warmpath.router.readiness import ALWAYS, LISTENING, STAYING, Condition, Readiness
+from warmpath.router.readiness import (
+    ALWAYS,
+    LISTENING,
+    STAYING,
+    Condition,
+    Readiness,
+    a_pod_is_well,
+    pods_are_covered,
+    tokenizers_are_loaded,
+)
 
 CHOSEN = ("pods", "index", "coverage", "tokenizers")
 LOOKED_AT = ("pods", "coverage", "tokenizers")

@@ -16,7 +16,7 @@ import grpc.aio
 import pytest
 
 from warmpath.cli import check_config
-from warmpath.indexer.keys.token import pack_tokens
+from warmpath.indexer.keys.key import pack_tokens
 from warmpath.lab.local.cluster import MODEL, Process, Worker, WorkerSettings
 from warmpath.lab.local.ports import HeldPorts
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb

@@ -8,10 +8,9 @@ from typing import NamedTuple
 import numpy as np
 
 from warmpath.scorer.candidate import Candidate, Request
-from warmpath.scorer.columns import Columns, Costs
-from warmpath.scorer.load_columns import columns_of
-from warmpath.scorer.order import order_of
+from warmpath.scorer.columns import Columns, Costs, columns_of
 from warmpath.scorer.policy import Policy
+from warmpath.scorer.weigh import order_of
 
 
 class Ranked(NamedTuple):

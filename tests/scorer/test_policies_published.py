@@ -10,8 +10,7 @@ import pytest
 
 from tests.scorer.ranked import rank
 from warmpath.scorer.candidate import Candidate, Load, Request
-from warmpath.scorer.places import places
-from warmpath.scorer.policy import Policy, make_policy
+from warmpath.scorer.policy import Policy, make_policy, places
 
 
 @cache

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from warmpath.scorer.prefill import PrefillModel
-from warmpath.scorer.pull import with_pull
+from warmpath.scorer.weigh import with_pull
 
 TOKENS = 1000
 

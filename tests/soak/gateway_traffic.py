@@ -18,7 +18,7 @@ import grpc.aio
 from tests.soak.honest_engine import new_prompt
 from tests.soak.serving_engine import Fault, ServingEngine
 from warmpath.client.failure import failure_of
-from warmpath.indexer.keys.token import pack_tokens
+from warmpath.indexer.keys.key import pack_tokens
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.proto.pb.warmpath.v1 import router_pb2_grpc
 

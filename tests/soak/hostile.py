@@ -38,8 +38,7 @@ from tests.soak.hostile_peers import LyingEngine, RewrittenFile, again, lying_pa
 from tests.soak.innocent_callers import InnocentCallers
 from tests.soak.serving_engine import ServingEngine
 from tests.soak.watched_process import WatchedProcess
-from warmpath.indexer.keys.key import fingerprint
-from warmpath.indexer.keys.token import pack_tokens
+from warmpath.indexer.keys.key import fingerprint, pack_tokens
 from warmpath.lab.local.ports import HeldPorts
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.proto.pb.warmpath.v1 import router_pb2_grpc

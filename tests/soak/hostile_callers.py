@@ -14,7 +14,7 @@ from google.protobuf.message import Message
 from grpc_health.v1 import health_pb2
 
 from tests.router.http2_client import HEADERS, SETTINGS, Http2Client, frame
-from warmpath.indexer.keys.token import pack_tokens
+from warmpath.indexer.keys.key import pack_tokens
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.proto.pb.warmpath.watch.v1 import cache_watch_pb2
 

@@ -16,7 +16,7 @@ from grpc_health.v1 import health_pb2
 from tests.router.http2_client import Http2Client
 from tests.soak.honest_engine import HonestEngine, chat_body
 from warmpath.client.failure import failure_of
-from warmpath.indexer.keys.token import pack_tokens
+from warmpath.indexer.keys.key import pack_tokens
 from warmpath.indexer.ranks import STOOD_STILL
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.proto.pb.warmpath.v1 import router_pb2_grpc

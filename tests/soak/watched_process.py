@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 MOST_LINE = 1200
-"""Characters of a log's line: `process.log_limit.MOST_CHARACTERS`, and a line's other parts."""
+"""Characters of a log's line: `process.logs.MOST_CHARACTERS`, and a line's other parts."""
 MOST_LINES_FIRST, MOST_LINES_A_MINUTE = 4000, 400
 """Log lines: each place in the code may log 20 at once for each pod, then one in 10 s."""
 NEVER = ("Traceback", "a bug of ours", "never retrieved", "Task exception", "died", "dead task")

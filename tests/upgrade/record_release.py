@@ -18,8 +18,7 @@ import msgspec
 from tests.publisher.published_pod import FULL, IDS, SETTINGS, Pod, asking
 from tests.servers.redis_server import RedisServer
 from warmpath.indexer.engines.event import Tier
-from warmpath.indexer.keys.key import fingerprint
-from warmpath.indexer.keys.token import pack_tokens
+from warmpath.indexer.keys.key import fingerprint, pack_tokens
 from warmpath.indexer.shared.layout.names import KeyNames
 from warmpath.indexer.shared.layout.record import read_record
 from warmpath.indexer.trust import Level

@@ -23,11 +23,9 @@ from tests.recordings import LAST_RELEASE
 from tests.servers.redis_server import RedisServer
 from tests.upgrade.record_release import words
 from warmpath.indexer.engines.vllm import decode as decode_vllm
-from warmpath.indexer.follow.rank_source import RankSource
+from warmpath.indexer.follow.instance import RankSource
 from warmpath.indexer.index.memory import MemoryIndex
-from warmpath.indexer.keys.key import Chain, Keyspace, chain, fingerprint
-from warmpath.indexer.keys.token import pack_tokens
-from warmpath.indexer.keys.word import pack_words
+from warmpath.indexer.keys.key import Chain, Keyspace, chain, fingerprint, pack_tokens, pack_words
 from warmpath.indexer.ranks import Ingest
 from warmpath.indexer.shared.layout.names import KeyNames
 from warmpath.indexer.shared.layout.record import Record, read_record

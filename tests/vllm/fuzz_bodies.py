@@ -27,7 +27,7 @@ from warmpath.prefixstore.chats.conversation import Conversation
 from warmpath.prefixstore.chats.template import TemplateError
 from warmpath.router.inference_api.chats.vllm_messages import vllm_messages
 from warmpath.router.inference_api.chats.vllm_responses import vllm_responses
-from warmpath.router.inference_api.unread import UnreadError
+from warmpath.router.inference_api.request import UnreadError
 
 Path = tuple[Any, ...]
 LEAVES: list[Any] = [

@@ -5,9 +5,8 @@ from dataclasses import dataclass
 
 from google.protobuf.message import Message
 
-from warmpath.client.checks import check_figure
+from warmpath.client.checks import check_each, check_figure, check_names, check_pods, check_switches
 from warmpath.client.load import PodLoad
-from warmpath.client.names import check_each, check_names, check_pods, check_switches
 from warmpath.client.prompt import AnyPrompt, prompt_of
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.proto.report_event import EVENTS, ReportEvent

@@ -3,8 +3,7 @@
 from dataclasses import dataclass
 from numbers import Integral
 
-from warmpath.client.checks import check_figure
-from warmpath.client.names import check_names, check_numbers
+from warmpath.client.checks import check_figure, check_names, check_numbers
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.router.load.engine_metrics import problem_of
 

@@ -3,10 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from warmpath.client.checks import check_figure
-from warmpath.client.names import check_each, check_names, check_unicode
+from warmpath.client.checks import check_each, check_figure, check_names, check_unicode
 from warmpath.indexer.keys.extra import Item
-from warmpath.indexer.keys.token import TOKEN_BYTES, pack_tokens
+from warmpath.indexer.keys.key import TOKEN_BYTES, pack_tokens
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 
 CONTENTS = ("tokens", "text", "chat_body", "completions_body")

@@ -11,8 +11,8 @@ from random import Random
 
 import grpc
 
+from warmpath.client.checks import check_numbers
 from warmpath.client.failure import CallError
-from warmpath.client.names import check_numbers
 from warmpath.proto.errors import Reason
 
 MOST_ATTEMPTS = 10

@@ -6,8 +6,8 @@ from typing import NamedTuple
 import grpc
 
 from warmpath.client.calls import RouterCalls
+from warmpath.client.checks import check_names, check_pods
 from warmpath.client.failure import CallError
-from warmpath.client.names import check_names, check_pods
 from warmpath.client.prompt import AnyPrompt
 from warmpath.proto.errors import Reason
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb

@@ -20,12 +20,11 @@ from warmpath.client.connection import (
     checked_timeout,
 )
 from warmpath.client.credentials import Credentials
-from warmpath.client.failure import CallError, failure_of
+from warmpath.client.failure import CallError, failure_of, tells_more
 from warmpath.client.load import PodLoad
 from warmpath.client.prompt import AnyPrompt
 from warmpath.client.retry import Retry
 from warmpath.client.stream import Requests, StreamAnswer
-from warmpath.client.unanswered import tells_more
 from warmpath.process.tls import TlsPaths
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.proto.pb.warmpath.v1.router_pb2_grpc import RouterStub

@@ -13,7 +13,7 @@ from warmpath.indexer.engines.event import (
     Stored,
     Tier,
 )
-from warmpath.indexer.keys.token import TOKEN_BYTES
+from warmpath.indexer.keys.key import TOKEN_BYTES
 
 _TEXTS = ("lora", "cache_salt", "kind")
 

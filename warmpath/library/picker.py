@@ -7,9 +7,8 @@ from typing import TypeVar
 
 import msgspec
 
-from warmpath.client.checks import check_figure
+from warmpath.client.checks import check_figure, check_names, check_pods
 from warmpath.client.load import PodLoad
-from warmpath.client.names import check_names, check_pods
 from warmpath.client.prompt import AnyPrompt
 from warmpath.indexer.embedded import embedded_index
 from warmpath.library.index import Index

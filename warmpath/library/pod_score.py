@@ -4,16 +4,15 @@ import threading
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from warmpath.client.names import check_pods
+from warmpath.client.checks import check_pods
 from warmpath.client.prompt import AnyPrompt
 from warmpath.indexer.believed.beliefs import Believed
 from warmpath.indexer.rank import Rank
 from warmpath.indexer.trust import Level, Trust
 from warmpath.library.index import Index
 from warmpath.library.reader import PromptReader, Tokenizer
-from warmpath.router.match.match import NOTHING
+from warmpath.router.match.match import NOTHING, Matches
 from warmpath.router.match.match import Scorer as Matcher
-from warmpath.router.match.matches import Matches
 from warmpath.router.pods.namespaces import set_apart
 from warmpath.router.pods.table import Pod
 from warmpath.scorer.match import TIERS

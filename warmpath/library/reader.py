@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from warmpath.client.prompt import AnyPrompt, Prompt, prompt_of
-from warmpath.indexer.keys.token import TOKEN_BYTES, pack_tokens
+from warmpath.indexer.keys.key import TOKEN_BYTES, pack_tokens
 from warmpath.router.prompt.bad_request import BadRequestError
 from warmpath.router.prompt.items import check_item
 from warmpath.router.prompt.limits import check_count, check_name

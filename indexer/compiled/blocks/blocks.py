@@ -17,7 +17,7 @@ from warmpath.indexer.compiled.blocks import sets as of
 from warmpath.indexer.compiled.blocks.sets import Sets
 from warmpath.indexer.compiled.blocks.table import delete, find, home, insert, number_at, put, seek
 from warmpath.indexer.compiled.jit import compiled, inlined
-from warmpath.indexer.compiled.memory import zeros
+from warmpath.indexer.compiled.outside import zeros
 
 TOP, FREE, LIVE, NAMED, RESTING, RESTED, UNUSED = range(7)
 """Fields of `state`: the lowest number never given out; the first free number; how many blocks there

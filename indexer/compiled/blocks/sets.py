@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from warmpath.indexer.compiled.blocks.table import after, stays
 from warmpath.indexer.compiled.jit import compiled, inlined
-from warmpath.indexer.compiled.memory import zeros
+from warmpath.indexer.compiled.outside import zeros
 
 TOP, FREE, USED, FROM, SLOT, TO = range(6)
 """Fields of `state`: the lowest number never given out; the first free number; how many sets are in use;

@@ -3,7 +3,14 @@
 `follow` does the work of `indexer.resolve.resolver` without Python objects. At the first name that is
 not plain (`indexer.compiled.names.names`) it stops and returns the position, and the resolver takes
 over.
+
+Finds batches after which a rank's trust may change.
+
+Batches that arrive together are applied in one call, up to the first after which the trust may
+change. The caller then decides on the trust before the next batch is applied.
 """
+
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,7 +51,6 @@ from warmpath.indexer.compiled.names.names import (
     row_of,
 )
 from warmpath.indexer.compiled.names.roots import RootTable
-from warmpath.indexer.compiled.names.trust_bounds import Bounds, may_change_trust
 from warmpath.indexer.compiled.scan.dialect import STORED as IS_STORE
 from warmpath.indexer.compiled.scan.scanned import (
     ANOTHER,
@@ -64,6 +70,39 @@ from warmpath.indexer.compiled.scan.scanned import (
     Scanned,
 )
 from warmpath.indexer.compiled.scan.scanned import SIZE as EVENT_SIZE
+
+NEVER = 1 << 62
+"""A bound that no count reaches."""
+
+
+class Bounds(NamedTuple):
+    """The numbers of blocks from which on the trust may change."""
+
+    pool: NDArray[np.int64]
+    """(p): slots of the places that share the cache's blocks."""
+    most: int
+    """The most blocks that the places of `pool` can hold together."""
+    slower: NDArray[np.int64]
+    """(s): slots of the slower tiers' places."""
+    enough: int
+    """How many more blocks stored in the fastest tier settle all doubt, where slower tiers hold none."""
+
+
+@inlined
+def may_change_trust(blocks: Blocks, mine: Own, bounds: Bounds) -> bool:
+    """Whether the rank's trust may change after the batch that was applied last."""
+    held = 0
+    for at in range(bounds.pool.size):
+        held += blocks.counts[bounds.pool[at]]
+    if held > bounds.most:
+        return True
+    if mine.state[FASTEST] < bounds.enough:
+        return False
+    for at in range(bounds.slower.size):
+        if blocks.counts[bounds.slower[at]]:
+            return False
+    return True
+
 
 DONE, PAUSED, TELLING = 0, 3, 4
 """Why `follow` returned, beside `STRANGE` and `OTHER_NAMES`: everything is applied; as many blocks are
@@ -141,7 +180,7 @@ def follow(
     """Apply batches, at most `allowed` of their blocks; return why it stopped.
 
     `ends` has the position after each batch's last event. The function also stops after a batch
-    that may change the trust (`indexer.compiled.names.trust_bounds`).
+    that may change the trust (`indexer.compiled.names.follow`).
 
     `position` is where the next call goes on: the event; the block in it; the number of the block
     before; the number of the block to prove next (-1: not begun; 0: done, before the event's first block

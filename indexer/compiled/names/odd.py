@@ -35,7 +35,7 @@ ODD_BYTES = 600
 
 
 class OddNames:
-    """The resolver of one rank's odd names; to it, plain names are `indexer.resolve.elsewhere`."""
+    """The resolver of one rank's odd names; to it, plain names are `indexer.resolve.names`."""
 
     def __init__(
         self,

@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 from warmpath.indexer.compiled.array_index import ArrayIndex
 from warmpath.indexer.compiled.arrays import STEP
 from warmpath.indexer.compiled.blocks.blocks import SET, TOP
-from warmpath.indexer.compiled.memory import zeros
 from warmpath.indexer.compiled.names import follow as following
 from warmpath.indexer.compiled.names import hold, words
 from warmpath.indexer.compiled.names import names as names_of
 from warmpath.indexer.compiled.names import roots as roots_of
+from warmpath.indexer.compiled.names.follow import Bounds
 from warmpath.indexer.compiled.names.names import (
     ARE_WAITING,
     AWAITED,
@@ -33,7 +33,7 @@ from warmpath.indexer.compiled.names.names import (
 from warmpath.indexer.compiled.names.names_by_key import Marks
 from warmpath.indexer.compiled.names.restore import TIERS
 from warmpath.indexer.compiled.names.roots import RootTable
-from warmpath.indexer.compiled.names.trust_bounds import Bounds
+from warmpath.indexer.compiled.outside import zeros
 from warmpath.indexer.engines.cache_groups import WINDOW_KINDS, Layout
 from warmpath.indexer.resolve.change import Spot
 from warmpath.indexer.resolve.rank_slots import RankSlots

@@ -12,7 +12,7 @@ from warmpath.indexer.compiled.array_index import ArrayIndex
 from warmpath.indexer.compiled.arrays import STEP
 from warmpath.indexer.compiled.names.plain import PlainNames
 from warmpath.indexer.compiled.names.restore import TIERS, pack, restore
-from warmpath.indexer.keys.word import WORD_BYTES
+from warmpath.indexer.keys.key import WORD_BYTES
 from warmpath.indexer.resolve.rank_slots import RankSlots
 from warmpath.indexer.resolve.saved import DOUBT_BITS, SavedPlain
 

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from warmpath.indexer.compiled.jit import compiled
 from warmpath.indexer.engines.event import Tier
-from warmpath.indexer.engines.medium import TIERS
+from warmpath.indexer.engines.wire import TIERS
 
 STORED, REMOVED = 1, 2
 

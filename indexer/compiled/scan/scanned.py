@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from warmpath.indexer.compiled.memory import zeros
+from warmpath.indexer.compiled.outside import zeros
 
 COLUMNS = 15
 (

@@ -27,9 +27,8 @@ from warmpath.indexer.engines.event import Tier
 from warmpath.indexer.shared.layout.damage import MOST_DIGITS
 from warmpath.indexer.trust import MOST_REASON
 from warmpath.indexer.watch.watched_source import check_state
-from warmpath.process.bytes import UNREADABLE
-from warmpath.process.message import read_message
-from warmpath.process.shortened import shortened
+from warmpath.process.bytes import UNREADABLE, read_message
+from warmpath.process.logs import shortened
 from warmpath.proto.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
 
 SLOTS_OF_A_CLAIM = 1 << 16

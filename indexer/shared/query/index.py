@@ -18,10 +18,10 @@ from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
+from warmpath.indexer.embedded import packed_keys
 from warmpath.indexer.index.slot import Place
 from warmpath.indexer.keys.key import Chain
 from warmpath.indexer.keys.segment import SEGMENT
-from warmpath.indexer.packed_keys import packed_keys
 from warmpath.indexer.shared.layout.names import KeyNames
 from warmpath.indexer.shared.query.lookup import LookUp
 from warmpath.indexer.shared.query.lost_buckets import LIFE, Lives

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 from warmpath.indexer.index.contract import Stretch
 from warmpath.indexer.keys import segment_value
+from warmpath.indexer.keys.key import WORD_BYTES, unpack_words
 from warmpath.indexer.keys.segment import SEGMENT
 from warmpath.indexer.keys.segment_value import BadSegmentError, Packed
-from warmpath.indexer.keys.word import WORD_BYTES, unpack_words
 from warmpath.indexer.shared.layout.names import KeyNames
 from warmpath.indexer.shared.query.lost_buckets import LIFE, Life
 from warmpath.indexer.shared.redis.command import Command, CommandRefusedError, Reply

@@ -15,8 +15,7 @@ from warmpath.indexer.shared.records.registry import (
     Registry,
     refusal,
 )
-from warmpath.indexer.trust import Level, Trust, TrustHistory
-from warmpath.indexer.trust_limits import EMPTIED, TrustLimits
+from warmpath.indexer.trust import EMPTIED, Level, Trust, TrustHistory, TrustLimits
 from warmpath.indexer.watch.watched_source import blocks_in_use_of, layout_of
 from warmpath.proto.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
 

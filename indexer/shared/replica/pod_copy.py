@@ -23,13 +23,12 @@ from enum import StrEnum
 from warmpath.indexer.resolve.change import Spot
 from warmpath.indexer.shared.layout.names import KeyNames
 from warmpath.indexer.shared.layout.record import Claim, Record
-from warmpath.indexer.shared.records.registry import LATE, UNWRITTEN, nobody, refusal
-from warmpath.indexer.shared.records.unconfirmed import Unconfirmed
+from warmpath.indexer.shared.records.registry import LATE, UNWRITTEN, Unconfirmed, nobody, refusal
 from warmpath.indexer.shared.redis.command import Command, Reply
 from warmpath.indexer.trust import PROMISED_SECONDS
 from warmpath.indexer.watch.watched_source import WatchedRank
+from warmpath.process.bytes import read_message
 from warmpath.process.invariant import BrokenInvariantError
-from warmpath.process.message import read_message
 from warmpath.proto.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
 
 log = logging.getLogger(__name__)

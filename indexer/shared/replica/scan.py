@@ -13,8 +13,8 @@ from collections.abc import Collection, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from warmpath.indexer.keys.key import WORD_BYTES
 from warmpath.indexer.keys.segment_value import decode, spilled_blocks
-from warmpath.indexer.keys.word import WORD_BYTES
 from warmpath.indexer.shared.layout.names import KeyNames
 from warmpath.indexer.shared.layout.pages import Page, read_page
 from warmpath.indexer.shared.redis.command import (

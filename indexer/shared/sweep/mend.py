@@ -14,7 +14,7 @@ from warmpath.indexer.shared.layout.pages import Page, read_checkpoint
 from warmpath.indexer.shared.layout.record import BadRecordError, fields_of, read_record
 from warmpath.indexer.shared.redis.command import Call, Command, good, script
 from warmpath.indexer.shared.sweep.swept import Asked, Steps, Swept, batches
-from warmpath.indexer.shared.writer.record_calls import FENCE_MS
+from warmpath.indexer.shared.writer.calls import FENCE_MS
 
 log = logging.getLogger(__name__)
 

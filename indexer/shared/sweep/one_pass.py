@@ -40,8 +40,7 @@ from warmpath.indexer.shared.layout.pages import (
 from warmpath.indexer.shared.redis.command import Argument, Call, Command, good, script
 from warmpath.indexer.shared.sweep.mend import mend_bucket, mend_pods, mend_shared
 from warmpath.indexer.shared.sweep.swept import Steps, Swept, batches
-from warmpath.indexer.shared.writer.calls import purge_calls
-from warmpath.indexer.shared.writer.record_calls import FENCE_MS
+from warmpath.indexer.shared.writer.calls import FENCE_MS, purge_calls
 from warmpath.indexer.trust import PROMISED_SECONDS
 
 PAGE = 64

@@ -4,7 +4,7 @@ from array import array
 from collections.abc import Iterable, Iterator, Sequence
 
 from warmpath.indexer.engines.event import Tier
-from warmpath.indexer.keys.word import words_of
+from warmpath.indexer.keys.key import words_of
 from warmpath.indexer.shared.writer.claimed import Claimed
 from warmpath.indexer.watch.pod_cache import Contents
 from warmpath.proto.pb.warmpath.watch.v1 import cache_watch_pb2 as pb

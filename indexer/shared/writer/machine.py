@@ -7,22 +7,24 @@
 This module goes from one state to the next; `indexer.shared.writer.tenure` does the work under a claim.
 Where anything in Redis is not as the writer left it, the writer claims the pod anew and writes
 everything, so there is one way of recovery. Each request is repeated until it is answered
-(`indexer.shared.writer.retry`), so nothing fails for good; meanwhile the pod's record says why, where it
+(`indexer.shared.writer.lease`), so nothing fails for good; meanwhile the pod's record says why, where it
 can be reached (`indexer.shared.writer.lease`).
+
+Logs which other writer has a pod.
 """
 
 import logging
 from collections.abc import Callable
 from typing import NoReturn
 
+import msgspec
+
 from warmpath.indexer.shared.layout.names import KeyNames
 from warmpath.indexer.shared.layout.record import Claim
 from warmpath.indexer.shared.layout.schema import SchemaError, ensure_call, judge
 from warmpath.indexer.shared.redis.command import Call
-from warmpath.indexer.shared.writer.lease import AUDITS_OF_A_LEASE, Lease
-from warmpath.indexer.shared.writer.record_calls import RecordCalls
-from warmpath.indexer.shared.writer.retry import LAST_PAUSE, Retry
-from warmpath.indexer.shared.writer.rival import Rival
+from warmpath.indexer.shared.writer.calls import RecordCalls
+from warmpath.indexer.shared.writer.lease import AUDITS_OF_A_LEASE, LAST_PAUSE, Lease, Retry
 from warmpath.indexer.shared.writer.server_clock import ServerClock
 from warmpath.indexer.shared.writer.steps import (
     AnewError,
@@ -35,9 +37,61 @@ from warmpath.indexer.shared.writer.steps import (
 )
 from warmpath.indexer.shared.writer.tenure import Tenure
 from warmpath.indexer.watch.pod_cache import PodCache
+from warmpath.process.bytes import UNREADABLE
 from warmpath.process.invariant import BrokenInvariantError
 
 log = logging.getLogger(__name__)
+
+
+class Rival:
+    """The other writer of a pod. `model` and `keyspace` are this writer's own.
+
+    `is_mistake` says whether a second writer is a mistake; else writers of the pod take turns.
+    """
+
+    def __init__(self, pod: str, *, model: str, keyspace: str, is_mistake: bool) -> None:
+        self._pod = pod
+        self._model = model
+        self._keyspace = keyspace
+        self._is_mistake = is_mistake
+        self._owner = ""
+        """The other writer that was logged last."""
+
+    def log_rival(self, owner: str, said: bytes | None) -> None:
+        """Log once which writer has the pod, by its claim `said`.
+
+        Does nothing if the claim cannot be read or is an earlier owner's.
+        """
+        try:
+            claim = msgspec.json.decode(said or b"", type=Claim)
+        except UNREADABLE:
+            return
+        if owner == self._owner or claim.owner != owner:
+            return
+        self._owner = owner
+        where = f"watched at {claim.watch}" if claim.watch else "which names no address"
+        unlike = [
+            f"{name} {theirs!r}, not {ours!r}"
+            for name, theirs, ours in (
+                ("model", claim.model, self._model), ("keyspace", claim.keyspace, self._keyspace),
+            )
+            if theirs != ours
+        ]  # fmt: skip
+        also = f", with {' and '.join(unlike)}" if unlike else ""
+        other = f"pod {self._pod}: shared index: writer {owner} has the pod, {where}{also}"
+        if self._is_mistake:
+            # Without an address the other writer may be a router, which is not a second publisher.
+            log.warning(
+                "%s; %stwo publishers have --pod %s: give each pod its own id",
+                other, "" if claim.watch else "if ", self._pod,
+            )  # fmt: skip
+        else:
+            log.info("%s", other)
+
+    def forget(self) -> None:
+        """Enable the log line about the next rival, since this writer has the pod now."""
+        self._owner = ""
+
 
 LEAST_LEFT = 5.0
 """Least seconds without a renewal after which a record is left over, however short the lease."""

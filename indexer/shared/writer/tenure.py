@@ -2,6 +2,8 @@
 
 Every bucket has the claim's token and the number of writes since. So a bucket refuses a write once a
 later claim has it, a write whose outcome is not known can be repeated, and a lost write is noticed.
+
+Decides which entries of a pod's log are kept, by their number and their bytes.
 """
 
 import logging
@@ -14,19 +16,57 @@ from warmpath.indexer.shared.layout.names import KeyNames, checkpoint
 from warmpath.indexer.shared.layout.pages import read_checkpoint
 from warmpath.indexer.shared.layout.record import Claim
 from warmpath.indexer.shared.redis.command import Call, Command, Reply
-from warmpath.indexer.shared.writer.calls import Status, apply_calls, fence_call, outcome
+from warmpath.indexer.shared.writer.calls import (
+    RecordCalls,
+    Status,
+    apply_calls,
+    fence_call,
+    outcome,
+)
 from warmpath.indexer.shared.writer.changes import KeysOf, Where, net, portions, whole
 from warmpath.indexer.shared.writer.claimed import Claimed
-from warmpath.indexer.shared.writer.kept_log import KeptLog
-from warmpath.indexer.shared.writer.lease import CONFIRM_SECONDS, Lease
-from warmpath.indexer.shared.writer.record_calls import RecordCalls
-from warmpath.indexer.shared.writer.retry import Retry
+from warmpath.indexer.shared.writer.lease import CONFIRM_SECONDS, Lease, Retry
 from warmpath.indexer.shared.writer.server_clock import ServerClock
 from warmpath.indexer.shared.writer.steps import AnewError, Cause, Steps, WriterCounts
 from warmpath.indexer.watch.pod_cache import PodCache
+from warmpath.process.invariant import BrokenInvariantError
 from warmpath.proto.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
 
 log = logging.getLogger(__name__)
+
+LOG_ENTRIES = 10_000
+LOG_BYTES = 4 << 20
+"""Half a million keys: minutes of a busy engine. A router reads the log twenty times a second."""
+
+
+class KeptLog:
+    """Counts the entries of a pod's log in Redis, and says from which one on they are kept.
+
+    The writer makes one for each claim, when the log is empty, and adds every entry that it writes.
+    """
+
+    def __init__(self, *, entries: int = LOG_ENTRIES, max_bytes: int = LOG_BYTES) -> None:
+        self.bytes = 0
+        self._most = entries
+        self._max_bytes = max_bytes
+        self._entries: deque[tuple[int, int]] = deque()
+        """The last sequence and the bytes of each entry."""
+
+    def add(self, last: int, size: int) -> int:
+        """Count a new entry; return the last sequence of the first entry that is to be kept."""
+        self._entries.append((last, size))
+        self.bytes += size
+        while len(self._entries) > 1 and (
+            len(self._entries) > self._most or self.bytes > self._max_bytes
+        ):
+            self.bytes -= self._entries.popleft()[1]
+        return self._entries[0][0]
+
+    def check(self) -> None:
+        """Raise BrokenInvariantError where the bytes do not add up."""
+        if self.bytes != sum(size for _, size in self._entries):
+            raise BrokenInvariantError("the bytes of the log do not add up")
+
 
 TOUCHES_OF_A_LIFE = 4
 """How often an idle bucket's time to live is renewed within that time."""

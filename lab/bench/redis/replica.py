@@ -8,11 +8,10 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 from warmpath.indexer.embedded import embedded_index
 from warmpath.indexer.engines import vllm
-from warmpath.indexer.follow.rank_source import RankSource
+from warmpath.indexer.follow.instance import RankSource
 from warmpath.indexer.follow.stream_source import ORPHAN_BYTES, RankIngest
-from warmpath.indexer.keys.key import fingerprint
+from warmpath.indexer.keys.key import fingerprint, pack_tokens
 from warmpath.indexer.keys.segment import Segments
-from warmpath.indexer.keys.token import pack_tokens
 from warmpath.indexer.rank import Rank
 from warmpath.indexer.ranks import Ingest
 from warmpath.indexer.resolve.rank_state import PureState
@@ -25,8 +24,7 @@ from warmpath.indexer.shared.writer.machine import Writer
 from warmpath.indexer.shared.writer.run import News, random_base, write
 from warmpath.indexer.trust import Level
 from warmpath.indexer.watch.engine_cache import collect_forever
-from warmpath.indexer.watch.journal import Journal
-from warmpath.indexer.watch.pod_cache import Pending, PodCache
+from warmpath.indexer.watch.pod_cache import Journal, Pending, PodCache
 from warmpath.lab.bench.figure import Figure
 from warmpath.lab.bench.stand.look_up import BLOCKS, TOKENS, no_collector
 from warmpath.lab.bench.stand.made_up_fleet import (

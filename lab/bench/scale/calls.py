@@ -8,14 +8,22 @@ from pathlib import Path
 
 from google.protobuf.message import Message
 
-from warmpath.indexer.keys.token import pack_tokens
+from warmpath.indexer.keys.key import pack_tokens
 from warmpath.lab.bench.figure import Figure
 from warmpath.lab.bench.speed.memory import bytes_of
 from warmpath.lab.bench.speed.score import GRPC
 from warmpath.lab.bench.stand.look_up import TOKENS
 from warmpath.lab.bench.stand.made_up_fleet import BLOCK_SIZE, MODEL, prompt_of
-from warmpath.lab.bench.stand.process import busy, resident
-from warmpath.lab.bench.stand.servers import Fleet, framed, h2load, order, release, until
+from warmpath.lab.bench.stand.servers import (
+    Fleet,
+    busy,
+    framed,
+    h2load,
+    order,
+    release,
+    resident,
+    until,
+)
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 
 LENGTHS = (1_000, TOKENS, 100_000)

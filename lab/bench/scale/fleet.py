@@ -12,7 +12,7 @@ from itertools import count
 from random import Random
 from typing import NamedTuple
 
-from warmpath.indexer.keys.token import pack_tokens
+from warmpath.indexer.keys.key import pack_tokens
 from warmpath.lab.bench.figure import Figure
 from warmpath.lab.bench.stand.asked import Asked
 from warmpath.lab.bench.stand.look_up import no_collector

@@ -17,16 +17,14 @@ from pathlib import Path
 import aiohttp
 from aiohttp import web
 
-from warmpath.cli.gateway.binary import find_envoy
 from warmpath.cli.gateway.description import GatewayDescription, HostPort
-from warmpath.cli.gateway.process import EnvoyProcess
+from warmpath.cli.gateway.process import EnvoyProcess, find_envoy
 from warmpath.lab.bench.figure import Figure
 from warmpath.lab.bench.speed.score import JSON, PODS, ScoreClient, holding
 from warmpath.lab.bench.stand.fronts import answering, without_router
 from warmpath.lab.bench.stand.look_up import TOKENS
 from warmpath.lab.bench.stand.made_up_fleet import MODEL
-from warmpath.lab.bench.stand.process import resident
-from warmpath.lab.bench.stand.servers import h2load
+from warmpath.lab.bench.stand.servers import h2load, resident
 from warmpath.lab.local.ports import HOST, HeldPorts
 
 SIZES = (4_000, 40_000)

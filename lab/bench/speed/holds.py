@@ -13,11 +13,11 @@ from typing import Any
 import grpc
 
 from warmpath.indexer.embedded import embedded_index
-from warmpath.indexer.keys.token import pack_tokens
+from warmpath.indexer.keys.key import pack_tokens
 from warmpath.lab.bench.figure import Figure
+from warmpath.lab.bench.stand.asked import new_picking
 from warmpath.lab.bench.stand.look_up import BLOCKS, TOKENS, no_collector
 from warmpath.lab.bench.stand.made_up_fleet import MODEL, batches_of, feed, new_ingest, prompt_of
-from warmpath.lab.bench.stand.picking import new_picking
 from warmpath.lab.bench.stand.steps import Steps
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.router.admission.in_flight import InFlight
@@ -29,7 +29,7 @@ from warmpath.router.config import schema as config
 from warmpath.router.config.files import engine_credentials
 from warmpath.router.diagnosis.attribution import Attribution
 from warmpath.router.diagnosis.decisions import Decisions
-from warmpath.router.drain import Drain
+from warmpath.router.ending import Drain
 from warmpath.router.load.engine_metrics import Observed
 from warmpath.router.load.rank_bookings import Work
 from warmpath.router.match.match import Scorer

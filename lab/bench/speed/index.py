@@ -5,7 +5,7 @@ from collections.abc import Callable
 from random import Random
 
 from warmpath.indexer.embedded import embedded_index
-from warmpath.indexer.keys.token import pack_tokens
+from warmpath.indexer.keys.key import pack_tokens
 from warmpath.indexer.ranks import Ingest
 from warmpath.lab.bench import peer
 from warmpath.lab.bench.figure import Figure

@@ -9,7 +9,7 @@ import grpc.aio
 
 from warmpath.indexer.embedded import embedded_index
 from warmpath.indexer.engines import vllm
-from warmpath.indexer.follow.rank_source import RankSource
+from warmpath.indexer.follow.instance import RankSource
 from warmpath.indexer.follow.stream_source import ORPHAN_BYTES, RankIngest
 from warmpath.indexer.keys.key import fingerprint
 from warmpath.indexer.ranks import Ingest
@@ -17,8 +17,7 @@ from warmpath.indexer.resolve.rank_state import PureState
 from warmpath.indexer.resolve.resolver import Resolver
 from warmpath.indexer.trust import Level
 from warmpath.indexer.watch.client import Watcher
-from warmpath.indexer.watch.journal import Journal
-from warmpath.indexer.watch.pod_cache import Pending, PodCache
+from warmpath.indexer.watch.pod_cache import Journal, Pending, PodCache
 from warmpath.lab.bench.figure import Figure
 from warmpath.lab.bench.stand.made_up_fleet import MODEL, batches_of, feed, new_ingest
 from warmpath.publisher.places import Places

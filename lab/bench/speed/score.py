@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
 
-from warmpath.indexer.keys.token import pack_tokens
+from warmpath.indexer.keys.key import pack_tokens
 from warmpath.lab.bench import peer
 from warmpath.lab.bench.figure import Figure
 from warmpath.lab.bench.speed.index import PACE

@@ -16,8 +16,7 @@ from pathlib import Path
 from tokenizers import Regex, Tokenizer, models, pre_tokenizers
 from tokenizers.trainers import BpeTrainer
 
-from warmpath.indexer.keys.token import pack_tokens
-from warmpath.indexer.keys.word import pack_words
+from warmpath.indexer.keys.key import pack_tokens, pack_words
 from warmpath.lab.bench.figure import Figure
 from warmpath.lab.bench.speed.score import GRPC
 from warmpath.lab.bench.stand.look_up import BLOCKS, TOKENS, no_collector

@@ -1,7 +1,13 @@
-"""A router's parts, which are asked for scores and picks in process."""
+"""A router's parts, which are asked for scores and picks in process.
+
+The parts of picking with the service's default settings, for benchmarks.
+"""
+
+from itertools import count
+from random import Random
 
 from warmpath.indexer.embedded import embedded_index
-from warmpath.indexer.keys.token import pack_tokens
+from warmpath.indexer.keys.key import pack_tokens
 from warmpath.lab.bench.stand.look_up import BLOCKS, TOKENS
 from warmpath.lab.bench.stand.made_up_fleet import (
     BLOCK_SIZE,
@@ -11,8 +17,8 @@ from warmpath.lab.bench.stand.made_up_fleet import (
     new_ingest,
     prompt_of,
 )
-from warmpath.lab.bench.stand.picking import new_picking
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
+from warmpath.router.config import schema as config
 from warmpath.router.diagnosis.attribution import Attribution
 from warmpath.router.diagnosis.decisions import Decisions
 from warmpath.router.load.engine_metrics import Observed
@@ -21,10 +27,27 @@ from warmpath.router.match.match import Scorer
 from warmpath.router.pick.eligible import eligible
 from warmpath.router.pick.messages import candidate_message
 from warmpath.router.pick.options import MOST_CANDIDATES
+from warmpath.router.pick.pick import Witness
+from warmpath.router.pick.picking import Picking
 from warmpath.router.pick.weigh import Ask
 from warmpath.router.pods.table import Pod, PodTable
 from warmpath.router.prompt.token_prompt import TokenPrompt
 from warmpath.scorer.strategies import longest_prefix
+
+
+def new_picking(*witnesses: Witness) -> Picking:
+    """Put the parts together; ties break the same way in each run."""
+    names = map(str, count())
+    return Picking(
+        config.PickTable(),
+        config.BookingTable(),
+        config.QueueTable(),
+        index=embedded_index(1 << 28),
+        new_id=lambda: next(names),
+        rng=Random(1),
+        witnesses=witnesses,
+    )
+
 
 PROMPTS = 200
 HOLDERS = 3

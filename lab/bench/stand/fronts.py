@@ -1,8 +1,7 @@
 """Envoys beside the gateway that is measured: one without the router, and one that answers like pods."""
 
 from warmpath.cli.gateway.bootstrap import bootstrap
-from warmpath.cli.gateway.description import GatewayDescription
-from warmpath.cli.gateway.fields import Fields
+from warmpath.cli.gateway.description import Fields, GatewayDescription
 
 ANSWER = '{"usage": {"prompt_tokens": 1, "completion_tokens": 1}}'
 TYPES = "type.googleapis.com/envoy.extensions."

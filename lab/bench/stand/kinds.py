@@ -13,7 +13,7 @@ import msgspec
 
 from warmpath.indexer.embedded import embedded_index
 from warmpath.indexer.engines import sglang, vllm
-from warmpath.indexer.follow.rank_source import RankSource
+from warmpath.indexer.follow.instance import RankSource
 from warmpath.indexer.follow.stream_source import RankIngest
 from warmpath.indexer.index.contract import Index
 from warmpath.indexer.ranks import Ingest

@@ -10,7 +10,7 @@ import numpy as np
 
 from warmpath.indexer.embedded import embedded_index
 from warmpath.indexer.follow.stream_source import RankIngest
-from warmpath.indexer.keys.token import pack_tokens
+from warmpath.indexer.keys.key import pack_tokens
 from warmpath.indexer.ranks import Ingest
 from warmpath.lab.bench.stand.look_up import BLOCKS, HOLDERS, no_collector, scores
 from warmpath.lab.bench.stand.made_up_fleet import batches_of, feed, new_ingest, prompt_of

@@ -4,11 +4,9 @@ from collections.abc import Iterable
 
 import xxhash
 
-from warmpath.indexer.keys.key import Keyspace, chain
-from warmpath.indexer.keys.token import TOKEN_BYTES, pack_tokens
+from warmpath.indexer.keys.key import TOKEN_BYTES, Keyspace, chain, pack_tokens
 from warmpath.lab.simulate.traffic.log_line import PROMPT_FIELDS, LogLine, read_line
-from warmpath.lab.simulate.traffic.named_blocks import chained, check_count
-from warmpath.lab.simulate.traffic.requests import LoggedRequest
+from warmpath.lab.simulate.traffic.requests import LoggedRequest, chained, check_count
 
 LOG_BLOCK = 16
 """Tokens per block of a log that does not give them: vLLM's default."""

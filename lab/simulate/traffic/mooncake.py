@@ -7,8 +7,7 @@ from msgspec import Meta
 
 from warmpath.lab.simulate.traffic.bad_line import decoded
 from warmpath.lab.simulate.traffic.log_line import Tokens
-from warmpath.lab.simulate.traffic.named_blocks import chained, check_count
-from warmpath.lab.simulate.traffic.requests import LoggedRequest
+from warmpath.lab.simulate.traffic.requests import LoggedRequest, chained, check_count
 
 MOONCAKE_BLOCK = 512
 """Tokens per block."""

@@ -1,8 +1,19 @@
-"""Endpoints that reset the cache, and put the worker to sleep, wake it and drain it."""
+"""Endpoints that reset the cache, and put the worker to sleep, wake it and drain it.
+
+Endpoints for probes and scrapers.
+
+POST /kv_cache_events: events that a reader fetches, as from `trtllm-serve`.
+
+A read takes the events away, so two readers get a part each.
+"""
+
+from collections.abc import Callable
+from typing import Any
 
 from aiohttp import web
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
-from warmpath.lab.simworker.api.errors import bad, json_response
+from warmpath.lab.simworker.api.errors import bad, error_response, json_response
 from warmpath.lab.simworker.api.fields import query_flag
 from warmpath.lab.simworker.server.sleep_state import LEVELS, MODES
 from warmpath.lab.simworker.server.worker import Worker
@@ -60,3 +71,71 @@ class Cache:
         if query_flag(request, "wait"):
             await self._worker.drained()
         return json_response({"draining": True, "in_flight": self._worker.in_flight})
+
+
+class Health:
+    """Health, version, load, metrics and event sources of one worker."""
+
+    def __init__(self, worker: Worker) -> None:
+        self._worker = worker
+
+    def routes(self) -> list[web.RouteDef]:
+        """Return the routes."""
+        return [
+            web.get("/health", self.health),
+            web.get("/ping", self.health),
+            web.post("/ping", self.health),
+            web.get("/version", self.version),
+            web.get("/load", self.load),
+            web.get("/metrics", self.metrics),
+            web.get("/kv_event_sources", self.event_sources),
+        ]
+
+    async def health(self, _: web.Request) -> web.Response:
+        """Answer 200, or 503 while draining. As in vLLM, an engine that hangs goes unnoticed."""
+        if self._worker.draining:
+            return error_response("the worker is draining", 503)
+        return web.Response()
+
+    async def version(self, _: web.Request) -> web.Response:
+        """Answer with the version of the simulated engine."""
+        return json_response({"version": self._worker.version})
+
+    async def load(self, _: web.Request) -> web.Response:
+        """Answer with the number of requests under way."""
+        return json_response({"server_load": self._worker.in_flight})
+
+    async def metrics(self, _: web.Request) -> web.Response:
+        """Answer with the metrics in Prometheus' text format."""
+        body = generate_latest(self._worker.registry)
+        return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+    async def event_sources(self, _: web.Request) -> web.Response:
+        """Answer with the addresses of each rank's event publisher."""
+        return json_response(self._worker.event_sources())
+
+
+class KvCacheEvents:
+    """The endpoint of an engine that keeps its events until a reader fetches them."""
+
+    def __init__(self, worker: Worker, fetch: Callable[[Any], list[dict[str, Any]]]) -> None:
+        self._worker = worker
+        self._fetch = fetch
+
+    def routes(self) -> list[web.RouteDef]:
+        """Return the routes."""
+        return [web.post("/kv_cache_events", self.fetch)]
+
+    async def fetch(self, _: web.Request) -> web.Response:
+        """Answer with all ranks' events since the last call.
+
+        If there are several ranks, each event names its own.
+        """
+        ranks = self._worker.ranks
+        answer = []
+        for rank in ranks:
+            events = self._fetch(rank.engine)
+            if len(ranks) > 1:
+                events = [event | {"attention_dp_rank": rank.number} for event in events]
+            answer += events
+        return json_response(answer)

@@ -1,22 +1,114 @@
-"""The worker's HTTP application: every path with its handler."""
+"""The worker's HTTP application: every path with its handler.
 
+/tokenize and /detokenize.
+
+/v1/models, and LoRA adapters loaded and unloaded at run time.
+"""
+
+import time
 from collections.abc import Callable
 from typing import Any
 
 from aiohttp import web
 
-from warmpath.lab.simworker.api.admin import Cache
-from warmpath.lab.simworker.api.errors import refusals
+from warmpath.lab.simworker.api.admin import Cache, Health, KvCacheEvents
+from warmpath.lab.simworker.api.errors import ApiError, bad, json_response, refusals
 from warmpath.lab.simworker.api.faults import Faults
-from warmpath.lab.simworker.api.health import Health
+from warmpath.lab.simworker.api.fields import read_body
 from warmpath.lab.simworker.api.inference.chat_forms import ChatForms
 from warmpath.lab.simworker.api.inference.completions import Completions
+from warmpath.lab.simworker.api.inference.request_options import find_model
 from warmpath.lab.simworker.api.inference.sglang_api import SglangApi
 from warmpath.lab.simworker.api.inference.token_api import TokenApi
-from warmpath.lab.simworker.api.kv_cache_events import KvCacheEvents
-from warmpath.lab.simworker.api.models import Models
-from warmpath.lab.simworker.api.tokens import Tokens
 from warmpath.lab.simworker.server.worker import Worker
+
+
+class Tokens:
+    """Endpoints that turn text to ids and back with the worker's own tokenizer."""
+
+    def __init__(self, worker: Worker) -> None:
+        self._worker = worker
+
+    def routes(self) -> list[web.RouteDef]:
+        """Return the routes."""
+        return [
+            web.post("/tokenize", self.tokenize),
+            web.post("/detokenize", self.detokenize),
+        ]
+
+    async def tokenize(self, request: web.Request) -> web.Response:
+        """Answer with the ids of a prompt, special tokens added, or of a chat in its template."""
+        worker = self._worker
+        fields = await read_body(request)
+        find_model(fields, worker.identity, worker.adapters)
+        if isinstance(fields.get("prompt"), str):
+            special = fields.flag("add_special_tokens", default=True)
+            ids = worker.text.encode(fields.text("prompt"), special=special)
+        elif isinstance(fields.get("messages"), list):
+            ids = worker.text.render(fields.get("messages"), fields.body)
+        else:
+            raise ApiError("prompt or messages: one of them is needed", field="prompt")
+        strings = worker.text.pieces(ids) if fields.flag("return_token_strs") else None
+        length = worker.identity.max_model_len
+        return json_response(
+            {"count": len(ids), "max_model_len": length, "tokens": ids, "token_strs": strings}
+        )
+
+    async def detokenize(self, request: web.Request) -> web.Response:
+        """Answer with the text of ids."""
+        worker = self._worker
+        fields = await read_body(request)
+        find_model(fields, worker.identity, worker.adapters)
+        ids = fields.get("tokens")
+        if not isinstance(ids, list) or set(map(type, ids)) - {int}:
+            raise bad("tokens", "a list of token ids is needed")
+        if ids and (min(ids) < 0 or max(ids) >= worker.identity.vocab_size):
+            raise bad("tokens", f"token ids must be 0 to {worker.identity.vocab_size - 1}")
+        return json_response({"prompt": worker.text.detokenize(ids)})
+
+
+class Models:
+    """The base model and its adapters."""
+
+    def __init__(self, worker: Worker) -> None:
+        self._worker = worker
+        self._created = int(time.time())
+
+    def routes(self) -> list[web.RouteDef]:
+        """Return the routes."""
+        return [
+            web.get("/v1/models", self.models),
+            web.post("/v1/load_lora_adapter", self.load),
+            web.post("/v1/unload_lora_adapter", self.unload),
+        ]
+
+    async def models(self, _: web.Request) -> web.Response:
+        """Answer with the list; adapters are children of the base model."""
+        identity = self._worker.identity
+        kit = {"object": "model", "created": self._created, "owned_by": "warmpath"}
+        base = {"root": identity.model, "parent": None, "max_model_len": identity.max_model_len}
+        cards = [{"id": identity.model} | kit | base]
+        cards += [
+            {"id": adapter.name} | kit
+            | {"root": adapter.path, "parent": identity.model, "max_model_len": None}
+            for adapter in self._worker.adapters.all()
+        ]  # fmt: skip
+        return json_response({"object": "list", "data": cards})
+
+    async def load(self, request: web.Request) -> web.Response:
+        """Load an adapter."""
+        fields = await read_body(request)
+        name = fields.text("lora_name")
+        in_place = fields.flag("load_inplace")
+        self._worker.adapters.load(name, fields.text("lora_path"), in_place=in_place)
+        return web.Response(text=f"Success: LoRA adapter '{name}' added successfully.")
+
+    async def unload(self, request: web.Request) -> web.Response:
+        """Unload an adapter."""
+        name = (await read_body(request)).text("lora_name")
+        self._worker.adapters.unload(name)
+        return web.Response(text=f"Success: LoRA adapter '{name}' removed successfully.")
+
 
 MOST_BODY_BYTES = 64 << 20
 

@@ -8,7 +8,7 @@ begins with a clear, because creating SGLang's tree is a reset.
 Only the wire is SGLang's. The cache stores, keeps and evicts as vLLM's does: pages are announced when
 they are scheduled, not when a request ends or a chunk is done; there is no radix tree; the digests are
 vLLM's. Of a page that the cache has twice only the first store and the last removal are announced
-(`lab.simworker.events.kept_once`). Groups after the first are left out, as SGLang has none, and so are
+(`lab.simworker.events.from_v1`). Groups after the first are left out, as SGLang has none, and so are
 an offload tier's stores without tokens. Versions before 0.5.6 named pages without their parents, which
 these digests cannot imitate; the form of 0.5.18 and 0.5.19 is not known.
 """

@@ -5,6 +5,11 @@ can take requests back from any engine and give them to it again. It does so to 
 running requests, which vLLM preempts and recomputes, and to keep the requests of a sleeping engine.
 Unlike vLLM's, an engine paused with mode `keep` gives its blocks back meanwhile; their content stays
 cached.
+
+The choice of a rank for a request.
+
+Source: `DPLBAsyncMPClient.get_core_engine_for_request` in `vllm/v1/engine/core_client.py` of 0.32, with
+one client whose counts are always current, where vLLM's are 100 ms old at worst.
 """
 
 import asyncio
@@ -20,8 +25,7 @@ from warmpath.lab.simworker.engine import (
     RequestRefusedError,
 )
 from warmpath.lab.simworker.server.flight import Flight
-from warmpath.lab.simworker.server.pace import Pace
-from warmpath.lab.simworker.server.shell import EngineShell
+from warmpath.lab.simworker.server.shell import EngineShell, Pace
 from warmpath.lab.simworker.server.sleep_state import PauseMode
 from warmpath.lab.simworker.server.task_set import TaskSet
 
@@ -247,3 +251,27 @@ class Rank(Generic[EventT]):
             )
         if self._flights.keys() & self._parked.keys():
             raise BrokenInvariantError("a request waits outside and runs inside")
+
+
+def score(load: Load, in_flight: int) -> float:
+    """Return how loaded a rank is: its requests, plus a penalty for waiting ones if its cache is full.
+
+    The penalty rises from nothing at half the cache in use to three times the waiting requests at all of
+    it: a queue in front of a full cache drains slowly.
+    """
+    requests = float(max(in_flight, load.waiting + load.running))
+    return requests + load.waiting * 6.0 * max(0.0, load.kv_cache_usage - 0.5)
+
+
+class Balancer:
+    """Picks the least loaded rank; equal ones take turns."""
+
+    def __init__(self, ranks: int) -> None:
+        self._ranks = ranks
+        self._start = 0
+
+    def choose(self, scores: Sequence[float]) -> int:
+        """Return a rank, given every rank's score."""
+        order = [(self._start + step) % self._ranks for step in range(self._ranks)]
+        self._start = (self._start + 1) % self._ranks
+        return min(order, key=lambda rank: scores[rank])

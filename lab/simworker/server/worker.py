@@ -1,10 +1,13 @@
 """One worker: ranks behind one HTTP server, with adapters, sleep and faults.
 
 The HTTP handlers call it; sockets belong to the host (`lab/simworker/host.py`).
+
+A worker's identity, as its clients see it.
 """
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from prometheus_client import CollectorRegistry
@@ -12,13 +15,28 @@ from prometheus_client import CollectorRegistry
 from warmpath.lab.simworker.events.faulty_outlet import EventFaults
 from warmpath.lab.simworker.events.publisher import HIGH_WATER_MARK, Publisher
 from warmpath.lab.simworker.server.adapters import Adapters
-from warmpath.lab.simworker.server.balance import Balancer, score
 from warmpath.lab.simworker.server.flight import Flight, FlightRequest, Sink
-from warmpath.lab.simworker.server.identity import Identity
 from warmpath.lab.simworker.server.metrics import WorkerMetrics
-from warmpath.lab.simworker.server.rank import Rank
+from warmpath.lab.simworker.server.rank import Balancer, Rank, score
 from warmpath.lab.simworker.server.sleep_state import PauseMode, SleepState
 from warmpath.lab.simworker.server.text import TextCodec
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """The model that a worker serves, with the limits of requests."""
+
+    model: str
+    engine: str
+    """The engine whose own endpoints it serves: `vllm`, `sglang` or `trtllm`."""
+    vocab_size: int
+    max_model_len: int
+    stream_interval: int
+    """Tokens in a chunk of a streamed answer; the first token goes out at once."""
+    priorities: bool
+    """Whether the scheduler's policy is `priority`."""
+    streams: bool = True
+    """Whether the engine publishes its events over ZMQ."""
 
 
 class NoSuchRankError(ValueError):

@@ -1,8 +1,7 @@
 """TensorRT-LLM's KV cache: two pools, a manager for each attention window, and its events."""
 
 from warmpath.lab.simworker.trtllm.blocks.block import KVCacheBlock
-from warmpath.lab.simworker.trtllm.blocks.block_hash import hash_block_key
-from warmpath.lab.simworker.trtllm.blocks.block_key import BlockKey
+from warmpath.lab.simworker.trtllm.blocks.block_key import BlockKey, hash_block_key
 from warmpath.lab.simworker.trtllm.blocks.eviction_policy import (
     LRUEvictionPolicy,
     NoFreeBlocksError,
@@ -26,8 +25,8 @@ from warmpath.lab.simworker.trtllm.events.kv_cache_event import (
     KVCacheStoredBlockData,
     KVCacheStoredData,
     KVCacheUpdatedData,
+    serialise,
 )
-from warmpath.lab.simworker.trtllm.events.serialise import serialise
 from warmpath.lab.simworker.trtllm.micro_batch_scheduler import MicroBatchScheduler
 from warmpath.lab.simworker.trtllm.requests.llm_request import LlmRequest, MultimodalItem
 

@@ -15,7 +15,7 @@ from enum import Enum
 
 from warmpath.lab.simworker.trtllm.blocks.block_key import BlockKey
 from warmpath.lab.simworker.trtllm.cache.kv_cache_manager import KVCacheManager
-from warmpath.lab.simworker.trtllm.requests.active_request import ActiveRequest, RequestState
+from warmpath.lab.simworker.trtllm.requests.llm_request import ActiveRequest, RequestState
 
 
 class CapacityPolicy(Enum):

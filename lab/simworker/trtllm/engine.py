@@ -20,11 +20,13 @@ from warmpath.lab.simworker.trtllm.blocks.cache_salt import get_cache_salt_id
 from warmpath.lab.simworker.trtllm.blocks.retention import KvCacheRetentionConfig
 from warmpath.lab.simworker.trtllm.cache.kv_cache_manager import KVCacheManager
 from warmpath.lab.simworker.trtllm.capacity_scheduler import CapacityPolicy, CapacityScheduler
-from warmpath.lab.simworker.trtllm.events.kv_cache_event import KVCacheEvent
-from warmpath.lab.simworker.trtllm.events.serialise import serialise
+from warmpath.lab.simworker.trtllm.events.kv_cache_event import KVCacheEvent, serialise
 from warmpath.lab.simworker.trtllm.micro_batch_scheduler import MicroBatchScheduler
-from warmpath.lab.simworker.trtllm.requests.active_request import ActiveRequest, RequestState
-from warmpath.lab.simworker.trtllm.requests.llm_request import LlmRequest
+from warmpath.lab.simworker.trtllm.requests.llm_request import (
+    ActiveRequest,
+    LlmRequest,
+    RequestState,
+)
 
 
 class TrtllmEngine:

@@ -6,7 +6,7 @@ contexts into chunks first come, first served.
 
 from collections.abc import Sequence
 
-from warmpath.lab.simworker.trtllm.requests.active_request import ActiveRequest, RequestState
+from warmpath.lab.simworker.trtllm.requests.llm_request import ActiveRequest, RequestState
 
 
 class MicroBatchScheduler:

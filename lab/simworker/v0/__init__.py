@@ -9,24 +9,23 @@ from warmpath.lab.simworker.v0.blocks.block_manager import BlockManager
 from warmpath.lab.simworker.v0.blocks.block_table import BlockTable
 from warmpath.lab.simworker.v0.blocks.cpu_gpu_block_allocator import CpuGpuBlockAllocator
 from warmpath.lab.simworker.v0.blocks.evictor import Evictor, LinearEvictor, LRUEvictor
-from warmpath.lab.simworker.v0.blocks.last_access_blocks_tracker import LastAccessBlocksTracker
-from warmpath.lab.simworker.v0.blocks.naive_block import NaiveBlock, NaiveBlockAllocator
-from warmpath.lab.simworker.v0.blocks.null_block import NullBlock
+from warmpath.lab.simworker.v0.blocks.naive_block import NaiveBlock, NaiveBlockAllocator, NullBlock
 from warmpath.lab.simworker.v0.blocks.prefix_caching_block import PrefixCachingBlock
 from warmpath.lab.simworker.v0.blocks.prefix_caching_block_allocator import (
     PrefixCachingBlockAllocator,
 )
-from warmpath.lab.simworker.v0.blocks.ref_counter import RefCounter
-from warmpath.lab.simworker.v0.blocks.sharing import CopyOnWriteTracker
-from warmpath.lab.simworker.v0.blocks.trackers import ComputedBlocksTracker
-from warmpath.lab.simworker.v0.device import Device
+from warmpath.lab.simworker.v0.blocks.sharing import CopyOnWriteTracker, RefCounter
+from warmpath.lab.simworker.v0.blocks.trackers import ComputedBlocksTracker, LastAccessBlocksTracker
+from warmpath.lab.simworker.v0.device import AllocStatus, Device
 from warmpath.lab.simworker.v0.engine import V0Engine
-from warmpath.lab.simworker.v0.interfaces import AllocStatus
 from warmpath.lab.simworker.v0.memory.array_backend import ArrayBackend
 from warmpath.lab.simworker.v0.memory.block_content import BlockContent
 from warmpath.lab.simworker.v0.memory.cache_engine import CacheEngine, CacheShape
-from warmpath.lab.simworker.v0.requests.lora import LoRAConfig, LoRARequest
-from warmpath.lab.simworker.v0.requests.sampling_params import SamplingParams
+from warmpath.lab.simworker.v0.requests.sampling_params import (
+    LoRAConfig,
+    LoRARequest,
+    SamplingParams,
+)
 from warmpath.lab.simworker.v0.requests.sequence import (
     Logprob,
     Sequence,
@@ -34,7 +33,7 @@ from warmpath.lab.simworker.v0.requests.sequence import (
     SequenceStatus,
 )
 from warmpath.lab.simworker.v0.requests.sequence_data import SequenceData, SequenceStage
-from warmpath.lab.simworker.v0.scheduling.partial_prefills import PartialPrefillMetadata
+from warmpath.lab.simworker.v0.scheduling.new_tokens import PartialPrefillMetadata
 from warmpath.lab.simworker.v0.scheduling.scheduler import Scheduler
 from warmpath.lab.simworker.v0.scheduling.scheduler_config import CacheConfig, SchedulerConfig
 from warmpath.lab.simworker.v0.scheduling.scheduler_outputs import (

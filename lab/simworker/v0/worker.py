@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Generic
 
-from warmpath.lab.simworker.v0.interfaces import BlockPairs
+from warmpath.lab.simworker.v0.device import BlockPairs
 from warmpath.lab.simworker.v0.memory.array_backend import ArrayT
 from warmpath.lab.simworker.v0.memory.block_content import BlockContent
 from warmpath.lab.simworker.v0.memory.cache_engine import CacheEngine

@@ -6,11 +6,10 @@ scheduler.
 
 from warmpath.lab.simworker.v1.cache.block_hash_map import BlockHashToBlockMap
 from warmpath.lab.simworker.v1.cache.block_pool import BlockPool
-from warmpath.lab.simworker.v1.cache.caching_metrics import CachingMetrics
+from warmpath.lab.simworker.v1.cache.caching_metrics import CachingMetrics, PrefixCacheStats
 from warmpath.lab.simworker.v1.cache.free_queue import FreeKVCacheBlockQueue
 from warmpath.lab.simworker.v1.cache.full_attention import FullAttentionManager
-from warmpath.lab.simworker.v1.cache.kv_cache_block import KVCacheBlock
-from warmpath.lab.simworker.v1.cache.kv_cache_blocks import KVCacheBlocks
+from warmpath.lab.simworker.v1.cache.kv_cache_block import KVCacheBlock, KVCacheBlocks
 from warmpath.lab.simworker.v1.cache.kv_cache_event import (
     MEDIUM_CPU,
     MEDIUM_GPU,
@@ -19,7 +18,6 @@ from warmpath.lab.simworker.v1.cache.kv_cache_event import (
     BlockStored,
 )
 from warmpath.lab.simworker.v1.cache.kv_cache_manager import KVCacheManager
-from warmpath.lab.simworker.v1.cache.prefix_cache_stats import PrefixCacheStats
 from warmpath.lab.simworker.v1.cache.sliding_window import SlidingWindowManager
 from warmpath.lab.simworker.v1.hashing.algorithms import (
     get_hash_fn_by_name,
@@ -46,11 +44,12 @@ from warmpath.lab.simworker.v1.hashing.block_hash_view import (
     resolve_block_hashes,
 )
 from warmpath.lab.simworker.v1.hashing.extra_keys import (
+    LoRARequest,
+    MultiModalFeatureSpec,
+    PlaceholderRange,
     generate_block_hash_extra_keys,
     to_event_extra_keys,
 )
-from warmpath.lab.simworker.v1.hashing.lora_request import LoRARequest
-from warmpath.lab.simworker.v1.hashing.mm_feature import MultiModalFeatureSpec, PlaceholderRange
 from warmpath.lab.simworker.v1.memory.limits import (
     check_enough_kv_cache_memory,
     estimate_max_model_len,

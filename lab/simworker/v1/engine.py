@@ -21,7 +21,7 @@ from warmpath.lab.simworker.engine import (
 from warmpath.lab.simworker.latency import LatencyModel, StepWork
 from warmpath.lab.simworker.v1.cache.kv_cache_event import CacheEvent
 from warmpath.lab.simworker.v1.hashing.block_hash import BlockHasher
-from warmpath.lab.simworker.v1.hashing.lora_request import LoRARequest
+from warmpath.lab.simworker.v1.hashing.extra_keys import LoRARequest
 from warmpath.lab.simworker.v1.leap import Leap
 from warmpath.lab.simworker.v1.offload.transfer import TransferWorker
 from warmpath.lab.simworker.v1.requests.request import Request

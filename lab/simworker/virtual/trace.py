@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from warmpath.lab.simworker.gzipped import open_text
+from warmpath.lab.simworker.sampler import open_text
 
 TRACE_BLOCK_SIZE = 512
 """Tokens a block."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.router.inference_api.body import Body
-from warmpath.router.inference_api.unread import Unread
+from warmpath.router.inference_api.request import Unread
 
 
 @dataclass(frozen=True, slots=True)

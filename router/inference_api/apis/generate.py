@@ -8,7 +8,7 @@ from typing import Any
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.router.inference_api.apis.api import Api
 from warmpath.router.inference_api.body import Body, positive
-from warmpath.router.inference_api.unread import (
+from warmpath.router.inference_api.request import (
     Unread,
     UnreadError,
     list_of,

@@ -3,7 +3,7 @@
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.router.inference_api.apis.api import Api
 from warmpath.router.inference_api.body import Body
-from warmpath.router.inference_api.unread import Unread, UnreadError
+from warmpath.router.inference_api.request import Unread, UnreadError
 
 
 async def _most_output_tokens(body: Body) -> int | None:

@@ -6,7 +6,7 @@ Follows SGLang 0.5.23, `srt/managers/io_struct.py` (`GenerateReqInput`).
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.router.inference_api.apis.api import Api
 from warmpath.router.inference_api.body import Body, positive
-from warmpath.router.inference_api.unread import Unread, UnreadError, not_allowed, not_exact
+from warmpath.router.inference_api.request import Unread, UnreadError, not_allowed, not_exact
 from warmpath.router.prompt.bodies.fields import packed_ids
 
 UNREAD = (

@@ -10,7 +10,7 @@ from warmpath.router.inference_api.apis.openai import OPENAI_CHAT
 from warmpath.router.inference_api.apis.openai_completions import OPENAI_COMPLETIONS
 from warmpath.router.inference_api.apis.openai_responses import OPENAI_RESPONSES
 from warmpath.router.inference_api.apis.sglang_generate import SGLANG_GENERATE
-from warmpath.router.inference_api.unread import Unread
+from warmpath.router.inference_api.request import Unread
 
 UNKNOWN = UnreadApi("unknown", Unread.UNKNOWN_PATH, "no API with this path is known")
 EMBEDDINGS = UnreadApi("embeddings", Unread.NO_PREFIX, "embeddings are computed whole")

@@ -9,7 +9,7 @@ import msgspec
 from warmpath.prefixstore.chats.chat import TemplateTraits
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.router.inference_api.body import Body
-from warmpath.router.inference_api.unread import not_exact
+from warmpath.router.inference_api.request import not_exact
 from warmpath.router.prompt.bodies.json_strings import LARGE_BYTES
 
 Chat: TypeAlias = Callable[

@@ -10,7 +10,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from warmpath.prefixstore.chats.conversation import BILLING_HEADER
-from warmpath.router.inference_api.unread import list_of, not_allowed, not_exact, object_of, text_of
+from warmpath.router.inference_api.request import (
+    list_of,
+    not_allowed,
+    not_exact,
+    object_of,
+    text_of,
+)
 
 
 def sglang_messages(

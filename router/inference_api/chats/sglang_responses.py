@@ -8,7 +8,7 @@ another way than this router's chats: only chats of plain texts are read.
 from collections.abc import Mapping
 from typing import Any
 
-from warmpath.router.inference_api.unread import list_of, not_exact, object_of, text_of
+from warmpath.router.inference_api.request import list_of, not_exact, object_of, text_of
 
 UNREAD = (
     *("tools", "reasoning", "previous_response_id", "previous_input_messages", "prompt"),

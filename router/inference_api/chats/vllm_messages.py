@@ -12,7 +12,13 @@ from typing import Any
 
 from warmpath.prefixstore.chats.chat import TemplateTraits
 from warmpath.prefixstore.chats.conversation import BILLING_HEADER
-from warmpath.router.inference_api.unread import list_of, not_allowed, not_exact, object_of, text_of
+from warmpath.router.inference_api.request import (
+    list_of,
+    not_allowed,
+    not_exact,
+    object_of,
+    text_of,
+)
 
 EFFORTS = ("low", "medium", "high", "xhigh", "max")
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from warmpath.indexer.keys.token import pack_tokens
+from warmpath.indexer.keys.key import pack_tokens
 from warmpath.process.bytes import UNREADABLE
 from warmpath.router.prompt.bodies.json_strings import (
     LARGE_BYTES,

@@ -22,7 +22,7 @@ from warmpath.router.prompt.bodies.fields import (
     packed_ids,
     raw_fields,
 )
-from warmpath.router.prompt.truncate import Truncation
+from warmpath.router.prompt.limits import Truncation
 
 T = TypeVar("T", str, bool)
 

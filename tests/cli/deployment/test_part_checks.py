@@ -12,7 +12,7 @@ from tests.servers.certificates import Authority
 from tests.servers.redis_cluster import RedisCluster
 from tests.servers.redis_server import RedisServer
 from warmpath.cli.deployment.check import Check
-from warmpath.cli.deployment.parts import CHANGES, NO_INFO, certificates, shared_index
+from warmpath.cli.deployment.inspect import CHANGES, NO_INFO, certificates, shared_index
 from warmpath.indexer.shared.layout.names import KeyNames, checkpoint
 from warmpath.indexer.shared.redis.command import Call, script
 from warmpath.indexer.shared.redis.fault import Fault

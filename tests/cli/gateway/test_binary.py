@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.servers.envoy import BINARY
-from warmpath.cli.gateway.binary import IN_FOLDER, NoEnvoyError, find_envoy
+from warmpath.cli.gateway.process import IN_FOLDER, NoEnvoyError, find_envoy
 
 
 def program(path: Path) -> Path:

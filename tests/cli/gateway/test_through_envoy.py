@@ -18,7 +18,6 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from tests.router.pick_stand import QUIET, pod, until
 from tests.router.running_router import running_router
 from tests.servers.certificates import Authority
-from warmpath.cli.gateway.binary import find_envoy
 from warmpath.cli.gateway.description import (
     FailureMode,
     GatewayDescription,
@@ -26,7 +25,7 @@ from warmpath.cli.gateway.description import (
     RouterTls,
     address_of,
 )
-from warmpath.cli.gateway.process import EnvoyProcess
+from warmpath.cli.gateway.process import EnvoyProcess, find_envoy
 from warmpath.lab.local.ports import HOST, HeldPorts
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.proto.pb.warmpath.v1 import router_pb2_grpc

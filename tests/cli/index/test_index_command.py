@@ -22,9 +22,8 @@ from warmpath.cli.index.check import Checked, shown
 from warmpath.cli.index.command import main
 from warmpath.cli.index.difference import Compared, Difference
 from warmpath.cli.index.structure import Structure
-from warmpath.indexer.keys.key import Keyspace, chain
+from warmpath.indexer.keys.key import Keyspace, chain, pack_tokens
 from warmpath.indexer.keys.segment_value import decode, encode, holders, pack
-from warmpath.indexer.keys.token import pack_tokens
 from warmpath.indexer.shared.layout.names import KeyNames, checkpoint
 from warmpath.indexer.shared.layout.record import read_record
 from warmpath.indexer.shared.sweep.sweeper import AT_REST

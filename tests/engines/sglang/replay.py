@@ -14,9 +14,9 @@ from typing import Any
 from warmpath.indexer.embedded import embedded_index
 from warmpath.indexer.engines import sglang
 from warmpath.indexer.engines.event import Tier
-from warmpath.indexer.follow.rank_source import RankSource
+from warmpath.indexer.follow.instance import RankSource
 from warmpath.indexer.index.memory import MemoryIndex
-from warmpath.indexer.keys.token import pack_tokens
+from warmpath.indexer.keys.key import pack_tokens
 from warmpath.indexer.ranks import Ingest
 from warmpath.indexer.trust import Trust
 from warmpath.router.match.match import Scorer

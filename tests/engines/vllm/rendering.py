@@ -7,7 +7,7 @@ import aiohttp
 
 from tests.engines.vllm.fleet import Fleet
 from warmpath.client.prompt import Prompt
-from warmpath.indexer.keys.token import unpack_tokens
+from warmpath.indexer.keys.key import unpack_tokens
 
 UNKNOWN_TO_TOKENIZE = {"truncate_prompt_tokens", "truncation_side", "reasoning_effort"}
 """Fields that vLLM's /tokenize passes over, though they change the prompt; its /render does not."""

@@ -11,7 +11,7 @@ from tests.h2grpc.http2.attacked import attacked, until
 from tests.h2grpc.served import MISSING
 from tests.router.http2_client import frame
 from tests.servers.certificates import Authority
-from warmpath.process.log_limit import BURST, LogLimit
+from warmpath.process.logs import BURST, LogLimit
 
 pytestmark = pytest.mark.skipif(bool(MISSING), reason=MISSING)
 

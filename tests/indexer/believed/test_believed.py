@@ -14,13 +14,11 @@ from tests.examples import examples
 from warmpath.indexer.believed.beliefs import Believed
 from warmpath.indexer.believed.slots import Belief
 from warmpath.indexer.compiled.array_index import LEAST_BYTES, ArrayIndex
+from warmpath.indexer.embedded import packed_keys
 from warmpath.indexer.index.contract import Index
 from warmpath.indexer.index.memory import MemoryIndex
 from warmpath.indexer.index.reference import ReferenceIndex
-from warmpath.indexer.keys.key import Chain
-from warmpath.indexer.keys.token import pack_tokens
-from warmpath.indexer.keys.word import unpack_words
-from warmpath.indexer.packed_keys import packed_keys
+from warmpath.indexer.keys.key import Chain, pack_tokens, unpack_words
 from warmpath.process.invariant import BrokenInvariantError
 
 BACKENDS: dict[str, Callable[[], Index]] = {

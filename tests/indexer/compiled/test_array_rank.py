@@ -3,8 +3,7 @@
 import pytest
 
 from tests.indexer.sides import FORMS, Event, Side, removed, stored
-from warmpath.indexer.keys.key import Keyspace, chain
-from warmpath.indexer.keys.token import pack_tokens
+from warmpath.indexer.keys.key import Keyspace, chain, pack_tokens
 from warmpath.indexer.trust import Level
 
 B = 2

@@ -11,11 +11,10 @@ from tests.examples import examples
 from warmpath.indexer.compiled.array_index import ArrayIndex
 from warmpath.indexer.compiled.arrays import STEP
 from warmpath.indexer.engines import vllm
-from warmpath.indexer.follow.rank_source import RankSource
+from warmpath.indexer.follow.instance import RankSource
 from warmpath.indexer.index.contract import Index
 from warmpath.indexer.index.memory import MemoryIndex
-from warmpath.indexer.keys.key import Chain, Keyspace
-from warmpath.indexer.keys.token import pack_tokens
+from warmpath.indexer.keys.key import Chain, Keyspace, pack_tokens
 from warmpath.indexer.ranks import Ingest
 from warmpath.lab.bench.stand.made_up_fleet import batches_of, prompt_of
 

@@ -16,7 +16,7 @@ from msgspec.structs import replace as changed
 from tests.examples import examples
 from tests.indexer.sides import CLEARED, Event, Side, removed, stored
 from warmpath.indexer.compiled.array_rank import ArrayState
-from warmpath.indexer.follow.saved import SavedRank
+from warmpath.indexer.follow.stream_source import SavedRank
 
 B = 2
 PODS = ("int", "bytes", "other names", "pairs")

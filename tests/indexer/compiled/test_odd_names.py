@@ -16,7 +16,7 @@ from warmpath.indexer.compiled.array_index import ArrayIndex
 from warmpath.indexer.compiled.array_rank import ArrayState
 from warmpath.indexer.compiled.names import words
 from warmpath.indexer.engines import vllm
-from warmpath.indexer.follow.rank_source import RankSource
+from warmpath.indexer.follow.instance import RankSource
 from warmpath.indexer.follow.stream_source import RankIngest
 from warmpath.indexer.index.contract import Index
 from warmpath.indexer.ranks import Ingest

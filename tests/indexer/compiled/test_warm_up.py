@@ -16,7 +16,7 @@ from numba.core.dispatcher import Dispatcher
 from warmpath.indexer.compiled.array_index import ArrayIndex
 from warmpath.indexer.compiled.warm_up import warm_up
 from warmpath.indexer.keys.key import Chain
-from warmpath.indexer.packed_keys import packed_keys
+from warmpath.indexer.embedded import packed_keys
 from warmpath.proto.pb.warmpath.wire.v1 import score_request_pb2 as wire
 from warmpath.router.prompt.parse import listed_ids
 

@@ -17,7 +17,7 @@ from warmpath.indexer.engines.event import (
     name_of,
 )
 from warmpath.indexer.engines.vllm import BlockStored
-from warmpath.indexer.keys.token import pack_tokens
+from warmpath.indexer.keys.key import pack_tokens
 from warmpath.library.check_events import check_events
 
 STORED = Stored.of([1, 2], range(8), block_size=4, parent=b"digest", tier="cpu", lora="a")

@@ -18,8 +18,7 @@ from warmpath.indexer.engines.event import (
     Tier,
 )
 from warmpath.indexer.follow.stream_source import RankIngest
-from warmpath.indexer.keys.key import Keyspace, chain
-from warmpath.indexer.keys.token import pack_tokens
+from warmpath.indexer.keys.key import Keyspace, chain, pack_tokens
 from warmpath.indexer.trust import Level
 
 

@@ -6,8 +6,7 @@ from tests.indexer.followed import new_ingest, source
 from tests.recordings import TRTLLM_V2_EVENTS
 from warmpath.indexer.engines import trtllm
 from warmpath.indexer.engines.event import Tier
-from warmpath.indexer.keys.key import Keyspace, chain
-from warmpath.indexer.keys.token import pack_tokens
+from warmpath.indexer.keys.key import Keyspace, chain, pack_tokens
 from warmpath.indexer.trust import Level
 
 WINDOW = 64

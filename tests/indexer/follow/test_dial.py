@@ -16,7 +16,7 @@ from warmpath.cli.deployment.events import check_events
 from warmpath.indexer.engines import vllm
 from warmpath.indexer.engines.event import Tier
 from warmpath.indexer.follow.dial import CONNECTED, GONE, dial, monitored
-from warmpath.indexer.follow.rank_source import RankSource
+from warmpath.indexer.follow.instance import RankSource
 from warmpath.indexer.follow.stream_source import RankIngest
 from warmpath.indexer.follow.subscribe import Subscriber
 from warmpath.indexer.index.memory import MemoryIndex

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from warmpath.indexer.engines import vllm
 from warmpath.indexer.engines.wire import timestamp_of
+from warmpath.indexer.follow.instance import RankSource
 from warmpath.indexer.follow.lag import WINDOW_SECONDS, Lag
-from warmpath.indexer.follow.rank_source import RankSource
 from warmpath.indexer.follow.stream_source import RankIngest
 from warmpath.indexer.index.memory import MemoryIndex
 from warmpath.indexer.ranks import Ingest

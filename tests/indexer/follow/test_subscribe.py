@@ -12,7 +12,7 @@ from tests.indexer.engine_model import EngineModel
 from warmpath.indexer.engines import vllm
 from warmpath.indexer.engines.event import Tier
 from warmpath.indexer.follow.endpoint import is_exposed, rank_endpoint
-from warmpath.indexer.follow.rank_source import RankSource
+from warmpath.indexer.follow.instance import RankSource
 from warmpath.indexer.follow.stream_source import RankIngest
 from warmpath.indexer.follow.subscribe import Subscriber
 from warmpath.indexer.follow.tap import END

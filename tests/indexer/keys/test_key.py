@@ -4,8 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from warmpath.indexer.keys.extra import Item, extras_of
-from warmpath.indexer.keys.key import Keyspace, chain
-from warmpath.indexer.keys.token import pack_tokens, unpack_tokens
+from warmpath.indexer.keys.key import Keyspace, chain, pack_tokens, unpack_tokens
 
 ROOT = Keyspace(model="m", block_size=4).root()
 TOKENS = st.lists(st.integers(0, 2**32 - 1), max_size=40)

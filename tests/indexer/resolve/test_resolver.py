@@ -4,8 +4,7 @@ from dataclasses import replace
 
 from warmpath.indexer.engines.event import Cleared, Moved, Removed, Stored, Tier, name_of
 from warmpath.indexer.index.orphans import Orphans
-from warmpath.indexer.keys.key import Keyspace, chain
-from warmpath.indexer.keys.token import pack_tokens
+from warmpath.indexer.keys.key import Keyspace, chain, pack_tokens
 from warmpath.indexer.resolve.resolver import Resolver
 from warmpath.process.invariant import BrokenInvariantError
 

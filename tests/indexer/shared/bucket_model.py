@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from warmpath.cli.index.bucket import Bucket
+from warmpath.cli.index.structure import Bucket
 from warmpath.indexer.shared.layout.names import checkpoint
 from warmpath.indexer.shared.writer.calls import Status
 

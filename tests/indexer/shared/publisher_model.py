@@ -7,7 +7,7 @@ from tests.indexer.awake import Awake
 from tests.indexer.engine_model import EngineModel
 from warmpath.indexer.engines import vllm
 from warmpath.indexer.engines.event import Tier
-from warmpath.indexer.follow.rank_source import RankSource
+from warmpath.indexer.follow.instance import RankSource
 from warmpath.indexer.follow.stream_source import RankIngest
 from warmpath.indexer.keys.segment import Segments
 from warmpath.indexer.resolve.rank_state import PureState
@@ -16,8 +16,7 @@ from warmpath.indexer.shared.layout.names import KeyNames
 from warmpath.indexer.shared.redis.command import Call, Command, Reply
 from warmpath.indexer.shared.writer.machine import Writer
 from warmpath.indexer.shared.writer.steps import AnewError, Commands, WriterState
-from warmpath.indexer.watch.journal import Journal
-from warmpath.indexer.watch.pod_cache import Pending, PodCache
+from warmpath.indexer.watch.pod_cache import Journal, Pending, PodCache
 
 LEASE = 60.0
 """Seconds: nothing expires while a test runs."""

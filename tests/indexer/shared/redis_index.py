@@ -12,26 +12,26 @@ import msgspec
 import numpy as np
 
 from tests.indexer.shared.ensured_schema import ensure
-from warmpath.cli.index.bucket import read_bucket
+from warmpath.cli.index.structure import read_bucket
+from warmpath.indexer.embedded import packed_keys
 from warmpath.indexer.engines.event import Tier
 from warmpath.indexer.index.contract import IndexStats, Links, Stretch
 from warmpath.indexer.keys.key import Chain
 from warmpath.indexer.keys.segment import Segments
 from warmpath.indexer.keys.segment_value import holders
-from warmpath.indexer.packed_keys import packed_keys
 from warmpath.indexer.shared.layout.names import KeyNames, checkpoint
 from warmpath.indexer.shared.layout.pages import ask_page, read_page
 from warmpath.indexer.shared.layout.record import SLOTS_OF_A_CLAIM, Claim, SpotOf
 from warmpath.indexer.shared.query.lookup import LookUp, blocks_of
 from warmpath.indexer.shared.redis.command import Call, Command, Redis, Reply, UnreachableError
 from warmpath.indexer.shared.writer.calls import (
+    RecordCalls,
     Status,
     apply_calls,
     fence_call,
     outcome,
     purge_calls,
 )
-from warmpath.indexer.shared.writer.record_calls import RecordCalls
 from warmpath.process.invariant import BrokenInvariantError
 
 TTL_MS = 86_400_000

@@ -20,11 +20,10 @@ from tests.indexer.shared.publisher_model import PublisherModel
 from tests.indexer.sides import CLEARED, Event, Side, removed, stored
 from tests.servers.redis_server import RedisServer
 from warmpath.indexer.compiled.array_index import ArrayIndex
+from warmpath.indexer.embedded import packed_keys
 from warmpath.indexer.index.slot import Place
-from warmpath.indexer.keys.key import Chain, Keyspace
+from warmpath.indexer.keys.key import Chain, Keyspace, pack_tokens
 from warmpath.indexer.keys.segment import SEGMENT
-from warmpath.indexer.keys.token import pack_tokens
-from warmpath.indexer.packed_keys import packed_keys
 from warmpath.indexer.rank import Rank
 from warmpath.indexer.ranks import Ingest
 from warmpath.indexer.shared.layout.names import KeyNames

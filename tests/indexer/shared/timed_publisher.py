@@ -13,7 +13,7 @@ from tests.indexer.engine_model import EngineModel
 from tests.indexer.shared.writer_model import Bucket, RedisModel
 from warmpath.indexer.engines import vllm
 from warmpath.indexer.engines.event import Tier
-from warmpath.indexer.follow.rank_source import RankSource
+from warmpath.indexer.follow.instance import RankSource
 from warmpath.indexer.follow.stream_source import RankIngest
 from warmpath.indexer.keys.segment import Segments
 from warmpath.indexer.resolve.rank_state import PureState
@@ -25,8 +25,7 @@ from warmpath.indexer.shared.redis.command import Call, Command, Reply, Unreacha
 from warmpath.indexer.shared.writer.machine import Writer
 from warmpath.indexer.shared.writer.steps import Commands, Rest, Steps
 from warmpath.indexer.trust import Level
-from warmpath.indexer.watch.journal import Journal
-from warmpath.indexer.watch.pod_cache import Pending, PodCache
+from warmpath.indexer.watch.pod_cache import Journal, Pending, PodCache
 from warmpath.indexer.watch.pulse import STEP
 
 POD = "p"

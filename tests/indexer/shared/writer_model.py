@@ -9,8 +9,8 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from warmpath.indexer.keys.key import unpack_words
 from warmpath.indexer.keys.segment_value import holders
-from warmpath.indexer.keys.word import unpack_words
 from warmpath.indexer.shared.query.lookup import blocks_of
 from warmpath.indexer.shared.redis.command import Call, Command, CommandRefusedError, Reply
 

@@ -5,9 +5,8 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from warmpath.indexer.engines.event import Tier
-from warmpath.indexer.keys.key import Chain
+from warmpath.indexer.keys.key import Chain, pack_words
 from warmpath.indexer.keys.segment import SEGMENT
-from warmpath.indexer.keys.word import pack_words
 from warmpath.indexer.shared.layout.names import KeyNames
 from warmpath.indexer.shared.layout.record import Claim, SpotOf
 from warmpath.indexer.shared.redis.command import Call, Command, Redis

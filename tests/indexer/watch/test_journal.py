@@ -1,6 +1,6 @@
 """A publisher's journal gives the changes after a position while it still has them."""
 
-from warmpath.indexer.watch.journal import DELTA_BYTES, Journal
+from warmpath.indexer.watch.pod_cache import DELTA_BYTES, Journal
 from warmpath.proto.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
 
 

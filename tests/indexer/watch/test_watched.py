@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from warmpath.indexer.embedded import embedded_index
 from warmpath.indexer.index.contract import Index
 from warmpath.indexer.index.memory import MemoryIndex
-from warmpath.indexer.keys.key import Chain
-from warmpath.indexer.keys.word import pack_words
+from warmpath.indexer.keys.key import Chain, pack_words
 from warmpath.indexer.ranks import Ingest
 from warmpath.indexer.trust import MOST_REASON, Level
 from warmpath.indexer.watch.client import ProtocolError, Watcher

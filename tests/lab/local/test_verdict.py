@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warmpath.lab.demo.speed import SPEEDS, in_time, slower
-from warmpath.lab.demo.verdict import conclusions, gain, warnings
+from warmpath.lab.demo.verdict import SPEEDS, conclusions, gain, in_time, slower, warnings
 from warmpath.lab.local.measure import RunFigures
 
 FAST = RunFigures(

@@ -15,15 +15,14 @@ from tests.recordings import KV_CACHE_MANAGER
 from warmpath.indexer.compiled.array_index import ArrayIndex
 from warmpath.indexer.engines import vllm
 from warmpath.indexer.engines.event import Tier
-from warmpath.indexer.follow.rank_source import RankSource
+from warmpath.indexer.follow.instance import RankSource
 from warmpath.indexer.follow.stream_source import RankIngest
 from warmpath.indexer.index.contract import Index
 from warmpath.indexer.index.memory import MemoryIndex
 from warmpath.indexer.ranks import Ingest
 from warmpath.lab.simworker.v1.hashing.block_hash import maybe_convert_block_hash
 from warmpath.lab.simworker.v1.replay.replay_trace import read_trace
-from warmpath.lab.simworker.v1.replay.trace_args import TraceArgs
-from warmpath.lab.simworker.v1.replay.trace_operations import TraceOperations
+from warmpath.lab.simworker.v1.replay.trace_operations import TraceArgs, TraceOperations
 
 HYBRID = Path(__file__).parent / "v1" / "vllm_hybrid.jsonl.gz"
 

@@ -11,7 +11,7 @@ import pytest
 from tests.lab.simworker.local_worker import LocalWorker
 from warmpath.indexer.engines import sglang, vllm
 from warmpath.indexer.engines.event import Tier
-from warmpath.indexer.follow.rank_source import RankSource
+from warmpath.indexer.follow.instance import RankSource
 from warmpath.indexer.follow.stream_source import RankIngest
 from warmpath.indexer.follow.subscribe import Subscriber
 from warmpath.indexer.index.memory import MemoryIndex

@@ -5,8 +5,7 @@ from collections.abc import Sequence
 import pytest
 
 from warmpath.indexer.engines.event import Cleared, EngineHash, Removed, Stored, Tier
-from warmpath.indexer.keys.key import Keyspace, chain
-from warmpath.indexer.keys.token import pack_tokens
+from warmpath.indexer.keys.key import Keyspace, chain, pack_tokens
 from warmpath.indexer.trust import Level, Trust
 from warmpath.lab.verify.cause import BlockNames, Case, cause
 from warmpath.lab.verify.stay import EventKeys, Stay

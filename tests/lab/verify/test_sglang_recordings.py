@@ -16,7 +16,7 @@ from tests.engines.sglang.replay import Answer
 from tests.engines.sglang.replay import answers as replayed
 from warmpath.indexer.embedded import embedded_index
 from warmpath.indexer.engines import sglang
-from warmpath.indexer.follow.rank_source import RankSource
+from warmpath.indexer.follow.instance import RankSource
 from warmpath.indexer.index.memory import MemoryIndex
 from warmpath.indexer.ranks import Ingest
 from warmpath.indexer.trust import Level

@@ -11,8 +11,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, models, normalizers
 
+from warmpath.prefixstore.tokenizers.cache import FolderSource
 from warmpath.prefixstore.tokenizers.growth import Growth, checked_growth, growth
-from warmpath.prefixstore.tokenizers.source import FolderSource
 from warmpath.prefixstore.tokenizers.tokenizer import (
     MOST_GROWN_BYTES,
     FolderTokenizer,
@@ -223,7 +223,7 @@ def test_a_folder_is_loaded_elsewhere_first(
 ) -> None:
     folder = folder_of(tmp_path, None)
     assert FolderSource(folder).load().vocab_size == 127
-    monkeypatch.setattr("warmpath.prefixstore.tokenizers.source.try_tokenizer", _refuse)
+    monkeypatch.setattr("warmpath.prefixstore.tokenizers.cache.try_tokenizer", _refuse)
     with pytest.raises(TokenizerUnavailableError, match="refused"):
         FolderSource(folder).load()
 

@@ -9,8 +9,7 @@ import pytest
 
 from tests.fake_http import Answer, Asked
 from tests.fake_hub import COMMIT, REPO, FakeHub, sha256
-from warmpath.prefixstore.tokenizers.hub import HubSource
-from warmpath.prefixstore.tokenizers.pin import Pin
+from warmpath.prefixstore.tokenizers.hub import HubSource, Pin
 from warmpath.prefixstore.tokenizers.tokenizer import FolderTokenizer, TokenizerUnavailableError
 
 SECRET = "hf_very_secret"

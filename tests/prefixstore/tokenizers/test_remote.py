@@ -11,17 +11,18 @@ import pytest
 from tests.fake_engine import BEGIN, FakeEngine, listed, tokenized
 from tests.fake_http import Answer, Asked
 from tests.servers.certificates import Authority
-from warmpath.indexer.keys.token import pack_tokens
+from warmpath.indexer.keys.key import pack_tokens
+from warmpath.prefixstore.tokenizers.cache import FolderSource
 from warmpath.prefixstore.tokenizers.engine import Engine
-from warmpath.prefixstore.tokenizers.fallback import FallbackSource, FallbackTokenizer
 from warmpath.prefixstore.tokenizers.remote import (
     ChatEncoder,
+    FallbackSource,
+    FallbackTokenizer,
     RemoteSource,
     RemoteTokenizer,
     chat_text,
     takes_chats,
 )
-from warmpath.prefixstore.tokenizers.source import FolderSource
 from warmpath.prefixstore.tokenizers.tokenizer import (
     ByteTokenizer,
     FolderTokenizer,

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from warmpath.prefixstore.tokenizers.cache import TokenizerCache
-from warmpath.prefixstore.tokenizers.source import FolderSource
+from warmpath.prefixstore.tokenizers.cache import FolderSource, TokenizerCache
 from warmpath.prefixstore.tokenizers.tokenizer import ByteTokenizer, TokenizerUnavailableError
 
 RETRY = 10.0

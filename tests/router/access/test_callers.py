@@ -7,7 +7,7 @@ import pytest
 from warmpath.process.token_file import TokenError, read_token
 from warmpath.router.access.callers import Callers, RefusalKind
 from warmpath.router.access.roles import ROLES, is_open
-from warmpath.router.calls import llmd_service as indexer
+from warmpath.router.calls import llmd as indexer
 from warmpath.router.calls.service import SERVICE
 from warmpath.router.config.read import ConfigError, load
 from warmpath.router.config.schema import ClientSpec

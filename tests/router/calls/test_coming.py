@@ -6,7 +6,7 @@ from collections.abc import Callable
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warmpath.h2grpc.peer import address_of
+from warmpath.h2grpc.metadata import address_of
 from warmpath.router.admission.coming import LATE_SECONDS, Coming
 
 CONNECTIONS = ("a:1", "a:2", "a:3", "b:1", "unix:")

@@ -10,7 +10,7 @@ from warmpath.router.admission.admission import BusyError, LongestWait
 from warmpath.router.calls.answering import Answering
 from warmpath.router.calls.failures import FAILURES, Failure, failure_of
 from warmpath.router.calls.intake import RefusedError
-from warmpath.router.drain import Drain
+from warmpath.router.ending import Drain
 from warmpath.router.endpoint_picker.outcomes import failure_of as picker_failure_of
 from warmpath.router.metrics.calls import Metrics
 

@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.proto.pb.warmpath.wire.v1 import score_request_pb2 as wire
-from warmpath.router.calls.entries import AT_ONCE, check_entries
-from warmpath.router.calls.parse import parse
+from warmpath.router.calls.parse import AT_ONCE, check_entries, parse
 from warmpath.router.prompt.bad_request import BadRequestError
 
 ITEM = pb.MultimodalItem(hash="h", length=1)

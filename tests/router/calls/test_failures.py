@@ -15,7 +15,7 @@ from warmpath.proto.pb.warmpath.wire.v1 import status_details_pb2 as wire
 from warmpath.router.access import guard
 from warmpath.router.calls import failures
 from warmpath.router.calls.failures import FAILURES, failure_of, refusal_of, text_of
-from warmpath.router.drain import EndingError
+from warmpath.router.ending import EndingError
 from warmpath.router.prompt.bad_request import BadRequestError, NoTokenizerError
 
 GOOGLES = bytes.fromhex(

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from tests.examples import examples
 from tests.indexer.sides import CLEARED, Side, stored
-from warmpath.indexer.keys.token import pack_tokens
+from warmpath.indexer.keys.key import pack_tokens
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.proto.pb.warmpath.wire.v1 import score_request_pb2 as wire
 from warmpath.router.calls.score import Answerer

@@ -14,7 +14,7 @@ from warmpath.router.admission.in_flight import InFlight
 from warmpath.router.calls.intake import Intake, RefusedError
 from warmpath.router.calls.score import Scored
 from warmpath.router.calls.service import STREAM_WIDTH, RouterService
-from warmpath.router.drain import Drain
+from warmpath.router.ending import Drain
 
 SIZE = 1000
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from warmpath.cli import check_config
+from warmpath.router.config.form import find_line, key_lines
 from warmpath.router.config.read import ConfigError, load, parse
-from warmpath.router.config.toml_lines import find_line, key_lines
 
 BAD = sorted((Path(__file__).parents[2] / "badconfig").glob("*.toml"))
 ROOT = Path(__file__).parents[3]

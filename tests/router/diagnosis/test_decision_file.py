@@ -13,8 +13,7 @@ from tests.router.running_router import running_router
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.proto.pb.warmpath.v1 import router_pb2_grpc
 from warmpath.router.diagnosis import decision_log
-from warmpath.router.diagnosis.decision_file import write_now
-from warmpath.router.diagnosis.decision_log import DecisionLog
+from warmpath.router.diagnosis.decision_log import DecisionLog, write_now
 
 
 def ended() -> DecisionLog:

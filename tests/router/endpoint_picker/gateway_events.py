@@ -13,8 +13,7 @@ from warmpath.router.endpoint_picker.events import (
     ResponseHeaders,
 )
 from warmpath.router.endpoint_picker.exchange import Exchange
-from warmpath.router.endpoint_picker.names import HeaderNames, names_of
-from warmpath.router.endpoint_picker.protocol import BodyMode
+from warmpath.router.endpoint_picker.protocol import BodyMode, HeaderNames, names_of
 
 NAMES: HeaderNames = names_of(PickerHeadersTable())
 ONE, TWO = "10.0.0.1:80", "10.0.0.2:80"

@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from tests.examples import examples
 from tests.router.endpoint_picker.gateway import header_map
 from tests.router.pick_calls import WINDOW_SECONDS, Calls, Cancelled, Waits, When
-from warmpath.indexer.keys.token import pack_tokens
+from warmpath.indexer.keys.key import pack_tokens
 from warmpath.proto.pb.warmpath.v1 import router_pb2
 from warmpath.router.admission.admission import Admission
 from warmpath.router.admission.in_flight import InFlight
 from warmpath.router.calls.intake import Intake
 from warmpath.router.config.schema import EndpointPickerTable
-from warmpath.router.drain import Drain
+from warmpath.router.ending import Drain
 from warmpath.router.endpoint_picker.pick import EndpointPicks
 from warmpath.router.endpoint_picker.protocol import BodyMode
 from warmpath.router.endpoint_picker.service import EndpointPickerService

@@ -9,12 +9,11 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from tests.recordings import SGLANG_APIS, TOKENIZER, VLLM_APIS
-from warmpath.indexer.keys.token import unpack_tokens
+from warmpath.indexer.keys.key import unpack_tokens
 from warmpath.prefixstore.chats.chat import ModelTemplate
 from warmpath.prefixstore.chats.renderer import InlineRenderer
 from warmpath.router.inference_api.reader import InferenceReader
-from warmpath.router.inference_api.request import InferenceRequest
-from warmpath.router.inference_api.traits import ModelTraits
+from warmpath.router.inference_api.request import InferenceRequest, ModelTraits
 from warmpath.router.prompt.bodies.openai import ChatBody, Text
 from warmpath.router.prompt.limits import PromptLimits
 from warmpath.router.prompt.models import Model, ModelTable

@@ -10,13 +10,12 @@ from hypothesis import strategies as st
 
 from tests.router.inference_api.recorded_apis import VLLM
 from tests.vllm.api_bodies import BODIES, HI
-from warmpath.indexer.keys.token import pack_tokens
+from warmpath.indexer.keys.key import pack_tokens
 from warmpath.prefixstore.chats.chat import TemplateTraits
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.router.inference_api.apis.table import PATHS
 from warmpath.router.inference_api.reader import InferenceReader
-from warmpath.router.inference_api.request import InferenceRequest
-from warmpath.router.inference_api.unread import Unread
+from warmpath.router.inference_api.request import InferenceRequest, Unread
 from warmpath.router.prompt.bodies.fields import MOST_VALUES
 from warmpath.router.prompt.limits import PromptLimits
 

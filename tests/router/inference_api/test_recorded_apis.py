@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from tests.router.inference_api.recorded_apis import SGLANG, VLLM, Reading, named
+from warmpath.router.inference_api.request import Unread
 from warmpath.router.inference_api.response import UsageReader
-from warmpath.router.inference_api.unread import Unread
 
 BLOCK = 32
 SERVED = [line for line in VLLM if line["first"]["status"] == 200]

@@ -13,7 +13,7 @@ from warmpath.prefixstore.chats.renderer import (
     RendererFullError,
     RenderTimeoutError,
 )
-from warmpath.router.inference_api.traits import ModelTraits
+from warmpath.router.inference_api.request import ModelTraits
 from warmpath.router.prompt.models import Model, ModelTable
 
 

@@ -17,7 +17,7 @@ from warmpath.router.load.other_routers import rank_sums
 from warmpath.router.load.table import LoadTable
 from warmpath.router.peers.received import ReceivedBookings, RouterSums
 from warmpath.scorer.candidate import Load
-from warmpath.scorer.load_columns import LoadColumns
+from warmpath.scorer.columns import LoadColumns
 
 STALE = 5.0
 FAR = 1 << 62

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from tests.router.pick.picker_parts import Parts, SizedPrompt
 from warmpath.router.config.schema import QueueTable
-from warmpath.router.load.precedence import FIRST_COME, USUAL, Precedence
+from warmpath.router.load.overdue import FIRST_COME, USUAL, Precedence
 from warmpath.router.pick.picking import precedence_of
 from warmpath.router.queue.standing import engine_priority
 

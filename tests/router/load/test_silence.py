@@ -5,7 +5,7 @@ from itertools import count
 import pytest
 
 from warmpath.router.load.bookings import Bookings, Work
-from warmpath.router.load.precedence import Precedence
+from warmpath.router.load.overdue import Precedence
 from warmpath.router.load.silence import Silence
 
 

@@ -6,11 +6,10 @@ from tests.indexer.followed import new_ingest, source
 from tests.router.pods.test_hybrid import TOKENS, Fleet, removed, stored
 from warmpath.indexer.believed.beliefs import Believed
 from warmpath.indexer.index.memory import MemoryIndex
-from warmpath.indexer.keys.token import pack_tokens
-from warmpath.router.calls.weighted_blocks import WeightedBlocks
-from warmpath.router.match.match import Scorer
-from warmpath.router.match.matches import Matches
-from warmpath.router.pages.reach import Reach, reach_of
+from warmpath.indexer.keys.key import pack_tokens
+from warmpath.router.calls.llmd import WeightedBlocks
+from warmpath.router.match.match import Matches, Scorer
+from warmpath.router.pages.dynamo import Reach, reach_of
 from warmpath.router.prompt.token_prompt import TokenPrompt
 from warmpath.scorer.strategies import longest_prefix
 

@@ -9,15 +9,13 @@ from typing import Any
 import pytest
 
 from tests.recordings import LMCACHE
-from warmpath.indexer.embedded import embedded_index
+from warmpath.indexer.embedded import embedded_index, packed_keys
 from warmpath.indexer.engines import vllm
 from warmpath.indexer.engines.event import Tier
-from warmpath.indexer.follow.rank_source import RankSource
+from warmpath.indexer.follow.instance import RankSource
 from warmpath.indexer.follow.stream_source import RankIngest
 from warmpath.indexer.index.memory import MemoryIndex
-from warmpath.indexer.keys.token import pack_tokens
-from warmpath.indexer.keys.word import unpack_words
-from warmpath.indexer.packed_keys import packed_keys
+from warmpath.indexer.keys.key import pack_tokens, unpack_words
 from warmpath.indexer.ranks import Ingest
 from warmpath.indexer.trust import Level
 from warmpath.router.match.match import Scorer

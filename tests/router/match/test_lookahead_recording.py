@@ -15,11 +15,11 @@ from tests.recordings import VLLM_LOOKAHEAD
 from warmpath.indexer.embedded import embedded_index
 from warmpath.indexer.engines import vllm
 from warmpath.indexer.engines.cache_groups import Lookahead
-from warmpath.indexer.follow.rank_source import RankSource
+from warmpath.indexer.follow.instance import RankSource
 from warmpath.indexer.follow.stream_source import RankIngest
 from warmpath.indexer.index.memory import MemoryIndex
 from warmpath.indexer.keys.extra import Item
-from warmpath.indexer.keys.token import pack_tokens
+from warmpath.indexer.keys.key import pack_tokens
 from warmpath.indexer.ranks import Ingest
 from warmpath.indexer.trust import Level
 from warmpath.router.match.match import Scorer

@@ -1,7 +1,7 @@
 """What counts of a rank's cache that begins anew: nothing from before, and all that is told of it since."""
 
 from tests.router.pick.picker_parts import BLOCK, Parts
-from warmpath.indexer.keys.word import pack_words
+from warmpath.indexer.keys.key import pack_words
 from warmpath.indexer.trust import Level
 from warmpath.indexer.watch.watched_source import WatchedRank
 from warmpath.proto.pb.warmpath.watch.v1 import cache_watch_pb2 as pb

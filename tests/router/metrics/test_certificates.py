@@ -7,7 +7,7 @@ import pytest
 
 from tests.servers.certificates import Authority
 from warmpath.process.tls import ServerTls, TlsPaths, expiries
-from warmpath.router.metrics.readiness import certificates
+from warmpath.router.metrics.parts import certificates
 
 SOON, LATER = (dt.datetime(year, 1, 1, tzinfo=dt.UTC) for year in (2190, 2191))
 

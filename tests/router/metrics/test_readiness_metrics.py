@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from warmpath.router.metrics.readiness import readiness, ready_pods
+from warmpath.router.metrics.parts import readiness, ready_pods
 from warmpath.router.pods.table import Pod, PodTable, Status
 from warmpath.router.readiness import LISTENING, Readiness
 

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warmpath.router.pages.history import History
+from warmpath.router.pages.live_stream import History
 from warmpath.router.pages.live_view import Point
 
 

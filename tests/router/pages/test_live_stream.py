@@ -13,7 +13,7 @@ from tests.router.pages.stand import live, pods
 from tests.router.running_router import running_router
 from tests.router.service_stand import IDS, packed, standing
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
-from warmpath.router.diagnosis.decision_view import DecisionView
+from warmpath.router.diagnosis.decisions import DecisionView
 from warmpath.router.pages import live_stream as stream
 from warmpath.router.pages.live_stream import LIVE, MOST_VIEWERS
 from warmpath.router.pages.live_view import Point, Snapshot

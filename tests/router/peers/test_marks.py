@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warmpath.indexer.keys.word import WORD_BYTES, pack_words
+from warmpath.indexer.keys.key import WORD_BYTES, pack_words
 from warmpath.router.peers.marks import (
     LEAST_PART,
     MOST_BLOCKS,

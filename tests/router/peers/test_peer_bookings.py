@@ -14,7 +14,7 @@ from tests.router.peers.fake_store import FakeStore
 from tests.router.pick.picker_parts import KeyedPrompt, Parts, first
 from warmpath.indexer.believed.beliefs import Believed
 from warmpath.indexer.index.reference import ReferenceIndex
-from warmpath.indexer.keys.word import WORD_BYTES, pack_words
+from warmpath.indexer.keys.key import WORD_BYTES, pack_words
 from warmpath.indexer.shared.layout.names import KeyNames
 from warmpath.indexer.shared.redis.command import Command, CommandRefusedError, UnreachableError
 from warmpath.router.load.bookings import Bookings, Work

@@ -7,8 +7,7 @@ from random import Random
 
 from warmpath.indexer.engines.cache_groups import Lookahead
 from warmpath.indexer.index.reference import ReferenceIndex
-from warmpath.indexer.keys.key import Chain
-from warmpath.indexer.keys.word import pack_words
+from warmpath.indexer.keys.key import Chain, pack_words
 from warmpath.indexer.ranks import Ingest
 from warmpath.indexer.shared.layout.names import KeyNames
 from warmpath.indexer.watch.watched_source import WatchedRank

@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 
 from tests.router.pick.picker_parts import PROMPT, KeyedPrompt, Parts, SizedPrompt, first
-from warmpath.indexer.keys.word import pack_words
+from warmpath.indexer.keys.key import pack_words
 from warmpath.indexer.trust import Level
 from warmpath.indexer.watch.watched_source import WatchedRank
 from warmpath.proto.pb.warmpath.watch.v1 import cache_watch_pb2 as pb

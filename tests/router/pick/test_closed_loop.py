@@ -8,8 +8,8 @@ import pytest
 
 from tests.router.pick.picker_parts import BLOCK, Parts, first
 from warmpath.indexer.engines import vllm
-from warmpath.indexer.follow.rank_source import RankSource
-from warmpath.indexer.keys.token import pack_tokens
+from warmpath.indexer.follow.instance import RankSource
+from warmpath.indexer.keys.key import pack_tokens
 from warmpath.indexer.trust import Level
 from warmpath.lab.simworker.engine import Generation
 from warmpath.lab.simworker.v1.assemble import build_engine

@@ -14,7 +14,7 @@ from warmpath.router.pick.traffic import (
     shares_of,
 )
 from warmpath.scorer.candidate import Load
-from warmpath.scorer.load_columns import columns_of
+from warmpath.scorer.columns import columns_of
 
 
 def after(*prefills: float) -> Traffic:

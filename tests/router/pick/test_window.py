@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.router.pick.picker_parts import BLOCK, PROMPT, KeyedPrompt, Parts, first
-from warmpath.indexer.keys.token import pack_tokens
+from warmpath.indexer.keys.key import pack_tokens
 from warmpath.router.diagnosis.decisions import Decisions
 from warmpath.router.pick.eligible import NoPodError
 from warmpath.router.pick.group_window import Chosen, GroupWindow

@@ -9,11 +9,9 @@ from tests.scorer.ranked import figures
 from warmpath.indexer.engines.cache_groups import Group, Layout
 from warmpath.indexer.trust import Level, Trust
 from warmpath.router.load.rank_bookings import Booking, Work
-from warmpath.router.match.matches import Matches
-from warmpath.router.pick.field import field_of
-from warmpath.router.pick.options import Option, Options
-from warmpath.router.pick.pick import Placed
-from warmpath.router.pick.predicted import Predicted
+from warmpath.router.match.match import Matches
+from warmpath.router.pick.options import Option, Options, field_of
+from warmpath.router.pick.pick import Placed, Predicted
 from warmpath.router.pick.traffic import Shares
 from warmpath.router.pick.weigh import Choice, Traits
 from warmpath.router.pods.table import Pod

@@ -12,9 +12,9 @@ import zmq.asyncio
 from tests.router.running_router import running_router
 from warmpath.indexer.embedded import embedded_index
 from warmpath.indexer.engines import vllm
-from warmpath.indexer.follow.rank_source import RankSource
+from warmpath.indexer.follow.instance import RankSource
 from warmpath.indexer.follow.stream_source import RankIngest
-from warmpath.indexer.keys.token import pack_tokens
+from warmpath.indexer.keys.key import pack_tokens
 from warmpath.indexer.ranks import Ingest
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.proto.pb.warmpath.v1 import router_pb2_grpc

@@ -11,10 +11,10 @@ import pytest
 from tests.recordings import VLLM_EVENTS
 from warmpath.indexer.engines import vllm
 from warmpath.indexer.engines.event import Stored
-from warmpath.indexer.follow.rank_source import RankSource
+from warmpath.indexer.follow.instance import RankSource
 from warmpath.indexer.follow.stream_source import RankIngest
 from warmpath.indexer.index.memory import MemoryIndex
-from warmpath.indexer.keys.token import pack_tokens, unpack_tokens
+from warmpath.indexer.keys.key import pack_tokens, unpack_tokens
 from warmpath.indexer.ranks import Ingest
 from warmpath.router.match.match import Scorer
 from warmpath.router.prompt.token_prompt import TokenPrompt

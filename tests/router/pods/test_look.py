@@ -7,12 +7,10 @@ from pathlib import Path
 import pytest
 
 from warmpath.router.config.schema import Config, ModelSpec, PodSetSpec, PodSpec
-from warmpath.router.pods.discover import SourceError
+from warmpath.router.pods.discover import SourceError, SourceState
 from warmpath.router.pods.dns import DnsSource
 from warmpath.router.pods.found_pod import FoundPod
-from warmpath.router.pods.look import Looked, look
-from warmpath.router.pods.source_state import SourceState
-from warmpath.router.pods.sources import sources
+from warmpath.router.pods.look import Looked, look, sources
 
 
 class Source:

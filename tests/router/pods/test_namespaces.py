@@ -8,9 +8,8 @@ import pytest
 
 from tests.router.pick.weighed import FakeRank
 from tests.router.service_stand import IDS, packed, standing
-from warmpath.indexer.keys.token import pack_tokens
-from warmpath.indexer.trust import Level, Trust
-from warmpath.indexer.trust_limits import TrustLimits
+from warmpath.indexer.keys.key import pack_tokens
+from warmpath.indexer.trust import Level, Trust, TrustLimits
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.router.pods.namespaces import limit_known, set_apart
 from warmpath.router.pods.table import Pod, Status

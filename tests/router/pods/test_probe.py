@@ -18,7 +18,7 @@ from tests.lab.simworker.local_worker import LocalWorker
 from tests.servers.certificates import Authority
 from warmpath.indexer.engines import vllm
 from warmpath.indexer.engines.event import Tier
-from warmpath.indexer.follow.rank_source import RankSource
+from warmpath.indexer.follow.instance import RankSource
 from warmpath.indexer.follow.stream_source import RankIngest
 from warmpath.indexer.follow.subscribe import Subscriber
 from warmpath.indexer.index.memory import MemoryIndex

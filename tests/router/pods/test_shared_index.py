@@ -9,7 +9,7 @@ import pytest
 from tests.lab.simworker.local_worker import LocalWorker
 from tests.router.shared_stand import IDS, OTHER, generate, page, publisher, router, seen, until
 from tests.servers.redis_server import RedisServer
-from warmpath.indexer.keys.token import pack_tokens
+from warmpath.indexer.keys.key import pack_tokens
 from warmpath.indexer.shared.layout.names import KeyNames
 from warmpath.lab.local.cluster import MODEL
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb

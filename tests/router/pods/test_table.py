@@ -2,7 +2,7 @@
 
 from warmpath.indexer.embedded import embedded_index
 from warmpath.indexer.engines import vllm
-from warmpath.indexer.follow.rank_source import RankSource
+from warmpath.indexer.follow.instance import RankSource
 from warmpath.indexer.ranks import Ingest
 from warmpath.router.pods.table import Pod, Status, that_serve
 

@@ -3,9 +3,8 @@
 import pytest
 
 from warmpath.router.config.schema import PodSpec
-from warmpath.router.pods.discover import Reconciler
+from warmpath.router.pods.discover import Reconciler, twins
 from warmpath.router.pods.found_pod import FoundPod
-from warmpath.router.pods.twins import twins
 
 
 def pod(

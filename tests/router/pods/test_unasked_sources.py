@@ -13,9 +13,9 @@ import pytest
 from tests.router.running_router import running_router
 from tests.servers.api_server import NAMESPACE, ApiServer
 from warmpath.router.pods import kubernetes
+from warmpath.router.pods.discover import STAY, SourceState, Trouble, unasked
 from warmpath.router.pods.dns import DnsSource
 from warmpath.router.pods.file import FileSource
-from warmpath.router.pods.source_state import STAY, SourceState, Trouble, unasked
 
 ROLE: list[dict[str, Any]] = [
     {"apiGroups": [""], "resources": ["pods"], "verbs": ["list", "watch"]}

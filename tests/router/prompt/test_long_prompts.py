@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from warmpath.indexer.keys.token import pack_tokens
+from warmpath.indexer.keys.key import pack_tokens
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.router.prompt.bad_request import BadRequestError
 from warmpath.router.prompt.bodies import json_strings

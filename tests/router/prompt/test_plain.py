@@ -3,7 +3,7 @@
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from warmpath.indexer.keys.token import pack_tokens, unpack_tokens
+from warmpath.indexer.keys.key import pack_tokens, unpack_tokens
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.proto.pb.warmpath.wire.v1 import score_request_pb2 as wire
 from warmpath.router.prompt.plain import MOST_REST, PlainPrompt, cut_prompt, highest_token

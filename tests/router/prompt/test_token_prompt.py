@@ -1,6 +1,6 @@
 """What a prompt's blocks are, and what is kept for the next prompt."""
 
-from warmpath.indexer.keys.token import pack_tokens
+from warmpath.indexer.keys.key import pack_tokens
 from warmpath.router.prompt import token_prompt
 from warmpath.router.prompt.token_prompt import TokenPrompt
 

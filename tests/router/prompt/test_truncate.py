@@ -9,7 +9,7 @@ import pytest
 from tokenizers import Tokenizer, processors
 
 from tests.router.service_stand import IDS, Stand, standing
-from warmpath.indexer.keys.token import pack_tokens, unpack_tokens
+from warmpath.indexer.keys.key import pack_tokens, unpack_tokens
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.router.prompt.bad_request import BadRequestError
 from warmpath.router.prompt.bodies.openai import parse_completions

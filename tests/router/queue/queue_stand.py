@@ -9,9 +9,7 @@ from warmpath.router.pick.eligible import NoPodError
 from warmpath.router.pods.table import Pod
 from warmpath.router.queue.lag import LEAST, FirstTokenLag
 from warmpath.router.queue.queue import Queue
-from warmpath.router.queue.released import Release, Sent
-from warmpath.router.queue.request import Entering, Waiting, Wanted
-from warmpath.router.queue.settings import QueueSettings
+from warmpath.router.queue.request import Entering, QueueSettings, Release, Sent, Waiting, Wanted
 
 BASE = 0.02
 TOKEN = 70e-6

@@ -11,8 +11,7 @@ from tests.examples import examples
 from tests.router.pick.picker_parts import PROMPT
 from warmpath.router.pick.weigh import Ask
 from warmpath.router.queue.crowd import Crowd
-from warmpath.router.queue.request import Waiting, Wanted
-from warmpath.router.queue.settings import QueueSettings
+from warmpath.router.queue.request import QueueSettings, Waiting, Wanted
 
 NUMBERS = count()
 LIMITS = QueueSettings(most_requests=6, most_bytes=60, shares={"a": 2.0})

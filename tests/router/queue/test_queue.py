@@ -9,13 +9,12 @@ import pytest
 from tests.router.pick.picker_parts import BLOCK, KeyedPrompt
 from tests.router.queue.queue_stand import BASE, HOLD, OWN_BASE, TOKEN, QueueStand
 from warmpath.router.load.engine_metrics import Observed
-from warmpath.router.load.precedence import Precedence
+from warmpath.router.load.overdue import Precedence
 from warmpath.router.pick.eligible import NoPodError
 from warmpath.router.pick.weigh import Choice
-from warmpath.router.queue.lag import WINDOW
+from warmpath.router.queue.lag import WINDOW, StepBack
 from warmpath.router.queue.queue import MOST_LANES, RETRY_SECONDS
-from warmpath.router.queue.released import QueueFullError
-from warmpath.router.queue.step_back import StepBack
+from warmpath.router.queue.request import QueueFullError
 
 WARM = KeyedPrompt(range(1, 4_001))
 """A prompt that takes 4.5 s where nothing of it is cached."""

@@ -10,9 +10,7 @@ from tests.examples import examples
 from tests.router.queue.queue_stand import QueueStand
 from warmpath.router.load.engine_metrics import Observed
 from warmpath.router.pick.eligible import NoPodError
-from warmpath.router.queue.released import QueueFullError, Sent
-from warmpath.router.queue.request import Waiting
-from warmpath.router.queue.settings import QueueSettings
+from warmpath.router.queue.request import QueueFullError, QueueSettings, Sent, Waiting
 
 MOST = 8
 MOST_WAIT = 5.0

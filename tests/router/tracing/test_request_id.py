@@ -1,6 +1,6 @@
 """The id that a caller gives to its request."""
 
-from warmpath.router.tracing.request_id import MOST_CHARS, request_id_of
+from warmpath.router.tracing.steps import MOST_CHARS, request_id_of
 
 
 def test_it_is_the_first_x_request_id_and_its_beginning_where_it_is_long() -> None:

@@ -18,7 +18,7 @@ from tests.router.tracing.recorded_spans import (
     parent,
     trace,
 )
-from warmpath.indexer.keys.token import pack_tokens
+from warmpath.indexer.keys.key import pack_tokens
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 from warmpath.router.tracing.environment import tracer_of
 

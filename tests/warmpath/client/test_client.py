@@ -24,7 +24,7 @@ from warmpath.client.prompt import Prompt
 from warmpath.client.retry import Retry
 from warmpath.client.sync_client import Client
 from warmpath.indexer.keys.extra import Item
-from warmpath.indexer.keys.token import pack_tokens
+from warmpath.indexer.keys.key import pack_tokens
 from warmpath.process.tls import TlsPaths
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 

@@ -6,7 +6,7 @@ import pytest
 
 from warmpath.client import load, prompt
 from warmpath.client.prompt import Prompt, prompt_of
-from warmpath.indexer.keys.token import pack_tokens
+from warmpath.indexer.keys.key import pack_tokens
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 
 

@@ -8,9 +8,8 @@ import pytest
 from tests.router.running_router import running_router
 from tests.servers.certificates import Authority
 from warmpath.cli.tls_options import OPTIONS
-from warmpath.client.failure import CallError
+from warmpath.client.failure import ARGUMENTS, CallError, Names, tells_more, unanswered
 from warmpath.client.sync_client import Client
-from warmpath.client.unanswered import ARGUMENTS, Names, tells_more, unanswered
 from warmpath.process.tls import TlsPaths
 
 REFUSED = (

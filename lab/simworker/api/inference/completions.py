@@ -8,9 +8,9 @@ from aiohttp import web
 
 from warmpath.lab.simworker.api.errors import bad
 from warmpath.lab.simworker.api.fields import read_body
+from warmpath.lab.simworker.api.inference.answer import CHAT, COMPLETIONS, refuse
 from warmpath.lab.simworker.api.inference.choices import ChatAnswer, CompletionAnswer
 from warmpath.lab.simworker.api.inference.generate import generate
-from warmpath.lab.simworker.api.inference.refused import CHAT, COMPLETIONS, refuse
 from warmpath.lab.simworker.api.inference.request_options import read_options
 from warmpath.lab.simworker.server.worker import Worker
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from warmpath.lab.simworker.api.errors import ApiError, bad
 from warmpath.lab.simworker.api.fields import Fields
-from warmpath.lab.simworker.api.inference.refused import refuse
+from warmpath.lab.simworker.api.inference.answer import refuse
 
 BILLING_HEADER = "x-anthropic-billing-header"
 """Begins a line that Claude Code sends, different in each request; vLLM drops it."""

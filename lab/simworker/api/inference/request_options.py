@@ -13,7 +13,7 @@ from warmpath.lab.simworker.api.errors import ApiError, bad
 from warmpath.lab.simworker.api.fields import Fields
 from warmpath.lab.simworker.server.adapters import Adapter, Adapters
 from warmpath.lab.simworker.server.flight import FlightRequest
-from warmpath.lab.simworker.server.identity import Identity
+from warmpath.lab.simworker.server.worker import Identity
 
 MOST_SAMPLES = 16384
 MOST_SALT = 128

@@ -11,7 +11,7 @@ from typing import Any
 
 from warmpath.lab.simworker.api.errors import bad
 from warmpath.lab.simworker.api.fields import Fields
-from warmpath.lab.simworker.api.inference.refused import BOTH, NOTHING, refuse
+from warmpath.lab.simworker.api.inference.answer import BOTH, NOTHING, refuse
 
 REFUSED = BOTH | {
     "background": NOTHING,

@@ -11,10 +11,9 @@ from aiohttp import web
 
 from warmpath.lab.simworker.api.errors import bad
 from warmpath.lab.simworker.api.fields import Fields, read_body
-from warmpath.lab.simworker.api.inference.answer import DONE
+from warmpath.lab.simworker.api.inference.answer import DONE, NOTHING, refuse
 from warmpath.lab.simworker.api.inference.choices import usage
 from warmpath.lab.simworker.api.inference.generate import generate
-from warmpath.lab.simworker.api.inference.refused import NOTHING, refuse
 from warmpath.lab.simworker.api.inference.request_options import RequestOptions, read_options
 from warmpath.lab.simworker.api.inference.token_stream import Piece
 from warmpath.lab.simworker.server.flight import Flight

@@ -8,8 +8,7 @@ from collections.abc import Callable, Iterator
 
 from warmpath.lab.simworker.engine import BrokenInvariantError
 from warmpath.lab.simworker.trtllm.blocks.block import ROOT_ID, KVCacheBlock, Slot
-from warmpath.lab.simworker.trtllm.blocks.block_hash import hash_block_key
-from warmpath.lab.simworker.trtllm.blocks.block_key import BlockKey
+from warmpath.lab.simworker.trtllm.blocks.block_key import BlockKey, hash_block_key
 
 
 class ReuseTree:

@@ -9,10 +9,8 @@ from warmpath.lab.simworker.engine import BrokenInvariantError
 from warmpath.lab.simworker.v0.blocks.block import Block, BlockId
 from warmpath.lab.simworker.v0.blocks.block_table import BlockTable
 from warmpath.lab.simworker.v0.blocks.cpu_gpu_block_allocator import CpuGpuBlockAllocator
-from warmpath.lab.simworker.v0.blocks.last_access_blocks_tracker import LastAccessBlocksTracker
-from warmpath.lab.simworker.v0.blocks.trackers import ComputedBlocksTracker
-from warmpath.lab.simworker.v0.device import Device
-from warmpath.lab.simworker.v0.interfaces import AllocStatus, BlockPairs
+from warmpath.lab.simworker.v0.blocks.trackers import ComputedBlocksTracker, LastAccessBlocksTracker
+from warmpath.lab.simworker.v0.device import AllocStatus, BlockPairs, Device
 from warmpath.lab.simworker.v0.requests.sequence import Sequence, SequenceGroup, SequenceStatus
 
 STR_NOT_IMPL_ENC_DEC_SWA = "an encoder's sequence cannot have a sliding window"

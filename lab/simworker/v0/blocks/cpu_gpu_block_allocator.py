@@ -7,8 +7,7 @@ from collections.abc import Sequence
 
 from warmpath.lab.simworker.engine import BrokenInvariantError
 from warmpath.lab.simworker.v0.blocks.block import Block, BlockAllocator, BlockId
-from warmpath.lab.simworker.v0.blocks.naive_block import NaiveBlock, NaiveBlockAllocator
-from warmpath.lab.simworker.v0.blocks.null_block import NullBlock
+from warmpath.lab.simworker.v0.blocks.naive_block import NaiveBlock, NaiveBlockAllocator, NullBlock
 from warmpath.lab.simworker.v0.blocks.prefix_caching_block_allocator import (
     PrefixCachingBlockAllocator,
 )

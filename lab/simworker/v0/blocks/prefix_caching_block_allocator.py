@@ -9,12 +9,14 @@ from collections.abc import Callable, Iterable, Sequence
 
 from warmpath.lab.simworker.engine import BrokenInvariantError
 from warmpath.lab.simworker.v0.blocks.block import Block, BlockAllocator, BlockId
-from warmpath.lab.simworker.v0.blocks.block_tracker import BlockTracker
 from warmpath.lab.simworker.v0.blocks.evictor import Evictor, LRUEvictor
 from warmpath.lab.simworker.v0.blocks.naive_block import NaiveBlockAllocator, fork_chain
-from warmpath.lab.simworker.v0.blocks.prefix_cache_hit_rate import CacheMetricData
 from warmpath.lab.simworker.v0.blocks.prefix_caching_block import PrefixCachingBlock
-from warmpath.lab.simworker.v0.blocks.sharing import CopyOnWriteTracker
+from warmpath.lab.simworker.v0.blocks.sharing import (
+    BlockTracker,
+    CacheMetricData,
+    CopyOnWriteTracker,
+)
 
 
 class PrefixCachingBlockAllocator(BlockAllocator):

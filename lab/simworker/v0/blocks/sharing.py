@@ -1,12 +1,50 @@
 """Copy on write: a block that others read is copied before it is written to.
 
 Source: `CopyOnWriteTracker` in `vllm/core/block/common.py` of 0.9.2.
+
+Reference counts: the number of views of each physical block.
+
+Source: `RefCounter` in `vllm/core/block/common.py` of 0.9.2.
+
+A prefix cache's record of a physical block that is in use.
+
+Source: `BlockTracker` in `vllm/core/block/prefix_caching_block.py` of 0.9.2.
+
+The prefix cache's hit rate.
+
+Source: `CacheMetricData` in `vllm/core/block/common.py` of 0.9.2, which averages over thousands of
+queries at a time so that no counter overflows; with Python's integers the quotient is the same.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from warmpath.lab.simworker.v0.blocks.block import Block, BlockId
-from warmpath.lab.simworker.v0.blocks.ref_counter import RefCounter
+
+
+class RefCounter:
+    """A count for each of a fixed set of blocks, all 0 at first."""
+
+    def __init__(self, all_block_indices: Iterable[BlockId]) -> None:
+        self._refcounts = dict.fromkeys(all_block_indices, 0)
+
+    def incr(self, block_id: BlockId) -> int:
+        """Count one view more; return the new count."""
+        self._refcounts[block_id] += 1
+        return self._refcounts[block_id]
+
+    def decr(self, block_id: BlockId) -> int:
+        """Count one view less; return the new count. Raises AssertionError at 0."""
+        assert self._refcounts[block_id] > 0, f"block {block_id} is not in use"
+        self._refcounts[block_id] -= 1
+        return self._refcounts[block_id]
+
+    def get(self, block_id: BlockId) -> int:
+        """Return the number of views."""
+        return self._refcounts[block_id]
+
+    def unused(self) -> set[BlockId]:
+        """Return the blocks without a view."""
+        return {block_id for block_id, count in self._refcounts.items() if not count}
 
 
 class CopyOnWriteTracker:
@@ -48,3 +86,47 @@ class CopyOnWriteTracker:
         """Return (source, destination) of the copies due since the last call, in order."""
         noted, self._copy_on_writes = self._copy_on_writes, []
         return noted
+
+
+class BlockTracker:
+    """Whether a block is in use, when it was read, and whether its content is computed."""
+
+    __slots__ = ("active", "computed", "last_accessed")
+
+    def __init__(self) -> None:
+        self.active = False
+        self.last_accessed = -1.0
+        """Seconds; -1 if never set."""
+        self.computed = False
+        """Whether the step that filled it is over; look-ups find its content before that."""
+
+    def enable(self, *, computed: bool) -> None:
+        """Begin a use."""
+        assert not self.active
+        self.active = True
+        self.last_accessed = -1.0
+        self.computed = computed
+
+    def disable(self) -> None:
+        """End the use."""
+        assert self.active
+        self.active = False
+        self.last_accessed = -1.0
+        self.computed = False
+
+
+class CacheMetricData:
+    """Counts of look-ups of full blocks, and of those that hit."""
+
+    def __init__(self) -> None:
+        self.num_queries = 0
+        self.num_hits = 0
+
+    def query(self, *, hit: bool) -> None:
+        """Count a query."""
+        self.num_queries += 1
+        self.num_hits += hit
+
+    def get_hit_rate(self) -> float:
+        """Return hits per query, 0 to 1; 0 before the first query."""
+        return self.num_hits / self.num_queries if self.num_queries else 0.0

@@ -1,6 +1,8 @@
 """Sampling parameters that matter to memory.
 
 Source: `vllm/sampling_params.py` of 0.9.2.
+
+LoRA adapters: a request's adapter, and the most adapters in one batch.
 """
 
 from dataclasses import dataclass
@@ -27,3 +29,30 @@ class SamplingParams:
             raise ValueError(f"max_tokens {self.max_tokens} is less than 1")
         if self.min_tokens < 0:
             raise ValueError(f"min_tokens {self.min_tokens} is less than 0")
+
+
+@dataclass(frozen=True, slots=True)
+class LoRARequest:
+    """The adapter of a request. The number, from 1 on, identifies it."""
+
+    lora_name: str
+    lora_int_id: int
+    lora_path: str = ""
+    long_lora_max_len: int | None = None
+    """The most tokens of a prompt with this adapter, if it lengthens the model's limit."""
+
+    def __post_init__(self) -> None:
+        if self.lora_int_id < 1:
+            raise ValueError(f"lora_int_id {self.lora_int_id} is less than 1")
+
+
+@dataclass(frozen=True, slots=True)
+class LoRAConfig:
+    """Limits of adapters: their greatest rank, and how many one batch may use."""
+
+    max_lora_rank: int = 16
+    max_loras: int = 1
+
+    def __post_init__(self) -> None:
+        if self.max_loras < 1:
+            raise ValueError(f"max_loras {self.max_loras} is less than 1")

@@ -11,8 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from warmpath.lab.simworker.v0.requests.lora import LoRARequest
-from warmpath.lab.simworker.v0.requests.sampling_params import SamplingParams
+from warmpath.lab.simworker.v0.requests.sampling_params import LoRARequest, SamplingParams
 from warmpath.lab.simworker.v0.requests.sequence_data import SequenceData, SequenceStage
 
 

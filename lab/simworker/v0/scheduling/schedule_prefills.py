@@ -5,9 +5,9 @@ Source: `Scheduler._schedule_prefills` in `vllm/core/scheduler.py` of 0.9.2.
 
 import enum
 
-from warmpath.lab.simworker.v0.interfaces import AllocStatus, BlockPairs
+from warmpath.lab.simworker.v0.device import AllocStatus, BlockPairs
 from warmpath.lab.simworker.v0.requests.sequence import SequenceGroup, SequenceStatus
-from warmpath.lab.simworker.v0.scheduling.partial_prefills import PartialPrefillMetadata
+from warmpath.lab.simworker.v0.scheduling.new_tokens import PartialPrefillMetadata
 from warmpath.lab.simworker.v0.scheduling.scheduler_outputs import (
     ScheduledSequenceGroup,
     SchedulerPrefillOutputs,

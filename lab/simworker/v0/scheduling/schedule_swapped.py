@@ -3,7 +3,7 @@
 Source: `Scheduler._schedule_swapped` in `vllm/core/scheduler.py` of 0.9.2.
 """
 
-from warmpath.lab.simworker.v0.interfaces import AllocStatus
+from warmpath.lab.simworker.v0.device import AllocStatus
 from warmpath.lab.simworker.v0.requests.sequence import SequenceGroup, SequenceStatus
 from warmpath.lab.simworker.v0.scheduling.scheduler_outputs import (
     ScheduledSequenceGroup,

@@ -16,10 +16,12 @@ embeddings, media and metrics of time.
 from collections.abc import Iterable
 
 from warmpath.lab.simworker.v0.requests.sequence import SequenceGroup, SequenceStatus
-from warmpath.lab.simworker.v0.scheduling.partial_prefills import PartialPrefillMetadata
+from warmpath.lab.simworker.v0.scheduling.new_tokens import PartialPrefillMetadata
 from warmpath.lab.simworker.v0.scheduling.schedule_prefills import PrefillScheduling
-from warmpath.lab.simworker.v0.scheduling.schedule_priority import PriorityPreemption
-from warmpath.lab.simworker.v0.scheduling.schedule_running import RunningScheduling
+from warmpath.lab.simworker.v0.scheduling.schedule_running import (
+    PriorityPreemption,
+    RunningScheduling,
+)
 from warmpath.lab.simworker.v0.scheduling.schedule_swapped import SwappedScheduling
 from warmpath.lab.simworker.v0.scheduling.scheduler_outputs import (
     ScheduledSequenceGroup,

@@ -7,9 +7,8 @@ Source: the output classes in `vllm/core/scheduler.py`, and `SequenceGroupMetada
 from collections.abc import Sequence as Items
 from dataclasses import dataclass, field
 
-from warmpath.lab.simworker.v0.interfaces import BlockPairs
-from warmpath.lab.simworker.v0.requests.lora import LoRARequest
-from warmpath.lab.simworker.v0.requests.sampling_params import SamplingParams
+from warmpath.lab.simworker.v0.device import BlockPairs
+from warmpath.lab.simworker.v0.requests.sampling_params import LoRARequest, SamplingParams
 from warmpath.lab.simworker.v0.requests.sequence import SequenceGroup
 from warmpath.lab.simworker.v0.requests.sequence_data import SequenceData
 

@@ -14,15 +14,16 @@ from collections.abc import Iterable, Sequence
 from math import gcd, lcm
 
 from warmpath.lab.simworker.engine import BrokenInvariantError
+from warmpath.lab.simworker.v1.cache.caching_metrics import PrefixCacheStats
 from warmpath.lab.simworker.v1.cache.coordinator import Groups, KVCacheCoordinator
 from warmpath.lab.simworker.v1.cache.hybrid_coordinator import HybridKVCacheCoordinator
-from warmpath.lab.simworker.v1.cache.kv_cache_block import KVCacheBlock
-from warmpath.lab.simworker.v1.cache.kv_cache_blocks import KVCacheBlocks
+from warmpath.lab.simworker.v1.cache.kv_cache_block import KVCacheBlock, KVCacheBlocks
 from warmpath.lab.simworker.v1.cache.kv_cache_event import BlockStored, CacheEvent
-from warmpath.lab.simworker.v1.cache.prefix_cache_stats import PrefixCacheStats
-from warmpath.lab.simworker.v1.cache.simple_coordinators import UnitaryKVCacheCoordinator
+from warmpath.lab.simworker.v1.cache.simple_coordinators import (
+    KVCacheCoordinatorNoPrefixCache,
+    UnitaryKVCacheCoordinator,
+)
 from warmpath.lab.simworker.v1.cache.sliding_window import SlidingWindowManager
-from warmpath.lab.simworker.v1.cache.uncached_coordinator import KVCacheCoordinatorNoPrefixCache
 from warmpath.lab.simworker.v1.requests.request import Request, RequestStatus
 from warmpath.lab.simworker.v1.specs.kv_cache_spec import (
     KVCacheConfig,

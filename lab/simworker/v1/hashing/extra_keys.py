@@ -9,14 +9,62 @@
 in this order, as a tuple; None if there are none. Only hashes have the tags: events carry bare values.
 
 Source: `vllm/v1/core/kv_cache_utils.py` of 0.32 (tagged since 0.31).
+
+An image, a sound or a video in a prompt, where equal placeholder tokens take its place.
+
+The adapter of a request.
 """
 
 import hashlib
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
-from warmpath.lab.simworker.v1.hashing.lora_request import LoRARequest
-from warmpath.lab.simworker.v1.hashing.mm_feature import MultiModalFeatureSpec
+
+@dataclass(frozen=True, slots=True)
+class PlaceholderRange:
+    """The placeholder tokens of one item in a prompt."""
+
+    offset: int
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
+class MultiModalFeatureSpec:
+    """One item. Only its identifier and its position matter to the cache."""
+
+    data: Any
+    """The item's data, which the cache never reads."""
+    modality: str
+    identifier: str
+    """The hash of its content, from the engine's front end or from the user."""
+    mm_position: PlaceholderRange
+    mm_hash: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LoRARequest:
+    """An adapter. Name and path go into block hashes, the number into events."""
+
+    lora_name: str
+    lora_int_id: int
+    """From 1 on; two engines may number an adapter differently."""
+    lora_path: str
+
+    def __post_init__(self) -> None:
+        if self.lora_int_id < 1:
+            raise ValueError(f"lora_int_id: {self.lora_int_id}, at least 1")
+
+    @property
+    def name(self) -> str:
+        """The adapter's name."""
+        return self.lora_name
+
+    @property
+    def adapter_id(self) -> int:
+        """The engine's number of the adapter."""
+        return self.lora_int_id
+
 
 ExtraKeys = tuple[tuple[Any, ...], ...]
 

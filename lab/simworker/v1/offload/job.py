@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from warmpath.lab.simworker.v1.hashing.lora_request import LoRARequest
+from warmpath.lab.simworker.v1.hashing.extra_keys import LoRARequest
 
 NULL_BLOCK_ID = 0
 

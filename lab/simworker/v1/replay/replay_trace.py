@@ -20,9 +20,12 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from warmpath.lab.simworker.gzipped import open_text
-from warmpath.lab.simworker.v1.replay.trace_args import BadTraceError, TraceArgs
-from warmpath.lab.simworker.v1.replay.trace_operations import TraceOperations
+from warmpath.lab.simworker.sampler import open_text
+from warmpath.lab.simworker.v1.replay.trace_operations import (
+    BadTraceError,
+    TraceArgs,
+    TraceOperations,
+)
 
 __all__ = ["BadTraceError", "Difference", "ReplayResult", "read_trace", "replay_trace"]
 

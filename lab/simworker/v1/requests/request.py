@@ -9,8 +9,7 @@ from enum import IntEnum, auto
 from typing import Any
 
 from warmpath.lab.simworker.v1.hashing.block_hash import BlockHash, BlockHasher
-from warmpath.lab.simworker.v1.hashing.lora_request import LoRARequest
-from warmpath.lab.simworker.v1.hashing.mm_feature import MultiModalFeatureSpec
+from warmpath.lab.simworker.v1.hashing.extra_keys import LoRARequest, MultiModalFeatureSpec
 from warmpath.lab.simworker.v1.requests.sampling_params import PoolingParams, SamplingParams
 
 

@@ -7,7 +7,7 @@ as it sends the decision to a worker in another process; here the decision holds
 from dataclasses import dataclass, field
 
 from warmpath.lab.simworker.latency import StepWork
-from warmpath.lab.simworker.v1.cache.kv_cache_blocks import KVCacheBlocks
+from warmpath.lab.simworker.v1.cache.kv_cache_block import KVCacheBlocks
 from warmpath.lab.simworker.v1.offload.job import OffloadingMetadata
 from warmpath.lab.simworker.v1.requests.request import Request
 

@@ -3,7 +3,7 @@
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from warmpath.indexer.shared.query.breaker import (
+from warmpath.indexer.shared.query.reach import (
     FAILURES,
     LONGEST_PAUSE,
     PAUSE,

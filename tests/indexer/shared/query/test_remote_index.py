@@ -17,8 +17,8 @@ from tests.servers.relay import Relay
 from warmpath.indexer.engines.event import Tier
 from warmpath.indexer.index.reference import ReferenceIndex
 from warmpath.indexer.index.slot import Place
+from warmpath.indexer.keys.key import pack_words
 from warmpath.indexer.keys.segment import SEGMENT
-from warmpath.indexer.keys.word import pack_words
 from warmpath.indexer.ranks import Ingest
 from warmpath.indexer.shared.layout.names import KeyNames
 from warmpath.indexer.shared.query.index import RemoteIndex

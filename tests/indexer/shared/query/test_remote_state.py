@@ -14,9 +14,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from tests.examples import examples
 from tests.indexer.shared.written_pod import GPU, KEYSPACE, WrittenPod, prompt_of
+from warmpath.indexer.keys.key import pack_words
 from warmpath.indexer.keys.segment import SEGMENT
 from warmpath.indexer.keys.segment_value import decode, encode, holders, pack
-from warmpath.indexer.keys.word import pack_words
 from warmpath.indexer.shared.layout.names import BORN, WRITES, KeyNames
 from warmpath.indexer.shared.query.index import RemoteIndex
 from warmpath.indexer.shared.records.registry import LATE, Registry

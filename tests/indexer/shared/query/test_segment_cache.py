@@ -9,9 +9,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from warmpath.indexer.index.contract import Stretch
 from warmpath.indexer.index.reference import ReferenceIndex
+from warmpath.indexer.keys.key import pack_words
 from warmpath.indexer.keys.segment import SEGMENT
 from warmpath.indexer.keys.segment_value import encode, pack
-from warmpath.indexer.keys.word import pack_words
 from warmpath.indexer.shared.query.segment_cache import ENTRY_BYTES, SegmentCache
 
 ROOMY = 1 << 30

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
 from tests.examples import examples
-from warmpath.indexer.shared.records.unconfirmed import Unconfirmed
+from warmpath.indexer.shared.records.registry import Unconfirmed
 
 EXAMPLES = examples(300)
 

@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_stat
 from tests.examples import examples
 from tests.indexer.shared.bucket_model import BucketModel, Change
 from tests.servers.redis_server import RedisServer
-from warmpath.cli.index.bucket import read_bucket
+from warmpath.cli.index.structure import read_bucket
 from warmpath.indexer.shared.layout.names import BORN, WRITES, KeyNames, checkpoint
 from warmpath.indexer.shared.redis.command import Call, Script, script
 from warmpath.indexer.shared.writer.calls import (

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warmpath.indexer.shared.writer.kept_log import KeptLog
+from warmpath.indexer.shared.writer.tenure import KeptLog
 
 
 @given(st.lists(st.integers(0, 50), min_size=1))

@@ -15,7 +15,7 @@ from tests.servers.redis_cluster import RedisCluster
 from tests.servers.redis_server import RedisServer
 from warmpath.indexer.engines import vllm
 from warmpath.indexer.engines.event import Tier
-from warmpath.indexer.follow.rank_source import RankSource
+from warmpath.indexer.follow.instance import RankSource
 from warmpath.indexer.follow.stream_source import RankIngest
 from warmpath.indexer.keys.segment import Segments
 from warmpath.indexer.resolve.rank_state import PureState
@@ -27,8 +27,7 @@ from warmpath.indexer.shared.writer.calls import Status, apply_calls, outcome
 from warmpath.indexer.shared.writer.machine import Writer
 from warmpath.indexer.shared.writer.run import News, random_base, write
 from warmpath.indexer.shared.writer.steps import Cause, WriterState
-from warmpath.indexer.watch.journal import Journal
-from warmpath.indexer.watch.pod_cache import Pending, PodCache
+from warmpath.indexer.watch.pod_cache import Journal, Pending, PodCache
 from warmpath.process.tasks import cancel, watched
 from warmpath.proto.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
 

@@ -10,12 +10,10 @@ from tests.indexer.awake import Awake
 from tests.indexer.shared.writer_model import Bucket, RedisModel
 from warmpath.indexer.shared.layout.names import KeyNames
 from warmpath.indexer.shared.layout.record import Claim
-from warmpath.indexer.shared.writer.lease import AUDITS_OF_A_LEASE
+from warmpath.indexer.shared.writer.lease import AUDITS_OF_A_LEASE, FIRST_PAUSE, LAST_PAUSE
 from warmpath.indexer.shared.writer.machine import Writer
-from warmpath.indexer.shared.writer.retry import FIRST_PAUSE, LAST_PAUSE
 from warmpath.indexer.shared.writer.steps import Cause, Commands, Rest, WriterState
-from warmpath.indexer.watch.journal import Journal
-from warmpath.indexer.watch.pod_cache import PodCache
+from warmpath.indexer.watch.pod_cache import Journal, PodCache
 
 LEASE = 10.0
 

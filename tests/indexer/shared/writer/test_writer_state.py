@@ -33,7 +33,7 @@ from tests.indexer.shared.writer_model import Blocks, Bucket, RedisModel, read_b
 from tests.servers.redis_server import RedisServer
 from warmpath.indexer.engines import vllm
 from warmpath.indexer.engines.event import Tier
-from warmpath.indexer.follow.rank_source import RankSource
+from warmpath.indexer.follow.instance import RankSource
 from warmpath.indexer.follow.stream_source import RankIngest
 from warmpath.indexer.keys import segment
 from warmpath.indexer.keys.segment import Segments
@@ -51,8 +51,7 @@ from warmpath.indexer.shared.redis.command import (
 from warmpath.indexer.shared.writer import tenure
 from warmpath.indexer.shared.writer.machine import Writer
 from warmpath.indexer.shared.writer.steps import Cause, Commands, Rest, WriterState
-from warmpath.indexer.watch.journal import Journal
-from warmpath.indexer.watch.pod_cache import Pending, PodCache
+from warmpath.indexer.watch.pod_cache import Journal, Pending, PodCache
 from warmpath.proto.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
 
 RANKS = 2

@@ -5,7 +5,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warmpath.lab.simworker.events.kept_once import KeptOnce
+from warmpath.lab.simworker.events.from_v1 import KeptOnce
 from warmpath.lab.simworker.events.wire_event import CPU, Cleared, Removed, Stored
 
 

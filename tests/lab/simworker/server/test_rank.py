@@ -14,8 +14,8 @@ from tests.lab.simworker.state_machines import LONG
 from warmpath.lab.simworker.build_engine import ENGINES, EngineSettings
 from warmpath.lab.simworker.engine import Engine, EngineFailedError, RequestRefusedError
 from warmpath.lab.simworker.server.flight import Flight, FlightRequest
-from warmpath.lab.simworker.server.pace import Pace
 from warmpath.lab.simworker.server.rank import Rank
+from warmpath.lab.simworker.server.shell import Pace
 from warmpath.lab.simworker.server.task_set import TaskSet
 from warmpath.lab.simworker.v1.assemble import KVGroup
 

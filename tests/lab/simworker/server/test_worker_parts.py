@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from tests.lab.simworker.state_machines import LONG
 from warmpath.lab.simworker.engine import Load
 from warmpath.lab.simworker.server.adapters import AdapterError, Adapters
-from warmpath.lab.simworker.server.balance import Balancer, score
+from warmpath.lab.simworker.server.rank import Balancer, score
 from warmpath.lab.simworker.server.sleep_state import LEVELS, TAGS, SleepState
 
 

@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warmpath.lab.simworker.trtllm.blocks.block_hash import hash_block_key
-from warmpath.lab.simworker.trtllm.blocks.block_key import BlockKey
+from warmpath.lab.simworker.trtllm.blocks.block_key import BlockKey, hash_block_key
 from warmpath.lab.simworker.trtllm.blocks.cache_salt import blake3, get_cache_salt_id
 
 TOKENS = (1, 2, 3, 4)

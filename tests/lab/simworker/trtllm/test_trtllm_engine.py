@@ -18,7 +18,7 @@ from warmpath.lab.simworker.trtllm.cache.kv_cache_manager import KVCacheManager
 from warmpath.lab.simworker.trtllm.capacity_scheduler import CapacityPolicy
 from warmpath.lab.simworker.trtllm.engine import TrtllmEngine
 from warmpath.lab.simworker.trtllm.events.event_manager import KVCacheEventManager
-from warmpath.lab.simworker.trtllm.events.serialise import serialise
+from warmpath.lab.simworker.trtllm.events.kv_cache_event import serialise
 
 GUARANTEED = CapacityPolicy.GUARANTEED_NO_EVICT
 MAXIMAL = CapacityPolicy.MAX_UTILIZATION

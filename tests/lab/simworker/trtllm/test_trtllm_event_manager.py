@@ -6,8 +6,7 @@ from warmpath.lab.simworker.trtllm.blocks.block import KVCacheBlock, Slot
 from warmpath.lab.simworker.trtllm.blocks.block_key import BlockKey
 from warmpath.lab.simworker.trtllm.blocks.reuse_tree import ReuseTree
 from warmpath.lab.simworker.trtllm.events.event_manager import KVCacheEventManager
-from warmpath.lab.simworker.trtllm.events.kv_cache_event import KVCacheRemovedData
-from warmpath.lab.simworker.trtllm.events.serialise import serialise
+from warmpath.lab.simworker.trtllm.events.kv_cache_event import KVCacheRemovedData, serialise
 
 
 def chain(*keys: BlockKey) -> list[KVCacheBlock]:

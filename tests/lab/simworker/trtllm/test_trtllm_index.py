@@ -12,12 +12,11 @@ from tests.examples import examples
 from tests.lab.simworker.local_worker import LocalWorker
 from warmpath.indexer.engines import trtllm
 from warmpath.indexer.engines.event import Tier
+from warmpath.indexer.follow.instance import RankSource
 from warmpath.indexer.follow.poll import Poller
-from warmpath.indexer.follow.rank_source import RankSource
 from warmpath.indexer.follow.stream_source import RankIngest
 from warmpath.indexer.index.reference import ReferenceIndex
-from warmpath.indexer.keys.key import Keyspace, chain
-from warmpath.indexer.keys.token import pack_tokens
+from warmpath.indexer.keys.key import Keyspace, chain, pack_tokens
 from warmpath.indexer.ranks import Ingest
 from warmpath.indexer.trust import Level
 from warmpath.lab.simworker.engine import Generation
@@ -28,7 +27,7 @@ from warmpath.lab.simworker.trtllm.cache.kv_cache_manager import KVCacheManager
 from warmpath.lab.simworker.trtllm.capacity_scheduler import CapacityPolicy
 from warmpath.lab.simworker.trtllm.engine import TrtllmEngine
 from warmpath.lab.simworker.trtllm.events.event_manager import KVCacheEventManager
-from warmpath.lab.simworker.trtllm.events.serialise import serialise
+from warmpath.lab.simworker.trtllm.events.kv_cache_event import serialise
 
 SIZE = 4
 FULL = 64

@@ -19,8 +19,8 @@ from warmpath.lab.simworker.trtllm.events.kv_cache_event import (
     KVCacheRemovedData,
     KVCacheStoredData,
     KVCacheUpdatedData,
+    serialise,
 )
-from warmpath.lab.simworker.trtllm.events.serialise import serialise
 from warmpath.lab.simworker.trtllm.requests.llm_request import LlmRequest, MultimodalItem
 
 FULL = 64

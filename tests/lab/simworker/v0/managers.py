@@ -3,7 +3,7 @@
 from typing import Any
 
 from warmpath.lab.simworker.v0.blocks.block_manager import BlockManager
-from warmpath.lab.simworker.v0.interfaces import AllocStatus
+from warmpath.lab.simworker.v0.device import AllocStatus
 from warmpath.lab.simworker.v0.requests.sequence import (
     Logprob,
     Sequence,

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 
 from warmpath.indexer.engines.event import Cleared, Event, Removed, Stored
-from warmpath.indexer.keys.token import unpack_tokens
+from warmpath.indexer.keys.key import unpack_tokens
 
 Key = tuple[object, ...]
 WEIGHTS: Mapping[str, float] = {"gpu": 1.0, "cpu": 0.8}

@@ -12,7 +12,7 @@ from tests.router.ready_prompts import ReadyPrompts
 from warmpath.indexer.embedded import embedded_index
 from warmpath.indexer.engines import vllm
 from warmpath.indexer.index.memory import MemoryIndex
-from warmpath.indexer.keys.token import unpack_tokens
+from warmpath.indexer.keys.key import unpack_tokens
 from warmpath.indexer.ranks import Ingest
 from warmpath.lab.verify.recording import Frame, Life, RecordedRequest, read_recording
 from warmpath.proto.pb.indexer.v1 import indexer_pb2 as llmd

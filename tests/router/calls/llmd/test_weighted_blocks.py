@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warmpath.router.calls.weighted_blocks import WeightedBlocks
+from warmpath.router.calls.llmd import WeightedBlocks
 from warmpath.scorer.match import TIERS, match_of
 
 LLMD = {"gpu": 1.0, "cpu": 0.8, "disk": 1.0, "remote": 1.0}

@@ -12,7 +12,7 @@ import pytest
 from warmpath.prefixstore.chats.chat import TemplateTraits
 from warmpath.prefixstore.chats.conversation import Conversation
 from warmpath.router.inference_api.chats.vllm_messages import vllm_messages
-from warmpath.router.inference_api.unread import Unread, UnreadError
+from warmpath.router.inference_api.request import Unread, UnreadError
 
 RECORDED = [
     json.loads(line)

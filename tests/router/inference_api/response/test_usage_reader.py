@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from tests.examples import examples
 from tests.router.inference_api.recorded_apis import VLLM
-from warmpath.router.inference_api.response import UsageReader
-from warmpath.router.inference_api.usage import MOST_TOKENS, Usage
+from warmpath.router.inference_api.response import MOST_TOKENS, Usage, UsageReader
 
 EVENTS = "text/event-stream; charset=utf-8"
 JSON = "application/json"

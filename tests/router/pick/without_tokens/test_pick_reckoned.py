@@ -8,7 +8,7 @@ import grpc
 import pytest
 
 from tests.router.pick_stand import QUIET, Stand, ids, pod, standing, until
-from warmpath.indexer.keys.token import pack_tokens
+from warmpath.indexer.keys.key import pack_tokens
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb
 
 TEXT = "Explain prefix caching. " * 500

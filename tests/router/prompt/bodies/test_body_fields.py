@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warmpath.indexer.keys.token import pack_tokens
+from warmpath.indexer.keys.key import pack_tokens
 from warmpath.router.prompt.bad_request import BadRequestError
 from warmpath.router.prompt.bodies import fields as body_fields
 from warmpath.router.prompt.bodies.fields import MOST_VALUES, value_counts

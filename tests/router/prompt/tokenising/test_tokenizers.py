@@ -17,7 +17,7 @@ from tests.fake_engine import FakeEngine, tokenized
 from tests.fake_http import Answer, Asked
 from tests.fake_hub import COMMIT, REPO, FakeHub, sha256
 from warmpath.cli import check_config
-from warmpath.indexer.keys.token import pack_tokens
+from warmpath.indexer.keys.key import pack_tokens
 from warmpath.lab.local.cluster import Process, Worker, WorkerSettings
 from warmpath.prefixstore.tokenizers.tokenizer import FolderTokenizer
 from warmpath.proto.pb.warmpath.v1 import router_pb2 as pb

@@ -12,8 +12,7 @@ import pytest
 from tests.lab.simworker.local_worker import IDS, LocalWorker
 from tests.recordings import TOKENIZER, VLLM_APIS
 from warmpath.lab.simworker.server.flight import Flight, FlightRequest, Sink
-from warmpath.router.inference_api.response import UsageReader
-from warmpath.router.inference_api.usage import Usage
+from warmpath.router.inference_api.response import Usage, UsageReader
 
 
 def lines(path: Path) -> list[dict[str, Any]]:

@@ -12,8 +12,7 @@ from warmpath.lab.simworker.v0.blocks.naive_block import NaiveBlock, NaiveBlockA
 from warmpath.lab.simworker.v0.blocks.prefix_caching_block_allocator import (
     PrefixCachingBlockAllocator,
 )
-from warmpath.lab.simworker.v0.blocks.ref_counter import RefCounter
-from warmpath.lab.simworker.v0.blocks.sharing import CopyOnWriteTracker
+from warmpath.lab.simworker.v0.blocks.sharing import CopyOnWriteTracker, RefCounter
 
 NoFreeBlocksError = BlockAllocator.NoFreeBlocksError
 Make = Callable[[int, int], BlockAllocator]

@@ -11,9 +11,8 @@ from warmpath.lab.simworker.v0.blocks.block_manager import (
     STR_NOT_IMPL_ENC_DEC_PREFIX_CACHE,
     STR_NOT_IMPL_ENC_DEC_SWA,
 )
-from warmpath.lab.simworker.v0.blocks.last_access_blocks_tracker import LastAccessBlocksTracker
-from warmpath.lab.simworker.v0.device import Device
-from warmpath.lab.simworker.v0.interfaces import AllocStatus
+from warmpath.lab.simworker.v0.blocks.trackers import LastAccessBlocksTracker
+from warmpath.lab.simworker.v0.device import AllocStatus, Device
 from warmpath.lab.simworker.v0.requests.sequence import Sequence, SequenceStatus
 
 caching = pytest.mark.parametrize("enable_caching", [False, True])

@@ -11,8 +11,7 @@ from tests.lab.simworker.v0.managers import (
     sample,
     set_status,
 )
-from warmpath.lab.simworker.v0.device import Device
-from warmpath.lab.simworker.v0.interfaces import AllocStatus
+from warmpath.lab.simworker.v0.device import AllocStatus, Device
 from warmpath.lab.simworker.v0.memory.cache_engine import CacheEngine, CacheShape
 from warmpath.lab.simworker.v0.memory.numpy_backend import NumpyBackend
 from warmpath.lab.simworker.v0.requests.sequence import Sequence

@@ -16,10 +16,9 @@ from tests.lab.simworker.state_machines import LONG
 from tests.lab.simworker.v0.array_backends import array_backend
 from warmpath.lab.simworker.v0.blocks.block import BlockAllocator
 from warmpath.lab.simworker.v0.blocks.block_manager import BlockManager
-from warmpath.lab.simworker.v0.device import Device
-from warmpath.lab.simworker.v0.interfaces import AllocStatus, BlockPairs
+from warmpath.lab.simworker.v0.device import AllocStatus, BlockPairs, Device
 from warmpath.lab.simworker.v0.memory.cache_engine import CacheEngine, CacheShape
-from warmpath.lab.simworker.v0.requests.lora import LoRARequest
+from warmpath.lab.simworker.v0.requests.sampling_params import LoRARequest
 from warmpath.lab.simworker.v0.requests.sequence import (
     Logprob,
     Sequence,

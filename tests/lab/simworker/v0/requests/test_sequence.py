@@ -3,8 +3,11 @@
 import pytest
 
 from tests.lab.simworker.v0.groups import append, make_group
-from warmpath.lab.simworker.v0.requests.lora import LoRAConfig, LoRARequest
-from warmpath.lab.simworker.v0.requests.sampling_params import SamplingParams
+from warmpath.lab.simworker.v0.requests.sampling_params import (
+    LoRAConfig,
+    LoRARequest,
+    SamplingParams,
+)
 from warmpath.lab.simworker.v0.requests.sequence import (
     Logprob,
     Sequence,

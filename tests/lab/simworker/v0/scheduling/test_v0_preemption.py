@@ -13,7 +13,7 @@ from tests.lab.simworker.v0.groups import (
     start,
     step,
 )
-from warmpath.lab.simworker.v0.interfaces import AllocStatus
+from warmpath.lab.simworker.v0.device import AllocStatus
 from warmpath.lab.simworker.v0.requests.sequence import SequenceStatus
 from warmpath.lab.simworker.v0.scheduling.scheduler import Scheduler
 from warmpath.lab.simworker.v0.scheduling.scheduling_budget import SchedulingBudget

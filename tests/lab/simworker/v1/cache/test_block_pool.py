@@ -22,8 +22,11 @@ from warmpath.lab.simworker.v1.hashing.block_hash import (
     make_block_hash_with_group_id,
     maybe_convert_block_hash,
 )
-from warmpath.lab.simworker.v1.hashing.lora_request import LoRARequest
-from warmpath.lab.simworker.v1.hashing.mm_feature import MultiModalFeatureSpec, PlaceholderRange
+from warmpath.lab.simworker.v1.hashing.extra_keys import (
+    LoRARequest,
+    MultiModalFeatureSpec,
+    PlaceholderRange,
+)
 from warmpath.lab.simworker.v1.requests.request import Request
 
 

@@ -2,8 +2,7 @@
 
 import pytest
 
-from warmpath.lab.simworker.v1.cache.caching_metrics import CachingMetrics
-from warmpath.lab.simworker.v1.cache.prefix_cache_stats import PrefixCacheStats
+from warmpath.lab.simworker.v1.cache.caching_metrics import CachingMetrics, PrefixCacheStats
 
 
 def stats(requests: int, queries: int, hits: int, *, reset: bool = False) -> PrefixCacheStats:

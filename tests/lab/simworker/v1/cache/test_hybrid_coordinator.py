@@ -11,7 +11,7 @@ from tests.lab.simworker.v1.cache.cache_machine import CacheMachine
 from tests.lab.simworker.v1.small_cache import admit, config, full, manager, request, table, window
 from warmpath.lab.simworker.v1.cache.coordinator import replay_boundaries
 from warmpath.lab.simworker.v1.cache.hybrid_coordinator import HybridKVCacheCoordinator
-from warmpath.lab.simworker.v1.cache.kv_cache_blocks import KVCacheBlocks
+from warmpath.lab.simworker.v1.cache.kv_cache_block import KVCacheBlocks
 from warmpath.lab.simworker.v1.cache.kv_cache_event import BlockStored
 from warmpath.lab.simworker.v1.cache.kv_cache_manager import KVCacheManager
 from warmpath.lab.simworker.v1.cache.simple_coordinators import UnitaryKVCacheCoordinator

@@ -2,8 +2,7 @@
 
 import pytest
 
-from warmpath.lab.simworker.v1.cache.kv_cache_block import KVCacheBlock
-from warmpath.lab.simworker.v1.cache.kv_cache_blocks import KVCacheBlocks
+from warmpath.lab.simworker.v1.cache.kv_cache_block import KVCacheBlock, KVCacheBlocks
 
 
 def block(block_id: int, digest: bytes | None = None) -> KVCacheBlock:

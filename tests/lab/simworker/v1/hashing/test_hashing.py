@@ -30,11 +30,12 @@ from warmpath.lab.simworker.v1.hashing.block_hash import (
 )
 from warmpath.lab.simworker.v1.hashing.block_hash_view import BlockHashListWithBlockSize
 from warmpath.lab.simworker.v1.hashing.extra_keys import (
+    LoRARequest,
+    MultiModalFeatureSpec,
+    PlaceholderRange,
     generate_block_hash_extra_keys,
     to_event_extra_keys,
 )
-from warmpath.lab.simworker.v1.hashing.lora_request import LoRARequest
-from warmpath.lab.simworker.v1.hashing.mm_feature import MultiModalFeatureSpec, PlaceholderRange
 from warmpath.lab.simworker.v1.requests.request import Request
 from warmpath.lab.simworker.v1.requests.sampling_params import SamplingParams
 

@@ -16,7 +16,7 @@ from warmpath.lab.simworker.v1.hashing.block_hash import (
     get_request_block_hasher,
     maybe_convert_block_hash,
 )
-from warmpath.lab.simworker.v1.hashing.lora_request import LoRARequest
+from warmpath.lab.simworker.v1.hashing.extra_keys import LoRARequest
 from warmpath.lab.simworker.v1.offload.connector import OffloadingConnector
 from warmpath.lab.simworker.v1.offload.job import BlockCopy, OffloadingMetadata, TransferJob
 from warmpath.lab.simworker.v1.offload.pool import CPUOffloadingManager

@@ -11,9 +11,12 @@ from warmpath.lab.simworker.v1.hashing.block_hash_view import (
     BlockHashListWithBlockSize,
     resolve_block_hashes,
 )
-from warmpath.lab.simworker.v1.hashing.extra_keys import generate_block_hash_extra_keys
-from warmpath.lab.simworker.v1.hashing.lora_request import LoRARequest
-from warmpath.lab.simworker.v1.hashing.mm_feature import MultiModalFeatureSpec, PlaceholderRange
+from warmpath.lab.simworker.v1.hashing.extra_keys import (
+    LoRARequest,
+    MultiModalFeatureSpec,
+    PlaceholderRange,
+    generate_block_hash_extra_keys,
+)
 from warmpath.lab.simworker.v1.requests.request import Request, RequestStatus
 from warmpath.lab.simworker.v1.requests.sampling_params import PoolingParams, SamplingParams
 from warmpath.lab.simworker.v1.requests.trace_request import TraceRequest

@@ -18,7 +18,7 @@ from warmpath.lab.simworker.v1.cache.kv_cache_event import (
 from warmpath.lab.simworker.v1.cache.kv_cache_manager import KVCacheManager
 from warmpath.lab.simworker.v1.hashing.algorithms import sha256_cbor
 from warmpath.lab.simworker.v1.hashing.block_hash import get_request_block_hasher
-from warmpath.lab.simworker.v1.hashing.lora_request import LoRARequest
+from warmpath.lab.simworker.v1.hashing.extra_keys import LoRARequest
 from warmpath.lab.simworker.v1.requests.request import Request
 from warmpath.lab.simworker.v1.requests.sampling_params import SamplingParams
 from warmpath.lab.simworker.v1.scheduling.scheduler import Scheduler

@@ -10,7 +10,7 @@ from tests.lab.simworker.state_machines import LONG
 from tests.lab.simworker.v1.small_cache import full, manager, request, window
 from warmpath.lab.simworker.engine import BrokenInvariantError
 from warmpath.lab.simworker.v1.cache.kv_cache_manager import KVCacheManager
-from warmpath.lab.simworker.v1.hashing.lora_request import LoRARequest
+from warmpath.lab.simworker.v1.hashing.extra_keys import LoRARequest
 from warmpath.lab.simworker.v1.leap import Leap
 from warmpath.lab.simworker.v1.requests.request import Request, RequestStatus
 from warmpath.lab.simworker.v1.requests.sampling_params import SamplingParams
