@@ -9,8 +9,9 @@ counts as holding nothing.
     claim     the `Claim` of the last complete content, as JSON
     applied   the last sequence of the publisher's journal that is in the index and in the log
     audits    how often the writer has found every bucket as it left it, within this claim
-    sound     N:MS, the claim's N-th confirmation: the index has what the publisher says, and was MS
-              milliseconds behind the engine when Redis took it. Missing while the index may differ
+    sound     N:MS, the claim's N-th confirmation: the index has what the publisher says, and was at most
+              MS milliseconds behind the engine when Redis took the confirmation before this one; only N
+              where that is not known. Missing while the index may differ
     reason    why the index may differ
     state:N   what the publisher says of rank N: a RankState (`proto/warmpath/watch/v1`)
     blocks:N  distinct blocks that rank N holds, by tier, as JSON
@@ -85,8 +86,9 @@ class Record(msgspec.Struct, frozen=True):
     sound: bool
     confirmation: int
     """The number of the claim's last confirmation; 0 while it is not sound."""
-    behind: float
-    """By how many seconds the index was behind the engine when Redis took that confirmation."""
+    behind: float | None
+    """By how many seconds the index was behind the engine, at most, when Redis took the confirmation
+    before that one; None where it is not known."""
     reason: str
     states: dict[int, pb.RankState]
     blocks: dict[int, dict[Tier, int]]
@@ -128,9 +130,6 @@ def _read(fields: Mapping[bytes, bytes]) -> Record:
     claim: Any = fields.get(b"claim")
     audits = fields.get(b"audits", b"0")
     confirmation, _, behind = fields.get(b"sound", b"0").partition(b":")
-    if not behind:
-        # Version 0.1 writes 1 there, and confirms with each audit.
-        confirmation, behind = audits, b"0"
     return Record(
         token=_count(fields[b"token"]),
         claim=msgspec.json.decode(claim, type=Claim) if claim else None,
@@ -138,7 +137,7 @@ def _read(fields: Mapping[bytes, bytes]) -> Record:
         audits=_count(audits),
         sound=b"sound" in fields,
         confirmation=_count(confirmation),
-        behind=_count(behind) / 1000,
+        behind=_count(behind) / 1000 if behind else None,
         reason=shortened(fields.get(b"reason", b"").decode(), MOST_REASON),
         states=states,
         blocks=blocks,

@@ -1,9 +1,10 @@
 """The moment of the engine that a pod's record is known to show, by the reader's own clock. Sans-I/O.
 
-The record counts its confirmations, and each says by how much the index was behind the engine when Redis
-took it. A reader that finds a new one knows that Redis took it after the reader had asked for the
-record the last time before. So no two clocks are compared, and no lease and no server's time matters:
-a record whose confirmations do not move shows an ever older moment.
+The record counts its confirmations. Each says by how much the index was behind the engine, at most, when
+Redis took the confirmation before it; the writer knows that by its own clock, from the reply. A reader
+that finds a new confirmation knows that Redis took it after the reader had asked for the record the last
+time before. So no two clocks are compared, and no lease and no server's time matters: a record whose
+confirmations do not move shows an ever older moment.
 """
 
 import math
@@ -16,9 +17,11 @@ class Moment:
 
     def __init__(self) -> None:
         self.at = -math.inf
-        """By the reader's clock, in seconds; minus infinity until a confirmation was seen to come."""
+        """By the reader's clock, in seconds; minus infinity until two confirmations came."""
         self._last: tuple[int, int] | None = None
         """Claim number and confirmation that were read last; None before that."""
+        self._taken_after = -math.inf
+        """A time before Redis took that confirmation."""
         self._asked_at = -math.inf
         """When the record was asked for, in the last good reading."""
 
@@ -30,8 +33,12 @@ class Moment:
             return True
         self._last = record.token, record.confirmation
         if before is None or self._last < before:
-            self.at = -math.inf
+            self.at = self._taken_after = -math.inf
             return before is None
         if self._last > before:
-            self.at = max(self.at, asked_before - record.behind)
+            if record.behind is not None:
+                is_next = before == (record.token, record.confirmation - 1)
+                taken_after = self._taken_after if is_next else asked_before
+                self.at = max(self.at, taken_after - record.behind)
+            self._taken_after = asked_before
         return True

@@ -232,17 +232,15 @@ class RecordCalls:
         audits: int,
         *,
         confirmation: int,
-        behind: int,
-        at: int | None,
+        behind: int | None,
     ) -> Call:
-        """Return the call that renews the lease; replies a status and the time.
+        """Return the call that renews the lease; replies a status.
 
-        It comes after that many audits, and is the claim's `confirmation`-th: the index is `behind`
-        milliseconds behind the engine, and the server's clock shows `at` milliseconds or more; None: not
-        known, and the call confirms nothing.
+        It comes after that many audits, and is the claim's `confirmation`-th. When Redis took the one
+        before it, the index was at most `behind` milliseconds behind the engine; None: not known.
         """
         head: list[Argument] = [token, applied, audits, self.lease_ms]
-        said: list[Argument] = [confirmation, behind, "" if at is None else at]
+        said: list[Argument] = [confirmation, "" if behind is None else behind]
         return Call(script("renew"), (self._record,), tuple(head + said))
 
     def keep(self, token: int, reason: str) -> Call:

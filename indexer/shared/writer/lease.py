@@ -4,6 +4,7 @@ Repeats the requests of a pod's writer until they are answered, and meanwhile ke
 """
 
 import logging
+import math
 from collections.abc import Callable, Sequence
 
 from warmpath.indexer.shared.layout.damage import heal_call, is_wrong_type
@@ -23,6 +24,11 @@ log = logging.getLogger(__name__)
 AUDITS_OF_A_LEASE = 10
 CONFIRM_SECONDS = 0.5
 """Seconds between two confirmations of the record, whatever the lease."""
+SOON_SECONDS = 0.1
+"""Seconds to the next confirmation where one is late."""
+LATE_SECONDS = 0.75
+"""A confirmation is late if it is more seconds than that behind the engine, or shows the engine more
+seconds later than the one before it."""
 LEAST_KEPT = 1.0
 """Seconds after which a writer that writes everything renews the record, so that others see it live."""
 
@@ -43,6 +49,8 @@ class Lease:
         """When, by the clock, the next audit is due."""
         self._confirm_at = 0.0
         """When, by the clock, the next confirmation is due."""
+        self._confirmed = -math.inf
+        """The moment of the engine, by the clock, that the last confirmation shows."""
         self._calls = calls
         self._clock = clock
         self._is_given_up = False
@@ -80,10 +88,17 @@ class Lease:
         """End an audit. Where Redis is far away, half of the time is left for writing."""
         self._audit_at = max(self._audit_at, self._clock() + self.audit_seconds / 2)
 
-    def confirmed(self, begun: float) -> None:
-        """Record that a confirmation that began then has renewed the record."""
-        self._kept_at = begun
-        self._confirm_at = self._clock() + CONFIRM_SECONDS
+    def confirmed(self, begun: float, shown: float) -> None:
+        """Record that a confirmation that began then has renewed the record.
+
+        It shows the engine at the moment `shown`, which readers know by the confirmation after it.
+        """
+        is_ahead = shown - self._confirmed > LATE_SECONDS
+        is_behind = LATE_SECONDS < begun - shown < math.inf
+        self._kept_at, self._confirmed = begun, shown
+        self._confirm_at = begun + (
+            0 if is_ahead else SOON_SECONDS if is_behind else CONFIRM_SECONDS
+        )
 
     def hold(self, token: int) -> None:
         """Keep the record for a claim that was made just now."""

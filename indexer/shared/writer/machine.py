@@ -25,7 +25,6 @@ from warmpath.indexer.shared.layout.schema import SchemaError, ensure_call, judg
 from warmpath.indexer.shared.redis.command import Call
 from warmpath.indexer.shared.writer.calls import RecordCalls
 from warmpath.indexer.shared.writer.lease import AUDITS_OF_A_LEASE, LAST_PAUSE, Lease, Retry
-from warmpath.indexer.shared.writer.server_clock import ServerClock
 from warmpath.indexer.shared.writer.steps import (
     AnewError,
     Cause,
@@ -134,7 +133,6 @@ class Writer:
         self._cache = cache
         self._calls = RecordCalls(names, cache.pod, owner, round(lease * 1000))
         self._lease = Lease(self._calls, lease, clock)
-        self._server_clock = ServerClock(clock)
         self._retry = Retry(cache.pod, self._lease, self.counts)
         # A publisher takes over and expects no other writer; of routers that write, one does at a time.
         self._rival = Rival(cache.pod, model=model, keyspace=keyspace, is_mistake=take_over)
@@ -220,13 +218,11 @@ class Writer:
         # may have any lower one.
         floor = max(floor, self.token)
         call = self._calls.claim(base, take_over=self._take_over, floor=floor, reason=reason)
-        at = self._server_clock.at_least()
-        ((claimed, token, *time),) = yield from self._retry.asked([call])
+        ((claimed, token),) = yield from self._retry.asked([call])
         self._take_over = False
         if not claimed:
             raise TakenError
         self._lease.hold(token)
-        self._server_clock.heard(time[0], at)
         claim = Claim(
             owner=self._owner,
             base=base,
@@ -245,7 +241,6 @@ class Writer:
             lease=self._lease,
             retry=self._retry,
             counts=self.counts,
-            server_clock=self._server_clock,
             bucket_life=self._bucket_life,
             clock=self._clock,
         )

@@ -26,7 +26,6 @@ from warmpath.indexer.shared.writer.calls import (
 from warmpath.indexer.shared.writer.changes import KeysOf, Where, net, portions, whole
 from warmpath.indexer.shared.writer.claimed import Claimed
 from warmpath.indexer.shared.writer.lease import CONFIRM_SECONDS, Lease, Retry
-from warmpath.indexer.shared.writer.server_clock import ServerClock
 from warmpath.indexer.shared.writer.steps import AnewError, Cause, Steps, WriterCounts
 from warmpath.indexer.watch.pod_cache import PodCache
 from warmpath.process.invariant import BrokenInvariantError
@@ -85,8 +84,8 @@ class Confirmation(NamedTuple):
 
     call: Call
     begun: float
-    at: int | None
-    """The least that the server's clock can have shown then; None: not known."""
+    shown: float
+    """The moment of the engine, by the clock, that the index shows with it."""
 
 
 class Tenure:
@@ -94,7 +93,7 @@ class Tenure:
 
     Call first `fence`, then `rebuild`; from then on `batch`, `audit` and `confirm`, in any order. Each
     raises AnewError where something in Redis is not as the writer left it: the tenure is over then.
-    `bucket_life` is in seconds, `server_clock` is of the server that has the record.
+    `bucket_life` is in seconds.
     """
 
     def __init__(
@@ -108,7 +107,6 @@ class Tenure:
         lease: Lease,
         retry: Retry,
         counts: WriterCounts,
-        server_clock: ServerClock,
         bucket_life: float,
         clock: Callable[[], float],
     ) -> None:
@@ -126,13 +124,15 @@ class Tenure:
         self._counts = counts
         self._bucket_life = bucket_life
         self._clock = clock
-        self._server_clock = server_clock
         self._audits = 0
         self._confirmations = 0
         self._moments: deque[tuple[int, float]] = deque()
         """Sequences of the journal that Redis may not have yet, each with the moment that it shows."""
         self._shown = -math.inf
         """The moment of the engine, by the clock, that the index shows."""
+        self._behind: int | None = None
+        """By how many milliseconds the index was behind the engine, at most, when Redis took the last
+        confirmation; None where that is not known."""
         self._touch_at = 0.0
         self._log = KeptLog()
 
@@ -197,18 +197,11 @@ class Tenure:
             first_kept=kept,
             moved=moved,
         )
-        asked = [call]
-        confirming = None
-        if self._lease.seconds_to_confirmation <= CONFIRM_SECONDS / 2:
-            # It goes along, since a round trip may be long. Redis takes it only if it has this batch.
-            confirming = self._confirmation(last)
-            asked.append(confirming.call)
-        (status, *_), *rest = yield from self._retry.asked(asked)
+        # Redis takes a confirmation that goes along only if it has this batch.
+        ((status, *_),) = yield from self._asked([call], last)
         if status < 0:
             raise AnewError(Cause.RECORD)
         self.applied = last
-        if confirming and rest[0][0] > 0:
-            self._confirmed(confirming, rest[0])
         self._counts.batches += 1
 
     def audit(self) -> Steps[None]:
@@ -229,7 +222,11 @@ class Tenure:
             asked += [
                 Command(("PEXPIRE", names.bucket(one), self._bucket_ms)) for one in self.writes
             ]
-        replies = yield from self._retry.asked(asked)
+        # While there is news, the audit is confirmed with the next batch only.
+        has_news = self._cache.journal.sequence > self.applied
+        replies = (
+            yield from self._asked(asked, self.applied) if has_news else self._retry.asked(asked)
+        )
         if enlists and replies[len(self.writes)]:
             # The pod was not in the hash of pods, so its slots may have been swept.
             raise AnewError(Cause.FORGOTTEN)
@@ -258,28 +255,38 @@ class Tenure:
         (reply,) = yield from self._retry.asked([confirming.call])
         if reply[0] < 0:
             raise AnewError(Cause.RECORD)
-        self._confirmed(confirming, reply)
+        self._confirmed(confirming)
+
+    def _asked(self, asked: Sequence[Command | Call], applied: int) -> Steps[list[Reply]]:
+        """Return the replies. A confirmation that is almost due goes along: a round trip may be long."""
+        if not self._audits or self._lease.seconds_to_confirmation > CONFIRM_SECONDS / 2:
+            return (yield from self._retry.asked(asked))
+        confirming = self._confirmation(applied)
+        *replies, reply = yield from self._retry.asked([*asked, confirming.call])
+        if reply[0] > 0:
+            self._confirmed(confirming)
+        return replies
 
     def _confirmation(self, applied: int) -> Confirmation:
         """Return a confirmation of the record with the changes up to `applied`."""
         now = self._clock()
         while self._moments and self._moments[0][0] <= applied:
             self._shown = max(self._shown, self._moments.popleft()[1])
-        at = self._server_clock.at_least() if self._shown > -math.inf else None
         self._confirmations += 1
         call = self._calls.renew(
             self._token,
             applied,
             self._audits,
             confirmation=self._confirmations,
-            behind=0 if at is None else math.ceil((now - self._shown) * 1000),
-            at=at,
+            behind=self._behind,
         )
-        return Confirmation(call, now, at)
+        self._behind = None
+        return Confirmation(call, now, self._shown)
 
-    def _confirmed(self, confirming: Confirmation, reply: Sequence[int]) -> None:
-        self._server_clock.heard(reply[1], confirming.at)
-        self._lease.confirmed(confirming.begun)
+    def _confirmed(self, confirming: Confirmation) -> None:
+        if confirming.shown > -math.inf:
+            self._behind = math.ceil((self._clock() - confirming.shown) * 1000)
+        self._lease.confirmed(confirming.begun, confirming.shown)
 
     def _note_moment(self) -> None:
         """Note which moment of the engine the journal shows now."""
@@ -301,7 +308,7 @@ class Tenure:
                 # One call of a bucket at a time: in a cluster the next one could overtake it.
                 calls = {bucket: queue.popleft() for bucket, queue in waiting.items()}
                 waiting = {bucket: queue for bucket, queue in waiting.items() if queue}
-                replies = yield from self._retry.asked(list(calls.values()))
+                replies = yield from self._asked(list(calls.values()), self.applied)
                 for bucket, reply in zip(calls, replies, strict=True):
                     self._applied(bucket, reply)
             self._counts.changes += sum(len(a) + len(g) for a, g in portion.values())

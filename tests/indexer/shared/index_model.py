@@ -128,7 +128,7 @@ class Model:
         self.strings[fence] = b"%d" % token
         said |= {b"token": b"%d" % token, b"owner": owner, b"building": base, b"reason": reason}
         said.pop(b"sound", None)
-        return [1, token, self.now]
+        return [1, token]
 
     def _made_known(self, record: str, claim: bytes) -> Reply:
         self.hashes[record][b"claim"] = claim

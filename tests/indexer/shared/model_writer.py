@@ -53,7 +53,7 @@ class ModelWriter:
         self.base = self._next_base
         words = ("w", self.base, 1, 0, 60_000, TTL, "being built")
         keys = (self._names.record(self.pod), self._names.fence(self.pod))
-        _, self.token, _ = self._do(Call(script("claim"), keys, words))
+        _, self.token = self._do(Call(script("claim"), keys, words))
         self.fenced, self.published, self.is_lost = 0, False, False
         self._counts, self.places, self.held, self.known = {}, [], {}, 0
 

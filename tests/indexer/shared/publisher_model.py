@@ -135,17 +135,18 @@ class PublisherModel:
             self.write(1)
 
     def confirm(self) -> None:
-        """Confirm the record now, if the writer rests, as it does by itself again and again."""
+        """Confirm the record twice now, if the writer rests, as it does by itself again and again."""
         tenure = self.writer.tenure
         if self.writer.state is not WriterState.CURRENT or isinstance(self._step, Commands):
             return
         assert tenure is not None
-        steps = tenure.confirm()
-        step = next(steps)
-        assert isinstance(step, Commands)
-        # That the record is lost the writer finds at its next audit.
-        with contextlib.suppress(StopIteration, AnewError):
-            steps.send([self._do(one) for one in step.asked])
+        for _ in range(2):
+            steps = tenure.confirm()
+            step = next(steps)
+            assert isinstance(step, Commands)
+            # That the record is lost the writer finds at its next audit.
+            with contextlib.suppress(StopIteration, AnewError):
+                steps.send([self._do(one) for one in step.asked])
 
     def end(self) -> None:
         """End in order."""

@@ -109,9 +109,7 @@ class RedisIndex:
         calls = RecordCalls(names, pod, owner, TTL_MS)
         reason = "it is written to by hand"
         self._good([calls.enlist()])
-        [(_, token, _)] = self._good(
-            [calls.claim(self._base, take_over=True, floor=0, reason=reason)]
-        )
+        [(_, token)] = self._good([calls.claim(self._base, take_over=True, floor=0, reason=reason)])
         fences = [fence_call(names, n, pod, token, TTL_MS) for n in range(names.buckets)]
         if any(outcome(reply).status is Status.FENCED for reply in self._good(fences)):
             raise LostError(f"pod {pod!r} was claimed by another")

@@ -117,7 +117,7 @@ class RedisModel:
             return [0, token]
         if said.get("owner") == owner and said.get("building") == str(base):
             self._pexpire(record, lease)
-            return [1, token, self.time]
+            return [1, token]
         token = max(token, int(self.keys.get(fence, 0)), floor) + 1
         self.keys[fence] = str(token)
         self._pexpire(fence, life)
@@ -126,7 +126,7 @@ class RedisModel:
         said["reason"] = reason
         said.pop("sound", None)
         self._pexpire(record, lease)
-        return [1, token, self.time]
+        return [1, token]
 
     def _fence(self, key: str, field: bytes, token: int, ttl: int) -> Reply:
         bucket = self.keys.get(key) or Bucket()
@@ -206,7 +206,7 @@ class RedisModel:
 
     def _renew(
         self, record: str, token: int, applied: int, audits: int, lease: int, confirmation: int,
-        behind: int, at: int | str,
+        behind: int | str,
     ) -> Reply:  # fmt: skip
         if problem := self._problem(record, token):
             return problem
@@ -220,11 +220,11 @@ class RedisModel:
         if audited:
             said["audits"] = str(audits)
             said.pop("reason", None)
-        late = -math.inf if at == "" else self.time - int(at)
-        if late > -10 and (audited or "sound" in said) and confirmed < confirmation:
-            said["sound"] = f"{confirmation}:{behind + max(late, 0)}"
+        if (audited or "sound" in said) and confirmed < confirmation:
+            is_known = "sound" in said and confirmed == confirmation - 1 and behind != ""
+            said["sound"] = f"{confirmation}:{behind}" if is_known else str(confirmation)
         self._pexpire(record, lease)
-        return [1, self.time]
+        return [1]
 
     def _keep(self, record: str, token: int, lease: int, reason: str) -> Reply:
         if problem := self._problem(record, token):

@@ -63,10 +63,11 @@ class WrittenPod:
     async def tell(self, state: pb.RankState = EXACT, *, sound: bool = True) -> None:
         """Write the pod's record, with enough new audits that routers do not doubt it.
 
-        If `sound`, it confirms that the index has what the engine holds at this moment.
+        If `sound`, it confirms that the index has what the engine holds at this moment, and then says that
+        this confirmation was not late.
         """
         self.audits += 3
-        self.confirmations += 1
+        self.confirmations += 2
         fields = {
             "token": self.token,
             "claim": msgspec.json.encode(self._claim),

@@ -33,7 +33,7 @@ STATE = pb.RankState(
 )
 RECORD = {
     b"token": b"3", b"claim": msgspec.json.encode(CLAIM), b"applied": b"9", b"audits": b"5",
-    b"sound": b"1", b"state:0": STATE.SerializeToString(), b"blocks:0": b'{"gpu":4}',
+    b"sound": b"5:0", b"state:0": STATE.SerializeToString(), b"blocks:0": b'{"gpu":4}',
 }  # fmt: skip
 
 
@@ -83,7 +83,9 @@ class Stand:
     async def read(self, audits: int = 5, **changes: bytes) -> tuple[Level, str]:
         said = self.redis.records["p"]
         if isinstance(said, dict) and said:
-            said |= {b"audits": b"%d" % audits} | {n.encode(): v for n, v in changes.items()}
+            is_sound = {b"sound": b"%d:0" % audits} if b"sound" in said else {}
+            said |= is_sound | {b"audits": b"%d" % audits}
+            said |= {n.encode(): v for n, v in changes.items()}
         await self.registry.read(["p"], [], 1.0)
         self.rank.record_read(self.registry.problem("p"))
         return self.rank.trust.level, self.rank.trust.reason
@@ -205,7 +207,8 @@ async def test_a_record_that_could_not_be_read_is_doubted_until_its_writer_has_a
     async def limits(audits: int) -> tuple[str, str]:
         for pod in "pq":
             if stand.redis.records[pod] is not unread:
-                stand.redis.records[pod][b"audits"] = b"%d" % audits
+                counted = {b"audits": b"%d" % audits, b"sound": b"%d:0" % audits}
+                stand.redis.records[pod] |= counted
         await stand.registry.read(["p", "q"], [], 1.0)
         return stand.registry.limit("p"), stand.registry.limit("q")
 
@@ -383,23 +386,25 @@ async def test_a_record_that_is_confirmed_no_more_is_late_and_then_stale_until_i
     stand: Stand,
 ) -> None:
     await stand.confirmed()
-    assert (await confirmed_at(stand, (0.5, b"101:0"), (1.0, b"102:0")))[0] is Level.EXACT
-    assert stand.registry.moment("p") == 0.5
-    assert (await confirmed_at(stand, (3.5, b"102:0")))[0] is Level.EXACT
-    assert await confirmed_at(stand, (3.6, b"102:0")) == (Level.DEGRADED, LATE)
-    assert await confirmed_at(stand, (5.5, b"102:0")) == (Level.STALE, LATE)
+    seen = (0.5, b"101:0"), (1.0, b"102:0"), (1.5, b"103:0")
+    assert (await confirmed_at(stand, *seen))[0] is Level.EXACT
+    assert stand.registry.moment("p") == 0.5, "the third says when Redis took the second"
+    assert (await confirmed_at(stand, (3.5, b"103:0")))[0] is Level.EXACT
+    assert await confirmed_at(stand, (3.6, b"103:0")) == (Level.DEGRADED, LATE)
+    assert await confirmed_at(stand, (5.5, b"103:0")) == (Level.STALE, LATE)
     # That its writer is silent says nothing about the engine's connection.
     assert stand.rank.is_connected
-    assert await confirmed_at(stand, (6.0, b"103:0")) == (Level.EXACT, "all was seen")
+    assert await confirmed_at(stand, (6.0, b"104:0")) == (Level.STALE, LATE), "the last may be old"
+    assert await confirmed_at(stand, (6.5, b"105:0")) == (Level.EXACT, "all was seen")
 
 
 async def test_what_a_confirmation_is_behind_counts(stand: Stand) -> None:
     await stand.confirmed()
     for number in range(101, 130):
-        level, _ = await confirmed_at(stand, (number / 2 - 50, b"%d:2400" % number))
+        level, _ = await confirmed_at(stand, (number / 2 - 50, b"%d:1900" % number))
         assert level is Level.EXACT
     for number in range(130, 140):
-        level, reason = await confirmed_at(stand, (number / 2 - 50, b"%d:2900" % number))
+        level, reason = await confirmed_at(stand, (number / 2 - 50, b"%d:2400" % number))
     assert (level, reason) == (Level.DEGRADED, LATE)
 
 
@@ -408,13 +413,24 @@ async def test_a_confirmation_that_nobody_saw_come_says_nothing_of_when_it_came(
 ) -> None:
     await stand.read(5, sound=b"7:0")
     assert await confirmed_at(stand, (1.0, b"7:0")) == (Level.DEGRADED, LATE)
-    assert (await confirmed_at(stand, (2.0, b"8:0")))[0] is Level.EXACT
+    assert await confirmed_at(stand, (2.0, b"8:0")) == (Level.DEGRADED, LATE)
+    assert (await confirmed_at(stand, (3.0, b"9:0")))[0] is Level.EXACT
     assert stand.registry.moment("p") == 1.0
+
+
+async def test_a_confirmation_of_which_no_other_says_how_late_it_was_does_not_count(
+    stand: Stand,
+) -> None:
+    await stand.confirmed()
+    await confirmed_at(stand, (1.0, b"101:0"), (2.0, b"102"), (3.0, b"103"))
+    assert stand.registry.moment("p") == 0.0
+    await confirmed_at(stand, (4.0, b"104:0"))
+    assert stand.registry.moment("p") == 2.0
 
 
 async def test_a_record_that_goes_back_is_doubted_until_it_was_audited_twice(stand: Stand) -> None:
     await stand.confirmed()
-    await confirmed_at(stand, (0.5, b"101:0"))
+    await confirmed_at(stand, (0.5, b"102:0"))
     stand.now = 1.0
     assert await stand.read(100, sound=b"100:0") == (Level.DEGRADED, UNCONFIRMED)
     assert stand.registry.moment("p") == -math.inf
@@ -427,18 +443,10 @@ async def test_a_record_that_goes_back_is_doubted_until_it_was_audited_twice(sta
 
 async def test_readings_that_fail_say_nothing_of_when_a_confirmation_came(stand: Stand) -> None:
     await stand.confirmed()
-    await confirmed_at(stand, (1.0, b"101:0"))
+    await confirmed_at(stand, (1.0, b"102:0"))
     kept, stand.redis.records["p"] = stand.redis.records["p"], UnreachableError("no answer")
     for stand.now in (2.0, 3.0, 4.0):
         await stand.read()
     stand.redis.records["p"] = kept
-    await confirmed_at(stand, (4.5, b"102:0"))
+    await confirmed_at(stand, (4.5, b"104:0"))
     assert stand.registry.moment("p") == 1.0, "it may have come at once after the last good reading"
-
-
-async def test_where_version_0_1_writes_each_audit_confirms_the_record(stand: Stand) -> None:
-    await stand.confirmed()
-    for stand.now in (1.0, 2.0):
-        assert (await stand.read(7))[0] is Level.EXACT
-    assert (await stand.read(8))[0] is Level.EXACT
-    assert stand.registry.moment("p") == 2.0

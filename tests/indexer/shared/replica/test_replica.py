@@ -400,7 +400,7 @@ async def test_a_copy_that_has_not_what_was_confirmed_is_as_old_as_before(
     def write_and_confirm() -> None:
         stand.store((5, 5))
         stand.write()
-        stand.audit()
+        stand.publisher.confirm()
 
     # All of it comes between the reading of the log and that of the record.
     Hooked(stand, monkeypatch, "XRANGE", write_and_confirm, after=True)
