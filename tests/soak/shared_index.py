@@ -59,6 +59,7 @@ FAULTS: dict[str, Fault] = {
     ),
     "server stands still": server.stands_still,
     "FLUSHALL": server.emptied,
+    "DEBUG RELOAD: old data, connections open": server.reloaded,
     "a record deleted by hand": server.record_deleted,
     "half of the buckets deleted by hand": server.buckets_deleted,
     "memory limit, noeviction": server.full,
