@@ -161,8 +161,14 @@ class PodCache:
 
         Both are times of the ranks' clock; minus infinity where it is not known yet.
         """
-        exact = [rank for rank in self.ranks if rank.trust.level is Level.EXACT]
-        return min([self.pulse.known_until, *(rank.known_until(now) for rank in exact)])
+        moments = [self.pulse.known_until]
+        for rank in self.ranks:
+            if rank.trust.level is Level.EXACT:
+                moments.append(rank.known_until(now))
+            elif rank.is_connected:
+                # It may be exact again with its next batch, and is that far behind then, at most.
+                moments.append(max(rank.known_until(now), now - rank.lag.most_seconds))
+        return min(moments)
 
     def snapshot(self) -> Iterator[pb.WatchResponse]:
         """Yield the whole state as messages, to be sent before any later delta.

@@ -403,3 +403,42 @@ def test_a_day_beside_a_distant_redis_is_exact_all_the_time(trip: float) -> None
     day.live(3)
     assert day.polls > 300
     assert day.doubts <= 0.01 * day.polls
+
+
+@pytest.mark.parametrize("late", [0.06 * steps for steps in range(1, 12)])
+def test_a_rank_that_was_too_far_behind_is_as_old_as_its_lag_when_it_is_exact_again(
+    late: float,
+) -> None:
+    world = World()
+    follower = world.follower
+    stored = 0
+
+    def live(seconds: float, lag: float) -> None:
+        """Let the engine change and the publisher apply what is older than the lag."""
+        nonlocal stored
+        until = world.now + seconds
+        while world.now < until:
+            world.now += 0.06
+            stored += 1
+            if not stored % 5:
+                world.publish(world.engine.store((stored % 3, stored // 3 % 3, stored % 2)))
+            while world.sent and world.sent[0][0] <= world.now - lag - 0.12:
+                follower.heard(world.sent.popleft()[1])
+            follower.rank.lag._be(lag)
+            follower.rank._limit_lag()
+            follower.cache.collect()
+            follower.cache.pulse.beat(world.publisher_clock())
+            world.write()
+            world.read(world.record(), world.reader_clock())
+
+    live(6, 0)
+    assert world.is_believed
+    live(4, 2.5)
+    assert not world.is_believed
+    live(late, 0.95)
+    assert world.is_believed
+    unheard = world.sent[0][0]
+    while world.is_believed:
+        world.now += 0.05
+        world.read(world.record(), world.reader_clock())
+    assert world.now - unheard <= PROMISED_SECONDS + 0.05
