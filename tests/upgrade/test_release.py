@@ -178,12 +178,14 @@ async def copied(redis_server: RedisServer) -> tuple[Ingest, WatchedRank]:
     return ingest, rank
 
 
-async def test_an_index_of_the_last_release_is_copied_and_believed(
+async def test_an_index_of_the_last_release_is_copied_and_its_age_is_doubted(
     redis_server: RedisServer,
 ) -> None:
+    """Its publisher audits, and never says how far behind its engine it is."""
     restore(redis_server)
     ingest, rank = await copied(redis_server)
-    assert rank.trust.level is Level.EXACT, rank.trust
+    assert rank.trust.level is Level.DEGRADED, rank.trust
+    assert rank.trust.reason.startswith("its publisher has not said for 3 s")
     assert held(ingest, KEYS) == KEYS
 
 
