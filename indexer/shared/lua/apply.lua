@@ -31,8 +31,8 @@ if stored_token < token or stored_count ~= tonumber(ARGV[3]) then
 end
 
 -- A number that no writer can have reached counts as none (indexer/shared/layout/damage.py).
-local writes = tonumber(read[2] or 0)
-writes = writes and writes >= 0 and writes < 1e12 and floor(writes) + 1 or 1
+local writes = read[2] and #read[2] <= 12 and find(read[2], "^%d+$") and tonumber(read[2]) or 0
+writes = string.format("%.0f", writes + 1)
 
 -- The fast path for one key of a packed segment in which the slot occurs before and after: most calls of a
 -- busy engine. The functions further down do the same, but creating them takes longer than this.
