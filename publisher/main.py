@@ -172,7 +172,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--listen", default="127.0.0.1:7500", help="host:port of gRPC; port 0: a free port")
     add(
         "--advertise", default="",
-        help="host:port at which others (such as `warmpath index check`) reach this publisher;"
+        help="host:port at which others (such as `warmpath check-index`) reach this publisher;"
         " by default that of --listen, if it names a host",
     )  # fmt: skip
     add("--metrics-listen", default="127.0.0.1:7501", help="host:port of /metrics; empty: none")

@@ -1,4 +1,4 @@
-"""`warmpath index`: survey the shared index, compare it with the publishers, sweep it, dump it.
+"""`warmpath index`: survey the shared index, sweep it, dump it.
 
 Opens the shared index for `warmpath index`, where its options or a router's configuration say.
 """
@@ -20,7 +20,6 @@ from typing import Any
 import grpc
 
 from warmpath.cli.asking import print_rich, seconds
-from warmpath.cli.index import check as index_check
 from warmpath.cli.index import stats as index_stats
 from warmpath.cli.index.access import (
     Access,
@@ -148,26 +147,37 @@ def _where(args: argparse.Namespace) -> _Where:
     )
 
 
+Act = Callable[[argparse.Namespace, Access], Awaitable[int]]
+"""What a command does with the index; returns its exit status."""
 ASK_AGAIN = 0.2
 """Seconds between two attempts to take the sweep's lease."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Look into the shared index in Redis: stats, check, sweep, dump."""
+    """Look into the shared index in Redis: stats, sweep, dump."""
     args = _parser().parse_args(argv)
-    act: Callable[[argparse.Namespace, Access], Awaitable[int]] = args.act
+    return act_on_index("index", args.act, args)
+
+
+def act_on_index(command: str, act: Act, args: argparse.Namespace) -> int:
+    """Open the index that the options name and do `act`; return its exit status, or an error's."""
     try:
-        return asyncio.run(_run(act, args))
+        return asyncio.run(_act(act, args))
     except BrokenPipeError:
         # The reader has closed the pipe (`| head`); flushing the rest at exit would fail again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FINE
     except (AccessOptionError, OSError) as error:
-        print(f"warmpath index: {in_words(error)}", file=sys.stderr)
+        print(f"warmpath {command}: {in_words(error)}", file=sys.stderr)
         return USAGE
     except AccessError as error:
-        print(f"warmpath index: {error}", file=sys.stderr)
+        print(f"warmpath {command}: {error}", file=sys.stderr)
         return NO_ANSWER
+
+
+async def _act(act: Act, args: argparse.Namespace) -> int:
+    async with opened(args) as access:
+        return await act(args, access)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -175,11 +185,6 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     for act, summary, options in (
         (_stats, "count its content by pod, tier and server", ("--json",)),
-        (
-            _check,
-            "compare it with the publishers' snapshots; exit status 1 if they differ",
-            ("--json",),
-        ),
         (_sweep, "remove the entries that no claim names any more", ("--wait",)),
         (_dump, "write its content as lines of JSON", ("--pod", "--out")),
     ):
@@ -211,11 +216,6 @@ def _add(parser: argparse.ArgumentParser, option: str) -> None:
     parser.add_argument(option, **more[option])
 
 
-async def _run(act: Callable[[argparse.Namespace, Access], Awaitable[int]], args: Any) -> int:
-    async with opened(args) as access:
-        return await act(args, access)
-
-
 async def _stats(args: argparse.Namespace, access: Access) -> int:
     found = await index_stats.stats(access)
     if args.json:
@@ -223,17 +223,6 @@ async def _stats(args: argparse.Namespace, access: Access) -> int:
     else:
         print_rich(index_stats.shown(found))
     return NO_ANSWER if access.lacks() else FINE
-
-
-async def _check(args: argparse.Namespace, access: Access) -> int:
-    checked = await index_check.check(access)
-    if args.json:
-        print(json.dumps(index_check.as_json(checked)))
-    else:
-        print_rich(index_check.shown(checked))
-    if not checked.is_well:
-        return FOUND
-    return FINE if checked.is_whole else NO_ANSWER
 
 
 async def _sweep(args: argparse.Namespace, access: Access) -> int:

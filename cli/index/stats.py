@@ -209,7 +209,7 @@ def _head(stats: dict[str, Any]) -> str:
         f"{dead_words(stats['dead_entries'], stats['not_read'])}; {sweeping}"
         + "".join(f"\n{stats[key]}" for key in ("not_reached", "empty") if stats[key])
         + "".join(f"\n{problem}" for problem in stats["damaged"])
-        + (f"\n{odd:,} fields cannot be read: warmpath index check" if odd else "")
+        + (f"\n{odd:,} fields cannot be read: warmpath check-index" if odd else "")
     )
 
 

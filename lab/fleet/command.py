@@ -222,7 +222,7 @@ def _suggest(fleet: FleetProcesses, console: Console) -> None:
     url = f"--url {fleet.redis.url}"
     for line in (
         f"look into the index: warmpath index stats {url}",
-        f"compare it with the pods: warmpath index check {url}",
+        f"compare it with the pods: warmpath check-index {url}",
         f"logs and configurations: {fleet.folder}",
         "Ctrl-C ends all processes.",
     ):

@@ -1,1 +1,1 @@
-"""`warmpath record` and `warmpath verify`: record engines, replay recordings; no running router."""
+"""`warmpath record`, `verify` and `check-index`: compare with what engines and publishers say."""

@@ -29,7 +29,7 @@ def completed(script: str, *words: str) -> list[str]:
     ("words", "offers"),
     [
         (["sco"], ["score"]),
-        (["index", ""], ["stats", "check", "sweep", "dump", "--help"]),
+        (["index", ""], ["stats", "sweep", "dump", "--help"]),
         (["index", "stats", "--js"], ["--json"]),
         (["publish", "--engine", "s"], ["sglang"]),
         (["serve", "--log-level", ""], ["debug", "info", "warning", "error"]),

@@ -12,18 +12,18 @@ import subprocess
 import tomllib
 from collections.abc import Iterator
 from functools import cache
-from importlib.metadata import entry_points
 from pathlib import Path
 
 import pytest
 import yaml
 
+from tests.cli.installed import commands
 from tests.docs.test_pages import PAGES, ROOT, text_of
 from warmpath.router.config.form import usable
 
 FENCED = re.compile(r"^```(\w+)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 LANGUAGES = {"sh", "toml", "json", "yaml", "python", "text", "console", "nginx", "log"}
-COMMANDS = {one.name: one for one in entry_points(group="warmpath.commands")}
+COMMANDS = {one.name: one for one in commands()}
 
 
 def examples(*languages: str) -> Iterator[object]:

@@ -18,7 +18,6 @@ from typing import TypeVar
 from tests.faults.history import Held
 from tests.faults.pod import PROMPTS, Clock, Pod, Publisher
 from tests.faults.reader import Copying, Looking, Reader, WrongError
-from warmpath.cli.index.structure import read_bucket
 from warmpath.indexer.engines.event import Tier
 from warmpath.indexer.shared.layout.names import KeyNames, checkpoint
 from warmpath.indexer.shared.layout.record import Record, read_record
@@ -27,6 +26,7 @@ from warmpath.indexer.shared.redis.connect import RedisSettings, connect
 from warmpath.indexer.shared.sweep.sweeper import Sweeper
 from warmpath.indexer.shared.writer.steps import Cause
 from warmpath.indexer.trust import PROMISED_SECONDS, Level
+from warmpath.lab.verify.structure import read_bucket
 from warmpath.process.tasks import cancel, watched
 
 LEASE = 2.0

@@ -18,10 +18,7 @@ from tests.publisher.published_pod import IDS, Pod
 from tests.servers.redis_cluster import RedisCluster
 from tests.servers.redis_server import RedisServer
 from warmpath.cli.asking import print_rich
-from warmpath.cli.index.check import Checked, shown
 from warmpath.cli.index.command import main
-from warmpath.cli.index.difference import Compared, Difference
-from warmpath.cli.index.structure import Structure
 from warmpath.indexer.keys.key import Keyspace, chain, pack_tokens
 from warmpath.indexer.keys.segment_value import decode, encode, holders, pack
 from warmpath.indexer.shared.layout.names import KeyNames, checkpoint
@@ -29,9 +26,18 @@ from warmpath.indexer.shared.layout.record import read_record
 from warmpath.indexer.shared.sweep.sweeper import AT_REST
 from warmpath.indexer.trust import Level
 from warmpath.lab.local.cluster import MODEL
+from warmpath.lab.verify.check_index import Checked, shown
+from warmpath.lab.verify.check_index import main as check_main
+from warmpath.lab.verify.difference import Compared, Difference
+from warmpath.lab.verify.structure import Structure
 from warmpath.proto.pb.warmpath.watch.v1 import cache_watch_pb2 as pb
 
 KEYS = chain(Keyspace(model=MODEL, block_size=16).root(), pack_tokens(IDS), 16)
+
+
+def index(command: str, *options: str) -> int:
+    """Run `warmpath check-index`, or one of the commands of `warmpath index`."""
+    return check_main(options) if command == "check" else main([command, *options])
 
 
 class Stand:
@@ -43,9 +49,8 @@ class Stand:
         self.pod = pod
 
     async def index(self, *words: str) -> int:
-        command, *options = words
         where = ["--url", self.server.url, "--prefix", self.names.prefix]
-        return await asyncio.to_thread(main, [command, *where, *options])
+        return await asyncio.to_thread(index, *words, *where)
 
     def holds(self, key: int) -> bool:
         try:
@@ -352,12 +357,12 @@ def test_what_the_living_nodes_hold_is_shown_while_one_is_dead(
         assert 0 < read < names.buckets
         assert found["blocks"] == read
         assert [one["pod"] for one in found["pods"]] == ["p"]
-        assert main(["check", "--json", *where]) == 3
+        assert index("check", "--json", *where) == 3
         found = printed(capsys)
         assert (found["well"], found["whole"], found["empty"]) == (True, False, "")
         assert f"127.0.0.1:{dead.port}: " in found["not_reached"]
         assert [one["pod"] for one in found["pods"]] == ["p"]
-        assert main(["check", *where]) == main(["stats", *where]) == 3
+        assert index("check", *where) == main(["stats", *where]) == 3
         assert f"of 64 buckets were not reached: 127.0.0.1:{dead.port}" in joined(capsys)
 
 
@@ -427,7 +432,7 @@ def test_a_living_pod_that_the_list_of_pods_lacks_is_known_by_its_checkpoints(
         write_segments(edge, names, "p")
     redis_server.ask("DEL", names.pods)
     for command in ("stats", "check"):
-        main([command, "--json", *where])
+        index(command, "--json", *where)
         found = printed(capsys)
         assert (found["dead_entries"], found["not_read"]) == (0, "")
     redis_server.ask("HSET", names.record("p"), "token", "odd")
@@ -437,11 +442,11 @@ def test_a_living_pod_that_the_list_of_pods_lacks_is_known_by_its_checkpoints(
 def are_not_counted(where: Sequence[str], unread: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Both commands say that dead entries are not counted, and what was not read."""
     for command in ("stats", "check"):
-        main([command, "--json", *where])
+        index(command, "--json", *where)
         found = printed(capsys)
         assert found["dead_entries"] is None
         assert unread in found["not_read"]
-        main([command, *where])
+        index(command, *where)
         said = joined(capsys)
         assert "ow many entries are dead is not known: " in said
         assert unread in said
@@ -542,7 +547,7 @@ def test_where_nothing_was_compared_that_is_said(
         nothing = (
             f"nothing under the prefix '{prefix}' but a schema: no publisher has written there"
         )
-        assert main(["check", *where]) == 3
+        assert index("check", *where) == 3
         assert joined(capsys).endswith(f"Nothing was compared with a publisher: {nothing}.")
         assert main(["stats", *where]) == 0
         assert nothing in joined(capsys)
@@ -552,7 +557,7 @@ def test_where_nothing_was_compared_that_is_said(
             f'[shared-index]\nurl = "{redis_server.url}"\nprefix = "{prefix}"\n',
             encoding="utf-8",
         )
-        assert main(["check", "--json", "--config", str(config)]) == 3
+        assert index("check", "--json", "--config", str(config)) == 3
         found = printed(capsys)
         assert found["empty"] == nothing
         assert [one["pod"] for one in found["pods"]] == ["configured"]
@@ -561,13 +566,13 @@ def test_where_nothing_was_compared_that_is_said(
         while gone.fenced < names.buckets:
             gone.fence()
         gone.record_ends()
-        assert main(["check", "--json", *where]) == 3
+        assert index("check", "--json", *where) == 3
         found = printed(capsys)
         (pod,) = found["pods"]
         assert (pod["pod"], found["empty"], found["well"]) == ("gone", "", True)
         assert "no publisher holds it" in pod["problem"]
         assert found["nothing_compared"].startswith("no pod could be compared")
-        assert main(["check", *where]) == 3
+        assert index("check", *where) == 3
         assert joined(capsys).endswith(f"with a publisher: {found['nothing_compared']}.")
 
 
@@ -626,7 +631,7 @@ def test_a_user_limited_to_the_prefix_suffices(
         assert found["servers"][0]["server"] == ""
         assert main(["stats", *where, *user]) == 0
         assert "INFO is not permitted" in capsys.readouterr().out
-        assert main(["check", *where, *user]) == 3
+        assert index("check", *where, *user) == 3
         assert main(["sweep", *where, *user]) == 0
         assert main(["dump", *where, *user]) == 0
         assert '"kind":"segment"' not in capsys.readouterr().out

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterable
 
-from warmpath.cli.index.structure import Bucket
 from warmpath.indexer.shared.layout.names import checkpoint
 from warmpath.indexer.shared.writer.calls import Status
+from warmpath.lab.verify.structure import Bucket
 
 Change = tuple[int, int, list[int], list[int]]
 """Segment, slot, added keys, gone keys."""

@@ -12,7 +12,6 @@ import msgspec
 import numpy as np
 
 from tests.indexer.shared.ensured_schema import ensure
-from warmpath.cli.index.structure import read_bucket
 from warmpath.indexer.embedded import packed_keys
 from warmpath.indexer.engines.event import Tier
 from warmpath.indexer.index.contract import IndexStats, Links, Stretch
@@ -32,6 +31,7 @@ from warmpath.indexer.shared.writer.calls import (
     outcome,
     purge_calls,
 )
+from warmpath.lab.verify.structure import read_bucket
 from warmpath.process.invariant import BrokenInvariantError
 
 TTL_MS = 86_400_000

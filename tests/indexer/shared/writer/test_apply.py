@@ -12,7 +12,6 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_stat
 from tests.examples import examples
 from tests.indexer.shared.bucket_model import BucketModel, Change
 from tests.servers.redis_server import RedisServer
-from warmpath.cli.index.structure import read_bucket
 from warmpath.indexer.shared.layout.names import BORN, WRITES, KeyNames, checkpoint
 from warmpath.indexer.shared.redis.command import Call, Script, script
 from warmpath.indexer.shared.writer.calls import (
@@ -25,6 +24,7 @@ from warmpath.indexer.shared.writer.calls import (
     outcome,
     purge_calls,
 )
+from warmpath.lab.verify.structure import read_bucket
 
 NAMES = KeyNames("t", buckets=1)
 BUCKET = NAMES.bucket(0)

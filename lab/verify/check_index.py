@@ -1,4 +1,4 @@
-"""`warmpath index check`: compares the shared index with the publishers' snapshots of their pods.
+"""`warmpath check-index`: compares the shared index with the publishers' snapshots of their pods.
 
 Caches change while the index is read. So each publisher first sends a snapshot; the index is read
 once it has all changes up to there; then each publisher sends another. Keys in both snapshots, or
@@ -6,7 +6,9 @@ in neither, are compared with the index (`difference.py`). A pod with difference
 ROUNDS times, and a difference counts only if it is found each time.
 """
 
+import argparse
 import asyncio
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,9 +18,13 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from warmpath.cli.asking import print_rich
 from warmpath.cli.index.access import Access, PodSeen, dead_words
+from warmpath.cli.index.command import act_on_index, add_access
 from warmpath.cli.index.damage import damage
-from warmpath.cli.index.difference import (
+from warmpath.indexer.shared.layout.record import Claim, SpotOf
+from warmpath.indexer.shared.replica.scan import Scan
+from warmpath.lab.verify.difference import (
     NOTHING,
     Compared,
     Difference,
@@ -29,15 +35,35 @@ from warmpath.cli.index.difference import (
     in_both,
     truth_of,
 )
-from warmpath.cli.index.structure import Structure, check_structure
-from warmpath.indexer.shared.layout.record import Claim, SpotOf
-from warmpath.indexer.shared.replica.scan import Scan
+from warmpath.lab.verify.structure import Structure, check_structure
+from warmpath.process.command_line import FINE, FOUND, NO_ANSWER, command_parser
 
 ROUNDS = 3
 PODS_AT_ONCE = 16
 """Number of pods whose keys are in memory at a time."""
 POLL = 0.02
 ANEW = "it was claimed again meanwhile"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Compare the shared index in Redis with what publishers say that their pods hold."""
+    parser = command_parser(
+        "check-index", main.__doc__, "warmpath check-index --config router.toml"
+    )
+    add_access(parser)
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    return act_on_index("check-index", _show, parser.parse_args(argv))
+
+
+async def _show(args: argparse.Namespace, access: Access) -> int:
+    checked = await check(access)
+    if args.json:
+        print(json.dumps(as_json(checked)))
+    else:
+        print_rich(shown(checked))
+    if not checked.is_well:
+        return FOUND
+    return FINE if checked.is_whole else NO_ANSWER
 
 
 class NotComparableError(Exception):
